@@ -1,0 +1,9 @@
+#include "common/error.h"
+
+#include <system_error>
+
+namespace lockstep {
+
+std::string errno_text(int error) { return std::generic_category().message(error); }
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+#include "common/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "common/error.h"
+
+namespace lockstep {
+
+void UniqueFd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode) {
+  UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, mode));
+  if (!fd) fail_errno("cannot open {}", path.string());
+  return fd;
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  std::string content;
+  std::array<char, 65536> buffer{};
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno("cannot read {}", path.string());
+    if (got == 0) return content;
+    content.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+void write_all(int fd, std::string_view content, const std::filesystem::path& path) {
+  while (!content.empty()) {
+    const ssize_t put = ::write(fd, content.data(), content.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_errno("cannot write {}", path.string());
+    content.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content, mode_t mode) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::string temporary = (folder / ("." + path.filename().string() + ".XXXXXX")).string();
+  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd) fail_errno("cannot create a temporary file in {}", folder.string());
+  try {
+    write_all(fd.get(), content, path);
+    if (::fchmod(fd.get(), mode) != 0 || ::fsync(fd.get()) != 0) fail_errno("cannot write {}", path.string());
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail_errno("cannot write {}", path.string());
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  const UniqueFd folder_fd = open_file(folder, O_RDONLY | O_DIRECTORY);
+  if (::fsync(folder_fd.get()) != 0) fail_errno("cannot sync {}", folder.string());
+}
+
+}  // namespace lockstep

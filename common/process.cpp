@@ -1,0 +1,81 @@
+#include "common/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+
+#include "common/error.h"
+#include "common/files.h"
+
+namespace lockstep {
+namespace {
+
+struct Pipe {
+  UniqueFd read_end, write_end;
+  Pipe() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
+    read_end.reset(ends[0]);
+    write_end.reset(ends[1]);
+  }
+};
+
+// Appends what can be read; closes the descriptor at its end.
+void drain(UniqueFd& fd, std::string& into) {
+  std::array<char, 65536> buffer{};
+  const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+  if (got > 0) {
+    into.append(buffer.data(), static_cast<std::size_t>(got));
+  } else if (got == 0 || errno != EINTR) {
+    fd.reset();
+  }
+}
+
+}  // namespace
+
+ProcessResult run_process(const std::vector<std::string>& command) {
+  Pipe output;
+  Pipe error;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, output.write_end.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, error.write_end.get(), STDERR_FILENO);
+  std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  pid_t child = -1;
+  const int failed = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0) fail("cannot run {}: {}", command.front(), errno_text(failed));
+  output.write_end.reset();
+  error.write_end.reset();
+
+  ProcessResult result;
+  while (output.read_end || error.read_end) {
+    // poll() skips negative descriptors, so a closed end needs no special case.
+    std::array<pollfd, 2> wait{pollfd{output.read_end.get(), POLLIN, 0}, pollfd{error.read_end.get(), POLLIN, 0}};
+    if (::poll(wait.data(), wait.size(), -1) < 0 && errno != EINTR) fail_errno("cannot wait for {}", command.front());
+    if (wait[0].revents != 0) drain(output.read_end, result.output);
+    if (wait[1].revents != 0) drain(error.read_end, result.error);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return result;
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) fail_errno("cannot read the host name");
+  const std::string whole(name.data());
+  return whole.substr(0, whole.find('.'));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// A progress line on a terminal, silence elsewhere: logs and pipes get no control characters.
+//
+// Threads: one thread drives one Progress.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+class Progress {
+ public:
+  /// `label` stands before the bar; `total` is in bytes, 0 when unknown. Draws only when standard error is a terminal.
+  Progress(std::string label, std::uint64_t total);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Bytes done so far; redraws at most ten times a second.
+  void update(std::uint64_t done);
+
+ private:
+  std::string label_;
+  std::uint64_t total_;
+  std::uint64_t begin_ns_;
+  std::uint64_t drawn_ns_ = 0;
+  bool terminal_;
+};
+
+}  // namespace lockstep

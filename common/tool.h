@@ -1,0 +1,45 @@
+// The habits that all tools share: --help, --version, --json; exit 0 done, 1 the work failed, 2 the call is wrong;
+// an error is one line on standard error.
+//
+// Threads: main's thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <string>
+
+namespace lockstep {
+
+class Tool {
+ public:
+  /// `name` as it is typed, `summary` one sentence for --help.
+  Tool(std::string name, std::string summary);
+
+  /// The command line, to add options to.
+  CLI::App& app() { return app_; }
+
+  /// A verb: its options are added to the returned app; `work` runs after parsing.
+  CLI::App& verb(const std::string& name, const std::string& summary, std::function<void()> work);
+
+  /// True when --json was given: print one object (or one per line), and nothing else, on standard output.
+  bool json() const { return json_; }
+
+  /// Prints one JSON value on a line of its own.
+  static void print(const nlohmann::json& value);
+
+  /// Parses, runs `work` (tools without verbs) or the verb, and returns main's exit code.
+  int run(int argc, char** argv, const std::function<void()>& work = {});
+
+ private:
+  std::string name_;
+  CLI::App app_;
+  std::function<void()> chosen_;
+  bool json_ = false;
+};
+
+/// The version of this build, as in --version.
+const char* version();
+
+}  // namespace lockstep

@@ -1,0 +1,45 @@
+#include "common/units.h"
+
+#include <gtest/gtest.h>
+
+#include "common/error.h"
+
+namespace lockstep {
+namespace {
+
+TEST(Units, BytesKeepThreeDigits) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_bytes(25U << 20U), "25.0 MiB");
+}
+
+TEST(Units, SecondsChooseTheirUnit) {
+  EXPECT_EQ(format_seconds(0.000'85), "850 us");
+  EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
+  EXPECT_EQ(format_seconds(4.56), "4.56 s");
+  EXPECT_EQ(format_seconds(200), "3 min 20 s");
+  EXPECT_EQ(format_seconds(7500), "2 h 05 min");
+}
+
+TEST(Units, CountsAreDecimal) {
+  EXPECT_EQ(format_count(812), "812");
+  EXPECT_EQ(format_count(12'345), "12.3 k");
+  EXPECT_EQ(format_count(4'560'000), "4.56 M");
+}
+
+TEST(Units, SizesAreReadInBinaryUnits) {
+  EXPECT_EQ(parse_bytes("4096"), 4096U);
+  EXPECT_EQ(parse_bytes("64K"), 65536U);
+  EXPECT_EQ(parse_bytes("1.5GiB"), 1'610'612'736U);
+  EXPECT_EQ(parse_bytes("200MB"), 200U << 20U);
+}
+
+TEST(Units, WrongSizesAreRefused) {
+  for (const char* text : {"", "x", "-1", "1X", "1KK", "nan", "9999999P"}) {
+    EXPECT_THROW(parse_bytes(text), UsageError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
