@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that Lockstep needs and that are missing, by group:
+#   build      compiler, libraries and headers          cluster    the embedded Slurm cluster and Open MPI
+#   corpus     the text example's corpus and tokeniser   monitoring Prometheus
+#   test       what only the tests need
+# Usage: packages.sh [--list] GROUP...   (root only where something is missing)
+set -euo pipefail
+
+declare -A packages=(
+  [build]="build-essential cmake ninja-build ccache pkg-config git ca-certificates
+    libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread prometheus-cpp-dev
+    libcli11-dev libfmt-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libsentencepiece-dev libfuse3-dev
+    libssl-dev"
+  [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
+    iproute2 util-linux procps fuse3 kmod"
+  [corpus]="sentencepiece mandoc bsdextrautils"
+  [monitoring]="prometheus curl"
+  [test]="libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy shellcheck python3"
+)
+
+list=no
+if [ "${1:-}" = --list ]; then list=yes; shift; fi
+wanted=()
+for group in "$@"; do
+  if [ -z "${packages[$group]:-}" ]; then
+    echo "packages.sh: no group '$group'; there are: ${!packages[*]}" >&2
+    exit 2
+  fi
+  # shellcheck disable=SC2206  # split on purpose
+  wanted+=(${packages[$group]})
+done
+if [ $list = yes ]; then printf '%s\n' "${wanted[@]}"; exit 0; fi
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+  echo "packages.sh: this is no Debian; install what matches these Debian 12 packages yourself: ${wanted[*]}" >&2
+  exit 1
+fi
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+if [ "$(id -u)" != 0 ]; then
+  echo "packages.sh: missing: ${missing[*]}; install them, or run this as root" >&2
+  exit 1
+fi
+
+echo "installing ${#missing[@]} packages: ${missing[*]}"
+# The packages' own daemons (slurmctld, munge, prometheus) must not start: the cluster runs its own copies.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+  printf '#!/bin/sh\nexit 101\n' >$policy
+  chmod 755 $policy
+  trap 'rm -f $policy' EXIT
+fi
+log=$(mktemp)
+if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
+    >"$log" 2>&1 </dev/null; then
+  tail -n 20 "$log" >&2
+  echo "packages.sh: apt-get failed; the whole log is $log" >&2
+  exit 1
+fi
+rm -f "$log"
