@@ -1,0 +1,100 @@
+// The planner turns the lengths of an epoch's samples into optimizer steps: every step gives each rank the
+// same number of micro-batches, none over the token cap, and the ranks' costs a*L + b*L*L as equal as the
+// data allow. Ranks of a step wait for the slowest, so unequal cost is time lost on all the others; plain
+// token counts miss the quadratic part. Every sample appears exactly once; what cannot fill the last step
+// leaves empty micro-batches there. No communication: the same lengths and options give the same plan in
+// every process.
+//
+// Threads: a Plan is a value; const members are safe from any thread. make_plan() is safe from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace lockstep::data {
+
+/// A sample's place in its data set, from 0.
+using SampleId = std::uint64_t;
+
+/// What a sample of L tokens costs: a*L + b*L*L, in any unit. For a transformer of width h, a/b is about 6h.
+struct Cost {
+  double a = 1;
+  double b = 0;
+
+  double of(std::uint64_t length) const {
+    const auto tokens = static_cast<double>(length);
+    return tokens * (a + b * tokens);
+  }
+};
+
+/// In which order an epoch takes the samples.
+enum class Order {
+  shuffled,  ///< by seed and epoch: groups of shards, then the samples within a group (runtime/data/order.h)
+  sequential,  ///< as they lie in the data set; for validation
+};
+
+struct PlanOptions {
+  int ranks = 1;
+  /// Tokens that a micro-batch may hold: what fits into the device's memory. Padding counts when `padded`.
+  std::uint64_t cap = 0;
+  /// Micro-batches of each rank in a step (gradient accumulation).
+  int accumulate = 1;
+  Cost cost;
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  /// Upper bound of the step-mean ratio (see plan_stats.h); 1 is what random draws give. It holds as long as
+  /// samples are left to exchange, so the final steps of a very small epoch may pass it.
+  double randomness = 1.5;
+  /// A micro-batch is rows x its longest sample, rather than its samples end to end.
+  bool padded = false;
+  Order order = Order::shuffled;
+};
+
+/// Steps x ranks x micro-batches x samples.
+class Plan {
+ public:
+  Plan() = default;
+  Plan(PlanOptions options, std::size_t samples, std::string fingerprint);
+
+  const PlanOptions& options() const { return options_; }
+  /// Samples of the data set that was planned.
+  std::size_t samples() const { return samples_; }
+  /// Of the data and their order: a plan is only good for the data it was made for.
+  const std::string& fingerprint() const { return fingerprint_; }
+  /// Optimizer steps.
+  std::size_t steps() const { return ends_.size() / micro_batches_per_step(); }
+  /// Micro-batches of one rank in the whole epoch, empty ones included; the same on every rank.
+  std::size_t micro_batches_per_rank() const {
+    return steps() * static_cast<std::size_t>(options_.accumulate);
+  }
+  /// The samples of one micro-batch; none in a filled-up last step.
+  std::span<const SampleId> micro_batch(std::size_t step, int rank, int micro_batch) const;
+
+  /// Adds the next micro-batch, in the order step, rank, micro-batch.
+  void append(std::span<const SampleId> samples);
+
+ private:
+  std::size_t micro_batches_per_step() const {
+    return static_cast<std::size_t>(options_.ranks) * static_cast<std::size_t>(options_.accumulate);
+  }
+
+  PlanOptions options_;
+  std::size_t samples_ = 0;
+  std::string fingerprint_;
+  std::vector<SampleId> ids_;
+  std::vector<std::size_t> ends_;  // of each micro-batch, in ids_
+};
+
+/// Plans one epoch of samples with these lengths in tokens. `fingerprint` names the data; where it is empty
+/// the lengths' own is taken (fingerprint_of). Throws UsageError when an option is wrong, and Error when a
+/// sample is empty or longer than the cap, naming the sample.
+Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
+               std::string fingerprint = {});
+
+/// A hash of lengths and order.
+std::string fingerprint_of(std::span<const std::uint32_t> lengths);
+
+}  // namespace lockstep::data
