@@ -1,0 +1,137 @@
+// Data-parallel training of any torch::nn::Module: each rank computes the gradients of its part of the batch,
+// and they are summed over the ranks while backward still runs. It is what PyTorch calls
+// DistributedDataParallel.
+//
+//   lockstep::World world(argc, argv);
+//   lockstep::DistributedDataParallel ddp(model, world);
+//   for (const auto& batch : loader) {
+//     auto hold = ddp.no_sync_unless(batch.last_of_step);   // covers forward and backward
+//     ddp.backward(loss_sum(ddp(batch.inputs), batch.targets), batch.loss_tokens);
+//     if (batch.last_of_step) { optimizer.step(); optimizer.zero_grad(); }
+//   }
+//
+// The loss is the SUM over the tokens that count, and `loss_tokens` says how many those are. After the
+// synchronised backward every rank's .grad is the gradient of the mean over all tokens of the optimizer step,
+// whatever each rank and micro-batch contributed: the same as one process gets for the whole batch. The
+// factor is known only then; until it is, gradients are kept in the right order of magnitude by a power of
+// two, which costs no precision.
+//
+// Rules: exactly one synchronised backward (or skip) per optimizer step; every rank does the same number of
+// micro-batches, those without data by skip(); gradients are zeroed or set to none between optimizer steps;
+// parameters are neither added nor unfrozen after construction; .grad is a view of memory owned here. The
+// module itself is not wrapped: save, load and print it as before, its names do not change.
+//
+// Threads: the training thread only.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "runtime/comm/world.h"
+#include "runtime/ddp/options.h"
+
+namespace lockstep {
+
+namespace ddp {
+class Reducer;
+}
+
+/// The part that does not depend on the module's type; made through DistributedDataParallel.
+class DistributedDataParallelBase {
+ public:
+  DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
+  DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
+
+  /// Restores what was before when it goes out of scope.
+  class [[nodiscard]] SyncGuard {
+   public:
+    ~SyncGuard() { *sync_ = before_; }
+    SyncGuard(const SyncGuard&) = delete;
+    SyncGuard& operator=(const SyncGuard&) = delete;
+
+   private:
+    friend class DistributedDataParallelBase;
+    SyncGuard(bool* sync, bool now) : sync_(sync), before_(std::exchange(*sync, now && *sync)) {}
+    bool* sync_;
+    bool before_;
+  };
+
+  /// While it lives, gradients are only accumulated on this rank.
+  SyncGuard no_sync() { return {&sync_, false}; }
+
+  /// no_sync() unless `last`: for loops over micro-batches.
+  SyncGuard no_sync_unless(bool last) { return {&sync_, last}; }
+
+  /// Backward of a loss that is a sum over `loss_tokens` tokens (0 or more). When it returns under
+  /// synchronisation, gradients are final on all ranks. Throws Error naming the parameter that got no
+  /// gradient, UsageError for a loss that is no scalar or depends on no parameter.
+  void backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens);
+
+  /// Backward of a loss that is a mean over this rank's batch, for Average::ranks. loss.backward() works
+  /// there as well.
+  void backward(const torch::Tensor& loss);
+
+  /// A micro-batch without data on this rank: takes part in whatever the others do in their forward and
+  /// backward.
+  void skip();
+
+  /// Tokens of all ranks in the last optimizer step (Average::tokens).
+  std::int64_t tokens_of_last_step() const;
+
+  const DistributedDataParallelOptions& options() const { return options_; }
+
+  /// The machinery, for tools that look at buckets and launches.
+  const ddp::Reducer& reducer() const { return *reducer_; }
+
+ protected:
+  DistributedDataParallelBase(torch::nn::Module& module, World& world,
+                              const DistributedDataParallelOptions& options);
+  ~DistributedDataParallelBase();
+
+  /// What comes before the module's own forward.
+  void before_forward();
+
+  World& world_;
+
+ private:
+  void run_backward(const torch::Tensor& loss, double gradient);
+
+  torch::nn::Module& module_;
+  DistributedDataParallelOptions options_;
+  std::unique_ptr<ddp::Reducer> reducer_;
+  bool sync_ = true;
+};
+
+template <typename Module>
+class DistributedDataParallel : public DistributedDataParallelBase {
+ public:
+  /// All ranks call it. Checks that their models are alike (Error naming the first parameter that differs)
+  /// and gives everyone rank 0's parameters and buffers.
+  DistributedDataParallel(std::shared_ptr<Module> module, World& world,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallelBase(*module, world, options), module_(std::move(module)) {}
+
+  /// The same for what TORCH_MODULE makes.
+  DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder, World& world,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(holder.ptr(), world, options) {}
+
+  /// The module's forward, with whatever it takes and returns.
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) {
+    before_forward();
+    const auto scope = world_.timer().phase(profile::Phase::forward);
+    return module_->forward(std::forward<Inputs>(inputs)...);
+  }
+
+  Module& module() { return *module_; }
+  Module* operator->() { return module_.get(); }
+
+ private:
+  std::shared_ptr<Module> module_;
+};
+
+}  // namespace lockstep

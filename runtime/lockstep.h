@@ -1,0 +1,7 @@
+// Everything a training program needs, in one include.
+#pragma once
+
+#include "runtime/comm/communicator.h"              // IWYU pragma: export
+#include "runtime/comm/world.h"                     // IWYU pragma: export
+#include "runtime/ddp/distributed_data_parallel.h"  // IWYU pragma: export
+#include "runtime/profile/step_timer.h"             // IWYU pragma: export
