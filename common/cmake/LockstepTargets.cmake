@@ -63,6 +63,9 @@ function(lockstep_library name)
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES ${target})
 endfunction()
 
+# Everything that a user or an admin installs: the tools and the plugin (component "tools").
+add_custom_target(tools)
+
 # lockstep_program(lockstep-pack SOURCES main.cpp LINK lockstep::pack [INTERNAL]): a tool in bin/, installed unless INTERNAL.
 function(lockstep_program name)
   cmake_parse_arguments(arg "INTERNAL" "" "SOURCES;LINK" ${ARGN})
@@ -71,6 +74,7 @@ function(lockstep_program name)
   target_include_directories(${name} PRIVATE ${lockstep_SOURCE_DIR})
   if(NOT arg_INTERNAL)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+    add_dependencies(tools ${name})
   endif()
 endfunction()
 
