@@ -1,0 +1,115 @@
+// The record's file, byte by byte: what the Writer maps and the Reader preads. One file per rank on a memory
+// file system, little-endian, only 8-byte words after the header.
+//
+//   Header       written once, before the file gets its name; never changes
+//   Live         the number of publications and what the rank is doing right now
+//   Counters[2]  totals since the start; publication n (from 1) stands in Counters[n % 2]
+//   Step[512]    the last steps; step i (from 0) stands in Step[i % 512]
+//
+// The writer fills the copy of the counters that readers do not look at, then counts a publication. So a rank
+// that is killed at any moment leaves its last complete step behind, and a reader that was overtaken notices
+// by the count. A change of anything here is a new kVersion.
+//
+// Threads: one writer; any number of readers, in other processes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "exporters/record/phase.h"
+
+namespace lockstep::record {
+
+inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::size_t kRingSteps = 512;
+inline constexpr std::size_t kNameBytes = 64;  ///< of the node and the program, with a terminating zero
+
+/// Upper bounds of the histograms' buckets in nanoseconds, 100 us to 100 s, six in each decade. A bucket
+/// holds what is at most its bound and above the bound before; one more bucket holds what is longer than all.
+inline constexpr std::array<std::uint64_t, 37> kBucketBounds = [] {
+  constexpr std::array<std::uint64_t, 6> kDecade = {100'000, 150'000, 200'000, 300'000, 500'000, 700'000};
+  std::array<std::uint64_t, 37> bounds{};
+  std::uint64_t scale = 1;
+  for (std::size_t i = 0; i < bounds.size(); ++i) {
+    bounds[i] = kDecade[i % kDecade.size()] * scale;
+    if (i % kDecade.size() == kDecade.size() - 1) scale *= 10;
+  }
+  return bounds;
+}();
+inline constexpr std::size_t kBuckets = kBucketBounds.size() + 1;
+
+/// Occurrences per bucket, not cumulative.
+using Histogram = std::array<std::uint64_t, kBuckets>;
+
+struct Header {
+  std::array<char, 8> magic = kMagic;
+  std::uint32_t version = kVersion;
+  std::uint32_t header_bytes = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t job_id = 0;
+  std::uint32_t step_id = 0;
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::int32_t local_rank = 0;
+  std::int64_t process_id = 0;
+  std::int64_t start_unix_ns = 0;        ///< CLOCK_REALTIME when the record was made
+  std::uint64_t start_monotonic_ns = 0;  ///< CLOCK_MONOTONIC at the same moment
+  std::array<char, kNameBytes> node{};
+  std::array<char, kNameBytes> program{};
+};
+
+struct Live {
+  std::uint64_t publications = 0;
+  std::int64_t finished_unix_ns = 0;  ///< 0 until the rank has said that it is done
+  std::uint64_t phase = kPhases;      ///< the phase the rank is in; kPhases between phases
+  std::uint64_t phase_since_ns = 0;   ///< CLOCK_MONOTONIC
+};
+
+/// Totals since the start of the rank. Times in nanoseconds.
+struct Counters {
+  std::uint64_t steps = 0;
+  std::uint64_t step_ns = 0;
+  std::array<std::uint64_t, kPhases> phase_ns{};  ///< add up to step_ns
+  std::uint64_t comm_transfer_ns = 0;             ///< communication, hidden or not
+  std::uint64_t comm_wait_ns = 0;                 ///< of it, waiting for a rank that came later
+  std::uint64_t tokens = 0;
+  std::uint64_t samples = 0;
+  std::uint64_t padding = 0;        ///< padding tokens, not in `tokens`
+  std::uint64_t skipped_steps = 0;  ///< by the loss scaler, for infinite gradients
+  std::uint64_t bytes_read = 0;     ///< by the loader, from packed files
+  std::uint64_t bytes_staged = 0;
+  double loss_scale = 0;               ///< 0: none is used
+  std::uint64_t last_step_end_ns = 0;  ///< CLOCK_MONOTONIC
+  Histogram step_histogram{};
+  std::array<Histogram, kPhases> phase_histogram{};
+};
+
+/// One of the last steps. Times in nanoseconds.
+struct Step {
+  std::uint64_t index = 0;
+  std::uint64_t end_ns = 0;  ///< CLOCK_MONOTONIC
+  std::uint64_t step_ns = 0;
+  std::array<std::uint64_t, kPhases> phase_ns{};
+  std::uint64_t comm_transfer_ns = 0;
+  std::uint64_t comm_wait_ns = 0;
+  std::int64_t waited_for = -1;  ///< the rank that was waited for longest in this step; -1: none or unknown
+  std::uint64_t tokens = 0;
+  std::uint64_t padding = 0;
+};
+
+struct File {
+  alignas(4096) Header header;
+  alignas(512) Live live;
+  alignas(4096) std::array<Counters, 2> counters;
+  alignas(4096) std::array<Step, kRingSteps> ring;
+};
+
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Step) == 128);
+static_assert(offsetof(File, live) == 512 && offsetof(File, counters) == 4096 &&
+              offsetof(File, ring) == 12288);
+static_assert(std::is_trivially_copyable_v<File>);
+
+}  // namespace lockstep::record

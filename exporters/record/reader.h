@@ -1,0 +1,45 @@
+// The other end of the record: consistent snapshots of a rank's numbers, while it writes and after it died.
+// Reads with pread and never maps (a file that is truncated under a mapping kills the reader), takes no lock,
+// and trusts nothing in the file: a symbolic link, anything but a regular file, a wrong magic, version or
+// size is refused.
+//
+// Threads: const members are safe from any thread.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "exporters/record/snapshot.h"
+
+namespace lockstep::record {
+
+class Reader {
+ public:
+  /// Opens and checks a record. Throws RecordError naming the file and what is wrong with it.
+  explicit Reader(const std::filesystem::path& path);
+  /// The same for `name` in an open folder.
+  Reader(int folder, const std::string& name);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  /// Who wrote it, without the counters.
+  const Identity& identity() const { return identity_; }
+
+  /// The counters of the last complete step and up to `last_steps` steps before it. Throws RecordError when
+  /// the file shrank, or when the writer was faster than the reader many times in a row.
+  Snapshot read(std::size_t last_steps = kRingSteps) const;
+
+ private:
+  void check();
+  void pread_exactly(void* into, std::size_t bytes, std::size_t offset) const;
+  bool writer_lives() const;
+
+  std::string name_;
+  int fd_ = -1;
+  Header header_;
+  Identity identity_;
+};
+
+}  // namespace lockstep::record

@@ -1,0 +1,60 @@
+// What a rank says of itself, and what a reader gets.
+//
+// Threads: values, no shared state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "exporters/record/layout.h"
+
+namespace lockstep::record {
+
+/// A record cannot be made or read; the message names the file and the reason.
+class RecordError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Who writes the record.
+struct Identity {
+  std::uint64_t job_id = 0;  ///< 0: no scheduler
+  std::uint32_t step_id = 0;
+  int rank = 0;
+  int size = 1;  ///< ranks of the job
+  int local_rank = 0;
+  std::string node;
+  std::string program;
+};
+
+/// What a step worked on.
+struct StepCounts {
+  std::uint64_t tokens = 0;
+  std::uint64_t samples = 0;
+  std::uint64_t padding = 0;  ///< padding tokens, not in `tokens`
+};
+
+/// A consistent view of one rank's record: all counters are of the same step.
+struct Snapshot {
+  Identity identity;
+  std::int64_t process_id = 0;
+  std::int64_t start_unix_ns = 0;
+  std::uint64_t start_monotonic_ns = 0;
+  Counters counters;
+  std::vector<Step> steps;            ///< the last steps, oldest first
+  std::optional<Phase> doing;         ///< the phase the rank is in right now
+  std::uint64_t doing_since_ns = 0;   ///< CLOCK_MONOTONIC
+  std::int64_t finished_unix_ns = 0;  ///< 0: it has not said that it is done
+  bool alive = false;                 ///< its process lives and has not finished
+
+  /// CLOCK_REALTIME at the end of the last step; the start where there was none yet.
+  std::int64_t last_unix_ns() const {
+    if (counters.steps == 0) return start_unix_ns;
+    return start_unix_ns + static_cast<std::int64_t>(counters.last_step_end_ns - start_monotonic_ns);
+  }
+};
+
+}  // namespace lockstep::record
