@@ -1,0 +1,78 @@
+// A decoder-only Transformer language model for packed batches: the sequences of a micro-batch lie end to end
+// in one row of T tokens, so the linear layers, which are most of the work, see all tokens at once and none
+// of padding; only attention looks at one sequence at a time.
+//
+// Pre-norm blocks, rotary positions, the output layer shares the embedding's weights.
+//
+// Threads: as any torch::nn::Module, one at a time.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+namespace lockstep::text_lm {
+
+struct ModelOptions {
+  std::int64_t vocabulary = 4096;
+  std::int64_t width = 128;
+  std::int64_t layers = 3;
+  std::int64_t heads = 4;
+};
+
+/// Attention within each sequence, to itself and what came before it. `queries`, `keys` and `values` are
+/// [T, heads, width of a head]; `cu_seqlens` (int32 or int64, [n + 1]) says where each sequence begins.
+/// Returns the same shape.
+torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::Tensor& keys,
+                                     const torch::Tensor& values, const torch::Tensor& cu_seqlens);
+
+/// Normalise, attend, add; normalise, feed forward, add.
+class BlockImpl : public torch::nn::Module {
+ public:
+  explicit BlockImpl(const ModelOptions& options);
+
+  /// `rotation` holds the cosines and sines of each token's position: [2, T, 1, width of a head / 2].
+  torch::Tensor forward(const torch::Tensor& hidden, const torch::Tensor& rotation,
+                        const torch::Tensor& cu_seqlens);
+
+ private:
+  torch::Tensor attend(const torch::Tensor& hidden, const torch::Tensor& rotation,
+                       const torch::Tensor& cu_seqlens);
+
+  std::int64_t heads_;
+  torch::nn::LayerNorm attention_norm_{nullptr};
+  torch::nn::Linear qkv_{nullptr};
+  torch::nn::Linear attention_out_{nullptr};
+  torch::nn::LayerNorm feed_forward_norm_{nullptr};
+  torch::nn::Linear expand_{nullptr};
+  torch::nn::Linear contract_{nullptr};
+};
+TORCH_MODULE(Block);
+
+class LanguageModelImpl : public torch::nn::Module {
+ public:
+  /// Throws UsageError when the width does not divide into heads of an even width.
+  explicit LanguageModelImpl(const ModelOptions& options);
+
+  /// Logits [T, vocabulary]: row i is about the token after token i. `tokens` and `positions` are int64 [T].
+  torch::Tensor forward(const torch::Tensor& tokens, const torch::Tensor& positions,
+                        const torch::Tensor& cu_seqlens);
+
+  std::int64_t parameter_count() const;
+
+ private:
+  torch::Tensor rotation(const torch::Tensor& positions) const;
+
+  ModelOptions options_;
+  torch::nn::Embedding embedding_{nullptr};
+  std::vector<Block> blocks_;
+  torch::nn::LayerNorm norm_{nullptr};
+};
+TORCH_MODULE(LanguageModel);
+
+/// The sum of the cross entropies (in nats) of each token given those before it in its sequence. A sequence's
+/// first token is not predicted, so T tokens in n sequences give T - n terms.
+torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
+                       const torch::Tensor& cu_seqlens);
+
+}  // namespace lockstep::text_lm
