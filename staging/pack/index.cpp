@@ -1,0 +1,216 @@
+#include "staging/pack/index.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/index_builder.h"
+#include "staging/pack/member_name.h"
+
+namespace lockstep::pack {
+namespace {
+
+using layout::Header;
+using layout::PartRecord;
+using layout::ShardRecord;
+
+template <typename... Args>
+[[noreturn]] void damaged(const std::filesystem::path& file, fmt::format_string<Args...> format,
+                          Args&&... args) {
+  fail("{}: damaged index: {}; pack the data again", file.string(),
+       fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Takes tables off the front of the bytes, each checked to be wholly there.
+class Tables {
+ public:
+  Tables(std::span<const std::byte> rest, const std::filesystem::path& file) : rest_(rest), file_(file) {}
+
+  template <typename T>
+  std::span<const T> take(std::uint64_t count, const char* what) {
+    if (count > rest_.size() / sizeof(T)) damaged(file_, "{} {} do not fit into the file", count, what);
+    const std::span<const T> table(reinterpret_cast<const T*>(rest_.data()), count);
+    rest_ = rest_.subspan(count * sizeof(T));
+    return table;
+  }
+
+  std::size_t left() const { return rest_.size(); }
+
+ private:
+  std::span<const std::byte> rest_;
+  const std::filesystem::path& file_;
+};
+
+void check_header(const Header& header, std::size_t file_bytes, const std::filesystem::path& file) {
+  if (std::memcmp(header.magic, layout::kMagic, sizeof(header.magic)) != 0)
+    fail("{}: not an index of packed data", file.string());
+  if (header.version != layout::kVersion || header.header_bytes != sizeof(Header)) {
+    fail("{}: index version {} is not supported, this program reads version {}", file.string(),
+         header.version, layout::kVersion);
+  }
+  if (header.file_bytes != file_bytes) {
+    damaged(file, "it is {} bytes long and should be {}", file_bytes, header.file_bytes);
+  }
+}
+
+}  // namespace
+
+Index Index::load(const std::filesystem::path& file) {
+  const UniqueFd fd = open_file(file, O_RDONLY);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
+  MappedFile mapping(fd.get(), static_cast<std::size_t>(status.st_size), file);
+  Index index = parse(mapping.bytes(), file);
+  index.mapping_ = std::move(mapping);
+  return index;
+}
+
+Index Index::parse(std::span<const std::byte> bytes, const std::filesystem::path& name) {
+  if (bytes.size() < sizeof(Header) + sizeof(Digest)) damaged(name, "it is only {} bytes long", bytes.size());
+  Header header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  check_header(header, bytes.size(), name);
+
+  Index index;
+  index.file_ = name;
+  index.bytes_ = bytes;
+  if (digest_of(bytes.first(bytes.size() - sizeof(Digest))) != index.digest())
+    damaged(name, "its checksum does not match");
+
+  Tables tables(bytes.subspan(sizeof(Header), bytes.size() - sizeof(Header) - sizeof(Digest)), name);
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // keeps the sums below from wrapping
+  if (header.shards > kMost || header.samples > kMost) damaged(name, "impossible counts");
+  index.token_bytes_ = static_cast<int>(header.token_bytes);
+  index.kinds_ = header.kinds;
+  index.shards_ = tables.take<ShardRecord>(header.shards, "shards");
+  index.first_part_ = tables.take<std::uint64_t>(header.samples + 1, "samples");
+  index.parts_ = tables.take<PartRecord>(header.parts, "parts");
+  index.string_begin_ =
+      tables.take<std::uint64_t>(header.shards + header.kinds + header.samples + 1, "names");
+  const auto strings = tables.take<char>(header.string_bytes, "bytes of names");
+  index.strings_ = {strings.data(), strings.size()};
+  if (tables.left() != 0) damaged(name, "{} bytes are left over", tables.left());
+
+  if (header.samples == 0) fail("{}: the pack holds no samples", name.string());
+  if (header.token_bytes != 0 && header.token_bytes != 2 && header.token_bytes != 4) {
+    damaged(name, "token size {} is none of 0, 2 and 4", header.token_bytes);
+  }
+  index.check_strings();
+  index.check_shards();
+  index.check_parts();
+  return index;
+}
+
+Digest Index::digest() const {
+  Digest digest;
+  std::memcpy(digest.data(), bytes_.last(sizeof(Digest)).data(), sizeof(Digest));
+  return digest;
+}
+
+void Index::check_strings() const {
+  if (string_begin_.front() != 0 || string_begin_.back() != strings_.size())
+    damaged(file_, "names do not fill their table");
+  for (std::size_t n = 1; n < string_begin_.size(); ++n) {
+    if (string_begin_[n] < string_begin_[n - 1] || string_begin_[n] > strings_.size()) {
+      damaged(file_, "name {} has no length", n - 1);
+    }
+  }
+  for (std::size_t s = 0; s < shards(); ++s) {
+    const std::string_view name = shard_name(s);
+    const std::string_view reason = unsafe_member_name(name);
+    if (!reason.empty()) damaged(file_, "the name of shard {} {}", s, reason);
+    if (name.find('/') != std::string_view::npos || name == kIndexName) {
+      damaged(file_, "shard {} is named '{}', which is no shard in its folder", s, name);
+    }
+  }
+  for (std::size_t i = 0; i < samples(); ++i) {
+    const std::string_view reason = unsafe_member_name(key(i));
+    if (!reason.empty()) damaged(file_, "the key of sample {} {}", i, reason);
+  }
+}
+
+void Index::check_shards() const {
+  for (std::size_t s = 0; s < shards(); ++s) {
+    const std::uint64_t previous = s == 0 ? 0 : shards_[s - 1].first_sample + 1;
+    const bool follows = s == 0 ? shards_[s].first_sample == 0 : shards_[s].first_sample >= previous;
+    if (!follows || shards_[s].first_sample >= samples())
+      damaged(file_, "shard {} ({}) holds no samples", s, shard_name(s));
+  }
+}
+
+void Index::check_parts() const {
+  if (shards() == 0) damaged(file_, "there are samples and no shards");
+  if (first_part_.front() != 0 || first_part_.back() != parts_.size())
+    damaged(file_, "parts do not fill their table");
+  std::uint64_t end = 0;
+  for (std::size_t s = 0; s < shards(); ++s) {
+    end = 0;
+    for (std::size_t i = first_sample(s); i < first_sample(s + 1); ++i) {
+      if (first_part_[i + 1] <= first_part_[i] || first_part_[i + 1] > parts_.size()) {
+        damaged(file_, "sample {} ({}) has no parts", i, key(i));
+      }
+      for (std::size_t p = first_part_[i]; p < first_part_[i + 1]; ++p) {
+        const PartRecord& part = parts_[p];
+        const auto where = [&] {
+          return fmt::format("shard {}, sample {} ({}), offset {}", shard_name(s), i, key(i), part.offset);
+        };
+        if (part.shard != s || part.kind >= kinds_) damaged(file_, "{}: no such shard or kind", where());
+        if (part.offset < end || part.offset > shards_[s].size || part.size > shards_[s].size - part.offset) {
+          damaged(file_, "{}: {} bytes are outside the shard's {} or overlap", where(), part.size,
+                  shards_[s].size);
+        }
+        if (token_bytes_ != 0 && part.size % static_cast<unsigned>(token_bytes_) != 0) {
+          damaged(file_, "{}: {} bytes are no whole number of tokens of {} bytes", where(), part.size,
+                  token_bytes_);
+        }
+        end = part.offset + part.size;
+      }
+    }
+  }
+}
+
+std::size_t Index::find_shard(std::string_view name) const {
+  std::size_t s = 0;
+  while (s < shards() && shard_name(s) != name) ++s;
+  return s;
+}
+
+std::string Index::fingerprint(std::size_t begin, std::size_t end) const {
+  Hasher hasher;
+  const auto add_number = [&](std::uint64_t number) { hasher.update(std::as_bytes(std::span(&number, 1))); };
+  const auto add_text = [&](std::string_view text) {
+    add_number(text.size());
+    hasher.update(std::as_bytes(std::span(text)));
+  };
+  add_number(static_cast<std::uint64_t>(token_bytes_));
+  for (std::size_t i = begin; i < end; ++i) {
+    add_text(key(i));
+    add_number(first_part(i + 1) - first_part(i));
+    for (std::size_t p = first_part(i); p < first_part(i + 1); ++p) {
+      add_text(kind(parts_[p]));
+      add_number(parts_[p].size);
+      add_number(parts_[p].xxh3);
+    }
+  }
+  return to_hex(hasher.digest());
+}
+
+std::string Index::subset(const std::vector<std::size_t>& shards) const {
+  IndexBuilder builder(token_bytes_);
+  for (const std::size_t s : shards) {
+    builder.begin_shard(std::string(shard_name(s)));
+    for (std::size_t i = first_sample(s); i < first_sample(s + 1); ++i) {
+      builder.add_sample(key(i));
+      for (std::size_t p = first_part(i); p < first_part(i + 1); ++p) {
+        builder.add_part(kind(parts_[p]), parts_[p].offset, parts_[p].size, parts_[p].xxh3);
+      }
+    }
+    builder.end_shard(shards_[s].size, shards_[s].digest);
+  }
+  return builder.finish();
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,76 @@
+#include "staging/pack/locate.h"
+
+#include <sys/stat.h>
+
+#include "common/error.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct stat status_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
+  return status;
+}
+
+bool is_there(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return true;
+  if (errno != ENOENT) fail_errno("{}", path.string());
+  return false;
+}
+
+[[noreturn]] void not_packed(const fs::path& folder) {
+  fail("not packed: {} has no {}; run lockstep-pack create", folder.string(), kIndexName);
+}
+
+}  // namespace
+
+Located locate(const fs::path& source) {
+  const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"
+  const mode_t mode = status_of(name).st_mode;
+  if (S_ISDIR(mode)) {
+    if (is_there(name / kIndexName)) return {name, Index::load(name / kIndexName), {}};
+    std::error_code error;
+    if (fs::is_empty(name, error) && !error)
+      fail("{} is empty; pack data with lockstep-pack create", name.string());
+    not_packed(name);
+  }
+  if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
+  const fs::path folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
+  if (name.filename() == kIndexName) return {folder, Index::load(name), {}};
+  if (!is_there(folder / kIndexName)) not_packed(folder);
+  Located located{folder, Index::load(folder / kIndexName), {}};
+  located.shard = located.index.find_shard(name.filename().string());
+  if (located.shard == located.index.shards()) {
+    fail("not packed: {} is none of the shards of {}", name.string(), located.index.file().string());
+  }
+  return located;
+}
+
+fs::path check_shard_size(const fs::path& folder, const Index& index, std::size_t s) {
+  const fs::path path = folder / index.shard_name(s);
+  const struct stat status = status_of(path);
+  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path.string());
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  const std::uint64_t wanted = index.shard(s).size;
+  if (size == wanted) return path;
+  if (size > wanted) fail("{} does not match its index: {} bytes, {} expected", path.string(), size, wanted);
+  // The first sample that a truncated tail cuts, so that one sees how much is lost.
+  for (std::size_t i = index.first_sample(s); i < index.first_sample(s + 1); ++i) {
+    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
+      const layout::PartRecord& part = index.part(p);
+      if (part.offset + part.size > size) {
+        fail(
+            "{} does not match its index: truncated to {} bytes, {} expected; sample {} ({}) at offset {} is "
+            "the first lost",
+            path.string(), size, wanted, i, index.key(i), part.offset);
+      }
+    }
+  }
+  fail("{} does not match its index: truncated to {} bytes, {} expected", path.string(), size, wanted);
+}
+
+}  // namespace lockstep::pack

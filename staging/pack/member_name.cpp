@@ -1,0 +1,33 @@
+#include "staging/pack/member_name.h"
+
+namespace lockstep::pack {
+
+MemberName split_member_name(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  const std::size_t begin = slash == std::string_view::npos ? 0 : slash + 1;
+  const std::size_t dot = path.find('.', begin);
+  if (dot == std::string_view::npos || dot == begin || dot + 1 == path.size()) return {path, {}};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
+
+std::string join_member_name(std::string_view key, std::string_view kind) {
+  std::string path(key);
+  if (!kind.empty()) path.append(".").append(kind);
+  return path;
+}
+
+std::string_view unsafe_member_name(std::string_view path) {
+  if (path.empty()) return "is empty";
+  if (path.find('\0') != std::string_view::npos) return "contains a zero byte";
+  if (path.front() == '/') return "is an absolute path";
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view component = path.substr(begin, end - begin);
+    if (component == "..") return "leaves its folder";
+    if (component.empty() || component == ".") return "is not a plain relative path";
+    begin = end + 1;
+  }
+  return {};
+}
+
+}  // namespace lockstep::pack

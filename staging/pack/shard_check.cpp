@@ -1,0 +1,193 @@
+#include "staging/pack/shard_check.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/locate.h"
+#include "staging/pack/member_name.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+
+std::string where(const fs::path& shard, const Index& index, std::size_t sample,
+                  const layout::PartRecord& part) {
+  return fmt::format("{}, sample {} ({}), offset {}", shard.string(), sample,
+                     join_member_name(index.key(sample), index.kind(part)), part.offset);
+}
+
+std::size_t read_some(int fd, std::span<std::byte> into, std::uint64_t offset, const fs::path& path) {
+  for (;;) {
+    const ssize_t got = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno("cannot read {} at offset {}", path.string(), offset);
+    return static_cast<std::size_t>(got);
+  }
+}
+
+/// Hashes the parts of a shard out of a stream of its bytes.
+class PartsInStream {
+ public:
+  PartsInStream(const fs::path& shard, const Index& index, std::size_t s)
+      : shard_(shard),
+        index_(index),
+        sample_(index.first_sample(s)),
+        part_(index.first_part(sample_)),
+        end_(index.first_part(index.first_sample(s + 1))) {}
+
+  void feed(std::span<const std::byte> block, std::uint64_t offset) {
+    const std::uint64_t block_end = offset + block.size();
+    while (part_ < end_) {
+      const layout::PartRecord& part = index_.part(part_);
+      const std::uint64_t begin = std::max(part.offset, offset);
+      const std::uint64_t end = std::min(part.offset + part.size, block_end);
+      if (part.offset > block_end) return;
+      if (begin < end) hasher_.update(block.subspan(begin - offset, end - begin));
+      if (part.offset + part.size > block_end) return;
+      finish(part);
+    }
+  }
+
+ private:
+  void finish(const layout::PartRecord& part) {
+    while (index_.first_part(sample_ + 1) <= part_) ++sample_;
+    if (hasher_.value() != part.xxh3) {
+      fail("{}: the content does not match its index (xxh3 {:016x}, {:016x} expected)",
+           where(shard_, index_, sample_, part), hasher_.value(), part.xxh3);
+    }
+    hasher_.reset();
+    ++part_;
+  }
+
+  const fs::path& shard_;
+  const Index& index_;
+  Hasher hasher_{Hasher::Width::bits64};
+  std::size_t sample_;
+  std::size_t part_;
+  std::size_t end_;
+};
+
+struct FreeArchive {
+  void operator()(archive* reader) const { archive_read_free(reader); }
+};
+
+/// The bytes of the headers of one member: name, size and offset as a tar program sees them.
+class Members {
+ public:
+  explicit Members(const fs::path& shard) : shard_(shard), archive_(archive_read_new()) {
+    archive_read_support_format_tar(archive_.get());
+    if (archive_read_open_filename(archive_.get(), shard.c_str(), kBlock) != ARCHIVE_OK) broken();
+  }
+
+  /// False at the end of the archive.
+  bool next() {
+    const int code = archive_read_next_header(archive_.get(), &entry_);
+    if (code == ARCHIVE_EOF) return false;
+    if (code != ARCHIVE_OK) broken();
+    return true;
+  }
+
+  std::string name() const {
+    const char* name = archive_entry_pathname(entry_);
+    return name == nullptr ? std::string() : name;
+  }
+  bool plain_file() const {
+    return archive_entry_filetype(entry_) == AE_IFREG && archive_entry_hardlink(entry_) == nullptr &&
+           archive_entry_symlink(entry_) == nullptr && archive_entry_sparse_count(entry_) == 0;
+  }
+  std::uint64_t size() const { return static_cast<std::uint64_t>(archive_entry_size(entry_)); }
+  /// Of the payload: libarchive has consumed exactly the headers when it hands out an entry.
+  std::uint64_t offset() const { return static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0)); }
+
+ private:
+  [[noreturn]] void broken() const {
+    const char* reason = archive_error_string(archive_.get());
+    fail("{}: not a whole tar file, at offset {}: {}", shard_.string(),
+         archive_filter_bytes(archive_.get(), 0), reason == nullptr ? "unreadable" : reason);
+  }
+
+  const fs::path& shard_;
+  std::unique_ptr<archive, FreeArchive> archive_;
+  archive_entry* entry_ = nullptr;
+};
+
+}  // namespace
+
+void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
+  const fs::path shard = check_shard_size(folder, index, s);
+  const UniqueFd fd = open_file(shard, O_RDONLY);
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  PartsInStream parts(shard, index, s);
+  Hasher whole;
+  std::vector<std::byte> buffer(kBlock);
+  std::uint64_t offset = 0;
+  for (;;) {
+    const std::size_t got = read_some(fd.get(), buffer, offset, shard);
+    const auto block = std::span<const std::byte>(buffer).first(got);
+    if (got == 0) break;
+    whole.update(block);
+    parts.feed(block, offset);
+    offset += got;
+  }
+  if (offset != index.shard(s).size)
+    fail("{} changed while it was read: {} bytes, {} expected", shard.string(), offset, index.shard(s).size);
+  if (whole.digest() != index.shard(s).digest) {
+    fail(
+        "{} does not match its index: its samples are whole, but bytes between them differ (xxh3 {}, {} "
+        "expected)",
+        shard.string(), to_hex(whole.digest()), to_hex(index.shard(s).digest));
+  }
+}
+
+void check_members(const fs::path& folder, const Index& index, std::size_t s) {
+  const fs::path shard = check_shard_size(folder, index, s);
+  Members members(shard);
+  for (std::size_t i = index.first_sample(s); i < index.first_sample(s + 1); ++i) {
+    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
+      const layout::PartRecord& part = index.part(p);
+      if (!members.next()) fail("{}: the shard ends before it", where(shard, index, i, part));
+      const std::string name = members.name();
+      if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) {
+        fail("{}: member '{}' at offset {} {}", shard.string(), name, members.offset(), reason);
+      }
+      if (!members.plain_file())
+        fail("{}: member '{}' at offset {} is no regular file", shard.string(), name, members.offset());
+      if (name != join_member_name(index.key(i), index.kind(part)) || members.size() != part.size ||
+          members.offset() != part.offset) {
+        fail("{}: the shard has '{}' with {} bytes at offset {} there", where(shard, index, i, part), name,
+             members.size(), members.offset());
+      }
+    }
+  }
+  if (members.next())
+    fail("{}: member '{}' at offset {} is not in the index", shard.string(), members.name(),
+         members.offset());
+}
+
+void check_part(int fd, const fs::path& shard, const Index& index, std::size_t sample, std::size_t p) {
+  const layout::PartRecord& part = index.part(p);
+  Hasher hasher(Hasher::Width::bits64);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(kBlock, part.size));
+  for (std::uint64_t done = 0; done < part.size;) {
+    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), part.size - done));
+    const std::size_t got = read_some(fd, want, part.offset + done, shard);
+    if (got == 0) fail("{}: the file ends before it", where(shard, index, sample, part));
+    hasher.update(want.first(got));
+    done += got;
+  }
+  if (hasher.value() != part.xxh3)
+    fail("{}: the content does not match its index", where(shard, index, sample, part));
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,59 @@
+// Writes one tar shard: members one after the other, the shard hashed as it is written. Headers are the same
+// whoever packs and whenever (time 0, owner 0, mode 0644), so the same input gives the same bytes.
+//
+// Threads: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/files.h"
+#include "staging/pack/digest.h"
+
+struct archive;
+struct archive_entry;
+
+namespace lockstep::pack {
+
+class ShardWriter {
+ public:
+  /// Creates the file, which must not exist. Throws Error naming it.
+  explicit ShardWriter(std::filesystem::path path);
+  ~ShardWriter();
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+
+  /// Begins a member of exactly `size` bytes and returns where in the shard its payload will lie.
+  std::uint64_t begin(const std::string& name, std::uint64_t size);
+  void write(std::span<const std::byte> payload);
+
+  /// Ends the archive and syncs the file; then size() and digest() hold.
+  void finish();
+
+  /// Bytes so far.
+  std::uint64_t size() const { return size_; }
+  Digest digest() const { return hasher_.digest(); }
+
+ private:
+  struct Free {
+    void operator()(archive* writer) const;
+    void operator()(archive_entry* entry) const;
+  };
+  void check(std::int64_t code);
+  void emit(std::span<const std::byte> bytes);
+  void flush();
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::string buffer_;
+  std::string failure_;
+  std::uint64_t size_ = 0;
+  Hasher hasher_;
+  std::unique_ptr<archive_entry, Free> entry_;
+  std::unique_ptr<archive, Free> archive_;
+};
+
+}  // namespace lockstep::pack

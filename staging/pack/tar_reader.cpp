@@ -1,0 +1,141 @@
+// The reader of the native format: tar shards beside an index.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/locate.h"
+#include "staging/pack/member_name.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/shard_check.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A shard that is opened when first read and mapped when first viewed: a job touches its share of thousands.
+struct Shard {
+  std::once_flag opened;
+  std::once_flag mapped;
+  UniqueFd fd;
+  MappedFile mapping;
+};
+
+class TarReader : public Reader {
+ public:
+  explicit TarReader(Located located)
+      : folder_(std::move(located.folder)),
+        index_(std::move(located.index)),
+        first_shard_(located.shard.value_or(0)),
+        end_shard_(located.shard ? *located.shard + 1 : index_.shards()),
+        begin_(index_.first_sample(first_shard_)),
+        end_(index_.first_sample(end_shard_)),
+        shards_(index_.shards()) {
+    for (std::size_t s = first_shard_; s < end_shard_; ++s) check_shard_size(folder_, index_, s);
+  }
+
+  std::size_t size() const override { return end_ - begin_; }
+  std::uint64_t bytes(std::size_t i) const override { return record(i, 0).size; }
+  std::uint64_t tokens(std::size_t i) const override {
+    return token_bytes() == 0 ? 0 : bytes(i) / static_cast<unsigned>(token_bytes());
+  }
+  int token_bytes() const override { return index_.token_bytes(); }
+  std::string_view key(std::size_t i) const override { return index_.key(number(i)); }
+  void read(std::size_t i, std::span<std::byte> into) const override { read_part(i, 0, into); }
+
+  std::span<const std::byte> view(std::size_t i) const override {
+    const layout::PartRecord& part = record(i, 0);
+    Shard& shard = opened(part.shard);
+    std::call_once(shard.mapped, [&] {
+      shard.mapping = MappedFile(shard.fd.get(), index_.shard(part.shard).size, path(part.shard));
+    });
+    return shard.mapping.bytes().subspan(part.offset, part.size);
+  }
+
+  std::vector<Part> parts(std::size_t i) const override {
+    const std::size_t sample = number(i);
+    std::vector<Part> parts;
+    for (std::size_t p = index_.first_part(sample); p < index_.first_part(sample + 1); ++p) {
+      const layout::PartRecord& part = index_.part(p);
+      parts.push_back({.kind = index_.kind(part),
+                       .bytes = part.size,
+                       .shard = index_.shard_name(part.shard),
+                       .offset = part.offset,
+                       .xxh3 = part.xxh3});
+    }
+    return parts;
+  }
+
+  void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override {
+    const layout::PartRecord& part = record(i, p);
+    if (into.size() != part.size) {
+      fail("{}: a buffer of {} bytes was given for {}", where(i, part), into.size(), part.size);
+    }
+    const int fd = opened(part.shard).fd.get();
+    for (std::size_t done = 0; done < into.size();) {
+      const ssize_t got =
+          ::pread(fd, into.data() + done, into.size() - done, static_cast<off_t>(part.offset + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail_errno("cannot read {}", where(i, part));
+      if (got == 0) fail("{}: the shard was truncated while it was in use", where(i, part));
+      done += static_cast<std::size_t>(got);
+    }
+  }
+
+  std::string fingerprint() const override { return index_.fingerprint(begin_, end_); }
+
+  void verify() const override {
+    for (std::size_t s = first_shard_; s < end_shard_; ++s) {
+      check_digests(folder_, index_, s);
+      check_members(folder_, index_, s);
+    }
+  }
+
+ private:
+  /// The index's number of our sample i.
+  std::size_t number(std::size_t i) const {
+    if (i >= size()) fail("{}: sample {} was asked for, there are {}", index_.file().string(), i, size());
+    return begin_ + i;
+  }
+
+  const layout::PartRecord& record(std::size_t i, std::size_t p) const {
+    const std::size_t sample = number(i);
+    const std::size_t count = index_.first_part(sample + 1) - index_.first_part(sample);
+    if (p >= count)
+      fail("{}: part {} of sample {} was asked for, there are {}", index_.file().string(), p, i, count);
+    return index_.part(index_.first_part(sample) + p);
+  }
+
+  fs::path path(std::size_t s) const { return folder_ / index_.shard_name(s); }
+
+  std::string where(std::size_t i, const layout::PartRecord& part) const {
+    return fmt::format("{}, sample {} ({}), offset {}", path(part.shard).string(), i, key(i), part.offset);
+  }
+
+  Shard& opened(std::size_t s) const {
+    Shard& shard = shards_[s];
+    std::call_once(shard.opened,
+                   [&] { shard.fd = open_file(check_shard_size(folder_, index_, s), O_RDONLY); });
+    return shard;
+  }
+
+  fs::path folder_;
+  Index index_;
+  std::size_t first_shard_;
+  std::size_t end_shard_;
+  std::size_t begin_;
+  std::size_t end_;
+  mutable std::vector<Shard> shards_;
+};
+
+}  // namespace
+
+std::unique_ptr<Reader> open(const fs::path& source) {
+  return std::make_unique<TarReader>(locate(source));
+}
+
+}  // namespace lockstep::pack
