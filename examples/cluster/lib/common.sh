@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# What the verbs of `cluster` share: messages, where things are, the lock, who is alive.
+#
+# A cluster's settings are the variables cluster_*, kept in /run/lockstep-cluster/NAME/settings while it is up. All
+# else lies in its state folder:
+#   shared/      what every machine sees as /mnt/shared        machines/M/   node M's disk (local/) and its /tmp
+#   log/         a log per daemon                              live/         processes, counters; gone with the cluster
+
+die() {
+  echo "cluster: $*" >&2
+  exit 1
+}
+
+# The call itself is wrong.
+die_usage() {
+  echo "cluster: $*" >&2
+  exit 2
+}
+
+# The folder that says "a cluster of this name is up"; also what concurrent calls lock.
+registry() { echo "/run/lockstep-cluster/$1"; }
+
+# "PID START": a process that cannot be mistaken for a later one with the same number. Nothing if it is gone.
+process_identity() {
+  local line fields
+  { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+  read -ra fields <<<"${line##*) }"
+  [ "${fields[0]}" != Z ] && [ "${fields[0]}" != X ] && echo "$1 ${fields[19]}"
+}
+
+# The process written in a file as "PID START", if it still lives.
+living_process() {
+  local identity
+  identity=$(cat "$1" 2>/dev/null) || return 1
+  [ -n "$identity" ] && [ "$(process_identity "${identity%% *}")" = "$identity" ] && echo "${identity%% *}"
+}
+
+# Takes this cluster's lock until the script ends. The locked folder may have been removed while we waited for it.
+lock_cluster() {
+  local folder
+  folder=$(registry "$1")
+  while :; do
+    mkdir -p "$folder" || die "cannot make $folder"
+    { exec 9<"$folder"; } 2>/dev/null || continue
+    flock 9
+    [ /proc/self/fd/9 -ef "$folder" ] && return
+  done
+}
+
+# Gives the lock back and, where nothing is registered, removes its folder.
+unlock_cluster() {
+  local folder
+  folder=$(registry "$1")
+  [ -e "$folder/settings" ] || rm -rf "$folder"
+  rmdir /run/lockstep-cluster 2>/dev/null
+  exec 9<&-
+}
+
+# Reads the settings of a cluster that is registered.
+load_settings() {
+  local settings
+  settings=$(registry "$1")/settings
+  [ -r "$settings" ] || return 1
+  # shellcheck source=/dev/null
+  source "$settings"
+}
+
+save_settings() {
+  local variable
+  for variable in "${!cluster_@}"; do
+    printf '%s=%q\n' "$variable" "${!variable}"
+  done >"$1"
+}
+
+# Host process id of the cluster's process 1 or of a machine's keeper.
+supervisor_pid() { living_process "$cluster_state/live/supervisor"; }
+machine_pid() { living_process "$cluster_state/live/$1.keeper"; }
+
+# Names of the nodes, and of all machines.
+node_names() { seq -f 'n%g' 1 "$cluster_nodes"; }
+machine_names() {
+  echo head
+  node_names
+}
+
+# Runs a command inside a machine, as root: in_machine MACHINE COMMAND...
+in_machine() {
+  local pid
+  pid=$(machine_pid "$1") || return 1
+  shift
+  nsenter --target "$pid" --mount --net --uts --ipc --cgroup --pid -- "$@" 9<&-
+}
+
+# Waits until a command succeeds: wait_until SECONDS COMMAND...
+wait_until() {
+  local deadline=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    [ "$SECONDS" -lt "$deadline" ] || return 1
+    sleep 0.05
+  done
+}

@@ -1,0 +1,140 @@
+# shellcheck shell=bash
+# The configuration files that the machines find below /etc.
+
+head_address=10.66.0.254
+node_address() { echo "10.66.0.${1#n}"; }
+
+# Slurm's description of a node's processors.
+node_hardware() {
+  local memory=$(($(awk '/^MemTotal/ { print $2 }' /proc/meminfo) / 1024 / cluster_nodes))
+  local shape
+  shape=$(slurmd -C | grep -o 'Boards=[0-9]* SocketsPerBoard=[0-9]* CoresPerSocket=[0-9]* ThreadsPerCore=[0-9]*')
+  if [ "$cluster_cpus" != "$(nproc --all)" ]; then
+    shape="Boards=1 SocketsPerBoard=1 CoresPerSocket=$cluster_cpus ThreadsPerCore=1"
+  fi
+  echo "CPUs=$cluster_cpus $shape RealMemory=$memory"
+}
+
+write_slurm_conf() {
+  local node
+  cat <<CONF
+ClusterName=$cluster_name
+SlurmctldHost=head($head_address)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+MpiDefault=pmix
+MailProg=/bin/true
+StateSaveLocation=/run/cluster/state/slurmctld
+SlurmdSpoolDir=/run/slurm/spool
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
+SlurmctldLogFile=/run/cluster/state/log/head.slurmctld.log
+SlurmdLogFile=/run/cluster/state/log/%n.slurmd.log
+SlurmctldDebug=verbose
+SlurmdDebug=verbose
+SlurmdParameters=config_overrides
+TmpFS=/mnt/local
+FirstJobId=$1
+
+# As real clusters do it, unless the cluster was asked for in another variant.
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+$(variant_lines)
+
+# A job starts and ends at once, and a lost node is noticed while a test waits for it. A machine under load must
+# still answer in these times.
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+ReturnToService=2
+KillWait=3
+MessageTimeout=30
+SlurmdTimeout=30
+UnkillableStepTimeout=60
+InactiveLimit=0
+EpilogMsgTime=0
+
+CONF
+  for node in $(node_names); do
+    echo "NodeName=$node NodeAddr=$(node_address "$node") $(node_hardware) State=UNKNOWN"
+  done
+  echo "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP"
+  printf '%s\n' "$cluster_slurm_conf_extra"
+}
+
+variant_lines() {
+  # With more CPUs than there are, nothing can be bound to them.
+  local binding=task/affinity
+  [ "$cluster_cpus" -le "$(nproc --all)" ] || binding=task/none
+  if [ "$cluster_variant" = affinity ]; then
+    echo "ProctrackType=proctrack/linuxproc"
+    echo "TaskPlugin=$binding"
+    return
+  fi
+  echo "ProctrackType=proctrack/cgroup"
+  if [ $binding = task/none ]; then echo "TaskPlugin=task/none"; else echo "TaskPlugin=task/cgroup,task/affinity"; fi
+  case "$cluster_variant" in
+    contain) echo "PrologFlags=Contain" ;;
+    tmpfs)
+      echo "PrologFlags=Contain"
+      echo "JobContainerType=job_container/tmpfs"
+      ;;
+  esac
+}
+
+write_cgroup_conf() {
+  echo "CgroupPlugin=$1"
+  # There is no systemd inside to ask for a scope.
+  [ "$1" = cgroup/v1 ] || echo "IgnoreSystemd=yes"
+  echo "ConstrainCores=yes"
+}
+
+write_prometheus_yml() {
+  local node
+  cat <<'CONF'
+global:
+  scrape_interval: 1s
+  scrape_timeout: 1s
+scrape_configs:
+  - job_name: lockstep
+    static_configs:
+      - targets:
+CONF
+  for node in $(node_names); do echo "          - $node:9753"; done
+}
+
+# add_account NAME ID HOME SHELL: a user and a group of that name and number, in the /etc given by $etc.
+add_account() {
+  sed -i "/^$1:/d" "$etc/passwd" "$etc/group"
+  echo "$1:x:$2:$2::$3:$4" >>"$etc/passwd"
+  echo "$1:x:$2:" >>"$etc/group"
+}
+
+# Fills a copy of the host's /etc: write_etc FOLDER FIRST_JOB_ID
+write_etc() {
+  local etc=$1 node
+  cp -a /etc/. "$etc" || return 1
+  add_account alice 6001 /mnt/shared/home/alice /bin/bash
+  add_account lockstep 6002 /nonexistent /usr/sbin/nologin
+  {
+    echo "127.0.0.1 localhost"
+    echo "$head_address head"
+    for node in $(node_names); do echo "$(node_address "$node") $node"; done
+  } >"$etc/hosts"
+  rm -rf "$etc/slurm" "$etc/munge" "$etc/lockstep"
+  mkdir -m 755 "$etc/slurm" "$etc/lockstep"
+  mkdir -m 700 "$etc/munge"
+  (umask 077 && head -c 128 /dev/urandom >"$etc/munge/munge.key")
+  write_slurm_conf "$2" >"$etc/slurm/slurm.conf"
+  write_cgroup_conf "$(cgroup_plugin)" >"$etc/slurm/cgroup.conf"
+  printf 'AutoBasePath=true\nBasePath=/mnt/local/.containers\n' >"$etc/slurm/job_container.conf"
+  : >"$etc/slurm/plugstack.conf"
+  if [ -n "$cluster_prefix" ]; then
+    echo "optional /mnt/lockstep/lib/lockstep/lockstep.so conf=/etc/lockstep/lockstep.conf" >"$etc/slurm/plugstack.conf"
+    printf 'cache = /mnt/local/lockstep\nsources = /mnt/shared\nhelpers = /mnt/lockstep/bin\n' \
+      >"$etc/lockstep/lockstep.conf"
+  fi
+  write_prometheus_yml >"$etc/lockstep/prometheus.yml"
+}

@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# cluster down
+
+host_link() { printf 'lockstep%07x' $(($(cksum <<<"$1" | cut -d' ' -f1) & 0xfffffff)); }
+
+supervisor_gone() { ! supervisor_pid >/dev/null; }
+
+# Ends every process and removes what they leave; true when nothing is left. The state folder stays.
+stop_processes() {
+  local pid
+  if pid=$(supervisor_pid); then
+    in_machine head scontrol show config 2>/dev/null | sed -n 's/^NEXT_JOB_ID *= *//p' >"$cluster_state/next_job_id.new"
+    [ ! -s "$cluster_state/next_job_id.new" ] || mv "$cluster_state/next_job_id.new" "$cluster_state/next_job_id"
+    rm -f "$cluster_state/next_job_id.new"
+    kill -9 "$pid" 2>/dev/null
+    wait_until 20 supervisor_gone || return 1
+  fi
+  ip link del "$(host_link "$cluster_name")" 2>/dev/null
+  wait_until 20 cgroup_remove "$cluster_name"
+}
+
+remove_state() {
+  local state=$cluster_state
+  rm -rf "$state/live" "$state/slurmctld"
+  if [ -n "$keep_disks" ]; then return; fi
+  # By name: the folder was the caller's choice and may hold more than ours.
+  rm -rf "$state"/{shared,machines,log} "$state/next_job_id"
+  rmdir "$state" 2>/dev/null
+  rmdir /var/tmp/lockstep-cluster 2>/dev/null
+}
+
+quiet_down() {
+  stop_processes || die "$cluster_name: processes of it do not end; look at: ps -e -o pid,stat,wchan,args"
+  remove_state
+  rm -f "$(registry "$cluster_name")/settings"
+}
+
+verb_down() {
+  lock_cluster "$name"
+  if load_settings "$name"; then
+    quiet_down
+  else
+    # Not registered: groups, and the interface, are still found by name.
+    ip link del "$(host_link "$name")" 2>/dev/null
+    wait_until 20 cgroup_remove "$name" || die "$name: processes of it do not end"
+    if [ -z "$keep_disks" ] && [ -n "$state" ]; then
+      cluster_state=$(readlink -m "$state")
+      remove_state
+    fi
+  fi
+  unlock_cluster "$name"
+}

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Process 1 of the cluster: whatever ends it, the kernel ends all other processes of the cluster with it, and with
+# them their mounts and interfaces. Started by `cluster up` in namespaces of its own: supervisor.sh SETTINGS FIRST_JOB_ID
+set -euo pipefail
+library=$(dirname "$0")
+source "$library/common.sh"
+source "$library/cgroups.sh"
+source "$library/configuration.sh"
+# shellcheck source=/dev/null
+source "$1"
+
+live=$cluster_state/live
+# /proc is still the host's: what it calls this process is what the host will signal.
+read -r host_pid _ </proc/self/stat
+
+echo head >/proc/sys/kernel/hostname
+mkdir -p "$live/base"
+mount -t tmpfs -o mode=755 tmpfs "$live/base"
+mkdir "$live/base/etc" "$live/base/run"
+write_etc "$live/base/etc" "$2"
+
+ip link set lo up
+ip link add br0 type bridge
+ip addr add "$head_address/24" dev br0
+ip link set br0 up
+
+for machine in $(machine_names); do
+  own=(--mount --propagation private)
+  [ "$machine" = head ] || own+=(--net --uts --ipc)
+  setsid unshare "${own[@]}" bash "$library/machine.sh" "$1" "$machine" >"$cluster_state/log/$machine.keeper.log" 2>&1 &
+done
+process_identity "$host_pid" >"$live/supervisor"
+
+# Bash reaps what its own children leave behind, so waiting is all there is to do.
+set +e
+while :; do
+  wait -n
+  sleep infinity &
+  wait $!
+done

@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# cluster up
+
+check_options() {
+  [[ $nodes =~ ^[1-9][0-9]*$ && $nodes -le 64 ]] || die_usage "--nodes '$nodes': a number from 1 to 64"
+  [[ ${cpus:=$(nproc --all)} =~ ^[1-9][0-9]*$ ]] || die_usage "--cpus '$cpus': a number, at least 1"
+  [[ $timeout =~ ^[1-9][0-9]*$ ]] || die_usage "--timeout '$timeout': a number of seconds"
+  [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': a number of milliseconds"
+  case "$variant" in
+    cgroup | affinity | contain | tmpfs) ;;
+    *) die_usage "--variant '$variant': one of cgroup, affinity, contain, tmpfs" ;;
+  esac
+  if [ -n "$prefix" ]; then
+    [ -d "$prefix" ] || die_usage "--prefix $prefix: no such folder"
+    prefix=$(readlink -f "$prefix")
+  fi
+  state=$(readlink -m "${state:-/var/tmp/lockstep-cluster/$name}")
+}
+
+# What the cluster needs of this machine, and the Debian package that has it.
+check_machine() {
+  local program package missing=()
+  while read -r program package; do
+    command -v "$program" >/dev/null || missing+=("$package")
+  done <<'LIST'
+slurmctld slurmctld
+slurmd slurmd
+sinfo slurm-client
+munged munge
+ip iproute2
+nsenter util-linux
+LIST
+  [ -z "$prometheus" ] || command -v prometheus >/dev/null || missing+=(prometheus)
+  if [ ${#missing[@]} -gt 0 ]; then
+    die "missing programs; install them with: apt-get install ${missing[*]}"
+  fi
+  if [ "$variant" != affinity ] && [ -z "$(cgroup_plugin)" ]; then
+    die "this machine has no control groups that Slurm can use; try --variant affinity"
+  fi
+  unshare --mount --net --uts --ipc --pid --fork true 2>/dev/null ||
+    die "may not make namespaces here; a container needs the capability CAP_SYS_ADMIN"
+}
+
+find_metered_fs() {
+  local candidate
+  if [ -n "$metered_fs" ]; then
+    [ -x "$metered_fs" ] || die_usage "--metered-fs $metered_fs: no such program"
+    return
+  fi
+  for candidate in ${prefix:+"$prefix/bin/metered-fs"} "$here"/../../build/{release,*}/bin/metered-fs; do
+    if [ -x "$candidate" ] && [ -w /dev/fuse ]; then
+      metered_fs=$candidate
+      return
+    fi
+  done
+}
+
+# Jobs go on counting where the last cluster on these disks stopped: files there may be named after jobs.
+first_job_id() { cat "$state/next_job_id" 2>/dev/null || echo 1; }
+
+make_state() {
+  local one
+  [ -e "$state" ] || { mkdir -p "$state" && chmod 700 "$state"; } || return 1
+  rm -rf "$state/live" "$state/log" "$state/slurmctld"
+  mkdir -p "$state"/{live,log,slurmctld,shared/home/alice,machines} || return 1
+  chown 6001:6001 "$state/shared/home/alice"
+  for one in $(machine_names); do
+    mkdir -p "$state/machines/$one"/{local,tmp} && chmod 1777 "$state/machines/$one"/{local,tmp} || return 1
+  done
+  if [ -n "$cluster_metered_fs" ]; then
+    cp "$cluster_metered_fs" "$state/live/metered-fs" &&
+      "$state/live/metered-fs" meter "$state/live/meter" --create --bandwidth "$bandwidth" --latency-ms "$latency_ms"
+  fi
+}
+
+remember_settings() {
+  cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_prefix=$prefix cluster_state=$state
+  cluster_variant=$variant cluster_prometheus=$prometheus cluster_metered_fs=$metered_fs
+  cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
+}
+
+start_supervisor() {
+  local log=$state/log/supervisor.log settings
+  settings=$(registry "$name")/settings
+  save_settings "$settings"
+  cgroup_create "$name" || return 1
+  # The lock and the caller's output must not stay open in there.
+  (
+    cgroup_join "$name" || exit 1
+    # shellcheck disable=SC2016  # expands in the inner shell
+    setsid unshare --cgroup bash -c 'source "$0/cgroups.sh" && cgroup_join_leaf "$1" && shift && exec "$@"' \
+      "$library" "$name" unshare --pid --fork --kill-child --mount --net --uts --ipc --propagation private \
+      bash "$library/supervisor.sh" "$settings" "$(first_job_id)" </dev/null &
+  ) >"$log" 2>&1 9<&-
+}
+
+# A veth pair from this machine to the head, for Prometheus; the first address pair that is not taken here.
+connect_prometheus() {
+  local link third fourth pid
+  link=$(host_link "$name")
+  pid=$(supervisor_pid) || return 1
+  third=$(($(cksum <<<"$name" | cut -d' ' -f1) % 250))
+  fourth=0
+  while ip -o -4 address | grep -q " 198\.18\.$third\.$((fourth + 1))/"; do fourth=$(((fourth + 4) % 252)); done
+  ip link add "$link" type veth peer name host0 netns "$pid" &&
+    ip addr add "198.18.$third.$((fourth + 1))/30" dev "$link" && ip link set "$link" up &&
+    nsenter --target "$pid" --net ip addr add "198.18.$third.$((fourth + 2))/30" dev host0 &&
+    nsenter --target "$pid" --net ip link set host0 up || return 1
+  cluster_prometheus_address=http://198.18.$third.$((fourth + 2)):9090
+  save_settings "$(registry "$name")/settings"
+}
+
+# True when the wait is over: all nodes idle, or nothing to wait for any more.
+settled() { all_machines_well || something_ended; }
+
+fail_up() {
+  local report
+  report=$(failure_report)
+  quiet_down
+  unlock_cluster "$name"
+  die "$name could not start: $report"
+}
+
+verb_up() {
+  check_options
+  check_machine
+  find_metered_fs
+  lock_cluster "$name"
+  if load_settings "$name" && supervisor_pid >/dev/null; then
+    unlock_cluster "$name"
+    verb_status
+    return
+  fi
+  # What a killed cluster of this name left.
+  if load_settings "$name"; then quiet_down; else cgroup_remove "$name"; fi
+  if [ -e "$state" ]; then keep_disks=yes; fi
+  remember_settings
+  make_state || fail_up
+  start_supervisor || fail_up
+  wait_until "$timeout" supervisor_started || fail_up
+  if [ -n "$prometheus" ]; then connect_prometheus || fail_up; fi
+  wait_until "$timeout" settled
+  all_machines_well || fail_up
+  unlock_cluster "$name"
+  verb_status
+}
+
+supervisor_started() { supervisor_pid >/dev/null; }
