@@ -131,10 +131,9 @@ write_etc() {
   write_cgroup_conf "$(cgroup_plugin)" >"$etc/slurm/cgroup.conf"
   printf 'AutoBasePath=true\nBasePath=/mnt/local/.containers\n' >"$etc/slurm/job_container.conf"
   : >"$etc/slurm/plugstack.conf"
-  if [ -n "$cluster_prefix" ]; then
+  if [ -e "$cluster_prefix/lib/lockstep/lockstep.so" ]; then
     echo "optional /mnt/lockstep/lib/lockstep/lockstep.so conf=/etc/lockstep/lockstep.conf" >"$etc/slurm/plugstack.conf"
-    printf 'cache = /mnt/local/lockstep\nsources = /mnt/shared\nhelpers = /mnt/lockstep/bin\n' \
-      >"$etc/lockstep/lockstep.conf"
   fi
+  printf 'cache = /mnt/local/lockstep\nsources = /mnt/shared\nhelpers = /mnt/lockstep/bin\n' >"$etc/lockstep/lockstep.conf"
   write_prometheus_yml >"$etc/lockstep/prometheus.yml"
 }

@@ -3,8 +3,11 @@
 # hold the namespaces. SIGUSR1 starts again what has ended. Called by the supervisor: machine.sh SETTINGS MACHINE
 set -uo pipefail
 library=$(dirname "$0")
+# shellcheck source=examples/cluster/lib/common.sh
 source "$library/common.sh"
+# shellcheck source=examples/cluster/lib/cgroups.sh
 source "$library/cgroups.sh"
+# shellcheck source=examples/cluster/lib/configuration.sh
 source "$library/configuration.sh"
 # shellcheck source=/dev/null
 source "$1"
@@ -140,7 +143,6 @@ fi
 
 trap 'wanted=yes' USR1
 wanted=yes
-sleep infinity & # so that there is always something to wait for
 while :; do
   if [ "$wanted" = yes ]; then
     wanted=no
@@ -149,7 +151,8 @@ while :; do
   ended=
   wait -n -p ended
   status=$?
+  if [ $status = 127 ] && [ -z "${ended:-}" ]; then sleep infinity & fi # so that there is something to wait for
   for service in "${!pids[@]}"; do
-    if [ "${pids[$service]}" = "$ended" ]; then echo "ended $status" >"$live/$machine.$service.state"; fi
+    if [ "${pids[$service]}" = "${ended:-}" ]; then echo "ended $status" >"$live/$machine.$service.state"; fi
   done
 done

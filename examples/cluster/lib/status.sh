@@ -21,9 +21,14 @@ all_machines_well() {
   [ -z "$cluster_prometheus" ] || service_pid head prometheus >/dev/null
 }
 
+# A daemon that has just come back listens again before the controller, which may not have missed it, says so.
 machine_well() {
   service_pid "$1" "$(slurm_daemon "$1")" >/dev/null || return 1
-  if [ "$1" = head ]; then all_machines_well; else node_well "$(node_states)" "$1"; fi
+  if [ "$1" = head ]; then
+    all_machines_well
+  else
+    in_machine "$1" bash -c "exec 3<>/dev/tcp/$(node_address "$1")/6818" 2>/dev/null && node_well "$(node_states)" "$1"
+  fi
 }
 
 # Daemons that ended, as "MACHINE.SERVICE STATE...".

@@ -3,8 +3,11 @@
 # them their mounts and interfaces. Started by `cluster up` in namespaces of its own: supervisor.sh SETTINGS FIRST_JOB_ID
 set -euo pipefail
 library=$(dirname "$0")
+# shellcheck source=examples/cluster/lib/common.sh
 source "$library/common.sh"
+# shellcheck source=examples/cluster/lib/cgroups.sh
 source "$library/cgroups.sh"
+# shellcheck source=examples/cluster/lib/configuration.sh
 source "$library/configuration.sh"
 # shellcheck source=/dev/null
 source "$1"

@@ -1,0 +1,105 @@
+# shellcheck shell=bash
+# What the tests on the embedded cluster share. A test is a script that sources this file, uses the running cluster
+# `tests` (4 nodes, with what the build tree installs; tests/cluster/up.sh and down.sh, which ctest runs around them)
+# or brings up one of its own, and makes assertions; the first that does not hold ends it with one line.
+#
+#   source "$(dirname "$0")/lib.sh"
+#   test_case "ordinary user's job runs on two nodes"
+#   assert_equal "alice alice" "$(on_head srun -N2 id -un | xargs)"
+#
+# LOCKSTEP_TEST_CLUSTER names another cluster (two people, one machine); LOCKSTEP_BUILD another build folder.
+set -uo pipefail
+source_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=${LOCKSTEP_BUILD:-$source_root/build/release}
+cluster_name=${LOCKSTEP_TEST_CLUSTER:-tests}
+prefix=$build/tests/cluster/$cluster_name/prefix
+state=$build/tests/cluster/$cluster_name/state
+# Where the host has what is /mnt/shared inside: to lay out files, and to look at them, past the meter.
+# shellcheck disable=SC2034  # for the tests
+shared=$state/shared
+current_case=
+
+# The cluster's command line on this test's cluster: cluster VERB [options].
+cluster() {
+  local verb=$1
+  shift
+  "$source_root/examples/cluster/cluster" "$verb" --name "$cluster_name" "$@"
+}
+
+# Commands inside, as alice: on the head, on a node; and as root there.
+on_head() { cluster exec -- "$@"; }
+on_node() {
+  local node=$1
+  shift
+  cluster exec --node "$node" -- "$@"
+}
+as_root() { cluster exec --user root -- "$@"; }
+root_on_node() {
+  local node=$1
+  shift
+  cluster exec --user root --node "$node" -- "$@"
+}
+
+# Brings up a cluster for this test alone, taken down when the script ends: own_cluster [options of cluster up].
+own_cluster() {
+  cluster_name=t$$-$((RANDOM % 1000))
+  state=$(mktemp -d "/var/tmp/lockstep-$cluster_name.XXXXXX")
+  # shellcheck disable=SC2034  # for the tests
+  shared=$state/shared
+  trap 'cluster down; rm -rf "$state"' EXIT
+  cluster up --state "$state" "$@"
+}
+
+test_case() {
+  current_case=$1
+  echo "-- $1"
+}
+
+fail() {
+  echo "FAILED: ${current_case:+$current_case: }$*" >&2
+  exit 1
+}
+
+assert_equal() { [ "$1" = "$2" ] || fail "${3:-expected}: expected '$1', got '$2'"; }
+assert_contains() { [[ $1 == *"$2"* ]] || fail "'$2' is not in: $1"; }
+assert_lacks() { [[ $1 != *"$2"* ]] || fail "'$2' is in: $1"; }
+assert_at_least() { [ "$2" -ge "$1" ] || fail "${3:-expected}: at least $1, got $2"; }
+assert_at_most() { [ "$2" -le "$1" ] || fail "${3:-expected}: at most $1, got $2"; }
+
+# assert_exit CODE COMMAND...: what the command prints, on both streams, is left in $output.
+assert_exit() {
+  local expected=$1 code=0
+  shift
+  output=$("$@" 2>&1) || code=$?
+  [ "$code" = "$expected" ] || fail "$*: exit code $code, expected $expected; it said: $output"
+}
+
+# assert_within SECONDS COMMAND...: the command succeeds before then; it is tried again and again.
+assert_within() { wait_until "$@" || fail "after $1 s still not: ${*:2}"; }
+
+wait_until() {
+  local deadline=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $deadline ] || return 1
+    sleep 0.05
+  done
+}
+
+# submit [options of sbatch] <SCRIPT: the job's number. Its output is in alice's home, job-NUMBER.out.
+submit() { cluster exec -- sbatch --parsable --output=job-%j.out "$@"; }
+
+# "COMPLETED 0:0": state and exit code of a job.
+job_state() {
+  on_head scontrol --oneliner show job "$1" | sed -E 's/.* JobState=(\S+) .* ExitCode=(\S+) .*/\1 \2/'
+}
+
+job_ended() { [[ $(job_state "$1") != @(PENDING|RUNNING|COMPLETING|CONFIGURING)* ]]; }
+await_job() { assert_within "${2:-60}" job_ended "$1"; }
+job_output() { on_head cat "job-$1.out"; }
+
+# Every node idle, none drained or down.
+sinfo_all_idle() { [ "$(on_head sinfo -h -N -o %T | sort -u)" = idle ]; }
+assert_all_idle() {
+  wait_until "${1:-20}" sinfo_all_idle || fail "not all nodes are idle: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"
+}
