@@ -1,0 +1,235 @@
+#include "runtime/data/epoch_planner.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace lockstep::data {
+namespace {
+
+// What a step takes of its capacity. The rest is the slack that lets a rank of long samples hold fewer tokens
+// than one of short samples; it costs 1.5 % more steps, each as much shorter.
+constexpr double kFill = 0.985;
+// A step that ends below this looks further into the pool for samples that fit.
+constexpr double kLeastFill = 0.982;
+// An outlier costs this much more than a rank's mean share of a step.
+constexpr double kOutlier = 1.02;
+// The pool looks this many samples ahead, at least.
+constexpr std::size_t kLookAhead = 1024;
+
+std::uint64_t tokens_of(std::span<const Item> items) {
+  return std::accumulate(items.begin(), items.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const Item& item) { return sum + item.length; });
+}
+
+bool shorter(const Item& x, const Item& y) {
+  return longer(y, x);
+}
+
+}  // namespace
+
+EpochPlanner::EpochPlanner(std::span<const std::uint32_t> lengths, const PlanOptions& options)
+    : lengths_(lengths),
+      options_(options),
+      capacity_(options.cap * static_cast<std::uint64_t>(options.ranks) *
+                static_cast<std::uint64_t>(options.accumulate)),
+      fill_(kFill),
+      order_(lengths.size(), options.order, options.seed, options.epoch),
+      packer_(options),
+      budget_(lengths, options.randomness),
+      random_(options.seed, options.epoch, ~std::uint64_t{0}),
+      tokens_left_(std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0})) {
+  const double share = kFill * static_cast<double>(options.cap) * options.accumulate;
+  outlier_cost_ = kOutlier * share * (options.cost.a + options.cost.b * budget_.mean_by_token());
+}
+
+bool EpochPlanner::take_next(Item& item) {
+  if (group_next_ == group_.size()) {
+    group_next_ = 0;
+    if (!order_.next_group(group_)) {
+      group_.clear();
+      return false;
+    }
+  }
+  const SampleId id = group_[group_next_++];
+  item = {id, lengths_[id]};
+  return true;
+}
+
+// Fills the pool up to so many tokens and kLookAhead samples; outliers step aside.
+void EpochPlanner::draw(std::uint64_t tokens) {
+  const bool set_aside = !options_.padded && options_.order == Order::shuffled && options_.ranks > 1;
+  Item item{};
+  while ((pool_tokens_ < tokens || pool_.size() < kLookAhead) && take_next(item)) {
+    if (set_aside && options_.cost.of(item.length) > outlier_cost_) {
+      outliers_.push_back(item);
+    } else {
+      pool_.push_back(item);
+      pool_tokens_ += item.length;
+    }
+  }
+}
+
+// How many of the pool's first samples have no more than so many tokens together; at least one.
+std::size_t EpochPlanner::front(std::uint64_t tokens) const {
+  std::uint64_t sum = 0;
+  std::size_t count = 0;
+  while (count < pool_.size() && (count == 0 || sum + pool_[count].length <= tokens))
+    sum += pool_[count++].length;
+  return count;
+}
+
+// Outliers of similar cost, one for each rank; all that wait when no full step would come after this one.
+void EpochPlanner::release_outliers() {
+  const auto ranks = static_cast<std::size_t>(options_.ranks);
+  const bool last_chance = tokens_left_ < 2 * capacity_;
+  if (outliers_.empty() || (outliers_.size() < ranks && !last_chance)) return;
+  std::sort(outliers_.begin(), outliers_.end(), longer);
+  const std::size_t count = std::min(outliers_.size(), ranks);
+  chosen_.assign(outliers_.begin(), outliers_.begin() + static_cast<std::ptrdiff_t>(count));
+  outliers_.erase(outliers_.begin(), outliers_.begin() + static_cast<std::ptrdiff_t>(count));
+  pinned_ = count;
+}
+
+bool EpochPlanner::next_step(Plan& plan) {
+  if (tokens_left_ == 0) return false;
+  const auto target = static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_));
+  draw(2 * capacity_);
+  chosen_.clear();
+  left_.clear();
+  pinned_ = 0;
+  full_step_ = tokens_left_ > capacity_;
+  packer_.clear();
+  if (options_.padded) {
+    pack_padded();
+  } else {
+    release_outliers();
+    if (full_step_) {
+      const std::uint64_t pinned = tokens_of(chosen_);
+      const std::size_t count = pinned < target ? std::min(front(target - pinned), pool_.size()) : 0;
+      chosen_.insert(chosen_.end(), pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
+      pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
+      keep_within_budget(target);
+    } else {
+      chosen_.insert(chosen_.end(), pool_.begin(), pool_.end());
+      pool_.clear();
+      chosen_.insert(chosen_.end(), outliers_.begin(), outliers_.end());
+      outliers_.clear();
+    }
+    pack();
+  }
+  // What did not fit is first in line.
+  pool_.insert(pool_.begin(), left_.begin(), left_.end());
+  pool_tokens_ = tokens_of(pool_);
+  const std::uint64_t placed = packer_.tokens();
+  budget_.spend(placed, packer_.samples());
+  tokens_left_ -= placed;
+  packer_.append_to(plan, random_.below(static_cast<std::uint64_t>(options_.ranks)));
+  return true;
+}
+
+// Exchanges the longest (or shortest) of what was chosen for the shortest (longest) of the pool until the
+// step's mean length is within the budget.
+void EpochPlanner::keep_within_budget(std::uint64_t target) {
+  std::uint64_t tokens = tokens_of(chosen_);
+  std::size_t samples = chosen_.size();
+  if (options_.order == Order::sequential || budget_.allows(tokens, samples)) return;
+  const auto mean = [&] { return static_cast<double>(tokens) / static_cast<double>(samples); };
+  const bool too_long = mean() > budget_.mean();
+  const auto wanted = too_long ? shorter : longer;
+  const auto unwanted = too_long ? longer : shorter;
+  std::sort(chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_), chosen_.end(), unwanted);
+  std::vector<std::size_t> candidates(pool_.size());
+  std::iota(candidates.begin(), candidates.end(), std::size_t{0});
+  std::sort(candidates.begin(), candidates.end(),
+            [&](std::size_t x, std::size_t y) { return wanted(pool_[x], pool_[y]); });
+  std::vector<Item> in;
+  std::vector<char> gone(pool_.size());
+  std::size_t out = pinned_;
+  for (const std::size_t candidate : candidates) {
+    const Item item = pool_[candidate];
+    if (budget_.allows(tokens, samples) ||
+        (too_long ? item.length >= budget_.mean() : item.length <= budget_.mean())) {
+      break;
+    }
+    in.push_back(item);
+    gone[candidate] = 1;
+    tokens += item.length;
+    ++samples;
+    while (tokens > target && out < chosen_.size() && (too_long ? mean() > budget_.mean() : true)) {
+      tokens -= chosen_[out++].length;
+      --samples;
+    }
+    if (tokens > capacity_) break;
+  }
+  // What leaves the step goes back to the pool's front.
+  std::vector<Item> pool(chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_),
+                         chosen_.begin() + static_cast<std::ptrdiff_t>(out));
+  chosen_.erase(chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_),
+                chosen_.begin() + static_cast<std::ptrdiff_t>(out));
+  chosen_.insert(chosen_.end(), in.begin(), in.end());
+  for (std::size_t i = 0; i < pool_.size(); ++i) {
+    if (gone[i] == 0) pool.push_back(pool_[i]);
+  }
+  pool_ = std::move(pool);
+}
+
+void EpochPlanner::pack() {
+  std::sort(chosen_.begin(), chosen_.end(), longer);
+  packer_.place(chosen_, left_);
+  const auto least = static_cast<std::uint64_t>(kLeastFill * static_cast<double>(capacity_));
+  // One sample that outweighs the other ranks' shares makes them wait anyway: then they may as well be full.
+  const bool waits = full_step_ && packer_.greatest_is_one_sample();
+  if (full_step_ && (packer_.tokens() < least || waits)) top_up();
+  packer_.exchange();
+}
+
+// Looks through the whole pool, longest first, for samples that fit into what room is left.
+void EpochPlanner::top_up() {
+  std::vector<std::size_t> candidates(pool_.size());
+  std::iota(candidates.begin(), candidates.end(), std::size_t{0});
+  std::sort(candidates.begin(), candidates.end(),
+            [&](std::size_t x, std::size_t y) { return longer(pool_[x], pool_[y]); });
+  std::vector<char> gone(pool_.size());
+  std::uint64_t room = packer_.most_room();
+  std::uint64_t tokens = packer_.tokens();
+  std::size_t samples = packer_.samples();
+  for (const std::size_t candidate : candidates) {
+    const Item item = pool_[candidate];
+    if (item.length > room || !budget_.allows(tokens + item.length, samples + 1)) continue;
+    packer_.place_where_it_fits(item);
+    tokens += item.length;
+    ++samples;
+    gone[candidate] = 1;
+    room = packer_.most_room();
+    if (room == 0) break;
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < pool_.size(); ++i) {
+    if (gone[i] == 0) pool_[kept++] = pool_[i];
+  }
+  pool_.resize(kept);
+}
+
+// Takes as much of the pool's front as its padding lets fit; `fill_` follows what did.
+void EpochPlanner::pack_padded() {
+  const std::size_t batches = packer_.micro_batches();
+  std::size_t count = front(static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_)));
+  if (tokens_left_ <= static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_)))
+    count = pool_.size();
+  for (;;) {
+    chosen_.assign(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
+    std::sort(chosen_.begin(), chosen_.end(), longer);
+    const std::size_t needed = packer_.place_padded(chosen_);
+    const double ratio = static_cast<double>(batches) / static_cast<double>(std::max<std::size_t>(needed, 1));
+    if (needed <= batches) {
+      if (full_step_) fill_ = std::min(1.0, fill_ * std::min(1.25, ratio) * 0.995);
+      break;
+    }
+    fill_ *= ratio * 0.99;
+    count = std::max<std::size_t>(
+        1, std::min(count - 1, static_cast<std::size_t>(static_cast<double>(count) * ratio * 0.99)));
+  }
+  pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+}  // namespace lockstep::data

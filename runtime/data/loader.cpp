@@ -1,0 +1,135 @@
+#include "runtime/data/loader.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/cpu_list.h"
+#include "common/environment.h"
+#include "common/error.h"
+#include "runtime/comm/world.h"
+#include "runtime/data/batch_builder.h"
+#include "runtime/data/lengths.h"
+#include "runtime/data/ordered_prefetch.h"
+#include "runtime/profile/step_timer.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t kMostWorkers = 4;
+
+PlanOptions for_ranks(PlanOptions plan, int ranks) {
+  plan.ranks = ranks;
+  return plan;
+}
+
+PrefetchOptions prefetch_options(const LoaderOptions& options) {
+  PrefetchOptions prefetch;
+  if (const auto cpus = environment::get("LOCKSTEP_WORKER_CPUS")) prefetch.cpus = parse_cpu_list(*cpus);
+  prefetch.threads = options.workers > 0
+                         ? options.workers
+                         : static_cast<int>(std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMostWorkers));
+  prefetch.ahead = static_cast<std::size_t>(options.batches_ahead);
+  return prefetch;
+}
+
+}  // namespace
+
+struct Loader::State {
+  const pack::Reader& reader;
+  PlanOptions options;
+  int rank;
+  profile::StepTimer* timer;
+  PrefetchOptions prefetch;
+  Lengths lengths;
+  std::shared_ptr<const Plan> plan;  // of options.epoch
+};
+
+struct Loader::Iterator::Run {
+  BatchBuilder builder;
+  profile::StepTimer* timer;
+  std::optional<Batch> batch;
+  OrderedPrefetch<Batch> prefetch;  // last: its threads use the builder
+
+  Run(const State& state)
+      : builder(state.reader, state.plan, state.rank),
+        timer(state.timer),
+        prefetch(state.plan->micro_batches_per_rank(), state.prefetch,
+                 [this](std::size_t index) { return builder.build(index); }) {}
+
+  void advance() {
+    if (batch) builder.recycle(*std::exchange(batch, std::nullopt));
+    std::optional<profile::StepTimer::Scope> scope;
+    if (timer != nullptr) scope.emplace(timer->phase(profile::Phase::data_wait));
+    batch = prefetch.next();
+  }
+};
+
+Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options)
+    : Loader(reader, for_ranks(plan, world.size()), world.rank(), &world.timer(), options) {
+}
+
+Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
+               LoaderOptions options) {
+  if (rank < 0 || rank >= plan.ranks) fail_usage("rank {} is not one of {} ranks", rank, plan.ranks);
+  if (options.workers < 0) fail_usage("workers must not be negative, but is {}", options.workers);
+  if (options.batches_ahead < 1)
+    fail_usage("batches_ahead must be at least 1, not {}", options.batches_ahead);
+  if (plan.padded) fail_usage("the loader's batches have no padding: plan them without `padded`");
+  Lengths lengths = lengths_from_pack(reader, "the loader's data");
+  for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {
+    if (lengths.tokens[i] > plan.cap) {
+      fail(
+          "sample '{}' (number {}) has {} tokens, over the cap of {} per micro-batch: raise the cap or "
+          "shorten it",
+          reader.key(i), i, lengths.tokens[i], plan.cap);
+    }
+  }
+  state_ = std::make_unique<State>(
+      State{reader, plan, rank, timer, prefetch_options(options), std::move(lengths), nullptr});
+  set_epoch(plan.epoch);
+}
+
+Loader::~Loader() = default;
+
+void Loader::set_epoch(std::uint64_t epoch) {
+  if (state_->plan && state_->options.epoch == epoch) return;
+  PlanOptions options = state_->options;
+  options.epoch = epoch;
+  state_->plan =
+      std::make_shared<const Plan>(make_plan(state_->lengths.tokens, options, state_->lengths.fingerprint));
+  state_->options = options;
+}
+
+const Plan& Loader::plan() const {
+  return *state_->plan;
+}
+
+Loader::Iterator Loader::begin() {
+  auto run = std::make_unique<Iterator::Run>(*state_);
+  run->advance();
+  return Iterator(std::move(run));
+}
+
+Loader::Iterator::Iterator(std::unique_ptr<Run> run) : run_(std::move(run)) {
+}
+Loader::Iterator::Iterator(Iterator&&) noexcept = default;
+Loader::Iterator& Loader::Iterator::operator=(Iterator&&) noexcept = default;
+Loader::Iterator::~Iterator() = default;
+
+const Batch& Loader::Iterator::operator*() const {
+  return *run_->batch;
+}
+
+Loader::Iterator& Loader::Iterator::operator++() {
+  run_->advance();
+  return *this;
+}
+
+bool Loader::Iterator::done() const {
+  return !run_->batch.has_value();
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,16 @@
+// Whether a plan may be trusted, checked against the lengths without any of the planner's code.
+//
+// Threads: safe from any.
+#pragma once
+
+#include "runtime/data/lengths.h"
+#include "runtime/data/planner.h"
+
+namespace lockstep::data {
+
+/// Throws Error saying in one line what is wrong first: other data than planned, a sample that is missing,
+/// unknown or there twice, a micro-batch over the cap. (That ranks and steps have equally many micro-batches
+/// is in Plan's shape; read_plan refuses a file where it is not so.)
+void check_plan(const Plan& plan, const Lengths& lengths);
+
+}  // namespace lockstep::data

@@ -1,0 +1,75 @@
+#include "runtime/data/planner.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/error.h"
+#include "runtime/data/epoch_planner.h"
+
+namespace lockstep::data {
+namespace {
+
+void check_options(const PlanOptions& options) {
+  if (options.ranks < 1) fail_usage("ranks must be at least 1, not {}", options.ranks);
+  if (options.accumulate < 1) fail_usage("accumulate must be at least 1, not {}", options.accumulate);
+  if (options.cap < 1) fail_usage("cap must be at least 1 token per micro-batch");
+  if (options.cap > std::numeric_limits<std::uint32_t>::max())
+    fail_usage("cap {} is not below 2^32", options.cap);
+  const Cost& cost = options.cost;
+  if (!std::isfinite(cost.a) || !std::isfinite(cost.b) || cost.a < 0 || cost.b < 0 || cost.a + cost.b <= 0) {
+    fail_usage("cost {},{} must be two finite numbers, none negative and not both 0", cost.a, cost.b);
+  }
+  if (!(options.randomness > 0) || !std::isfinite(options.randomness)) {
+    fail_usage("randomness must be a finite number above 0, not {}", options.randomness);
+  }
+}
+
+void check_lengths(std::span<const std::uint32_t> lengths, std::uint64_t cap) {
+  for (std::size_t id = 0; id < lengths.size(); ++id) {
+    if (lengths[id] == 0) fail("sample {} is empty: remove it from the data", id);
+    if (lengths[id] > cap) {
+      fail("sample {} has {} tokens, over the cap of {} per micro-batch: raise the cap or shorten the sample",
+           id, lengths[id], cap);
+    }
+  }
+}
+
+}  // namespace
+
+Plan::Plan(PlanOptions options, std::size_t samples, std::string fingerprint)
+    : options_(options), samples_(samples), fingerprint_(std::move(fingerprint)) {
+}
+
+std::span<const SampleId> Plan::micro_batch(std::size_t step, int rank, int micro_batch) const {
+  const std::size_t at = step * micro_batches_per_step() +
+                         static_cast<std::size_t>(rank) * static_cast<std::size_t>(options_.accumulate) +
+                         static_cast<std::size_t>(micro_batch);
+  const std::size_t begin = at == 0 ? 0 : ends_[at - 1];
+  return std::span(ids_).subspan(begin, ends_[at] - begin);
+}
+
+void Plan::append(std::span<const SampleId> samples) {
+  ids_.insert(ids_.end(), samples.begin(), samples.end());
+  ends_.push_back(ids_.size());
+}
+
+Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint) {
+  check_options(options);
+  check_lengths(lengths, options.cap);
+  if (fingerprint.empty()) fingerprint = fingerprint_of(lengths);
+  Plan plan(options, lengths.size(), std::move(fingerprint));
+  EpochPlanner planner(lengths, options);
+  while (planner.next_step(plan)) {
+  }
+  return plan;
+}
+
+std::string fingerprint_of(std::span<const std::uint32_t> lengths) {
+  // Hashed as little-endian bytes, which is what every machine we run on has in memory.
+  return fmt::format("lengths-{:016x}", XXH3_64bits(lengths.data(), lengths.size_bytes()));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,62 @@
+// How far the steps' mean lengths may stray from those of random draws. Steps that stray less than the bound
+// save up for one that strays more, so that outliers can meet in one step while the epoch as a whole stays
+// random.
+//
+// Threads: a RandomnessBudget belongs to one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace lockstep::data {
+
+class RandomnessBudget {
+ public:
+  /// `bound` is on the step-mean ratio: the spread of the steps' means over that of random draws.
+  RandomnessBudget(std::span<const std::uint32_t> lengths, double bound) : bound_(bound) {
+    double squares = 0;
+    for (const std::uint32_t length : lengths) {
+      mean_ += length;
+      squares += static_cast<double>(length) * length;
+    }
+    if (lengths.empty()) return;
+    const auto count = static_cast<double>(lengths.size());
+    mean_ /= count;
+    mean_square_ = squares / count;
+    variance_ = std::max(0.0, mean_square_ - mean_ * mean_);
+  }
+
+  /// Of all samples.
+  double mean() const { return mean_; }
+  /// The mean length that a token sees: of lengths weighted by themselves.
+  double mean_by_token() const { return mean_ > 0 ? mean_square_ / mean_ : 0; }
+
+  /// Whether a step of `samples` samples and `tokens` tokens stays within what is left.
+  bool allows(std::uint64_t tokens, std::size_t samples) const {
+    return strays(tokens, samples) <= saved_ + share(samples) + 1e-9 * mean_square_;
+  }
+
+  /// Books a step.
+  void spend(std::uint64_t tokens, std::size_t samples) {
+    if (samples > 0) saved_ += share(samples) - strays(tokens, samples);
+  }
+
+ private:
+  double strays(std::uint64_t tokens, std::size_t samples) const {
+    const double deviation = static_cast<double>(tokens) / static_cast<double>(samples) - mean_;
+    return deviation * deviation;
+  }
+  double share(std::size_t samples) const {
+    return bound_ * bound_ * variance_ / static_cast<double>(samples);
+  }
+
+  double bound_;
+  double mean_ = 0;
+  double mean_square_ = 0;
+  double variance_ = 0;
+  double saved_ = 0;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,232 @@
+#include "runtime/data/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <set>
+
+#include "common/error.h"
+#include "runtime/data/lengths.h"
+#include "runtime/data/plan_stats.h"
+#include "tests/unit/runtime/data/length_lists.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+// The rules that every plan keeps, said again in the simplest way.
+void expect_valid(const Plan& plan, const std::vector<std::uint32_t>& lengths, const std::string& what) {
+  const PlanOptions& options = plan.options();
+  std::vector<int> seen(lengths.size());
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    std::size_t samples = 0;
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      for (int m = 0; m < options.accumulate; ++m) {
+        std::uint64_t sum = 0;
+        std::uint64_t longest = 0;
+        for (const SampleId id : plan.micro_batch(step, rank, m)) {
+          ASSERT_LT(id, lengths.size()) << what;
+          ++seen[id];
+          ++samples;
+          sum += lengths[id];
+          longest = std::max<std::uint64_t>(longest, lengths[id]);
+        }
+        if (options.padded) sum = longest * plan.micro_batch(step, rank, m).size();
+        EXPECT_LE(sum, options.cap) << what << ", step " << step << ", rank " << rank;
+      }
+    }
+    EXPECT_GT(samples, 0U) << what << ": step " << step << " is empty";
+  }
+  EXPECT_THAT(seen, testing::Each(1)) << what;
+}
+
+std::vector<SampleId> flat(const Plan& plan) {
+  std::vector<SampleId> ids;
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    for (int rank = 0; rank < plan.options().ranks; ++rank) {
+      for (int m = 0; m < plan.options().accumulate; ++m) {
+        ids.push_back(~SampleId{0});
+        for (const SampleId id : plan.micro_batch(step, rank, m)) ids.push_back(id);
+      }
+    }
+  }
+  return ids;
+}
+
+TEST(Planner, EverySampleOnceUnderTheCapWhateverTheLengthsAndOptions) {
+  std::mt19937 engine(7);
+  const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(engine); };
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const auto longest = static_cast<std::uint32_t>(pick(1, 3000));
+    PlanOptions options;
+    options.ranks = pick(1, 9);
+    options.accumulate = pick(1, 4);
+    options.cap = longest + static_cast<std::uint64_t>(pick(0, 1) * pick(0, 20000));
+    options.cost = {static_cast<double>(pick(0, 5000)), static_cast<double>(pick(1, 3))};
+    options.seed = seed;
+    options.randomness = pick(1, 40) / 10.0;
+    options.padded = pick(0, 3) == 0;
+    if (pick(0, 5) == 0) options.order = Order::sequential;
+    for (const LengthList& list : length_lists(static_cast<std::size_t>(pick(2, 3000)), longest, seed)) {
+      const std::string what = fmt::format("{} of up to {}, {} x {}, cap {}, {}, seed {}", list.name, longest,
+                                           options.ranks, options.accumulate, options.cap,
+                                           options.padded ? "padded" : "packed", seed);
+      const Plan plan = make_plan(list.lengths, options);
+      expect_valid(plan, list.lengths, what);
+      const PlanStats stats = stats_of(plan, list.lengths);
+      EXPECT_EQ(stats.dropped + stats.duplicated, 0U) << what;
+      EXPECT_GE(stats.steps, stats.minimum_steps) << what;
+      EXPECT_GE(stats.imbalance_cost, stats.lower_bound_cost - 1e-9) << what;
+      EXPECT_GE(stats.lower_bound_cost, 1.0) << what;
+      EXPECT_LE(stats.fill, 1.0) << what;
+    }
+  }
+}
+
+TEST(Planner, TheSameInputsGiveTheSamePlan) {
+  for (const LengthList& list : length_lists(2000, 1000, 1)) {
+    const PlanOptions options{.ranks = 3, .cap = 4096, .accumulate = 2, .cost = {100, 1}};
+    EXPECT_EQ(flat(make_plan(list.lengths, options)), flat(make_plan(list.lengths, options))) << list.name;
+  }
+}
+
+TEST(Planner, AnotherEpochOrSeedIsAnotherOrder) {
+  const std::vector<std::uint32_t> lengths(500, 10);
+  const PlanOptions options{.ranks = 2, .cap = 100};
+  PlanOptions epoch = options;
+  epoch.epoch = 1;
+  PlanOptions seed = options;
+  seed.seed = 1;
+  const auto plan = flat(make_plan(lengths, options));
+  EXPECT_NE(plan, flat(make_plan(lengths, epoch)));
+  EXPECT_NE(plan, flat(make_plan(lengths, seed)));
+  EXPECT_NE(flat(make_plan(lengths, epoch)), flat(make_plan(lengths, seed)));
+}
+
+TEST(Planner, SequentialOrderKeepsNeighboursInTheSameStep) {
+  const std::vector<std::uint32_t> lengths(100, 10);
+  const Plan plan = make_plan(lengths, {.ranks = 2, .cap = 50, .order = Order::sequential});
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    std::set<SampleId> ids;
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const SampleId id : plan.micro_batch(step, rank, 0)) ids.insert(id);
+    }
+    ASSERT_FALSE(ids.empty());
+    EXPECT_EQ(*ids.rbegin() - *ids.begin() + 1, ids.size()) << "step " << step;
+  }
+}
+
+TEST(Planner, MoreRanksThanSamplesLeavesEmptyMicroBatches) {
+  const std::vector<std::uint32_t> lengths = {5, 6};
+  const Plan plan = make_plan(lengths, {.ranks = 4, .cap = 10});
+  ASSERT_EQ(plan.steps(), 1U);
+  int empty = 0;
+  for (int rank = 0; rank < 4; ++rank) empty += plan.micro_batch(0, rank, 0).empty() ? 1 : 0;
+  EXPECT_EQ(empty, 2);
+}
+
+TEST(Planner, StepsAreCloseToTheMinimumWhereSamplesAreSmall) {
+  for (const LengthList& list : length_lists(20000, 1000, 3)) {
+    for (const int accumulate : {1, 3}) {
+      const PlanOptions options{.ranks = 8, .cap = 10000, .accumulate = accumulate, .cost = {24576, 1}};
+      const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
+      EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1) << list.name;
+    }
+  }
+}
+
+TEST(Planner, RanksCostTheSameWhereSamplesAreSmall) {
+  for (const LengthList& list : length_lists(20000, 1000, 4)) {
+    if (list.name == "all equal") continue;  // 30.03 samples fit: whole ones cannot be balanced better
+    const PlanOptions options{.ranks = 8, .cap = 10000, .cost = {3000, 1}};
+    const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
+    EXPECT_LE(stats.imbalance_cost, 1.005) << list.name;
+  }
+}
+
+TEST(Planner, StaysWithinTheRandomnessBudget) {
+  for (const double bound : {0.5, 1.0, 1.5}) {
+    for (unsigned seed = 0; seed < 4; ++seed) {
+      const auto lists = length_lists(30000, 1000, seed);
+      for (const std::size_t list : {0U, 1U, 2U}) {
+        const PlanOptions options{.ranks = 4, .cap = 8000, .cost = {3000, 1}, .seed = seed, .randomness = bound};
+        const PlanStats stats = stats_of(make_plan(lists[list].lengths, options), lists[list].lengths);
+        EXPECT_LE(stats.step_mean_ratio, bound) << lists[list].name << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(Planner, OutliersMeetInOneStep) {
+  // Eight samples cost more than a rank's whole share; alone in a step each makes three ranks wait.
+  std::vector<std::uint32_t> lengths(8000, 100);
+  for (std::size_t i = 0; i < 8; ++i) lengths[i * 1000] = 9000;
+  const PlanOptions options{.ranks = 4, .cap = 10000, .cost = {1000, 1}, .randomness = 100};
+  const Plan plan = make_plan(lengths, options);
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    int outliers = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      for (const SampleId id : plan.micro_batch(step, rank, 0)) outliers += lengths[id] == 9000 ? 1 : 0;
+    }
+    EXPECT_TRUE(outliers == 0 || outliers == 4) << "step " << step << " has " << outliers;
+  }
+}
+
+TEST(Planner, PaddedMicroBatchesHoldSimilarLengths) {
+  const auto lists = length_lists(20000, 1000, 5);
+  const PlanOptions options{.ranks = 4, .cap = 16000, .accumulate = 4, .cost = {1000, 1}, .padded = true};
+  const PlanStats stats = stats_of(make_plan(lists[0].lengths, options), lists[0].lengths);
+  EXPECT_LE(stats.padding, 0.10);  // random rows of uniform lengths would be half padding
+  EXPECT_GE(stats.fill, 0.80);
+}
+
+TEST(Planner, RefusesAnOverLongSampleByNumberLengthAndCap) {
+  const std::vector<std::uint32_t> lengths = {10, 20, 4097, 30};
+  EXPECT_THAT([&] { make_plan(lengths, {.ranks = 2, .cap = 4096}); },
+              ThrowsMessage<Error>(testing::AllOf(HasSubstr("sample 2 "), HasSubstr("4097"), HasSubstr("4096"))));
+}
+
+TEST(Planner, RefusesAnEmptySample) {
+  const std::vector<std::uint32_t> lengths = {10, 0};
+  EXPECT_THAT([&] { make_plan(lengths, {.cap = 4096}); }, ThrowsMessage<Error>(HasSubstr("sample 1 is empty")));
+}
+
+TEST(Planner, RefusesOptionsThatMakeNoSense) {
+  const std::vector<std::uint32_t> lengths = {10};
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(make_plan(lengths, {.ranks = 0, .cap = 10}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 0}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .accumulate = 0}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {nan, 1}}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {1, -1}}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {0, 0}}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .randomness = nan}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .randomness = 0}), UsageError);
+}
+
+// The numbers that the planner is to reach on requests of a real service (tests/data/lengths).
+class ConversationLengths : public testing::TestWithParam<std::pair<int, double>> {};
+
+TEST_P(ConversationLengths, AreBalanced) {
+  const Lengths lengths =
+      lengths_from_csv(LOCKSTEP_TEST_DATA "/lengths/azure_llm_conv_2023_lengths.csv", "length");
+  const auto [ranks, most] = GetParam();
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    const PlanOptions options{.ranks = ranks, .cap = 16384, .cost = {24576, 1}, .seed = seed};
+    const PlanStats stats = stats_of(make_plan(lengths.tokens, options), lengths.tokens);
+    EXPECT_LE(stats.imbalance_cost, most) << "seed " << seed;
+    EXPECT_LE(stats.step_mean_ratio, 1.5) << "seed " << seed;
+    EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1);
+    EXPECT_EQ(stats.dropped + stats.duplicated, 0U);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Planner, ConversationLengths,
+                         testing::Values(std::pair{8, 1.0025}, std::pair{64, 1.015}));
+
+}  // namespace
+}  // namespace lockstep::data
