@@ -1,0 +1,25 @@
+// Which of a node's tasks this process is, as the launcher that started it tells in the environment.
+//
+// Threads: safe as long as no thread changes the environment.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace lockstep::affinity {
+
+struct LocalRank {
+  int rank = 0;  ///< 0…
+  int size = 1;  ///< tasks on this node
+  bool mask_is_launchers =
+      false;  ///< the CPU mask is the launcher's default for one rank, not the node's share of the job
+};
+
+/// Nothing where no known launcher started this process. Throws UsageError naming a variable that makes no
+/// sense.
+std::optional<LocalRank> find_local_rank();
+
+/// The entry for node `node` of Slurm's list of task counts, "2(x3),1". Throws UsageError naming the text.
+int tasks_on_node(const std::string& counts, long node);
+
+}  // namespace lockstep::affinity

@@ -1,0 +1,47 @@
+// A compute node as the planner sees it: cores, memory, caches and GPUs as plain data, so that a plan can be
+// made and tested for any machine from a description of it. topology.h makes one from hwloc.
+//
+// Threads: values, no shared state.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep::affinity {
+
+/// A physical core and where it sits. CPU numbers are the kernel's (logical OS indices).
+struct Core {
+  std::vector<int> cpus;  ///< its hardware threads, online ones only, whether allowed or not
+  int package = 0;        ///< index, 0…
+  int domain = 0;         ///< index into Machine::domains
+  int cache = 0;          ///< index, 0…: cores with the same number share their largest cache
+  int kind = 0;           ///< 0 for the fastest kind of core; above 0 only on hybrid machines
+};
+
+/// A NUMA node that has cores.
+struct Domain {
+  int node = 0;  ///< its number in the kernel
+  int memory_node =
+      0;            ///< the node to take memory from: itself, or the nearest that has memory and is allowed
+  int package = 0;  ///< index, as in Core
+};
+
+struct Gpu {
+  std::string bus_id;        ///< PCI address, "0000:07:00.0"
+  std::vector<int> domains;  ///< indices of the domains it hangs on; empty where the machine does not say
+};
+
+/// Cores are sorted by package, then domain, then cache: neighbours in the list are neighbours in the
+/// machine.
+struct Machine {
+  std::string source;  ///< "live", a file's name, or a synthetic description
+  std::vector<Core> cores;
+  std::vector<Domain> domains;
+  std::vector<Gpu> gpus;     ///< in the order of their PCI addresses
+  std::vector<int> allowed;  ///< CPUs that may be used (online, and granted by the cgroup), ascending
+  std::vector<int> known;    ///< CPUs that exist, offline and forbidden ones included, ascending
+  int packages = 0;
+  int caches = 0;
+};
+
+}  // namespace lockstep::affinity

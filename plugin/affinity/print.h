@@ -1,0 +1,25 @@
+// A plan on paper: JSON for programs, one line per task for the Slurm plugin, a table for people.
+//
+// Threads: pure functions, safe from any.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "plugin/affinity/machine.h"
+#include "plugin/affinity/plan.h"
+
+namespace lockstep::affinity {
+
+/// {"topology":{…},"tasks":[{"task":0,"cpus":"0-11","worker_cpus":"","numa":[0],"gpus":[…],"threads":12,"why":"…"}]}
+nlohmann::json to_json(const Machine& machine, const std::vector<TaskPlan>& plans);
+
+/// "TASK CPUS WORKER_CPUS NUMA THREADS" per line, "-" for an empty field: for readers that link no JSON
+/// library.
+std::string to_plain(const std::vector<TaskPlan>& plans);
+
+/// A table with a header, columns aligned.
+std::string to_table(const std::vector<TaskPlan>& plans);
+
+}  // namespace lockstep::affinity

@@ -1,0 +1,127 @@
+#include "plugin/affinity/processes.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "common/error.h"
+#include "common/files.h"
+
+namespace lockstep::affinity {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLastCpuField = 36;  // field 39 of stat, counted from the state, which follows the name
+
+// The file's text; nothing where the process or thread has gone, or does not let us read.
+std::string read_if_there(const fs::path& path) {
+  try {
+    return read_text_file(path);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+pid_t to_pid(const std::string& name) {
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+  return error == std::errc() && end == name.data() + name.size() ? pid : 0;
+}
+
+std::string field(const std::string& status, const std::string& name) {
+  const auto at = status.find("\n" + name + ":\t");
+  if (at == std::string::npos) return {};
+  const auto begin = at + name.size() + 3;
+  return status.substr(begin, status.find('\n', begin) - begin);
+}
+
+int last_cpu(const std::string& stat) {
+  const auto name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return -1;
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string value;
+  for (int i = 0; i <= kLastCpuField; ++i) fields >> value;
+  return fields ? to_pid(value) : -1;
+}
+
+std::string command_of(const fs::path& folder) {
+  std::string command = read_if_there(folder / "cmdline");
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  return command;
+}
+
+// Sums the "N1=25" fields, in pages of the size that ends the line.
+std::map<int, std::uint64_t> node_bytes(const fs::path& folder) {
+  std::map<int, std::uint64_t> bytes;
+  std::istringstream lines(read_if_there(folder / "numa_maps"));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::map<int, std::uint64_t> pages;
+    std::uint64_t page = 4096;
+    for (std::string word; words >> word;) {
+      const auto equals = word.find('=');
+      if (equals == std::string::npos) continue;
+      const int node = word.front() == 'N' ? to_pid(word.substr(1, equals - 1)) : -1;
+      const std::uint64_t value = std::strtoull(word.c_str() + equals + 1, nullptr, 10);
+      if (node >= 0) pages[node] += value;
+      if (word.starts_with("kernelpagesize_kB=")) page = value * 1024;
+    }
+    for (const auto& [node, count] : pages) bytes[node] += count * page;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ProcessView view_process(pid_t pid) {
+  const fs::path folder = fs::path("/proc") / std::to_string(pid);
+  ProcessView view{pid, command_of(folder), {}, node_bytes(folder)};
+  struct Seen {
+    int threads = 0;
+    std::set<int> last;
+  };
+  std::map<std::string, Seen> by_mask;
+  std::error_code error;
+  for (const auto& thread : fs::directory_iterator(folder / "task", error)) {
+    const std::string mask = field(read_if_there(thread.path() / "status"), "Cpus_allowed_list");
+    if (mask.empty()) continue;
+    Seen& seen = by_mask[mask];
+    ++seen.threads;
+    const int cpu = last_cpu(read_if_there(thread.path() / "stat"));
+    if (cpu >= 0) seen.last.insert(cpu);
+  }
+  if (by_mask.empty()) fail("process {} is not there, or may not be looked at", pid);
+  for (const auto& [mask, seen] : by_mask)
+    view.groups.push_back({mask, {seen.last.begin(), seen.last.end()}, seen.threads});
+  return view;
+}
+
+std::vector<ProcessView> view_own_processes() {
+  std::vector<pid_t> own;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const pid_t pid = to_pid(entry.path().filename().string());
+    struct stat about {};
+    const bool mine = pid > 0 && pid != ::getpid() && ::stat(entry.path().c_str(), &about) == 0 &&
+                      about.st_uid == ::getuid();
+    if (mine && !command_of(entry.path()).empty()) own.push_back(pid);  // kernel threads have no command
+  }
+  std::sort(own.begin(), own.end());
+  std::vector<ProcessView> views;
+  for (const pid_t pid : own) {
+    try {
+      views.push_back(view_process(pid));
+    } catch (const Error&) {  // it ended meanwhile
+      continue;
+    }
+  }
+  return views;
+}
+
+}  // namespace lockstep::affinity
