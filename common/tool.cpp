@@ -27,7 +27,10 @@ CLI::App& Tool::verb(const std::string& name, const std::string& summary, std::f
   return sub;
 }
 
-void Tool::print(const nlohmann::json& value) { fmt::print("{}\n", value.dump()); }
+void Tool::print(const nlohmann::json& value) {
+  // Names of files are bytes; what is not UTF-8 in them is shown as the replacement character.
+  fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 int Tool::run(int argc, char** argv, const std::function<void()>& work) {
   chosen_ = work;

@@ -58,12 +58,12 @@ void check_header(const Header& header, std::size_t file_bytes, const std::files
 
 }  // namespace
 
-Index Index::load(const std::filesystem::path& file) {
+Index Index::load(const std::filesystem::path& file, const std::filesystem::path& shown) {
   const UniqueFd fd = open_file(file, O_RDONLY);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
   MappedFile mapping(fd.get(), static_cast<std::size_t>(status.st_size), file);
-  Index index = parse(mapping.bytes(), file);
+  Index index = parse(mapping.bytes(), shown.empty() ? file : shown);
   index.mapping_ = std::move(mapping);
   return index;
 }

@@ -22,8 +22,9 @@ inline constexpr std::string_view kIndexName = "index.lockstep";
 /// tables.
 class Index {
  public:
-  /// Maps and checks an index file. Throws Error naming it and what is wrong.
-  static Index load(const std::filesystem::path& file);
+  /// Maps and checks an index file. Throws Error naming it and what is wrong; for a copy, `shown` is the file
+  /// that messages name.
+  static Index load(const std::filesystem::path& file, const std::filesystem::path& shown = {});
 
   /// The same for bytes at hand, 8-byte aligned, which must outlive the Index.
   static Index parse(std::span<const std::byte> bytes, const std::filesystem::path& name);

@@ -1,0 +1,198 @@
+#include "common/file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <string_view>
+
+#include "common/error.h"
+
+namespace lockstep {
+
+FileSystem& FileSystem::real() {
+  static FileSystem system;
+  return system;
+}
+
+UniqueFd FileSystem::open(const Path& path, int flags, mode_t mode) {
+  UniqueFd fd(call_open(path.c_str(), flags | O_CLOEXEC, mode));
+  if (!fd) fail_errno("cannot open {}", path.string());
+  return fd;
+}
+
+std::optional<UniqueFd> FileSystem::open_if_there(const Path& path, int flags) {
+  UniqueFd fd(call_open(path.c_str(), flags | O_CLOEXEC, 0));
+  if (fd) return fd;
+  if (errno == ENOENT) return {};
+  fail_errno("cannot open {}", path.string());
+}
+
+std::size_t FileSystem::read_at(int fd, std::span<std::byte> into, std::uint64_t offset, const Path& path) {
+  for (;;) {
+    const ssize_t got = call_pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno != EINTR) fail_errno("cannot read {} at offset {}", path.string(), offset);
+  }
+}
+
+void FileSystem::write_at(int fd, std::span<const std::byte> from, std::uint64_t offset, const Path& path) {
+  while (!from.empty()) {
+    const ssize_t put = call_pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_errno("cannot write {} at offset {}", path.string(), offset);
+    from = from.subspan(static_cast<std::size_t>(put));
+    offset += static_cast<std::uint64_t>(put);
+  }
+}
+
+void FileSystem::allocate(int fd, std::uint64_t size, const Path& path) {
+  if (size == 0) return;
+  while (call_fallocate(fd, static_cast<off_t>(size)) != 0) {
+    if (errno == EOPNOTSUPP) return;
+    if (errno != EINTR) fail_errno("cannot reserve {} bytes for {}", size, path.string());
+  }
+}
+
+void FileSystem::sync(int fd, const Path& path) {
+  if (call_fsync(fd) != 0) fail_errno("cannot sync {}", path.string());
+}
+
+void FileSystem::sync_folder(const Path& folder) {
+  const UniqueFd fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  sync(fd.get(), folder);
+}
+
+void FileSystem::change_mode(const Path& path, mode_t mode) {
+  if (call_chmod(path.c_str(), mode) != 0) fail_errno("cannot change the mode of {}", path.string());
+}
+
+void FileSystem::rename(const Path& from, const Path& to) {
+  if (call_rename(from.c_str(), to.c_str()) != 0)
+    fail_errno("cannot rename {} to {}", from.string(), to.string());
+}
+
+void FileSystem::link(const Path& from, const Path& to) {
+  if (call_link(from.c_str(), to.c_str()) != 0)
+    fail_errno("cannot link {} to {}", to.string(), from.string());
+}
+
+void FileSystem::symlink(const std::string& target, const Path& at) {
+  if (call_symlink(target.c_str(), at.c_str()) != 0)
+    fail_errno("cannot make the symbolic link {}", at.string());
+}
+
+void FileSystem::unlink(const Path& path) {
+  if (call_unlink(path.c_str()) != 0) fail_errno("cannot remove {}", path.string());
+}
+
+bool FileSystem::make_folder(const Path& path, mode_t mode) {
+  if (call_mkdir(path.c_str(), mode) == 0) return true;
+  if (errno == EEXIST) return false;
+  fail_errno("cannot make the folder {}", path.string());
+}
+
+void FileSystem::remove_folder(const Path& path) {
+  if (call_rmdir(path.c_str()) != 0) fail_errno("cannot remove {}", path.string());
+}
+
+std::vector<std::string> FileSystem::list(const Path& folder) {
+  UniqueFd fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd.get()), &::closedir);
+  if (!entries) fail_errno("cannot list {}", folder.string());
+  (void)fd.release();  // the DIR owns it now
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  if (errno != 0) fail_errno("cannot list {}", folder.string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool FileSystem::lock(int fd, LockKind kind, bool wait, const Path& path) {
+  const int operation = (kind == LockKind::shared ? LOCK_SH : LOCK_EX) | (wait ? 0 : LOCK_NB);
+  while (call_flock(fd, operation) != 0) {
+    if (errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) fail_errno("cannot lock {}", path.string());
+  }
+  return true;
+}
+
+std::optional<struct stat> FileSystem::status(const Path& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0) return found;
+  if (errno == ENOENT) return {};
+  fail_errno("cannot stat {}", path.string());
+}
+
+void FileSystem::remove_all(const Path& path) {
+  const std::optional<struct stat> found = status(path);
+  if (!found) return;
+  if (!S_ISDIR(found->st_mode)) {
+    unlink(path);
+    return;
+  }
+  if ((found->st_mode & 0700) != 0700) change_mode(path, 0700);
+  for (const std::string& name : list(path)) remove_all(path / name);
+  remove_folder(path);
+}
+
+void FileSystem::write_file(const Path& path, std::string_view content, mode_t mode) {
+  const UniqueFd fd = open(path, O_WRONLY | O_CREAT | O_EXCL, mode);
+  write_at(fd.get(), std::as_bytes(std::span(content)), 0, path);
+  sync(fd.get(), path);
+}
+
+int FileSystem::call_open(const char* path, int flags, mode_t mode) {
+  return ::open(path, flags, mode);
+}
+
+ssize_t FileSystem::call_pread(int fd, void* into, std::size_t size, off_t offset) {
+  return ::pread(fd, into, size, offset);
+}
+
+ssize_t FileSystem::call_pwrite(int fd, const void* from, std::size_t size, off_t offset) {
+  return ::pwrite(fd, from, size, offset);
+}
+
+int FileSystem::call_fallocate(int fd, off_t size) {
+  // Not posix_fallocate: where the file system cannot, glibc writes a byte into every block instead.
+  return ::fallocate(fd, 0, 0, size);
+}
+
+int FileSystem::call_fsync(int fd) {
+  return ::fsync(fd);
+}
+int FileSystem::call_chmod(const char* path, mode_t mode) {
+  return ::chmod(path, mode);
+}
+int FileSystem::call_rename(const char* from, const char* to) {
+  return std::rename(from, to);
+}
+int FileSystem::call_link(const char* from, const char* to) {
+  return ::link(from, to);
+}
+int FileSystem::call_symlink(const char* target, const char* at) {
+  return ::symlink(target, at);
+}
+int FileSystem::call_unlink(const char* path) {
+  return ::unlink(path);
+}
+int FileSystem::call_mkdir(const char* path, mode_t mode) {
+  return ::mkdir(path, mode);
+}
+int FileSystem::call_rmdir(const char* path) {
+  return ::rmdir(path);
+}
+int FileSystem::call_flock(int fd, int operation) {
+  return ::flock(fd, operation);
+}
+
+}  // namespace lockstep

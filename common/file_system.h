@@ -1,0 +1,87 @@
+// The seam through which the node-local cache touches files, so that a test can fail or kill it at every
+// single call and look at what is left. Public functions throw Error naming the path; behind them stand
+// system calls that a derived class may replace.
+//
+// Threads: safe from any, as the system calls are.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/files.h"
+
+namespace lockstep {
+
+class FileSystem {
+ public:
+  using Path = std::filesystem::path;
+
+  /// Of flock(2).
+  enum class LockKind { shared, exclusive };
+
+  virtual ~FileSystem() = default;
+
+  /// The operating system's.
+  static FileSystem& real();
+
+  /// open(2) with O_CLOEXEC.
+  UniqueFd open(const Path& path, int flags, mode_t mode = 0644);
+  /// As open(), but nothing where the path does not exist.
+  std::optional<UniqueFd> open_if_there(const Path& path, int flags);
+  /// Bytes read at `offset`, 0 at the end of the file.
+  std::size_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset, const Path& path);
+  /// Writes all of it at `offset`.
+  void write_at(int fd, std::span<const std::byte> from, std::uint64_t offset, const Path& path);
+  /// Reserves blocks for `size` bytes, so that a full disk is known before anything is copied. Does nothing
+  /// where the file system cannot.
+  void allocate(int fd, std::uint64_t size, const Path& path);
+  void sync(int fd, const Path& path);
+  /// fsync of a folder: makes names in it durable.
+  void sync_folder(const Path& folder);
+  void change_mode(const Path& path, mode_t mode);
+  void rename(const Path& from, const Path& to);
+  void link(const Path& from, const Path& to);
+  void symlink(const std::string& target, const Path& at);
+  void unlink(const Path& path);
+  /// False where it was there already.
+  bool make_folder(const Path& path, mode_t mode);
+  void remove_folder(const Path& path);
+  /// Names in a folder, sorted, without "." and "..".
+  std::vector<std::string> list(const Path& folder);
+  /// Takes the lock; waits unless `wait` is false, and returns false where another has it then.
+  bool lock(int fd, LockKind kind, bool wait, const Path& path);
+  /// Of what the path names, not of what a link points to; nothing where it does not exist.
+  std::optional<struct stat> status(const Path& path);
+
+  /// Removes a file or a folder with all that is in it, read-only folders too; never follows a link. Nothing
+  /// there is no error.
+  void remove_all(const Path& path);
+  /// Creates a file with this content and syncs it.
+  void write_file(const Path& path, std::string_view content, mode_t mode);
+
+ protected:
+  // As the system calls of these names: -1 and errno.
+  virtual int call_open(const char* path, int flags, mode_t mode);
+  virtual ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset);
+  virtual ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset);
+  virtual int call_fallocate(int fd, off_t size);
+  virtual int call_fsync(int fd);
+  virtual int call_chmod(const char* path, mode_t mode);
+  virtual int call_rename(const char* from, const char* to);
+  virtual int call_link(const char* from, const char* to);
+  virtual int call_symlink(const char* target, const char* at);
+  virtual int call_unlink(const char* path);
+  virtual int call_mkdir(const char* path, mode_t mode);
+  virtual int call_rmdir(const char* path);
+  virtual int call_flock(int fd, int operation);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,173 @@
+#include "staging/transfer/source.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/index.h"
+#include "staging/pack/locate.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostNames = 1'000'000;
+
+bool exists(const fs::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+/// "00..31" as its numbers, with the first one's digits; empty where it is no range.
+std::vector<std::string> range(std::string_view text) {
+  const std::size_t dots = text.find("..");
+  if (dots == std::string_view::npos) return {};
+  const std::string_view first = text.substr(0, dots);
+  const std::string_view last = text.substr(dots + 2);
+  std::size_t from = 0;
+  std::size_t to = 0;
+  const auto number = [](std::string_view digits, std::size_t& value) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() && end == digits.data() + digits.size();
+  };
+  if (!number(first, from) || !number(last, to) || to < from || to - from >= kMostNames) return {};
+  std::vector<std::string> names;
+  for (std::size_t value = from; value <= to; ++value)
+    names.push_back(fmt::format("{:0{}}", value, first.size()));
+  return names;
+}
+
+std::vector<std::string> alternatives(std::string_view text) {
+  std::vector<std::string> names = range(text);
+  if (!names.empty()) return names;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    names.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+std::vector<std::string> expand_braces(const std::string& pattern) {
+  const std::size_t open = pattern.find('{');
+  const std::size_t close = open == std::string::npos ? open : pattern.find('}', open);
+  if (close == std::string::npos) return {pattern};
+  std::vector<std::string> names;
+  for (const std::string& rest : expand_braces(pattern.substr(close + 1))) {
+    for (const std::string& choice :
+         alternatives(std::string_view(pattern).substr(open + 1, close - open - 1))) {
+      names.push_back(pattern.substr(0, open) + choice + rest);
+      if (names.size() > kMostNames) fail_usage("{} stands for more than {} names", pattern, kMostNames);
+    }
+  }
+  return names;
+}
+
+std::vector<fs::path> expand_wildcards(const std::string& pattern) {
+  glob_t found{};
+  const int code = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &found);
+  std::vector<fs::path> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  if (code == GLOB_ABORTED) fail("{}: a folder of it cannot be read", pattern);
+  if (code != 0 && code != GLOB_NOMATCH) fail("{}: cannot be expanded", pattern);
+  return paths;
+}
+
+fs::path without_links(const fs::path& path) {
+  std::error_code error;
+  fs::path real = fs::canonical(path, error);
+  if (error) fail("{}: {}", path.string(), error.message());
+  return real;
+}
+
+}  // namespace
+
+fs::path Source::index_file() const {
+  return folder / pack::kIndexName;
+}
+
+std::vector<fs::path> expand_pattern(const std::string& pattern) {
+  if (pattern.find_first_of("{*?[") == std::string::npos || exists(pattern)) return {pattern};
+  std::vector<fs::path> paths;
+  for (const std::string& name : expand_braces(pattern)) {
+    if (name.find_first_of("*?[") == std::string::npos) {
+      if (!exists(name)) fail("{}: {}: No such file or directory", pattern, name);
+      paths.emplace_back(name);
+      continue;
+    }
+    const std::vector<fs::path> found = expand_wildcards(name);
+    paths.insert(paths.end(), found.begin(), found.end());
+  }
+  if (paths.empty()) fail("{}: matches nothing", pattern);
+  return paths;
+}
+
+Source resolve_source(const std::string& given) {
+  const std::vector<fs::path> paths = expand_pattern(given);
+  if (given.empty()) fail_usage("a source has no name");
+  Source source;
+  source.given = given;
+  for (const fs::path& path : paths) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
+    if (S_ISDIR(status.st_mode)) {
+      if (paths.size() > 1)
+        fail("{}: matches the folder {} among others; name each folder as a source", given, path.string());
+      source.folder = without_links(path);
+      return source;
+    }
+    if (!S_ISREG(status.st_mode)) fail("{} is neither a folder nor a regular file", path.string());
+    // The folder is resolved, the file's name is not: it is the name that the index knows.
+    const fs::path folder = without_links(path.has_parent_path() ? path.parent_path() : fs::path("."));
+    if (source.folder.empty()) source.folder = folder;
+    if (folder != source.folder)
+      fail("{}: matches files of {} and {}; name each pack as a source", given, source.folder.string(),
+           folder.string());
+    if (path.filename() != pack::kIndexName) source.shards.push_back(path.filename().string());
+  }
+  source.one_file = paths.size() == 1 && !source.shards.empty();
+  std::sort(source.shards.begin(), source.shards.end());
+  source.shards.erase(std::unique(source.shards.begin(), source.shards.end()), source.shards.end());
+  return source;
+}
+
+Identity identify(const Source& source) {
+  const fs::path file = source.index_file();
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) {
+    if (errno == ENOENT) pack::locate(source.folder);  // says what is wrong
+    fail_errno("cannot open {}", file.string());
+  }
+  Identity identity;
+  if (::fstat(fd.get(), &identity.status) != 0) fail_errno("cannot stat {}", file.string());
+  const auto size = static_cast<off_t>(identity.index.size());
+  if (identity.status.st_size < size || ::pread(fd.get(), identity.index.data(), identity.index.size(),
+                                                identity.status.st_size - size) != size) {
+    pack::locate(source.folder);
+    fail("cannot read {}", file.string());
+  }
+  return identity;
+}
+
+bool same(const Identity& a, const Identity& b) {
+  return a.status.st_size == b.status.st_size && a.status.st_mtim.tv_sec == b.status.st_mtim.tv_sec &&
+         a.status.st_mtim.tv_nsec == b.status.st_mtim.tv_nsec && a.status.st_ino == b.status.st_ino &&
+         a.index == b.index;
+}
+
+std::string object_name(const Source& source, const Identity& identity) {
+  std::string text =
+      fmt::format("1\n{}\n{}\n{}.{:09}\n{}\n{}\n", source.folder.string(), identity.status.st_size,
+                  identity.status.st_mtim.tv_sec, identity.status.st_mtim.tv_nsec, identity.status.st_ino,
+                  pack::to_hex(identity.index));
+  for (const std::string& shard : source.shards) text += shard + '\n';
+  return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
+}
+
+}  // namespace lockstep::transfer
