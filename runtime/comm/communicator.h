@@ -49,7 +49,7 @@ struct AllReduceOptions {
   const double* scale = nullptr;
   /// Called when the operation has succeeded, before it is done and before the next one begins, on the
   /// communicator's thread: short, and no operations from inside.
-  std::function<void()> then;
+  std::function<void()> then = nullptr;
 };
 
 class Communicator {

@@ -97,7 +97,7 @@ class DistributedDataParallelBase {
   World& world_;
 
  private:
-  void run_backward(const torch::Tensor& loss, double gradient);
+  void run_backward(const torch::Tensor& loss, std::int64_t tokens);
 
   torch::nn::Module& module_;
   DistributedDataParallelOptions options_;

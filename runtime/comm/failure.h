@@ -1,0 +1,41 @@
+// How a rank's failure ends the whole job. A rank that is gone leaves the others waiting in a collective that
+// nobody can take back, so a failure prints one line and aborts the job everywhere; if that does not return,
+// the process leaves by itself 5 s later.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace lockstep::comm {
+
+/// Says who this is ("rank 1 on n2") and how to abort the job; `abort` may be null (one rank alone). Installs
+/// the handler for exceptions that nobody catches.
+void install_failure_handling(const std::string& who, void (*abort)(int exit_code));
+
+/// "rank 1 on n2"; "rank 0" before it is known.
+const std::string& who_am_i();
+
+/// Prints "lockstep: rank 1 on n2: <message>" and ends the job.
+[[noreturn]] void end_job(const std::string& message, int exit_code = 1);
+
+/// LOCKSTEP_TIMEOUT: how long an operation may take before the job is ended.
+std::chrono::seconds operation_timeout();
+
+/// Ends the job with a message if its block takes longer than operation_timeout(). For calls that cannot be
+/// cancelled.
+class Deadline {
+ public:
+  explicit Deadline(std::string what);
+  ~Deadline();
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,57 @@
+// The two half types as they lie in memory, to and from float; rounding to nearest, ties to even.
+//
+// Threads: values.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace lockstep::comm {
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+struct F16 {
+  std::uint16_t bits;
+};
+
+inline float to_float(Bf16 value) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U);
+}
+
+inline Bf16 to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto rounded = static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
+  const auto quiet = static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
+  return {(bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded};  // a NaN stays one
+}
+
+inline float to_float(F16 value) {
+  // Shifted into place an f16 is a float whose exponent is 112 too small; multiplying sets it right,
+  // subnormals too.
+  const std::uint32_t sign = (value.bits & 0x8000U) << 16U;
+  const std::uint32_t magnitude = (value.bits & 0x7FFFU) << 13U;
+  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112F;
+  const std::uint32_t special = magnitude | 0x7F800000U;  // infinity and NaN
+  const std::uint32_t bits = magnitude >= (0x7C00U << 13U) ? special : std::bit_cast<std::uint32_t>(scaled);
+  return std::bit_cast<float>(sign | bits);
+}
+
+inline F16 to_f16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16U) & 0x8000U);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const auto with_sign = [sign](std::uint32_t rest) { return F16{static_cast<std::uint16_t>(sign | rest)}; };
+  if (magnitude > 0x7F800000U) return with_sign(0x7E00U);   // NaN
+  if (magnitude >= 0x477FF000U) return with_sign(0x7C00U);  // rounds to 65536 or more: infinity
+  if (magnitude < 0x38800000U) {
+    // Subnormal: adding 0.5 lets the float unit round to a multiple of 2^-24, which ends up in the lowest
+    // bits.
+    const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
+    return with_sign(std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U);
+  }
+  const std::uint32_t rounded = magnitude + 0xFFFU + ((magnitude >> 13U) & 1U);
+  return with_sign((rounded - 0x38000000U) >> 13U);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,95 @@
+#include "runtime/comm/mpi/all_reduce.h"
+
+#include <algorithm>
+
+#include "runtime/comm/mpi/session.h"
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::comm::mpi {
+namespace {
+
+// Up to here one message with everything is cheaper than two steps with parts.
+constexpr std::size_t kSmall = std::size_t{16} << 10;
+// More than this at once would only take memory.
+constexpr std::size_t kSegment = std::size_t{64} << 20;
+
+int as_int(std::size_t value) {
+  return static_cast<int>(value);
+}
+
+// Elements [begin, end) of `count` that `rank` reduces; parts begin at whole cache lines.
+struct Parts {
+  Parts(std::size_t elements, int ranks, std::size_t element_size) : count(elements) {
+    const std::size_t line = 64 / element_size;
+    const auto even = (elements + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+    each = (even + line - 1) / line * line;
+  }
+  std::size_t begin(int rank) const { return std::min(count, each * static_cast<std::size_t>(rank)); }
+  std::size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
+
+  std::size_t count;
+  std::size_t each = 0;
+};
+
+void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp op,
+                            std::optional<double> scale, std::vector<std::byte>& scratch) {
+  const std::size_t bytes = buffer.bytes();
+  scratch.resize(std::max(scratch.size(), bytes * static_cast<std::size_t>(place.size)));
+  check(MPI_Allgather(buffer.data, as_int(bytes), MPI_BYTE, scratch.data(), as_int(bytes), MPI_BYTE, world),
+        "MPI_Allgather");
+  std::vector<const void*> inputs;
+  for (int rank = 0; rank < place.size; ++rank)
+    inputs.push_back(scratch.data() + bytes * static_cast<std::size_t>(rank));
+  reduce(inputs, buffer.data, buffer.count, buffer.type, op, scale);
+}
+
+void reduce_my_part(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp op,
+                    std::optional<double> scale, std::vector<std::byte>& scratch) {
+  const std::size_t element = size_of(buffer.type);
+  const Parts parts(buffer.count, place.size, element);
+  auto* data = static_cast<std::byte*>(buffer.data);
+  const std::size_t mine = parts.size(place.rank);
+  scratch.resize(std::max(scratch.size(), mine * element * static_cast<std::size_t>(place.size)));
+
+  // In round k everyone sends to the k-th rank after it, so nobody gets two messages at once.
+  std::vector<const void*> inputs(static_cast<std::size_t>(place.size));
+  inputs[static_cast<std::size_t>(place.rank)] = data + parts.begin(place.rank) * element;
+  for (int round = 1; round < place.size; ++round) {
+    const int to = (place.rank + round) % place.size;
+    const int from = (place.rank - round + place.size) % place.size;
+    std::byte* into = scratch.data() + static_cast<std::size_t>(round - 1) * mine * element;
+    check(MPI_Sendrecv(data + parts.begin(to) * element, as_int(parts.size(to) * element), MPI_BYTE, to, 0,
+                       into, as_int(mine * element), MPI_BYTE, from, 0, world, MPI_STATUS_IGNORE),
+          "MPI_Sendrecv");
+    inputs[static_cast<std::size_t>(from)] = into;
+  }
+  reduce(inputs, data + parts.begin(place.rank) * element, mine, buffer.type, op, scale);
+
+  std::vector<int> counts;
+  std::vector<int> offsets;
+  for (int rank = 0; rank < place.size; ++rank) {
+    counts.push_back(as_int(parts.size(rank) * element));
+    offsets.push_back(as_int(parts.begin(rank) * element));
+  }
+  check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, counts.data(), offsets.data(), MPI_BYTE,
+                       world),
+        "MPI_Allgatherv");
+}
+
+}  // namespace
+
+void all_reduce(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp op, std::optional<double> scale,
+                std::vector<std::byte>& scratch) {
+  if (buffer.bytes() * static_cast<std::size_t>(place.size) <= kSmall) {
+    return reduce_everything_here(world, place, buffer, op, scale, scratch);
+  }
+  const std::size_t element = size_of(buffer.type);
+  const std::size_t step = kSegment / element;
+  for (std::size_t begin = 0; begin < buffer.count; begin += step) {
+    const Buffer segment{static_cast<std::byte*>(buffer.data) + begin * element,
+                         std::min(step, buffer.count - begin), buffer.type};
+    reduce_my_part(world, place, segment, op, scale, scratch);
+  }
+}
+
+}  // namespace lockstep::comm::mpi

@@ -1,0 +1,82 @@
+#include "runtime/comm/mpi/session.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/process.h"
+#include "runtime/comm/failure.h"
+
+namespace lockstep::comm::mpi {
+namespace {
+
+Place find_place(MPI_Comm world) {
+  Place place;
+  place.node_name = environment::get("SLURMD_NODENAME").value_or(host_name());
+  check(MPI_Comm_rank(world, &place.rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(world, &place.size), "MPI_Comm_size");
+
+  MPI_Comm node = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
+        "MPI_Comm_split_type");
+  check(MPI_Comm_rank(node, &place.local_rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(node, &place.local_size), "MPI_Comm_size");
+
+  // A node is known by its first rank; nodes are counted in that order.
+  int first = place.rank;
+  check(MPI_Bcast(&first, 1, MPI_INT, 0, node), "MPI_Bcast");
+  check(MPI_Comm_free(&node), "MPI_Comm_free");
+  std::vector<int> firsts(static_cast<std::size_t>(place.size));
+  check(MPI_Allgather(&first, 1, MPI_INT, firsts.data(), 1, MPI_INT, world), "MPI_Allgather");
+  std::sort(firsts.begin(), firsts.end());
+  firsts.erase(std::unique(firsts.begin(), firsts.end()), firsts.end());
+  place.nodes = static_cast<int>(firsts.size());
+  place.node = static_cast<int>(std::lower_bound(firsts.begin(), firsts.end(), first) - firsts.begin());
+  return place;
+}
+
+}  // namespace
+
+Session::Session(int& argc, char**& argv) {
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  int provided = MPI_THREAD_SINGLE;
+  if (initialised == 0) {
+    const Deadline deadline("MPI_Init");
+    check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    initialised_here_ = true;
+  } else {
+    check(MPI_Query_thread(&provided), "MPI_Query_thread");
+  }
+  if (provided < MPI_THREAD_MULTIPLE) {
+    fail(
+        "MPI does not allow calls from several threads here (MPI_THREAD_MULTIPLE); gradients travel on a "
+        "thread of "
+        "their own, so initialise MPI with it, or use an MPI that has it");
+  }
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
+  check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  place_ = find_place(world_);
+}
+
+Session::~Session() {
+  const Deadline deadline("MPI_Finalize");
+  MPI_Comm_free(&world_);
+  if (initialised_here_) MPI_Finalize();
+}
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  fail("{}: {}", call, std::string_view(text.data(), static_cast<std::size_t>(length)));
+}
+
+void abort_job(int exit_code) {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+}  // namespace lockstep::comm::mpi

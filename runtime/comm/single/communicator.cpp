@@ -1,0 +1,55 @@
+#include "runtime/comm/single/communicator.h"
+
+#include <cstring>
+
+#include "runtime/comm/operation.h"
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::comm {
+namespace {
+
+class SingleCommunicator : public Communicator {
+ public:
+  explicit SingleCommunicator(std::string node_name) : Communicator({.node_name = std::move(node_name)}) {}
+
+  std::string_view name() const override { return "single"; }
+
+  WorkHandle all_reduce(Buffer buffer, std::string_view label, AllReduceOptions options) override {
+    return now(describe("all_reduce", label, buffer.bytes()), [&] {
+      if (options.scale != nullptr && *options.scale != 1.0) {
+        const void* const inputs[] = {buffer.data};
+        reduce(inputs, buffer.data, buffer.count, buffer.type, options.op, *options.scale);
+      }
+      if (options.then) options.then();
+    });
+  }
+
+  WorkHandle broadcast(Buffer buffer, int /*root*/, std::string_view label) override {
+    return now(describe("broadcast", label, buffer.bytes()), [] {});
+  }
+
+  WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {
+    return now(describe("all_gather", label, mine.bytes()), [&] {
+      if (mine.bytes() > 0) std::memcpy(all, mine.data, mine.bytes());
+    });
+  }
+
+  WorkHandle barrier(std::string_view label) override {
+    return now(describe("barrier", label, 0), [] {});
+  }
+
+ private:
+  static WorkHandle now(std::string name, std::function<void()> body) {
+    auto operation = std::make_shared<Operation>(std::move(name), std::move(body));
+    operation->run();
+    return operation;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single_communicator(std::string node_name) {
+  return std::make_unique<SingleCommunicator>(std::move(node_name));
+}
+
+}  // namespace lockstep::comm

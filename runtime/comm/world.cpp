@@ -1,0 +1,162 @@
+#include "runtime/comm/world.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "common/cpu_list.h"
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/process.h"
+#include "runtime/comm/failure.h"
+#include "runtime/comm/launcher.h"
+#include "runtime/comm/mpi/communicator.h"
+#include "runtime/comm/mpi/session.h"
+#include "runtime/comm/single/communicator.h"
+#include "runtime/train/settings.h"
+
+namespace lockstep {
+namespace {
+
+enum class State : std::uint8_t { absent, open, left_by_exception };
+std::atomic<State> state{State::absent};
+
+// A rank that exits with World still open would leave the others waiting.
+void at_exit(int status, void* /*unused*/) {
+  if (state == State::absent) return;
+  const char* why =
+      state == State::open ? "the program exited before World ended" : "an exception ended the program";
+  comm::end_job(fmt::format("{}; ending the job", why), status == 0 ? 1 : status);
+}
+
+std::string who(const comm::Place& place) {
+  return fmt::format("rank {} on {}", place.rank, place.node_name);
+}
+
+comm::Place place_from_environment() {
+  comm::Place place;
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const auto rank = environment::get_integer(name)) {
+      place.rank = static_cast<int>(*rank);
+      break;
+    }
+  }
+  place.node_name = environment::get("SLURMD_NODENAME").value_or(host_name());
+  return place;
+}
+
+// Ranks of this node that may run on the same CPUs as this one, itself included.
+int ranks_on_cpus(comm::Communicator& communicator, const train::Cpus& cpus) {
+  const std::string text = fmt::format("{}:{}", communicator.place().node, format_cpu_list(cpus.compute));
+  std::size_t mine = std::hash<std::string>{}(text);
+  std::vector<std::size_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather({&mine, 1, comm::DataType::i64}, all.data(), "CPU sets")->wait();
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
+
+struct Applied {
+  train::Cpus cpus;
+  bool heap_kept = false;
+  int threads = 1;
+  int sharing = 1;
+};
+
+void print_settings(const comm::Communicator& communicator, const Applied& applied) {
+  if (communicator.rank() != 0) return;
+  const auto& place = communicator.place();
+  const train::Blas blas = train::find_blas();
+  std::string line = fmt::format(
+      "lockstep: {} rank{} on {} node{} ({}); rank 0 computes with {} thread{} on CPUs {}", place.size,
+      place.size == 1 ? "" : "s", place.nodes, place.nodes == 1 ? "" : "s", communicator.name(),
+      applied.threads, applied.threads == 1 ? "" : "s", format_cpu_list(applied.cpus.compute));
+  if (applied.sharing > 1) line += fmt::format(" shared by {} ranks", applied.sharing);
+  line += fmt::format("; {}; heap {}\n", blas.name, applied.heap_kept ? "kept" : "as glibc has it");
+  if (blas.slow) {
+    line +=
+        "lockstep: this is the reference BLAS, which makes training some 20 times slower; install OpenBLAS "
+        "(Debian: libopenblas0-pthread)\n";
+  }
+  std::fputs(line.c_str(), stderr);
+}
+
+profile::Identity identity(const comm::Place& place, const char* program) {
+  profile::Identity identity;
+  identity.job_id = static_cast<std::uint64_t>(environment::get_integer("SLURM_JOB_ID").value_or(0));
+  identity.step_id = static_cast<std::uint32_t>(environment::get_integer("SLURM_STEP_ID").value_or(0));
+  identity.rank = place.rank;
+  identity.size = place.size;
+  identity.local_rank = place.local_rank;
+  identity.node = place.node_name;
+  const std::string_view path = program == nullptr ? "" : program;
+  identity.program = path.substr(path.rfind('/') + 1);
+  return identity;
+}
+
+}  // namespace
+
+struct World::Impl {
+  std::unique_ptr<comm::mpi::Session> session;
+  std::unique_ptr<comm::Communicator> communicator;
+  std::optional<profile::StepTimer> timer;
+  int exceptions_at_start = std::uncaught_exceptions();
+};
+
+World::World(int& argc, char**& argv) : impl_(std::make_unique<Impl>()) {
+  if (state != State::absent) fail_usage("a process has one World");
+  const comm::Place expected = place_from_environment();
+  comm::install_failure_handling(who(expected), nullptr);
+
+  Applied applied;
+  applied.cpus = train::find_cpus();
+  applied.heap_kept = train::keep_heap();
+  train::narrow_threads(applied.cpus);
+
+  if (comm::detect_launcher() == comm::Launcher::none) {
+    impl_->communicator = comm::make_single_communicator(expected.node_name);
+  } else {
+    impl_->session = std::make_unique<comm::mpi::Session>(argc, argv);
+    comm::install_failure_handling(who(impl_->session->place()), comm::mpi::abort_job);
+    impl_->communicator = comm::mpi::make_communicator(
+        *impl_->session, applied.cpus.given ? applied.cpus.all : std::vector<int>{});
+    static const int registered = on_exit(at_exit, nullptr);
+    static_cast<void>(registered);
+    state = State::open;
+  }
+
+  applied.sharing = ranks_on_cpus(*impl_->communicator, applied.cpus);
+  applied.threads = train::choose_threads(applied.cpus, applied.sharing);
+  train::set_threads(applied.threads);
+  print_settings(*impl_->communicator, applied);
+  impl_->timer.emplace(identity(place(), argc > 0 ? argv[0] : nullptr));
+}
+
+World::~World() {
+  if (std::uncaught_exceptions() > impl_->exceptions_at_start && impl_->session) {
+    // The other ranks do not come to the end together with this one. The program gets to print what it
+    // caught; then its exit ends the job.
+    state = State::left_by_exception;
+    static_cast<void>(impl_->communicator.release());
+    static_cast<void>(impl_->session.release());
+    return;
+  }
+  impl_->timer.reset();
+  impl_->communicator.reset();
+  impl_->session.reset();
+  state = State::absent;
+}
+
+const comm::Place& World::place() const {
+  return impl_->communicator->place();
+}
+comm::Communicator& World::communicator() {
+  return *impl_->communicator;
+}
+profile::StepTimer& World::timer() {
+  return *impl_->timer;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "runtime/ddp/flat_bucket.h"
+
+#include "common/error.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr std::size_t kLine = 64;
+
+std::vector<std::int64_t> strides_of(const torch::Tensor& parameter) {
+  const auto like =
+      parameter.is_non_overlapping_and_dense() ? parameter.detach() : parameter.detach().contiguous();
+  return like.strides().vec();
+}
+
+}  // namespace
+
+comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
+  switch (type) {
+    case torch::kFloat:
+      return comm::DataType::f32;
+    case torch::kDouble:
+      return comm::DataType::f64;
+    case torch::kBFloat16:
+      return comm::DataType::bf16;
+    case torch::kHalf:
+      return comm::DataType::f16;
+    default:
+      fail_usage(
+          "{} has the element type {}, whose gradients cannot be reduced; use float, double, bfloat16 or "
+          "half, or "
+          "freeze it",
+          what, c10::toString(type));
+  }
+}
+
+std::size_t bytes_in_bucket(const torch::Tensor& parameter) {
+  return (parameter.nbytes() + kLine - 1) / kLine * kLine;
+}
+
+FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
+                       const std::vector<torch::Tensor>& parameters)
+    : label_(std::move(label)) {
+  std::size_t bytes = 0;
+  for (const auto& parameter : parameters) bytes += bytes_in_bucket(parameter);
+  memory_ = communicator.allocate(bytes);
+  const auto type = data_type_of(parameters.at(0).scalar_type(), label_);
+  buffer_ = {.data = memory_.get(), .count = bytes / comm::size_of(type), .type = type};
+
+  auto* position = static_cast<std::byte*>(memory_.get());
+  for (const auto& parameter : parameters) {
+    const auto keep = [memory = memory_](void* /*view*/) {};
+    const auto options = torch::TensorOptions().dtype(parameter.scalar_type());
+    views_.push_back(torch::from_blob(position, parameter.sizes(), strides_of(parameter), keep, options));
+    position += bytes_in_bucket(parameter);
+  }
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,1 @@
+// Carries the precompiled torch/torch.h; there is nothing else in it.

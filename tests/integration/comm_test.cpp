@@ -1,0 +1,181 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "common/error.h"
+#include "runtime/comm/half.h"
+#include "tests/integration/mpi_world.h"
+
+namespace lockstep::comm {
+namespace {
+
+using ::testing::Each;
+using testing::world;
+
+Communicator& communicator() {
+  return world().communicator();
+}
+
+// Numbers whose sums depend on the order of summation.
+double element(int rank, std::size_t i) {
+  return std::sin(static_cast<double>(i) * 12.9898 + rank * 78.233) *
+         std::pow(10.0, static_cast<double>((i + static_cast<std::size_t>(rank)) % 9));
+}
+
+template <typename T>
+std::vector<T> gather(const std::vector<T>& mine, DataType type) {
+  std::vector<T> all(mine.size() * static_cast<std::size_t>(world().size()));
+  communicator().all_gather({const_cast<T*>(mine.data()), mine.size(), type}, all.data(), "results")->wait();
+  return all;
+}
+
+template <typename T>
+std::vector<T> sum_in_rank_order(std::size_t count) {
+  std::vector<T> sum(count);
+  for (int rank = 0; rank < world().size(); ++rank) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const T value = static_cast<T>(element(rank, i));
+      sum[i] = rank == 0 ? value : static_cast<T>(sum[i] + value);
+    }
+  }
+  return sum;
+}
+
+template <typename T>
+void expect_same_bits(const std::vector<T>& left, const std::vector<T>& right) {
+  ASSERT_EQ(left.size(), right.size());
+  EXPECT_EQ(std::memcmp(left.data(), right.data(), left.size() * sizeof(T)), 0);
+}
+
+template <typename T>
+void check_sum(std::size_t count, DataType type) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(element(world().rank(), i));
+  communicator().all_reduce({values.data(), count, type}, "values")->wait();
+  expect_same_bits(values, sum_in_rank_order<T>(count));
+}
+
+TEST(AllReduce, SumsInRankOrderWithTheSameBitsOnAllRanks) {
+  for (const std::size_t count : {0, 1, 7, 1000, 4096, 65'537, 3'000'001}) {
+    SCOPED_TRACE(count);
+    check_sum<float>(count, DataType::f32);
+    check_sum<double>(count, DataType::f64);
+    check_sum<std::int32_t>(count / 10, DataType::i32);
+    check_sum<std::int64_t>(count / 10, DataType::i64);
+  }
+}
+
+TEST(AllReduce, WorksInSegmentsOnMoreThanOneOfThem) {
+  const std::size_t count = (std::size_t{64} << 20) + 12'345;  // u8: a segment is 64 MiB
+  std::vector<std::uint8_t> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<std::uint8_t>(i * 31 + static_cast<std::size_t>(world().rank()));
+  communicator().all_reduce({values.data(), count, DataType::u8}, "bytes")->wait();
+  const auto ranks = static_cast<std::size_t>(world().size());
+  const std::size_t rank_sum = ranks * (ranks - 1) / 2;
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    wrong += values[i] == static_cast<std::uint8_t>(i * 31 * ranks + rank_sum) ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0U);
+}
+
+TEST(AllReduce, AccumulatesHalvesAsFloatAndRoundsOnce) {
+  // 256 + 1 is 256 in bfloat16: sums of halves would lose every 1.
+  for (const std::size_t count : {1, 50'000}) {
+    std::vector<Bf16> values(count, to_bf16(world().rank() == 0 ? 256.0F : 1.0F));
+    communicator().all_reduce({values.data(), count, DataType::bf16}, "halves")->wait();
+    const float expected = to_float(to_bf16(256.0F + static_cast<float>(world().size() - 1)));
+    for (const auto value : values) ASSERT_EQ(to_float(value), expected);
+
+    std::vector<F16> others(count, to_f16(world().rank() == 0 ? 2048.0F : 1.0F));
+    communicator().all_reduce({others.data(), count, DataType::f16}, "halves")->wait();
+    const float expected_f16 = to_float(to_f16(2048.0F + static_cast<float>(world().size() - 1)));
+    for (const auto value : others) ASSERT_EQ(to_float(value), expected_f16);
+  }
+}
+
+TEST(AllReduce, FindsTheLargestAndTheSmallest) {
+  std::vector<std::int64_t> values{world().rank(), -world().rank(), 5};
+  auto largest = values;
+  communicator().all_reduce({largest.data(), 3, DataType::i64}, "largest", {.op = ReduceOp::max})->wait();
+  EXPECT_THAT(largest, ::testing::ElementsAre(world().size() - 1, 0, 5));
+  auto smallest = values;
+  communicator().all_reduce({smallest.data(), 3, DataType::i64}, "smallest", {.op = ReduceOp::min})->wait();
+  EXPECT_THAT(smallest, ::testing::ElementsAre(0, 1 - world().size(), 5));
+}
+
+TEST(AllReduce, ReadsItsScaleAfterWhatWasAskedForBefore) {
+  std::int64_t total = world().rank() + 1;
+  double scale = 0;
+  std::vector<float> values(100'000, 1.0F);
+  const auto first = communicator().all_reduce({&total, 1, DataType::i64}, "total",
+                                               {.then = [&] { scale = 1.0 / static_cast<double>(total); }});
+  const auto second =
+      communicator().all_reduce({values.data(), values.size(), DataType::f32}, "values", {.scale = &scale});
+  second->wait();
+  EXPECT_TRUE(first->done());
+  const auto ranks = static_cast<float>(world().size());
+  EXPECT_THAT(values, Each(::testing::FloatEq(ranks / (ranks * (ranks + 1) / 2))));
+}
+
+TEST(AllReduce, RefusesAScaleOnIntegersAndSaysWhatItWas) {
+  const double scale = 0.5;
+  std::int64_t value = 1;
+  const auto work = communicator().all_reduce({&value, 1, DataType::i64}, "a count", {.scale = &scale});
+  try {
+    work->wait();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("all_reduce of a count (8 bytes) failed on rank"));
+  }
+}
+
+TEST(Broadcast, GivesEveryoneTheRootsElements) {
+  for (int root = 0; root < world().size(); ++root) {
+    std::vector<std::int32_t> values(10'000);
+    if (world().rank() == root) std::iota(values.begin(), values.end(), root);
+    communicator().broadcast({values.data(), values.size(), DataType::i32}, root, "values")->wait();
+    EXPECT_EQ(values.front(), root);
+    EXPECT_EQ(values.back(), root + 9'999);
+  }
+}
+
+TEST(AllGather, PutsRanksInOrder) {
+  const auto all = gather(std::vector<std::int32_t>{world().rank(), -world().rank()}, DataType::i32);
+  for (int rank = 0; rank < world().size(); ++rank) {
+    EXPECT_EQ(all[static_cast<std::size_t>(rank) * 2], rank);
+    EXPECT_EQ(all[static_cast<std::size_t>(rank) * 2 + 1], -rank);
+  }
+}
+
+TEST(Communicator, DoesOperationsInTheOrderOfAsking) {
+  std::vector<std::int64_t> values(50, 1);
+  std::vector<WorkHandle> works;
+  for (auto& value : values) works.push_back(communicator().all_reduce({&value, 1, DataType::i64}, "one"));
+  communicator().barrier("the end")->wait();
+  std::uint64_t ended_before = 0;
+  for (const auto& work : works) {
+    ASSERT_TRUE(work->done());
+    EXPECT_LE(ended_before, work->times().began_ns);
+    EXPECT_LE(work->times().asked_ns, work->times().began_ns);
+    ended_before = work->times().ended_ns;
+  }
+  EXPECT_THAT(values, Each(world().size()));
+}
+
+TEST(World, KnowsItsPlace) {
+  EXPECT_LT(world().rank(), world().size());
+  EXPECT_EQ(world().nodes(), 1);
+  EXPECT_EQ(world().node(), 0);
+  EXPECT_EQ(world().local_size(), world().size());
+  EXPECT_EQ(world().local_rank(), world().rank());
+  EXPECT_FALSE(world().node_name().empty());
+}
+
+}  // namespace
+}  // namespace lockstep::comm
