@@ -15,6 +15,7 @@
 #include "staging/cache/store.h"
 #include "staging/transfer/check.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/step.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -183,6 +184,7 @@ int run(int argc, char** argv) {
   verify_verb.add_option("--cache", folder, "The store")->required();
   verify_verb.add_option("--threads", threads, kThreadsHelp)->check(CLI::Range(0, 32));
 
+  add_step_verbs(tool);
   return tool.run(argc, argv);
 }
 

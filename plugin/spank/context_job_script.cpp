@@ -1,0 +1,72 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "plugin/spank/context.h"
+#include "plugin/spank/folder.h"
+#include "plugin/spank/given.h"
+#include "plugin/spank/process.h"
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank::job_script {
+namespace {
+
+constexpr const char* kEnded = "ended";
+
+// The job's folder of names. As the user, to whom all in it belongs; the data itself stays in the cache.
+void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job) {
+  const std::string user = cache + "/" + std::to_string(uid);
+  if (::access((user + "/jobs/" + job).c_str(), F_OK) != 0) return;
+  as_user(uid, gid, [&] { Folder::open_path(user + "/jobs").remove(job); });
+}
+
+// Records outlive their job for a while, so that its last numbers are still read; "ended" starts the clock.
+void mark_ended(const Folder& folder) {
+  const int fd = ::openat(folder.fd(), kEnded, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd >= 0) ::close(fd);
+}
+
+bool is_old(const Folder& folder, int seconds) {
+  struct stat about {};
+  return ::fstatat(folder.fd(), kEnded, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+         std::time(nullptr) - about.st_mtime >= seconds;
+}
+
+void tidy_records(const Config& config, uid_t uid, const std::string& job) {
+  if (::access(config.records.c_str(), F_OK) != 0) return;
+  const Folder records = Folder::open_root(config.records, false);
+  for (const std::string& user : records.names()) {
+    const Folder of_user = records.open(user);
+    for (const std::string& step : of_user.names()) {
+      const Folder folder = of_user.open(step);
+      if (user == std::to_string(uid) && step.starts_with(job + ".")) mark_ended(folder);
+      if (is_old(folder, config.keep_records)) of_user.remove(step);
+    }
+  }
+}
+
+}  // namespace
+
+void epilog(spank_t spank, int argc, char** argv) {
+  load_config(argc, argv, "");
+  std::uint32_t id = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  if (spank_get_item(spank, S_JOB_ID, &id) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
+      spank_get_item(spank, S_JOB_GID, &gid) != ESPANK_SUCCESS) {
+    return;
+  }
+  const std::string job = std::to_string(id);
+  for (const std::string& cache : given().config.caches) remove_job_folder(cache, uid, gid, job);
+  try {
+    tidy_records(given().config, uid, job);
+  } catch (const Refusal& refusal) {
+    log(refusal.what());
+  }
+}
+
+}  // namespace lockstep::spank::job_script

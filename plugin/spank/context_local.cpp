@@ -1,0 +1,78 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <utility>
+
+#include "plugin/spank/context.h"
+#include "plugin/spank/given.h"
+#include "plugin/spank/process.h"
+#include "plugin/spank/report.h"
+#include "plugin/spank/srun_link.h"
+
+namespace lockstep::spank::local {
+namespace {
+
+// Between init, where the port must be known, and init_post_opt, where it is known whether it is wanted.
+int g_socket = -1;
+std::string g_key;
+
+SrunLink make_link() {
+  SrunLink link;
+  g_socket = bind_port(given().config.first_port, given().config.last_port, link.port);
+  if (g_socket < 0) link.port = 0;
+  link.key = g_key = random_key();
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  if (::gethostname(host.data(), host.size() - 1) == 0) link.host = host.data();
+  std::array<char, PATH_MAX> folder{};
+  link.folder = ::getcwd(folder.data(), folder.size()) != nullptr ? folder.data() : "/";
+  return link;
+}
+
+void close_socket() {
+  if (g_socket >= 0) ::close(std::exchange(g_socket, -1));
+}
+
+// The helper lives as long as srun: it sees the pipe, whose other end stays open here, come to its end.
+void start_rendezvous() {
+  std::array<int, 2> alive{};
+  if (::pipe2(alive.data(), O_CLOEXEC) != 0) throw Refusal("cannot make a pipe: " + errno_text(errno));
+  Command command;
+  command.arguments = {given().config.helpers + "/lockstep-stage", "rendezvous", "--wait",
+                       std::to_string(given().config.wait)};
+  command.environment = {"LOCKSTEP_RENDEZVOUS_KEY=" + g_key};
+  command.descriptors = {g_socket, alive[0]};
+  // srun launches the components of a heterogeneous job from threads of their own; the signal would come when
+  // such a thread ends.
+  command.dies_with_parent = false;
+  try {
+    start(command);
+  } catch (const Refusal& refusal) {
+    // A step on one node needs no rendezvous, and one on several will say that it found none.
+    log(std::string("no rendezvous: ") + refusal.what());
+  }
+  ::close(alive[0]);
+}
+
+}  // namespace
+
+void init(spank_t spank, int argc, char** argv) {
+  const char* const partition = std::getenv("SLURM_JOB_PARTITION");
+  load_config(argc, argv, partition != nullptr ? partition : "");
+  options_from_environment();
+  if (given().config.enabled) ::setenv(link_variable().c_str(), make_link().encode().c_str(), 1);
+  register_options(spank, true);
+}
+
+void init_post_opt(spank_t /*spank*/) {
+  // Slurm has read it by now; what srun starts has no use for the key.
+  ::unsetenv(link_variable().c_str());
+  const Settings settings = settings_or_exit();
+  if (given().config.enabled && !settings.sources.empty() && g_socket >= 0) start_rendezvous();
+  close_socket();
+}
+
+}  // namespace lockstep::spank::local

@@ -1,0 +1,219 @@
+#include <grp.h>
+#include <sched.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <memory>
+#include <optional>
+
+#include "plugin/spank/context.h"
+#include "plugin/spank/folder.h"
+#include "plugin/spank/given.h"
+#include "plugin/spank/node_tasks.h"
+#include "plugin/spank/pinning.h"
+#include "plugin/spank/report.h"
+#include "plugin/spank/staging.h"
+
+namespace lockstep::spank {
+
+std::string job_variable(spank_t spank, const char* name) {
+  std::vector<char> value(4096);
+  for (;;) {
+    const spank_err_t error = spank_getenv(spank, name, value.data(), static_cast<int>(value.size()));
+    if (error == ESPANK_SUCCESS) return value.data();
+    if (error != ESPANK_NOSPACE || value.size() > (1U << 20U)) return "";
+    value.resize(value.size() * 2);
+  }
+}
+
+namespace remote {
+namespace {
+
+constexpr std::uint32_t kBatchStep = 0xfffffffbU;
+constexpr std::uint32_t kExternStep = 0xfffffffcU;
+constexpr std::uint32_t kInteractiveStep = 0xfffffffaU;
+
+// What slurmstepd prepares as root for the tasks that it forks.
+struct Prepared {
+  StepOnNode step;
+  Settings settings;
+  std::optional<SrunLink> link;
+  std::string refusal;  ///< why the step cannot be served at all, or ""
+  std::unique_ptr<NodeTasks> tasks;
+  bool pins = false;
+};
+
+std::unique_ptr<Prepared>& prepared() {
+  static std::unique_ptr<Prepared> the;
+  return the;
+}
+
+template <typename T>
+T item(spank_t spank, spank_item_t which) {
+  T value{};
+  spank_get_item(spank, which, &value);
+  return value;
+}
+
+std::string step_name(std::uint32_t step) {
+  if (step == kBatchStep) return "batch";
+  if (step == kInteractiveStep) return "interactive";
+  return std::to_string(step);
+}
+
+std::string this_node(spank_t spank) {
+  const std::string name = job_variable(spank, "SLURMD_NODENAME");
+  if (!name.empty()) return name;
+  std::array<char, HOST_NAME_MAX + 1> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) return "?";
+  const std::string whole = host.data();
+  return whole.substr(0, whole.find('.'));
+}
+
+StepOnNode identify(spank_t spank) {
+  StepOnNode step;
+  const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
+  step.job = item<std::uint32_t>(spank, S_JOB_ID);
+  step.step = step_name(id);
+  step.node = this_node(spank);
+  step.uid = item<uid_t>(spank, S_JOB_UID);
+  if (id != kBatchStep && id != kInteractiveStep) {
+    step.node_id = item<std::uint32_t>(spank, S_JOB_NODEID);
+    step.nodes = std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_NNODES));
+    step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
+    step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
+  }
+  return step;
+}
+
+// Under --export=NONE the batch step's options come empty, but its variables hold what sbatch handed on.
+void find_options_of_batch(spank_t spank) {
+  for (const OptionRow& row : option_table()) {
+    auto& value = given().values.at(static_cast<std::size_t>(row.option));
+    if (value) continue;
+    const std::string text = job_variable(spank, ("SLURM_SPANK_" + handed_on_name(row.option)).c_str());
+    if (!text.empty() && text != "(null)") value = text;
+  }
+}
+
+void make_cache_folder(Prepared& step, gid_t gid) {
+  try {
+    Folder::open_root(given().config.cache, true)
+        .own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
+  } catch (const Refusal& refusal) {
+    step.step.problem = refusal.what();
+  }
+}
+
+void make_record_folder(Prepared& step) {
+  std::array<char, 4096> buffer{};
+  group entry{};
+  group* found = nullptr;
+  if (::getgrnam_r(given().config.group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr) {
+    return;
+  }
+  try {
+    const Folder records = Folder::open_root(given().config.records, true);
+    const Folder user = records.own(std::to_string(step.step.uid), 0, 0, 0755);
+    const std::string name = std::to_string(step.step.job) + "." + step.step.step;
+    step.step.record = user.own(name, step.step.uid, entry.gr_gid, 02750).path();
+  } catch (const Refusal& refusal) {
+    log(std::string("no records: ") + refusal.what());
+  }
+}
+
+void set(spank_t spank, const char* name, const std::string& value, bool replace) {
+  if (!value.empty()) spank_setenv(spank, name, value.c_str(), replace ? 1 : 0);
+}
+
+void tell_task(spank_t spank, const Placement& place) {
+  set(spank, "LOCKSTEP_CPUS", place.cpus, true);
+  set(spank, "LOCKSTEP_WORKER_CPUS", place.workers, true);
+  set(spank, "LOCKSTEP_NUMA", place.numa, true);
+  if (place.threads > 0) set(spank, "OMP_NUM_THREADS", std::to_string(place.threads), false);
+  set(spank, "OMP_PLACES", openmp_places(place.cpus, siblings_here), false);
+  set(spank, "OMP_PROC_BIND", "close", false);
+}
+
+// The node's share of the work, done once for all its tasks. False where the step has to end.
+bool work_for_node(Prepared& step) {
+  if (step.pins) {
+    try {
+      plan_node(*step.tasks, given().config, step.settings.pin, step.step.node);
+    } catch (const Refusal& refusal) {
+      say(step.step.node + ": tasks keep the CPUs that Slurm gave them: " + refusal.what());
+    }
+  }
+  if (step.settings.sources.empty()) return true;
+  return stage(step.step, given().config, step.settings, step.link ? &*step.link : nullptr);
+}
+
+void pin_task(spank_t spank, const Prepared& step, std::uint32_t task) {
+  const Placement place = step.tasks->placement(task);
+  if (place.cpus.empty()) return;
+  try {
+    bind(place);
+    tell_task(spank, place);
+  } catch (const Refusal& refusal) {
+    say(step.step.node + ": task " + std::to_string(task) +
+        " keeps the CPUs that Slurm gave it: " + refusal.what());
+  }
+}
+
+}  // namespace
+
+void init(spank_t spank, int argc, char** argv) {
+  load_config(argc, argv, job_variable(spank, "SLURM_JOB_PARTITION"));
+  register_options(spank, true);
+}
+
+void init_post_opt(spank_t spank) {
+  const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
+  if (id == kExternStep || !given().config.enabled) return;
+  const bool for_tasks = id != kBatchStep && id != kInteractiveStep;
+  if (!for_tasks) find_options_of_batch(spank);
+  auto step = std::make_unique<Prepared>();
+  try {
+    if (!given().any() && !given().config_error.empty()) return;
+    step->settings = given().settings();
+    if (given().link && !given().link->empty()) step->link = SrunLink::decode(*given().link);
+  } catch (const Refusal& refusal) {
+    step->refusal = refusal.what();
+  }
+  // A batch script is no task to pin: what it starts inherits its CPUs and its OMP_ variables.
+  step->pins = for_tasks && step->settings.pin.on();
+  const bool stages = !step->settings.sources.empty();
+  if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty()) return;
+  step->step = identify(spank);
+  if (stages) make_cache_folder(*step, item<gid_t>(spank, S_JOB_GID));
+  if (step->settings.metrics) make_record_folder(*step);
+  step->tasks = std::make_unique<NodeTasks>(
+      std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_LOCAL_TASK_COUNT)));
+  prepared() = std::move(step);
+}
+
+void task_init(spank_t spank) {
+  if (!prepared()) return;
+  Prepared& step = *prepared();
+  const auto task = static_cast<std::uint32_t>(item<int>(spank, S_TASK_ID));
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) step.tasks->note_cpus(task, cpus);
+  const bool good = step.tasks->once([&] {
+    if (step.refusal.empty()) return work_for_node(step);
+    say(step.step.node + ": " + step.refusal);
+    return false;
+  });
+  // Not a return value: Slurm would ignore it, or let the other nodes' tasks run on without these.
+  if (!good) ::_exit(kStagingFailed);
+  if (step.pins) pin_task(spank, step, task);
+  if (!step.settings.sources.empty())
+    set(spank, "LOCKSTEP_DATA", data_folder(given().config, step.step.uid, step.step.job), true);
+  set(spank, "LOCKSTEP_RECORD", step.step.record, true);
+}
+
+}  // namespace remote
+}  // namespace lockstep::spank

@@ -1,0 +1,139 @@
+#include "plugin/spank/folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+constexpr int kOpen = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+// Passing through a folder needs no permission to list it.
+constexpr int kPass = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+constexpr int kDeepest = 64;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& path) {
+  const int error = errno;
+  if (error == ELOOP || error == ENOTDIR) {
+    throw Refusal("cannot " + what + " " + path + ": it is a link or no folder; give the real path");
+  }
+  throw Refusal("cannot " + what + " " + path + ": " + errno_text(error));
+}
+
+std::vector<std::string> components(const std::string& path) {
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    if (end > begin) names.push_back(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+std::vector<std::string> entries(int fd) {
+  std::vector<std::string> names;
+  const int copy = ::openat(fd, ".", kOpen);
+  DIR* const open = copy < 0 ? nullptr : ::fdopendir(copy);
+  if (open == nullptr) {
+    if (copy >= 0) ::close(copy);
+    return names;
+  }
+  while (const dirent* entry = ::readdir(open)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(open);
+  return names;
+}
+
+void remove_tree(int parent, const std::string& name, const std::string& path, int depth) {
+  if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return;
+  if (errno != EISDIR && errno != EPERM) refuse("remove", path);
+  if (depth > kDeepest) throw Refusal("cannot remove " + path + ": folders nested too deeply");
+  const int fd = ::openat(parent, name.c_str(), kOpen);
+  if (fd < 0) refuse("remove", path);
+  try {
+    for (const std::string& entry : entries(fd)) remove_tree(fd, entry, path + "/" + entry, depth + 1);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  ::close(fd);
+  if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) refuse("remove", path);
+}
+
+}  // namespace
+
+Folder Folder::walk(const std::string& path, bool make) {
+  Folder folder(::open("/", kPass), "");
+  if (folder.fd_ < 0) refuse("open", "/");
+  for (const std::string& name : components(path)) {
+    if (name == "." || name == "..") throw Refusal("cannot open " + path + ": give the real path");
+    const std::string whole = folder.path_ + "/" + name;
+    // The mode is set by name of the new folder only: umask is the daemon's.
+    if (make && ::mkdirat(folder.fd_, name.c_str(), 0755) != 0 && errno != EEXIST) refuse("make", whole);
+    const int next = ::openat(folder.fd_, name.c_str(), kPass);
+    if (next < 0) refuse("open", whole);
+    ::close(std::exchange(folder.fd_, next));
+    folder.path_ = whole;
+  }
+  return folder;
+}
+
+Folder Folder::open_path(const std::string& path) {
+  return walk(path, false);
+}
+
+Folder Folder::open_root(const std::string& path, bool make) {
+  Folder folder = walk(path, make);
+  struct stat about {};
+  if (::fstat(folder.fd_, &about) != 0) refuse("look at", path);
+  if (about.st_uid != 0 || (about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    throw Refusal(path + " must belong to root and be writable by root alone");
+  }
+  return folder;
+}
+
+Folder::~Folder() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Folder Folder::open(const std::string& name) const {
+  Folder folder(::openat(fd_, name.c_str(), kOpen), path_ + "/" + name);
+  if (folder.fd_ < 0) refuse("open", folder.path_);
+  return folder;
+}
+
+Folder Folder::own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const {
+  if (::mkdirat(fd_, name.c_str(), 0700) != 0 && errno != EEXIST) refuse("make", path_ + "/" + name);
+  Folder folder = open(name);
+  struct stat about {};
+  if (::fstat(folder.fd_, &about) != 0) refuse("look at", folder.path_);
+  // Root's own here is one that this call, or one running beside it, has just made.
+  if (about.st_uid != uid && about.st_uid != 0) {
+    throw Refusal(folder.path_ + " belongs to user " + std::to_string(about.st_uid) + ", not to user " +
+                  std::to_string(uid));
+  }
+  if (about.st_uid != uid || about.st_gid != gid) {
+    if (::fchown(folder.fd_, uid, gid) != 0) refuse("hand over", folder.path_);
+  }
+  if (::fchmod(folder.fd_, mode) != 0) refuse("set the mode of", folder.path_);
+  return folder;
+}
+
+std::vector<std::string> Folder::names() const {
+  return entries(fd_);
+}
+
+void Folder::remove(const std::string& name) const {
+  remove_tree(fd_, name, path_ + "/" + name, 0);
+}
+
+}  // namespace lockstep::spank

@@ -1,0 +1,67 @@
+// How the tasks of a step on one node agree: memory that slurmstepd maps before it forks them. Each task
+// notes the CPUs that Slurm gave it; the first to ask does the node's work; the others wait for what came
+// out. Nothing is left behind when they end, however they end: the mapping goes with the last process (and
+// with exec).
+//
+// Threads: one object per step, made in slurmstepd; each member may be called by any task's process.
+#pragma once
+
+#include <sched.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lockstep::spank {
+
+/// What lockstep-pin decided for one task: CPU lists in Linux form, "" for none.
+struct Placement {
+  std::string cpus, workers, numa;
+  int threads = 0;
+};
+
+class NodeTasks {
+ public:
+  /// For this many tasks on the node. Throws Refusal where there is no memory.
+  explicit NodeTasks(std::uint32_t tasks);
+  ~NodeTasks();
+  NodeTasks(const NodeTasks&) = delete;
+  NodeTasks& operator=(const NodeTasks&) = delete;
+
+  std::uint32_t size() const;
+
+  /// Notes the calling task's CPUs, as sched_getaffinity gives them.
+  void note_cpus(std::uint32_t task, const cpu_set_t& cpus);
+
+  /// Runs `work` in the first task that comes here and holds the others until it is done. Returns true when
+  /// the work succeeded: `work` returned true. False also where its process died on the way.
+  bool once(const std::function<bool()>& work);
+
+  /// For `work`: waits until every task has noted its CPUs, for at most `seconds`. Returns the union as a
+  /// list,
+  /// "" where one did not come.
+  std::string all_cpus(int seconds);
+
+  /// For `work`: leaves the tasks' places for them; what does not fit is left out (the task keeps its CPUs).
+  void put_placements(const std::vector<Placement>& placements);
+
+  /// The place of a task, after once(); empty `cpus` where there is none.
+  Placement placement(std::uint32_t task) const;
+
+ private:
+  struct Shared;
+  struct Slot;
+  bool all_noted() const;
+  Shared* shared_;
+  Slot* slots_;
+  std::size_t bytes_;
+};
+
+/// CPU numbers as a Linux list ("0-3,8").
+std::string format_cpus(const cpu_set_t& cpus);
+
+/// Reads a Linux list. Throws Refusal where it is none.
+cpu_set_t parse_cpus(const std::string& list);
+
+}  // namespace lockstep::spank

@@ -1,0 +1,209 @@
+#include "plugin/spank/options.h"
+
+#include <charconv>
+#include <span>
+
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+constexpr std::array<OptionRow, kOptions> kTable{{
+    {Option::stage, "stage", "SRC[,SRC...]|none",
+     "lockstep: put packed data on the nodes' own disks before the\n"
+     "                              tasks start: folders, shards, patterns; \\, is a comma in\n"
+     "                              a name; tasks find it in $LOCKSTEP_DATA",
+     "LOCKSTEP_STAGE"},
+    {Option::stage_mode, "stage-mode", "block|background",
+     "lockstep: wait until all is staged, or start at once", "LOCKSTEP_STAGE_MODE"},
+    {Option::stage_tier, "stage-tier", "disk|ram", "lockstep: which of the node's stores",
+     "LOCKSTEP_STAGE_TIER"},
+    {Option::stage_on_error, "stage-on-error", "fail|source",
+     "lockstep: end the job, or read from the source", "LOCKSTEP_STAGE_ON_ERROR"},
+    {Option::stage_verify, "stage-verify", "quick|full|off",
+     "lockstep: what a local copy is checked for before use", "LOCKSTEP_STAGE_VERIFY"},
+    {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
+     "lockstep: where each task and its loader threads run; then\n"
+     "                              workers=N, smt=K, mem=local|interleave|off, explain",
+     "LOCKSTEP_PIN"},
+    {Option::metrics, "metrics", "on|off", "lockstep: ranks write records for the node's exporter",
+     "LOCKSTEP_METRICS"},
+}};
+
+struct Value {
+  std::string_view name;
+  bool supported;
+};
+
+std::string shown(Option option, std::string_view value) {
+  constexpr std::size_t kLongest = 80;
+  std::string text = std::string("--") + row_of(option).name + "=" + std::string(value.substr(0, kLongest));
+  return value.size() > kLongest ? text + "..." : text;
+}
+
+// The value itself where it is a good one.
+std::string choose(Option option, std::string_view value, std::span<const Value> good) {
+  std::string names;
+  std::string_view usable;
+  for (const Value& candidate : good) {
+    if (candidate.supported && usable.empty()) usable = candidate.name;
+    if (candidate.name != value) {
+      names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+      continue;
+    }
+    if (candidate.supported) return std::string(value);
+    for (const Value& other : good) {
+      if (other.supported && usable.empty()) usable = other.name;
+    }
+    throw Refusal(shown(option, value) + " is not supported by this version; use " + std::string(usable));
+  }
+  throw Refusal(shown(option, value) + " is not a value of this option; good values: " + names);
+}
+
+[[noreturn]] void refuse_pin(std::string_view value, const std::string& why) {
+  throw Refusal(shown(Option::pin, value) + ": " + why +
+                "; good values: auto, numa, cache, core, off, then any of workers=N, smt=K, "
+                "mem=local|interleave|off, explain");
+}
+
+int number(std::string_view whole, std::string_view item, std::size_t begin, int low, int high) {
+  int value = 0;
+  const char* const end = item.data() + item.size();
+  const auto [stop, error] = std::from_chars(item.data() + begin, end, value);
+  if (error != std::errc{} || stop != end || value < low || value > high) {
+    refuse_pin(whole, "'" + std::string(item) + "' wants a number from " + std::to_string(low) + " to " +
+                          std::to_string(high));
+  }
+  return value;
+}
+
+constexpr std::array<std::string_view, 5> kPolicies{"auto", "numa", "cache", "core", "off"};
+constexpr std::string_view kWorkers = "workers=";
+constexpr std::string_view kSmt = "smt=";
+constexpr std::string_view kMemory = "mem=";
+constexpr int kMostWorkers = 4096;
+constexpr int kMostSmt = 16;
+
+void add_pin_item(std::string_view whole, std::string_view item, PinRequest& pin) {
+  if (item == "explain") {
+    pin.explain = true;
+  } else if (item.starts_with(kWorkers)) {
+    if (pin.workers) refuse_pin(whole, "workers= is there twice");
+    pin.workers = number(whole, item, kWorkers.size(), 0, kMostWorkers);
+  } else if (item.starts_with(kSmt)) {
+    if (pin.smt) refuse_pin(whole, "smt= is there twice");
+    pin.smt = number(whole, item, kSmt.size(), 1, kMostSmt);
+  } else if (item == "mem=local" || item == "mem=interleave") {
+    throw Refusal("--pin=..." + std::string(item) + " is not supported by this version; use mem=off");
+  } else if (item.starts_with(kMemory)) {
+    if (item != "mem=off") refuse_pin(whole, "'" + std::string(item) + "' is not known");
+  } else {
+    refuse_pin(whole, "'" + std::string(item) + "' is not known");
+  }
+}
+
+PinRequest parse_pin(std::string_view value) {
+  PinRequest pin;
+  std::size_t begin = 0;
+  for (bool first = true; begin <= value.size(); first = false) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    const std::string_view item = value.substr(begin, end - begin);
+    begin = end + 1;
+    if (!first) {
+      add_pin_item(value, item, pin);
+      continue;
+    }
+    bool known = false;
+    for (const std::string_view policy : kPolicies) known = known || item == policy;
+    if (!known) refuse_pin(value, "'" + std::string(item) + "' is no policy");
+    pin.policy = item;
+  }
+  return pin;
+}
+
+constexpr std::size_t kLongestValue = 65536;
+
+void check_text(Option option, std::string_view value) {
+  if (value.empty()) throw Refusal(std::string("--") + row_of(option).name + " has no value");
+  if (value.size() > kLongestValue) {
+    throw Refusal(shown(option, value) + " is longer than " + std::to_string(kLongestValue) + " bytes");
+  }
+  for (const char c : value) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      throw Refusal(shown(option, value) + " has a control character in it");
+    }
+  }
+}
+
+}  // namespace
+
+const std::array<OptionRow, kOptions>& option_table() {
+  return kTable;
+}
+
+const OptionRow& row_of(Option option) {
+  return kTable.at(static_cast<std::size_t>(option));
+}
+
+std::vector<std::string> split_sources(std::string_view value) {
+  std::vector<std::string> sources;
+  if (value == "none") return sources;
+  std::string source;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (value[i] == '\\' && i + 1 < value.size() && value[i + 1] == ',') {
+      source += value[++i];
+    } else if (value[i] == ',') {
+      sources.push_back(std::move(source));
+      source.clear();
+    } else {
+      source += value[i];
+    }
+  }
+  sources.push_back(std::move(source));
+  for (const std::string& one : sources) {
+    if (one.empty()) throw Refusal(shown(Option::stage, value) + " has an empty name in it");
+  }
+  return sources;
+}
+
+std::string join_sources(const std::vector<std::string>& sources) {
+  std::string value;
+  for (const std::string& source : sources) {
+    if (!value.empty()) value += ',';
+    for (const char c : source) {
+      if (c == ',') value += '\\';
+      value += c;
+    }
+  }
+  return value.empty() ? "none" : value;
+}
+
+void apply(Option option, std::string_view value, Settings& settings) {
+  check_text(option, value);
+  switch (option) {
+    case Option::stage:
+      settings.sources = split_sources(value);
+      return;
+    case Option::stage_mode:
+      settings.mode = choose(option, value, std::array{Value{"block", true}, Value{"background", false}});
+      return;
+    case Option::stage_tier:
+      settings.tier = choose(option, value, std::array{Value{"disk", true}, Value{"ram", false}});
+      return;
+    case Option::stage_on_error:
+      settings.on_error = choose(option, value, std::array{Value{"fail", true}, Value{"source", false}});
+      return;
+    case Option::stage_verify:
+      settings.verify =
+          choose(option, value, std::array{Value{"quick", true}, Value{"full", true}, Value{"off", true}});
+      return;
+    case Option::pin:
+      settings.pin = parse_pin(value);
+      return;
+    case Option::metrics:
+      settings.metrics = choose(option, value, std::array{Value{"on", true}, Value{"off", true}}) == "on";
+      return;
+  }
+}
+
+}  // namespace lockstep::spank

@@ -1,0 +1,62 @@
+// The options of sbatch, salloc and srun: their names, their help, and what their values mean. Pure: values
+// in, settings or a Refusal out. The same parser reads a command line, an environment variable, a default of
+// the administrator, and, inside slurmstepd, what came over the network.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::spank {
+
+enum class Option { stage, stage_mode, stage_tier, stage_on_error, stage_verify, pin, metrics };
+inline constexpr std::size_t kOptions = 7;
+
+/// One option as people see it.
+struct OptionRow {
+  Option option;
+  const char* name;       ///< without the dashes and the site's prefix
+  const char* arguments;  ///< its values, short enough for one line of --help
+  const char* usage;      ///< its help
+  const char* variable;   ///< the environment variable that stands for it
+};
+
+/// All options, in the order of the enumeration.
+const std::array<OptionRow, kOptions>& option_table();
+const OptionRow& row_of(Option option);
+
+/// What --pin asks for.
+struct PinRequest {
+  std::string policy = "off";  ///< auto, numa, cache, core or off
+  std::optional<int> workers;  ///< CPUs for loader threads of each task
+  std::optional<int> smt;      ///< hardware threads used per core
+  bool explain = false;        ///< print where each task went, and why
+  bool on() const { return policy != "off"; }
+};
+
+/// What all options together ask for.
+struct Settings {
+  std::vector<std::string> sources;  ///< of --stage, as written; none: no staging
+  std::string mode = "block";
+  std::string tier = "disk";
+  std::string on_error = "fail";
+  std::string verify = "quick";
+  PinRequest pin;
+  bool metrics = false;
+};
+
+/// Reads one option's value into `settings`. Throws Refusal naming the option, the value and the good values;
+/// also for a value of the contract that this version does not support.
+void apply(Option option, std::string_view value, Settings& settings);
+
+/// The sources of a --stage value: split at commas, "\," standing for a comma in a name. "none" gives none.
+std::vector<std::string> split_sources(std::string_view value);
+
+/// The reverse of split_sources().
+std::string join_sources(const std::vector<std::string>& sources);
+
+}  // namespace lockstep::spank

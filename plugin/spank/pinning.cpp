@@ -1,0 +1,132 @@
+#include "plugin/spank/pinning.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <sstream>
+
+#include "plugin/spank/process.h"
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+// A task that Slurm failed to start never comes; the others must not wait for it long.
+constexpr int kSecondsForTasks = 10;
+
+std::string field(const std::string& text) {
+  return text == "-" ? "" : text;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+Command plan_command(const Config& config, const PinRequest& pin, std::size_t tasks,
+                     const std::string& cpus) {
+  Command command;
+  command.arguments = {config.helpers + "/lockstep-pin",
+                       "plan",
+                       "--tasks",
+                       std::to_string(tasks),
+                       "--restrict",
+                       cpus,
+                       "--policy",
+                       pin.policy};
+  if (pin.workers)
+    command.arguments.insert(command.arguments.end(), {"--workers", std::to_string(*pin.workers)});
+  if (pin.smt) command.arguments.insert(command.arguments.end(), {"--smt", std::to_string(*pin.smt)});
+  return command;
+}
+
+void explain(Command command, const std::string& node) {
+  const Outcome outcome = capture(command);
+  std::istringstream lines(outcome.output);
+  for (std::string line; std::getline(lines, line);) say(node + ": pin: " + line);
+}
+
+}  // namespace
+
+std::vector<Placement> parse_plan(const std::string& text, std::size_t tasks) {
+  std::vector<Placement> placements;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::size_t task = 0;
+    std::string cpus;
+    std::string workers;
+    std::string numa;
+    int threads = 0;
+    if (!(fields >> task >> cpus >> workers >> numa >> threads) || task != placements.size() || threads < 0) {
+      throw Refusal("lockstep-pin printed what is no plan: '" + line + "'");
+    }
+    placements.push_back({field(cpus), field(workers), field(numa), threads});
+    parse_cpus(placements.back().cpus);
+    parse_cpus(placements.back().workers);
+  }
+  if (placements.size() != tasks) {
+    throw Refusal("lockstep-pin planned for " + std::to_string(placements.size()) + " tasks, not " +
+                  std::to_string(tasks));
+  }
+  return placements;
+}
+
+void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node) {
+  const std::string cpus = tasks.all_cpus(kSecondsForTasks);
+  if (cpus.empty()) {
+    throw Refusal("not all of the step's tasks started within " + std::to_string(kSecondsForTasks) + " s");
+  }
+  Command command = plan_command(config, pin, tasks.size(), cpus);
+  if (pin.explain) explain(command, node);
+  command.arguments.emplace_back("--plain");
+  const Outcome outcome = capture(command);
+  if (outcome.exit_code != 0) {
+    throw Refusal(outcome.error.empty()
+                      ? "lockstep-pin ended with exit code " + std::to_string(outcome.exit_code)
+                      : first_line(outcome.error));
+  }
+  tasks.put_placements(parse_plan(outcome.output, tasks.size()));
+}
+
+void bind(const Placement& placement) {
+  cpu_set_t both = parse_cpus(placement.cpus);
+  const cpu_set_t workers = parse_cpus(placement.workers);
+  CPU_OR(&both, &both, &workers);
+  if (::sched_setaffinity(0, sizeof both, &both) != 0) {
+    throw Refusal("cannot run on CPUs " + format_cpus(both) + ": " + errno_text(errno));
+  }
+}
+
+std::string openmp_places(const std::string& cpus, const std::function<std::string(int)>& siblings) {
+  cpu_set_t left = parse_cpus(cpus);
+  std::string places;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &left)) continue;
+    std::string place;
+    const cpu_set_t core = parse_cpus(siblings(cpu));
+    for (int thread = cpu; thread < CPU_SETSIZE; ++thread) {
+      if (!CPU_ISSET(thread, &left) || (thread != cpu && !CPU_ISSET(thread, &core))) continue;
+      place += (place.empty() ? "" : ",") + std::to_string(thread);
+      CPU_CLR(thread, &left);
+    }
+    places += (places.empty() ? "{" : ",{") + place + "}";
+  }
+  return places;
+}
+
+std::string siblings_here(int cpu) {
+  const std::string path =
+      "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list";
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::to_string(cpu);
+  std::array<char, 256> buffer{};
+  const ssize_t got = ::read(fd, buffer.data(), buffer.size() - 1);
+  ::close(fd);
+  return got > 0 ? first_line(std::string(buffer.data(), static_cast<std::size_t>(got)))
+                 : std::to_string(cpu);
+}
+
+}  // namespace lockstep::spank

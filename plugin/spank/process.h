@@ -1,0 +1,46 @@
+// Running the tools as processes, so that no work, and no crash of it, happens inside Slurm's own.
+//
+// A helper starts with a clean environment, no descriptors but the three standard ones and those it is given,
+// no way to gain privileges, and dies with the process that started it.
+//
+// Threads: start(), run() and capture() from a process with one thread (a task before exec, srun before it
+// launches).
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace lockstep::spank {
+
+struct Command {
+  std::vector<std::string> arguments;    ///< the program's absolute path first
+  std::vector<std::string> environment;  ///< NAME=value, beside PATH and LANG
+  std::vector<int> descriptors;          ///< become 3, 4, ... in the helper
+  bool dies_with_parent = true;
+};
+
+/// How a helper ended.
+struct Outcome {
+  int exit_code = 0;   ///< as a shell gives it: 128 + signal; 127: it could not be started
+  std::string output;  ///< capture(): its standard output, 1 MiB at most
+  std::string error;   ///< capture(): its standard error
+};
+
+/// Starts a helper with standard input from /dev/null and both outputs on our standard error. Throws Refusal
+/// where the program is not there.
+pid_t start(const Command& command);
+
+/// The same, and waits for it.
+Outcome run(const Command& command);
+
+/// Runs a helper and collects what it prints.
+Outcome capture(const Command& command);
+
+/// Runs `work` in a child that is uid:gid for good, with no other groups, and waits. Returns false where the
+/// child could not drop its privileges or `work` threw; it has said why then, through log().
+bool as_user(uid_t uid, gid_t gid, const std::function<void()>& work);
+
+}  // namespace lockstep::spank

@@ -1,0 +1,144 @@
+#include "plugin/spank/sources.h"
+
+#include <dirent.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <map>
+
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIndex = "index.lockstep";
+
+fs::path without_slash(fs::path path) {
+  return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+bool lies_in(const std::string& path, const std::string& prefix) {
+  const std::string folder = without_slash(fs::path(prefix).lexically_normal()).string();
+  return path == folder || folder == "/" || path.starts_with(folder + "/");
+}
+
+[[noreturn]] void refuse(const std::string& source, int error) {
+  throw Refusal("--stage: " + source + ": " + errno_text(error) + "; check the path and its permissions");
+}
+
+[[noreturn]] void refuse_unpacked(const std::string& source, const std::string& folder) {
+  throw Refusal("--stage: " + source + " is not packed (no " + kIndex + " in " + folder +
+                "); pack it with lockstep-pack create");
+}
+
+bool folder_has_names(const std::string& folder) {
+  DIR* const open = ::opendir(folder.c_str());
+  if (open == nullptr) refuse(folder, errno);
+  bool found = false;
+  while (const dirent* entry = ::readdir(open)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") {
+      found = true;
+      break;
+    }
+  }
+  ::closedir(open);
+  return found;
+}
+
+void check_index(const std::string& source, const std::string& folder) {
+  const std::string index = (fs::path(folder) / kIndex).string();
+  struct stat about {};
+  if (::stat(index.c_str(), &about) != 0) {
+    if (errno == ENOENT) refuse_unpacked(source, folder);
+    refuse(index, errno);
+  }
+  if (about.st_size == 0) throw Refusal("--stage: " + index + " is empty; pack the source again");
+  if (::access(index.c_str(), R_OK) != 0) refuse(index, errno);
+}
+
+// "a-{00..31}.tar" and "{a,b}.tar": what the shell's braces mean is left to the node; here each group is "*".
+std::string braces_as_stars(const std::string& pattern) {
+  std::string simple;
+  int depth = 0;
+  for (const char c : pattern) {
+    if (c == '{' && depth++ == 0) simple += '*';
+    if (depth == 0) simple += c;
+    if (c == '}' && depth > 0) --depth;
+  }
+  return depth == 0 ? simple : pattern;
+}
+
+void check_pattern(const std::string& source) {
+  const fs::path path(source);
+  const std::string folder = path.parent_path().string();
+  const std::string pattern = braces_as_stars(path.filename().string());
+  DIR* const open = ::opendir(folder.c_str());
+  if (open == nullptr) refuse(folder, errno);
+  bool found = false;
+  while (const dirent* entry = ::readdir(open)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    found = found || ::fnmatch(pattern.c_str(), entry->d_name, FNM_PERIOD) == 0;
+  }
+  ::closedir(open);
+  if (!found) throw Refusal("--stage: " + source + " matches no file");
+  check_index(source, folder);
+}
+
+}  // namespace
+
+std::string absolute_source(const std::string& source, const std::string& folder) {
+  const fs::path path(source);
+  return without_slash((path.is_absolute() ? path : fs::path(folder) / path).lexically_normal()).string();
+}
+
+bool is_pattern(const std::string& source) {
+  return fs::path(source).filename().string().find_first_of("*?[{") != std::string::npos;
+}
+
+std::string entry_name(const std::string& source) {
+  const fs::path path(source);
+  return (is_pattern(source) ? path.parent_path() : path).filename().string();
+}
+
+void check_names(const std::vector<std::string>& sources, const std::vector<std::string>& prefixes) {
+  std::map<std::string, std::string> seen;
+  for (const std::string& source : sources) {
+    const std::string name = entry_name(source);
+    if (name.empty()) throw Refusal("--stage: " + source + " has no name; name a folder or a shard");
+    const auto [other, fresh] = seen.emplace(name, source);
+    if (!fresh) {
+      throw Refusal("--stage: " + other->second + " and " + source + " would both be $LOCKSTEP_DATA/" + name +
+                    "; rename one");
+    }
+    bool allowed = prefixes.empty();
+    std::string list;
+    for (const std::string& prefix : prefixes) {
+      allowed = allowed || lies_in(source, prefix);
+      list += (list.empty() ? "" : ", ") + prefix;
+    }
+    if (!allowed)
+      throw Refusal("--stage: " + source + " lies outside the folders that may be staged: " + list);
+  }
+}
+
+void check_packed(const std::string& source) {
+  if (is_pattern(source)) return check_pattern(source);
+  struct stat about {};
+  if (::stat(source.c_str(), &about) != 0) refuse(source, errno);
+  if (S_ISDIR(about.st_mode)) {
+    if (::access(source.c_str(), R_OK | X_OK) != 0) refuse(source, errno);
+    if (!folder_has_names(source)) throw Refusal("--stage: " + source + " is empty");
+    return check_index(source, source);
+  }
+  if (!S_ISREG(about.st_mode)) throw Refusal("--stage: " + source + " is neither a folder nor a file");
+  if (about.st_size == 0) throw Refusal("--stage: " + source + " is empty");
+  if (::access(source.c_str(), R_OK) != 0) refuse(source, errno);
+  check_index(source, fs::path(source).parent_path().string());
+}
+
+}  // namespace lockstep::spank

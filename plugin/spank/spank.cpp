@@ -1,0 +1,80 @@
+// The callbacks that Slurm finds in lockstep.so. Each hands over to the function of its context (context.h)
+// and keeps exceptions in: one that left would end slurmstepd or srun.
+
+// Slurm's header declares the callbacks, and leaves it to C++ to say that they are C.
+#pragma GCC visibility push(default)
+extern "C" {
+#include <slurm/spank.h>
+// Constants of C++ are private to their file unless they are declared first.
+extern const char plugin_name[];
+extern const char plugin_type[];
+extern const unsigned int plugin_version;
+extern const unsigned int spank_plugin_version;
+}
+#pragma GCC visibility pop
+
+#include "plugin/spank/context.h"
+#include "plugin/spank/report.h"
+
+namespace {
+
+using namespace lockstep::spank;  // NOLINT: a file of callbacks only
+
+template <typename Work>
+int guarded(const Work& work) noexcept {
+  try {
+    work();
+    return ESPANK_SUCCESS;
+  } catch (const std::exception& error) {
+    log(error.what());
+  } catch (...) {
+    log("an unknown exception");
+  }
+  return ESPANK_ERROR;
+}
+
+}  // namespace
+
+extern "C" {
+
+SPANK_PLUGIN(lockstep, 1)
+
+int slurm_spank_init(spank_t spank, int argc, char** argv) {
+  return guarded([&] {
+    switch (spank_context()) {
+      case S_CTX_ALLOCATOR:
+        return allocator::init(spank, argc, argv);
+      case S_CTX_LOCAL:
+        return local::init(spank, argc, argv);
+      case S_CTX_REMOTE:
+        return remote::init(spank, argc, argv);
+      default:
+        return;
+    }
+  });
+}
+
+int slurm_spank_init_post_opt(spank_t spank, int /*argc*/, char** /*argv*/) {
+  return guarded([&] {
+    switch (spank_context()) {
+      case S_CTX_ALLOCATOR:
+        return allocator::init_post_opt(spank);
+      case S_CTX_LOCAL:
+        return local::init_post_opt(spank);
+      case S_CTX_REMOTE:
+        return remote::init_post_opt(spank);
+      default:
+        return;
+    }
+  });
+}
+
+int slurm_spank_task_init(spank_t spank, int /*argc*/, char** /*argv*/) {
+  return guarded([&] { remote::task_init(spank); });
+}
+
+int slurm_spank_job_epilog(spank_t spank, int argc, char** argv) {
+  return guarded([&] { job_script::epilog(spank, argc, argv); });
+}
+
+}  // extern "C"

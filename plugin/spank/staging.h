@@ -1,0 +1,41 @@
+// Staging a step's sources on one node: what lockstep-stage is called with.
+//
+// Threads: a task's process before exec; it has one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plugin/spank/config.h"
+#include "plugin/spank/options.h"
+#include "plugin/spank/srun_link.h"
+
+namespace lockstep::spank {
+
+/// A step as one of its nodes sees it.
+struct StepOnNode {
+  std::uint32_t job = 0;
+  std::string step;           ///< "0", "batch", "interactive"
+  std::string node;           ///< Slurm's name of this node
+  std::uint32_t node_id = 0;  ///< among the step's nodes
+  std::uint32_t nodes = 1;    ///< 1 too for a batch or interactive step, which stages for its node alone
+  std::string node_list;      ///< of the step, in Slurm's brackets
+  std::string srun_address;   ///< srun's address as the nodes see it
+  uid_t uid = 0;
+  std::string record;   ///< folder of the records, or ""
+  std::string problem;  ///< why this node cannot stage, known before it starts, or ""
+};
+
+/// Stages and agrees with the step's other nodes. True when every node has its data; false when the tasks
+/// have to end, after the one line that says why has been printed.
+bool stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link);
+
+/// Where the step's tasks find the data.
+std::string data_folder(const Config& config, uid_t uid, std::uint32_t job);
+
+/// The same sources as the nodes see them. Throws Refusal for a relative one without a link.
+std::vector<std::string> sources_on_node(const Settings& settings, const Config& config,
+                                         const SrunLink* link);
+
+}  // namespace lockstep::spank

@@ -1,0 +1,23 @@
+// The TCP habits of the rendezvous.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "common/files.h"
+
+namespace lockstep::transfer {
+
+void set_nonblocking(const UniqueFd& socket);
+
+/// Lets the kernel end the connection when the other machine is gone without a word, after about half a
+/// minute.
+void notice_dead_peer(const UniqueFd& socket);
+
+/// Connects to the first of the hosts (names or addresses) that answers. Throws Error naming all of them.
+UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds patience);
+
+}  // namespace lockstep::transfer

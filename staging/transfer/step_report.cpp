@@ -1,0 +1,73 @@
+#include "staging/transfer/step_report.h"
+
+#include "common/error.h"
+#include "common/files.h"
+#include "common/units.h"
+#include "staging/transfer/step_folder.h"
+
+namespace lockstep::transfer {
+
+std::string summary(const std::vector<PutResult>& results) {
+  std::string names;
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+  std::size_t hits = 0;
+  for (const PutResult& result : results) {
+    names += (names.empty() ? "" : ", ") + entry_name(result.source);
+    bytes += result.bytes;
+    seconds += result.seconds;
+    hits += result.hit ? 1 : 0;
+  }
+  std::string how = "miss";
+  if (hits == results.size()) how = "hit";
+  if (hits > 0 && hits < results.size()) how = fmt::format("{} of {} hit", hits, results.size());
+  return fmt::format("staged {}: {} in {} ({})", names, format_bytes(bytes), format_seconds(seconds), how);
+}
+
+nlohmann::json to_json(const std::vector<PutResult>& results) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const PutResult& result : results) {
+    list.push_back({{"source", result.source},
+                    {"path", result.path.string()},
+                    {"object", result.object},
+                    {"bytes", result.bytes},
+                    {"from_source", result.from_source},
+                    {"from_peers", result.from_peers},
+                    {"hit", result.hit},
+                    {"seconds", result.seconds}});
+  }
+  return list;
+}
+
+std::vector<PutResult> results_from_json(const std::string& text) {
+  std::vector<PutResult> results;
+  try {
+    for (const nlohmann::json& value : nlohmann::json::parse(text)) {
+      PutResult result;
+      result.source = value.at("source");
+      result.path = value.at("path").get<std::string>();
+      result.object = value.at("object");
+      result.bytes = value.at("bytes");
+      result.from_source = value.at("from_source");
+      result.from_peers = value.at("from_peers");
+      result.hit = value.at("hit");
+      result.seconds = value.at("seconds");
+      results.push_back(std::move(result));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail("the job's list of what is staged is damaged: {}", error.what());
+  }
+  return results;
+}
+
+void write_staging_record(const std::filesystem::path& folder, std::uint32_t job, const std::string& step,
+                          const std::string& node, const std::vector<PutResult>& results) {
+  double seconds = 0;
+  for (const PutResult& result : results) seconds += result.seconds;
+  const nlohmann::json record{{"version", 1}, {"job", job},         {"step", step},
+                              {"node", node}, {"seconds", seconds}, {"sources", to_json(results)}};
+  constexpr mode_t kForTheGroup = 0640;
+  write_file_atomically(folder / "staging.json", record.dump() + "\n", kForTheGroup);
+}
+
+}  // namespace lockstep::transfer
