@@ -1,6 +1,8 @@
 #include "runtime/data/epoch_planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace lockstep::data {
@@ -13,6 +15,9 @@ constexpr double kFill = 0.985;
 constexpr double kLeastFill = 0.982;
 // An outlier costs this much more than a rank's mean share of a step.
 constexpr double kOutlier = 1.02;
+// Of the randomness budget, that the choice of samples may use; what does not fit in the end moves the mean a
+// little.
+constexpr double kBudgetUse = 0.97;
 // The pool looks this many samples ahead, at least.
 constexpr std::size_t kLookAhead = 1024;
 
@@ -35,7 +40,7 @@ EpochPlanner::EpochPlanner(std::span<const std::uint32_t> lengths, const PlanOpt
       fill_(kFill),
       order_(lengths.size(), options.order, options.seed, options.epoch),
       packer_(options),
-      budget_(lengths, options.randomness),
+      budget_(lengths, kBudgetUse * options.randomness),
       random_(options.seed, options.epoch, ~std::uint64_t{0}),
       tokens_left_(std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0})) {
   const double share = kFill * static_cast<double>(options.cap) * options.accumulate;
@@ -69,6 +74,10 @@ void EpochPlanner::draw(std::uint64_t tokens) {
   }
 }
 
+std::uint64_t EpochPlanner::target() const {
+  return static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_));
+}
+
 // How many of the pool's first samples have no more than so many tokens together; at least one.
 std::size_t EpochPlanner::front(std::uint64_t tokens) const {
   std::uint64_t sum = 0;
@@ -92,7 +101,6 @@ void EpochPlanner::release_outliers() {
 
 bool EpochPlanner::next_step(Plan& plan) {
   if (tokens_left_ == 0) return false;
-  const auto target = static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_));
   draw(2 * capacity_);
   chosen_.clear();
   left_.clear();
@@ -105,10 +113,10 @@ bool EpochPlanner::next_step(Plan& plan) {
     release_outliers();
     if (full_step_) {
       const std::uint64_t pinned = tokens_of(chosen_);
-      const std::size_t count = pinned < target ? std::min(front(target - pinned), pool_.size()) : 0;
+      const std::size_t count = pinned < target() ? front(target() - pinned) : 0;
       chosen_.insert(chosen_.end(), pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
       pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
-      keep_within_budget(target);
+      keep_within_budget();
     } else {
       chosen_.insert(chosen_.end(), pool_.begin(), pool_.end());
       pool_.clear();
@@ -127,64 +135,69 @@ bool EpochPlanner::next_step(Plan& plan) {
   return true;
 }
 
-// Exchanges the longest (or shortest) of what was chosen for the shortest (longest) of the pool until the
-// step's mean length is within the budget.
-void EpochPlanner::keep_within_budget(std::uint64_t target) {
-  std::uint64_t tokens = tokens_of(chosen_);
-  std::size_t samples = chosen_.size();
-  if (options_.order == Order::sequential || budget_.allows(tokens, samples)) return;
-  const auto mean = [&] { return static_cast<double>(tokens) / static_cast<double>(samples); };
-  const bool too_long = mean() > budget_.mean();
-  const auto wanted = too_long ? shorter : longer;
-  const auto unwanted = too_long ? longer : shorter;
-  std::sort(chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_), chosen_.end(), unwanted);
-  std::vector<std::size_t> candidates(pool_.size());
-  std::iota(candidates.begin(), candidates.end(), std::size_t{0});
-  std::sort(candidates.begin(), candidates.end(),
-            [&](std::size_t x, std::size_t y) { return wanted(pool_[x], pool_[y]); });
-  std::vector<Item> in;
-  std::vector<char> gone(pool_.size());
-  std::size_t out = pinned_;
-  for (const std::size_t candidate : candidates) {
-    const Item item = pool_[candidate];
-    if (budget_.allows(tokens, samples) ||
-        (too_long ? item.length >= budget_.mean() : item.length <= budget_.mean())) {
-      break;
+// Where the step's mean length is out of the budget, exchanges short samples for one that is as long as they
+// are together: the number of samples changes, and so the mean, while the tokens stay. Short ones come from
+// the pool when the mean is too great, and go there when it is too small.
+void EpochPlanner::keep_within_budget() {
+  if (options_.order == Order::sequential) return;
+  for (int round = 0; round < 4; ++round) {
+    const std::uint64_t tokens = tokens_of(chosen_);
+    const std::size_t samples = chosen_.size();
+    if (samples == 0 || budget_.allows(tokens, samples)) return;
+    const double wanted = static_cast<double>(tokens) / budget_.nearest_mean(tokens, samples);
+    const auto change = static_cast<std::size_t>(std::ceil(std::abs(wanted - static_cast<double>(samples))));
+    if (static_cast<double>(samples) < wanted) {
+      exchange_short_for_long(pool_, 0, chosen_, pinned_, change + 1);
+    } else {
+      exchange_short_for_long(chosen_, pinned_, pool_, 0, change + 1);
     }
-    in.push_back(item);
-    gone[candidate] = 1;
-    tokens += item.length;
-    ++samples;
-    while (tokens > target && out < chosen_.size() && (too_long ? mean() > budget_.mean() : true)) {
-      tokens -= chosen_[out++].length;
-      --samples;
-    }
-    if (tokens > capacity_) break;
   }
-  // What leaves the step goes back to the pool's front.
-  std::vector<Item> pool(chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_),
-                         chosen_.begin() + static_cast<std::ptrdiff_t>(out));
-  chosen_.erase(chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_),
-                chosen_.begin() + static_cast<std::ptrdiff_t>(out));
-  chosen_.insert(chosen_.end(), in.begin(), in.end());
-  for (std::size_t i = 0; i < pool_.size(); ++i) {
-    if (gone[i] == 0) pool.push_back(pool_[i]);
-  }
-  pool_ = std::move(pool);
+}
+
+// Moves the `count` shortest of `shorts` to `longs`, and from there the one whose length is nearest to theirs
+// together. The first items of each stay where they are.
+void EpochPlanner::exchange_short_for_long(std::vector<Item>& shorts, std::size_t shorts_first,
+                                           std::vector<Item>& longs, std::size_t longs_first,
+                                           std::size_t count) {
+  const auto begin = shorts.begin() + static_cast<std::ptrdiff_t>(shorts_first);
+  if (longs.size() <= longs_first || shorts.end() - begin <= static_cast<std::ptrdiff_t>(count)) return;
+  const auto end = begin + static_cast<std::ptrdiff_t>(count);
+  std::partial_sort(begin, end, shorts.end(), shorter);
+  const std::uint64_t sum = tokens_of({begin, end});
+  const auto distance = [sum](const Item& item) {
+    return item.length > sum ? item.length - sum : sum - item.length;
+  };
+  const auto counterpart =
+      std::min_element(longs.begin() + static_cast<std::ptrdiff_t>(longs_first), longs.end(),
+                       [&](const Item& x, const Item& y) {
+                         return distance(x) != distance(y) ? distance(x) < distance(y) : x.id < y.id;
+                       });
+  std::vector<Item> moved(begin, end);
+  *begin = *counterpart;
+  shorts.erase(begin + 1, end);
+  *counterpart = moved.back();
+  longs.insert(longs.end(), moved.begin(), moved.end() - 1);
 }
 
 void EpochPlanner::pack() {
   std::sort(chosen_.begin(), chosen_.end(), longer);
-  packer_.place(chosen_, left_);
+  double enough = std::numeric_limits<double>::infinity();
+  if (full_step_) {
+    enough = 0;
+    for (const Item& item : chosen_) enough += options_.cost.of(item.length);
+    enough *= kOutlier / options_.ranks;
+  }
+  packer_.place(chosen_, enough, left_);
   const auto least = static_cast<std::uint64_t>(kLeastFill * static_cast<double>(capacity_));
   // One sample that outweighs the other ranks' shares makes them wait anyway: then they may as well be full.
   const bool waits = full_step_ && packer_.greatest_is_one_sample();
-  if (full_step_ && (packer_.tokens() < least || waits)) top_up();
+  if (full_step_ && (packer_.tokens() < least || waits)) top_up(waits ? capacity_ : target(), !waits);
   packer_.exchange();
 }
 
-// Looks through the whole pool, longest first, for samples that fit into what room is left.
-void EpochPlanner::top_up() {
+// Looks through the whole pool, longest first, for samples that fit into what room is left, up to so many
+// tokens.
+void EpochPlanner::top_up(std::uint64_t most, bool lengthen) {
   std::vector<std::size_t> candidates(pool_.size());
   std::iota(candidates.begin(), candidates.end(), std::size_t{0});
   std::sort(candidates.begin(), candidates.end(),
@@ -195,8 +208,10 @@ void EpochPlanner::top_up() {
   std::size_t samples = packer_.samples();
   for (const std::size_t candidate : candidates) {
     const Item item = pool_[candidate];
-    if (item.length > room || !budget_.allows(tokens + item.length, samples + 1)) continue;
-    packer_.place_where_it_fits(item);
+    if (item.length > room || tokens + item.length > most ||
+        !budget_.allows(tokens + item.length, samples + 1))
+      continue;
+    if (!packer_.place_where_it_fits(item, lengthen)) continue;
     tokens += item.length;
     ++samples;
     gone[candidate] = 1;
@@ -213,9 +228,8 @@ void EpochPlanner::top_up() {
 // Takes as much of the pool's front as its padding lets fit; `fill_` follows what did.
 void EpochPlanner::pack_padded() {
   const std::size_t batches = packer_.micro_batches();
-  std::size_t count = front(static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_)));
-  if (tokens_left_ <= static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_)))
-    count = pool_.size();
+  std::size_t count = front(target());
+  if (tokens_left_ <= target()) count = pool_.size();
   for (;;) {
     chosen_.assign(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(count));
     std::sort(chosen_.begin(), chosen_.end(), longer);

@@ -32,10 +32,13 @@ class EpochPlanner {
   bool take_next(Item& item);
   std::size_t front(std::uint64_t tokens) const;
   void release_outliers();
-  void keep_within_budget(std::uint64_t target);
+  void keep_within_budget();
+  static void exchange_short_for_long(std::vector<Item>& shorts, std::size_t shorts_first,
+                                      std::vector<Item>& longs, std::size_t longs_first, std::size_t count);
   void pack();
   void pack_padded();
-  void top_up();
+  void top_up(std::uint64_t most, bool lengthen);
+  std::uint64_t target() const;
 
   std::span<const std::uint32_t> lengths_;
   PlanOptions options_;

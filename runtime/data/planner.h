@@ -42,7 +42,7 @@ struct PlanOptions {
   std::uint64_t cap = 0;
   /// Micro-batches of each rank in a step (gradient accumulation).
   int accumulate = 1;
-  Cost cost;
+  Cost cost = {};
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   /// Upper bound of the step-mean ratio (see plan_stats.h); 1 is what random draws give. It holds as long as

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -36,6 +37,14 @@ class RandomnessBudget {
   /// Whether a step of `samples` samples and `tokens` tokens stays within what is left.
   bool allows(std::uint64_t tokens, std::size_t samples) const {
     return strays(tokens, samples) <= saved_ + share(samples) + 1e-9 * mean_square_;
+  }
+
+  /// The mean nearest to that of such a step that would be allowed.
+  double nearest_mean(std::uint64_t tokens, std::size_t samples) const {
+    const double farthest = std::sqrt(std::max(0.0, saved_ + share(samples)));
+    return std::max(1.0, static_cast<double>(tokens) / static_cast<double>(samples) > mean_
+                             ? mean_ + farthest
+                             : mean_ - farthest);
   }
 
   /// Books a step.

@@ -90,7 +90,7 @@ void StepPacker::put(std::size_t micro_batch, const Item& item) {
   costs_[micro_batch / accumulate_] += cost_.of(item.length);
 }
 
-void StepPacker::place(std::span<const Item> items, std::vector<Item>& left) {
+void StepPacker::place(std::span<const Item> items, double enough, std::vector<Item>& left) {
   // Two heaps, so that a rank that is too full for the long items costs nothing until the short ones come:
   // `open_` by cost, `full_` by room. Items only get shorter, so a rank once reopened stays fit until it is
   // given one.
@@ -114,7 +114,11 @@ void StepPacker::place(std::span<const Item> items, std::vector<Item>& left) {
       if (room(batch) >= item.length) {
         put(batch, item);
         cost = costs_[rank];
-        std::push_heap(open_.begin(), open_.end(), costlier);
+        if (cost > enough) {
+          open_.pop_back();
+        } else {
+          std::push_heap(open_.begin(), open_.end(), costlier);
+        }
         placed = true;
       } else {
         full_.emplace_back(room(batch), rank);
@@ -126,10 +130,13 @@ void StepPacker::place(std::span<const Item> items, std::vector<Item>& left) {
   }
 }
 
-bool StepPacker::place_where_it_fits(const Item& item) {
+bool StepPacker::place_where_it_fits(const Item& item, bool lengthen) {
+  const double cost = cost_.of(item.length);
+  const double greatest = *std::max_element(costs_.begin(), costs_.end());
   std::size_t best = kNothing;
   for (std::size_t i = 0; i < batches_.size(); ++i) {
-    if (room(i) >= item.length && (best == kNothing || room(i) < room(best))) best = i;
+    if (room(i) < item.length || (!lengthen && costs_[i / accumulate_] + cost > greatest)) continue;
+    if (best == kNothing || room(i) < room(best)) best = i;
   }
   if (best == kNothing) return false;
   put(best, item);

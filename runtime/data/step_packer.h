@@ -33,9 +33,9 @@ class StepPacker {
   /// Begins an empty step.
   void clear();
 
-  /// Places items, longest first: each with the rank whose cost is least and that has room. Appends to `left`
-  /// what fits nowhere.
-  void place(std::span<const Item> items, std::vector<Item>& left);
+  /// Places items, longest first: each with the rank whose cost is least and that has room. A rank that costs
+  /// more than `enough` gets no more. Appends to `left` what fits nowhere.
+  void place(std::span<const Item> items, double enough, std::vector<Item>& left);
 
   /// Cuts items, longest first, into padded micro-batches of least possible greatest cost. Returns how many
   /// micro-batches that would take; the step is made only when it has so many.
@@ -57,8 +57,9 @@ class StepPacker {
   /// Tokens that still fit into the micro-batch with the most room.
   std::uint64_t most_room() const;
 
-  /// Places one item in the fullest micro-batch that has room for it. False when there is none.
-  bool place_where_it_fits(const Item& item);
+  /// Places one item in the fullest micro-batch that has room for it; only with a rank that does not become
+  /// the costliest by it, unless the step may `lengthen`. False when there is none.
+  bool place_where_it_fits(const Item& item, bool lengthen);
 
   /// Appends the step to the plan; `first` is the rank that gets what was dealt first.
   void append_to(Plan& plan, std::size_t first);

@@ -25,7 +25,8 @@ inline std::vector<LengthList> length_lists(std::size_t samples, std::uint32_t l
   std::uniform_int_distribution<std::uint32_t> uniform(1, longest);
   std::lognormal_distribution<double> log_normal(std::log(longest / 20.0 + 2), 0.8);
   std::uniform_real_distribution<double> unit(1e-9, 1);
-  std::vector<LengthList> lists = {{"uniform", {}}, {"log-normal", {}}, {"Pareto", {}}, {"all equal", {}}, {"one giant", {}}};
+  std::vector<LengthList> lists = {
+      {"uniform", {}}, {"log-normal", {}}, {"Pareto", {}}, {"all equal", {}}, {"one giant", {}}};
   for (std::size_t i = 0; i < samples; ++i) {
     lists[0].lengths.push_back(uniform(engine));
     lists[1].lengths.push_back(clamped(log_normal(engine), longest));

@@ -59,7 +59,9 @@ std::vector<SampleId> flat(const Plan& plan) {
 
 TEST(Planner, EverySampleOnceUnderTheCapWhateverTheLengthsAndOptions) {
   std::mt19937 engine(7);
-  const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(engine); };
+  const auto pick = [&](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(engine);
+  };
   for (unsigned seed = 0; seed < 60; ++seed) {
     const auto longest = static_cast<std::uint32_t>(pick(1, 3000));
     PlanOptions options;
@@ -72,9 +74,9 @@ TEST(Planner, EverySampleOnceUnderTheCapWhateverTheLengthsAndOptions) {
     options.padded = pick(0, 3) == 0;
     if (pick(0, 5) == 0) options.order = Order::sequential;
     for (const LengthList& list : length_lists(static_cast<std::size_t>(pick(2, 3000)), longest, seed)) {
-      const std::string what = fmt::format("{} of up to {}, {} x {}, cap {}, {}, seed {}", list.name, longest,
-                                           options.ranks, options.accumulate, options.cap,
-                                           options.padded ? "padded" : "packed", seed);
+      const std::string what =
+          fmt::format("{} of up to {}, {} x {}, cap {}, {}, seed {}", list.name, longest, options.ranks,
+                      options.accumulate, options.cap, options.padded ? "padded" : "packed", seed);
       const Plan plan = make_plan(list.lengths, options);
       expect_valid(plan, list.lengths, what);
       const PlanStats stats = stats_of(plan, list.lengths);
@@ -134,14 +136,15 @@ TEST(Planner, StepsAreCloseToTheMinimumWhereSamplesAreSmall) {
     for (const int accumulate : {1, 3}) {
       const PlanOptions options{.ranks = 8, .cap = 10000, .accumulate = accumulate, .cost = {24576, 1}};
       const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
-      EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1) << list.name;
+      EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1)
+          << list.name;
     }
   }
 }
 
 TEST(Planner, RanksCostTheSameWhereSamplesAreSmall) {
   for (const LengthList& list : length_lists(20000, 1000, 4)) {
-    if (list.name == "all equal") continue;  // 30.03 samples fit: whole ones cannot be balanced better
+    if (list.name == "one sample" || list.name == "all equal") continue;  // whole samples cannot be halved
     const PlanOptions options{.ranks = 8, .cap = 10000, .cost = {3000, 1}};
     const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
     EXPECT_LE(stats.imbalance_cost, 1.005) << list.name;
@@ -153,7 +156,8 @@ TEST(Planner, StaysWithinTheRandomnessBudget) {
     for (unsigned seed = 0; seed < 4; ++seed) {
       const auto lists = length_lists(30000, 1000, seed);
       for (const std::size_t list : {0U, 1U, 2U}) {
-        const PlanOptions options{.ranks = 4, .cap = 8000, .cost = {3000, 1}, .seed = seed, .randomness = bound};
+        const PlanOptions options{
+            .ranks = 4, .cap = 8000, .cost = {3000, 1}, .seed = seed, .randomness = bound};
         const PlanStats stats = stats_of(make_plan(lists[list].lengths, options), lists[list].lengths);
         EXPECT_LE(stats.step_mean_ratio, bound) << lists[list].name << ", seed " << seed;
       }
@@ -186,13 +190,15 @@ TEST(Planner, PaddedMicroBatchesHoldSimilarLengths) {
 
 TEST(Planner, RefusesAnOverLongSampleByNumberLengthAndCap) {
   const std::vector<std::uint32_t> lengths = {10, 20, 4097, 30};
-  EXPECT_THAT([&] { make_plan(lengths, {.ranks = 2, .cap = 4096}); },
-              ThrowsMessage<Error>(testing::AllOf(HasSubstr("sample 2 "), HasSubstr("4097"), HasSubstr("4096"))));
+  EXPECT_THAT(
+      [&] { make_plan(lengths, {.ranks = 2, .cap = 4096}); },
+      ThrowsMessage<Error>(testing::AllOf(HasSubstr("sample 2 "), HasSubstr("4097"), HasSubstr("4096"))));
 }
 
 TEST(Planner, RefusesAnEmptySample) {
   const std::vector<std::uint32_t> lengths = {10, 0};
-  EXPECT_THAT([&] { make_plan(lengths, {.cap = 4096}); }, ThrowsMessage<Error>(HasSubstr("sample 1 is empty")));
+  EXPECT_THAT([&] { make_plan(lengths, {.cap = 4096}); },
+              ThrowsMessage<Error>(HasSubstr("sample 1 is empty")));
 }
 
 TEST(Planner, RefusesOptionsThatMakeNoSense) {

@@ -1,0 +1,88 @@
+#include "runtime/data/plan_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace lockstep::data {
+namespace {
+
+// steps -> micro-batches (rank-major) -> samples
+Plan plan_of(const PlanOptions& options, std::size_t samples,
+             const std::vector<std::vector<std::vector<SampleId>>>& steps) {
+  Plan plan(options, samples, "");
+  for (const auto& step : steps) {
+    for (const auto& batch : step) plan.append(batch);
+  }
+  return plan;
+}
+
+TEST(PlanStats, AreWhatIsCountedByHand) {
+  // Two full steps of two ranks, and a last one.
+  const std::vector<std::uint32_t> lengths = {6, 2, 4, 4, 8, 2, 2};
+  const PlanOptions options{.ranks = 2, .cap = 10, .cost = {1, 1}};
+  const Plan plan = plan_of(options, 7, {{{0, 1}, {2, 3}}, {{4}, {5}}, {{6}, {}}});
+  const PlanStats stats = stats_of(plan, lengths);
+  EXPECT_EQ(stats.steps, 3U);
+  EXPECT_EQ(stats.minimum_steps, 2U);  // 28 tokens, 20 a step
+  EXPECT_EQ(stats.dropped, 0U);
+  EXPECT_EQ(stats.duplicated, 0U);
+  EXPECT_DOUBLE_EQ(stats.fill, 26.0 / 40);
+  EXPECT_DOUBLE_EQ(stats.padding, 0);
+  EXPECT_DOUBLE_EQ(stats.imbalance_tokens, (1 + 8 / 5.0) / 2);
+  // Costs: {42 + 6, 20 + 20}, {72, 6}.
+  EXPECT_DOUBLE_EQ(stats.imbalance_cost, (48 / 44.0 + 72 / 39.0) / 2);
+  // Step 0: no rank needs more than 42 + nothing, so the mean, 44, bounds it; or two of the three costliest:
+  // 20 + 20.
+  EXPECT_DOUBLE_EQ(stats.lower_bound_cost, (1 + 72 / 39.0) / 2);
+  // Means 4 and 5 deviate by 0.5; lengths have variance 36/7 - ..., draws of 4 and 2.
+  const double mean = 28.0 / 7;
+  const double variance = (36 + 4 + 16 + 16 + 64 + 4 + 4) / 7.0 - mean * mean;
+  EXPECT_DOUBLE_EQ(stats.step_mean_ratio, 0.5 / std::sqrt(variance * (1 / 4.0 + 1 / 2.0) / 2));
+  EXPECT_DOUBLE_EQ(stats.lag1, 0);
+}
+
+TEST(PlanStats, CountsWhatIsMissingAndWhatIsThereTwice) {
+  const std::vector<std::uint32_t> lengths = {1, 1, 1, 1};
+  const Plan plan = plan_of({.ranks = 1, .cap = 10}, 4, {{{0, 1, 1, 1}}});
+  const PlanStats stats = stats_of(plan, lengths);
+  EXPECT_EQ(stats.dropped, 2U);
+  EXPECT_EQ(stats.duplicated, 2U);
+}
+
+TEST(PlanStats, PaddingIsWhatRowsAreShortOfTheLongest) {
+  const std::vector<std::uint32_t> lengths = {4, 2, 3, 3};
+  const Plan plan = plan_of({.ranks = 2, .cap = 10, .cost = {1, 0}, .padded = true}, 4, {{{0, 1}, {2, 3}}});
+  const PlanStats stats = stats_of(plan, lengths);
+  EXPECT_DOUBLE_EQ(stats.padding, 2.0 / 14);
+  EXPECT_DOUBLE_EQ(stats.fill, 12.0 / 20);
+  EXPECT_DOUBLE_EQ(stats.imbalance_cost, 8 / 7.0);
+}
+
+TEST(PlanStats, TwoOfThreeGreatSamplesBoundTwoRanks) {
+  const std::vector<std::uint32_t> lengths = {10, 10, 10};
+  const Plan plan = plan_of({.ranks = 2, .cap = 30}, 3, {{{0, 1}, {2}}});
+  EXPECT_DOUBLE_EQ(stats_of(plan, lengths).lower_bound_cost, 20 / 15.0);
+}
+
+TEST(PlanStats, NeighbouringStepsThatAlternateCorrelateNegatively) {
+  std::vector<std::uint32_t> lengths;
+  std::vector<std::vector<std::vector<SampleId>>> steps;
+  for (SampleId i = 0; i < 40; ++i) {
+    lengths.push_back(i % 2 == 0 ? 5 : 10);
+    steps.push_back({{i}});
+  }
+  const PlanStats stats = stats_of(plan_of({.ranks = 1, .cap = 10}, 40, steps), lengths);
+  EXPECT_NEAR(stats.lag1, -0.95, 0.05);
+  EXPECT_NEAR(stats.step_mean_ratio, 1, 0.01);
+}
+
+TEST(PlanStats, AnEpochWithoutSamplesHasNoSteps) {
+  const PlanStats stats = stats_of(Plan({.ranks = 2, .cap = 10}, 0, ""), {});
+  EXPECT_EQ(stats.steps, 0U);
+  EXPECT_EQ(stats.minimum_steps, 0U);
+}
+
+}  // namespace
+}  // namespace lockstep::data

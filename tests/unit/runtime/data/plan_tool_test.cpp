@@ -1,0 +1,255 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/files.h"
+#include "common/process.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class PlanTool : public testing::Test {
+ protected:
+  PlanTool()
+      : folder_(testing::TempDir() + "plan_tool_" +
+                testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~PlanTool() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& content) const {
+    write_file_atomically(folder_ / name, content);
+    return (folder_ / name).string();
+  }
+
+  // Thirty samples with a comment, three columns and CRLF.
+  std::string lengths() const {
+    std::string text = "# made up\na,b,length\r\n";
+    for (int i = 0; i < 30; ++i) text += "1,x," + std::to_string(10 + i) + "\r\n";
+    return write("lengths.csv", text);
+  }
+
+  static ProcessResult tool(std::vector<std::string> words) {
+    words.insert(words.begin(), LOCKSTEP_PLAN);
+    return run_process(words);
+  }
+
+  // A plan of lengths(), and its text.
+  std::string make(const std::string& csv, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"make", "--lengths",    csv, "--ranks", "2",   "--cap",
+                                      "100",  "--accumulate", "2", "--out",   plan()};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = tool(words);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    return read_text_file(plan());
+  }
+  std::string plan() const { return (folder_ / "plan.jsonl").string(); }
+
+  // check refuses the plan with this text in its place, in one line.
+  void expect_refused(const std::string& text, const std::string& csv,
+                      const testing::Matcher<std::string>& why) const {
+    write("plan.jsonl", text);
+    const ProcessResult result = tool({"check", plan(), "--lengths", csv});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.error, why);
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  }
+
+  std::filesystem::path folder_;
+};
+
+std::vector<nlohmann::json> lines_of(const std::string& text) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+std::string text_of(const std::vector<nlohmann::json>& lines) {
+  std::string text;
+  for (const nlohmann::json& line : lines) text += line.dump() + '\n';
+  return text;
+}
+
+TEST_F(PlanTool, MakesAPlanFileAndPrintsItsNumbers) {
+  const ProcessResult result =
+      tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "100", "--accumulate", "2", "--cost",
+            "20,1", "--seed", "3", "--epoch", "4", "--out", plan(), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  const auto printed = nlohmann::json::parse(result.output);
+  for (const char* key :
+       {"steps", "minimum_steps", "dropped", "duplicated", "fill", "padding", "imbalance_tokens",
+        "imbalance_cost", "lower_bound_cost", "step_mean_ratio", "lag1", "seconds"}) {
+    EXPECT_TRUE(printed.contains(key) && printed[key].is_number()) << key;
+  }
+  EXPECT_EQ(printed.size(), 12U);
+  const auto lines = lines_of(read_text_file(plan()));
+  ASSERT_EQ(lines.size(), 1 + printed["steps"].get<std::size_t>());
+  const nlohmann::json& header = lines[0];
+  EXPECT_EQ(header["version"], 1);
+  EXPECT_EQ(header["samples"], 30);
+  EXPECT_EQ(header["ranks"], 2);
+  EXPECT_EQ(header["cap"], 100);
+  EXPECT_EQ(header["accumulate"], 2);
+  EXPECT_EQ(header["cost"], nlohmann::json({20.0, 1.0}));
+  EXPECT_EQ(header["seed"], 3);
+  EXPECT_EQ(header["epoch"], 4);
+  EXPECT_TRUE(header["fingerprint"].is_string());
+  EXPECT_EQ(header.size(), 9U);
+  EXPECT_EQ(lines[1]["step"], 0);
+  EXPECT_EQ(lines[1]["ranks"].size(), 2U);
+  EXPECT_EQ(lines[1]["ranks"][1].size(), 2U);
+}
+
+TEST_F(PlanTool, CheckAcceptsWhatMakeMade) {
+  const std::string csv = lengths();
+  make(csv);
+  EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0);
+  make(csv, {"--padded"});
+  EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0);
+}
+
+TEST_F(PlanTool, StatsOfAPlanAreWhatMakePrinted) {
+  const std::string csv = lengths();
+  auto made = nlohmann::json::parse(
+      tool({"make", "--lengths", csv, "--ranks", "3", "--cap", "80", "--out", plan(), "--json"}).output);
+  made.erase("seconds");
+  EXPECT_EQ(nlohmann::json::parse(tool({"stats", plan(), "--lengths", csv, "--json"}).output), made);
+  const auto lengths_only = nlohmann::json::parse(tool({"stats", "--lengths", csv, "--json"}).output);
+  EXPECT_EQ(lengths_only["samples"], 30);
+  EXPECT_EQ(lengths_only["longest"], 39);
+}
+
+TEST_F(PlanTool, CheckFindsAMissingSample) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  lines[1]["ranks"][0][0].erase(0);
+  expect_refused(text_of(lines), csv, HasSubstr("1 of 30 samples are in no step"));
+}
+
+TEST_F(PlanTool, CheckFindsASampleThatIsThereTwice) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  const auto sample = lines[1]["ranks"][0][0][0];
+  lines.back()["ranks"][1][1] = nlohmann::json::array({sample});
+  expect_refused(text_of(lines), csv, HasSubstr("sample " + sample.dump() + " was already in step 0"));
+}
+
+TEST_F(PlanTool, CheckFindsASampleThatDoesNotExist) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  lines[1]["ranks"][0][0][0] = 30;
+  expect_refused(text_of(lines), csv, HasSubstr("no sample 30"));
+}
+
+TEST_F(PlanTool, CheckFindsAMicroBatchOverTheCap) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  lines[0]["cap"] = 20;
+  expect_refused(text_of(lines), csv,
+                 AllOf(HasSubstr("step 0, rank 0, micro-batch 0"), HasSubstr("over the cap of 20")));
+}
+
+TEST_F(PlanTool, CheckFindsUnequalMicroBatches) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  lines[2]["ranks"][1].push_back(nlohmann::json::array());
+  expect_refused(text_of(lines), csv,
+                 AllOf(HasSubstr("plan.jsonl:3: "), HasSubstr("rank 1 has 3 micro-batches, not 2")));
+}
+
+TEST_F(PlanTool, CheckFindsOtherDataAndAnotherOrder) {
+  const std::string csv = lengths();
+  const std::string text = make(csv);
+  std::string other = read_text_file(csv);
+  std::swap(other[other.find(",10") + 2], other[other.find(",11") + 2]);
+  expect_refused(text, write("other.csv", other), HasSubstr("fingerprint"));
+  expect_refused(text, write("more.csv", read_text_file(csv) + "1,x,5\n"),
+                 HasSubstr("30 samples, the data have 31"));
+}
+
+TEST_F(PlanTool, CheckFindsAFileThatIsCutShortOrNoPlan) {
+  const std::string csv = lengths();
+  const std::string text = make(csv);
+  expect_refused(text.substr(0, text.size() - 5), csv, HasSubstr("cut short"));
+  expect_refused("hello\n", csv, HasSubstr("plan.jsonl:1: not JSON"));
+  expect_refused("", csv, HasSubstr("empty"));
+  expect_refused("{\"version\":2}\n", csv, HasSubstr("version 2 is not known"));
+  auto lines = lines_of(text);
+  lines.erase(lines.begin() + 1);
+  expect_refused(text_of(lines), csv, HasSubstr("plan.jsonl:2: step 1 where step 0 is next"));
+}
+
+TEST_F(PlanTool, NamesFileAndLineOfABadRow) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"length\n5\n0\n", ":3: length 0 is not in 1.."},
+      {"length\n-4\n", ":2: length -4 is not in 1.."},
+      {"# c\nlength\n5\nfive\n", ":4: column 'length' is not a whole number: 'five'"},
+      {"length\n5.5\n", ":2: column 'length' is not a whole number: '5.5'"},
+      {"a,length\n1,5\n7\n", ":3: 1 fields where the header has 2"},
+      {"length\n99999999999\n", ":2: length 99999999999 is not in 1.."},
+      {"# only a comment\n", "there is no header line"}};
+  for (const auto& [content, why] : cases) {
+    const ProcessResult result =
+        tool({"make", "--lengths", write("bad.csv", content), "--ranks", "1", "--cap", "10"});
+    EXPECT_EQ(result.exit_code, 1) << content;
+    EXPECT_THAT(result.error, AllOf(HasSubstr("bad.csv"), HasSubstr(why)));
+  }
+}
+
+TEST_F(PlanTool, NamesTheColumnsThatThereAre) {
+  const ProcessResult result =
+      tool({"make", "--lengths", lengths(), "--column", "tokens", "--ranks", "1", "--cap", "100"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.error, AllOf(HasSubstr("'tokens'"), HasSubstr("a, b, length")));
+}
+
+TEST_F(PlanTool, RefusesWrongCallsWithTwo) {
+  const std::string csv = lengths();
+  const std::vector<std::vector<std::string>> cases = {
+      {"--cost", "nan,1"},     {"--cost", "5"},       {"--cost", "1,2,3"}, {"--cost", "-1,0"},
+      {"--randomness", "nan"}, {"--accumulate", "0"}, {"--histogram", csv}};
+  for (const auto& more : cases) {
+    std::vector<std::string> words = {"make", "--lengths", csv, "--ranks", "2", "--cap", "100"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = tool(words);
+    EXPECT_EQ(result.exit_code, 2) << more[0] << ' ' << more[1];
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  }
+  EXPECT_EQ(tool({"make", "--ranks", "2", "--cap", "100"}).exit_code, 2);
+  EXPECT_EQ(tool({"make", "--histogram", csv, "--ranks", "2", "--cap", "100"}).exit_code, 2);
+}
+
+TEST_F(PlanTool, RefusesACapThatASampleIsOverAndWritesNothing) {
+  const ProcessResult result =
+      tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "35", "--out", plan()});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, AllOf(HasSubstr("sample 26 "), HasSubstr("36 tokens"), HasSubstr("cap of 35")));
+  EXPECT_FALSE(std::filesystem::exists(plan()));
+}
+
+TEST_F(PlanTool, AHistogramIsSpreadExactly) {
+  const std::string csv = write("h.csv", "# note\nlength,count\n1,1\n2,2\n3,0\n4,1\n");
+  const auto stats =
+      nlohmann::json::parse(tool({"stats", "--histogram", csv, "--samples", "8", "--json"}).output);
+  EXPECT_EQ(stats["samples"], 8);
+  EXPECT_EQ(stats["tokens"], 2 * 1 + 4 * 2 + 2 * 4);
+  ASSERT_EQ(
+      tool({"make", "--histogram", csv, "--samples", "9", "--ranks", "2", "--cap", "4", "--out", plan()})
+          .exit_code,
+      0);
+  EXPECT_EQ(tool({"check", plan(), "--histogram", csv, "--samples", "9"}).exit_code, 0);
+  EXPECT_EQ(tool({"check", plan(), "--histogram", csv, "--samples", "10"}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::data
