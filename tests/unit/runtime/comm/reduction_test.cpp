@@ -1,0 +1,95 @@
+#include "runtime/comm/reduction.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/error.h"
+#include "runtime/comm/half.h"
+
+namespace lockstep::comm {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+TEST(Half, Bf16RoundsToNearestAndTiesToEven) {
+  EXPECT_EQ(to_bf16(1.0F).bits, 0x3F80);
+  EXPECT_EQ(to_bf16(1.0F + 0x1p-8F).bits, 0x3F80) << "a tie goes to the even neighbour below";
+  EXPECT_EQ(to_bf16(1.0F + 0x3p-8F).bits, 0x3F82) << "a tie goes to the even neighbour above";
+  EXPECT_EQ(to_bf16(1.0F + 0x1.1p-8F).bits, 0x3F81);
+  EXPECT_EQ(to_bf16(-2.0F).bits, 0xC000);
+  EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()).bits, 0x7F80) << "infinity";
+  EXPECT_TRUE(std::isnan(to_float(to_bf16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+TEST(Half, Bf16AndF16SurviveARoundTripBitByBit) {
+  for (unsigned bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float from_bf16 = to_float(Bf16{half});
+    if (!std::isnan(from_bf16)) {
+      ASSERT_EQ(to_bf16(from_bf16).bits, half);
+    }
+    const float from_f16 = to_float(F16{half});
+    if (!std::isnan(from_f16)) {
+      ASSERT_EQ(to_f16(from_f16).bits, half);
+    }
+  }
+}
+
+// The compiler's own conversion is the reference.
+TEST(Half, F16ConvertsAsTheHardwareDoes) {
+  const std::array<float, 14> values{0.0F,     -0.0F,     1.0F,         65504.0F,      65519.9F,
+                                     65520.0F, 1e6F,      0x1p-24F,     0x1p-25F,      0x1.8p-25F,
+                                     6.1e-5F,  -3.14159F, 0x1.ffcp-15F, 1.00048828125F};
+  for (const float value : values) {
+    const auto expected = std::bit_cast<std::uint16_t>(static_cast<_Float16>(value));
+    EXPECT_EQ(to_f16(value).bits, expected) << value;
+  }
+  EXPECT_TRUE(std::isnan(to_float(to_f16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_EQ(to_float(F16{0x7C00}), std::numeric_limits<float>::infinity());
+}
+
+TEST(Reduce, SumsInTheOrderGivenAndScalesTheResult) {
+  const std::size_t count = 5000;  // more than a block
+  const std::vector<float> a(count, 1e8F);
+  const std::vector<float> b(count, -1e8F);
+  const std::vector<float> c(count, 3.0F);
+  std::vector<float> into(count);
+  reduce(std::array<const void*, 3>{a.data(), b.data(), c.data()}, into.data(), count, DataType::f32,
+         ReduceOp::sum, 0.5);
+  EXPECT_THAT(into, Each(1.5F));
+  reduce(std::array<const void*, 3>{a.data(), c.data(), b.data()}, into.data(), count, DataType::f32,
+         ReduceOp::sum, {});
+  EXPECT_THAT(into, Each(0.0F)) << "3 is lost beside 1e8: the order counts";
+}
+
+TEST(Reduce, MayWriteIntoOneOfItsInputs) {
+  std::vector<double> a{1, 2, 3};
+  const std::vector<double> b{10, 20, 30};
+  reduce(std::array<const void*, 2>{b.data(), a.data()}, a.data(), 3, DataType::f64, ReduceOp::sum, {});
+  EXPECT_THAT(a, ElementsAre(11, 22, 33));
+}
+
+TEST(Reduce, FindsTheExtremesOfIntegers) {
+  const std::array<std::uint8_t, 3> a{1, 200, 30};
+  const std::array<std::uint8_t, 3> b{2, 100, 30};
+  std::array<std::uint8_t, 3> into{};
+  reduce(std::array<const void*, 2>{a.data(), b.data()}, into.data(), 3, DataType::u8, ReduceOp::max, {});
+  EXPECT_THAT(into, ElementsAre(2, 200, 30));
+  reduce(std::array<const void*, 2>{a.data(), b.data()}, into.data(), 3, DataType::u8, ReduceOp::min, {});
+  EXPECT_THAT(into, ElementsAre(1, 100, 30));
+}
+
+TEST(Reduce, RefusesAScaleOnIntegers) {
+  std::int32_t value = 1;
+  EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32, ReduceOp::sum, 0.5),
+               UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep::comm
