@@ -36,16 +36,24 @@ Incoming::Incoming(FileSystem& system, fs::path objects, std::string name)
       name_(std::move(name)),
       folder_(hidden(objects_, kIncoming, name_)) {
   system_.remove_all(folder_);  // of a process that was killed: we hold the lock, so it is nobody's
-  system_.make_folder(folder_, 0700);
-  system_.make_folder(files(), 0700);
+  try {
+    system_.make_folder(folder_, 0700);
+    system_.make_folder(files(), 0700);
+  } catch (const Error&) {
+    discard();
+    throw;
+  }
 }
 
 Incoming::~Incoming() {
-  if (published_) return;
+  if (!published_) discard();
+}
+
+void Incoming::discard() noexcept {
   try {
     system_.remove_all(folder_);
   } catch (const Error&) {
-    // The error that brought us here says more; the next call's recovery removes it.
+    // The error that brought us here says more; the next call's recovery removes the folder.
   }
 }
 

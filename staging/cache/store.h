@@ -56,6 +56,8 @@ class Incoming {
   void publish(const ObjectInfo& info);
 
  private:
+  void discard() noexcept;
+
   FileSystem& system_;
   std::filesystem::path objects_;
   std::string name_;

@@ -20,9 +20,9 @@ namespace lockstep::pack {
 /// One file of a sample. A sample has one part, or several where files share a base name ("cat.jpg",
 /// "cat.json").
 struct Part {
-  std::string_view kind;     ///< what follows the first dot of the file's name ("jpg", "seg.png"), or ""
+  std::string kind;          ///< what follows the first dot of the file's name ("jpg", "seg.png"), or ""
   std::uint64_t bytes = 0;   ///< length of the payload
-  std::string_view shard;    ///< file name of the shard that holds it
+  std::string shard;         ///< file name of the shard that holds it
   std::uint64_t offset = 0;  ///< of the payload in the shard, in bytes
   std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload
 };

@@ -61,9 +61,9 @@ class TarReader : public Reader {
     std::vector<Part> parts;
     for (std::size_t p = index_.first_part(sample); p < index_.first_part(sample + 1); ++p) {
       const layout::PartRecord& part = index_.part(p);
-      parts.push_back({.kind = index_.kind(part),
+      parts.push_back({.kind = std::string(index_.kind(part)),
                        .bytes = part.size,
-                       .shard = index_.shard_name(part.shard),
+                       .shard = std::string(index_.shard_name(part.shard)),
                        .offset = part.offset,
                        .xxh3 = part.xxh3});
     }

@@ -202,7 +202,7 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
   FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
   std::vector<Source> resolved;
   for (const std::string& source : sources) resolved.push_back(resolve_source(source));
-  cache::Store store(options.cache_dir, system);
+  cache::Store store(fs::absolute(options.cache_dir), system);
   store.recover();
   std::vector<PutResult> results;
   for (Source& source : resolved) results.push_back(Put(store, system, std::move(source), options).run());

@@ -1,0 +1,84 @@
+// The program lockstep-pack, as it is called.
+
+#include <nlohmann/json.hpp>
+
+#include "common/process.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::HasSubstr;
+
+class PackTool : public staging_test::StagingTest {
+ protected:
+  static ProcessResult run(std::vector<std::string> words) {
+    words.insert(words.begin(), LOCKSTEP_PACK);
+    return run_process(words);
+  }
+  std::string at(const char* name) const { return (folder_ / name).string(); }
+};
+
+TEST_F(PackTool, CreatesListsAndShowsAFoldersFiles) {
+  write("s/a.txt", "alpha");
+  write("s/d/b.txt", "beta");
+  const auto created = run({"create", at("s"), "--out", at("p"), "--json"});
+  ASSERT_EQ(created.exit_code, 0) << created.error;
+  const auto summary = nlohmann::json::parse(created.output);
+  EXPECT_EQ(summary.at("samples"), 2);
+  EXPECT_EQ(summary.at("payload_bytes"), 9);
+  const auto listed = run({"ls", at("p"), "--json"});
+  const auto first = nlohmann::json::parse(listed.output.substr(0, listed.output.find('\n')));
+  EXPECT_EQ(first.at("key"), "a");
+  EXPECT_EQ(first.at("kind"), "txt");
+  EXPECT_EQ(first.at("bytes"), 5);
+  EXPECT_EQ(first.at("offset"), 512);
+  EXPECT_EQ(run({"cat", at("p"), "d/b"}).output, "beta");
+  EXPECT_EQ(run({"cat", at("p"), "d/b.txt"}).output, "beta");
+  EXPECT_EQ(run({"cat", at("p"), "--sample", "0"}).output, "alpha");
+  EXPECT_EQ(run({"verify", at("p")}).exit_code, 0);
+}
+
+TEST_F(PackTool, TakesAListFromStandardInput) {
+  write("s/a.txt", "alpha");
+  write("s/b.txt", "beta");
+  const auto packed =
+      run_process({"sh", "-c", "cd \"$1\" && printf 'b.txt\\na.txt\\n' | \"$2\" create - --out \"$3\"", "sh",
+                   at("s"), LOCKSTEP_PACK, at("p")});
+  ASSERT_EQ(packed.exit_code, 0) << packed.error;
+  EXPECT_EQ(run({"cat", at("p"), "--sample", "0"}).output, "beta");
+}
+
+TEST_F(PackTool, ShowsTokensAsNumbers) {
+  make_pack("p", {{"a.tok", std::string("\x01\x00\xff\xff", 4)}}, 1 << 20, 2);
+  const auto shown = nlohmann::json::parse(run({"cat", at("p"), "a", "--json"}).output);
+  EXPECT_EQ(shown.at("tokens"), (std::vector<int>{1, 65535}));
+  const auto stats = nlohmann::json::parse(run({"stats", at("p"), "--json"}).output);
+  EXPECT_EQ(stats.at("unit"), "tokens");
+  EXPECT_EQ(stats.at("total"), 2);
+}
+
+TEST_F(PackTool, DamageIsOneLineAndExitCodeOne) {
+  const fs::path pack = make_pack("p", {{"a.txt", "alpha"}});
+  staging_test::flip_byte(pack / "shard-000000.tar", 514);
+  const auto verified = run({"verify", at("p"), "--json"});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_EQ(verified.output, "");
+  EXPECT_THAT(verified.error,
+              HasSubstr("lockstep-pack: " + at("p") + "/shard-000000.tar, sample 0 (a.txt), offset 512"));
+  EXPECT_EQ(std::count(verified.error.begin(), verified.error.end(), '\n'), 1);
+}
+
+TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
+  write("s/a", "x");
+  EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--token-bytes", "3"}).exit_code, 2);
+  EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--shard-size", "much"}).exit_code, 2);
+  EXPECT_EQ(run({"create", at("s"), "--out", at("s/p")}).exit_code, 2);
+  EXPECT_EQ(run({"convert"}).exit_code, 2);
+  EXPECT_EQ(run({"cat", at("s")}).exit_code, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::pack

@@ -1,0 +1,79 @@
+// The program lockstep-stage, as it is called.
+
+#include <nlohmann/json.hpp>
+
+#include "common/process.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::HasSubstr;
+
+class StageTool : public staging_test::StagingTest {
+ protected:
+  static ProcessResult run(std::vector<std::string> words) {
+    words.insert(words.begin(), LOCKSTEP_STAGE);
+    return run_process(words);
+  }
+  std::string at(const char* name) const { return (folder_ / name).string(); }
+};
+
+TEST_F(StageTool, PutPrintsOneObjectPerSource) {
+  make_pack("p", {{"a", "x"}});
+  make_pack("q", {{"a", "y"}});
+  const auto result = run({"put", at("p"), at("q"), "--cache", at("cache"), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  ASSERT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 2);
+  const auto first = nlohmann::json::parse(result.output.substr(0, result.output.find('\n')));
+  EXPECT_EQ(first.at("source"), at("p"));
+  EXPECT_EQ(first.at("hit"), false);
+  EXPECT_EQ(first.at("from_source"), first.at("bytes"));
+  EXPECT_EQ(first.at("from_peers"), 0);
+  EXPECT_GT(first.at("seconds"), 0.0);
+  EXPECT_TRUE(fs::exists(fs::path(first.at("path")) / "index.lockstep"));
+  const auto again = nlohmann::json::parse(
+      run({"put", at("p"), "--cache", at("cache"), "--json", "--nodes", "n1", "--node-id", "0"}).output);
+  EXPECT_EQ(again.at("hit"), true);
+}
+
+TEST_F(StageTool, LsAndVerifyTellWhatIsThereAndWhatIsDamaged) {
+  make_pack("p", {{"a", "content"}});
+  const auto put = nlohmann::json::parse(run({"put", at("p"), "--cache", at("cache"), "--json"}).output);
+  const auto listed = nlohmann::json::parse(run({"ls", "--cache", at("cache"), "--json"}).output);
+  EXPECT_EQ(listed.at("source"), at("p"));
+  EXPECT_EQ(listed.at("path"), put.at("path"));
+  EXPECT_EQ(listed.at("bytes"), put.at("bytes"));
+  EXPECT_EQ(run({"verify", "--cache", at("cache")}).exit_code, 0);
+  staging_test::flip_byte(fs::path(put.at("path")) / "shard-000000.tar", 513);
+  const auto verified = run({"verify", "--cache", at("cache"), "--json"});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.error, HasSubstr("1 of 1 objects"));
+  const auto line = nlohmann::json::parse(verified.output);
+  EXPECT_EQ(line.at("ok"), false);
+  EXPECT_THAT(line.at("error").get<std::string>(), HasSubstr("sample 0 (a), offset 512"));
+}
+
+TEST_F(StageTool, ARefusedSourceIsOneLineAndExitCodeOne) {
+  write("plain/a", "x");
+  const auto refused = run({"put", at("plain"), "--cache", at("cache"), "--json"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.output, "");
+  EXPECT_EQ(refused.error, "lockstep-stage: not packed: " + at("plain") +
+                               " has no index.lockstep; run lockstep-pack create\n");
+}
+
+TEST_F(StageTool, AWrongCallIsExitCodeTwo) {
+  make_pack("p", {{"a", "x"}});
+  EXPECT_EQ(run({"put", at("p")}).exit_code, 2);
+  EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--verify", "some"}).exit_code, 2);
+  const auto nodes = run({"put", at("p"), "--cache", at("c"), "--nodes", "n1,n2", "--node-id", "1"});
+  EXPECT_EQ(nodes.exit_code, 2);
+  EXPECT_THAT(nodes.error, HasSubstr("exchange between nodes is not supported"));
+  EXPECT_EQ(run({"gc"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

@@ -1,0 +1,108 @@
+#include "tests/unit/staging/staging_world.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "common/files.h"
+#include "staging/pack/create.h"
+#include "staging/pack/file_list.h"
+
+namespace lockstep::staging_test {
+
+StagingTest::StagingTest() {
+  std::string name = (fs::temp_directory_path() / "lockstep-staging-XXXXXX").string();
+  folder_ = fs::canonical(::mkdtemp(name.data()));
+}
+
+StagingTest::~StagingTest() {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder_)) {
+    if (entry.is_directory() && !entry.is_symlink())
+      fs::permissions(entry, fs::perms::owner_all, fs::perm_options::add);
+  }
+  fs::remove_all(folder_);
+}
+
+void StagingTest::write(const fs::path& name, const std::string& content) const {
+  fs::create_directories((folder_ / name).parent_path());
+  std::ofstream(folder_ / name, std::ios::binary) << content;
+}
+
+fs::path StagingTest::make_pack(const std::string& name, const std::map<std::string, std::string>& files,
+                                std::uint64_t shard_bytes, int token_bytes) const {
+  for (const auto& [file, content] : files) write(fs::path(name + ".src") / file, content);
+  pack::CreateOptions options;
+  options.folder = folder_ / (name + ".src");
+  options.files = pack::files_below(options.folder, {});
+  options.out = folder_ / name;
+  options.shard_bytes = shard_bytes;
+  options.token_bytes = token_bytes;
+  options.threads = 2;
+  pack::create(options);
+  return options.out;
+}
+
+fs::path StagingTest::make_large_pack(const std::string& name, int samples) const {
+  std::map<std::string, std::string> files;
+  for (int i = 0; i < samples; ++i) {
+    std::string content;
+    while (content.size() < 3000)
+      content += std::to_string(i * 7919 + static_cast<int>(content.size())) + ' ';
+    content.resize(3000);
+    files[fmt::format("{:04}.bin", i)] = content;
+  }
+  return make_pack(name, files, std::uint64_t{64} << 10);
+}
+
+std::string read(const fs::path& file) {
+  return read_text_file(file);
+}
+
+void flip_byte(const fs::path& file, std::uint64_t offset) {
+  struct stat status {};
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  ASSERT_EQ(::chmod(file.c_str(), 0644), 0);
+  {
+    const UniqueFd fd = open_file(file, O_RDWR);
+    char byte = 0;
+    ASSERT_EQ(::pread(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+    byte = static_cast<char>(byte ^ 0x20);
+    ASSERT_EQ(::pwrite(fd.get(), &byte, 1, static_cast<off_t>(offset)), 1);
+  }
+  const timespec times[] = {status.st_atim, status.st_mtim};
+  ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+  ASSERT_EQ(::chmod(file.c_str(), status.st_mode & 07777), 0);
+}
+
+std::map<std::string, std::string> content_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files[entry.path().lexically_relative(folder).string()] = read(entry.path());
+  }
+  return files;
+}
+
+int in_child(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int code = 0;
+    try {
+      work();
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "child: {}\n", error.what());
+      code = 1;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace lockstep::staging_test

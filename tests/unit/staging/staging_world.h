@@ -1,0 +1,56 @@
+// What the staging tests build their worlds from: a folder that vanishes, files in it, packs of them, damage.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+
+namespace lockstep::staging_test {
+
+namespace fs = std::filesystem;
+
+class StagingTest : public testing::Test {
+ protected:
+  StagingTest();
+  ~StagingTest() override;
+
+  /// Writes a file below the test's folder, making folders as needed.
+  void write(const fs::path& name, const std::string& content) const;
+
+  /// Writes the files into `name`.src and packs them as `name`; returns the pack's folder.
+  fs::path make_pack(const std::string& name, const std::map<std::string, std::string>& files,
+                     std::uint64_t shard_bytes = std::uint64_t{256} << 20, int token_bytes = 0) const;
+
+  /// A pack of `samples` samples of 3000 bytes over several shards of 64 KiB.
+  fs::path make_large_pack(const std::string& name, int samples) const;
+
+  fs::path folder_;
+};
+
+std::string read(const fs::path& file);
+
+/// Changes one byte of a file, whatever its permissions and times: the times stay.
+void flip_byte(const fs::path& file, std::uint64_t offset);
+
+/// Every file below a folder with its content.
+std::map<std::string, std::string> content_of(const fs::path& folder);
+
+/// Runs `work` in a forked child and returns its exit code: 0, or 1 after printing what it threw.
+int in_child(const std::function<void()>& work);
+
+/// Matches a call that throws Error whose message contains all these texts.
+template <typename... Texts>
+auto ThrowsErrorWith(Texts... texts) {
+  return testing::Throws<Error>(
+      testing::Property(&Error::what, testing::AllOf(testing::HasSubstr(texts)...)));
+}
+
+}  // namespace lockstep::staging_test

@@ -1,0 +1,294 @@
+// put() killed or failed at every single call of the file system, and two of them at once.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "staging/cache/store.h"
+#include "staging/pack/reader.h"
+#include "staging/transfer/put.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::in_child;
+using testing::ElementsAre;
+using testing::StartsWith;
+
+/// A file system in which something happens before the n-th call.
+class Watched : public FileSystem {
+ public:
+  explicit Watched(std::function<int(int call)> before) : before_(std::move(before)) {}
+
+ protected:
+  int call_open(const char* path, int flags, mode_t mode) override {
+    return refused() ? -1 : FileSystem::call_open(path, flags, mode);
+  }
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    return refused() ? -1 : FileSystem::call_pread(fd, into, size, offset);
+  }
+  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+    if (!refused()) return FileSystem::call_pwrite(fd, from, size, offset);
+    (void)FileSystem::call_pwrite(fd, from, size / 2, offset);  // a disk that fills up takes some of it
+    return -1;
+  }
+  int call_fallocate(int fd, off_t size) override {
+    return refused() ? -1 : FileSystem::call_fallocate(fd, size);
+  }
+  int call_fsync(int fd) override { return refused() ? -1 : FileSystem::call_fsync(fd); }
+  int call_chmod(const char* path, mode_t mode) override {
+    return refused() ? -1 : FileSystem::call_chmod(path, mode);
+  }
+  int call_rename(const char* from, const char* to) override {
+    return refused() ? -1 : FileSystem::call_rename(from, to);
+  }
+  int call_unlink(const char* path) override { return refused() ? -1 : FileSystem::call_unlink(path); }
+  int call_mkdir(const char* path, mode_t mode) override {
+    return refused() ? -1 : FileSystem::call_mkdir(path, mode);
+  }
+  int call_rmdir(const char* path) override { return refused() ? -1 : FileSystem::call_rmdir(path); }
+  int call_flock(int fd, int operation) override {
+    return refused() ? -1 : FileSystem::call_flock(fd, operation);
+  }
+
+ private:
+  bool refused() {
+    const int error = before_(++calls_);
+    errno = error;
+    return error != 0;
+  }
+
+  std::function<int(int)> before_;
+  std::atomic<int> calls_ = 0;
+};
+
+class TransferFaults : public staging_test::StagingTest {
+ protected:
+  PutOptions options(FileSystem* system = nullptr) const {
+    PutOptions options;
+    options.cache_dir = folder_ / "cache";
+    options.verify = Verify::full;
+    options.file_system = system;
+    return options;
+  }
+  PutResult put_one(const fs::path& source, FileSystem* system = nullptr) const {
+    return put({source.string()}, options(system)).at(0);
+  }
+  std::vector<std::string> objects() const {
+    if (!fs::exists(folder_ / "cache/objects")) return {};
+    return FileSystem::real().list(folder_ / "cache/objects");
+  }
+  /// Whatever has a name in the cache is whole, and the next call works and cleans up.
+  void expect_consistent(const fs::path& pack, int call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    for (const std::string& name : objects()) {
+      if (name.starts_with('.')) continue;
+      EXPECT_EQ(content_of(folder_ / "cache/objects" / name / "files"), content_of(pack));
+    }
+    const PutResult next = put_one(pack);
+    EXPECT_EQ(next.note, "");
+    EXPECT_EQ(content_of(next.path), content_of(pack));
+    EXPECT_THAT(objects(), ElementsAre(next.object));
+  }
+  void clear_cache() const { FileSystem::real().remove_all(folder_ / "cache"); }
+};
+
+constexpr int kMostCalls = 1000;
+constexpr int kKilled = 99;
+
+TEST_F(TransferFaults, KilledAtAnyCallItLeavesTheOldStateOrTheNew) {
+  const fs::path pack = make_large_pack("p", 25);
+  int call = 1;
+  for (; call < kMostCalls; ++call) {
+    clear_cache();
+    const int code = in_child([&] {
+      Watched killer([&](int now) {
+        if (now == call) ::_exit(kKilled);
+        return 0;
+      });
+      put_one(pack, &killer);
+    });
+    expect_consistent(pack, call);
+    if (code == 0) break;
+    ASSERT_EQ(code, kKilled);
+  }
+  EXPECT_GT(call, 30) << "the calls do not go through the seam";
+  EXPECT_LT(call, kMostCalls);
+}
+
+TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothingDamaged) {
+  const fs::path pack = make_large_pack("p", 25);
+  for (int call = 1; call < kMostCalls; ++call) {
+    clear_cache();
+    const PutResult first = put_one(pack);
+    staging_test::flip_byte(first.path / "shard-000000.tar", 700);
+    const int code = in_child([&] {
+      Watched killer([&](int now) {
+        if (now == call) ::_exit(kKilled);
+        return 0;
+      });
+      put_one(pack, &killer);
+    });
+    const PutResult next = put_one(pack);
+    ASSERT_EQ(content_of(next.path), content_of(pack)) << "call " << call;
+    ASSERT_THAT(objects(), ElementsAre(next.object)) << "call " << call;
+    if (code == 0) return;
+    ASSERT_EQ(code, kKilled);
+  }
+  FAIL() << "it never came to its end";
+}
+
+TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingHalf) {
+  const fs::path pack = make_large_pack("p", 25);
+  int failures = 0;
+  for (int call = 1; call < kMostCalls; ++call) {
+    clear_cache();
+    bool reached = false;
+    Watched full([&](int now) {
+      reached = reached || now >= call;
+      return now == call ? ENOSPC : 0;
+    });
+    try {
+      const PutResult result = put_one(pack, &full);
+      EXPECT_EQ(content_of(result.path), content_of(pack));
+    } catch (const Error& error) {
+      ++failures;
+      EXPECT_THAT(error.what(), testing::HasSubstr("No space left on device"));
+      for (const std::string& name : objects())
+        EXPECT_THAT(name, testing::Not(StartsWith("."))) << "call " << call;
+    }
+    expect_consistent(pack, call);
+    if (!reached) break;
+  }
+  EXPECT_GT(failures, 30);
+}
+
+/// Tells between processes, in order.
+class Pipe {
+ public:
+  Pipe() {
+    if (::pipe2(ends_, O_CLOEXEC) != 0) fail_errno("pipe");
+  }
+  ~Pipe() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  void tell() const {
+    if (::write(ends_[1], "x", 1) != 1) fail_errno("pipe");
+  }
+  void wait() const {
+    char byte = 0;
+    if (::read(ends_[0], &byte, 1) != 1) fail_errno("pipe");
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+/// Counts what put() reads through the seam, over all processes.
+class Counting : public FileSystem {
+ public:
+  explicit Counting(std::atomic<std::uint64_t>& bytes, std::function<void()> before_write = {})
+      : bytes_(bytes), before_write_(std::move(before_write)) {}
+
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+    if (got > 0) bytes_ += static_cast<std::uint64_t>(got);
+    return got;
+  }
+  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+    if (before_write_) std::exchange(before_write_, {})();
+    return FileSystem::call_pwrite(fd, from, size, offset);
+  }
+
+ private:
+  std::atomic<std::uint64_t>& bytes_;
+  std::function<void()> before_write_;
+};
+
+TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
+  const fs::path pack = make_large_pack("p", 100);
+  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& bytes = *new (shared) std::atomic<std::uint64_t>(0);
+  const Pipe copying;
+  const Pipe second_waits;
+
+  const pid_t first = ::fork();
+  if (first == 0) {
+    ::_exit(in_child([&] {
+      Counting system(bytes, [&] {
+        copying.tell();
+        second_waits.wait();
+      });
+      if (put_one(pack, &system).hit) fail("the first one found something");
+    }));
+  }
+  copying.wait();
+  const int second = in_child([&] {
+    Counting system(bytes);
+    PutOptions waiting = options(&system);
+    waiting.waiting = [&](const std::string&) { second_waits.tell(); };
+    const PutResult result = put({pack.string()}, waiting).at(0);
+    if (!result.hit || result.from_source != 0) fail("the second one copied");
+    if (content_of(result.path) != content_of(pack)) fail("the second one got something else");
+  });
+  int status = 0;
+  ::waitpid(first, &status, 0);
+  EXPECT_EQ(second, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  std::uint64_t size = 0;
+  for (const auto& [name, content] : content_of(pack)) size += content.size();
+  EXPECT_EQ(bytes, size) << "the source was not read exactly once";
+  ::munmap(shared, 4096);
+}
+
+TEST_F(TransferFaults, AKilledCopiersWorkIsTakenOverByWhoWaits) {
+  const fs::path pack = make_large_pack("p", 100);
+  const Pipe copying;
+  const Pipe never;
+  const Pipe waits;
+  const pid_t copier = ::fork();
+  if (copier == 0) {
+    Watched stuck([&](int now) {
+      if (now == 30) {
+        copying.tell();
+        never.wait();
+      }
+      return 0;
+    });
+    put_one(pack, &stuck);
+    ::_exit(0);
+  }
+  copying.wait();
+  EXPECT_THAT(objects(), ElementsAre(StartsWith(".incoming-")));
+  const pid_t waiter = ::fork();
+  if (waiter == 0) {
+    PutOptions waiting = options();
+    waiting.waiting = [&](const std::string&) { waits.tell(); };
+    const PutResult result = put({pack.string()}, waiting).at(0);
+    ::_exit(!result.hit && content_of(result.path) == content_of(pack) ? 0 : 1);
+  }
+  waits.wait();
+  ASSERT_EQ(::kill(copier, SIGKILL), 0);
+  int status = 0;
+  ::waitpid(copier, &status, 0);
+  ::waitpid(waiter, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ASSERT_EQ(objects().size(), 1U);
+  EXPECT_TRUE(put_one(pack).hit);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer
