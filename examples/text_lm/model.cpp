@@ -39,7 +39,10 @@ torch::Tensor rotate(const torch::Tensor& heads, const torch::Tensor& rotation) 
   return torch::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
-torch::nn::Linear linear(std::int64_t from, std::int64_t to, double deviation) {
+// Of all weights at the start.
+constexpr double kDeviation = 0.02;
+
+torch::nn::Linear linear(std::int64_t from, std::int64_t to, double deviation = kDeviation) {
   torch::nn::Linear layer(torch::nn::LinearOptions(from, to).bias(false));
   torch::nn::init::normal_(layer->weight, 0, deviation);
   return layer;
@@ -68,17 +71,15 @@ torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::
 
 BlockImpl::BlockImpl(const ModelOptions& options) : heads_(options.heads) {
   const std::int64_t width = options.width;
-  // The sum over the blocks should not grow with their number.
-  const double inner = 1.0 / std::sqrt(static_cast<double>(width));
-  const double outer = inner / std::sqrt(2.0 * static_cast<double>(options.layers));
-  attention_norm_ =
-      register_module("attention_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
-  qkv_ = register_module("qkv", linear(width, 3 * width, inner));
-  attention_out_ = register_module("attention_out", linear(width, width, outer));
-  feed_forward_norm_ =
-      register_module("feed_forward_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
-  expand_ = register_module("expand", linear(width, 4 * width, inner));
-  contract_ = register_module("contract", linear(4 * width, width, outer / 2));
+  // What the blocks add up to should not grow with their number.
+  const double added = kDeviation / std::sqrt(2.0 * static_cast<double>(options.layers));
+  const auto norm = [&] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})); };
+  attention_norm_ = register_module("attention_norm", norm());
+  qkv_ = register_module("qkv", linear(width, 3 * width));
+  attention_out_ = register_module("attention_out", linear(width, width, added));
+  feed_forward_norm_ = register_module("feed_forward_norm", norm());
+  expand_ = register_module("expand", linear(width, 4 * width));
+  contract_ = register_module("contract", linear(4 * width, width, added));
 }
 
 torch::Tensor BlockImpl::forward(const torch::Tensor& hidden, const torch::Tensor& rotation,
@@ -100,7 +101,10 @@ LanguageModelImpl::LanguageModelImpl(const ModelOptions& options) : options_(opt
     fail_usage("a width of {} does not divide into {} heads of an even width", options.width, options.heads);
   }
   embedding_ = register_module("embedding", torch::nn::Embedding(options.vocabulary, options.width));
-  torch::nn::init::normal_(embedding_->weight, 0, 0.02);
+  torch::nn::init::normal_(embedding_->weight, 0, kDeviation);
+  // Weights that suit the output layer are small; without this the blocks would drown out which token it is.
+  embedding_norm_ =
+      register_module("embedding_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})));
   for (std::int64_t i = 0; i < options.layers; ++i) {
     blocks_.push_back(register_module("block" + std::to_string(i), Block(options)));
   }
@@ -110,7 +114,7 @@ LanguageModelImpl::LanguageModelImpl(const ModelOptions& options) : options_(opt
 torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const torch::Tensor& positions,
                                          const torch::Tensor& cu_seqlens) {
   const auto turn = rotation(positions);
-  auto hidden = embedding_(tokens);
+  auto hidden = embedding_norm_(embedding_(tokens));
   for (auto& block : blocks_) hidden = block(hidden, turn, cu_seqlens);
   return torch::linear(norm_(hidden), embedding_->weight);
 }
@@ -137,6 +141,16 @@ torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
   return torch::nn::functional::cross_entropy(
       logits, targets,
       torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnored).reduction(torch::kSum));
+}
+
+void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary) {
+  const auto highest = tokens.max().item<std::int64_t>();
+  if (highest >= vocabulary) {
+    fail(
+        "the pages hold the token id {}, the model's vocabulary ends at {}: give --vocabulary as to "
+        "prepare.sh",
+        highest, vocabulary - 1);
+  }
 }
 
 }  // namespace lockstep::text_lm

@@ -2,7 +2,7 @@
 // in one row of T tokens, so the linear layers, which are most of the work, see all tokens at once and none
 // of padding; only attention looks at one sequence at a time.
 //
-// Pre-norm blocks, rotary positions, the output layer shares the embedding's weights.
+// Pre-norm blocks, rotary positions; the output layer shares the embedding's weights.
 //
 // Threads: as any torch::nn::Module, one at a time.
 #pragma once
@@ -10,15 +10,11 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <vector>
+
+#include "examples/text_lm/options.h"
 
 namespace lockstep::text_lm {
-
-struct ModelOptions {
-  std::int64_t vocabulary = 4096;
-  std::int64_t width = 128;
-  std::int64_t layers = 3;
-  std::int64_t heads = 4;
-};
 
 /// Attention within each sequence, to itself and what came before it. `queries`, `keys` and `values` are
 /// [T, heads, width of a head]; `cu_seqlens` (int32 or int64, [n + 1]) says where each sequence begins.
@@ -59,12 +55,14 @@ class LanguageModelImpl : public torch::nn::Module {
                         const torch::Tensor& cu_seqlens);
 
   std::int64_t parameter_count() const;
+  const ModelOptions& options() const { return options_; }
 
  private:
   torch::Tensor rotation(const torch::Tensor& positions) const;
 
   ModelOptions options_;
   torch::nn::Embedding embedding_{nullptr};
+  torch::nn::LayerNorm embedding_norm_{nullptr};
   std::vector<Block> blocks_;
   torch::nn::LayerNorm norm_{nullptr};
 };
@@ -74,5 +72,8 @@ TORCH_MODULE(LanguageModel);
 /// first token is not predicted, so T tokens in n sequences give T - n terms.
 torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
                        const torch::Tensor& cu_seqlens);
+
+/// Throws Error when a token id is not in the vocabulary: the pages were made with another tokenizer.
+void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary);
 
 }  // namespace lockstep::text_lm

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The man pages of Debian's `manpages` and `manpages-dev` as packed tokens, ready to train on:
 #   OUT/manpages, OUT/manpages-heldout    packed pages (16-bit tokens), for training and for measuring
-#   OUT/tokenizer.model                   the SentencePiece model made from the training pages
+#   OUT/tokenizer.model, tokenizer.vocab  the SentencePiece model made from the training pages, and its pieces
 # Runs once: called again with the same inputs it does nothing. Needs no network when OUT/packages has the packages.
 set -euo pipefail
 
@@ -160,8 +160,9 @@ done
 # -- packs -------------------------------------------------------------------------------------------------------
 
 mkdir "$work/packed"
-"$pack" create --token-bytes 2 --out "$work/packed/manpages" "$work/train-tokens"
-"$pack" create --token-bytes 2 --out "$work/packed/manpages-heldout" "$work/heldout-tokens"
+"$pack" create --token-bytes 2 --out "$work/packed/manpages" "$work/train-tokens" >/dev/null
+"$pack" create --token-bytes 2 --out "$work/packed/manpages-heldout" "$work/heldout-tokens" >/dev/null
 rm -rf "$out/manpages" "$out/manpages-heldout"
-mv "$work/packed/manpages" "$work/packed/manpages-heldout" "$work/tokenizer.model" "$out/"
+mv "$work/packed/manpages" "$work/packed/manpages-heldout" "$work"/tokenizer.{model,vocab} "$out/"
 printf '%s\n' "$stamp" >"$out/.made-from"
+echo "text data: made $out/manpages, $out/manpages-heldout and $out/tokenizer.model"

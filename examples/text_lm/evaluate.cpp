@@ -1,0 +1,56 @@
+#include "examples/text_lm/evaluate.h"
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "runtime/data/loader.h"
+
+namespace lockstep::text_lm {
+namespace {
+
+// Below 1 the likely becomes likelier.
+constexpr double kTemperature = 0.7;
+
+}  // namespace
+
+Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, std::uint64_t cap, World& world) {
+  const std::uint64_t begin = monotonic_ns();
+  const torch::NoGradGuard no_gradients;
+  model->eval();
+  std::array<double, 2> sums{};  // loss, tokens
+  // Without the world's timer: this is no part of a training step.
+  data::Loader loader(pages, {.ranks = world.size(), .cap = cap, .order = data::Order::sequential},
+                      world.rank(), nullptr);
+  for (const auto& batch : loader) {
+    if (batch.empty) continue;
+    check_tokens(batch.tokens, model->options().vocabulary);
+    const auto logits = model(batch.tokens, batch.positions, batch.cu_seqlens);
+    sums[0] += loss_sum(logits, batch.tokens, batch.cu_seqlens).item<double>();
+    sums[1] += static_cast<double>(batch.tokens.size(0) - batch.sample_ids.size(0));
+  }
+  model->train();
+  world.communicator().all_reduce({sums.data(), sums.size(), comm::DataType::f64}, "held-out loss")->wait();
+  return {std::exp(sums[0] / sums[1]), static_cast<std::int64_t>(sums[1]),
+          seconds_between(begin, monotonic_ns())};
+}
+
+std::string write_text(LanguageModel& model, const Vocabulary& vocabulary, int tokens) {
+  const torch::NoGradGuard no_gradients;
+  std::vector<int> written;
+  auto text = torch::tensor({static_cast<std::int64_t>(vocabulary.begin_of_text())});
+  while (static_cast<int>(written.size()) < tokens) {
+    const std::int64_t length = text.size(0);
+    const auto logits = model(text, torch::arange(length), torch::tensor({std::int64_t{0}, length}));
+    const auto likely = logits[length - 1].slice(0, 0, vocabulary.size()) / kTemperature;
+    const auto next = torch::multinomial(torch::softmax(likely, -1), 1);
+    written.push_back(next.item<int>());
+    if (written.back() == vocabulary.end_of_text()) break;
+    text = torch::cat({text, next});
+  }
+  return vocabulary.text(written);
+}
+
+}  // namespace lockstep::text_lm

@@ -1,0 +1,46 @@
+// What text_lm can be asked for on its command line.
+//
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace lockstep::text_lm {
+
+struct ModelOptions {
+  std::int64_t vocabulary = 4096;
+  std::int64_t width = 128;
+  std::int64_t layers = 2;
+  std::int64_t heads = 4;
+};
+
+struct Options {
+  std::filesystem::path data;     ///< packed pages to train on
+  std::filesystem::path heldout;  ///< packed pages to measure on
+  ModelOptions model;
+
+  std::uint64_t cap = 1024;  ///< tokens of a micro-batch, at most
+  int accumulate = 1;        ///< micro-batches of each rank in an optimizer step
+  double learning_rate = 1e-2;
+  int warm_up = 20;  ///< steps
+  double weight_decay = 0.05;
+  double clip = 1.0;  ///< of the gradients' norm
+  std::uint64_t seed = 1;
+
+  // How long to train: one of these.
+  double minutes = 0.75;
+  std::optional<std::int64_t> steps;
+  std::optional<std::int64_t> epochs;
+
+  std::filesystem::path save;  ///< file for the trained parameters; empty: none
+  std::filesystem::path
+      vocabulary_file;      ///< tokenizer.vocab, for a sample of text after training; empty: no sample
+  int sample_tokens = 120;  ///< how long that sample may be
+};
+
+/// Reads the command line. Returns main's exit code where there is nothing to train: --help, a wrong call.
+std::optional<int> parse(Options& options, int argc, char** argv);
+
+}  // namespace lockstep::text_lm

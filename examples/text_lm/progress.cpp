@@ -1,0 +1,95 @@
+#include "examples/text_lm/progress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/units.h"
+
+namespace lockstep::text_lm {
+namespace {
+
+constexpr double kSecondsBetweenLines = 4;
+constexpr double kLowestRate = 0.1;
+
+}  // namespace
+
+Progress::Progress(const Options& options, std::size_t steps_per_epoch, World& world)
+    : options_(options), world_(world), begin_ns_(monotonic_ns()) {
+  if (options.steps) steps_to_do_ = static_cast<double>(*options.steps);
+  if (options.epochs)
+    steps_to_do_ = static_cast<double>(*options.epochs) * static_cast<double>(steps_per_epoch);
+  world.timer().begin_step();
+}
+
+Progress::~Progress() = default;
+
+void Progress::add(double loss_sum, std::int64_t loss_tokens, std::int64_t tokens, std::int64_t samples) {
+  mine_[kLoss] += loss_sum;
+  mine_[kLossTokens] += static_cast<double>(loss_tokens);
+  mine_[kTokens] += static_cast<double>(tokens);
+  samples_ += samples;
+}
+
+void Progress::end_step() {
+  world_.timer().end_step({.tokens = static_cast<std::uint64_t>(mine_[kTokens]),
+                           .samples = static_cast<std::uint64_t>(samples_),
+                           .padding = 0});
+  ++steps_;
+  collect();
+  if (world_.rank() == 0) mine_[kSeconds] = elapsed();
+  travelling_ = mine_;
+  sum_ = world_.communicator().all_reduce({travelling_.data(), travelling_.size(), comm::DataType::f64},
+                                          "progress");
+  mine_ = {};
+  samples_ = 0;
+  if (world_.rank() == 0 && seconds_ - line_at_ >= kSecondsBetweenLines) print();
+}
+
+void Progress::collect() {
+  if (!sum_) return;
+  sum_->wait();
+  sum_.reset();
+  for (const Field field : {kLoss, kLossTokens, kTokens}) {
+    shown_[field] += travelling_[field];
+    total_[field] += travelling_[field];
+  }
+  seconds_ = travelling_[kSeconds];
+}
+
+void Progress::print() {
+  fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {} left\n", steps_ - 1,
+             shown_[kLoss] / shown_[kLossTokens], format_count(shown_[kTokens] / (seconds_ - line_at_)),
+             format_seconds(seconds_ * (1 / done() - 1)));
+  std::fflush(stdout);
+  shown_ = {};
+  line_at_ = seconds_;
+}
+
+void Progress::finish() {
+  collect();
+  if (world_.rank() != 0) return;
+  fmt::print("trained {} steps on {} tokens in {}: {} tokens/s\n", steps_, format_count(total_[kTokens]),
+             format_seconds(seconds_), format_count(total_[kTokens] / seconds_));
+  std::fflush(stdout);
+}
+
+double Progress::done() const {
+  if (steps_to_do_ > 0) return static_cast<double>(steps_) / steps_to_do_;
+  return seconds_ / (options_.minutes * 60);
+}
+
+double Progress::elapsed() const {
+  return seconds_between(begin_ns_, monotonic_ns());
+}
+
+double Progress::learning_rate() const {
+  const double warm = std::min(1.0, static_cast<double>(steps_ + 1) / (options_.warm_up + 1));
+  const double wave = 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, done())));
+  return options_.learning_rate * warm * (kLowestRate + (1 - kLowestRate) * wave);
+}
+
+}  // namespace lockstep::text_lm

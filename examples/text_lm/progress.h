@@ -1,0 +1,69 @@
+// How far the training is, in numbers of all ranks: when it is over, which learning rate is due, and a line
+// of progress on rank 0 every few seconds.
+//
+// The ranks' numbers of a step are added up while the next step runs and are used one step late, so that no
+// rank waits for them.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "examples/text_lm/options.h"
+#include "runtime/comm/world.h"
+
+namespace lockstep::text_lm {
+
+class Progress {
+ public:
+  /// Training begins now.
+  Progress(const Options& options, std::size_t steps_per_epoch, World& world);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// This rank has done a micro-batch: the sum of its losses, over how many predicted tokens, of how many
+  /// tokens and sequences.
+  void add(double loss_sum, std::int64_t loss_tokens, std::int64_t tokens, std::int64_t samples);
+
+  /// The optimizer step is done. All ranks call it.
+  void end_step();
+
+  /// The same on all ranks.
+  bool over() const { return done() >= 1; }
+
+  /// Of the coming step: warm-up, then half a cosine down to a tenth.
+  double learning_rate() const;
+
+  /// Waits for the last step's numbers; prints what the training came to.
+  void finish();
+
+ private:
+  // What is added up over the ranks. Counts are exact as doubles below 2^53.
+  enum Field : std::uint8_t { kLoss, kLossTokens, kTokens, kSeconds, kFields };
+  using Numbers = std::array<double, kFields>;
+
+  double done() const;
+  double elapsed() const;
+  void collect();
+  void print();
+
+  const Options& options_;
+  double steps_to_do_ = 0;  // 0: the clock decides
+  World& world_;
+  std::uint64_t begin_ns_;
+
+  std::int64_t steps_ = 0;
+  std::int64_t samples_ = 0;  // of this rank in this step
+  Numbers mine_{};            // of this rank in this step
+  Numbers travelling_{};      // of the step before, being added up
+  comm::WorkHandle sum_;
+  double seconds_ = 0;  // rank 0's clock, as all ranks know it
+
+  Numbers shown_{};  // summed since the last line
+  Numbers total_{};
+  double line_at_ = 0;
+};
+
+}  // namespace lockstep::text_lm

@@ -1,0 +1,185 @@
+// text_lm: trains a language model on packed pages of text, data-parallel on as many ranks as the launcher
+// starts. The loop in train() is how any model is trained with Lockstep.
+
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/units.h"
+#include "examples/text_lm/agreement.h"
+#include "examples/text_lm/evaluate.h"
+#include "examples/text_lm/model.h"
+#include "examples/text_lm/options.h"
+#include "examples/text_lm/progress.h"
+#include "examples/text_lm/vocabulary.h"
+#include "runtime/data/loader.h"
+#include "runtime/lockstep.h"
+#include "staging/pack/reader.h"
+
+namespace lockstep::text_lm {
+namespace {
+
+using Ddp = DistributedDataParallel<LanguageModelImpl>;
+
+std::unique_ptr<pack::Reader> open_pages(const std::filesystem::path& path, const char* option) {
+  if (path.empty()) fail("no data: give {} DIR, or submit with --stage (LOCKSTEP_DATA is not set)", option);
+  auto pages = pack::open(path);
+  if (pages->token_bytes() == 0) {
+    fail("{} holds no tokens: pack token files with lockstep-pack create --token-bytes 2", path.string());
+  }
+  return pages;
+}
+
+/// What a rank needs of its own before it meets the others.
+struct Job {
+  Job(const Options& options, World& world)
+      : pages(open_pages(options.data, "--data")),
+        heldout(open_pages(options.heldout, "--heldout")),
+        loader(*pages,
+               {.cap = options.cap,
+                .accumulate = options.accumulate,
+                // Of a sequence of L tokens: the linear layers' share and attention's.
+                .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
+                .seed = options.seed},
+               world),
+        model(options.model) {
+    if (!options.vocabulary_file.empty()) vocabulary.emplace(options.vocabulary_file);
+  }
+
+  std::unique_ptr<pack::Reader> pages;
+  std::unique_ptr<pack::Reader> heldout;
+  data::Loader loader;
+  LanguageModel model;
+  std::optional<Vocabulary> vocabulary;
+};
+
+torch::optim::AdamW make_optimizer(const LanguageModel& model, const Options& options) {
+  const auto settings = [&](double decay) {
+    return std::make_unique<torch::optim::AdamWOptions>(
+        torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95}).weight_decay(decay));
+  };
+  std::vector<torch::Tensor> matrices;
+  std::vector<torch::Tensor> vectors;
+  for (const auto& parameter : model->parameters())
+    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(matrices, settings(options.weight_decay));
+  groups.emplace_back(vectors, settings(0));
+  return torch::optim::AdamW(groups);
+}
+
+void update(torch::optim::AdamW& optimizer, const LanguageModel& model, double learning_rate, double clip) {
+  for (auto& group : optimizer.param_groups()) {
+    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(learning_rate);
+  }
+  torch::nn::utils::clip_grad_norm_(model->parameters(), clip);
+  optimizer.step();
+  optimizer.zero_grad();
+}
+
+torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
+  const auto scope = world.timer().phase(profile::Phase::forward);
+  check_tokens(batch.tokens, ddp->options().vocabulary);
+  return loss_sum(ddp(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.cu_seqlens);
+}
+
+void train(Job& job, const Options& options, World& world) {
+  Ddp ddp(job.model, world);
+  auto optimizer = make_optimizer(job.model, options);
+  Progress progress(options, job.loader.plan().steps(), world);
+
+  for (std::uint64_t epoch = 0; !progress.over(); ++epoch) {
+    job.loader.set_epoch(epoch);
+    for (const auto& batch : job.loader) {
+      const auto hold = ddp.no_sync_unless(batch.last_of_step);  // covers forward and backward
+      if (batch.empty) {
+        ddp.skip();
+      } else {
+        const auto loss = forward(ddp, batch, world);
+        const auto sequences = batch.sample_ids.size(0);
+        const auto predicted = batch.tokens.size(0) - sequences;
+        ddp.backward(loss, predicted);
+        progress.add(loss.item<double>(), predicted, batch.tokens.size(0), sequences);
+      }
+      if (!batch.last_of_step) continue;
+
+      {
+        const auto scope = world.timer().phase(profile::Phase::optimizer);
+        update(optimizer, job.model, progress.learning_rate(), options.clip);
+      }
+      progress.end_step();
+      if (progress.over()) break;
+    }
+  }
+  progress.finish();
+}
+
+void say_what_begins(const Job& job, const Options& options, const World& world) {
+  if (world.rank() != 0) return;
+  std::uint64_t tokens = 0;
+  for (std::size_t i = 0; i < job.pages->size(); ++i) tokens += job.pages->tokens(i);
+  fmt::print(
+      "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; {} x {} x {} tokens a step at "
+      "most\n",
+      format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
+      options.model.width, job.pages->size(), format_count(static_cast<double>(tokens)), world.size(),
+      options.accumulate, options.cap);
+  std::fflush(stdout);
+}
+
+double measure(Job& job, const Options& options, World& world, const char* when) {
+  const auto result = evaluate(job.model, *job.heldout, options.cap, world);
+  if (world.rank() == 0) {
+    fmt::print("perplexity {} training: {:.1f} ({} held-out tokens, {})\n", when, result.perplexity,
+               format_count(static_cast<double>(result.tokens)), format_seconds(result.seconds));
+    std::fflush(stdout);
+  }
+  return result.perplexity;
+}
+
+void say_where_to_look(World& world) {
+  if (world.rank() != 0) return;
+  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
+  const auto folder = shared ? *shared : world.timer().file().parent_path().string();
+  if (!folder.empty()) fmt::print("where each rank's time went: lockstep-report {}\n", folder);
+}
+
+void leave_results(Job& job, const Options& options, const World& world) {
+  if (world.rank() != 0) return;
+  if (!options.save.empty()) {
+    torch::save(job.model, options.save.string());
+    fmt::print("parameters: {}\n", options.save.string());
+  }
+  if (job.vocabulary) {
+    fmt::print("the model writes:\n{}\n", write_text(job.model, *job.vocabulary, options.sample_tokens));
+  }
+}
+
+int run(const Options& options, int argc, char** argv) {
+  World world(argc, argv);
+  torch::manual_seed(options.seed);
+  std::unique_ptr<Job> job;
+  if (!done_on_all_ranks(world, [&] { job = std::make_unique<Job>(options, world); })) return 1;
+
+  say_what_begins(*job, options, world);
+  const double before = measure(*job, options, world, "before");
+  train(*job, options, world);
+  const double after = measure(*job, options, world, "after");
+  if (world.rank() == 0) fmt::print("perplexity on held-out pages: {:.1f} -> {:.1f}\n", before, after);
+  leave_results(*job, options, world);
+  say_where_to_look(world);
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::text_lm
+
+int main(int argc, char** argv) {
+  lockstep::text_lm::Options options;
+  if (const auto exit_code = parse(options, argc, argv)) return *exit_code;
+  return lockstep::text_lm::run(options, argc, argv);
+}
