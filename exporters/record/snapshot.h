@@ -53,7 +53,8 @@ struct Snapshot {
   /// CLOCK_REALTIME at the end of the last step; the start where there was none yet.
   std::int64_t last_unix_ns() const {
     if (counters.steps == 0) return start_unix_ns;
-    return start_unix_ns + static_cast<std::int64_t>(counters.last_step_end_ns - start_monotonic_ns);
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(start_unix_ns) + counters.last_step_end_ns -
+                                     start_monotonic_ns);
   }
 };
 

@@ -1,0 +1,104 @@
+#include "runtime/profile/step_timer.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/environment.h"
+#include "exporters/record/writer.h"
+#include "runtime/profile/record_folder.h"
+
+namespace lockstep::profile {
+
+StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
+  if (!options.record || environment::get_or("LOCKSTEP_METRICS", "on") == "off") return;
+  try {
+    if (identity_.job_id == 0) identity_.job_id = local_job_id();
+    if (options.folder.empty()) options.folder = make_record_folder(identity_);
+    file_ = options.folder / record_name(identity_.rank);
+    writer_ = std::make_unique<record::Writer>(file_, identity_);
+  } catch (const std::exception& error) {
+    file_.clear();
+    fmt::print(stderr, "lockstep: rank {} on {} writes no record of its step times: {}\n", identity_.rank,
+               identity_.node, error.what());
+  }
+}
+
+StepTimer::~StepTimer() {
+  finish();
+}
+
+void StepTimer::enter(Phase phase) {
+  const std::uint64_t now = monotonic_ns();
+  if (running_) {
+    phase_ns_[record::index(current_)] += now - mark_ns_;
+  } else {
+    running_ = true;
+    step_begin_ns_ = now;
+  }
+  mark_ns_ = now;
+  current_ = phase;
+  if (writer_) writer_->set_doing(phase, now);
+}
+
+void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank) {
+  if (writer_) writer_->add_comm(transfer_ns, wait_ns, waited_for_rank);
+}
+
+void StepTimer::add_bytes_read(std::uint64_t bytes) {
+  if (writer_) writer_->add_bytes_read(bytes);
+}
+
+void StepTimer::add_bytes_staged(std::uint64_t bytes) {
+  if (writer_) writer_->add_bytes_staged(bytes);
+}
+
+void StepTimer::set_loss_scale(double scale) {
+  if (writer_) writer_->set_loss_scale(scale);
+}
+
+void StepTimer::add_skipped_step() {
+  if (writer_) writer_->add_skipped_step();
+}
+
+void StepTimer::begin_step() {
+  phase_ns_.fill(0);
+  step_begin_ns_ = mark_ns_ = monotonic_ns();
+  running_ = true;
+}
+
+void StepTimer::end_step(const StepCounts& counts) {
+  enter(current_);  // what has passed in the scope that is open belongs to this step
+  last_ = {.steps = 1, .step_ns = mark_ns_ - step_begin_ns_, .phase_ns = phase_ns_, .counts = counts};
+  totals_.steps += 1;
+  totals_.step_ns += last_.step_ns;
+  for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
+    totals_.phase_ns[phase] += phase_ns_[phase];
+    if (writer_) writer_->add_phase(static_cast<Phase>(phase), phase_ns_[phase]);
+  }
+  totals_.counts.tokens += counts.tokens;
+  totals_.counts.samples += counts.samples;
+  totals_.counts.padding += counts.padding;
+  if (writer_) writer_->end_step(last_.step_ns, mark_ns_, counts);
+  step_begin_ns_ = mark_ns_;
+  phase_ns_.fill(0);
+}
+
+void StepTimer::finish() noexcept {
+  if (!writer_) return;
+  try {
+    writer_->finish();
+    writer_.reset();
+    if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) {
+      leave_copy(file_, identity_, *folder);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep: rank %d on %s left no copy of its record: %s\n", identity_.rank,
+                 identity_.node.c_str(), error.what());
+  }
+}
+
+}  // namespace lockstep::profile

@@ -1,0 +1,210 @@
+#include "runtime/profile/step_timer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
+#include <unistd.h>
+
+#include <fstream>
+#include <numeric>
+
+#include "common/clock.h"
+#include "common/files.h"
+#include "exporters/record/reader.h"
+#include "tests/unit/exporters/temporary_folder.h"
+
+namespace lockstep::profile {
+namespace {
+
+using record::Reader;
+using record::Snapshot;
+
+void work_for_us(std::uint64_t us) {
+  const std::uint64_t end = monotonic_ns() + us * 1000;
+  while (monotonic_ns() < end) {
+  }
+}
+
+std::uint64_t ns(const Times& times, Phase phase) {
+  return times.phase_ns[record::index(phase)];
+}
+
+std::uint64_t sum(const Times& times) {
+  return std::accumulate(times.phase_ns.begin(), times.phase_ns.end(), std::uint64_t{0});
+}
+
+class StepTimerTest : public ::testing::Test {
+ protected:
+  StepTimerTest() {
+    for (const char* name : {"LOCKSTEP_RECORD", "LOCKSTEP_REPORT_DIR", "LOCKSTEP_METRICS"}) ::unsetenv(name);
+    ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+  }
+
+  Identity identity_ = {.job_id = 5, .step_id = 1, .rank = 3, .size = 4, .node = "n1", .program = "train"};
+  lockstep::testing::TemporaryFolder folder_;
+};
+
+TEST_F(StepTimerTest, InnerScopesTakeTheirTimeOutOfTheOuterOne) {
+  StepTimer timer(identity_);
+  {
+    const auto backward = timer.phase(Phase::backward);
+    work_for_us(2000);
+    {
+      const auto exposed = timer.phase(Phase::comm_exposed);
+      work_for_us(3000);
+    }
+    work_for_us(1000);
+  }
+  timer.end_step({});
+  const Times& step = timer.last_step();
+  EXPECT_GE(ns(step, Phase::backward), 3'000'000);
+  EXPECT_GE(ns(step, Phase::comm_exposed), 3'000'000);
+  EXPECT_GE(step.step_ns, 6'000'000);
+  EXPECT_EQ(sum(step), step.step_ns);
+}
+
+TEST_F(StepTimerTest, TimeInNoScopeIsOther) {
+  StepTimer timer(identity_);
+  timer.begin_step();
+  work_for_us(1000);
+  { const auto scope = timer.phase(Phase::forward); }
+  work_for_us(1000);
+  timer.end_step({});
+  EXPECT_GE(ns(timer.last_step(), Phase::other), 2'000'000);
+  EXPECT_EQ(sum(timer.last_step()), timer.last_step().step_ns);
+}
+
+TEST_F(StepTimerTest, TimeBeforeTheFirstScopeBelongsToNoStep) {
+  StepTimer timer(identity_);
+  work_for_us(20000);
+  { const auto scope = timer.phase(Phase::data_wait); }
+  timer.end_step({});
+  EXPECT_LT(timer.last_step().step_ns, 20'000'000);
+}
+
+TEST_F(StepTimerTest, BeginStepLeavesOutWhatWentOnSinceTheLastStep) {
+  StepTimer timer(identity_);
+  timer.begin_step();
+  timer.end_step({});
+  {
+    const auto evaluation = timer.phase(Phase::forward);
+    work_for_us(20000);
+  }
+  timer.begin_step();
+  timer.end_step({});
+  EXPECT_LT(timer.last_step().step_ns, 20'000'000);
+  EXPECT_EQ(sum(timer.last_step()), timer.last_step().step_ns);
+}
+
+TEST_F(StepTimerTest, ScopeThatOutlivesItsStepIsSharedOut) {
+  StepTimer timer(identity_);
+  {
+    const auto scope = timer.phase(Phase::checkpoint);
+    work_for_us(1000);
+    timer.end_step({});
+    EXPECT_GE(ns(timer.last_step(), Phase::checkpoint), 1'000'000);
+    work_for_us(2000);
+  }
+  timer.end_step({});
+  EXPECT_GE(ns(timer.last_step(), Phase::checkpoint), 2'000'000);
+  EXPECT_EQ(sum(timer.last_step()), timer.last_step().step_ns);
+  EXPECT_EQ(timer.totals().steps, 2);
+  EXPECT_EQ(sum(timer.totals()), timer.totals().step_ns);
+}
+
+TEST_F(StepTimerTest, RecordHoldsExactlyWhatTheTimerSays) {
+  StepTimer timer(identity_);
+  for (int step = 0; step < 3; ++step) {
+    const auto scope = timer.phase(Phase::forward);
+    work_for_us(100);
+    timer.add_comm(10, 5, 2);
+    timer.add_bytes_read(100);
+    timer.end_step({.tokens = 10, .samples = 2, .padding = 1});
+  }
+  EXPECT_EQ(timer.file(), folder_ / "lockstep/records/5.1/rank-000003.record");
+  const Snapshot seen = Reader(timer.file()).read();
+  EXPECT_EQ(seen.counters.phase_ns, timer.totals().phase_ns);
+  EXPECT_EQ(seen.counters.step_ns, timer.totals().step_ns);
+  EXPECT_EQ(seen.counters.tokens, 30);
+  EXPECT_EQ(seen.counters.comm_wait_ns, 15);
+  EXPECT_EQ(seen.counters.bytes_read, 300);
+  EXPECT_EQ(seen.steps.back().waited_for, 2);
+  EXPECT_EQ(seen.doing, Phase::other);
+  EXPECT_EQ(seen.identity.program, "train");
+}
+
+TEST_F(StepTimerTest, FolderFromThePluginWins) {
+  ::setenv("LOCKSTEP_RECORD", (folder_ / "given").c_str(), 1);
+  const StepTimer timer(identity_);
+  EXPECT_EQ(timer.file(), folder_ / "given/rank-000003.record");
+}
+
+TEST_F(StepTimerTest, RuntimeFolderOfAnotherMachineIsNotUsed) {
+  ::setenv("XDG_RUNTIME_DIR", (folder_ / "none").c_str(), 1);
+  const StepTimer timer(identity_);
+  EXPECT_EQ(timer.file().string().rfind("/dev/shm/lockstep-", 0), 0);
+  std::filesystem::remove_all(timer.file().parent_path());
+}
+
+TEST_F(StepTimerTest, WithoutASchedulerTheLauncherNamesTheJob) {
+  identity_.job_id = 0;
+  const StepTimer timer(identity_);
+  EXPECT_EQ(Reader(timer.file()).identity().job_id, static_cast<std::uint64_t>(::getppid()));
+}
+
+TEST_F(StepTimerTest, WithoutAFolderOneLineSaysSoAndTheTimesAreStillThere) {
+  std::ofstream(folder_ / "file").close();
+  ::setenv("LOCKSTEP_RECORD", (folder_ / "file/records").c_str(), 1);
+  ::testing::internal::CaptureStderr();
+  StepTimer timer(identity_);
+  {
+    const auto scope = timer.phase(Phase::forward);
+    work_for_us(100);
+  }
+  timer.add_comm(1, 1, 0);
+  timer.end_step({.tokens = 4});
+  timer.finish();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, ::testing::HasSubstr((folder_ / "file/records").string()));
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  EXPECT_TRUE(timer.file().empty());
+  EXPECT_GE(ns(timer.totals(), Phase::forward), 100'000);
+  EXPECT_EQ(timer.totals().counts.tokens, 4);
+}
+
+TEST_F(StepTimerTest, MetricsOffWritesNoFile) {
+  ::setenv("LOCKSTEP_METRICS", "off", 1);
+  ::setenv("LOCKSTEP_RECORD", (folder_ / "given").c_str(), 1);
+  const StepTimer timer(identity_);
+  EXPECT_TRUE(timer.file().empty());
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "given"));
+  ::unsetenv("LOCKSTEP_METRICS");
+}
+
+TEST_F(StepTimerTest, FinishedRankLeavesACopyForTheReport) {
+  ::setenv("LOCKSTEP_RECORD", (folder_ / "node").c_str(), 1);
+  ::setenv("LOCKSTEP_REPORT_DIR", (folder_ / "shared/report").c_str(), 1);
+  StepTimer timer(identity_);
+  write_file_atomically(folder_ / "node/staging.json", "{\"job\":5}");
+  { const auto scope = timer.phase(Phase::forward); }
+  timer.end_step({.tokens = 9});
+  timer.finish();
+  timer.finish();
+  const Snapshot copy = Reader(folder_ / "shared/report/rank-000003.record").read();
+  EXPECT_EQ(copy.counters.tokens, 9);
+  EXPECT_GT(copy.finished_unix_ns, 0);
+  EXPECT_EQ(read_text_file(folder_ / "shared/report/staging-n1.json"), "{\"job\":5}");
+}
+
+TEST_F(StepTimerTest, ReportFolderThatCannotBeMadeIsOneLineAndNoFailure) {
+  std::ofstream(folder_ / "file").close();
+  ::setenv("LOCKSTEP_REPORT_DIR", (folder_ / "file/report").c_str(), 1);
+  StepTimer timer(identity_);
+  ::testing::internal::CaptureStderr();
+  timer.finish();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::AllOf(::testing::HasSubstr("rank 3 on n1"), ::testing::HasSubstr("file/report")));
+}
+
+}  // namespace
+}  // namespace lockstep::profile
