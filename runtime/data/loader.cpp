@@ -53,11 +53,17 @@ struct Loader::Iterator::Run {
   std::optional<Batch> batch;
   OrderedPrefetch<Batch> prefetch;  // last: its threads use the builder
 
-  Run(const State& state)
+  explicit Run(const State& state)
       : builder(state.reader, state.plan, state.rank),
         timer(state.timer),
         prefetch(state.plan->micro_batches_per_rank(), state.prefetch,
-                 [this](std::size_t index) { return builder.build(index); }) {}
+                 [this, token_bytes = state.reader.token_bytes()](std::size_t index) {
+                   Batch built = builder.build(index);
+                   if (timer != nullptr) {
+                     timer->add_bytes_read(static_cast<std::uint64_t>(built.tokens.size(0) * token_bytes));
+                   }
+                   return built;
+                 }) {}
 
   void advance() {
     if (batch) builder.recycle(*std::exchange(batch, std::nullopt));
