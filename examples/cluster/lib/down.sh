@@ -5,13 +5,19 @@ host_link() { printf 'lockstep%07x' $(($(cksum <<<"$1" | cut -d' ' -f1) & 0xffff
 
 supervisor_gone() { ! supervisor_pid >/dev/null; }
 
+# For the next cluster on the same disks; see first_job_id.
+remember_next_job() {
+  local next
+  [ -n "$keep_disks" ] && service_pid head slurmctld >/dev/null || return 0
+  next=$(in_machine head timeout 5 scontrol show config 2>/dev/null | sed -n 's/^NEXT_JOB_ID *= *//p')
+  [ -z "$next" ] || echo "$next" >"$cluster_state/next_job_id"
+}
+
 # Ends every process and removes what they leave; true when nothing is left. The state folder stays.
 stop_processes() {
   local pid
   if pid=$(supervisor_pid); then
-    in_machine head scontrol show config 2>/dev/null | sed -n 's/^NEXT_JOB_ID *= *//p' >"$cluster_state/next_job_id.new"
-    [ ! -s "$cluster_state/next_job_id.new" ] || mv "$cluster_state/next_job_id.new" "$cluster_state/next_job_id"
-    rm -f "$cluster_state/next_job_id.new"
+    remember_next_job
     kill -9 "$pid" 2>/dev/null
     wait_until 20 supervisor_gone || return 1
   fi

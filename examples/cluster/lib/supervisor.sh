@@ -27,10 +27,30 @@ ip link add br0 type bridge
 ip addr add "$head_address/24" dev br0
 ip link set br0 up
 
+# job_container/tmpfs binds the mount namespace of a job below the one of its node, which the kernel allows only where
+# the job's has the higher number. Recent kernels (seen with 6.18) hand out numbers in batches per CPU: only a
+# namespace made on the CPU with the lowest ones is below all that follow.
+cpu_with_lowest_namespaces() {
+  local cpu lowest=0
+  touch "$live/namespace"
+  for ((cpu = 1; cpu < $(nproc --all); cpu++)); do
+    # shellcheck disable=SC2016  # expands in the inner shell
+    taskset -c "$lowest" unshare --mount --mount-proc --propagation private bash -c '
+      taskset -c "$1" unshare --mount --propagation private sleep infinity &
+      until [ "$(readlink "/proc/$!/exe")" = "$(readlink -f "$(command -v sleep)")" ]; do :; done
+      mount --bind "/proc/$!/ns/mnt" "$2"; result=$?
+      kill -9 $!; exit $result' bash "$cpu" "$live/namespace" 2>/dev/null || lowest=$cpu
+  done
+  echo "$lowest"
+}
+
+on_cpu=()
+if [ "$cluster_variant" = tmpfs ]; then on_cpu=(taskset -c "$(cpu_with_lowest_namespaces)"); fi
+
 for machine in $(machine_names); do
   own=(--mount --propagation private)
   [ "$machine" = head ] || own+=(--net --uts --ipc)
-  setsid unshare "${own[@]}" bash "$library/machine.sh" "$1" "$machine" >"$cluster_state/log/$machine.keeper.log" 2>&1 &
+  setsid "${on_cpu[@]}" unshare "${own[@]}" taskset -c "0-$(($(nproc --all) - 1))" bash "$library/machine.sh" "$1" "$machine" >"$cluster_state/log/$machine.keeper.log" 2>&1 &
 done
 process_identity "$host_pid" >"$live/supervisor"
 

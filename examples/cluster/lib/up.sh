@@ -131,9 +131,12 @@ verb_up() {
     verb_status
     return
   fi
+  # Interrupted from here on: nothing half-started stays.
+  trap 'echo "cluster: interrupted" >&2; quiet_down; unlock_cluster "$name"; exit 130' INT TERM
   # What a killed cluster of this name left.
   if load_settings "$name"; then quiet_down; else cgroup_remove "$name"; fi
-  if [ -e "$state" ]; then keep_disks=yes; fi
+  # Files that were kept outlive an up that fails.
+  if [ -e "$state/shared" ]; then keep_disks=yes; fi
   remember_settings
   make_state || fail_up
   start_supervisor || fail_up
@@ -141,6 +144,7 @@ verb_up() {
   if [ -n "$prometheus" ]; then connect_prometheus || fail_up; fi
   wait_until "$timeout" settled
   all_machines_well || fail_up
+  trap - INT TERM
   unlock_cluster "$name"
   verb_status
 }

@@ -10,8 +10,9 @@ namespace lockstep::metered_fs {
 
 int InodeTable::fd(fuse_ino_t number) const {
   if (number == FUSE_ROOT_ID) return root_.get();
-  return reinterpret_cast<const Inode*>(number)
-      ->fd.get();  // NOLINT(performance-no-int-to-ptr): what lookup gave out
+  const auto* inode =
+      reinterpret_cast<const Inode*>(number);  // NOLINT(performance-no-int-to-ptr): lookup's entry.ino
+  return inode->fd.get();
 }
 
 int InodeTable::lookup(fuse_ino_t parent, const char* name, fuse_entry_param& entry) {
@@ -32,7 +33,7 @@ int InodeTable::lookup(fuse_ino_t parent, const char* name, fuse_entry_param& en
 void InodeTable::forget(fuse_ino_t number, std::uint64_t lookups) {
   if (number == FUSE_ROOT_ID) return;
   const std::lock_guard lock(mutex_);
-  auto* inode = reinterpret_cast<Inode*>(number);  // NOLINT(performance-no-int-to-ptr): what lookup gave out
+  auto* inode = reinterpret_cast<Inode*>(number);  // NOLINT(performance-no-int-to-ptr): lookup's entry.ino
   inode->lookups -= std::min(lookups, inode->lookups);
   if (inode->lookups == 0) inodes_.erase(Identity(inode->identity));
 }

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What goes wrong is named, and cleaned up.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/traces.sh
+source "$(dirname "$0")/traces.sh"
+picture=$(machine_picture)
+namespaces=none
+
+# What own_cluster does, for a cluster that does not come up.
+cluster_name=f$$
+state=$(mktemp -d "/var/tmp/lockstep-$cluster_name.XXXXXX")
+trap 'cluster down; rm -rf "$state"' EXIT
+
+test_case "a controller that does not start is named, with what its log says"
+assert_exit 1 cluster up --state "$state" --slurm-conf-extra "NoSuchOption=1"
+assert_contains "$output" "slurmctld on head ended"
+assert_contains "$output" "NoSuchOption"
+assert_no_traces
+
+test_case "a node's daemon that does not start is named"
+assert_exit 1 cluster up --state "$state" --slurm-conf-extra "SlurmdSpoolDir=/proc/nowhere"
+assert_contains "$output" "slurmd on n"
+assert_contains "$output" "/proc/nowhere"
+assert_no_traces
+
+test_case "nodes that do not come are named when the time is over"
+assert_exit 1 cluster up --state "$state" --timeout 3 --slurm-conf-extra "DownNodes=n1 State=DRAIN"
+assert_contains "$output" "not all nodes became idle within 3 s: n1 drained n2 idle"
+assert_no_traces
+
+test_case "wrong options are named before anything is started"
+for wrong in "--nodes 0" "--nodes x" "--cpus none" "--variant docker" "--prefix /no/such/folder" "--no-such-option" \
+  "--metered-fs /no/such/program" "--name A/b"; do
+  # shellcheck disable=SC2086  # an option and its value
+  assert_exit 2 cluster up $wrong
+  option=${wrong%% *}
+  assert_contains "$output" "$option"
+done
+assert_exit 2 "$source_root/examples/cluster/cluster" fly
+assert_no_traces
+
+test_case "an interrupted up leaves nothing behind"
+cluster up --state "$state" --nodes 4 >/dev/null 2>&1 &
+assert_within 10 test -e "$state/live/supervisor"
+kill -TERM "$(pgrep -P $! -f 'cluster up' || echo $!)"
+wait $!
+assert_no_traces

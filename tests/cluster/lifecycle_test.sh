@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The cluster itself: starts, is there once, and leaves nothing behind, whatever was killed.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/traces.sh
+source "$(dirname "$0")/traces.sh"
+picture=$(machine_picture)
+
+test_case "up, up again, down, down again"
+own_cluster --nodes 2 --prometheus >/dev/null || fail "up failed"
+first=$(cat "$state/live/supervisor")
+assert_exit 0 cluster up
+assert_contains "$output" "n2 idle"
+assert_equal "$first" "$(cat "$state/live/supervisor")" "the same cluster"
+remember_cluster
+assert_contains "$(cluster_traces)" "process:"
+assert_contains "$(cluster_traces)" "cgroup:"
+assert_contains "$(ip -o link)" lockstep
+assert_exit 0 cluster down
+assert_no_traces
+assert_exit 0 cluster down
+assert_exit 1 cluster status
+assert_exit 1 cluster exec -- true
+assert_contains "$output" "is not up"
+
+kill_supervisor() { kill -9 "$supervisor"; }
+kill_supervisors_parent() { kill -9 "$(ps -o ppid= -p "$supervisor" | tr -d ' ')"; }
+kill_keeper() { kill -9 "$(cut -d' ' -f1 "$state/live/n1.keeper")"; }
+kill_service() {
+  local number
+  number=$(cut -d' ' -f2 "$state/live/$1.$2.state")
+  nsenter --target "$supervisor" --pid -- bash -c "kill -9 $number"
+}
+for victim in "supervisor" "supervisors_parent" "keeper" "service head slurmctld" "service n1 slurmd" \
+  "service n1 munged" "service n1 shared"; do
+  test_case "down leaves nothing behind after kill -9 of: $victim"
+  cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
+  remember_cluster
+  # Work in progress makes it harder to end.
+  job=$(submit -N2 --wrap 'srun sleep 1000')
+  assert_within 20 eval "[[ \$(job_state $job) = RUNNING* ]]"
+  if [ "$victim" = "service n1 shared" ] && [ ! -e "$state/live/n1.shared.state" ]; then continue; fi # not metered
+  # shellcheck disable=SC2086  # a verb and its arguments
+  kill_$victim || fail "could not kill it"
+  assert_exit 0 cluster down
+  assert_no_traces
+done
+
+test_case "up after the supervisor was killed starts anew"
+cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
+remember_cluster
+kill_supervisor
+cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
+remember_cluster
+assert_equal 2 "$(on_head srun -N2 hostname | wc -l)"
+
+test_case "what exec runs ends with its caller"
+"$source_root/examples/cluster/cluster" exec --name "$cluster_name" -- sleep 1000 &
+sleeper=$!
+assert_within 10 eval "on_head pgrep -x sleep"
+kill -9 $sleeper
+assert_within 10 eval "! on_head pgrep -x sleep"
+assert_exit 0 cluster down
+assert_no_traces
+
+test_case "two calls at once make one cluster"
+cluster up --state "$state" --nodes 1 >/dev/null &
+other=$!
+assert_exit 0 cluster up --state "$state" --nodes 1
+wait $other || fail "the other call failed"
+remember_cluster
+assert_exit 0 cluster down
+assert_no_traces
+
+test_case "disks that are kept are there again, and jobs go on counting"
+cluster up --state "$state" --nodes 1 >/dev/null || fail "up failed"
+job=$(submit --wrap 'hostname >/mnt/local/mark')
+await_job "$job"
+assert_exit 0 cluster down --keep-disks
+cluster up --state "$state" --nodes 1 >/dev/null || fail "up failed"
+assert_equal n1 "$(on_node n1 cat /mnt/local/mark)"
+assert_equal $((job + 1)) "$(submit --wrap true)"
+assert_exit 0 cluster down
+
+test_case "an ordinary user is told at once"
+assert_exit 1 setpriv --reuid 65534 --clear-groups bash "$source_root/examples/cluster/cluster" up --name nobody
+assert_contains "$output" "needs root"
