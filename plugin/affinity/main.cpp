@@ -16,8 +16,8 @@
 
 namespace {
 
-using namespace lockstep;            // NOLINT: a program's own file
-using namespace lockstep::affinity;  // NOLINT
+using namespace lockstep;
+using namespace lockstep::affinity;
 
 struct PlanCall {
   PlanOptions options;
@@ -66,6 +66,7 @@ void print_text(const ProcessView& view) {
 
 void show(const Tool& tool, const std::vector<int>& pids) {
   std::vector<ProcessView> views;
+  views.reserve(pids.size());
   for (const int pid : pids) views.push_back(view_process(pid));
   if (pids.empty()) views = view_own_processes();
   for (const ProcessView& view : views) {

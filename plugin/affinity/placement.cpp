@@ -132,11 +132,10 @@ class Deal {
     for (const Group& group : groups) largest = std::max(largest, group.size());
     const bool picky =
         std::any_of(request_.near.begin(), request_.near.end(), [](auto& n) { return !n.empty(); });
-    if (request_.policy == Policy::core) {
-      in_order(cores_, tasks_by_wish(), limit(INT_MAX - 1));
-    } else if (fair <= largest || picky) {
+    const bool confined = request_.policy != Policy::core && (fair <= largest || picky);
+    if (confined) {
       within_groups(groups);
-    } else if (request_.policy == Policy::automatic) {
+    } else if (request_.policy == Policy::core || request_.policy == Policy::automatic) {
       in_order(cores_, tasks_by_wish(), limit(INT_MAX - 1));
     } else {
       whole_groups(groups);

@@ -51,10 +51,12 @@ class Planner {
   std::vector<TaskPlan> run() {
     if (request_.policy == Policy::off) return unpinned();
     PlacementRequest wanted{request_.tasks, cores_per_task(), request_.policy, {}};
+    wanted.near.reserve(gpus_.size());
     for (const std::vector<int>& gpus : gpus_) wanted.near.push_back(domains_near(gpus));
     const std::vector<Placement> placements = place_tasks(cores_, wanted);
     const int idle = idle_cores(placements);
     std::vector<TaskPlan> plans;
+    plans.reserve(static_cast<std::size_t>(request_.tasks));
     for (int task = 0; task < request_.tasks; ++task) {
       plans.push_back(plan_task(task, placements[static_cast<std::size_t>(task)], idle));
     }
@@ -189,6 +191,7 @@ class Planner {
 
   std::vector<TaskPlan> unpinned() const {
     std::vector<TaskPlan> plans;
+    plans.reserve(static_cast<std::size_t>(request_.tasks));
     for (int task = 0; task < request_.tasks; ++task) {
       TaskPlan plan;
       plan.task = task;

@@ -28,6 +28,7 @@ bool hangs_on(const Gpu& gpu, const std::vector<int>& domains) {
 
 std::string node_names(const Machine& machine, const std::vector<int>& domains) {
   std::vector<int> nodes;
+  nodes.reserve(domains.size());
   for (const int d : domains) nodes.push_back(domain(machine, d).node);
   return fmt::format("NUMA node{} {}", nodes.size() == 1 ? "" : "s", format_cpu_list(nodes));
 }

@@ -12,8 +12,8 @@
 
 namespace {
 
-using namespace lockstep;            // NOLINT: a program's own file
-using namespace lockstep::affinity;  // NOLINT
+using namespace lockstep;
+using namespace lockstep::affinity;
 
 constexpr int kRuns = 51;
 

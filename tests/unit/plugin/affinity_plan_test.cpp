@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "common/cpu_list.h"
 #include "common/error.h"
+#include "common/files.h"
 #include "plugin/affinity/plan.h"
 #include "plugin/affinity/print.h"
 #include "plugin/affinity/topology.h"
@@ -15,7 +19,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 
 Machine data(const std::string& name) {
   return load_description(std::string(LOCKSTEP_TEST_DATA) + "/" + name);
@@ -29,12 +32,14 @@ Request tasks(int count) {
 
 std::vector<std::string> cpus(const std::vector<TaskPlan>& plans) {
   std::vector<std::string> lists;
+  lists.reserve(plans.size());
   for (const TaskPlan& plan : plans) lists.push_back(format_cpu_list(plan.cpus));
   return lists;
 }
 
 std::vector<std::string> worker_cpus(const std::vector<TaskPlan>& plans) {
   std::vector<std::string> lists;
+  lists.reserve(plans.size());
   for (const TaskPlan& plan : plans) lists.push_back(format_cpu_list(plan.worker_cpus));
   return lists;
 }
@@ -106,6 +111,30 @@ TEST(PlanWithGpus, AGpuOutsideTheCpusetIsNamed) {
   EXPECT_THAT(plans[0].why, HasSubstr("GPU 0000:85:00.0 hangs on NUMA node 3"));
 }
 
+TEST(PlanWithGpus, ATaskWhoseGpuIsOutsideTheCpusetStaysInTheGpusPackage) {
+  const Machine machine = data("gpus.xml");
+  Request request = tasks(1);
+  request.gpus = find_gpus(machine, "85:00.0");
+  request.within = parse_cpu_list("12-35");
+  EXPECT_THAT(cpus(make_plan(machine, request)), ElementsAre("24-35"));
+}
+
+TEST(PlanWithGpus, WhatTheCgroupHidesIsStillKnownToHoldTheGpu) {
+  std::string xml = read_text_file(std::string(LOCKSTEP_TEST_DATA) + "/gpus.xml");
+  const std::string all = "allowed_cpuset=\"0xffffffff,0xffffffff,0xffffffff\"";
+  ASSERT_NE(xml.find(all), std::string::npos);
+  xml.replace(xml.find(all), all.size(), "allowed_cpuset=\"0x00ffffff\"");
+  const auto file =
+      std::filesystem::temp_directory_path() / fmt::format("lockstep-hidden-{}.xml", ::getpid());
+  write_file_atomically(file, xml);
+  const Machine machine = load_description(file);
+  std::filesystem::remove(file);
+  Request request = tasks(1);
+  request.gpus = find_gpus(machine, "85:00.0");
+  const auto plans = make_plan(machine, request);
+  EXPECT_THAT(plans[0].why, HasSubstr("GPU 0000:85:00.0 hangs on NUMA node 3"));
+}
+
 TEST(PlanWithGpus, TheConsoleChipIsNoGpu) {
   const Machine machine = data("gpus.xml");
   EXPECT_EQ(find_gpus(machine, "all").size(), 4U);
@@ -119,6 +148,12 @@ TEST(PlanWithGpus, TheConsoleChipIsNoGpu) {
 TEST(PlanOnHybridCores, EveryTaskGetsItsPartOfEachKind) {
   EXPECT_THAT(cpus(make_plan(data("hybrid.xml"), tasks(4))),
               ElementsAre("0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"));
+}
+
+TEST(PlanOnHybridCores, KindsAreDealtOutAlsoWhenEachHasACacheOfItsOwn) {
+  Machine machine = load_description("l3:2 core:4 pu:1");
+  for (std::size_t core = 4; core < 8; ++core) machine.cores[core].kind = 1;
+  EXPECT_THAT(cpus(make_plan(machine, tasks(2))), ElementsAre("0-1,4-5", "2-3,6-7"));
 }
 
 TEST(PlanOnHybridCores, FewCpusPerTaskAreFastOnes) {
