@@ -53,6 +53,7 @@ std::optional<int> parse(Options& options, int argc, char** argv) {
             "Train a language model on packed pages of text, on as many ranks as the launcher starts.");
   add_options(tool.app(), options);
   const int code = tool.run(argc, argv, [&] { parsed = true; });
+  options.json = tool.json();
   if (parsed) return std::nullopt;
   return code;
 }

@@ -38,6 +38,8 @@ struct Options {
   std::filesystem::path
       vocabulary_file;      ///< tokenizer.vocab, for a sample of text after training; empty: no sample
   int sample_tokens = 120;  ///< how long that sample may be
+
+  bool json = false;  ///< print the results as one JSON object, and nothing else
 };
 
 /// Reads the command line. Returns main's exit code where there is nothing to train: --help, a wrong call.

@@ -46,35 +46,37 @@ void Progress::end_step() {
                                           "progress");
   mine_ = {};
   samples_ = 0;
-  if (world_.rank() == 0 && seconds_ - line_at_ >= kSecondsBetweenLines) print();
+  if (seconds_ - line_at_ >= kSecondsBetweenLines) print();
 }
 
 void Progress::collect() {
   if (!sum_) return;
   sum_->wait();
   sum_.reset();
-  for (const Field field : {kLoss, kLossTokens, kTokens}) {
-    shown_[field] += travelling_[field];
-    total_[field] += travelling_[field];
-  }
+  for (const Field field : {kLoss, kLossTokens, kTokens}) shown_[field] += travelling_[field];
+  tokens_ += travelling_[kTokens];
   seconds_ = travelling_[kSeconds];
 }
 
 void Progress::print() {
-  fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {} left\n", steps_ - 1,
-             shown_[kLoss] / shown_[kLossTokens], format_count(shown_[kTokens] / (seconds_ - line_at_)),
-             format_seconds(seconds_ * (1 / done() - 1)));
-  std::fflush(stdout);
+  if (world_.rank() == 0 && !options_.json) {
+    fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {} left\n", steps_ - 1,
+               shown_[kLoss] / shown_[kLossTokens], format_count(shown_[kTokens] / (seconds_ - line_at_)),
+               format_seconds(seconds_ * (1 / done() - 1)));
+    std::fflush(stdout);
+  }
+  last_shown_ = shown_;
   shown_ = {};
   line_at_ = seconds_;
 }
 
-void Progress::finish() {
+Summary Progress::finish() {
   collect();
-  if (world_.rank() != 0) return;
-  fmt::print("trained {} steps on {} tokens in {}: {} tokens/s\n", steps_, format_count(total_[kTokens]),
-             format_seconds(seconds_), format_count(total_[kTokens] / seconds_));
-  std::fflush(stdout);
+  const auto& recent = shown_[kLossTokens] > 0 ? shown_ : last_shown_;
+  return {.steps = steps_,
+          .tokens = static_cast<std::int64_t>(tokens_),
+          .seconds = seconds_,
+          .loss = recent[kLoss] / recent[kLossTokens]};
 }
 
 double Progress::done() const {

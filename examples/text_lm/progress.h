@@ -15,6 +15,14 @@
 
 namespace lockstep::text_lm {
 
+/// A whole training, over all ranks.
+struct Summary {
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  double loss = 0;  ///< mean over the tokens predicted since the last line of progress, in nats
+};
+
 class Progress {
  public:
   /// Training begins now.
@@ -36,8 +44,8 @@ class Progress {
   /// Of the coming step: warm-up, then half a cosine down to a tenth.
   double learning_rate() const;
 
-  /// Waits for the last step's numbers; prints what the training came to.
-  void finish();
+  /// Waits for the last step's numbers and says what the training came to.
+  Summary finish();
 
  private:
   // What is added up over the ranks. Counts are exact as doubles below 2^53.
@@ -61,8 +69,9 @@ class Progress {
   comm::WorkHandle sum_;
   double seconds_ = 0;  // rank 0's clock, as all ranks know it
 
-  Numbers shown_{};  // summed since the last line
-  Numbers total_{};
+  Numbers shown_{};  // summed since the last line of progress
+  Numbers last_shown_{};
+  double tokens_ = 0;  // of all steps
   double line_at_ = 0;
 };
 

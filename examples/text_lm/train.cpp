@@ -9,6 +9,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/tool.h"
 #include "common/units.h"
 #include "examples/text_lm/agreement.h"
 #include "examples/text_lm/evaluate.h"
@@ -87,7 +88,7 @@ torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
   return loss_sum(ddp(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.cu_seqlens);
 }
 
-void train(Job& job, const Options& options, World& world) {
+Summary train(Job& job, const Options& options, World& world) {
   Ddp ddp(job.model, world);
   auto optimizer = make_optimizer(job.model, options);
   Progress progress(options, job.loader.plan().steps(), world);
@@ -115,48 +116,48 @@ void train(Job& job, const Options& options, World& world) {
       if (progress.over()) break;
     }
   }
-  progress.finish();
+  return progress.finish();
+}
+
+/// Prints a line on rank 0; nothing where JSON was asked for.
+template <typename... Args>
+void say(const Options& options, const World& world, fmt::format_string<Args...> format, Args&&... args) {
+  if (world.rank() != 0 || options.json) return;
+  fmt::print(format, std::forward<Args>(args)...);
+  std::fflush(stdout);
 }
 
 void say_what_begins(const Job& job, const Options& options, const World& world) {
-  if (world.rank() != 0) return;
   std::uint64_t tokens = 0;
   for (std::size_t i = 0; i < job.pages->size(); ++i) tokens += job.pages->tokens(i);
-  fmt::print(
+  say(options, world,
       "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; {} x {} x {} tokens a step at "
       "most\n",
       format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens)), world.size(),
       options.accumulate, options.cap);
-  std::fflush(stdout);
 }
 
-double measure(Job& job, const Options& options, World& world, const char* when) {
+Evaluation measure(Job& job, const Options& options, World& world, const char* when) {
   const auto result = evaluate(job.model, *job.heldout, options.cap, world);
-  if (world.rank() == 0) {
-    fmt::print("perplexity {} training: {:.1f} ({} held-out tokens, {})\n", when, result.perplexity,
-               format_count(static_cast<double>(result.tokens)), format_seconds(result.seconds));
-    std::fflush(stdout);
-  }
-  return result.perplexity;
+  say(options, world, "perplexity {} training: {:.1f} ({} held-out tokens, {})\n", when, result.perplexity,
+      format_count(static_cast<double>(result.tokens)), format_seconds(result.seconds));
+  return result;
 }
 
-void say_where_to_look(World& world) {
-  if (world.rank() != 0) return;
-  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
-  const auto folder = shared ? *shared : world.timer().file().parent_path().string();
-  if (!folder.empty()) fmt::print("where each rank's time went: lockstep-report {}\n", folder);
-}
-
-void leave_results(Job& job, const Options& options, const World& world) {
+void leave_results(Job& job, const Options& options, World& world) {
   if (world.rank() != 0) return;
   if (!options.save.empty()) {
     torch::save(job.model, options.save.string());
-    fmt::print("parameters: {}\n", options.save.string());
+    say(options, world, "parameters: {}\n", options.save.string());
   }
-  if (job.vocabulary) {
-    fmt::print("the model writes:\n{}\n", write_text(job.model, *job.vocabulary, options.sample_tokens));
+  if (job.vocabulary && !options.json) {
+    say(options, world, "the model writes:\n{}\n",
+        write_text(job.model, *job.vocabulary, options.sample_tokens));
   }
+  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
+  const auto folder = shared ? *shared : world.timer().file().parent_path().string();
+  if (!folder.empty()) say(options, world, "where each rank's time went: lockstep-report {}\n", folder);
 }
 
 int run(const Options& options, int argc, char** argv) {
@@ -166,12 +167,27 @@ int run(const Options& options, int argc, char** argv) {
   if (!done_on_all_ranks(world, [&] { job = std::make_unique<Job>(options, world); })) return 1;
 
   say_what_begins(*job, options, world);
-  const double before = measure(*job, options, world, "before");
-  train(*job, options, world);
-  const double after = measure(*job, options, world, "after");
-  if (world.rank() == 0) fmt::print("perplexity on held-out pages: {:.1f} -> {:.1f}\n", before, after);
+  const auto before = measure(*job, options, world, "before");
+  const auto summary = train(*job, options, world);
+  const double rate = static_cast<double>(summary.tokens) / summary.seconds;
+  say(options, world, "trained {} steps on {} tokens in {}: {} tokens/s\n", summary.steps,
+      format_count(static_cast<double>(summary.tokens)), format_seconds(summary.seconds), format_count(rate));
+  const auto after = measure(*job, options, world, "after");
+  say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
+      after.perplexity);
   leave_results(*job, options, world);
-  say_where_to_look(world);
+  if (options.json && world.rank() == 0) {
+    Tool::print({{"ranks", world.size()},
+                 {"nodes", world.nodes()},
+                 {"parameters", job->model->parameter_count()},
+                 {"steps", summary.steps},
+                 {"tokens", summary.tokens},
+                 {"seconds", summary.seconds},
+                 {"tokens_per_second", rate},
+                 {"loss", summary.loss},
+                 {"perplexity_before", before.perplexity},
+                 {"perplexity_after", after.perplexity}});
+  }
   return 0;
 }
 
