@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Holds the #include lines against the order in which the parts may use each other (docs/design.md, "The house")."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+# Folder -> the folders of ours that it may include from. The longest match counts.
+ALLOWED = {
+    "common": ["common"],
+    "plugin/affinity": ["common", "plugin/affinity"],
+    "plugin/spank": ["plugin/spank"],
+    "plugin/doctor": ["common", "plugin/affinity", "plugin/doctor", "staging", "exporters/record"],
+    "staging/pack": ["common", "staging/pack"],
+    "staging/cache": ["common", "staging/pack", "staging/cache"],
+    "staging/transfer": ["common", "staging"],
+    "runtime": ["common", "runtime", "staging/pack", "exporters/record"],
+    "exporters/record": ["exporters/record"],
+    "exporters": ["common", "exporters"],
+    "examples": ["common", "examples", "exporters", "plugin", "runtime", "staging"],
+}
+
+# Folders that must build without LibTorch and MPI.
+WITHOUT_TORCH_AND_MPI = ["common", "plugin", "staging", "exporters"]
+TORCH_OR_MPI = re.compile(r"^(torch/|ATen/|c10/|mpi\.h$|mpi/)")
+
+# Folders that use the C and C++ libraries and the kernel's interface only: one lives inside Slurm's processes, the
+# other is included by whoever wants to write a record.
+NO_LIBRARIES = ["plugin/spank", "exporters/record"]
+SYSTEM_FOLDERS = ("arpa/", "linux/", "net/", "netinet/", "slurm/", "sys/")
+
+
+def within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def rule_for(path: str) -> "list[str] | None":
+    folders = [folder for folder in ALLOWED if within(path, folder)]
+    return ALLOWED[max(folders, key=len)] if folders else None
+
+
+def problems_of(path: str, quoted: bool, name: str):
+    """What is wrong with one #include of the file `path`."""
+    if quoted:
+        allowed = rule_for(path)
+        if not (ROOT / name).is_file() and not (ROOT / path).with_name(name).is_file():
+            return  # generated, or another project's
+        if not (ROOT / name).is_file():
+            yield f'write "{name}" from the root of the tree'
+        elif allowed is None:
+            yield "this folder has no rule in tests/lint/dependencies.py"
+        elif not any(within(name, folder) for folder in allowed):
+            yield f'may not include "{name}": only {", ".join(allowed)}'
+        return
+    if TORCH_OR_MPI.match(name) and any(within(path, folder) for folder in WITHOUT_TORCH_AND_MPI):
+        yield f"may not include <{name}>: it must build without LibTorch and MPI"
+    if "/" in name and not name.startswith(SYSTEM_FOLDERS) and any(within(path, f) for f in NO_LIBRARIES):
+        yield f"may not include <{name}>: it links nothing but the C and C++ libraries"
+
+
+def main() -> int:
+    wrong = 0
+    files = 0
+    for top in sorted({folder.split("/")[0] for folder in ALLOWED}):
+        for file in sorted((ROOT / top).rglob("*")):
+            if file.suffix not in (".h", ".cpp"):
+                continue
+            files += 1
+            path = file.relative_to(ROOT).as_posix()
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                match = INCLUDE.match(line)
+                for problem in problems_of(path, match[1] == '"', match[2]) if match else ():
+                    print(f"{path}:{number}: {problem}", file=sys.stderr)
+                    wrong += 1
+    if files == 0:
+        print(f"no source found under {ROOT}", file=sys.stderr)
+    return 1 if wrong or files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

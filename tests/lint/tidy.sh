@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# clang-tidy over the sources that do not include LibTorch (a minute each there, most of it LibTorch's own headers).
+# A file is looked at again only when it, a header it includes, the settings or the tool have changed.
+# Usage: tidy.sh BUILD_DIR
+set -euo pipefail
+build=$(realpath "${1:?Usage: tidy.sh BUILD_DIR}")
+# shellcheck source=tests/lint/files.sh
+. "$(dirname "$0")/files.sh"
+need clang-tidy clang-tidy
+need python3 python3
+passed=$build/tests/lint/tidy
+mkdir -p "$passed"
+
+# Prints a NUL-separated "FILE NUL PREPROCESSOR COMMAND NUL" for each source of the project that is compiled.
+sources() {
+  python3 - "$build/compile_commands.json" "$PWD" <<'PYTHON'
+import json, os, shlex, sys
+seen = set()
+for entry in json.load(open(sys.argv[1])):
+    file, command = entry["file"], shlex.split(entry["command"])
+    inside = file.startswith(sys.argv[2] + "/") and not file.startswith(os.path.dirname(sys.argv[1]) + "/")
+    if not inside or file in seen or any("/torch/" in word for word in command):
+        continue
+    seen.add(file)
+    flags = [word for word in command if word.startswith(("-I", "-D", "-std="))]
+    flags += [part for i, word in enumerate(command) if word == "-isystem" for part in command[i : i + 2]]
+    print(file, shlex.join(["c++", *flags, "-E", "-C", "-P", file]), sep="\0", end="\0")
+PYTHON
+}
+
+check() {
+  local file=$1 preprocess=$2 key
+  key=$({ cat .clang-tidy; clang-tidy --version; eval "$preprocess"; } 2>/dev/null | sha256sum | cut -c 1-40)
+  [ ! -e "$passed/$key" ] || return 0
+  # GCC's own warning names are unknown to clang.
+  if clang-tidy -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option "$file" 2>"$passed/$key.stderr"; then
+    mv "$passed/$key.stderr" "$passed/$key"
+  else
+    grep -E 'error|cannot|unable' "$passed/$key.stderr" >&2 || true
+    echo "clang-tidy: ${file#"$PWD"/}" >&2
+    return 1
+  fi
+}
+export -f check
+export build passed
+
+find "$passed" -type f -mtime +14 -delete
+# shellcheck disable=SC2016  # expanded by the inner shell
+sources | xargs -0 -r -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' check
