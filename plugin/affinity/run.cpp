@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "common/cpu_list.h"
 #include "common/error.h"
@@ -32,9 +34,22 @@ void set_default(const std::string& name, const std::string& value, bool replace
   if (::setenv(name.c_str(), value.c_str(), replace ? 1 : 0) != 0) fail_errno("cannot set {}", name);
 }
 
+// A place for each core, with those of its hardware threads that compute: "{0,48},{1,49}".
+std::string openmp_places(const Machine& machine, const std::vector<int>& cpus) {
+  std::vector<std::string> places;
+  for (const Core& core : machine.cores) {
+    std::vector<int> here;
+    std::copy_if(core.cpus.begin(), core.cpus.end(), std::back_inserter(here),
+                 [&](int cpu) { return std::binary_search(cpus.begin(), cpus.end(), cpu); });
+    if (!here.empty()) places.push_back(fmt::format("{{{}}}", fmt::join(here, ",")));
+  }
+  return fmt::format("{}", fmt::join(places, ","));
+}
+
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> task_environment(const TaskPlan& plan, Policy policy) {
+std::vector<std::pair<std::string, std::string>> task_environment(const Machine& machine,
+                                                                  const TaskPlan& plan, Policy policy) {
   std::vector<std::pair<std::string, std::string>> variables{
       {"LOCKSTEP_CPUS", format_cpu_list(plan.cpus)},
       {"LOCKSTEP_WORKER_CPUS", format_cpu_list(plan.worker_cpus)},
@@ -42,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> task_environment(const TaskPlan
       {"LOCKSTEP_GPUS", fmt::format("{}", fmt::join(plan.gpus, ","))},
       {"OMP_NUM_THREADS", std::to_string(plan.threads)}};
   if (policy != Policy::off) {
-    variables.emplace_back("OMP_PLACES", fmt::format("{{{}}}", fmt::join(plan.cpus, "},{")));
+    variables.emplace_back("OMP_PLACES", openmp_places(machine, plan.cpus));
     variables.emplace_back("OMP_PROC_BIND", "close");
   }
   return variables;
@@ -59,7 +74,7 @@ void run_pinned(const RunRequest& request) {
   mask.insert(mask.end(), plan.worker_cpus.begin(), plan.worker_cpus.end());
   bind_this_thread(mask);
   if (wanted.memory == Memory::interleave) interleave_memory(plan.numa);
-  for (const auto& [name, value] : task_environment(plan, wanted.policy)) {
+  for (const auto& [name, value] : task_environment(machine, plan, wanted.policy)) {
     set_default(name, value, name.starts_with("LOCKSTEP_"));
   }
   if (request.explain) {

@@ -5,8 +5,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "plugin/affinity/machine.h"
 #include "plugin/affinity/options.h"
 
 namespace lockstep::affinity {
@@ -23,6 +25,7 @@ struct RunRequest {
 [[noreturn]] void run_pinned(const RunRequest& request);
 
 /// The variables that a pinned task finds (docs/users/pinning.md).
-std::vector<std::pair<std::string, std::string>> task_environment(const TaskPlan& plan, Policy policy);
+std::vector<std::pair<std::string, std::string>> task_environment(const Machine& machine,
+                                                                  const TaskPlan& plan, Policy policy);
 
 }  // namespace lockstep::affinity
