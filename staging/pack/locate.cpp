@@ -51,7 +51,7 @@ Located locate(const fs::path& source) {
 }
 
 fs::path check_shard_size(const fs::path& folder, const Index& index, std::size_t s) {
-  const fs::path path = folder / index.shard_name(s);
+  fs::path path = folder / index.shard_name(s);
   const struct stat status = status_of(path);
   if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path.string());
   const auto size = static_cast<std::uint64_t>(status.st_size);

@@ -201,10 +201,12 @@ Verify parse_verify(std::string_view text) {
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
   FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
   std::vector<Source> resolved;
+  resolved.reserve(sources.size());
   for (const std::string& source : sources) resolved.push_back(resolve_source(source));
   cache::Store store(fs::absolute(options.cache_dir), system);
   store.recover();
   std::vector<PutResult> results;
+  results.reserve(resolved.size());
   for (Source& source : resolved) results.push_back(Put(store, system, std::move(source), options).run());
   return results;
 }

@@ -62,7 +62,7 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
   for (const std::string& rest : expand_braces(pattern.substr(close + 1))) {
     for (const std::string& choice :
          alternatives(std::string_view(pattern).substr(open + 1, close - open - 1))) {
-      names.push_back(pattern.substr(0, open) + choice + rest);
+      names.push_back(fmt::format("{}{}{}", std::string_view(pattern).substr(0, open), choice, rest));
       if (names.size() > kMostNames) fail_usage("{} stands for more than {} names", pattern, kMostNames);
     }
   }

@@ -9,8 +9,6 @@
 namespace lockstep::pack {
 namespace {
 
-namespace fs = std::filesystem;
-
 using staging_test::ThrowsErrorWith;
 
 /// Three samples in two shards, the second with two parts.

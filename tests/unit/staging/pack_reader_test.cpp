@@ -96,6 +96,7 @@ TEST_F(PackReader, ReadsFromManyThreadsAtOnce) {
   std::atomic<int> wrong = 0;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(8);
     for (int t = 0; t < 8; ++t) {
       threads.emplace_back([&, t] {
         for (std::size_t n = 0; n < reader->size(); ++n) {
