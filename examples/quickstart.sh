@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# All of Lockstep on one machine: installs what is missing, builds, starts an embedded Slurm cluster of two nodes, trains a
+# language model on the man pages through sbatch, and shows where each rank's time went.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+Usage: examples/quickstart.sh [--keep] [--minutes M]
+  --keep       leave the cluster and Prometheus up; examples/cluster/cluster down --name quickstart ends them
+  --minutes M  how long to train (default 0.8)
+Needs Debian 12 and root. The first run takes minutes (packages, build), later ones about two.
+TEXT
+}
+
+keep=no
+minutes=0.8
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --keep) keep=yes ;;
+    --minutes)
+      minutes=${2:?"--minutes needs a number"}
+      shift
+      ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "quickstart: unknown option '$1'" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+fail() {
+  echo "quickstart: $*" >&2
+  exit 1
+}
+say() { printf '\n== %s\n' "$*"; }
+
+[ "$(id -u)" = 0 ] || fail "needs root, for packages and for the cluster's namespaces; run: sudo examples/quickstart.sh"
+command -v apt-get >/dev/null || fail "needs Debian 12; docs/users/own-cluster.md tells how to run on the cluster you have"
+# shellcheck source=/dev/null
+if [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != bookworm ]; then
+  fail "needs Debian 12 (bookworm); docs/users/own-cluster.md tells how to run on the cluster you have"
+fi
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+work=$root/build/quickstart
+prefix=$work/install
+state=$work/cluster
+cluster=(examples/cluster/cluster)
+mkdir -p "$work"
+begin=$SECONDS
+
+say "packages"
+examples/packages.sh build cluster corpus monitoring
+after_packages=$SECONDS
+
+say "build (log: build/quickstart/build.log)"
+export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+if ! { cmake --preset release && cmake --build --preset release --target tools examples -j "$(nproc)" &&
+  cmake --install build/release --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
+  tail -n 30 "$work/build.log" >&2
+  fail "the build failed; the whole log is $work/build.log"
+fi
+
+say "corpus: the man pages, as tokens, packed"
+PATH=$prefix/bin:$PATH examples/text_lm/prepare.sh "$work/corpus"
+
+say "cluster: slurmctld and two nodes"
+down() {
+  if [ $keep = no ]; then "${cluster[@]}" down --name quickstart --state "$state" --keep-disks; fi
+}
+trap down EXIT
+"${cluster[@]}" up --name quickstart --state "$state" --nodes 2 --prefix "$prefix" --prometheus
+on_head() { "${cluster[@]}" exec --name quickstart --state "$state" "$@"; }
+
+# The user's files, on the shared file system: the program, its job script, and the data.
+home=/mnt/shared/home/alice
+on_head --user root -- rm -rf $home/text_lm
+on_head --user alice -- mkdir -p $home/text_lm/report /mnt/shared/home/alice/data
+tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.model |
+  on_head --user alice -- tar -C $home/data -xf - --skip-old-files
+tar -C build/release/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
+tar -C examples/text_lm -cf - text_lm.sbatch | on_head --user alice -- tar -C $home/text_lm -xf -
+
+say "job: sbatch text_lm.sbatch, 4 ranks on 2 nodes"
+on_head --user alice --cwd $home/text_lm -- \
+  sbatch --wait --output=job.out --export=ALL,MINUTES="$minutes" text_lm.sbatch &
+job=$!
+shared=$state/shared/home/alice/text_lm
+while [ ! -e "$shared/job.out" ] && kill -0 $job 2>/dev/null; do sleep 0.2; done
+tail -n +1 -F --pid=$job "$shared/job.out" 2>/dev/null || true
+wait $job || fail "the job failed; its output is above"
+
+say "result"
+on_head --user alice --cwd $home/text_lm -- lockstep-report report --out report.html
+cp "$shared/report.html" "$work/report.html"

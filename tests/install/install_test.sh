@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What is installed is enough: tools run from the prefix, and another CMake project builds and trains with find_package.
+# Usage: install_test.sh BUILD_DIR
+set -euo pipefail
+build=$1
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
+for tool in "$work"/prefix/bin/*; do
+  "$tool" --version
+  "$tool" --help >/dev/null
+done
+test -s "$work/prefix/lib/lockstep/lockstep.so"
+
+cmake -S "$here/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
+  >"$work/configure.log" 2>&1 || { tail -n 30 "$work/configure.log" >&2; exit 1; }
+cmake --build "$work/build" >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log" >&2; exit 1; }
+
+mkdir "$work/text"
+for i in 1 2 3 4; do printf '\1\0\2\0\3\0%b\0' "\\x0$i" >"$work/text/$i.tokens"; done
+"$work/prefix/bin/lockstep-pack" create "$work/text" --out "$work/pack" --token-bytes 2 >/dev/null
+LOCKSTEP_RECORD=$work "$work/build/train" "$work/pack"
