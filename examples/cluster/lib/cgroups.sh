@@ -44,6 +44,7 @@ cgroup_create() {
         ;;
     esac
   done < <(cgroup_hierarchies)
+  return 0
 }
 
 # Moves this shell to the cluster's group.

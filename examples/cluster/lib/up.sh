@@ -83,7 +83,7 @@ start_supervisor() {
   local log=$state/log/supervisor.log settings
   settings=$(registry "$name")/settings
   save_settings "$settings"
-  cgroup_create "$name" || return 1
+  cgroup_create "$name" 2>"$log" || return 1
   # The lock and the caller's output must not stay open in there.
   (
     cgroup_join "$name" || exit 1
@@ -91,7 +91,8 @@ start_supervisor() {
     setsid unshare --cgroup bash -c 'source "$0/cgroups.sh" && cgroup_join_leaf "$1" && shift && exec "$@"' \
       "$library" "$name" unshare --pid --fork --kill-child --mount --net --uts --ipc --propagation private \
       bash "$library/supervisor.sh" "$settings" "$(first_job_id)" </dev/null &
-  ) >"$log" 2>&1 9<&-
+    process_identity $! >"$state/live/parent"
+  ) >>"$log" 2>&1 9<&-
 }
 
 # A veth pair from this machine to the head, for Prometheus; the first address pair that is not taken here.
@@ -109,6 +110,9 @@ connect_prometheus() {
   cluster_prometheus_address=http://198.18.$third.$((fourth + 2)):9090
   save_settings "$(registry "$name")/settings"
 }
+
+# True when the supervisor is there, or will not come.
+supervisor_decided() { supervisor_pid >/dev/null || ! living_process "$state/live/parent" >/dev/null; }
 
 # True when the wait is over: all nodes idle, or nothing to wait for any more.
 settled() { all_machines_well || something_ended; }
@@ -140,7 +144,8 @@ verb_up() {
   remember_settings
   make_state || fail_up
   start_supervisor || fail_up
-  wait_until "$timeout" supervisor_started || fail_up
+  wait_until "$timeout" supervisor_decided
+  supervisor_pid >/dev/null || fail_up
   if [ -n "$prometheus" ]; then connect_prometheus || fail_up; fi
   wait_until "$timeout" settled
   all_machines_well || fail_up
@@ -149,4 +154,3 @@ verb_up() {
   verb_status
 }
 
-supervisor_started() { supervisor_pid >/dev/null; }
