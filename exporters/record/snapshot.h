@@ -26,8 +26,8 @@ struct Identity {
   int rank = 0;
   int size = 1;  ///< ranks of the job
   int local_rank = 0;
-  std::string node;
-  std::string program;
+  std::string node{};
+  std::string program{};
 };
 
 /// What a step worked on.

@@ -1,0 +1,41 @@
+// What Prometheus asks for the node's metrics: reads the records anew for each scrape. Whatever goes wrong,
+// it answers (an exception here would end the process) and counts the error.
+//
+// Threads: Collect() may be called from any thread; calls take turns.
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "exporters/node/cache_usage.h"
+#include "exporters/node/families.h"
+#include "exporters/node/scanner.h"
+
+namespace lockstep::exporter {
+
+struct CollectorOptions {
+  std::filesystem::path records;
+  std::filesystem::path cache;  ///< empty: none
+  std::string node;             ///< the node label
+  ScanLimits limits;
+};
+
+class Collector : public prometheus::Collectable {
+ public:
+  explicit Collector(CollectorOptions options);
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  CollectorOptions options_;
+  mutable std::mutex mutex_;
+  mutable Scanner scanner_;
+  mutable CacheWatcher cache_;
+  mutable OwnCounts own_;
+};
+
+}  // namespace lockstep::exporter

@@ -1,0 +1,229 @@
+#include "exporters/node/families.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <utility>
+
+#include "exporters/record/phase.h"
+
+namespace lockstep::exporter {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using record::Counters;
+using record::Phase;
+using record::Snapshot;
+using Labels = std::vector<ClientMetric::Label>;
+
+double seconds(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+// The record's buckets are finer; every metric series costs memory in Prometheus. 1, 2, 5 in each decade.
+constexpr bool is_served(std::uint64_t bound) {
+  while (bound % 10 == 0) bound /= 10;
+  return bound == 1 || bound == 2 || bound == 5;
+}
+
+// Program names come from users: what is not plain text would break the page for everybody.
+std::string plain(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+  }
+  return text;
+}
+
+class Families {
+ public:
+  void add(const char* name, const char* help, MetricType type, Labels labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    family(name, help, type).metric.push_back(std::move(metric));
+  }
+  void counter(const char* name, const char* help, Labels labels, double value) {
+    add(name, help, MetricType::Counter, std::move(labels), value);
+  }
+  void gauge(const char* name, const char* help, Labels labels, double value) {
+    add(name, help, MetricType::Gauge, std::move(labels), value);
+  }
+  void histogram(const char* name, const char* help, Labels labels, const record::Histogram& counts,
+                 std::uint64_t sum_ns) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t cumulative = 0;
+    for (std::size_t i = 0; i < record::kBucketBounds.size(); ++i) {
+      cumulative += counts[i];
+      if (is_served(record::kBucketBounds[i])) {
+        metric.histogram.bucket.push_back({cumulative, seconds(record::kBucketBounds[i])});
+      }
+    }
+    metric.histogram.sample_count = cumulative + counts.back();
+    metric.histogram.sample_sum = seconds(sum_ns);
+    family(name, help, MetricType::Histogram).metric.push_back(std::move(metric));
+  }
+  std::vector<MetricFamily> take() { return std::move(families_); }
+
+ private:
+  MetricFamily& family(const char* name, const char* help, MetricType type) {
+    // Ranks come one after the other with the same names in the same order, so the next one is nearly always
+    // right.
+    for (std::size_t tried = 0; tried < families_.size(); ++tried) {
+      next_ = (next_ + 1) % families_.size();
+      if (families_[next_].name == name) return families_[next_];
+    }
+    next_ = families_.size();
+    return families_.emplace_back(MetricFamily{name, help, type, {}});
+  }
+
+  std::vector<MetricFamily> families_;
+  std::size_t next_ = 0;
+};
+
+Labels with(Labels labels, const char* name, std::string value) {
+  labels.push_back({name, std::move(value)});
+  return labels;
+}
+
+// The score compares ranks of this node only; lockstep:straggler_score:ratio (rules) compares those of the
+// whole job.
+void add_straggler_scores(Families& families, const std::vector<Labels>& labels, const JobRecords& job) {
+  std::vector<double> own;
+  for (const Snapshot& rank : job.ranks) own.push_back(own_seconds(rank));
+  std::vector<double> sorted = own;
+  std::erase(sorted, 0.0);
+  if (sorted.empty()) return;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  const double median = sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (own[i] == 0.0) continue;
+    families.gauge(
+        "lockstep_straggler_score",
+        "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on "
+        "this node. Own time is the step without exposed communication.",
+        labels[i], own[i] / median);
+  }
+}
+
+void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
+  const Counters& counters = rank.counters;
+  families.gauge("lockstep_rank_up", "1 while the rank's process lives, 0 once it has ended.", labels,
+                 rank.alive ? 1 : 0);
+  families.histogram("lockstep_step_seconds", "Duration of training steps.", labels, counters.step_histogram,
+                     counters.step_ns);
+  for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
+    families.counter(
+        "lockstep_phase_seconds_total", "Time in each phase of the steps; the phases add up to the steps.",
+        with(labels, "phase", std::string(record::kPhaseNames[phase])), seconds(counters.phase_ns[phase]));
+  }
+  const auto count = [&](const char* name, const char* help, std::uint64_t value) {
+    families.counter(name, help, labels, static_cast<double>(value));
+  };
+  count("lockstep_steps_total", "Training steps.", counters.steps);
+  count("lockstep_tokens_total", "Tokens trained on, without padding.", counters.tokens);
+  count("lockstep_samples_total", "Samples trained on.", counters.samples);
+  count("lockstep_padding_tokens_total", "Padding that was computed on.", counters.padding);
+  count("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", counters.skipped_steps);
+  count("lockstep_read_bytes_total", "Bytes that the loader read from packed files.", counters.bytes_read);
+  families.counter("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
+                   labels, seconds(counters.comm_transfer_ns));
+  families.counter("lockstep_comm_wait_seconds_total", "Waiting for a rank that came later to a collective.",
+                   labels, seconds(counters.comm_wait_ns));
+  families.gauge("lockstep_last_step_timestamp_seconds", "When the last step ended, or the rank started.",
+                 labels, static_cast<double>(rank.last_unix_ns()) * 1e-9);
+  families.gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 where there is none.", labels,
+                 counters.loss_scale);
+}
+
+void add_staging(Families& families, const Labels& labels, const StagingRecord& staging) {
+  const std::uint64_t read = staging.from_source() + staging.from_peers();
+  const std::uint64_t cached = staging.bytes() - std::min(staging.bytes(), read);
+  const std::array<std::pair<const char*, std::uint64_t>, 3> origins = {
+      {{"source", staging.from_source()}, {"peers", staging.from_peers()}, {"cache", cached}}};
+  for (const auto& [origin, bytes] : origins) {
+    families.gauge("lockstep_stage_bytes", "Data staged for the job on this node, by where it came from.",
+                   with(labels, "origin", origin), static_cast<double>(bytes));
+  }
+  families.gauge("lockstep_stage_seconds", "Time that staging took before the job's first task.", labels,
+                 staging.seconds());
+  families.gauge("lockstep_stage_hits", "Sources that were in the node's cache already.", labels,
+                 static_cast<double>(staging.hits()));
+  families.gauge("lockstep_stage_misses", "Sources that had to be copied.", labels,
+                 static_cast<double>(staging.sources.size() - staging.hits()));
+}
+
+void add_job(Families& families, const JobRecords& job, const std::string& node) {
+  const Labels on_node = {{"job_id", job.job}, {"step_id", job.step}, {"node", node}};
+  std::vector<Labels> labels;
+  for (const Snapshot& rank : job.ranks) {
+    labels.push_back(with(on_node, "rank", std::to_string(rank.identity.rank)));
+    add_rank(families, labels.back(), rank);
+  }
+  add_straggler_scores(families, labels, job);
+  if (job.staging) add_staging(families, on_node, *job.staging);
+  const record::Identity& first = job.ranks.front().identity;
+  families.gauge("lockstep_job_info",
+                 "A job step with ranks on this node: its user's number, program and ranks.",
+                 with(with(with(on_node, "user", job.user), "program", plain(first.program)), "ranks",
+                      std::to_string(first.size)),
+                 1);
+}
+
+void add_own(Families& families, const CacheUsage& cache, const OwnCounts& own, std::size_t ranks) {
+  const auto bytes = [&](const char* name, const char* help, const std::optional<std::uint64_t>& value) {
+    if (value) families.gauge(name, help, {}, static_cast<double>(*value));
+  };
+  bytes("lockstep_cache_bytes", "Size of the node's cache on disk; absent where not all of it can be read.",
+        cache.bytes);
+  bytes("lockstep_cache_filesystem_size_bytes", "Size of the file system that holds the cache.",
+        cache.file_system_bytes);
+  bytes("lockstep_cache_filesystem_available_bytes", "Space left to users there.", cache.available_bytes);
+
+  families.gauge("lockstep_exporter_ranks", "Ranks that are served now.", {}, static_cast<double>(ranks));
+  families.gauge("lockstep_exporter_scrape_seconds", "Time it took to read the records for this page.", {},
+                 own.scrape_seconds);
+  families.counter("lockstep_exporter_dropped_series_total",
+                   "Series that were not served because there were too many records.", {},
+                   static_cast<double>(own.dropped_series));
+  const std::array<std::pair<const char*, std::uint64_t>, 4> errors = {{{"record", own.record_errors},
+                                                                        {"staging", own.staging_errors},
+                                                                        {"cache", own.cache_errors},
+                                                                        {"scrape", own.scrape_errors}}};
+  for (const auto& [what, count] : errors) {
+    families.counter("lockstep_exporter_errors_total", "What could not be read, by kind.", {{"what", what}},
+                     static_cast<double>(count));
+  }
+}
+
+}  // namespace
+
+double own_seconds(const Snapshot& rank) {
+  std::uint64_t own = 0;
+  for (const record::Step& step : rank.steps) {
+    own += step.step_ns - std::min(step.step_ns, step.phase_ns[record::index(Phase::comm_exposed)]);
+  }
+  return rank.steps.empty() ? 0.0 : seconds(own) / static_cast<double>(rank.steps.size());
+}
+
+std::size_t series_per_rank() {
+  const auto buckets = std::count_if(record::kBucketBounds.begin(), record::kBucketBounds.end(), is_served);
+  return static_cast<std::size_t>(buckets) + 3 + record::kPhases + 12;
+}
+
+std::vector<MetricFamily> make_families(const std::vector<JobRecords>& jobs, const std::string& node,
+                                        const CacheUsage& cache, const OwnCounts& own) {
+  Families families;
+  std::size_t ranks = 0;
+  for (const JobRecords& job : jobs) {
+    add_job(families, job, node);
+    ranks += job.ranks.size();
+  }
+  add_own(families, cache, own, ranks);
+  return families.take();
+}
+
+}  // namespace lockstep::exporter

@@ -1,0 +1,41 @@
+// Turns records into metrics: names, help, labels and units of everything that the exporter serves.
+//
+// Labels of a rank's series are job_id, step_id, rank and node, nothing else but `phase` or `origin`; words
+// of a user's choosing stand in lockstep_job_info alone.
+//
+// Threads: a value, used by one thread.
+#pragma once
+
+#include <prometheus/metric_family.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "exporters/node/cache_usage.h"
+#include "exporters/node/scanner.h"
+
+namespace lockstep::exporter {
+
+/// What the exporter says of itself; counts since it started.
+struct OwnCounts {
+  std::uint64_t dropped_series = 0;
+  std::uint64_t record_errors = 0;
+  std::uint64_t staging_errors = 0;
+  std::uint64_t cache_errors = 0;
+  std::uint64_t scrape_errors = 0;
+  double scrape_seconds = 0;  ///< of this scrape, without sending it
+};
+
+/// Series that one rank has at most: what a dropped record costs.
+std::size_t series_per_rank();
+
+/// The time a rank worked itself in its last steps, in seconds a step: the step without exposed
+/// communication, which is where a rank waits for others. 0 where there is no step yet.
+double own_seconds(const record::Snapshot& rank);
+
+std::vector<prometheus::MetricFamily> make_families(const std::vector<JobRecords>& jobs,
+                                                    const std::string& node, const CacheUsage& cache,
+                                                    const OwnCounts& own);
+
+}  // namespace lockstep::exporter

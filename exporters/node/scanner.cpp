@@ -1,0 +1,180 @@
+#include "exporters/node/scanner.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "exporters/record/reader.h"
+
+namespace lockstep::exporter {
+namespace {
+
+// Enough steps for the straggler score; the whole ring is for reports.
+constexpr std::size_t kTailSteps = 32;
+// Records looked at per user, as a multiple of those served: many may be of jobs that ended long ago.
+constexpr std::size_t kLookedAt = 8;
+constexpr std::string_view kPrefix = "rank-";
+constexpr std::string_view kSuffix = ".record";
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool is_step(std::string_view text) {  // a number, or Slurm's "batch", "interactive"
+  return !text.empty() && text.size() <= 20 &&
+         text.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string_view::npos;
+}
+
+struct JobName {
+  std::string job;
+  std::string step;
+};
+
+std::optional<JobName> parse_job_name(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) return std::nullopt;
+  JobName parsed{.job = name.substr(0, dot), .step = name.substr(dot + 1)};
+  if (!all_digits(parsed.job) || !is_step(parsed.step)) return std::nullopt;
+  return parsed;
+}
+
+std::optional<int> rank_of(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
+  name = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  int rank = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  if (error != std::errc() || end != name.data() + name.size() || rank < 0) return std::nullopt;
+  return rank;
+}
+
+UniqueFd open_folder(int parent, const std::string& name) {
+  return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// The names in a folder, latest job first (so that a limit cuts off the old ones), at most `limit` of them.
+std::vector<std::string> names_in(int folder, std::size_t limit) {
+  const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (copy < 0) return {};
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy), &::closedir);
+  std::vector<std::string> names;
+  while (stream && names.size() < limit) {
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    const std::size_t a_digits = a.find('.');
+    const std::size_t b_digits = b.find('.');
+    return a_digits != b_digits ? a_digits > b_digits : a > b;
+  });
+  return names;
+}
+
+}  // namespace
+
+struct Scanner::User {
+  std::string name;
+  std::size_t served = 0;
+  std::size_t looked_at = 0;
+};
+
+ScanResult Scanner::scan(std::int64_t now_unix_ns) {
+  ScanResult result;
+  now_ = now_unix_ns;
+  served_ = 0;
+  ++scans_;
+  const UniqueFd root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!root && errno != ENOENT) fail_errno("cannot open the records' folder {}", root_.string());
+  if (root) {
+    User owner;  // of job folders that lie directly in the root
+    for (const std::string& name : names_in(root.get(), 65536)) {
+      if (parse_job_name(name)) {
+        scan_job(root.get(), owner, name, result);
+      } else if (all_digits(name)) {
+        scan_user(root.get(), name, result);
+      }
+    }
+  }
+  std::erase_if(seen_, [&](const auto& entry) { return entry.second.scan != scans_; });
+  return result;
+}
+
+void Scanner::scan_user(int folder, const std::string& user, ScanResult& result) {
+  const UniqueFd fd = open_folder(folder, user);
+  if (!fd) {
+    ++result.record_errors;
+    return;
+  }
+  User owner{.name = user};
+  for (const std::string& name : names_in(fd.get(), 65536)) {
+    if (parse_job_name(name)) scan_job(fd.get(), owner, name, result);
+  }
+}
+
+void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResult& result) {
+  const UniqueFd fd = open_folder(folder, name);
+  if (!fd) {
+    if (errno != ENOENT) ++result.record_errors;  // it may have been removed since it was listed
+    return;
+  }
+  const JobName parsed = *parse_job_name(name);
+  JobRecords job{.user = user.name, .job = parsed.job, .step = parsed.step, .ranks = {}, .staging = {}};
+  for (const std::string& file : names_in(fd.get(), limits_.files_per_user * kLookedAt)) {
+    const std::optional<int> rank = rank_of(file);
+    if (!rank) continue;
+    if (user.looked_at == limits_.files_per_user * kLookedAt || user.served == limits_.files_per_user ||
+        served_ == limits_.files) {
+      ++result.dropped_files;
+      continue;
+    }
+    ++user.looked_at;
+    try {
+      record::Snapshot snapshot = record::Reader(fd.get(), file).read(kTailSteps);
+      if (snapshot.identity.rank != *rank) throw record::RecordError("rank and name differ");
+      const bool twice = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const record::Snapshot& other) {
+        return other.identity.rank == *rank;  // rank-3.record beside rank-000003.record
+      });
+      if (twice) throw record::RecordError("a rank has two records");
+      if (!held(user.name + "/" + name + "/" + file, snapshot)) continue;
+      job.ranks.push_back(std::move(snapshot));
+      ++user.served;
+      ++served_;
+    } catch (const record::RecordError&) {
+      ++result.record_errors;
+    }
+  }
+  if (job.ranks.empty()) return;
+  std::sort(job.ranks.begin(), job.ranks.end(),
+            [](const auto& a, const auto& b) { return a.identity.rank < b.identity.rank; });
+  try {
+    job.staging = read_staging_record(fd.get(), "staging.json");
+  } catch (const Error&) {
+    ++result.staging_errors;
+  }
+  result.jobs.push_back(std::move(job));
+}
+
+// The end of a killed rank is when it was first seen dead; of one that this exporter never saw alive, its
+// last step.
+bool Scanner::held(const std::string& key, const record::Snapshot& snapshot) {
+  auto [entry, fresh] = seen_.try_emplace(key);
+  Seen& seen = entry->second;
+  if (seen.start_unix_ns != snapshot.start_unix_ns) seen = Seen{.start_unix_ns = snapshot.start_unix_ns};
+  seen.scan = scans_;
+  if (snapshot.alive) {
+    seen.alive = true;
+    return true;
+  }
+  if (fresh || seen.ended_unix_ns == 0) {
+    const std::int64_t last = seen.alive ? now_ : snapshot.last_unix_ns();
+    seen.ended_unix_ns = std::min(now_, snapshot.finished_unix_ns != 0 ? snapshot.finished_unix_ns : last);
+  }
+  return now_ - seen.ended_unix_ns <= std::chrono::nanoseconds(limits_.hold).count();
+}
+
+}  // namespace lockstep::exporter

@@ -1,0 +1,90 @@
+#include "exporters/node/staging_record.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+#include "common/files.h"
+
+namespace lockstep::exporter {
+namespace {
+
+constexpr off_t kMaximum = 1 << 20;
+constexpr std::size_t kMaximumSources = 1000;
+
+template <typename T>
+T sum(const std::vector<StagedSource>& sources, T StagedSource::*field) {
+  T total{};
+  for (const StagedSource& source : sources) total += source.*field;
+  return total;
+}
+
+std::string read_bounded(int fd, const std::string& name) {
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) fail_errno("cannot read {}", name);
+  if (!S_ISREG(status.st_mode)) fail("cannot read {}: it is not a regular file", name);
+  if (status.st_size > kMaximum)
+    fail("cannot read {}: {} bytes are more than it can have", name, status.st_size);
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+  if (got < 0) fail_errno("cannot read {}", name);
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
+StagingRecord parse(const std::string& text, const std::string& name) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    StagingRecord record;
+    record.node = json.value("node", "");
+    for (const nlohmann::json& entry : json.at("sources")) {
+      if (record.sources.size() == kMaximumSources) break;
+      record.sources.push_back({.source = entry.at("source").get<std::string>(),
+                                .bytes = entry.at("bytes").get<std::uint64_t>(),
+                                .from_source = entry.at("from_source").get<std::uint64_t>(),
+                                .from_peers = entry.at("from_peers").get<std::uint64_t>(),
+                                .hit = entry.at("hit").get<bool>(),
+                                .seconds = entry.at("seconds").get<double>()});
+    }
+    return record;
+  } catch (const nlohmann::json::exception& error) {
+    fail("{} is not what lockstep-stage writes: {}", name, error.what());
+  }
+}
+
+}  // namespace
+
+std::uint64_t StagingRecord::bytes() const {
+  return sum(sources, &StagedSource::bytes);
+}
+std::uint64_t StagingRecord::from_source() const {
+  return sum(sources, &StagedSource::from_source);
+}
+std::uint64_t StagingRecord::from_peers() const {
+  return sum(sources, &StagedSource::from_peers);
+}
+double StagingRecord::seconds() const {
+  return sum(sources, &StagedSource::seconds);
+}
+
+std::size_t StagingRecord::hits() const {
+  std::size_t hits = 0;
+  for (const StagedSource& source : sources) hits += source.hit ? 1 : 0;
+  return hits;
+}
+
+std::optional<StagingRecord> read_staging_record(int folder, const std::string& name) {
+  const UniqueFd fd(::openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd && errno == ENOENT) return std::nullopt;
+  if (!fd) fail_errno("cannot open {}", name);
+  return parse(read_bounded(fd.get(), name), name);
+}
+
+std::optional<StagingRecord> read_staging_record(const std::filesystem::path& path) {
+  return read_staging_record(AT_FDCWD, path.string());
+}
+
+}  // namespace lockstep::exporter

@@ -1,0 +1,271 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "exporters/node/collector.h"
+#include "exporters/record/record.h"
+#include "tests/unit/exporters/temporary_folder.h"
+
+namespace lockstep::exporter {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using record::Phase;
+using record::Writer;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+std::int64_t unix_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+class ExporterTest : public ::testing::Test {
+ protected:
+  std::filesystem::path job_folder(const std::string& name) const {
+    const auto folder = root_.path() / name;
+    std::filesystem::create_directories(folder);
+    return folder;
+  }
+
+  std::unique_ptr<Writer> rank_of(const std::string& job, int rank, int size = 4) const {
+    const record::Identity identity{.rank = rank, .size = size, .node = "forged", .program = "train"};
+    return std::make_unique<Writer>(job_folder(job) / fmt::format("rank-{:06}.record", rank), identity);
+  }
+
+  std::vector<MetricFamily> collect(const ScanLimits& limits = {}) const {
+    return Collector({.records = root_.path(), .cache = {}, .node = "n1", .limits = limits}).Collect();
+  }
+
+  lockstep::testing::TemporaryFolder root_;
+};
+
+const MetricFamily* family(const std::vector<MetricFamily>& families, const std::string& name) {
+  for (const MetricFamily& each : families) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
+}
+
+std::string label(const ClientMetric& metric, const std::string& name) {
+  for (const auto& each : metric.label) {
+    if (each.name == name) return each.value;
+  }
+  return "";
+}
+
+double counter(const std::vector<MetricFamily>& families, const std::string& name,
+               const std::string& label_name = "", const std::string& value = "") {
+  const MetricFamily* found = family(families, name);
+  if (found == nullptr) return -1;
+  for (const ClientMetric& metric : found->metric) {
+    if (label_name.empty() || label(metric, label_name) == value)
+      return metric.counter.value + metric.gauge.value;
+  }
+  return -1;
+}
+
+TEST_F(ExporterTest, ServesARanksNumbersUnderTheJobOfItsFolder) {
+  const auto rank = rank_of("1000/77.0", 3);
+  rank->add_phase(Phase::forward, 30 * kMs);
+  rank->add_phase(Phase::comm_exposed, 20 * kMs);
+  rank->add_comm(15 * kMs, 5 * kMs, 1);
+  rank->end_step(100 * kMs, 0, {.tokens = 512, .samples = 3, .padding = 8});
+
+  const auto families = collect();
+  const MetricFamily* steps = family(families, "lockstep_step_seconds");
+  ASSERT_NE(steps, nullptr);
+  ASSERT_EQ(steps->metric.size(), 1);
+  const ClientMetric& metric = steps->metric[0];
+  EXPECT_EQ(label(metric, "job_id"), "77");  // not what the record claims
+  EXPECT_EQ(label(metric, "step_id"), "0");
+  EXPECT_EQ(label(metric, "rank"), "3");
+  EXPECT_EQ(label(metric, "node"), "n1");
+  EXPECT_EQ(metric.label.size(), 4);
+  EXPECT_EQ(metric.histogram.sample_count, 1);
+  EXPECT_DOUBLE_EQ(metric.histogram.sample_sum, 0.1);
+  for (const auto& bucket : metric.histogram.bucket) {
+    EXPECT_EQ(bucket.cumulative_count, bucket.upper_bound >= 0.1 ? 1 : 0) << bucket.upper_bound;
+  }
+  EXPECT_DOUBLE_EQ(counter(families, "lockstep_phase_seconds_total", "phase", "forward"), 0.03);
+  EXPECT_DOUBLE_EQ(counter(families, "lockstep_phase_seconds_total", "phase", "other"), 0.05);
+  EXPECT_EQ(counter(families, "lockstep_steps_total"), 1);
+  EXPECT_EQ(counter(families, "lockstep_tokens_total"), 512);
+  EXPECT_EQ(counter(families, "lockstep_samples_total"), 3);
+  EXPECT_EQ(counter(families, "lockstep_padding_tokens_total"), 8);
+  EXPECT_DOUBLE_EQ(counter(families, "lockstep_comm_transfer_seconds_total"), 0.015);
+  EXPECT_DOUBLE_EQ(counter(families, "lockstep_comm_wait_seconds_total"), 0.005);
+  EXPECT_EQ(counter(families, "lockstep_rank_up"), 1);
+  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 1);
+  const MetricFamily* info = family(families, "lockstep_job_info");
+  ASSERT_NE(info, nullptr);
+  EXPECT_EQ(label(info->metric[0], "user"), "1000");
+  EXPECT_EQ(label(info->metric[0], "program"), "train");
+  EXPECT_EQ(label(info->metric[0], "ranks"), "4");
+}
+
+TEST_F(ExporterTest, EachFamilyStandsOnceWithTheSeriesOfAllRanks) {
+  std::vector<std::unique_ptr<Writer>> ranks;
+  for (int rank = 0; rank < 4; ++rank) ranks.push_back(rank_of(rank < 2 ? "1000/7.0" : "1001/8.0", rank));
+  std::set<std::string> names;
+  for (const MetricFamily& each : collect()) EXPECT_TRUE(names.insert(each.name).second) << each.name;
+  EXPECT_EQ(family(collect(), "lockstep_steps_total")->metric.size(), 4);
+  EXPECT_EQ(family(collect(), "lockstep_phase_seconds_total")->metric.size(), 4 * record::kPhases);
+}
+
+TEST_F(ExporterTest, SlowRankHasAHighStragglerScore) {
+  std::vector<std::unique_ptr<Writer>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(rank_of("1000/7.0", rank));
+    const std::uint64_t own = (rank == 1 ? 150 : 100) * kMs;  // the others wait for rank 1
+    ranks.back()->add_phase(Phase::forward, own);
+    ranks.back()->add_phase(Phase::comm_exposed, 150 * kMs - own);
+    ranks.back()->end_step(150 * kMs, 0, {});
+  }
+  const auto families = collect();
+  EXPECT_DOUBLE_EQ(counter(families, "lockstep_straggler_score", "rank", "0"), 1.0);
+  EXPECT_DOUBLE_EQ(counter(families, "lockstep_straggler_score", "rank", "1"), 1.5);
+}
+
+TEST_F(ExporterTest, JobFoldersMayLieInTheRootAndStepsMayHaveNames) {
+  const auto first = rank_of("7.batch", 0);
+  const auto families = collect();
+  EXPECT_EQ(label(family(families, "lockstep_steps_total")->metric[0], "step_id"), "batch");
+}
+
+TEST_F(ExporterTest, FinishedRankIsServedUntilItsHoldIsOver) {
+  rank_of("1000/7.0", 0)->end_step(kMs, 0, {});
+  Scanner scanner(root_.path(), {.hold = std::chrono::seconds(60)});
+  const std::int64_t now = unix_now();
+  EXPECT_EQ(scanner.scan(now).jobs.size(), 1);
+  EXPECT_EQ(scanner.scan(now + 59 * kSecond).jobs.size(), 1);
+  EXPECT_EQ(scanner.scan(now + 61 * kSecond).jobs.size(), 0);
+}
+
+TEST_F(ExporterTest, RankThatDiedWithoutAWordIsHeldFromWhenItWasSeenDead) {
+  auto rank = rank_of("1000/7.0", 0);
+  const auto file = rank->path();
+  Scanner scanner(root_.path(), {.hold = std::chrono::seconds(60)});
+  const std::int64_t start = unix_now();
+  const std::int64_t hour = start + 3600 * kSecond;
+  ASSERT_EQ(scanner.scan(start).jobs.size(), 1);
+  EXPECT_EQ(scanner.scan(hour).jobs.size(), 1);  // it lives, whatever its last step was
+  // A copy without the writer's lock and its last word stands for a killed rank: it is another file, never
+  // finished.
+  const std::string content = read_text_file(file);
+  rank.reset();
+  write_file_atomically(file, content);
+  EXPECT_EQ(scanner.scan(hour).jobs.size(), 1);
+  EXPECT_EQ(scanner.scan(hour + 59 * kSecond).jobs.size(), 1);
+  EXPECT_EQ(scanner.scan(hour + 61 * kSecond).jobs.size(), 0);
+  // An exporter that was not there when it died goes by its last step.
+  EXPECT_EQ(Scanner(root_.path(), {.hold = std::chrono::seconds(60)}).scan(hour).jobs.size(), 0);
+}
+
+TEST_F(ExporterTest, TooManyRecordsAreCountedAndNotServed) {
+  std::vector<std::unique_ptr<Writer>> ranks;
+  for (int rank = 0; rank < 6; ++rank) ranks.push_back(rank_of("1000/7.0", rank, 6));
+  ranks.push_back(rank_of("1001/8.0", 0));
+  const auto families = collect({.files = 100, .files_per_user = 4});
+  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 5);  // the other user's is not crowded out
+  EXPECT_EQ(counter(families, "lockstep_exporter_dropped_series_total"),
+            2 * static_cast<double>(series_per_rank()));
+  EXPECT_EQ(counter(collect({.files = 3}), "lockstep_exporter_ranks"), 3);
+}
+
+TEST_F(ExporterTest, DroppedRankCostsAsManySeriesAsItWouldHaveHad) {
+  const auto rank = rank_of("1000/7.0", 0);
+  rank->end_step(kMs, 0, {});
+  std::size_t series = 0;
+  for (const MetricFamily& each : collect()) {
+    for (const ClientMetric& metric : each.metric) {
+      if (label(metric, "rank").empty()) continue;
+      series += each.type == prometheus::MetricType::Histogram ? metric.histogram.bucket.size() + 3 : 1;
+    }
+  }
+  EXPECT_EQ(series, series_per_rank());
+}
+
+TEST_F(ExporterTest, BrokenAndHostileFilesCostAnErrorAndNothingElse) {
+  const auto good = rank_of("1000/7.0", 0);
+  const auto folder = job_folder("1000/7.0");
+  write_file_atomically(folder / "rank-000001.record", "nonsense");
+  std::filesystem::create_symlink("/etc/passwd", folder / "rank-000002.record");
+  ASSERT_EQ(::mkfifo((folder / "rank-000003.record").c_str(), 0600), 0);
+  std::filesystem::copy_file(good->path(), folder / "rank-000004.record");  // another rank's numbers
+  std::filesystem::copy_file(good->path(), folder / "rank-0.record");       // a second record of rank 0
+  std::filesystem::create_directory_symlink("/", root_ / "1000/9.0");
+  std::filesystem::create_directory_symlink("/", root_ / "1234");
+  write_file_atomically(folder / "staging.json", "{\"sources\":[{\"bytes\":-1}]}");
+  const auto families = collect();
+  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 1);
+  EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "record"), 7);
+  EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "staging"), 1);
+}
+
+TEST_F(ExporterTest, ProgramsNameCannotBreakThePage) {
+  const Writer rank(job_folder("1000/7.0") / "rank-000000.record", {.program = "a\"b\\c\nd\xff"});
+  EXPECT_EQ(label(family(collect(), "lockstep_job_info")->metric[0], "program"), "a_b_c_d_");
+}
+
+TEST_F(ExporterTest, NodeWithoutJobsServesItsOwnCounts) {
+  const Collector collector({.records = root_ / "none", .cache = {}, .node = "n1", .limits = {}});
+  const auto families = collector.Collect();
+  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 0);
+  EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "scrape"), 0);
+  EXPECT_EQ(family(families, "lockstep_steps_total"), nullptr);
+}
+
+TEST_F(ExporterTest, RootThatIsNoFolderIsCountedAndAnswered) {
+  std::ofstream(root_ / "file").close();
+  const Collector collector({.records = root_ / "file", .cache = {}, .node = "n1", .limits = {}});
+  EXPECT_EQ(counter(collector.Collect(), "lockstep_exporter_errors_total", "what", "scrape"), 1);
+}
+
+TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
+  const auto rank = rank_of("1000/7.0", 0);
+  write_file_atomically(job_folder("1000/7.0") / "staging.json", R"({"job":7,"node":"n1","sources":[
+    {"source":"/a","bytes":100,"from_source":60,"from_peers":40,"hit":false,"seconds":1.5},
+    {"source":"/b","bytes":50,"from_source":0,"from_peers":0,"hit":true,"seconds":0.5}]})");
+  const auto families = collect();
+  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "source"), 60);
+  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "peers"), 40);
+  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "cache"), 50);
+  EXPECT_EQ(counter(families, "lockstep_stage_seconds"), 2);
+  EXPECT_EQ(counter(families, "lockstep_stage_hits"), 1);
+  EXPECT_EQ(counter(families, "lockstep_stage_misses"), 1);
+}
+
+TEST_F(ExporterTest, CacheIsMeasuredOnDiskWithHardLinksOnce) {
+  const lockstep::testing::TemporaryFolder cache;
+  std::filesystem::create_directories(cache / "1000/objects/a");
+  write_file_atomically(cache / "1000/objects/a/shard", std::string(100'000, 'x'));
+  std::filesystem::create_hard_link(cache / "1000/objects/a/shard", cache / "1000/link");
+  CacheWatcher watcher(cache.path(), std::chrono::seconds(30));
+  const auto now = std::chrono::steady_clock::now();
+  const CacheUsage first = watcher.usage(now);
+  ASSERT_TRUE(first.bytes.has_value());
+  EXPECT_GE(*first.bytes, 100'000);
+  EXPECT_LT(*first.bytes, 200'000);
+  EXPECT_GT(*first.file_system_bytes, *first.available_bytes);
+  write_file_atomically(cache / "1000/objects/a/more", std::string(100'000, 'x'));
+  EXPECT_EQ(watcher.usage(now + std::chrono::seconds(29)).bytes, first.bytes);  // not walked for every scrape
+  EXPECT_GT(watcher.usage(now + std::chrono::seconds(30)).bytes, first.bytes);
+}
+
+TEST_F(ExporterTest, CacheThatDoesNotExistHasNoNumbers) {
+  CacheWatcher watcher(root_ / "none", std::chrono::seconds(30));
+  EXPECT_FALSE(watcher.usage(std::chrono::steady_clock::now()).file_system_bytes.has_value());
+}
+
+}  // namespace
+}  // namespace lockstep::exporter
