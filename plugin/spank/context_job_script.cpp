@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <ctime>
 
 #include "plugin/spank/context.h"
@@ -16,11 +17,17 @@ namespace {
 
 constexpr const char* kEnded = "ended";
 
-// The job's folder of names. As the user, to whom all in it belongs; the data itself stays in the cache.
+// The job's folder of names, and what a copy that was killed left half-done. As the user, to whom all of it
+// belongs; the data itself stays in the cache.
 void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job) {
   const std::string user = cache + "/" + std::to_string(uid);
   if (::access((user + "/jobs/" + job).c_str(), F_OK) != 0) return;
-  as_user(uid, gid, [&] { Folder::open_path(user + "/jobs").remove(job); });
+  as_user(uid, gid, [&] {
+    Folder::open_path(user + "/jobs").remove(job);
+    Command recover;
+    recover.arguments = {given().config.helpers + "/lockstep-stage", "recover", "--cache", user};
+    run(recover);
+  });
 }
 
 // Records outlive their job for a while, so that its last numbers are still read; "ended" starts the clock.
@@ -51,7 +58,8 @@ void tidy_records(const Config& config, uid_t uid, const std::string& job) {
 }  // namespace
 
 void epilog(spank_t spank, int argc, char** argv) {
-  load_config(argc, argv, "");
+  const char* const partition = std::getenv("SLURM_JOB_PARTITION");
+  load_config(argc, argv, partition != nullptr ? partition : "");
   std::uint32_t id = 0;
   uid_t uid = 0;
   gid_t gid = 0;

@@ -77,15 +77,21 @@ StepOnNode identify(spank_t spank) {
   const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
   step.job = item<std::uint32_t>(spank, S_JOB_ID);
   step.step = step_name(id);
-  step.node = this_node(spank);
   step.uid = item<uid_t>(spank, S_JOB_UID);
   if (id != kBatchStep && id != kInteractiveStep) {
     step.node_id = item<std::uint32_t>(spank, S_JOB_NODEID);
     step.nodes = std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_NNODES));
-    step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
-    step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
   }
   return step;
+}
+
+// In the task's process: before, these variables are still those of the command that called srun, which may
+// be a task of another step on another node.
+void identify_by_variables(spank_t spank, StepOnNode& step) {
+  step.node = this_node(spank);
+  if (step.nodes == 1) return;
+  step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
+  step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
 }
 
 // Under --export=NONE the batch step's options come empty, but its variables hold what sbatch handed on.
@@ -198,6 +204,7 @@ void init_post_opt(spank_t spank) {
 void task_init(spank_t spank) {
   if (!prepared()) return;
   Prepared& step = *prepared();
+  identify_by_variables(spank, step.step);
   const auto task = static_cast<std::uint32_t>(item<int>(spank, S_TASK_ID));
   cpu_set_t cpus;
   CPU_ZERO(&cpus);

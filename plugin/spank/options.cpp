@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::array<OptionRow, kOptions> kTable{{
     {Option::stage, "stage", "SRC[,SRC...]|none",
-     "lockstep: put packed data on the nodes' own disks before the\n"
-     "                              tasks start: folders, shards, patterns; \\, is a comma in\n"
-     "                              a name; tasks find it in $LOCKSTEP_DATA",
+     "lockstep: put packed data (folders, shards, patterns) on the nodes' own disks before tasks start; they "
+     "find "
+     "it in $LOCKSTEP_DATA; a comma in a name is written \\,",
      "LOCKSTEP_STAGE"},
     {Option::stage_mode, "stage-mode", "block|background",
      "lockstep: wait until all is staged, or start at once", "LOCKSTEP_STAGE_MODE"},
@@ -23,8 +23,8 @@ constexpr std::array<OptionRow, kOptions> kTable{{
     {Option::stage_verify, "stage-verify", "quick|full|off",
      "lockstep: what a local copy is checked for before use", "LOCKSTEP_STAGE_VERIFY"},
     {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
-     "lockstep: where each task and its loader threads run; then\n"
-     "                              workers=N, smt=K, mem=local|interleave|off, explain",
+     "lockstep: where each task and its loader threads run; then workers=N, smt=K, mem=local|interleave|off, "
+     "explain",
      "LOCKSTEP_PIN"},
     {Option::metrics, "metrics", "on|off", "lockstep: ranks write records for the node's exporter",
      "LOCKSTEP_METRICS"},
@@ -38,6 +38,9 @@ struct Value {
 std::string shown(Option option, std::string_view value) {
   constexpr std::size_t kLongest = 80;
   std::string text = std::string("--") + row_of(option).name + "=" + std::string(value.substr(0, kLongest));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
   return value.size() > kLongest ? text + "..." : text;
 }
 

@@ -37,8 +37,8 @@ struct RendezvousServer::Peer {
 struct RendezvousServer::Group {
   std::uint32_t nodes = 0;
   std::string node_list;
-  Clock::time_point first;                  // when its first node came
-  std::optional<Clock::time_point> failed;  // when the first failure was known
+  Clock::time_point first;                 // when its first node came
+  std::optional<Clock::time_point> until;  // once a node has failed: when the others are told
   std::set<std::uint32_t> here, done;
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
@@ -119,7 +119,7 @@ void RendezvousServer::take_line(Peer& peer, const std::string& line) {
   if (!peer.hello) return take_hello(peer, payload);
   const Verdict outcome = Verdict::from_text(payload);
   peer.group->done.insert(peer.hello->node_id);
-  if (!outcome.good) peer.group->why_by_node[peer.hello->node] = outcome.why;
+  if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why, options_.collect);
 }
 
 void RendezvousServer::take_hello(Peer& peer, const std::string& text) {
@@ -141,10 +141,17 @@ void RendezvousServer::take_hello(Peer& peer, const std::string& text) {
 
 void RendezvousServer::lost(Peer& peer) {
   if (peer.group == nullptr || peer.group->verdict) return;
-  // A failure that it has told stays the reason; otherwise that it broke off is.
-  peer.group->why_by_node.try_emplace(peer.hello->node, "broke off while it was staging");
-  peer.group->done.insert(peer.hello->node_id);
+  // A failure that it has told stays the reason; otherwise that it broke off is. Not "done": see
+  // Options::silence.
+  failed(*peer.group, peer.hello->node, "broke off while it was staging", options_.silence);
   peer.group = nullptr;
+}
+
+void RendezvousServer::failed(Group& group, const std::string& node, const std::string& why,
+                              milliseconds patience) {
+  group.why_by_node.try_emplace(node, why);
+  const Clock::time_point until = Clock::now() + patience;
+  group.until = group.until ? std::min(*group.until, until) : until;
 }
 
 void RendezvousServer::settle(Group& group, Clock::time_point now) {
@@ -161,9 +168,7 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
     return decide(group);
   }
   if (group.done.size() == group.nodes) return decide(group);
-  if (group.why_by_node.empty()) return;
-  if (!group.failed) group.failed = now;
-  if (now - *group.failed >= options_.collect) decide(group);
+  if (group.until && now >= *group.until) decide(group);
 }
 
 void RendezvousServer::decide(Group& group) {
@@ -194,7 +199,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
   for (const auto& [name, group] : groups_) {
     if (group.verdict) continue;
     if (group.here.size() < group.nodes) consider(group.first + options_.wait);
-    if (group.failed) consider(*group.failed + options_.collect);
+    if (group.until) consider(*group.until);
   }
   if (!next) return -1;
   // One more, since what is left of a millisecond would otherwise be spent spinning.

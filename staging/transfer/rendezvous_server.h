@@ -25,6 +25,9 @@ class RendezvousServer {
     std::chrono::milliseconds wait{60'000};
     /// How long other nodes' failures are collected after the first, so that one line names them all.
     std::chrono::milliseconds collect{300};
+    /// The same where a node broke off without a reason: it may be one of a job that is being cancelled, and
+    /// then srun ends before anything has to be said.
+    std::chrono::milliseconds silence{2000};
     /// Gets the one line of a failed step.
     std::function<void(const std::string&)> report;
   };
@@ -46,6 +49,8 @@ class RendezvousServer {
   void take_line(Peer& peer, const std::string& line);
   void take_hello(Peer& peer, const std::string& text);
   void lost(Peer& peer);
+  static void failed(Group& group, const std::string& node, const std::string& why,
+                     std::chrono::milliseconds patience);
   void settle(Group& group, Clock::time_point now);
   void decide(Group& group);
   static void send(Peer& peer, const std::string& bytes);

@@ -112,7 +112,7 @@ void run_together(const StepCall& call) {
 
 void run_rendezvous(int wait_seconds) {
   // Ctrl-C in a terminal goes to this process too, but it is srun that decides what becomes of the step.
-  for (const int signal : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  for (const int signal : {SIGINT, SIGQUIT, SIGHUP, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
   constexpr int kSocket = 3;
   constexpr int kAlive = 4;
   const UniqueFd alive(kAlive);

@@ -81,14 +81,16 @@ void StepFolder::link_file(const fs::path& from, const fs::path& to) const {
 
 void StepFolder::add(const PutResult& result) {
   const fs::path entry = folder_ / "data" / entry_name(result.source);
-  if (fs::is_directory(result.path)) {
+  const bool one_file = !fs::is_directory(result.path);
+  const fs::path files = one_file ? result.path.parent_path() : result.path;
+  if (!one_file || is_pattern(result.source)) {
     make_folder(entry);
-    for (const fs::directory_entry& file : fs::directory_iterator(result.path)) {
+    for (const fs::directory_entry& file : fs::directory_iterator(files)) {
       link_file(file.path(), entry / file.path().filename());
     }
   } else {
     // A shard alone is read through the index beside it.
-    link_file(result.path.parent_path() / pack::kIndexName, entry.parent_path() / pack::kIndexName);
+    link_file(files / pack::kIndexName, entry.parent_path() / pack::kIndexName);
     link_file(result.path, entry);
   }
   staged_.insert_or_assign(result.source, result);

@@ -1,0 +1,138 @@
+#include "plugin/spank/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string refusal(Option option, std::string_view value) {
+  Settings settings;
+  try {
+    apply(option, value, settings);
+  } catch (const Refusal& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+PinRequest pin(std::string_view value) {
+  Settings settings;
+  apply(Option::pin, value, settings);
+  return settings.pin;
+}
+
+TEST(Options, TableStandsInTheOrderOfTheEnumeration) {
+  for (std::size_t i = 0; i < kOptions; ++i)
+    EXPECT_EQ(static_cast<std::size_t>(option_table().at(i).option), i);
+}
+
+TEST(Options, SourcesAreSplitAtCommasThatAreNotEscaped) {
+  EXPECT_THAT(split_sources("/a"), ElementsAre("/a"));
+  EXPECT_THAT(split_sources("/a,b/c"), ElementsAre("/a", "b/c"));
+  EXPECT_THAT(split_sources(R"(/a\,b,/c)"), ElementsAre("/a,b", "/c"));
+  EXPECT_THAT(split_sources(R"(/a\b\)"), ElementsAre(R"(/a\b\)"));
+  EXPECT_THAT(split_sources("none"), ElementsAre());
+}
+
+TEST(Options, JoinedSourcesSplitIntoTheSame) {
+  const std::vector<std::string> sources{"/a,b", "/c d", "/e,,f"};
+  EXPECT_EQ(split_sources(join_sources(sources)), sources);
+  EXPECT_EQ(join_sources({}), "none");
+}
+
+TEST(Options, EmptyNamesAreRefused) {
+  for (const char* value : {"", ",", "a,", ",a", "a,,b"})
+    EXPECT_NE(refusal(Option::stage, value), "") << value;
+}
+
+TEST(Options, ControlCharactersAreRefused) {
+  EXPECT_THAT(refusal(Option::stage, "/a\nb"), HasSubstr("control character"));
+  EXPECT_THAT(refusal(Option::stage, std::string_view("/a\0b", 4)), HasSubstr("control character"));
+  EXPECT_THAT(refusal(Option::pin, "auto\x7f"), HasSubstr("control character"));
+}
+
+TEST(Options, AnEndlessValueIsRefusedAndNotRepeatedInFull) {
+  const std::string message = refusal(Option::stage, std::string(1U << 20U, 'a'));
+  EXPECT_NE(message, "");
+  EXPECT_LT(message.size(), 300U);
+}
+
+TEST(Options, UnsupportedValuesAreRefusedByNameWithWhatToUse) {
+  EXPECT_EQ(refusal(Option::stage_mode, "background"),
+            "--stage-mode=background is not supported by this version; use block");
+  EXPECT_EQ(refusal(Option::stage_tier, "ram"),
+            "--stage-tier=ram is not supported by this version; use disk");
+  EXPECT_EQ(refusal(Option::stage_on_error, "source"),
+            "--stage-on-error=source is not supported by this version; use fail");
+  EXPECT_THAT(refusal(Option::pin, "auto,mem=local"),
+              HasSubstr("mem=local is not supported by this version"));
+}
+
+TEST(Options, WrongValuesAreRefusedWithTheGoodOnes) {
+  EXPECT_EQ(refusal(Option::stage_verify, "fast"),
+            "--stage-verify=fast is not a value of this option; good values: quick, full, off");
+  EXPECT_THAT(refusal(Option::metrics, "yes"), HasSubstr("good values: on, off"));
+  EXPECT_THAT(refusal(Option::pin, "socket"), HasSubstr("good values: auto, numa, cache, core, off"));
+}
+
+TEST(Options, PinIsReadWithItsItems) {
+  EXPECT_EQ(pin("auto").policy, "auto");
+  EXPECT_FALSE(pin("off").on());
+  const PinRequest request = pin("core,workers=3,smt=1,explain,mem=off");
+  EXPECT_EQ(request.policy, "core");
+  EXPECT_EQ(request.workers, 3);
+  EXPECT_EQ(request.smt, 1);
+  EXPECT_TRUE(request.explain);
+}
+
+TEST(Options, PinItemsThatMakeNoSenseAreRefused) {
+  for (const char* value : {"",
+                            ",",
+                            "auto,",
+                            ",auto",
+                            "auto,,smt=1",
+                            "workers=2",
+                            "auto,workers=",
+                            "auto,workers=-1",
+                            "auto,workers=2x",
+                            "auto,workers=99999999999999999999",
+                            "auto,smt=0",
+                            "auto,smt=1,smt=2",
+                            "auto,workers=1,workers=1",
+                            "auto,mem=",
+                            "auto,mem=far",
+                            "auto,Explain",
+                            "AUTO",
+                            "auto ",
+                            "auto,core",
+                            "auto,workers",
+                            "auto,workers=+1",
+                            "auto,smt= 1"}) {
+    EXPECT_NE(refusal(Option::pin, value), "") << value;
+  }
+}
+
+TEST(Options, RandomBytesAreRefusedOrReadButNeverHurt) {
+  constexpr std::string_view kAlphabet = "auto,numacorewks=smt0123456789-\\{}*[]\n\xff/.";
+  std::mt19937 random(7);
+  for (int round = 0; round < 20000; ++round) {
+    std::string value;
+    for (std::size_t length = random() % 40; length > 0; --length)
+      value += kAlphabet[random() % kAlphabet.size()];
+    for (const OptionRow& row : option_table()) {
+      const std::string message = refusal(row.option, value);
+      EXPECT_LT(message.size(), 500U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::spank

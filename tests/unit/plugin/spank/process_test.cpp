@@ -1,0 +1,113 @@
+#include "plugin/spank/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+
+// Inside Slurm this goes to the daemon's log.
+void log(const std::string& text) noexcept {
+  say(text);
+}
+
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+Command shell(const std::string& script) {
+  Command command;
+  command.arguments = {"/bin/sh", "-c", script};
+  return command;
+}
+
+TEST(Process, CollectsBothOutputsAndTheExitCode) {
+  const Outcome outcome = capture(shell("echo out; echo err >&2; exit 7"));
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_EQ(outcome.output, "out\n");
+  EXPECT_EQ(outcome.error, "err\n");
+}
+
+TEST(Process, ASignalIsAnExitCodeAsInAShell) {
+  EXPECT_EQ(capture(shell("kill -9 $$")).exit_code, 137);
+}
+
+TEST(Process, TheEnvironmentIsClean) {
+  ::setenv("LD_PRELOAD_EXAMPLE", "evil", 1);
+  Command command = shell("env");
+  command.environment = {"GIVEN=1"};
+  const Outcome outcome = capture(command);
+  EXPECT_THAT(outcome.output, Not(HasSubstr("LD_PRELOAD_EXAMPLE")));
+  EXPECT_THAT(outcome.output, HasSubstr("GIVEN=1"));
+  EXPECT_THAT(outcome.output, HasSubstr("PATH=/usr/bin:/bin"));
+}
+
+TEST(Process, OnlyGivenDescriptorsAreOpenAndStandWhereTheyBelong) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  ASSERT_EQ(::write(pipe[1], "through\n", 8), 8);
+  Command command = shell("ls /proc/self/fd | tr '\\n' ' '; head -n 1 <&4");
+  command.descriptors = {pipe[1], pipe[0]};
+  const Outcome outcome = capture(command);
+  // 5 is the folder that ls itself has open.
+  EXPECT_EQ(outcome.output, "0 1 2 3 4 5 through\n");
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(Process, AHelperCannotGainPrivileges) {
+  EXPECT_THAT(capture(shell("grep NoNewPrivs /proc/self/status")).output, HasSubstr("1"));
+}
+
+TEST(Process, AMissingProgramIsNamed) {
+  Command command;
+  command.arguments = {"/nonexistent/lockstep-pin"};
+  try {
+    run(command);
+    FAIL();
+  } catch (const Refusal& refused) {
+    EXPECT_THAT(refused.what(), HasSubstr("cannot run /nonexistent/lockstep-pin: No such file"));
+  }
+}
+
+TEST(Process, AHelperDiesWithItsParent) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const pid_t parent = ::fork();
+  if (parent == 0) {
+    ::close(pipe[0]);
+    Command command = shell("sleep 600");
+    command.descriptors = {pipe[1]};
+    start(command);
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  ::waitpid(parent, nullptr, 0);
+  // The helper holds the other end: it comes to its end when the helper is gone.
+  char byte = 0;
+  EXPECT_EQ(::read(pipe[0], &byte, 1), 0);
+  ::close(pipe[0]);
+}
+
+TEST(Process, AUsersChildCannotBecomeRootAgain) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_TRUE(as_user(12345, 12346, [] {
+    if (::setuid(0) == 0 || ::seteuid(0) == 0 || ::setresuid(0, 0, 0) == 0)
+      throw Refusal("became root again");
+    if (::getuid() != 12345 || ::getgid() != 12346 || ::getgroups(0, nullptr) != 1)
+      throw Refusal("not the user");
+  }));
+  EXPECT_FALSE(as_user(12345, 12346, [] { throw Refusal("told"); }));
+}
+
+}  // namespace
+}  // namespace lockstep::spank

@@ -1,0 +1,102 @@
+#include "plugin/spank/sources.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "plugin/spank/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+template <typename Work>
+std::string refusal(const Work& work) {
+  try {
+    work();
+  } catch (const Refusal& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+class Sources : public testing::Test {
+ protected:
+  Sources() {
+    std::string name = (fs::temp_directory_path() / "sources_test.XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    fs::create_directories(folder_ / "pack");
+    write("pack/index.lockstep", "x");
+    write("pack/a-00.tar", "x");
+    write("pack/a-01.tar", "x");
+  }
+  ~Sources() override { fs::remove_all(folder_); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ / name) << content;
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string checked(const std::string& name) const {
+    return refusal([&] { check_packed(path(name)); });
+  }
+  fs::path folder_;
+};
+
+TEST_F(Sources, RelativePathsAreSeenFromTheFolder) {
+  EXPECT_EQ(absolute_source("a/b", "/x/y"), "/x/y/a/b");
+  EXPECT_EQ(absolute_source("../b/", "/x/y"), "/x/b");
+  EXPECT_EQ(absolute_source("/a/./b/../c//", "/x"), "/a/c");
+  EXPECT_EQ(absolute_source("../../../../etc", "/x"), "/etc");
+}
+
+TEST_F(Sources, APatternIsNamedAfterItsFolder) {
+  EXPECT_EQ(entry_name("/x/pack"), "pack");
+  EXPECT_EQ(entry_name("/x/pack/a.tar"), "a.tar");
+  EXPECT_EQ(entry_name("/x/pack/a-{00..31}.tar"), "pack");
+  EXPECT_EQ(entry_name("/x/pack/*"), "pack");
+}
+
+TEST_F(Sources, EqualLastNamesAreRefused) {
+  EXPECT_EQ(refusal([] { check_names({"/x/a", "/x/b"}, {}); }), "");
+  EXPECT_THAT(refusal([] { check_names({"/x/a", "/y/a"}, {}); }), HasSubstr("$LOCKSTEP_DATA/a"));
+  EXPECT_THAT(refusal([] { check_names({"/x/a", "/y/a/*.tar"}, {}); }), HasSubstr("$LOCKSTEP_DATA/a"));
+}
+
+TEST_F(Sources, OnlyWhatLiesBelowThePrefixesIsAllowed) {
+  EXPECT_EQ(refusal([] { check_names({"/mnt/shared/a"}, {"/scratch", "/mnt/shared/"}); }), "");
+  EXPECT_THAT(refusal([] { check_names({"/mnt/shared2/a"}, {"/mnt/shared"}); }), HasSubstr("lies outside"));
+  EXPECT_THAT(refusal([] { check_names({absolute_source("/mnt/shared/../x", "/")}, {"/mnt/shared"}); }),
+              HasSubstr("lies outside"));
+  EXPECT_THAT(refusal([] { check_names({"/"}, {}); }), HasSubstr("has no name"));
+}
+
+TEST_F(Sources, APackAndItsShardsPass) {
+  EXPECT_EQ(checked("pack"), "");
+  EXPECT_EQ(checked("pack/a-00.tar"), "");
+  EXPECT_EQ(checked("pack/a-{00..01}.tar"), "");
+  EXPECT_EQ(checked("pack/*.tar"), "");
+}
+
+TEST_F(Sources, EachKindOfBadSourceIsNamed) {
+  fs::create_directories(folder_ / "empty");
+  fs::create_directories(folder_ / "loose");
+  write("loose/a.txt", "x");
+  write("loose/zero.tar", "");
+  fs::create_directories(folder_ / "cut");
+  write("cut/index.lockstep", "");
+  EXPECT_THAT(checked("missing"), HasSubstr("missing: No such file"));
+  EXPECT_THAT(checked("empty"), HasSubstr("empty is empty"));
+  EXPECT_THAT(checked("loose"), HasSubstr("is not packed"));
+  EXPECT_THAT(checked("loose/a.txt"), HasSubstr("is not packed"));
+  EXPECT_THAT(checked("loose/zero.tar"), HasSubstr("is empty"));
+  EXPECT_THAT(checked("cut"), HasSubstr("index.lockstep is empty"));
+  EXPECT_THAT(checked("pack/b-*.tar"), HasSubstr("matches no file"));
+  EXPECT_THAT(checked("nowhere/b-*.tar"), HasSubstr("nowhere: No such file"));
+}
+
+}  // namespace
+}  // namespace lockstep::spank

@@ -1,0 +1,308 @@
+#include "staging/transfer/rendezvous.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "common/error.h"
+#include "staging/transfer/rendezvous_server.h"
+#include "staging/transfer/rendezvous_socket.h"
+
+namespace lockstep::transfer {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr const char* kKey = "the step's one-time key";
+constexpr milliseconds kLong{60'000};
+
+UniqueFd bound_socket(int& port) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    fail_errno("no socket");
+  }
+  port = ntohs(address.sin_port);
+  return socket;
+}
+
+// srun with its rendezvous, on a thread; it ends with the object.
+class Srun {
+ public:
+  explicit Srun(milliseconds wait = kLong, milliseconds silence = milliseconds(50)) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("no pipe");
+    alive_.reset(ends[0]);
+    ours_.reset(ends[1]);
+    RendezvousServer::Options options;
+    options.key = kKey;
+    options.wait = wait;
+    options.collect = milliseconds(50);
+    options.silence = silence;
+    options.report = [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      lines_.push_back(line);
+    };
+    server_.emplace(bound_socket(port_), options);
+    thread_ = std::thread([this] {
+      server_->run(alive_);
+      server_.reset();  // as a process that ends, it closes its connections
+    });
+  }
+  ~Srun() { end(); }
+  void end() {
+    ours_.reset();
+    if (thread_.joinable()) thread_.join();
+  }
+  RendezvousAddress address() const { return {port_, {"127.0.0.1"}, kKey}; }
+  int port() const { return port_; }
+  std::vector<std::string> lines() {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  UniqueFd alive_, ours_;
+  int port_ = 0;
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+  std::optional<RendezvousServer> server_;
+  std::thread thread_;
+};
+
+Hello hello(std::uint32_t id, std::uint32_t nodes, std::uint32_t job = 7) {
+  return {job, "0", fmt::format("n{}", id + 1), id, nodes, fmt::format("n[1-{}]", nodes)};
+}
+
+const auto kIgnore = [](const std::string&) {};
+
+// A node that stages for no time at all.
+std::future<Verdict> node(const Srun& srun, const Hello& who, const Verdict& outcome) {
+  return std::async(std::launch::async, [address = srun.address(), who, outcome] {
+    return Rendezvous(address, who, kIgnore).agree(outcome);
+  });
+}
+
+TEST(Rendezvous, AllNodesAreToldThatAllIsWell) {
+  Srun srun;
+  std::vector<std::future<Verdict>> nodes;
+  for (std::uint32_t id = 0; id < 16; ++id) nodes.push_back(node(srun, hello(id, 16), {true, ""}));
+  for (auto& one : nodes) EXPECT_TRUE(one.get().good);
+  EXPECT_THAT(srun.lines(), IsEmpty());
+}
+
+TEST(Rendezvous, NobodyIsToldBeforeTheLastNodeHasSpoken) {
+  Srun srun;
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  Rendezvous second(srun.address(), hello(1, 2), kIgnore);
+  EXPECT_EQ(first.wait_for(milliseconds(100)), std::future_status::timeout);
+  EXPECT_TRUE(second.agree({true, ""}).good);
+  EXPECT_TRUE(first.get().good);
+}
+
+TEST(Rendezvous, OneFailureFailsAllWithOneLineThatNamesTheNode) {
+  Srun srun;
+  std::future<Verdict> first = node(srun, hello(0, 3), {true, ""});
+  std::future<Verdict> second = node(srun, hello(1, 3), {false, "/data/x is not packed"});
+  std::future<Verdict> third = node(srun, hello(2, 3), {true, ""});
+  for (auto* one : {&first, &second, &third}) {
+    const Verdict verdict = one->get();
+    EXPECT_FALSE(verdict.good);
+    EXPECT_EQ(verdict.why, "n2: /data/x is not packed");
+  }
+  EXPECT_THAT(srun.lines(), ElementsAre("n2: /data/x is not packed"));
+}
+
+TEST(Rendezvous, NodesThatFailAlikeShareTheLine) {
+  Srun srun;
+  std::vector<std::future<Verdict>> nodes;
+  for (std::uint32_t id = 0; id < 3; ++id) nodes.push_back(node(srun, hello(id, 3), {false, "/x: no"}));
+  for (auto& one : nodes) EXPECT_FALSE(one.get().good);
+  EXPECT_THAT(srun.lines(), ElementsAre("n1, n2, n3: /x: no"));
+}
+
+TEST(Rendezvous, ANodeThatIsStillStagingIsStoppedByAnothersFailure) {
+  Srun srun;
+  std::promise<std::string> stopped;
+  const Rendezvous busy(srun.address(), hello(0, 2),
+                        [&](const std::string& lost) { stopped.set_value(lost); });
+  const std::future<Verdict> other = node(srun, hello(1, 2), {false, "/x: no"});
+  EXPECT_EQ(stopped.get_future().get(), "");
+}
+
+TEST(Rendezvous, ANodeThatBreaksOffIsNamed) {
+  Srun srun;
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  { const Rendezvous dies(srun.address(), hello(1, 2), kIgnore); }
+  EXPECT_FALSE(first.get().good);
+  EXPECT_THAT(srun.lines(), ElementsAre("n2: broke off while it was staging"));
+}
+
+TEST(Rendezvous, ACancelledStepPrintsNothing) {
+  Srun srun(kLong, kLong);
+  std::promise<std::string> stopped;
+  Rendezvous first(srun.address(), hello(0, 2), [&](const std::string& lost) { stopped.set_value(lost); });
+  { const Rendezvous dies(srun.address(), hello(1, 2), kIgnore); }
+  srun.end();
+  EXPECT_THAT(stopped.get_future().get(), HasSubstr("srun's rendezvous"));
+  EXPECT_THAT(srun.lines(), IsEmpty());
+}
+
+TEST(Rendezvous, ANodeThatNeverComesIsNamedAfterTheWait) {
+  Srun srun(milliseconds(100));
+  std::vector<std::future<Verdict>> nodes;
+  for (const std::uint32_t id : {0U, 3U}) nodes.push_back(node(srun, hello(id, 4), {true, ""}));
+  for (auto& one : nodes) EXPECT_FALSE(one.get().good);
+  ASSERT_EQ(srun.lines().size(), 1U);
+  EXPECT_THAT(srun.lines().front(), HasSubstr("n2, n3: did not reach srun within"));
+}
+
+TEST(Rendezvous, ALateNodeHearsTheVerdict) {
+  Srun srun(milliseconds(50));
+  EXPECT_FALSE(node(srun, hello(0, 2), {true, ""}).get().good);
+  EXPECT_FALSE(node(srun, hello(1, 2), {true, ""}).get().good);
+  EXPECT_EQ(srun.lines().size(), 1U);
+}
+
+TEST(Rendezvous, ComponentsOfAHeterogeneousJobAgreeEachForItself) {
+  Srun srun;
+  std::future<Verdict> bad = node(srun, hello(0, 1, 8), {false, "/x: no"});
+  std::future<Verdict> first = node(srun, hello(0, 2, 7), {true, ""});
+  EXPECT_FALSE(bad.get().good);
+  std::future<Verdict> second = node(srun, hello(1, 2, 7), {true, ""});
+  EXPECT_TRUE(first.get().good);
+  EXPECT_TRUE(second.get().good);
+}
+
+TEST(Rendezvous, AWrongKeyIsNobody) {
+  Srun srun;
+  RendezvousAddress wrong = srun.address();
+  wrong.key = "another";
+  EXPECT_THROW(Rendezvous(wrong, hello(0, 2), kIgnore).agree({true, ""}), Error);
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
+  EXPECT_TRUE(first.get().good);
+  EXPECT_TRUE(second.get().good);
+}
+
+TEST(Rendezvous, StrangersDoNotDisturb) {
+  Srun srun;
+  std::vector<UniqueFd> strangers;
+  for (const std::string& text :
+       {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(1U << 20U, 'x'),
+        std::string("lockstep-rendezvous 1 00\n"), std::string(3, '\0'), std::string("\n\n")}) {
+    strangers.push_back(connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000)));
+    [[maybe_unused]] const ssize_t put =
+        ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
+  }
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
+  EXPECT_TRUE(first.get().good);
+  EXPECT_TRUE(second.get().good);
+}
+
+TEST(Rendezvous, AnImpostorCannotTakeANodesPlaceOnceItIsThere) {
+  Srun srun;
+  Rendezvous first(srun.address(), hello(0, 2), kIgnore);
+  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
+  EXPECT_EQ(second.wait_for(milliseconds(100)), std::future_status::timeout);
+  EXPECT_THROW(Rendezvous(srun.address(), hello(1, 2), kIgnore).agree({false, "lie"}), Error);
+  EXPECT_TRUE(first.agree({true, ""}).good);
+  EXPECT_TRUE(second.get().good);
+}
+
+TEST(Rendezvous, WhereNothingListensIsNamed) {
+  int port = 0;
+  { const UniqueFd closed = bound_socket(port); }
+  try {
+    Rendezvous({port, {"127.0.0.1", "no.such.host.invalid"}, kKey}, hello(0, 2), kIgnore);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("127.0.0.1: Connection refused"));
+    EXPECT_THAT(error.what(), HasSubstr("no.such.host.invalid"));
+  }
+}
+
+std::string line_of(std::string text) {
+  text.pop_back();
+  return text;
+}
+
+struct Conversation {
+  Session server{Session::Role::server, kKey};
+  Session node{Session::Role::node, kKey};
+  Conversation() {
+    server.take_greeting(line_of(node.greeting()));
+    node.take_greeting(line_of(server.greeting()));
+  }
+};
+
+TEST(RendezvousSession, CarriesMessagesBothWays) {
+  Conversation talk;
+  EXPECT_EQ(talk.server.open(line_of(talk.node.seal("one"))), "one");
+  EXPECT_EQ(talk.server.open(line_of(talk.node.seal(""))), "");
+  EXPECT_EQ(talk.node.open(line_of(talk.server.seal("two"))), "two");
+}
+
+TEST(RendezvousSession, NeitherForgedNorReplayedNorReflectedLinesPass) {
+  Conversation talk;
+  const std::string line = line_of(talk.node.seal("one"));
+  std::string forged = line;
+  forged.back() = 'x';
+  EXPECT_THROW(talk.server.open(forged), Error);
+  EXPECT_THROW(talk.server.open(""), Error);
+  EXPECT_THROW(talk.server.open(std::string(64, '0') + " one"), Error);
+  EXPECT_EQ(talk.server.open(line), "one");
+  EXPECT_THROW(talk.server.open(line), Error) << "replayed";
+  EXPECT_THROW(talk.node.open(line), Error) << "reflected";
+  Conversation other;
+  EXPECT_THROW(other.server.open(line), Error) << "from another conversation";
+}
+
+TEST(RendezvousOutcome, NodeListsAreExpandedAsSlurmWritesThem) {
+  EXPECT_THAT(expand_node_list("n1"), ElementsAre("n1"));
+  EXPECT_THAT(expand_node_list("n[1-3,7],login"), ElementsAre("n1", "n2", "n3", "n7", "login"));
+  EXPECT_THAT(expand_node_list("rack[08-10]"), ElementsAre("rack08", "rack09", "rack10"));
+  EXPECT_THAT(expand_node_list(""), IsEmpty());
+  EXPECT_THAT(expand_node_list("n[1-"), IsEmpty());
+  EXPECT_THAT(expand_node_list("n[x-2]"), IsEmpty());
+  EXPECT_THAT(expand_node_list("n[5-2]"), IsEmpty());
+}
+
+TEST(RendezvousOutcome, ManyNodesAndReasonsStayOneReadableLine) {
+  std::map<std::string, std::string> all;
+  for (int i = 0; i < 100; ++i) all[fmt::format("n{:03}", i)] = "/x: no";
+  EXPECT_EQ(describe(all), "n000, n001, n002, n003, n004, n005, n006, n007, ... (100 nodes): /x: no");
+  for (auto& [name, why] : all) why = name;
+  EXPECT_THAT(describe(all), HasSubstr("n000: n000; n001: n001; n002: n002; and 97 more reasons"));
+}
+
+TEST(RendezvousOutcome, MessagesThatCannotBeAreRefused) {
+  EXPECT_EQ(Hello::from_text(hello(1, 2).to_text()).node, "n2");
+  for (const char* text : {"", "[]", "{}", "null", "{\"job\":1}", "{\"good\":1}"}) {
+    EXPECT_THROW(Hello::from_text(text), Error) << text;
+    EXPECT_THROW(Verdict::from_text(text), Error) << text;
+  }
+  EXPECT_THROW(Hello::from_text(hello(2, 2).to_text()), Error);
+  EXPECT_THROW(Hello::from_text(hello(0, 0).to_text()), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

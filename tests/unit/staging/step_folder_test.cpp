@@ -1,0 +1,127 @@
+#include "staging/transfer/step_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "common/error.h"
+#include "staging/transfer/step_report.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class JobsFolder : public testing::Test {
+ protected:
+  JobsFolder() {
+    std::string name = (fs::temp_directory_path() / "step_folder_test.XXXXXX").string();
+    store_ = ::mkdtemp(name.data());
+    fs::create_directories(store_ / "objects/a/files");
+    write_file_atomically(store_ / "objects/a/files/index.lockstep", "index");
+    write_file_atomically(store_ / "objects/a/files/s.tar", "shard");
+  }
+  ~JobsFolder() override { fs::remove_all(store_); }
+
+  PutResult folder_result(const std::string& source) const {
+    PutResult result;
+    result.source = source;
+    result.path = store_ / "objects/a/files";
+    result.bytes = 10;
+    return result;
+  }
+  PutResult shard_result(const std::string& source) const {
+    PutResult result = folder_result(source);
+    result.path /= "s.tar";
+    return result;
+  }
+  fs::path data(const std::string& name) const { return store_ / "jobs/5/data" / name; }
+
+  fs::path store_;
+};
+
+TEST_F(JobsFolder, HoldsHardLinksUnderTheSourcesName) {
+  StepFolder(store_, 5).add(folder_result("/mnt/man"));
+  EXPECT_TRUE(fs::equivalent(data("man/s.tar"), store_ / "objects/a/files/s.tar"));
+  EXPECT_FALSE(fs::is_symlink(data("man/s.tar")));
+  EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
+}
+
+TEST_F(JobsFolder, AShardAloneHasItsIndexBesideIt) {
+  StepFolder(store_, 5).add(shard_result("/mnt/man/s.tar"));
+  EXPECT_TRUE(fs::exists(data("s.tar")));
+  EXPECT_TRUE(fs::exists(data("index.lockstep")));
+}
+
+TEST_F(JobsFolder, APatternIsAFolderAlsoWhereItMeansOneShard) {
+  StepFolder(store_, 5).add(shard_result("/mnt/man/s*.tar"));
+  EXPECT_TRUE(fs::exists(data("man/s.tar")));
+  EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
+}
+
+TEST_F(JobsFolder, TheNextStepFindsItDone) {
+  { StepFolder(store_, 5).add(folder_result("/mnt/man")); }
+  const StepFolder next(store_, 5);
+  EXPECT_THAT(next.missing({"/mnt/man", "/mnt/other"}), ElementsAre("/mnt/other"));
+  ASSERT_EQ(next.staged({"/mnt/man"}).size(), 1U);
+  EXPECT_EQ(next.staged({"/mnt/man"}).front().bytes, 10U);
+  EXPECT_THAT(StepFolder(store_, 6).missing({"/mnt/man"}), ElementsAre("/mnt/man"));
+}
+
+TEST_F(JobsFolder, AddingTwiceChangesNothing) {
+  StepFolder folder(store_, 5);
+  folder.add(folder_result("/mnt/man"));
+  folder.add(folder_result("/mnt/man"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(data("man")), fs::directory_iterator()), 2);
+}
+
+TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedAlsoAcrossSteps) {
+  { StepFolder(store_, 5).add(folder_result("/mnt/man")); }
+  const StepFolder next(store_, 5);
+  EXPECT_NO_THROW(next.check_names({"/mnt/man", "/mnt/other"}));
+  try {
+    next.check_names({"/scratch/man"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("$LOCKSTEP_DATA/man"));
+  }
+}
+
+TEST_F(JobsFolder, ADamagedListIsNamed) {
+  { StepFolder(store_, 5).add(folder_result("/mnt/man")); }
+  write_file_atomically(store_ / "jobs/5/staged.json", "{");
+  EXPECT_THROW(StepFolder(store_, 5), Error);
+}
+
+TEST_F(JobsFolder, TheRecordIsForTheGroupWhateverTheUmask) {
+  const mode_t before = ::umask(077);
+  write_staging_record(store_, 5, "0", "n1", {folder_result("/mnt/man")});
+  ::umask(before);
+  struct stat about {};
+  ASSERT_EQ(::stat((store_ / "staging.json").c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 07777U, 0640U);
+  const nlohmann::json record = nlohmann::json::parse(read_text_file(store_ / "staging.json"));
+  EXPECT_EQ(record.at("node"), "n1");
+  EXPECT_EQ(record.at("sources").at(0).at("bytes"), 10);
+}
+
+TEST(StepReport, TheSummaryNamesSourcesAndHits) {
+  PutResult man;
+  man.source = "/mnt/man";
+  man.bytes = 1U << 20U;
+  man.seconds = 0.41;
+  EXPECT_EQ(summary({man}), "staged man: 1.00 MiB in 410 ms (miss)");
+  PutResult other = man;
+  other.source = "/mnt/b/*.tar";
+  other.hit = true;
+  EXPECT_EQ(summary({man, other}), "staged man, b: 2.00 MiB in 820 ms (1 of 2 hit)");
+}
+
+}  // namespace
+}  // namespace lockstep::transfer
