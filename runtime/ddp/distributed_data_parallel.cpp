@@ -47,8 +47,7 @@ void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::i
   if (options_.average != Average::tokens) {
     fail_usage(
         "backward was given a number of tokens, but gradients are averaged by ranks; choose Average::tokens, "
-        "or call "
-        "backward(loss)");
+        "or call backward(loss)");
   }
   run_backward(loss_sum, loss_tokens);
 }
@@ -57,8 +56,7 @@ void DistributedDataParallelBase::backward(const torch::Tensor& loss) {
   if (options_.average != Average::ranks) {
     fail_usage(
         "backward was given no number of tokens, but gradients are averaged by tokens; call "
-        "backward(loss_sum, "
-        "loss_tokens), or choose Average::ranks");
+        "backward(loss_sum, loss_tokens), or choose Average::ranks");
   }
   run_backward(loss, 0);
 }

@@ -28,8 +28,7 @@ comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
     default:
       fail_usage(
           "{} has the element type {}, whose gradients cannot be reduced; use float, double, bfloat16 or "
-          "half, or "
-          "freeze it",
+          "half, or freeze it",
           what, c10::toString(type));
   }
 }

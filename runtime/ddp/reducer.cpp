@@ -25,8 +25,7 @@ Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
     if (!tensor.requires_grad()) continue;
     if (!tensor.device().is_cpu()) {
       fail_usage(
-          "parameter '{}' is on {}; gradients travel through host memory here, so the model must be on the "
-          "CPU",
+          "parameter '{}' is on {}; gradients travel through host memory, so the model must be on the CPU",
           name, tensor.device().str());
     }
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
@@ -64,8 +63,9 @@ double Reducer::loss_factor() const {
 }
 
 void Reducer::begin(std::int64_t tokens) {
-  if (state_ != State::idle)
+  if (state_ != State::idle) {
     fail("the backward before this one did not end; gradients of this step are lost");
+  }
   if (options_.average == Average::tokens) tokens_.add(tokens);
   if (sync_) {
     begin_sync();
@@ -78,8 +78,7 @@ void Reducer::begin_outside() {
   if (options_.average == Average::tokens) {
     fail_usage(
         "loss.backward() was called directly; averaging by tokens needs their number: use "
-        "ddp.backward(loss_sum, "
-        "loss_tokens), or Average::ranks");
+        "ddp.backward(loss_sum, loss_tokens), or Average::ranks");
   }
   if (!sync_) return;
   begin_sync();
@@ -100,8 +99,7 @@ void Reducer::on_gradient(std::size_t index) {
   if (torch::GradMode::is_enabled()) {
     fail_usage(
         "backward was called with create_graph, which replaces the gradients that buckets hold; compute "
-        "gradients of "
-        "gradients with torch::autograd::grad");
+        "gradients of gradients with torch::autograd::grad");
   }
   if (state_ == State::idle) begin_outside();
   parameters_[index].used = true;
@@ -167,8 +165,7 @@ void Reducer::take_unready(bool skipping) {
           std::count_if(parameters_.begin(), parameters_.end(), [](const auto& p) { return !p.ready; });
       fail(
           "parameter '{}'{} did not get a gradient in this backward; forward must use every parameter, or "
-          "set "
-          "find_unused_parameters, or freeze what is not trained",
+          "set find_unused_parameters, or freeze what is not trained",
           parameters_[i].name, missing == 1 ? "" : fmt::format(" (and {} more)", missing - 1));
     }
     mark_ready(i);

@@ -79,8 +79,7 @@ void check_replicas_alike(comm::Communicator& communicator, const std::vector<Na
   const std::string theirs = broadcast_text(communicator, line_or_nothing(my_lines, at), rank);
   fail_usage(
       "the ranks' models differ: parameter {} is {} on rank 0 and {} on rank {}; build the same model with "
-      "the same "
-      "options on every rank",
+      "the same options on every rank",
       at, line_or_nothing(first_lines, at), theirs, rank);
 }
 

@@ -38,8 +38,10 @@ void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, R
   check(MPI_Allgather(buffer.data, as_int(bytes), MPI_BYTE, scratch.data(), as_int(bytes), MPI_BYTE, world),
         "MPI_Allgather");
   std::vector<const void*> inputs;
-  for (int rank = 0; rank < place.size; ++rank)
+  inputs.reserve(static_cast<std::size_t>(place.size));
+  for (int rank = 0; rank < place.size; ++rank) {
     inputs.push_back(scratch.data() + bytes * static_cast<std::size_t>(rank));
+  }
   reduce(inputs, buffer.data, buffer.count, buffer.type, op, scale);
 }
 

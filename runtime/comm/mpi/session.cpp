@@ -53,8 +53,7 @@ Session::Session(int& argc, char**& argv) {
   if (provided < MPI_THREAD_MULTIPLE) {
     fail(
         "MPI does not allow calls from several threads here (MPI_THREAD_MULTIPLE); gradients travel on a "
-        "thread of "
-        "their own, so initialise MPI with it, or use an MPI that has it");
+        "thread of their own, so initialise MPI with it, or use an MPI that has it");
   }
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
