@@ -1,0 +1,123 @@
+#include "exporters/report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/units.h"
+#include "exporters/report/advice.h"
+#include "exporters/report/picture.h"
+#include "exporters/report/text.h"
+
+namespace lockstep::report {
+namespace {
+
+using record::Phase;
+using record::Snapshot;
+
+constexpr const char* kStyle = R"(
+  body { font: 15px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1a1a1a; background: #fff;
+         max-width: 1080px; margin: 28px auto; padding: 0 20px; }
+  h1 { font-size: 22px; margin: 0 0 2px; } h2 { font-size: 16px; margin: 30px 0 8px; }
+  .state { color: #444; margin: 0; }
+  .numbers { display: flex; flex-wrap: wrap; gap: 36px; margin: 18px 0 4px; padding: 0; }
+  .numbers div { min-width: 110px; } .numbers b { display: block; font-size: 24px; font-weight: 600; }
+  .numbers span { color: #444; font-size: 13px; }
+  .advice { background: #f4f6f8; border-left: 4px solid #0072B2; margin: 18px 0; padding: 10px 16px; }
+  .advice p { margin: 4px 0; }
+  svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: #1a1a1a; } .grid { stroke: #d9d9d9; }
+  .scroll { overflow-x: auto; }
+  table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
+  th, td { text-align: right; padding: 3px 9px; border-bottom: 1px solid #e2e2e2; }
+  th { font-weight: 600; border-bottom-color: #888; } td.name, th.name { text-align: left; }
+  .note { color: #444; font-size: 13px; }
+)";
+
+std::string number(const std::string& value, const std::string& meaning) {
+  return fmt::format("<div><b>{}</b><span>{}</span></div>", escape(value), escape(meaning));
+}
+
+std::string numbers(const Run& run) {
+  double step = 0;
+  double waiting = 0;
+  for (const Snapshot& rank : run.ranks) {
+    step = std::max(step, step_milliseconds(rank));
+    const double own_step = step_milliseconds(rank);
+    if (own_step > 0) waiting += phase_milliseconds(rank, Phase::data_wait) / own_step;
+  }
+  waiting /= static_cast<double>(run.ranks.size());
+  double exposed = 0;
+  for (const Snapshot& rank : run.ranks) {
+    if (step_milliseconds(rank) > 0)
+      exposed += phase_milliseconds(rank, Phase::comm_exposed) / step_milliseconds(rank);
+  }
+  exposed /= static_cast<double>(run.ranks.size());
+  return "<div class=\"numbers\">" + number(format_count(tokens_per_second(run)), "tokens per second") +
+         number(format_seconds(step * 1e-3), "per step, the slowest rank's mean") +
+         number(fmt::format("{:.1f} %", 100 * waiting), "of the step waits for data") +
+         number(fmt::format("{:.1f} %", 100 * exposed), "of the step waits for communication") + "</div>";
+}
+
+std::string table(const Run& run) {
+  std::string html =
+      "<div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th><th>steps</th><th>step</th>";
+  for (const auto& phase : record::kPhaseNames) html += fmt::format("<th>{}</th>", phase);
+  html += "<th>comm_wait</th><th>tokens/s</th></tr>\n";
+  for (const Snapshot& rank : run.ranks) {
+    html +=
+        fmt::format("<tr><td>{}</td><td class=\"name\">{}</td><td>{}</td><td>{:.2f}</td>", rank.identity.rank,
+                    escape(rank.identity.node), rank.counters.steps, step_milliseconds(rank));
+    for (std::size_t i = 0; i < record::kPhases; ++i) {
+      html += fmt::format("<td>{:.2f}</td>", phase_milliseconds(rank, static_cast<Phase>(i)));
+    }
+    html += fmt::format("<td>{:.2f}</td><td>{}</td></tr>\n",
+                        milliseconds_per_step(rank, rank.counters.comm_wait_ns),
+                        format_count(tokens_per_second(rank)));
+  }
+  return html + "</table></div>";
+}
+
+std::string staging(const Run& run) {
+  if (run.staging.empty()) return "";
+  std::string html =
+      "<h2>Staging</h2><div class=\"scroll\"><table><tr><th class=\"name\">node</th><th "
+      "class=\"name\">source</th>"
+      "<th>cache</th><th>size</th><th>from the source</th><th>from peers</th><th>time</th></tr>\n";
+  for (const auto& node : run.staging) {
+    for (const auto& source : node.sources) {
+      html += fmt::format(
+          "<tr><td class=\"name\">{}</td><td "
+          "class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+          "<td>{}</td></tr>\n",
+          escape(node.node), escape(source.source), source.hit ? "hit" : "miss", format_bytes(source.bytes),
+          format_bytes(source.from_source), format_bytes(source.from_peers), format_seconds(source.seconds));
+    }
+  }
+  return html + "</table></div>";
+}
+
+}  // namespace
+
+std::string to_html(const Run& run) {
+  const std::string name = escape(title(run));
+  std::string html = fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" "
+      "content=\"width=device-width\"><title>{}</title><style>{}</style></head><body>\n"
+      "<h1>{}</h1><p class=\"state\">{}</p>\n",
+      name, kStyle, name, state(run));
+  html += numbers(run) + "<div class=\"advice\">";
+  for (const std::string& line : advise(run)) html += "<p>" + escape(line) + "</p>";
+  html += "</div>\n<h2>Where each rank’s step goes</h2>\n" + phase_bars(run);
+  html += "\n<h2>Who was slow, and when</h2>\n" + step_heatmap(run);
+  html +=
+      "\n<p class=\"note\">Own time is the step without exposed communication, in which a rank waits for "
+      "others. A red row "
+      "is a slow rank; scattered red is uneven work. Pointing at an area shows its numbers.</p>\n";
+  html += staging(run) +
+          "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step, means over all steps.</p>" + table(run);
+  for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";
+  return html + "\n</body></html>\n";
+}
+
+}  // namespace lockstep::report

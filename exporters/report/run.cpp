@@ -1,0 +1,129 @@
+#include "exporters/report/run.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "common/error.h"
+#include "exporters/record/reader.h"
+
+namespace lockstep::report {
+namespace {
+
+namespace fs = std::filesystem;
+using record::Phase;
+using record::Snapshot;
+
+bool is_record(const fs::path& path) {
+  return path.extension() == ".record";
+}
+
+bool is_staging(const fs::path& path) {
+  return path.extension() == ".json" && path.filename().string().starts_with("staging");
+}
+
+void load_file(const fs::path& path, Run& run) {
+  if (is_staging(path)) {
+    if (auto staging = exporter::read_staging_record(path)) run.staging.push_back(std::move(*staging));
+    return;
+  }
+  try {
+    run.ranks.push_back(record::Reader(path).read());
+  } catch (const record::RecordError& error) {
+    fail("{}", error.what());
+  }
+}
+
+auto identity_of_run(const Snapshot& rank) {
+  return std::make_tuple(rank.identity.job_id, rank.identity.step_id, rank.identity.size);
+}
+
+// A folder that was used before may still hold the records of a larger, earlier run.
+void keep_latest_run(Run& run) {
+  const auto latest = std::max_element(run.ranks.begin(), run.ranks.end(), [](const auto& a, const auto& b) {
+    return a.start_unix_ns < b.start_unix_ns;
+  });
+  const auto kept = identity_of_run(*latest);
+  const std::size_t others =
+      std::erase_if(run.ranks, [&](const Snapshot& rank) { return identity_of_run(rank) != kept; });
+  if (others > 0) run.notes.push_back(fmt::format("{} records of other runs were left out", others));
+  std::sort(run.ranks.begin(), run.ranks.end(),
+            [](const auto& a, const auto& b) { return a.identity.rank < b.identity.rank; });
+  const auto same_rank = [](const auto& a, const auto& b) { return a.identity.rank == b.identity.rank; };
+  run.ranks.erase(std::unique(run.ranks.begin(), run.ranks.end(), same_rank), run.ranks.end());
+  const auto missing = run.ranks.front().identity.size - static_cast<int>(run.ranks.size());
+  if (missing > 0) {
+    run.notes.push_back(
+        fmt::format("{} of {} ranks have no record here", missing, run.ranks.front().identity.size));
+  }
+}
+
+}  // namespace
+
+Run load(const std::vector<fs::path>& paths) {
+  Run run;
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      load_file(path, run);
+      continue;
+    }
+    for (const auto& entry : fs::directory_iterator(path, error)) {
+      const bool hidden = entry.path().filename().string().starts_with('.');  // being written
+      if (!hidden && (is_record(entry.path()) || is_staging(entry.path()))) load_file(entry.path(), run);
+    }
+    if (error) fail("cannot read the folder {}: {}", path.string(), error.message());
+  }
+  if (run.ranks.empty()) {
+    fail("no records (rank-*.record) in {}; give the folder of one job step, such as $LOCKSTEP_RECORD",
+         paths.front().string());
+  }
+  keep_latest_run(run);
+  std::sort(run.staging.begin(), run.staging.end(),
+            [](const auto& a, const auto& b) { return a.node < b.node; });
+  return run;
+}
+
+double milliseconds_per_step(const Snapshot& rank, std::uint64_t ns) {
+  if (rank.counters.steps == 0) return 0;
+  return static_cast<double>(ns) * 1e-6 / static_cast<double>(rank.counters.steps);
+}
+
+double step_milliseconds(const Snapshot& rank) {
+  return milliseconds_per_step(rank, rank.counters.step_ns);
+}
+
+double phase_milliseconds(const Snapshot& rank, Phase phase) {
+  return milliseconds_per_step(rank, rank.counters.phase_ns[record::index(phase)]);
+}
+
+double own_milliseconds(const Snapshot& rank) {
+  return step_milliseconds(rank) - phase_milliseconds(rank, Phase::comm_exposed);
+}
+
+double tokens_per_second(const Snapshot& rank) {
+  if (rank.counters.step_ns == 0) return 0;
+  return static_cast<double>(rank.counters.tokens) * 1e9 / static_cast<double>(rank.counters.step_ns);
+}
+
+double tokens_per_second(const Run& run) {
+  std::uint64_t tokens = 0;
+  std::uint64_t longest_ns = 0;
+  for (const Snapshot& rank : run.ranks) {
+    tokens += rank.counters.tokens;
+    longest_ns = std::max(longest_ns, rank.counters.step_ns);
+  }
+  return longest_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(longest_ns);
+}
+
+std::uint64_t own_ns(const record::Step& step) {
+  return step.step_ns - std::min(step.step_ns, step.phase_ns[record::index(Phase::comm_exposed)]);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace lockstep::report

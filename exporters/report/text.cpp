@@ -1,0 +1,110 @@
+#include "exporters/report/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/units.h"
+#include "exporters/report/advice.h"
+
+namespace lockstep::report {
+namespace {
+
+using record::Phase;
+using record::Snapshot;
+
+std::string staging_line(const exporter::StagingRecord& staging) {
+  const std::size_t hits = staging.hits();
+  const std::size_t misses = staging.sources.size() - hits;
+  const char* result = misses == 0 ? "hit" : (hits == 0 ? "miss" : "in part");
+  return fmt::format("  {:<12} {:<8} {:>10} in {:<9} {:>10} read from the source, {} from peers\n",
+                     staging.node, result, format_bytes(staging.bytes()), format_seconds(staging.seconds()),
+                     format_bytes(staging.from_source()), format_bytes(staging.from_peers()));
+}
+
+}  // namespace
+
+std::string state(const Run& run) {
+  const auto any = [&](auto test) { return std::any_of(run.ranks.begin(), run.ranks.end(), test); };
+  if (any([](const Snapshot& rank) { return !rank.alive && rank.finished_unix_ns == 0; }))
+    return "ended without a word";
+  if (any([](const Snapshot& rank) { return rank.alive; })) return "running";
+  return "finished";
+}
+
+std::string title(const Run& run) {
+  const record::Identity& first = run.ranks.front().identity;
+  std::uint64_t steps = 0;
+  for (const Snapshot& rank : run.ranks) steps = std::max(steps, rank.counters.steps);
+  return fmt::format("{} · job {}.{} · {} ranks · {} steps",
+                     first.program.empty() ? "training" : first.program, first.job_id, first.step_id,
+                     first.size, steps);
+}
+
+std::string to_text(const Run& run) {
+  std::size_t node_width = 4;
+  for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
+  std::string text = fmt::format("{} · {} · {} tokens/s\n\nmilliseconds per step:\n", title(run), state(run),
+                                 format_count(tokens_per_second(run)));
+  text += fmt::format("{:>4}  {:<{}} {:>6} {:>9}", "rank", "node", node_width, "steps", "step_ms");
+  for (const auto& phase : record::kPhaseNames)
+    text += fmt::format(" {:>{}}", phase, std::max<std::size_t>(phase.size(), 8));
+  text += fmt::format(" {:>9} {:>9}\n", "comm_wait", "tokens/s");
+  for (const Snapshot& rank : run.ranks) {
+    text += fmt::format("{:>4}  {:<{}} {:>6} {:>9.2f}", rank.identity.rank, rank.identity.node, node_width,
+                        rank.counters.steps, step_milliseconds(rank));
+    for (std::size_t i = 0; i < record::kPhases; ++i) {
+      text += fmt::format(" {:>{}.2f}", phase_milliseconds(rank, static_cast<Phase>(i)),
+                          std::max<std::size_t>(record::kPhaseNames[i].size(), 8));
+    }
+    text += fmt::format(" {:>9.2f} {:>9}\n", milliseconds_per_step(rank, rank.counters.comm_wait_ns),
+                        format_count(tokens_per_second(rank)));
+  }
+  if (!run.staging.empty()) text += "\nstaging:\n";
+  for (const auto& staging : run.staging) text += staging_line(staging);
+  text += "\n";
+  for (const std::string& line : advise(run)) text += "- " + line + "\n";
+  for (const std::string& note : run.notes) text += "(" + note + ")\n";
+  return text;
+}
+
+nlohmann::json to_json(const Run& run) {
+  const record::Identity& first = run.ranks.front().identity;
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const Snapshot& rank : run.ranks) {
+    nlohmann::json phases;
+    for (std::size_t i = 0; i < record::kPhases; ++i) {
+      phases[std::string(record::kPhaseNames[i])] = phase_milliseconds(rank, static_cast<Phase>(i));
+    }
+    ranks.push_back({{"rank", rank.identity.rank},
+                     {"node", rank.identity.node},
+                     {"steps", rank.counters.steps},
+                     {"step_ms", step_milliseconds(rank)},
+                     {"phases_ms", std::move(phases)},
+                     {"own_ms", own_milliseconds(rank)},
+                     {"comm_transfer_ms", milliseconds_per_step(rank, rank.counters.comm_transfer_ns)},
+                     {"comm_wait_ms", milliseconds_per_step(rank, rank.counters.comm_wait_ns)},
+                     {"tokens", rank.counters.tokens},
+                     {"padding", rank.counters.padding},
+                     {"tokens_per_second", tokens_per_second(rank)},
+                     {"alive", rank.alive},
+                     {"finished", rank.finished_unix_ns != 0}});
+  }
+  nlohmann::json staging = nlohmann::json::array();
+  for (const auto& node : run.staging) {
+    staging.push_back({{"node", node.node},
+                       {"bytes", node.bytes()},
+                       {"from_source", node.from_source()},
+                       {"from_peers", node.from_peers()},
+                       {"hits", node.hits()},
+                       {"misses", node.sources.size() - node.hits()},
+                       {"seconds", node.seconds()}});
+  }
+  return {{"job", first.job_id},       {"step", first.step_id},
+          {"program", first.program},  {"size", first.size},
+          {"state", state(run)},       {"tokens_per_second", tokens_per_second(run)},
+          {"ranks", std::move(ranks)}, {"staging", std::move(staging)},
+          {"advice", advise(run)},     {"notes", run.notes}};
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,115 @@
+// A job whose ranks write real records without training: for tests and to look at the report and the
+// dashboards.
+//
+//   simulated_job FOLDER [--ranks 4] [--steps N] [--step-ms 20] [--slow RANK] [--data-wait SHARE] [--hold]
+//
+// Steps pass in real time; with --hold the records stay open (the ranks "live") until standard input ends.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "exporters/record/record.h"
+
+namespace {
+
+using lockstep::record::Phase;
+using lockstep::record::Writer;
+
+struct Job {
+  std::string folder;
+  int ranks = 4;
+  int steps = 50;
+  double step_ms = 20;
+  int slow = -1;
+  double data_wait = 0.02;
+  bool hold = false;
+};
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
+}
+
+// Everybody waits for the slowest, as in training.
+void run_step(const Job& job, std::vector<std::unique_ptr<Writer>>& ranks, std::mt19937_64& random) {
+  std::normal_distribution<double> noise(1.0, 0.02);
+  std::vector<double> own(ranks.size());
+  double slowest = 0;
+  std::size_t last = 0;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    own[rank] = job.step_ms * 0.85 * noise(random) * (static_cast<int>(rank) == job.slow ? 1.15 : 1.0);
+    if (own[rank] > slowest) last = rank;
+    slowest = std::max(slowest, own[rank]);
+  }
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(slowest));
+  const std::uint64_t end = now_ns();
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto ns = [&](double share) { return static_cast<std::uint64_t>(own[rank] * share * 1e6); };
+    const double rest = 1 - job.data_wait - 0.06;
+    ranks[rank]->add_phase(Phase::data_wait, ns(job.data_wait));
+    ranks[rank]->add_phase(Phase::host_to_device, ns(0.01));
+    ranks[rank]->add_phase(Phase::forward, ns(rest * 0.35));
+    ranks[rank]->add_phase(Phase::backward, ns(rest * 0.65));
+    ranks[rank]->add_phase(Phase::optimizer, ns(0.04));
+    const auto waited = static_cast<std::uint64_t>((slowest - own[rank] + job.step_ms * 0.03) * 1e6);
+    ranks[rank]->add_phase(Phase::comm_exposed, waited);
+    ranks[rank]->add_comm(waited, static_cast<std::uint64_t>((slowest - own[rank]) * 1e6),
+                          rank == last ? -1 : static_cast<int>(last));
+    ranks[rank]->add_bytes_read(4096 * 2);
+    ranks[rank]->end_step(ns(1) + waited, end,
+                          {.tokens = 4000 + random() % 96, .samples = 11, .padding = 37});
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app;
+  Job job;
+  app.add_option("folder", job.folder)->required();
+  app.add_option("--ranks", job.ranks);
+  app.add_option("--steps", job.steps);
+  app.add_option("--step-ms", job.step_ms);
+  app.add_option("--slow", job.slow);
+  app.add_option("--data-wait", job.data_wait);
+  app.add_flag("--hold", job.hold);
+  CLI11_PARSE(app, argc, argv);
+
+  std::filesystem::create_directories(job.folder);
+  std::vector<std::unique_ptr<Writer>> ranks;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    std::array<char, 32> name{};
+    std::snprintf(name.data(), name.size(), "rank-%06d.record", rank);
+    ranks.push_back(std::make_unique<Writer>(
+        job.folder + "/" + name.data(),
+        lockstep::record::Identity{.job_id = 42,
+                                   .step_id = 0,
+                                   .rank = rank,
+                                   .size = job.ranks,
+                                   .local_rank = rank % 2,
+                                   .node = "n" + std::to_string(1 + rank * 2 / job.ranks),
+                                   .program = "simulated_job"}));
+  }
+  std::ofstream(job.folder + "/staging.json")
+      << R"({"job":42,"step":"0","node":"n1","sources":[)"
+      << R"({"source":"/mnt/shared/manpages","bytes":16000000,"from_source":8000000,"from_peers":8000000,"hit":false,"seconds":0.4},)"
+      << R"({"source":"/mnt/shared/tokenizer","bytes":900000,"from_source":0,"from_peers":0,"hit":true,"seconds":0.01}]})";
+  std::mt19937_64 random(1);
+  for (int step = 0; step < job.steps; ++step) run_step(job, ranks, random);
+  if (job.hold) {
+    std::cout << "done" << std::endl;
+    std::string line;
+    while (std::getline(std::cin, line)) {
+    }
+  }
+  return 0;
+}
