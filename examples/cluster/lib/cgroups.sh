@@ -37,7 +37,6 @@ cgroup_create() {
         for file in cpuset.cpus cpuset.mems; do cat "$mount/$file" >"$group/$file"; done
         ;;
       ,v2,)
-        mkdir -p "$group/init.scope"
         for file in cpuset cpu memory pids; do
           echo "+$file" >"$mount/cgroup.subtree_control"
         done 2>/dev/null
@@ -55,12 +54,19 @@ cgroup_join() {
   done < <(cgroup_hierarchies)
 }
 
-# cgroup v2 has processes in leaves only: moves this shell to one, so that the group can have further children.
+# cgroup v2 has processes in leaves only: moves this shell, the last one in the cluster's group, to one of them, and
+# hands the controllers down to where slurmd makes its own groups.
 cgroup_join_leaf() {
-  local mount controllers
+  local mount controllers controller group
   while read -r mount controllers; do
-    if [ "$controllers" = v2 ]; then echo "$BASHPID" >"$mount/lockstep-$1/init.scope/cgroup.procs" || return 1; fi
+    [ "$controllers" = v2 ] || continue
+    group=$mount/lockstep-$1
+    mkdir -p "$group/init.scope" "$group/system.slice" && echo "$BASHPID" >"$group/init.scope/cgroup.procs" || return 1
+    for controller in cpuset cpu memory pids; do
+      echo "+$controller" >"$group/cgroup.subtree_control" && echo "+$controller" >"$group/system.slice/cgroup.subtree_control"
+    done
   done < <(cgroup_hierarchies)
+  return 0
 }
 
 # Mounts the hierarchies anew as seen from the cluster's cgroup namespace; /sys is a fresh sysfs here.

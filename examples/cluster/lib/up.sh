@@ -86,10 +86,10 @@ start_supervisor() {
   cgroup_create "$name" 2>"$log" || return 1
   # The lock and the caller's output must not stay open in there.
   (
-    cgroup_join "$name" || exit 1
-    # shellcheck disable=SC2016  # expands in the inner shell
-    setsid unshare --cgroup bash -c 'source "$0/cgroups.sh" && cgroup_join_leaf "$1" && shift && exec "$@"' \
-      "$library" "$name" unshare --pid --fork --kill-child --mount --net --uts --ipc --propagation private \
+    # shellcheck disable=SC2016  # expands in the inner shells
+    setsid bash -c 'source "$0/cgroups.sh" && cgroup_join "$1" && exec unshare --cgroup bash -c "$2" "$0" "$1" "${@:3}"' \
+      "$library" "$name" 'source "$0/cgroups.sh" && cgroup_join_leaf "$1" && shift && exec "$@"' \
+      unshare --pid --fork --kill-child --mount --net --uts --ipc --propagation private \
       bash "$library/supervisor.sh" "$settings" "$(first_job_id)" </dev/null &
     process_identity $! >"$state/live/parent"
   ) >>"$log" 2>&1 9<&-
