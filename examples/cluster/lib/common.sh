@@ -84,11 +84,12 @@ machine_names() {
 }
 
 # Runs a command inside a machine, as root: in_machine MACHINE COMMAND...
+# --root and --wd: in a chroot, entering the mount namespace alone would leave it.
 in_machine() {
   local pid
   pid=$(machine_pid "$1") || return 1
   shift
-  nsenter --target "$pid" --mount --net --uts --ipc --cgroup --pid -- "$@" 9<&-
+  nsenter --target "$pid" --mount --root --wd --net --uts --ipc --cgroup --pid -- "$@" 9<&-
 }
 
 # Waits until a command succeeds: wait_until SECONDS COMMAND...

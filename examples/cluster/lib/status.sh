@@ -10,7 +10,7 @@ service_pid() {
 }
 
 # "n1 idle", a line per node, as Slurm sees them.
-node_states() { timeout 20 nsenter --target "$(machine_pid head || echo 0)" --mount --net --ipc --pid -- sinfo -h -N -o '%N %T' 2>/dev/null 9<&-; }
+node_states() { timeout 20 nsenter --target "$(machine_pid head || echo 0)" --mount --root --wd --net --ipc --pid -- sinfo -h -N -o '%N %T' 2>/dev/null 9<&-; }
 
 node_well() { grep -qE "^$2 (idle|allocated|mixed|completing)$" <<<"$1"; }
 
