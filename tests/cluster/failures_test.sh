@@ -5,7 +5,6 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/traces.sh
 source "$(dirname "$0")/traces.sh"
 picture=$(machine_picture)
-namespaces=none
 
 # What own_cluster does, for a cluster that does not come up.
 cluster_name=f$$

@@ -5,6 +5,7 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/traces.sh
 source "$(dirname "$0")/traces.sh"
 picture=$(machine_picture)
+remember_supervisor() { supervisor=$(cut -d' ' -f1 "$state/live/supervisor"); }
 
 test_case "up, up again, down, down again"
 own_cluster --nodes 2 --prometheus >/dev/null || fail "up failed"
@@ -12,7 +13,7 @@ first=$(cat "$state/live/supervisor")
 assert_exit 0 cluster up
 assert_contains "$output" "n2 idle"
 assert_equal "$first" "$(cat "$state/live/supervisor")" "the same cluster"
-remember_cluster
+remember_supervisor
 assert_contains "$(cluster_traces)" "process:"
 assert_contains "$(cluster_traces)" "cgroup:"
 assert_contains "$(ip -o link)" lockstep
@@ -35,7 +36,7 @@ for victim in "supervisor" "supervisors_parent" "keeper" "service head slurmctld
   "service n1 munged" "service n1 shared"; do
   test_case "down leaves nothing behind after kill -9 of: $victim"
   cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
-  remember_cluster
+  remember_supervisor
   # Work in progress makes it harder to end.
   job=$(submit -N2 --wrap 'srun sleep 1000')
   assert_within 20 eval "[[ \$(job_state $job) = RUNNING* ]]"
@@ -48,10 +49,10 @@ done
 
 test_case "up after the supervisor was killed starts anew"
 cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
-remember_cluster
+remember_supervisor
 kill_supervisor
 cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
-remember_cluster
+remember_supervisor
 assert_equal 2 "$(on_head srun -N2 hostname | wc -l)"
 
 test_case "what exec runs ends with its caller"
@@ -68,7 +69,7 @@ cluster up --state "$state" --nodes 1 >/dev/null &
 other=$!
 assert_exit 0 cluster up --state "$state" --nodes 1
 wait $other || fail "the other call failed"
-remember_cluster
+remember_supervisor
 assert_exit 0 cluster down
 assert_no_traces
 

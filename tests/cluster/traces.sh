@@ -1,26 +1,18 @@
 # shellcheck shell=bash
 # What a cluster leaves on the machine, for the tests that take one down.
 
-# Notes the namespaces of the running cluster, to look for their processes later.
-remember_cluster() {
-  supervisor=$(cut -d' ' -f1 "$state/live/supervisor")
-  namespaces=$(
-    for keeper in "$supervisor" $(cut -d' ' -f1 "$state"/live/*.keeper); do
-      readlink "/proc/$keeper/ns/"{pid,mnt,net}
-    done | sort -u | grep -vxF "$(readlink /proc/self/ns/{pid,mnt,net})"
-  )
-  [ -n "$namespaces" ] || fail "the cluster has no namespaces of its own"
-}
-
 # Everything that is still there of the cluster, a line each.
 cluster_traces() {
   local process
-  for process in /proc/[0-9]*; do
-    if readlink "$process/ns/"{pid_for_children,mnt,net} 2>/dev/null | grep -qxF "$namespaces"; then
-      echo "process: ${process#/proc/} $(tr '\0' ' ' <"$process/cmdline")"
-    fi
+  # Every process inside sees the state folder mounted; one that came in by exec may be in the groups only. (The numbers
+  # of the namespaces would not do: the kernel gives them to the next cluster.)
+  for process in $({
+    grep -lF "$state" /proc/[0-9]*/mountinfo
+    grep -lE "[/-]lockstep-$cluster_name(/|$)" /proc/[0-9]*/cgroup
+    grep -alF "/run/lockstep-cluster/$cluster_name/" /proc/[0-9]*/cmdline
+  } 2>/dev/null | cut -d/ -f3 | sort -un | grep -vx $$); do
+    echo "process: $process $(tr '\0' ' ' <"/proc/$process/cmdline")"
   done
-  pgrep -af "/run/lockstep-cluster/$cluster_name/" | sed 's/^/process: /'
   grep -F "$state" /proc/self/mountinfo | sed 's/^/mount: /'
   find /sys/fs/cgroup -type d -name "lockstep-$cluster_name" 2>/dev/null | sed 's/^/cgroup: /'
   find "/run/lockstep-cluster/$cluster_name" -maxdepth 0 2>/dev/null | sed 's/^/registry: /'
