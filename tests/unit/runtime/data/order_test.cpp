@@ -44,9 +44,11 @@ TEST(EpochOrder, SequentialIsAsTheDataLie) {
 }
 
 TEST(EpochOrder, IsTheSameAgainAndAnotherInTheNextEpoch) {
-  const auto ids = joined(groups_of(10000, Order::shuffled, 0));
-  EXPECT_EQ(ids, joined(groups_of(10000, Order::shuffled, 0)));
-  EXPECT_NE(ids, joined(groups_of(10000, Order::shuffled, 1)));
+  for (const std::size_t samples : {1000U, 10000U}) {  // within one shard, and over several
+    const auto ids = joined(groups_of(samples, Order::shuffled, 0));
+    EXPECT_EQ(ids, joined(groups_of(samples, Order::shuffled, 0)));
+    EXPECT_NE(ids, joined(groups_of(samples, Order::shuffled, 1)));
+  }
 }
 
 TEST(EpochOrder, AGroupTouchesFewShardsAndMixesThemWell) {
