@@ -85,7 +85,7 @@ TEST(Process, AHelperDiesWithItsParent) {
   const pid_t parent = ::fork();
   if (parent == 0) {
     ::close(pipe[0]);
-    Command command = shell("sleep 600");
+    Command command = shell("exec sleep 600");
     command.descriptors = {pipe[1]};
     start(command);
     ::_exit(0);

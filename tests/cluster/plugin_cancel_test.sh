@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# scancel while data is staged: the nodes are free within seconds, and nothing is left on them.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack large 12 4000000
+cluster meter --bandwidth 2M >/dev/null
+trap 'cluster meter --bandwidth 0 >/dev/null' EXIT
+
+staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
+copying_on() { root_on_node "$1" sh -c 'ls /mnt/local/lockstep/*/objects/.incoming-*/files/*.tar'; }
+
+# cancelled JOB NODE...: cancels it once these nodes copy, and checks what is left.
+cancelled() {
+  local job=$1 node
+  shift
+  for node in "$@"; do
+    assert_within 20 staging_on "$node"
+    assert_within 20 copying_on "$node"
+  done
+  on_head scancel "$job"
+  wait_until 5 sinfo_all_idle || fail "nodes are not free 5 s after scancel: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"
+  assert_equal "CANCELLED 0:15" "$(job_state "$job")"
+  assert_nothing_left
+  assert_lacks "$(job_output "$job")" started
+}
+
+test_case "in a step on two nodes"
+clear_caches
+cancelled "$(submit_there -N2 -n4 --wrap "srun --stage=large echo started")" n1 n2
+
+test_case "in the batch script"
+clear_caches
+cancelled "$(submit_there -N2 -n4 --stage=large --wrap "echo started")" n1
+
+test_case "the next job stages as if nothing had been"
+cluster meter --bandwidth 0 >/dev/null
+output=$(on_head srun -N2 -n2 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null | sort -u)
+assert_equal "$(cat "$shared"/plugin_test/large/*.tar | sha256sum)" "$output"
+assert_all_idle

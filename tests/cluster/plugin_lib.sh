@@ -1,0 +1,43 @@
+# shellcheck shell=bash
+# What the plugin's tests share: packs on the shared file system, and what must be true after every job. Sourced after
+# lib.sh.
+packs=/mnt/shared/plugin_test
+
+# make_pack NAME FILES BYTES_EACH: a pack of random files, seen by the nodes as $packs/NAME.
+make_pack() {
+  local name=$1 files=$2 bytes=$3 raw i
+  raw=$(mktemp -d)
+  for ((i = 0; i < files; ++i)); do head -c "$bytes" /dev/urandom >"$raw/$i.bin"; done
+  mkdir -p "$shared/plugin_test"
+  rm -rf "${shared:?}/plugin_test/$name"
+  "$build/bin/lockstep-pack" create "$raw" --out "$shared/plugin_test/$name" >/dev/null || fail "cannot make the pack $name"
+  rm -rf "$raw"
+}
+
+# Forgets all that is staged, so that a test starts from nothing.
+clear_caches() {
+  local node
+  for node in n1 n2 n3 n4; do root_on_node $node rm -rf /mnt/local/lockstep; done
+}
+
+# Runs sbatch in the folder of packs; the script comes from standard input.
+submit_there() { cluster exec --cwd "$packs" -- sbatch --parsable --output=/mnt/shared/home/alice/job-%j.out "$@"; }
+
+# Helpers that run anywhere in the cluster: every machine's processes are seen from the head.
+helpers_running() { as_root sh -c "pgrep -af '[l]ockstep-(stage|pin) ' || true"; }
+
+# left_on NODE: what a job left there that it should not: its folder, unfinished copies.
+left_on() {
+  root_on_node "$1" sh -c "ls /mnt/local/lockstep/*/jobs; ls -d /mnt/local/lockstep/*/objects/.incoming-*" 2>/dev/null
+}
+
+nothing_left_on() { [ -z "$(left_on "$1")" ]; }
+
+assert_nothing_left() {
+  local node
+  assert_equal "" "$(helpers_running)" "helpers that still run"
+  for node in n1 n2; do wait_until 10 nothing_left_on $node || fail "left on $node: $(left_on $node)"; done
+}
+
+# Lines of ours in $1.
+lines_of_ours() { grep '^lockstep: ' <<<"$1"; }

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# The options as a user meets them: help, refusals at submission, the ways a value takes into a job.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack good 8 4000
+make_pack other 8 4000
+mkdir -p "$shared/plugin_test/empty" "$shared/plugin_test/loose"
+echo text >"$shared/plugin_test/loose/a.txt"
+rm -rf "$shared/plugin_test/secret"
+cp -r "$shared/plugin_test/good" "$shared/plugin_test/secret"
+chmod 700 "$shared/plugin_test/secret"
+
+test_case "the help of sbatch, salloc and srun shows every option with its values"
+for command in sbatch salloc srun; do
+  help=$(on_head $command --help)
+  for option in '--stage=SRC[,SRC...]|none' '--stage-mode=block|background' '--stage-tier=disk|ram' \
+    '--stage-on-error=fail|source' '--stage-verify=quick|full|off' '--pin=auto|numa|cache|core|off[,...]' \
+    '--metrics=on|off'; do
+    assert_contains "$help" "$option"
+  done
+done
+
+# refused COMMAND... : exit code 1, one line, which is left in $output.
+refused() {
+  assert_exit 1 "$@"
+  assert_equal 1 "$(wc -l <<<"$output")" "lines in '$output'"
+}
+
+test_case "a bad --pin value is refused with the list of good ones"
+refused on_head sbatch --pin=socket --wrap hostname
+assert_contains "$output" "lockstep: --pin=socket"
+assert_contains "$output" "good values: auto, numa, cache, core, off"
+
+test_case "a value of a later version is refused by name"
+refused on_head srun --stage-mode=background hostname
+assert_equal "lockstep: --stage-mode=background is not supported by this version; use block" "$output"
+refused on_head salloc --stage-tier=ram hostname
+assert_contains "$output" "--stage-tier=ram is not supported by this version"
+
+test_case "each kind of bad source is refused at submission"
+declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty" [loose]="is not packed"
+  ['good/x-*.tar']="matches no file" ['good,/mnt/shared/plugin_test/../plugin_test/good']="would both be")
+for source in "${!bad[@]}"; do
+  refused cluster exec --cwd "$packs" -- sbatch --stage="$source" --wrap hostname
+  assert_contains "$output" "${bad[$source]}"
+  assert_contains "$output" "$packs"
+done
+refused on_head sbatch --stage=/etc/slurm --wrap hostname
+assert_contains "$output" "lies outside the folders that may be staged: /mnt/shared"
+
+what='echo "$(hostname) $(ls ${LOCKSTEP_DATA:-/nonexistent} 2>/dev/null | xargs)"'
+
+test_case "#SBATCH lines hold for every srun, whatever is exported"
+for export in ALL NONE; do
+  job=$(submit_there --export=$export <<SCRIPT
+#!/bin/bash
+#SBATCH --stage=good,other --pin=auto -N2 -n4
+PATH=/usr/bin:/bin
+export PATH
+srun /bin/bash -c '$what \$(grep Cpus_allowed_list /proc/self/status | cut -f2)' | sort
+SCRIPT
+)
+  await_job "$job"
+  assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
+  assert_equal 4 "$(job_output "$job" | grep -c -E '^n[12] good other [0-9,-]+$')" "tasks with both packs: $(job_output "$job")"
+done
+
+test_case "a variable stands for the option, and the option wins"
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -N2 -n2 bash -c "$what" 2>/dev/null | sort | xargs)
+assert_equal "n1 good n2 good" "$output"
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -N2 -n2 --stage=other bash -c "$what" 2>/dev/null | sort | xargs)
+assert_equal "n1 other n2 other" "$output"
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing srun -n1 --stage=none bash -c "$what" 2>&1 | xargs)
+assert_equal "n1" "$output"
+refused cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing sbatch --wrap hostname
+
+test_case "salloc's options hold for its sruns; a relative path is seen from where it was written"
+output=$(cluster exec --cwd "$packs" -- salloc -N2 --stage=good sh -c "cd / && srun -n2 bash -c '$what'" 2>/dev/null | sort | xargs)
+assert_equal "n1 good n2 good" "$output"
+
+test_case "the administrator's file holds at once"
+as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; echo "enabled = no" >>/etc/lockstep/lockstep.conf'
+trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
+output=$(on_head srun -n1 --stage=$packs/good bash -c "$what" 2>&1)
+assert_contains "$output" "switched off by the administrator"
+assert_contains "$output" "n1"
+assert_lacks "$output" "good"
+as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "cahe = /x" >>/etc/lockstep/lockstep.conf'
+assert_exit 0 on_head srun -n1 hostname
+refused on_head srun -n1 --pin=auto hostname
+assert_contains "$output" "lockstep.conf:4: unknown key 'cahe'"
+as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "prefix = ls-" >>/etc/lockstep/lockstep.conf'
+output=$(on_head srun -n1 --ls-stage=$packs/good bash -c "$what" 2>/dev/null)
+assert_equal "n1 good" "$output"
+
+assert_all_idle
