@@ -39,8 +39,10 @@ torch::Tensor rotate(const torch::Tensor& heads, const torch::Tensor& rotation) 
   return torch::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
-// Of all weights at the start.
+// Of the weights at the start. The embedding's are smaller: a norm follows them, and a step of the optimizer
+// turns a short vector further.
 constexpr double kDeviation = 0.02;
+constexpr double kEmbeddingDeviation = 0.005;
 
 torch::nn::Linear linear(std::int64_t from, std::int64_t to, double deviation = kDeviation) {
   torch::nn::Linear layer(torch::nn::LinearOptions(from, to).bias(false));
@@ -101,14 +103,14 @@ LanguageModelImpl::LanguageModelImpl(const ModelOptions& options) : options_(opt
     fail_usage("a width of {} does not divide into {} heads of an even width", options.width, options.heads);
   }
   embedding_ = register_module("embedding", torch::nn::Embedding(options.vocabulary, options.width));
-  torch::nn::init::normal_(embedding_->weight, 0, kDeviation);
-  // Weights that suit the output layer are small; without this the blocks would drown out which token it is.
+  torch::nn::init::normal_(embedding_->weight, 0, kEmbeddingDeviation);
   embedding_norm_ =
       register_module("embedding_norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})));
   for (std::int64_t i = 0; i < options.layers; ++i) {
     blocks_.push_back(register_module("block" + std::to_string(i), Block(options)));
   }
   norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})));
+  output_ = register_module("output", linear(options.width, options.vocabulary));
 }
 
 torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const torch::Tensor& positions,
@@ -116,7 +118,7 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const torc
   const auto turn = rotation(positions);
   auto hidden = embedding_norm_(embedding_(tokens));
   for (auto& block : blocks_) hidden = block(hidden, turn, cu_seqlens);
-  return torch::linear(norm_(hidden), embedding_->weight);
+  return output_(norm_(hidden));
 }
 
 torch::Tensor LanguageModelImpl::rotation(const torch::Tensor& positions) const {

@@ -23,8 +23,8 @@ struct Options {
 
   std::uint64_t cap = 1024;  ///< tokens of a micro-batch, at most
   int accumulate = 1;        ///< micro-batches of each rank in an optimizer step
-  double learning_rate = 1e-2;
-  int warm_up = 20;  ///< steps
+  double learning_rate = 8e-3;
+  int warm_up = 10;  ///< steps
   double weight_decay = 0.05;
   double clip = 1.0;  ///< of the gradients' norm
   std::uint64_t seed = 1;

@@ -62,7 +62,7 @@ void Progress::print() {
   if (world_.rank() == 0 && !options_.json) {
     fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {} left\n", steps_ - 1,
                shown_[kLoss] / shown_[kLossTokens], format_count(shown_[kTokens] / (seconds_ - line_at_)),
-               format_seconds(seconds_ * (1 / done() - 1)));
+               format_seconds(seconds_ * std::max(0.0, 1 / done() - 1)));
     std::fflush(stdout);
   }
   last_shown_ = shown_;
