@@ -45,7 +45,7 @@ Settings settings_or_exit() {
   // Jobs that ask for nothing are not held up by a mistake in the administrator's file.
   if (!given().any() && !given().config_error.empty()) return {};
   try {
-    const Settings settings = checked_settings();
+    Settings settings = checked_settings();
     if (!given().config.enabled && given().any()) {
       say("switched off by the administrator; its options have no effect");
     }

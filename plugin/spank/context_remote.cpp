@@ -64,7 +64,7 @@ std::string step_name(std::uint32_t step) {
 }
 
 std::string this_node(spank_t spank) {
-  const std::string name = job_variable(spank, "SLURMD_NODENAME");
+  std::string name = job_variable(spank, "SLURMD_NODENAME");
   if (!name.empty()) return name;
   std::array<char, HOST_NAME_MAX + 1> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) return "?";

@@ -60,7 +60,10 @@ void remove_tree(int parent, const std::string& name, const std::string& path, i
   const int fd = ::openat(parent, name.c_str(), kOpen);
   if (fd < 0) refuse("remove", path);
   try {
-    for (const std::string& entry : entries(fd)) remove_tree(fd, entry, path + "/" + entry, depth + 1);
+    for (const std::string& entry : entries(fd)) {
+      std::string whole = path;
+      remove_tree(fd, entry, whole.append("/").append(entry), depth + 1);
+    }
   } catch (...) {
     ::close(fd);
     throw;

@@ -42,10 +42,11 @@ Command plan_command(const Config& config, const PinRequest& pin, std::size_t ta
   return command;
 }
 
-void explain(Command command, const std::string& node) {
+void explain(const Command& command, const std::string& node) {
   const Outcome outcome = capture(command);
   std::istringstream lines(outcome.output);
-  for (std::string line; std::getline(lines, line);) say(node + ": pin: " + line);
+  const std::string prefix = node + ": pin: ";
+  for (std::string line; std::getline(lines, line);) say(prefix + line);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "index.lockstep";
 
-fs::path without_slash(fs::path path) {
+fs::path without_slash(const fs::path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
@@ -89,6 +89,21 @@ void check_pattern(const std::string& source) {
   check_index(source, folder);
 }
 
+[[noreturn]] void refuse_twin(const std::string& one, const std::string& other, const std::string& name) {
+  throw Refusal("--stage: " + one + " and " + other + " would both be $LOCKSTEP_DATA/" + name +
+                "; rename one");
+}
+
+void check_prefix(const std::string& source, const std::vector<std::string>& prefixes) {
+  std::string list;
+  for (const std::string& prefix : prefixes) {
+    if (lies_in(source, prefix)) return;
+    list.append(list.empty() ? "" : ", ").append(prefix);
+  }
+  if (list.empty()) return;
+  throw Refusal("--stage: " + source + " lies outside the folders that may be staged: " + list);
+}
+
 }  // namespace
 
 std::string absolute_source(const std::string& source, const std::string& folder) {
@@ -111,18 +126,8 @@ void check_names(const std::vector<std::string>& sources, const std::vector<std:
     const std::string name = entry_name(source);
     if (name.empty()) throw Refusal("--stage: " + source + " has no name; name a folder or a shard");
     const auto [other, fresh] = seen.emplace(name, source);
-    if (!fresh) {
-      throw Refusal("--stage: " + other->second + " and " + source + " would both be $LOCKSTEP_DATA/" + name +
-                    "; rename one");
-    }
-    bool allowed = prefixes.empty();
-    std::string list;
-    for (const std::string& prefix : prefixes) {
-      allowed = allowed || lies_in(source, prefix);
-      list += (list.empty() ? "" : ", ") + prefix;
-    }
-    if (!allowed)
-      throw Refusal("--stage: " + source + " lies outside the folders that may be staged: " + list);
+    if (!fresh) refuse_twin(other->second, source, name);
+    check_prefix(source, prefixes);
   }
 }
 

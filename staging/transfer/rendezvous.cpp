@@ -57,7 +57,7 @@ std::string Rendezvous::read_line() {
     received_.append(buffer.data(), static_cast<std::size_t>(got));
     if (received_.size() > kLongestLine) fail("srun's rendezvous sent a line that is too long");
   }
-  const std::string line = received_.substr(0, end);
+  std::string line = received_.substr(0, end);
   received_.erase(0, end + 1);
   return line;
 }
