@@ -14,7 +14,6 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 using record::Counters;
-using record::Phase;
 using record::Snapshot;
 using Labels = std::vector<ClientMetric::Label>;
 
@@ -38,6 +37,8 @@ std::string plain(std::string text) {
 
 class Families {
  public:
+  explicit Families(std::size_t ranks) : ranks_(ranks) {}
+
   void add(const char* name, const char* help, MetricType type, Labels labels, double value) {
     ClientMetric metric;
     metric.label = std::move(labels);
@@ -76,9 +77,13 @@ class Families {
       if (families_[next_].name == name) return families_[next_];
     }
     next_ = families_.size();
-    return families_.emplace_back(MetricFamily{name, help, type, {}});
+    MetricFamily& made = families_.emplace_back(MetricFamily{name, help, type, {}});
+    // Growing by doubling would need twice the memory in the end.
+    made.metric.reserve(made.name == "lockstep_phase_seconds_total" ? ranks_ * record::kPhases : ranks_);
+    return made;
   }
 
+  std::size_t ranks_;
   std::vector<MetricFamily> families_;
   std::size_t next_ = 0;
 };
@@ -92,7 +97,7 @@ Labels with(Labels labels, const char* name, std::string value) {
 // whole job.
 void add_straggler_scores(Families& families, const std::vector<Labels>& labels, const JobRecords& job) {
   std::vector<double> own;
-  for (const Snapshot& rank : job.ranks) own.push_back(own_seconds(rank));
+  for (const RankRecord& rank : job.ranks) own.push_back(rank.own_seconds);
   std::vector<double> sorted = own;
   std::erase(sorted, 0.0);
   if (sorted.empty()) return;
@@ -159,13 +164,13 @@ void add_staging(Families& families, const Labels& labels, const StagingRecord& 
 void add_job(Families& families, const JobRecords& job, const std::string& node) {
   const Labels on_node = {{"job_id", job.job}, {"step_id", job.step}, {"node", node}};
   std::vector<Labels> labels;
-  for (const Snapshot& rank : job.ranks) {
-    labels.push_back(with(on_node, "rank", std::to_string(rank.identity.rank)));
-    add_rank(families, labels.back(), rank);
+  for (const RankRecord& rank : job.ranks) {
+    labels.push_back(with(on_node, "rank", std::to_string(rank.snapshot.identity.rank)));
+    add_rank(families, labels.back(), rank.snapshot);
   }
   add_straggler_scores(families, labels, job);
   if (job.staging) add_staging(families, on_node, *job.staging);
-  const record::Identity& first = job.ranks.front().identity;
+  const record::Identity& first = job.ranks.front().snapshot.identity;
   families.gauge("lockstep_job_info",
                  "A job step with ranks on this node: its user's number, program and ranks.",
                  with(with(with(on_node, "user", job.user), "program", plain(first.program)), "ranks",
@@ -201,14 +206,6 @@ void add_own(Families& families, const CacheUsage& cache, const OwnCounts& own, 
 
 }  // namespace
 
-double own_seconds(const Snapshot& rank) {
-  std::uint64_t own = 0;
-  for (const record::Step& step : rank.steps) {
-    own += step.step_ns - std::min(step.step_ns, step.phase_ns[record::index(Phase::comm_exposed)]);
-  }
-  return rank.steps.empty() ? 0.0 : seconds(own) / static_cast<double>(rank.steps.size());
-}
-
 std::size_t series_per_rank() {
   const auto buckets = std::count_if(record::kBucketBounds.begin(), record::kBucketBounds.end(), is_served);
   return static_cast<std::size_t>(buckets) + 3 + record::kPhases + 12;
@@ -216,12 +213,10 @@ std::size_t series_per_rank() {
 
 std::vector<MetricFamily> make_families(const std::vector<JobRecords>& jobs, const std::string& node,
                                         const CacheUsage& cache, const OwnCounts& own) {
-  Families families;
   std::size_t ranks = 0;
-  for (const JobRecords& job : jobs) {
-    add_job(families, job, node);
-    ranks += job.ranks.size();
-  }
+  for (const JobRecords& job : jobs) ranks += job.ranks.size();
+  Families families(ranks);
+  for (const JobRecords& job : jobs) add_job(families, job, node);
   add_own(families, cache, own, ranks);
   return families.take();
 }

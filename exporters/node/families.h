@@ -30,10 +30,6 @@ struct OwnCounts {
 /// Series that one rank has at most: what a dropped record costs.
 std::size_t series_per_rank();
 
-/// The time a rank worked itself in its last steps, in seconds a step: the step without exposed
-/// communication, which is where a rank waits for others. 0 where there is no step yet.
-double own_seconds(const record::Snapshot& rank);
-
 std::vector<prometheus::MetricFamily> make_families(const std::vector<JobRecords>& jobs,
                                                     const std::string& node, const CacheUsage& cache,
                                                     const OwnCounts& own);

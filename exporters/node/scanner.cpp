@@ -77,6 +77,14 @@ std::vector<std::string> names_in(int folder, std::size_t limit) {
 
 }  // namespace
 
+double own_seconds(const std::vector<record::Step>& steps) {
+  std::uint64_t own = 0;
+  for (const record::Step& step : steps) {
+    own += step.step_ns - std::min(step.step_ns, step.phase_ns[record::index(record::Phase::comm_exposed)]);
+  }
+  return steps.empty() ? 0.0 : static_cast<double>(own) * 1e-9 / static_cast<double>(steps.size());
+}
+
 struct Scanner::User {
   std::string name;
   std::size_t served = 0;
@@ -136,12 +144,14 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     try {
       record::Snapshot snapshot = record::Reader(fd.get(), file).read(kTailSteps);
       if (snapshot.identity.rank != *rank) throw record::RecordError("rank and name differ");
-      const bool twice = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const record::Snapshot& other) {
-        return other.identity.rank == *rank;  // rank-3.record beside rank-000003.record
+      const bool twice = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const RankRecord& other) {
+        return other.snapshot.identity.rank == *rank;  // rank-3.record beside rank-000003.record
       });
       if (twice) throw record::RecordError("a rank has two records");
       if (!held(user.name + "/" + name + "/" + file, snapshot)) continue;
-      job.ranks.push_back(std::move(snapshot));
+      const double own = own_seconds(snapshot.steps);
+      snapshot.steps = {};
+      job.ranks.push_back({.snapshot = std::move(snapshot), .own_seconds = own});
       ++user.served;
       ++served_;
     } catch (const record::RecordError&) {
@@ -150,7 +160,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   }
   if (job.ranks.empty()) return;
   std::sort(job.ranks.begin(), job.ranks.end(),
-            [](const auto& a, const auto& b) { return a.identity.rank < b.identity.rank; });
+            [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
   try {
     job.staging = read_staging_record(fd.get(), "staging.json");
   } catch (const Error&) {

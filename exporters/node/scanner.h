@@ -27,12 +27,23 @@ struct ScanLimits {
   std::size_t files_per_user = 1024;  ///< of one user
 };
 
+/// A rank's record as it is served. Its last steps are not kept: with a thousand ranks they would be most of
+/// the memory.
+struct RankRecord {
+  record::Snapshot snapshot;
+  double own_seconds = 0;  ///< per step, over the last steps; 0 where there is none yet
+};
+
+/// The time a rank worked itself in its last steps, in seconds a step: the step without exposed
+/// communication, which is where a rank waits for others. 0 where there is no step yet.
+double own_seconds(const std::vector<record::Step>& steps);
+
 /// A job step's ranks on this node.
 struct JobRecords {
   std::string user;  ///< numeric; empty where the root has no folders of users
   std::string job;
   std::string step;
-  std::vector<record::Snapshot> ranks;  ///< by rank, each rank once
+  std::vector<RankRecord> ranks;  ///< by rank, each rank once
   std::optional<StagingRecord> staging;
 };
 

@@ -17,7 +17,7 @@ using record::Snapshot;
 
 constexpr const char* kStyle = R"(
   body { font: 15px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1a1a1a; background: #fff;
-         max-width: 1080px; margin: 28px auto; padding: 0 20px; }
+         max-width: 1160px; margin: 28px auto; padding: 0 20px; }
   h1 { font-size: 22px; margin: 0 0 2px; } h2 { font-size: 16px; margin: 30px 0 8px; }
   .state { color: #444; margin: 0; }
   .numbers { display: flex; flex-wrap: wrap; gap: 36px; margin: 18px 0 4px; padding: 0; }
@@ -28,7 +28,7 @@ constexpr const char* kStyle = R"(
   svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: #1a1a1a; } .grid { stroke: #d9d9d9; }
   .scroll { overflow-x: auto; }
   table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
-  th, td { text-align: right; padding: 3px 9px; border-bottom: 1px solid #e2e2e2; }
+  th, td { text-align: right; padding: 3px 7px; border-bottom: 1px solid #e2e2e2; }
   th { font-weight: 600; border-bottom-color: #888; } td.name, th.name { text-align: left; }
   .note { color: #444; font-size: 13px; }
 )";

@@ -49,7 +49,7 @@ std::uint64_t local_job_id() {
 
 fs::path make_record_folder(const record::Identity& identity) {
   const auto given = environment::get("LOCKSTEP_RECORD");
-  const fs::path folder =
+  fs::path folder =
       given ? fs::path(*given)
             : runtime_folder() / "records" / fmt::format("{}.{}", identity.job_id, identity.step_id);
   make_folders(folder);

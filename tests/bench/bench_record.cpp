@@ -1,0 +1,85 @@
+// What timing a training step costs: a phase (a scope: two readings of the clock and an addition) and a
+// step's end. One line per thing: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
+
+#include <fmt/format.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/tool.h"
+#include "exporters/record/record.h"
+#include "runtime/profile/step_timer.h"
+
+namespace lockstep {
+namespace {
+
+using record::Phase;
+
+constexpr int kRounds = 21;
+constexpr int kCalls = 20000;
+
+double median_nanoseconds(const std::function<void()>& calls) {
+  std::vector<double> rounds;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t begin = monotonic_ns();
+    calls();
+    rounds.push_back(static_cast<double>(monotonic_ns() - begin) / kCalls);
+  }
+  std::nth_element(rounds.begin(), rounds.begin() + kRounds / 2, rounds.end());
+  return rounds[kRounds / 2];
+}
+
+void report(bool json, const char* operation, double nanoseconds) {
+  if (json) {
+    Tool::print({{"bench", "record"}, {"operation", operation}, {"nanoseconds", nanoseconds}});
+  } else {
+    fmt::print("{:<10} {:>8.1f} ns\n", operation, nanoseconds);
+  }
+}
+
+void run(const std::filesystem::path& folder, bool json) {
+  record::Writer writer(folder / "writer.record", {.node = "n1", .program = "bench"});
+  report(json, "add_phase", median_nanoseconds([&] {
+           for (int i = 0; i < kCalls; ++i) writer.add_phase(static_cast<Phase>(i % record::kPhases), 7);
+         }));
+  report(json, "end_step", median_nanoseconds([&] {
+           for (int i = 0; i < kCalls; ++i)
+             writer.end_step(1000, 0, {.tokens = 1, .samples = 1, .padding = 0});
+         }));
+  profile::StepTimer timer({.node = "n1", .program = "bench"}, {.record = true, .folder = folder});
+  if (timer.file().empty()) fail("the timer writes no record in {}", folder.string());
+  report(json, "phase", median_nanoseconds([&] {
+           for (int i = 0; i < kCalls; ++i) const auto scope = timer.phase(Phase::forward);
+         }));
+  // What a phase cannot cost less than: the two readings of the clock.
+  report(json, "clock", median_nanoseconds([&] {
+           for (int i = 0; i < kCalls; ++i) {
+             (void)monotonic_ns();
+             (void)monotonic_ns();
+           }
+         }));
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  lockstep::Tool tool("bench_record", "What timing a training step costs.");
+  return tool.run(argc, argv, [&] {
+    std::string folder = "/dev/shm/lockstep-bench-XXXXXX";
+    if (::mkdtemp(folder.data()) == nullptr) lockstep::fail_errno("cannot make {}", folder);
+    try {
+      lockstep::run(folder, tool.json());
+    } catch (...) {
+      std::filesystem::remove_all(folder);
+      throw;
+    }
+    std::filesystem::remove_all(folder);
+  });
+}

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Every query of the dashboards and every recording rule answers with data: a real Prometheus scrapes a real exporter
+that reads real records of a simulated job.
+
+  dashboard_test.py --bin build/release/bin --exporters exporters
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+JOB = "42"
+RATE_INTERVAL = "10s"
+DEADLINE = 60
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(what, condition):
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        result = condition()
+        if result:
+            return result
+        time.sleep(0.1)
+    sys.exit(f"after {DEADLINE} s still not: {what}")
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+    except OSError:
+        return ""
+
+
+class Prometheus:
+    def __init__(self, folder, exporter_url, rules):
+        self.address = f"127.0.0.1:{free_port()}"
+        target = urllib.parse.urlparse(exporter_url).netloc
+        # The rules' windows are for production's scrape interval; here a few seconds must do.
+        local_rules = re.sub(r"\[2m\]", f"[{RATE_INTERVAL}]", rules.read_text())
+        (folder / "rules.yml").write_text(re.sub(r"(- name: .*)", r"\1\n    interval: 1s", local_rules))
+        (folder / "prometheus.yml").write_text(
+            "global: { scrape_interval: 1s }\n"
+            f"rule_files: [{folder}/rules.yml]\n"
+            "scrape_configs:\n"
+            f"  - {{ job_name: lockstep, static_configs: [ {{ targets: ['{target}'] }} ] }}\n"
+        )
+        self.log = (folder / "prometheus.log").open("w")
+        self.process = subprocess.Popen(
+            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/tsdb",
+             f"--web.listen-address={self.address}"], stdout=self.log, stderr=self.log)
+
+    def query(self, expression):
+        answer = get(f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
+        return json.loads(answer) if answer.startswith("{") else {"status": "error", "error": answer or "no answer"}
+
+    def samples(self, expression):
+        answer = self.query(expression)
+        return answer["data"]["result"] if answer["status"] == "success" else []
+
+    def label_values(self, query):
+        match = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
+        return {sample["metric"].get(match[2]) for sample in self.samples(match[1])} - {None}
+
+
+def substitute(query):
+    query = query.replace("$__rate_interval", RATE_INTERVAL).replace("$job", JOB).replace("$node", ".*")
+    left = re.findall(r"\$\w+", query)
+    return query, left
+
+
+def dashboard_queries(folder):
+    for path in sorted(folder.glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", []):
+                yield f"{path.name}, {panel['title']}", target["expr"]
+
+
+def check(prometheus, exporters):
+    failures, checked = [], 0
+    for where, query in dashboard_queries(exporters / "dashboards"):
+        expression, left = substitute(query)
+        if left:
+            failures.append(f"{where}: variables {left} have no value: {query}")
+            continue
+        answer = prometheus.query(expression)
+        values = [sample["value"][1] for sample in answer["data"]["result"]] if answer["status"] == "success" else []
+        if answer["status"] != "success":
+            failures.append(f"{where}: {answer.get('error')}: {expression}")
+        elif not values:
+            failures.append(f"{where}: no data: {expression}")
+        elif "NaN" in values:
+            failures.append(f"{where}: not a number: {expression}")
+        checked += 1
+    for path in sorted((exporters / "dashboards").glob("*.json")):
+        for variable in json.loads(path.read_text())["templating"]["list"]:
+            if variable["type"] == "query":
+                query, _ = substitute(variable["query"]["query"])
+                if not prometheus.label_values(query):
+                    failures.append(f"{path.name}, variable {variable['name']}: no values: {query}")
+                checked += 1
+    for rule in re.findall(r"record: (\S+)", (exporters / "rules/lockstep.rules.yml").read_text()):
+        if not prometheus.samples(rule):
+            failures.append(f"recording rule {rule}: no data")
+        checked += 1
+    return checked, failures
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--exporters", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    processes = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "cache").mkdir()
+        (folder / "cache/object").write_bytes(b"x" * 10000)
+        try:
+            job = subprocess.Popen([arguments.bin / "simulated_job", folder / f"records/1000/{JOB}.0", "--steps", "1000000",
+                                    "--slow", "1"], stdin=subprocess.DEVNULL)
+            processes.append(job)
+            exporter = subprocess.Popen([arguments.bin / "lockstep-exporter", "--records", folder / "records", "--cache",
+                                         folder / "cache", "--listen", "127.0.0.1:0", "--node", "n1", "--json"],
+                                        stdout=subprocess.PIPE, text=True)
+            processes.append(exporter)
+            url = json.loads(exporter.stdout.readline())["url"]
+            prometheus = Prometheus(folder, url, arguments.exporters / "rules/lockstep.rules.yml")
+            processes.append(prometheus.process)
+            # Rates need a few scrapes; rules that build on rules one round more.
+            wait_for("Prometheus has the rules' last series",
+                     lambda: prometheus.samples("lockstep:straggler_score:ratio2m")
+                     and prometheus.samples("lockstep:phase:ratio2m"))
+            checked, failures = check(prometheus, arguments.exporters)
+            slow = prometheus.samples('topk(1, lockstep:straggler_score:ratio2m)')
+            if [sample["metric"]["rank"] for sample in slow] != ["1"]:
+                failures.append(f"the slow rank was not found: {slow}")
+            lint = subprocess.run(["promtool", "check", "metrics"], input=get(url), text=True, capture_output=True)
+            if lint.returncode != 0 or lint.stderr.strip():
+                failures.append("promtool check metrics: " + lint.stdout + lint.stderr)
+            exporter.send_signal(signal.SIGTERM)
+            if exporter.wait(timeout=20) != 0:
+                failures.append(f"the exporter ended with {exporter.returncode} on SIGTERM")
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    print(f"{checked} queries, {len(failures)} failures")
+    sys.exit(1 if failures or checked < 20 else 0)
+
+
+if __name__ == "__main__":
+    main()

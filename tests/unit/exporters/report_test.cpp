@@ -1,0 +1,207 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "exporters/record/record.h"
+#include "exporters/report/advice.h"
+#include "exporters/report/page.h"
+#include "exporters/report/picture.h"
+#include "exporters/report/run.h"
+#include "exporters/report/text.h"
+#include "tests/unit/exporters/temporary_folder.h"
+
+namespace lockstep::report {
+namespace {
+
+using record::Phase;
+using record::Writer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
+
+constexpr std::uint64_t kMs = 1'000'000;
+
+class ReportTest : public ::testing::Test {
+ protected:
+  Writer& rank(int rank, int size = 4, std::uint64_t job = 7) {
+    const record::Identity identity{.job_id = job,
+                                    .step_id = 0,
+                                    .rank = rank,
+                                    .size = size,
+                                    .node = rank < 2 ? "n1" : "n2",
+                                    .program = "text_lm"};
+    ranks_.push_back(std::make_unique<Writer>(folder_ / fmt::format("rank-{:06}.record", rank), identity));
+    return *ranks_.back();
+  }
+
+  // A step of 100 ms in which the rank works `own` and waits for the others.
+  static void step(Writer& rank, std::uint64_t own, std::uint64_t data_wait = 0, std::uint64_t padding = 0) {
+    rank.add_phase(Phase::data_wait, data_wait * kMs);
+    rank.add_phase(Phase::forward, (own - data_wait) * kMs);
+    rank.add_phase(Phase::comm_exposed, (100 - own) * kMs);
+    rank.end_step(100 * kMs, 0, {.tokens = 1000, .samples = 1, .padding = padding});
+  }
+
+  std::string advice() const {
+    std::string all;
+    for (const std::string& line : advise(load({folder_.path()}))) all += line + "\n";
+    return all;
+  }
+
+  lockstep::testing::TemporaryFolder folder_;
+  std::vector<std::unique_ptr<Writer>> ranks_;
+};
+
+TEST_F(ReportTest, TableAndJsonHoldMeansPerStep) {
+  for (int i = 0; i < 4; ++i) {
+    Writer& writer = rank(i);
+    writer.add_comm(4 * kMs, 2 * kMs, 0);
+    step(writer, 90, 10);
+    step(writer, 80);
+  }
+  const auto run = load({folder_.path()});
+  const nlohmann::json json = to_json(run);
+  EXPECT_EQ(json["job"], 7);
+  EXPECT_EQ(json["ranks"].size(), 4);
+  const nlohmann::json& third = json["ranks"][3];
+  EXPECT_EQ(third["rank"], 3);
+  EXPECT_EQ(third["node"], "n2");
+  EXPECT_EQ(third["steps"], 2);
+  EXPECT_DOUBLE_EQ(third["step_ms"], 100);
+  EXPECT_DOUBLE_EQ(third["phases_ms"]["data_wait"], 5);
+  EXPECT_DOUBLE_EQ(third["phases_ms"]["comm_exposed"], 15);
+  EXPECT_DOUBLE_EQ(third["own_ms"], 85);
+  EXPECT_DOUBLE_EQ(third["comm_wait_ms"], 1);
+  EXPECT_DOUBLE_EQ(third["tokens_per_second"], 10000);
+  EXPECT_DOUBLE_EQ(json["tokens_per_second"], 40000);
+  double phases = 0;
+  for (const auto& [name, ms] : third["phases_ms"].items()) phases += ms.get<double>();
+  EXPECT_DOUBLE_EQ(phases, 100);
+  const std::string text = to_text(run);
+  EXPECT_THAT(text, HasSubstr("text_lm · job 7.0 · 4 ranks · 2 steps · running"));
+  EXPECT_THAT(text, HasSubstr("   3  n2        2    100.00"));
+}
+
+TEST_F(ReportTest, StagingStandsPerNodeWithHitOrMiss) {
+  step(rank(0, 1), 90);
+  const std::string source =
+      R"({"source":"/mnt/a","bytes":100,"from_source":60,"from_peers":40,"hit":false,"seconds":1})";
+  write_file_atomically(folder_ / "staging-n1.json", R"({"node":"n1","sources":[)" + source + "]}");
+  write_file_atomically(
+      folder_ / "staging-n2.json",
+      R"({"node":"n2","sources":[{"source":"/mnt/a","bytes":100,"from_source":0,"from_peers":0,)"
+      R"("hit":true,"seconds":0.1}]})");
+  const nlohmann::json staging = to_json(load({folder_.path()}))["staging"];
+  ASSERT_EQ(staging.size(), 2);
+  EXPECT_EQ(staging[0]["misses"], 1);
+  EXPECT_EQ(staging[0]["from_peers"], 40);
+  EXPECT_EQ(staging[1]["node"], "n2");
+  EXPECT_EQ(staging[1]["hits"], 1);
+  const std::string text = to_text(load({folder_.path()}));
+  EXPECT_THAT(text, HasSubstr("n1           miss"));
+  EXPECT_THAT(text, HasSubstr("n2           hit"));
+}
+
+TEST_F(ReportTest, RecordsOfAnEarlierRunAreLeftOut) {
+  step(rank(3, 4, 6), 90);
+  step(rank(0, 2, 7), 90);
+  step(rank(1, 2, 7), 90);
+  const auto run = load({folder_.path()});
+  EXPECT_EQ(run.ranks.size(), 2);
+  EXPECT_THAT(run.notes, ElementsAre(HasSubstr("1 records of other runs")));
+}
+
+TEST_F(ReportTest, MissingRanksAreSaid) {
+  step(rank(1, 4), 90);
+  EXPECT_THAT(load({folder_.path()}).notes, ElementsAre(HasSubstr("3 of 4 ranks")));
+}
+
+TEST_F(ReportTest, FolderWithoutRecordsAndDamagedRecordsAreNamed) {
+  EXPECT_THAT([&] { load({folder_.path()}); }, ThrowsMessage<Error>(HasSubstr(folder_.path().string())));
+  EXPECT_THAT([&] { load({folder_ / "none.record"}); }, ThrowsMessage<Error>(HasSubstr("none.record")));
+  write_file_atomically(folder_ / "rank-000000.record", "nonsense");
+  EXPECT_THAT([&] { load({folder_.path()}); }, ThrowsMessage<Error>(HasSubstr("rank-000000.record")));
+}
+
+TEST_F(ReportTest, AdviceFindsAJobThatWaitsForData) {
+  for (int i = 0; i < 4; ++i) step(rank(i), 95, 61);
+  EXPECT_THAT(advice(), HasSubstr("61 % of the step waits for data on all ranks"));
+}
+
+TEST_F(ReportTest, AdviceFindsTheOneRankThatWaitsForData) {
+  for (int i = 0; i < 4; ++i) step(rank(i), 95, i == 2 ? 60 : 0);
+  EXPECT_THAT(advice(), HasSubstr("60 % of the step of rank 2 on n2 waits for data"));
+}
+
+TEST_F(ReportTest, AdviceBlamesTheRankThatIsAlwaysSlow) {
+  for (int i = 0; i < 4; ++i) {
+    Writer& writer = rank(i);
+    for (int k = 0; k < 10; ++k) step(writer, i == 3 ? 99 : 90);
+  }
+  EXPECT_THAT(advice(),
+              HasSubstr("rank 3 on n2 works longest: 10 % longer per step than the median rank (forward)"));
+}
+
+TEST_F(ReportTest, AdviceBlamesNoNodeWhenTheLateRankChanges) {
+  for (int i = 0; i < 4; ++i) {
+    Writer& writer = rank(i);
+    for (int k = 0; k < 12; ++k) step(writer, k % 4 == i ? 99 : 90);
+  }
+  EXPECT_THAT(advice(), HasSubstr("the work is uneven"));
+  EXPECT_THAT(advice(), Not(HasSubstr("look at its node")));
+}
+
+TEST_F(ReportTest, AdviceFindsPadding) {
+  for (int i = 0; i < 2; ++i) step(rank(i, 2), 98, 0, 1000);
+  EXPECT_THAT(advice(), HasSubstr("50 % of the tokens are padding"));
+}
+
+TEST_F(ReportTest, AdviceOnAGoodRunSaysWhyThereIsNone) {
+  for (int i = 0; i < 2; ++i) step(rank(i, 2), 98);
+  EXPECT_THAT(advise(load({folder_.path()})),
+              ElementsAre(HasSubstr("Nothing stands out: 0.0 % of the step waits for data, 2.0 %")));
+}
+
+TEST_F(ReportTest, RunWithoutAStepIsReportedToo) {
+  rank(0, 1);
+  const auto run = load({folder_.path()});
+  EXPECT_THAT(advise(run), ElementsAre("No step has ended yet."));
+  EXPECT_THAT(to_html(run), HasSubstr("</html>"));
+  EXPECT_EQ(to_json(run)["ranks"][0]["step_ms"], 0.0);
+}
+
+TEST_F(ReportTest, PageShowsEveryPhaseThatTookTimeAndNeedsNothingElse) {
+  for (int i = 0; i < 4; ++i) step(rank(i), 90, 10);
+  const std::string page = to_html(load({folder_.path()}));
+  EXPECT_THAT(page, HasSubstr("rank 3 · n2: forward 80.00 ms, 80.0 % of the step"));
+  EXPECT_THAT(page, HasSubstr("rank 0 · n1, step 0: works 90.00 ms, +0.0 %"));
+  for (const char* outside : {"<script", "http://", "https://", "url(", "@import"}) {
+    EXPECT_THAT(page, Not(HasSubstr(outside)));
+  }
+}
+
+TEST_F(ReportTest, PageOfVeryManyRanksShowsTheSlowest) {
+  for (int i = 0; i < 200; ++i) {
+    Writer& writer = rank(i, 200);
+    step(writer, i == 150 ? 99 : 90);
+  }
+  const auto run = load({folder_.path()});
+  EXPECT_THAT(phase_bars(run), HasSubstr("the 64 slowest of 200 ranks"));
+  EXPECT_THAT(phase_bars(run), HasSubstr("rank 150"));
+}
+
+TEST_F(ReportTest, NamesFromOutsideAreEscaped) {
+  const record::Identity identity{.node = "<b>&n", .program = "</title><script>alert(1)</script>"};
+  Writer writer(folder_ / "rank-000000.record", identity);
+  step(writer, 90);
+  const std::string page = to_html(load({folder_.path()}));
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, HasSubstr("&lt;b&gt;&amp;n"));
+}
+
+}  // namespace
+}  // namespace lockstep::report
