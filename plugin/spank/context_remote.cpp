@@ -5,6 +5,7 @@
 
 #include <array>
 #include <climits>
+#include <csignal>
 #include <memory>
 #include <optional>
 
@@ -209,13 +210,16 @@ void task_init(spank_t spank) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) step.tasks->note_cpus(task, cpus);
-  const bool good = step.tasks->once([&] {
+  const Ended ended = step.tasks->once([&] {
     if (step.refusal.empty()) return work_for_node(step);
     say(step.step.node + ": " + step.refusal);
     return false;
   });
+  // The step is being cancelled, and this task's signal is on its way. Ending like the others spares
+  // slurmstepd a message of its own to a srun that may be gone, for which it waits seconds.
+  if (ended == Ended::killed) ::raise(SIGTERM);
   // Not a return value: Slurm would ignore it, or let the other nodes' tasks run on without these.
-  if (!good) ::_exit(kStagingFailed);
+  if (ended != Ended::well) ::_exit(kStagingFailed);
   if (step.pins) pin_task(spank, step, task);
   if (!step.settings.sources.empty())
     set(spank, "LOCKSTEP_DATA", data_folder(given().config, step.step.uid, step.step.job), true);

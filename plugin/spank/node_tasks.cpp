@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::size_t kListBytes = 2048;  // longest CPU list kept; a 1,024-CPU worst case fits
 
-enum class State : std::uint32_t { pending, succeeded, failed };
-
 bool store(std::array<char, kListBytes>& into, const std::string& text) {
   if (text.size() >= into.size()) return false;
   std::memcpy(into.data(), text.c_str(), text.size() + 1);
@@ -37,7 +35,7 @@ struct NodeTasks::Shared {
   pthread_mutex_t noting;  // guards the slots' masks
   pthread_cond_t noted;
   pthread_mutex_t working;  // held while the work is done; robust, so that a dead worker is noticed
-  State state;
+  Ended ended;
   std::uint32_t tasks;
 };
 
@@ -114,11 +112,11 @@ void NodeTasks::note_cpus(std::uint32_t task, const cpu_set_t& cpus) {
   pthread_cond_broadcast(&shared_->noted);
 }
 
-bool NodeTasks::once(const std::function<bool()>& work) {
+Ended NodeTasks::once(const std::function<bool()>& work) {
   const Hold hold(shared_->working);
-  if (hold.orphaned() && shared_->state == State::pending) shared_->state = State::failed;
-  if (shared_->state == State::pending) shared_->state = work() ? State::succeeded : State::failed;
-  return shared_->state == State::succeeded;
+  if (hold.orphaned() && shared_->ended == Ended::pending) shared_->ended = Ended::killed;
+  if (shared_->ended == Ended::pending) shared_->ended = work() ? Ended::well : Ended::badly;
+  return shared_->ended;
 }
 
 bool NodeTasks::all_noted() const {

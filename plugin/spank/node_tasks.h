@@ -21,6 +21,8 @@ struct Placement {
   int threads = 0;
 };
 
+enum class Ended { pending, well, badly, killed };
+
 class NodeTasks {
  public:
   /// For this many tasks on the node. Throws Refusal where there is no memory.
@@ -34,9 +36,9 @@ class NodeTasks {
   /// Notes the calling task's CPUs, as sched_getaffinity gives them.
   void note_cpus(std::uint32_t task, const cpu_set_t& cpus);
 
-  /// Runs `work` in the first task that comes here and holds the others until it is done. Returns true when
-  /// the work succeeded: `work` returned true. False also where its process died on the way.
-  bool once(const std::function<bool()>& work);
+  /// Runs `work` in the first task that comes here and holds the others until it is done. Tells all of them
+  /// how it ended: as `work` returned, or that its process was killed on the way.
+  Ended once(const std::function<bool()>& work);
 
   /// For `work`: waits until every task has noted its CPUs, for at most `seconds`. Returns the union as a
   /// list,

@@ -29,14 +29,14 @@ cancelled() {
 
 test_case "in a step on two nodes"
 clear_caches
-cancelled "$(submit_there -N2 -n4 --wrap "srun --stage=large echo started")" n1 n2
+cancelled "$(submit_there -w n1,n2 -N2 -n4 --wrap "srun --stage=large echo started")" n1 n2
 
 test_case "in the batch script"
 clear_caches
-cancelled "$(submit_there -N2 -n4 --stage=large --wrap "echo started")" n1
+cancelled "$(submit_there -w n1,n2 -N2 -n4 --stage=large --wrap "echo started")" n1
 
 test_case "the next job stages as if nothing had been"
 cluster meter --bandwidth 0 >/dev/null
-output=$(on_head srun -N2 -n2 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null | sort -u)
+output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null | sort -u)
 assert_equal "$(cat "$shared"/plugin_test/large/*.tar | sha256sum)" "$output"
 assert_all_idle

@@ -57,7 +57,7 @@ test_case "#SBATCH lines hold for every srun, whatever is exported"
 for export in ALL NONE; do
   job=$(submit_there --export=$export <<SCRIPT
 #!/bin/bash
-#SBATCH --stage=good,other --pin=auto -N2 -n4
+#SBATCH --stage=good,other --pin=auto -w n1,n2 -N2 -n4
 PATH=/usr/bin:/bin
 export PATH
 srun /bin/bash -c '$what \$(grep Cpus_allowed_list /proc/self/status | cut -f2)' | sort
@@ -69,22 +69,22 @@ SCRIPT
 done
 
 test_case "a variable stands for the option, and the option wins"
-output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -N2 -n2 bash -c "$what" 2>/dev/null | sort | xargs)
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -w n1,n2 -N2 -n2 bash -c "$what" 2>/dev/null | sort | xargs)
 assert_equal "n1 good n2 good" "$output"
-output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -N2 -n2 --stage=other bash -c "$what" 2>/dev/null | sort | xargs)
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -w n1,n2 -N2 -n2 --stage=other bash -c "$what" 2>/dev/null | sort | xargs)
 assert_equal "n1 other n2 other" "$output"
-output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing srun -n1 --stage=none bash -c "$what" 2>&1 | xargs)
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing srun -w n1 -n1 --stage=none bash -c "$what" 2>&1 | xargs)
 assert_equal "n1" "$output"
 refused cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing sbatch --wrap hostname
 
 test_case "salloc's options hold for its sruns; a relative path is seen from where it was written"
-output=$(cluster exec --cwd "$packs" -- salloc -N2 --stage=good sh -c "cd / && srun -n2 bash -c '$what'" 2>/dev/null | sort | xargs)
+output=$(cluster exec --cwd "$packs" -- salloc -w n1,n2 -N2 --stage=good sh -c "cd / && srun -n2 bash -c '$what'" 2>/dev/null | sort | xargs)
 assert_equal "n1 good n2 good" "$output"
 
 test_case "the administrator's file holds at once"
 as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; echo "enabled = no" >>/etc/lockstep/lockstep.conf'
 trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
-output=$(on_head srun -n1 --stage=$packs/good bash -c "$what" 2>&1)
+output=$(on_head srun -w n1 -n1 --stage=$packs/good bash -c "$what" 2>&1)
 assert_contains "$output" "switched off by the administrator"
 assert_contains "$output" "n1"
 assert_lacks "$output" "good"
@@ -93,7 +93,7 @@ assert_exit 0 on_head srun -n1 hostname
 refused on_head srun -n1 --pin=auto hostname
 assert_contains "$output" "lockstep.conf:4: unknown key 'cahe'"
 as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "prefix = ls-" >>/etc/lockstep/lockstep.conf'
-output=$(on_head srun -n1 --ls-stage=$packs/good bash -c "$what" 2>/dev/null)
+output=$(on_head srun -w n1 -n1 --ls-stage=$packs/good bash -c "$what" 2>/dev/null)
 assert_equal "n1 good" "$output"
 
 assert_all_idle

@@ -11,12 +11,12 @@ cpus=$(on_node n1 nproc --all)
 column() { awk -v n="$1" '{ print $n }' <<<"$2"; }
 
 test_case "without the option nothing is touched"
-output=$(on_head srun -N2 -n4 --cpu-bind=none bash -c "$look" | sort)
+output=$(on_head srun -w n1,n2 -N2 -n4 --cpu-bind=none bash -c "$look" | sort)
 assert_equal "[] [] [] [] [] []" "$(cut -d' ' -f3- <<<"$output" | sort -u)"
 assert_equal "0-$((cpus - 1))" "$(column 2 "$output" | sort -u)"
 
 test_case "two tasks on a node get CPUs of their own, and know them"
-output=$(on_head srun -N2 -n4 --exclusive --cpu-bind=none --pin=auto bash -c "$look" | sort)
+output=$(on_head srun -w n1,n2 -N2 -n4 --exclusive --cpu-bind=none --pin=auto bash -c "$look" | sort)
 for node in n1 n2; do
   of_node=$(grep "^$node " <<<"$output")
   assert_equal 2 "$(column 2 "$of_node" | sort -u | wc -l)" "masks on $node: $of_node"
@@ -31,11 +31,11 @@ while read -r _ mask told workers numa threads places bind; do
 done <<<"$output"
 
 test_case "it stays within what Slurm gave the step"
-output=$(on_head srun -N1 -n1 --cpus-per-task=1 --pin=auto bash -c "$look")
+output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task=1 --pin=auto bash -c "$look")
 assert_equal 1 "$(column 2 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
 test_case "worker CPUs are part of the mask and apart from the compute CPUs"
-output=$(on_head srun -N1 -n1 --cpus-per-task="$cpus" --pin=auto,workers=1 bash -c "$look")
+output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task="$cpus" --pin=auto,workers=1 bash -c "$look")
 assert_equal "0-$((cpus - 1))" "$(column 2 "$output")" "the mask"
 [ "$(column 3 "$output")" != "$(column 4 "$output")" ] || fail "the same CPUs for both: $output"
 assert_lacks "$(column 4 "$output")" "[]"
@@ -46,7 +46,7 @@ assert_contains "$output" "[7]"
 assert_contains "$output" "[spread]"
 
 test_case "a batch script hands no OpenMP settings to its steps"
-job=$(submit -N1 -n2 --pin=auto <<SCRIPT
+job=$(submit -w n1 -N1 -n2 --pin=auto <<SCRIPT
 #!/bin/bash
 echo "batch [\$OMP_NUM_THREADS] [\$LOCKSTEP_CPUS]"
 srun bash -c '$look'
@@ -57,14 +57,14 @@ assert_contains "$(job_output "$job")" "batch [] []"
 assert_equal 2 "$(job_output "$job" | grep -c '^n1 .*close')" "$(job_output "$job")"
 
 test_case "--pin=...,explain says where each task went, and why"
-output=$(on_head srun -N1 -n2 --pin=auto,explain true 2>&1)
+output=$(on_head srun -w n1 -N1 -n2 --pin=auto,explain true 2>&1)
 assert_contains "$output" "lockstep: n1: pin: task  cpus"
 assert_contains "$output" "NUMA node 0"
 
 test_case "where lockstep-pin cannot run, tasks run with the CPUs that Slurm gave them, and one line says so"
 as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; sed -i "s|^helpers.*|helpers = /nonexistent|" /etc/lockstep/lockstep.conf'
 trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
-output=$(on_head srun -N1 -n2 --pin=auto bash -c "$look" 2>&1)
+output=$(on_head srun -w n1 -N1 -n2 --pin=auto bash -c "$look" 2>&1)
 assert_equal 1 "$(grep -c '^lockstep: n1: tasks keep the CPUs that Slurm gave them: cannot run /nonexistent/lockstep-pin' <<<"$output")" "$output"
 assert_equal 2 "$(grep -c '^n1 ' <<<"$output")" "tasks in '$output'"
 

@@ -10,13 +10,13 @@ make_pack large 12 4000000
 clear_caches
 
 test_case "the first job copies, the second finds the copy"
-first=$(on_head srun -N2 -n4 --stage=$packs/good true 2>&1 | sort)
+first=$(on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>&1 | sort)
 assert_equal 2 "$(grep -c -E '^lockstep: n[12]: staged good: .* in .* \(miss\)$' <<<"$first")" "lines in '$first'"
-second=$(on_head srun -N2 -n4 --stage=$packs/good true 2>&1 | sort)
+second=$(on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>&1 | sort)
 assert_equal 2 "$(grep -c -E '^lockstep: n[12]: staged good: .* in .* \(hit\)$' <<<"$second")" "lines in '$second'"
 
 test_case "tasks read local files that are the source's"
-sums=$(on_head srun -N2 -n2 --stage=$packs/good bash -c 'cd $LOCKSTEP_DATA && stat -f -c %T . && cat good/* | sha256sum' 2>/dev/null | sort -u)
+sums=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c 'cd $LOCKSTEP_DATA && stat -f -c %T . && cat good/* | sha256sum' 2>/dev/null | sort -u)
 assert_contains "$sums" "$(cat "$shared"/plugin_test/good/* | sha256sum)"
 assert_equal 2 "$(wc -l <<<"$sums")" "the same file system and the same bytes on both nodes: $sums"
 
@@ -25,18 +25,18 @@ assert_nothing_left
 assert_equal 1 "$(root_on_node n1 sh -c 'ls /mnt/local/lockstep/*/objects | wc -l')" "objects in the cache"
 
 test_case "the next step of a job finds it done, also on fewer nodes"
-output=$(on_head salloc -N2 sh -c "srun -n2 --stage=$packs/good true; srun -N1 -n1 --stage=$packs/good ls -R \$LOCKSTEP_DATA; srun -n2 --stage=$packs/good,$packs/large true" 2>&1)
+output=$(on_head salloc -w n1,n2 -N2 sh -c "srun -n2 --stage=$packs/good true; srun -N1 -n1 --stage=$packs/good ls -R \$LOCKSTEP_DATA; srun -n2 --stage=$packs/good,$packs/large true" 2>&1)
 assert_equal 2 "$(grep -c 'staged good' <<<"$output")" "lines about good in '$output'"
 assert_equal 2 "$(grep -c 'staged large' <<<"$output")" "lines about large in '$output'"
 
 test_case "a batch script finds its own node's data"
-job=$(submit_there -N2 --stage=good --wrap 'ls $LOCKSTEP_DATA/good; srun -n2 hostname')
+job=$(submit_there -w n1,n2 -N2 --stage=good --wrap 'ls $LOCKSTEP_DATA/good; srun -n2 hostname')
 await_job "$job"
 assert_contains "$(job_output "$job")" "index.lockstep"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
 test_case "the record's folder is the user's and the exporter's group's, and says what staging did"
-output=$(on_head srun -N2 -n2 --metrics=on --stage=$packs/good sh -c 'stat -c "%U:%G %a" $LOCKSTEP_RECORD; stat -c "%U:%G %a" $LOCKSTEP_RECORD/staging.json; cat $LOCKSTEP_RECORD/staging.json' 2>/dev/null)
+output=$(on_head srun -w n1,n2 -N2 -n2 --metrics=on --stage=$packs/good sh -c 'stat -c "%U:%G %a" $LOCKSTEP_RECORD; stat -c "%U:%G %a" $LOCKSTEP_RECORD/staging.json; cat $LOCKSTEP_RECORD/staging.json' 2>/dev/null)
 assert_equal 2 "$(grep -c '^alice:lockstep 2750$' <<<"$output")" "folders in '$output'"
 assert_equal 2 "$(grep -c '^alice:lockstep 640$' <<<"$output")" "files in '$output'"
 assert_contains "$output" '"hit":true'
@@ -63,12 +63,12 @@ chmod 700 "$shared/plugin_test/secret"
 declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty" [loose]="not packed"
   ['good/x-*.tar']="matches nothing")
 for source in "${!bad[@]}"; do
-  failed_step on_head srun -N2 -n4 --stage="$packs/$source" echo started
+  failed_step on_head srun -w n1,n2 -N2 -n4 --stage="$packs/$source" echo started
   assert_contains "$output" "lockstep: n1, n2: "
   assert_contains "$output" "${bad[$source]}"
   assert_contains "$output" "$packs/$source"
 done
-job=$(submit_there -N2 -n4 --stage=missing --wrap 'echo started')
+job=$(submit_there -w n1,n2 -N2 -n4 --stage=missing --wrap 'echo started')
 await_job "$job"
 assert_equal "FAILED 3:0" "$(job_state "$job")"
 assert_equal 1 "$(job_output "$job" | grep -c "^lockstep: n1: $packs/missing: No such file")" "$(job_output "$job")"
@@ -77,7 +77,7 @@ as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
 test_case "a failure on one node alone ends the tasks of both before any starts"
 clear_caches
 root_on_node n2 sh -c 'touch /mnt/local/lockstep'
-failed=$(on_head srun -N2 -n4 --stage=$packs/good echo started 2>&1 || true)
+failed=$(on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good echo started 2>&1 || true)
 root_on_node n2 rm -f /mnt/local/lockstep
 assert_lacks "$failed" "started"
 assert_contains "$failed" "lockstep: n2: cannot open /mnt/local/lockstep"
@@ -87,7 +87,7 @@ test_case "a node still copying is stopped by another node's failure"
 cluster meter --bandwidth 2M >/dev/null
 root_on_node n2 sh -c 'touch /mnt/local/lockstep'
 begin=$SECONDS
-failed=$(on_head srun -N2 -n4 --stage=$packs/large echo started 2>&1 || true)
+failed=$(on_head srun -w n1,n2 -N2 -n4 --stage=$packs/large echo started 2>&1 || true)
 cluster meter --bandwidth 0 >/dev/null
 root_on_node n2 rm -f /mnt/local/lockstep
 assert_at_most 6 $((SECONDS - begin)) "seconds until the step ended"
@@ -97,7 +97,7 @@ assert_nothing_left
 test_case "a helper that is killed is named, and no node is drained"
 clear_caches
 cluster meter --bandwidth 2M >/dev/null
-on_head srun -N2 -n4 --stage=$packs/large echo started >"$state/killed.out" 2>&1 &
+on_head srun -w n1,n2 -N2 -n4 --stage=$packs/large echo started >"$state/killed.out" 2>&1 &
 step=$!
 helper_runs() { as_root pgrep -f 'lockstep-stage step .* --node n2 '; }
 assert_within 20 helper_runs

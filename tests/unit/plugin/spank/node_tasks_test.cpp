@@ -46,15 +46,17 @@ TEST(NodeTasks, TheWorkIsDoneOnceAndAllSeeItsOutcome) {
   std::atomic<int>& calls = shared_counter();
   const std::vector<int> codes = in_tasks(8, [&](int task) {
     tasks.note_cpus(static_cast<std::uint32_t>(task), cpus(std::to_string(task)));
-    const bool good = tasks.once([&] {
+    const Ended ended = tasks.once([&] {
       ++calls;
       if (tasks.all_cpus(10) != "0-7") return false;
       tasks.put_placements(std::vector<Placement>(8, {"1,3", "5", "0", 2}));
       return true;
     });
     const Placement place = tasks.placement(static_cast<std::uint32_t>(task));
-    return good && place.cpus == "1,3" && place.workers == "5" && place.numa == "0" && place.threads == 2 ? 0
-                                                                                                          : 1;
+    return ended == Ended::well && place.cpus == "1,3" && place.workers == "5" && place.numa == "0" &&
+                   place.threads == 2
+               ? 0
+               : 1;
   });
   EXPECT_EQ(codes, std::vector<int>(8, 0));
   EXPECT_EQ(calls, 1);
@@ -62,19 +64,19 @@ TEST(NodeTasks, TheWorkIsDoneOnceAndAllSeeItsOutcome) {
 
 TEST(NodeTasks, AFailureEndsAllTasksAlike) {
   NodeTasks tasks(4);
-  const std::vector<int> codes = in_tasks(4, [&](int) { return tasks.once([] { return false; }) ? 0 : 3; });
+  const std::vector<int> codes =
+      in_tasks(4, [&](int) { return tasks.once([] { return false; }) == Ended::badly ? 3 : 0; });
   EXPECT_EQ(codes, std::vector<int>(4, 3));
 }
 
-TEST(NodeTasks, AWorkerThatIsKilledIsAFailureForTheOthers) {
+TEST(NodeTasks, TheOthersLearnThatTheWorkerWasKilled) {
   NodeTasks tasks(4);
   const std::vector<int> codes = in_tasks(4, [&](int) {
-    return tasks.once([]() -> bool {
+    const Ended ended = tasks.once([]() -> bool {
       ::raise(SIGKILL);
       return true;
-    })
-               ? 0
-               : 3;
+    });
+    return ended == Ended::killed ? 3 : 0;
   });
   EXPECT_EQ(std::count(codes.begin(), codes.end(), 128 + SIGKILL), 1);
   EXPECT_EQ(std::count(codes.begin(), codes.end(), 3), 3);
