@@ -114,6 +114,13 @@ void add_straggler_scores(Families& families, const std::vector<Labels>& labels,
   }
 }
 
+void add_communication(Families& families, const Labels& labels, const record::Counters& counters) {
+  families.counter("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
+                   labels, seconds(counters.comm_transfer_ns));
+  families.counter("lockstep_comm_wait_seconds_total", "Waiting for a rank that came later to a collective.",
+                   labels, seconds(counters.comm_wait_ns));
+}
+
 void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
   const Counters& counters = rank.counters;
   families.gauge("lockstep_rank_up", "1 while the rank's process lives, 0 once it has ended.", labels,
@@ -134,10 +141,7 @@ void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
   count("lockstep_padding_tokens_total", "Padding that was computed on.", counters.padding);
   count("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", counters.skipped_steps);
   count("lockstep_read_bytes_total", "Bytes that the loader read from packed files.", counters.bytes_read);
-  families.counter("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
-                   labels, seconds(counters.comm_transfer_ns));
-  families.counter("lockstep_comm_wait_seconds_total", "Waiting for a rank that came later to a collective.",
-                   labels, seconds(counters.comm_wait_ns));
+  if (counters.communication_measured()) add_communication(families, labels, counters);
   families.gauge("lockstep_last_step_timestamp_seconds", "When the last step ended, or the rank started.",
                  labels, static_cast<double>(rank.last_unix_ns()) * 1e-9);
   families.gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 where there is none.", labels,

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
@@ -148,7 +149,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
         return other.snapshot.identity.rank == *rank;  // rank-3.record beside rank-000003.record
       });
       if (twice) throw record::RecordError("a rank has two records");
-      if (!held(user.name + "/" + name + "/" + file, snapshot)) continue;
+      if (!held(fmt::format("{}/{}/{}", user.name, name, file), snapshot)) continue;
       const double own = own_seconds(snapshot.steps);
       snapshot.steps = {};
       job.ranks.push_back({.snapshot = std::move(snapshot), .own_seconds = own});

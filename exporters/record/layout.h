@@ -85,6 +85,10 @@ struct Counters {
   std::uint64_t last_step_end_ns = 0;  ///< CLOCK_MONOTONIC
   Histogram step_histogram{};
   std::array<Histogram, kPhases> phase_histogram{};
+
+  /// Whether the writer measures communication at all. Where it does not, its zeros mean nothing and are not
+  /// shown.
+  bool communication_measured() const { return comm_transfer_ns != 0 || comm_wait_ns != 0; }
 };
 
 /// One of the last steps. Times in nanoseconds.

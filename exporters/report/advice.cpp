@@ -138,9 +138,8 @@ void advise_stragglers(const Run& run, std::vector<std::string>& advice) {
   if (late.often >= kAlwaysTheSame && excess_ms > 0) {
     const std::string where = slower_phases(run, *slow, excess_ms / 10);
     advice.push_back(fmt::format(
-        "Of all ranks {} works longest: {:.0f} % longer per step than the median rank{}; it is the slowest "
-        "in "
-        "{:.0f} % of the steps: look at its node (clock, memory, other processes, binding).",
+        "Slowest is {}: it works {:.0f} % longer per step than the median rank{} and is last in {:.0f} % "
+        "of the steps: look at its node (clock, memory, other processes, binding).",
         name(*slow), 100 * excess_ms / middle, where.empty() ? "" : " (" + where + ")", 100 * late.often));
     return;
   }

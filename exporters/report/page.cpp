@@ -70,9 +70,8 @@ std::string table(const Run& run) {
     for (std::size_t i = 0; i < record::kPhases; ++i) {
       html += fmt::format("<td>{:.2f}</td>", phase_milliseconds(rank, static_cast<Phase>(i)));
     }
-    html += fmt::format("<td>{:.2f}</td><td>{}</td></tr>\n",
-                        milliseconds_per_step(rank, rank.counters.comm_wait_ns),
-                        format_count(tokens_per_second(rank)));
+    html +=
+        fmt::format("<td>{}</td><td>{}</td></tr>\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
   return html + "</table></div>";
 }

@@ -181,7 +181,8 @@ std::string phase_bars(const Run& run) {
   std::string svg = open_svg(bottom + 42, "Milliseconds per step by phase, for each rank");
   svg += legend(16);
   const double distance = mark_distance(longest);
-  for (double mark = 0; mark <= longest * 1.0001; mark += distance) {
+  for (int i = 0; i * distance <= longest * 1.0001; ++i) {
+    const double mark = i * distance;
     const double x = kLeft + mark * scale;
     svg += fmt::format(R"(<line x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}" class="grid"/>)", x,
                        top - 4, bottom + 4);
@@ -238,8 +239,9 @@ std::string step_heatmap(const Run& run) {
     }
   }
   const double distance = std::max(1.0, mark_distance(static_cast<double>(count)));
-  for (double mark = std::ceil(static_cast<double>(first) / distance) * distance;
-       mark < static_cast<double>(first + count); mark += distance) {
+  const double first_mark = std::ceil(static_cast<double>(first) / distance) * distance;
+  for (int i = 0; first_mark + i * distance < static_cast<double>(first + count); ++i) {
+    const double mark = first_mark + i * distance;
     const double x = kLeft + (mark - static_cast<double>(first)) / static_cast<double>(group) * cell;
     svg += text_at(x, bottom + 16, "middle", fmt::format("{:.0f}", mark));
   }

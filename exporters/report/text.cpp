@@ -41,6 +41,12 @@ std::string title(const Run& run) {
                      first.size, steps);
 }
 
+std::string waiting(const Snapshot& rank) {
+  return rank.counters.communication_measured()
+             ? fmt::format("{:.2f}", milliseconds_per_step(rank, rank.counters.comm_wait_ns))
+             : "-";
+}
+
 std::string to_text(const Run& run) {
   std::size_t node_width = 4;
   for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
@@ -57,8 +63,7 @@ std::string to_text(const Run& run) {
       text += fmt::format(" {:>{}.2f}", phase_milliseconds(rank, static_cast<Phase>(i)),
                           std::max<std::size_t>(record::kPhaseNames[i].size(), 8));
     }
-    text += fmt::format(" {:>9.2f} {:>9}\n", milliseconds_per_step(rank, rank.counters.comm_wait_ns),
-                        format_count(tokens_per_second(rank)));
+    text += fmt::format(" {:>9} {:>9}\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
   if (!run.staging.empty()) text += "\nstaging:\n";
   for (const auto& staging : run.staging) text += staging_line(staging);
@@ -67,6 +72,16 @@ std::string to_text(const Run& run) {
   for (const std::string& note : run.notes) text += "(" + note + ")\n";
   return text;
 }
+
+namespace {
+
+// null where it was not measured.
+nlohmann::json communication(const Snapshot& rank, std::uint64_t ns) {
+  if (!rank.counters.communication_measured()) return nullptr;
+  return milliseconds_per_step(rank, ns);
+}
+
+}  // namespace
 
 nlohmann::json to_json(const Run& run) {
   const record::Identity& first = run.ranks.front().identity;
@@ -82,8 +97,8 @@ nlohmann::json to_json(const Run& run) {
                      {"step_ms", step_milliseconds(rank)},
                      {"phases_ms", std::move(phases)},
                      {"own_ms", own_milliseconds(rank)},
-                     {"comm_transfer_ms", milliseconds_per_step(rank, rank.counters.comm_transfer_ns)},
-                     {"comm_wait_ms", milliseconds_per_step(rank, rank.counters.comm_wait_ns)},
+                     {"comm_transfer_ms", communication(rank, rank.counters.comm_transfer_ns)},
+                     {"comm_wait_ms", communication(rank, rank.counters.comm_wait_ns)},
                      {"tokens", rank.counters.tokens},
                      {"padding", rank.counters.padding},
                      {"tokens_per_second", tokens_per_second(rank)},

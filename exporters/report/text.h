@@ -21,4 +21,7 @@ std::string title(const Run& run);
 /// "running", "finished" or "ended without a word" (killed): the worst of the ranks.
 std::string state(const Run& run);
 
+/// A rank's waiting for others in milliseconds per step, or "-" where it was not measured.
+std::string waiting(const record::Snapshot& rank);
+
 }  // namespace lockstep::report

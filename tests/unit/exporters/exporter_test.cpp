@@ -18,7 +18,6 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using record::Phase;
 using record::Writer;
-using ::testing::HasSubstr;
 
 constexpr std::uint64_t kMs = 1'000'000;
 constexpr std::int64_t kSecond = 1'000'000'000;
@@ -32,7 +31,7 @@ std::int64_t unix_now() {
 class ExporterTest : public ::testing::Test {
  protected:
   std::filesystem::path job_folder(const std::string& name) const {
-    const auto folder = root_.path() / name;
+    auto folder = root_.path() / name;
     std::filesystem::create_directories(folder);
     return folder;
   }
@@ -115,6 +114,7 @@ TEST_F(ExporterTest, ServesARanksNumbersUnderTheJobOfItsFolder) {
 
 TEST_F(ExporterTest, EachFamilyStandsOnceWithTheSeriesOfAllRanks) {
   std::vector<std::unique_ptr<Writer>> ranks;
+  ranks.reserve(4);
   for (int rank = 0; rank < 4; ++rank) ranks.push_back(rank_of(rank < 2 ? "1000/7.0" : "1001/8.0", rank));
   std::set<std::string> names;
   for (const MetricFamily& each : collect()) EXPECT_TRUE(names.insert(each.name).second) << each.name;
@@ -173,6 +173,7 @@ TEST_F(ExporterTest, RankThatDiedWithoutAWordIsHeldFromWhenItWasSeenDead) {
 
 TEST_F(ExporterTest, TooManyRecordsAreCountedAndNotServed) {
   std::vector<std::unique_ptr<Writer>> ranks;
+  ranks.reserve(7);
   for (int rank = 0; rank < 6; ++rank) ranks.push_back(rank_of("1000/7.0", rank, 6));
   ranks.push_back(rank_of("1001/8.0", 0));
   const auto families = collect({.files = 100, .files_per_user = 4});

@@ -142,8 +142,10 @@ TEST_F(ReportTest, AdviceBlamesTheRankThatIsAlwaysSlow) {
     Writer& writer = rank(i);
     for (int k = 0; k < 10; ++k) step(writer, i == 3 ? 99 : 90);
   }
-  EXPECT_THAT(advice(),
-              HasSubstr("rank 3 on n2 works longest: 10 % longer per step than the median rank (forward)"));
+  EXPECT_THAT(
+      advice(),
+      HasSubstr("Slowest is rank 3 on n2: it works 10 % longer per step than the median rank (forward) "
+                "and is last in 100 % of the steps"));
 }
 
 TEST_F(ReportTest, AdviceBlamesNoNodeWhenTheLateRankChanges) {

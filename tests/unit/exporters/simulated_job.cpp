@@ -2,8 +2,10 @@
 // dashboards.
 //
 //   simulated_job FOLDER [--ranks 4] [--steps N] [--step-ms 20] [--slow RANK] [--data-wait SHARE] [--hold]
+//   [--only RANK]
 //
-// Steps pass in real time; with --hold the records stay open (the ranks "live") until standard input ends.
+// Several processes can be the tasks of one job: each writes the record of its rank --only. Steps pass in
+// real time; with --hold the records stay open (the ranks "live") until standard input ends.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -31,6 +33,7 @@ struct Job {
   int slow = -1;
   double data_wait = 0.02;
   bool hold = false;
+  int only = -1;
 };
 
 std::uint64_t now_ns() {
@@ -40,7 +43,7 @@ std::uint64_t now_ns() {
 }
 
 // Everybody waits for the slowest, as in training.
-void run_step(const Job& job, std::vector<std::unique_ptr<Writer>>& ranks, std::mt19937_64& random) {
+void run_step(const Job& job, const std::vector<std::unique_ptr<Writer>>& ranks, std::mt19937_64& random) {
   std::normal_distribution<double> noise(1.0, 0.02);
   std::vector<double> own(ranks.size());
   double slowest = 0;
@@ -53,6 +56,7 @@ void run_step(const Job& job, std::vector<std::unique_ptr<Writer>>& ranks, std::
   std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(slowest));
   const std::uint64_t end = now_ns();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!ranks[rank]) continue;
     const auto ns = [&](double share) { return static_cast<std::uint64_t>(own[rank] * share * 1e6); };
     const double rest = 1 - job.data_wait - 0.06;
     ranks[rank]->add_phase(Phase::data_wait, ns(job.data_wait));
@@ -64,7 +68,7 @@ void run_step(const Job& job, std::vector<std::unique_ptr<Writer>>& ranks, std::
     ranks[rank]->add_phase(Phase::comm_exposed, waited);
     ranks[rank]->add_comm(waited, static_cast<std::uint64_t>((slowest - own[rank]) * 1e6),
                           rank == last ? -1 : static_cast<int>(last));
-    ranks[rank]->add_bytes_read(4096 * 2);
+    ranks[rank]->add_bytes_read(8192);
     ranks[rank]->end_step(ns(1) + waited, end,
                           {.tokens = 4000 + random() % 96, .samples = 11, .padding = 37});
   }
@@ -81,12 +85,17 @@ int main(int argc, char** argv) {
   app.add_option("--step-ms", job.step_ms);
   app.add_option("--slow", job.slow);
   app.add_option("--data-wait", job.data_wait);
+  app.add_option("--only", job.only);
   app.add_flag("--hold", job.hold);
   CLI11_PARSE(app, argc, argv);
 
   std::filesystem::create_directories(job.folder);
   std::vector<std::unique_ptr<Writer>> ranks;
   for (int rank = 0; rank < job.ranks; ++rank) {
+    if (job.only >= 0 && rank != job.only) {
+      ranks.push_back(nullptr);
+      continue;
+    }
     std::array<char, 32> name{};
     std::snprintf(name.data(), name.size(), "rank-%06d.record", rank);
     ranks.push_back(std::make_unique<Writer>(
@@ -99,10 +108,12 @@ int main(int argc, char** argv) {
                                    .node = "n" + std::to_string(1 + rank * 2 / job.ranks),
                                    .program = "simulated_job"}));
   }
-  std::ofstream(job.folder + "/staging.json")
-      << R"({"job":42,"step":"0","node":"n1","sources":[)"
-      << R"({"source":"/mnt/shared/manpages","bytes":16000000,"from_source":8000000,"from_peers":8000000,"hit":false,"seconds":0.4},)"
-      << R"({"source":"/mnt/shared/tokenizer","bytes":900000,"from_source":0,"from_peers":0,"hit":true,"seconds":0.01}]})";
+  // As a task of a real job it leaves staging's file to staging.
+  if (job.only < 0)
+    std::ofstream(job.folder + "/staging.json")
+        << R"({"job":42,"step":"0","node":"n1","sources":[)"
+        << R"({"source":"/mnt/shared/manpages","bytes":16000000,"from_source":8000000,"from_peers":8000000,"hit":false,"seconds":0.4},)"
+        << R"({"source":"/mnt/shared/tokenizer","bytes":900000,"from_source":0,"from_peers":0,"hit":true,"seconds":0.01}]})";
   std::mt19937_64 random(1);
   for (int step = 0; step < job.steps; ++step) run_step(job, ranks, random);
   if (job.hold) {

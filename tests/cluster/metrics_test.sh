@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# A job's step times, from its ranks' records on two nodes to Prometheus on the head, and what is left when it has ended.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+
+# value EXPRESSION: of the first sample that Prometheus has for it.
+value() {
+  on_head curl -sG --data-urlencode "query=$1" http://localhost:9090/api/v1/query |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["result"][0]["value"][1])' 2>/dev/null
+}
+value_is() { [ "$(value "$2")" = "$1" ]; }
+value_exceeds() { python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > float(sys.argv[2]))' "$(value "$2")" "$1"; }
+
+command -v prometheus >/dev/null || fail "prometheus is not installed"
+assert_within 20 value_is 4 'count(up{job="lockstep"} == 1)'
+
+on_head bash -c 'cat >simulated_job && chmod +x simulated_job' <"$build/bin/simulated_job"
+
+test_case "all ranks of a job on two nodes are in Prometheus while it runs"
+job=$(submit -N2 -n4 --ntasks-per-node=2 --metrics=on <<'SCRIPT'
+#!/bin/bash
+srun bash -c './simulated_job "$LOCKSTEP_RECORD" --ranks 4 --only $SLURM_PROCID --slow 3 --steps 100000'
+SCRIPT
+)
+mine="job_id=\"$job\""
+assert_within 60 value_is 4 "count(lockstep_rank_up{$mine} == 1)"
+assert_within 20 value_is 2 "count(lockstep_job_info{$mine, user=\"6001\", ranks=\"4\", step_id=\"0\"})"
+assert_within 20 value_is 4 "count(count by (rank) (lockstep_steps_total{$mine} > 10))"
+assert_within 30 value_exceeds 0 "rate(lockstep_tokens_total{$mine, rank=\"3\"}[10s])"
+phases="sum(rate(lockstep_phase_seconds_total{$mine}[10s]))"
+assert_within 30 value_exceeds 0.999 "$phases / sum(rate(lockstep_step_seconds_sum{$mine}[10s]))"
+assert_within 30 value_is 3 "label_replace(vector(3), \"rank\", \"3\", \"\", \"\") and on (rank) topk(1, lockstep_straggler_score{$mine})"
+
+test_case "a user reads the records of the own job, and nobody else does"
+node=$(on_head squeue -h -j "$job" -o %B)
+records=/run/lockstep/records/6001/$job.0
+output=$(on_node "$node" lockstep-report "$records" --json) || fail "no report: $output"
+assert_contains "$output" '"program":"simulated_job"'
+assert_exit 1 cluster exec --user nobody --node "$node" -- /mnt/lockstep/bin/lockstep-report "$records"
+
+test_case "after scancel the ranks are down, their last values stay for a while, and the nodes are idle"
+on_head scancel "$job"
+await_job "$job"
+assert_within 20 value_is 4 "count(lockstep_rank_up{$mine} == 0)"
+assert_equal 4 "$(value "count(lockstep_steps_total{$mine})")"
+assert_equal 0 "$(value 'sum(lockstep_exporter_errors_total{what!="cache"})')" "errors of the exporters"
+
+test_case "with --metrics=off a job has no series"
+job=$(submit -N1 -n1 --metrics=off <<'SCRIPT'
+#!/bin/bash
+srun bash -c '[ -z "$LOCKSTEP_RECORD" ]'
+SCRIPT
+)
+await_job "$job"
+assert_equal "COMPLETED 0:0" "$(job_state "$job")"
+
+on_head rm simulated_job
+assert_all_idle
