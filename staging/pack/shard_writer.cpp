@@ -15,7 +15,6 @@ constexpr std::size_t kBuffer = std::size_t{1} << 20;
 }  // namespace
 
 void ShardWriter::Free::operator()(archive* writer) const {
-  archive_write_fail(writer);  // an unfinished archive must not write its end when it is freed
   archive_write_free(writer);
 }
 
@@ -36,6 +35,7 @@ ShardWriter::ShardWriter(std::filesystem::path path)
   archive_write_set_bytes_in_last_block(writer, 1);
   const auto emit_from_c = [](archive* from, void* self, const void* bytes, std::size_t count) -> la_ssize_t {
     auto* shard = static_cast<ShardWriter*>(self);
+    if (shard->abandoned_) return -1;
     try {
       shard->emit({static_cast<const std::byte*>(bytes), count});
     } catch (const std::exception& error) {  // no exception may cross libarchive's frames
@@ -48,7 +48,9 @@ ShardWriter::ShardWriter(std::filesystem::path path)
   check(archive_write_open(writer, this, nullptr, emit_from_c, nullptr));
 }
 
-ShardWriter::~ShardWriter() = default;
+ShardWriter::~ShardWriter() {
+  abandoned_ = true;  // freeing an unfinished archive would write its end
+}
 
 std::uint64_t ShardWriter::begin(const std::string& name, std::uint64_t size) {
   archive_entry* entry = archive_entry_clear(entry_.get());

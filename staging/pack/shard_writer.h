@@ -50,6 +50,7 @@ class ShardWriter {
   UniqueFd fd_;
   std::string buffer_;
   std::string failure_;
+  bool abandoned_ = false;
   std::uint64_t size_ = 0;
   Hasher hasher_;
   std::unique_ptr<archive_entry, Free> entry_;

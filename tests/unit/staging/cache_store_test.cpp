@@ -1,6 +1,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
+
 #include "common/files.h"
 #include "staging/cache/store.h"
 #include "tests/unit/staging/staging_world.h"
@@ -98,14 +100,18 @@ TEST_F(CacheStore, ALeaseIsSeenWhileItIsHeld) {
 }
 
 TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
-  // Between opening the lock file and locking it, its holder may remove it: a system that does so once.
+  // Between opening the lock file and locking it, its holder may remove it and another make it anew: a system
+  // in which that happens once.
   class Remover : public FileSystem {
    public:
     explicit Remover(fs::path file) : file_(std::move(file)) {}
 
    protected:
     int call_flock(int fd, int operation) override {
-      if (!done_) fs::remove(file_);
+      if (!done_) {
+        fs::rename(file_, file_.string() + ".old");  // keeps its inode from being given to the new one
+        std::ofstream(file_) << "another's";
+      }
       done_ = true;
       return FileSystem::call_flock(fd, operation);
     }

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include "common/files.h"
 #include "common/process.h"
@@ -76,10 +77,14 @@ TEST_F(PackCreate, TarListsAndUnpacksTheShards) {
   const fs::path pack = make_pack("p", files);
   fs::create_directory(folder_ / "unpacked");
   const auto tar = run_process(
-      {"tar", "-xf", (pack / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
+      {"tar", "-xpf", (pack / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
   ASSERT_EQ(tar.exit_code, 0) << tar.error;
   EXPECT_EQ(tar.error, "");
   EXPECT_EQ(content_of(folder_ / "unpacked"), files);
+  struct stat status {};
+  ASSERT_EQ(::stat((folder_ / "unpacked/a.txt").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mtime, 0);
+  EXPECT_EQ(status.st_mode & 0777, 0644U);
 }
 
 TEST_F(PackCreate, PythonsTarfileReadsTheSameOffsets) {

@@ -166,7 +166,8 @@ TEST_F(PackReader, VerifyFindsDamageBetweenSamples) {
 /// A pack whose shard is an archive with one bad member after a good one, and whose index believes in it.
 class EvilPack : public PackReader {
  protected:
-  fs::path make(const std::string& name, mode_t type, const char* link = nullptr) {
+  fs::path make(const std::string& name, mode_t type, const char* link = nullptr,
+                std::vector<std::string> indexed = {"good", "bad"}) {
     write("evil/index.lockstep", "");
     const fs::path shard = folder_ / "evil/shard-000000.tar";
     archive* writer = archive_write_new();
@@ -179,11 +180,14 @@ class EvilPack : public PackReader {
     const std::string bytes = staging_test::read(shard);
     IndexBuilder builder(0);
     builder.begin_shard("shard-000000.tar");
-    builder.add_sample("good");
-    builder.add_part("", 512, 4, xxh3_64(std::as_bytes(std::span("data", 4))));
-    builder.add_sample("bad");
-    builder.add_part("", 1536, type == AE_IFREG ? 4 : 0,
-                     xxh3_64(std::as_bytes(std::span("data", type == AE_IFREG ? 4 : 0))));
+    std::uint64_t offset = 512;
+    for (const std::string& key : indexed) {
+      const std::string_view data =
+          offset + 4 < bytes.size() && bytes.substr(offset, 4) == "data" ? "data" : "";
+      builder.add_sample(key);
+      builder.add_part("", offset, data.size(), xxh3_64(std::as_bytes(std::span(data))));
+      offset += 1024;
+    }
     builder.end_shard(bytes.size(), digest_of(std::as_bytes(std::span(bytes))));
     write("evil/index.lockstep", builder.finish());
     return folder_ / "evil";
@@ -226,7 +230,19 @@ TEST_F(EvilPack, ADeviceIsNamed) {
               ThrowsErrorWith("member 'bad' at offset 1536", "no regular file"));
 }
 
-TEST_F(EvilPack, AMemberThatTheIndexDoesNotKnowIsNamed) {
+TEST_F(EvilPack, AMemberBeyondTheIndexIsNamed) {
+  const fs::path pack = make("more", AE_IFREG, nullptr, {"good"});
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("member 'more' at offset 1536 is not in the index"));
+}
+
+TEST_F(EvilPack, ASampleThatTheShardLacksIsNamed) {
+  const fs::path pack = make("bad", AE_IFREG, nullptr, {"good", "bad", "ghost"});
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("sample 2 (ghost), offset 2560: the shard ends before it"));
+}
+
+TEST_F(EvilPack, AMemberUnderAnotherNameIsNamed) {
   const fs::path pack = make("other", AE_IFREG);
   EXPECT_THAT([&] { open(pack)->verify(); },
               ThrowsErrorWith("sample 1 (bad), offset 1536", "the shard has 'other'"));
