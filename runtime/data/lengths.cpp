@@ -124,6 +124,7 @@ Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t sa
     given += bin.samples;
   }
   std::vector<Bin*> by_remainder;
+  by_remainder.reserve(bins.size());
   for (Bin& bin : bins) by_remainder.push_back(&bin);
   std::stable_sort(by_remainder.begin(), by_remainder.end(),
                    [](const Bin* x, const Bin* y) { return x->remainder > y->remainder; });

@@ -1,6 +1,7 @@
 #include "runtime/data/loader.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kMostWorkers = 4;
+constexpr std::uint64_t kLargestCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
 
 PlanOptions for_ranks(PlanOptions plan, int ranks) {
   plan.ranks = ranks;
@@ -27,10 +29,14 @@ PlanOptions for_ranks(PlanOptions plan, int ranks) {
 
 PrefetchOptions prefetch_options(const LoaderOptions& options) {
   PrefetchOptions prefetch;
-  if (const auto cpus = environment::get("LOCKSTEP_WORKER_CPUS")) prefetch.cpus = parse_cpu_list(*cpus);
-  prefetch.threads = options.workers > 0
-                         ? options.workers
-                         : static_cast<int>(std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMostWorkers));
+  std::size_t threads = 1;
+  if (const auto workers = environment::get("LOCKSTEP_WORKER_CPUS")) {
+    prefetch.cpus = parse_cpu_list(*workers);
+    threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMostWorkers);
+  } else if (const auto compute = environment::get("LOCKSTEP_CPUS")) {
+    prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have put this thread on a single one of them
+  }
+  prefetch.threads = options.workers > 0 ? options.workers : static_cast<int>(threads);
   prefetch.ahead = static_cast<std::size_t>(options.batches_ahead);
   return prefetch;
 }
@@ -83,6 +89,7 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::
   if (options.workers < 0) fail_usage("workers must not be negative, but is {}", options.workers);
   if (options.batches_ahead < 1)
     fail_usage("batches_ahead must be at least 1, not {}", options.batches_ahead);
+  if (plan.cap > kLargestCap) fail_usage("a cap of {} is over the largest, {}", plan.cap, kLargestCap);
   if (plan.padded) fail_usage("the loader's batches have no padding: plan them without `padded`");
   Lengths lengths = lengths_from_pack(reader, "the loader's data");
   for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {

@@ -59,9 +59,9 @@ class Loader {
   class Iterator;
   struct End {};
 
-  /// `reader` must outlive the loader. `plan.ranks` is set to the world's size. Throws UsageError when the
-  /// pack holds no tokens or an option is wrong, and Error naming the sample that is empty or longer than the
-  /// cap.
+  /// `reader` must outlive the loader. `plan.ranks` is set to the world's size. Throws UsageError when an
+  /// option is wrong, and Error when the pack holds no tokens, or naming the sample that is empty or longer
+  /// than the cap.
   Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options = {});
 
   /// The same for a given rank of `plan.ranks`, without a world; `timer` may be null.

@@ -313,6 +313,25 @@ TEST_F(LoaderTest, WorkersRunOnTheWorkerCpus) {
   EXPECT_EQ(masks, std::set<std::vector<int>>{{cpu}});
 }
 
+TEST_F(LoaderTest, WorkersOfATaskWithoutWorkerCpusRunOnAllOfItsCpus) {
+  const std::vector<int> all = cpus_of_this_thread();
+  setenv("LOCKSTEP_CPUS", format_cpu_list(all).c_str(), 1);
+  bind_this_thread({all.front()});  // as OpenMP does
+  std::mutex mutex;
+  std::set<std::vector<int>> masks;
+  const WatchedReader reader(*reader_, [&](std::size_t) {
+    const std::lock_guard lock(mutex);
+    masks.insert(cpus_of_this_thread());
+  });
+  {
+    Loader loader(reader, alone(), 0, nullptr, {});
+    for (const Batch& batch : loader) EXPECT_GE(batch.step, 0);
+  }
+  bind_this_thread(all);
+  unsetenv("LOCKSTEP_CPUS");
+  EXPECT_EQ(masks, std::set<std::vector<int>>{all});
+}
+
 TEST_F(LoaderTest, RefusesWhatItCannotDo) {
   EXPECT_THAT([&] { Loader(*reader_, options(59), world()); },
               ThrowsMessage<Error>(AllOf(HasSubstr("'s0"), HasSubstr("60 tokens"), HasSubstr("cap of 59"))));
@@ -320,6 +339,9 @@ TEST_F(LoaderTest, RefusesWhatItCannotDo) {
   padded.padded = true;
   EXPECT_THROW(Loader(*reader_, padded, 0, nullptr), UsageError);
   EXPECT_THROW(Loader(*reader_, alone(), 1, nullptr), UsageError);
+  PlanOptions endless = alone();
+  endless.cap = std::uint64_t{1} << 31U;
+  EXPECT_THROW(Loader(*reader_, endless, 0, nullptr), UsageError);
   EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.batches_ahead = 0}), UsageError);
   EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.workers = -1}), UsageError);
   const auto no_tokens = make<std::uint16_t>(0);

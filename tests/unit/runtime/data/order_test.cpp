@@ -66,8 +66,8 @@ TEST(EpochOrder, AGroupTouchesFewShardsAndMixesThemWell) {
 
 TEST(Random, IsTheSameOnEveryMachine) {
   Random random(1, 2, 3);
-  std::vector<std::uint64_t> values;
-  for (int i = 0; i < 4; ++i) values.push_back(random.below(1000));
+  std::vector<std::uint64_t> values(4);
+  for (std::uint64_t& value : values) value = random.below(1000);
   EXPECT_THAT(values, testing::ElementsAre(453, 865, 689, 322));
 }
 

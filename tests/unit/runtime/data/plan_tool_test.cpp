@@ -243,6 +243,9 @@ TEST_F(PlanTool, AHistogramIsSpreadExactly) {
       nlohmann::json::parse(tool({"stats", "--histogram", csv, "--samples", "8", "--json"}).output);
   EXPECT_EQ(stats["samples"], 8);
   EXPECT_EQ(stats["tokens"], 2 * 1 + 4 * 2 + 2 * 4);
+  const auto uneven =
+      nlohmann::json::parse(tool({"stats", "--histogram", csv, "--samples", "9", "--json"}).output);
+  EXPECT_EQ(uneven["samples"], 9);
   ASSERT_EQ(
       tool({"make", "--histogram", csv, "--samples", "9", "--ranks", "2", "--cap", "4", "--out", plan()})
           .exit_code,
