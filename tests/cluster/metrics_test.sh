@@ -11,6 +11,10 @@ value() {
 value_is() { [ "$(value "$2")" = "$1" ]; }
 value_exceeds() { python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > float(sys.argv[2]))' "$(value "$2")" "$1"; }
 
+# The job of a test that failed must not run on.
+job=
+trap '[ -z "$job" ] || on_head scancel "$job" 2>/dev/null' EXIT
+
 command -v prometheus >/dev/null || fail "prometheus is not installed"
 assert_within 20 value_is 4 'count(up{job="lockstep"} == 1)'
 
@@ -36,7 +40,7 @@ node=$(on_head squeue -h -j "$job" -o %B)
 records=/run/lockstep/records/6001/$job.0
 output=$(on_node "$node" lockstep-report "$records" --json) || fail "no report: $output"
 assert_contains "$output" '"program":"simulated_job"'
-assert_exit 1 cluster exec --user nobody --node "$node" -- /mnt/lockstep/bin/lockstep-report "$records"
+assert_exit 1 root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups lockstep-report "$records"
 
 test_case "after scancel the ranks are down, their last values stay for a while, and the nodes are idle"
 on_head scancel "$job"
@@ -45,7 +49,7 @@ assert_within 20 value_is 4 "count(lockstep_rank_up{$mine} == 0)"
 assert_equal 4 "$(value "count(lockstep_steps_total{$mine})")"
 assert_equal 0 "$(value 'sum(lockstep_exporter_errors_total{what!="cache"})')" "errors of the exporters"
 
-test_case "with --metrics=off a job has no series"
+test_case "with --metrics=off a job has no records and no series"
 job=$(submit -N1 -n1 --metrics=off <<'SCRIPT'
 #!/bin/bash
 srun bash -c '[ -z "$LOCKSTEP_RECORD" ]'
@@ -53,6 +57,7 @@ SCRIPT
 )
 await_job "$job"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
+assert_equal "" "$(value "count(lockstep_job_info{job_id=\"$job\"})")" "series of the job"
 
 on_head rm simulated_job
 assert_all_idle
