@@ -1,4 +1,4 @@
-// Everything a training program needs, in one include.
+// What a training program needs, in one include; the loader is apart (runtime/data/loader.h, lockstep::data).
 #pragma once
 
 #include "runtime/comm/communicator.h"              // IWYU pragma: export

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -77,7 +78,8 @@ std::chrono::seconds operation_timeout() {
   static const std::chrono::seconds timeout = [] {
     const long seconds = environment::get_integer("LOCKSTEP_TIMEOUT").value_or(600);
     if (seconds <= 0) fail_usage("LOCKSTEP_TIMEOUT={} must be a number of seconds above 0", seconds);
-    return std::chrono::seconds(seconds);
+    constexpr long kLongest = 10L * 365 * 24 * 3600;  // waiting counts in nanoseconds, in 64 bits
+    return std::chrono::seconds(std::min(seconds, kLongest));
   }();
   return timeout;
 }

@@ -1,6 +1,10 @@
 #include "runtime/comm/world.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -25,9 +29,10 @@ namespace {
 enum class State : std::uint8_t { absent, open, left_by_exception };
 std::atomic<State> state{State::absent};
 
-// A rank that exits with World still open would leave the others waiting.
-void at_exit(int status, void* /*unused*/) {
-  if (state == State::absent) return;
+// A rank that exits with World still open would leave the others waiting. A process that it forked is no
+// rank.
+void at_exit(int status, void* rank) {
+  if (state == State::absent || reinterpret_cast<std::intptr_t>(rank) != ::getpid()) return;
   const char* why =
       state == State::open ? "the program exited before World ended" : "an exception ended the program";
   comm::end_job(fmt::format("{}; ending the job", why), status == 0 ? 1 : status);
@@ -103,10 +108,19 @@ struct World::Impl {
   std::unique_ptr<comm::Communicator> communicator;
   std::optional<profile::StepTimer> timer;
   int exceptions_at_start = std::uncaught_exceptions();
+
+  void begin(int& argc, char**& argv);
+
+  // After an exception the other ranks do not come to the end together with this one. The program gets to
+  // print what it caught; then its exit ends the job.
+  void leave_by_exception() {
+    state = State::left_by_exception;
+    static_cast<void>(communicator.release());
+    static_cast<void>(session.release());
+  }
 };
 
-World::World(int& argc, char**& argv) : impl_(std::make_unique<Impl>()) {
-  if (state != State::absent) fail_usage("a process has one World");
+void World::Impl::begin(int& argc, char**& argv) {
   const comm::Place expected = place_from_environment();
   comm::install_failure_handling(who(expected), nullptr);
 
@@ -116,37 +130,45 @@ World::World(int& argc, char**& argv) : impl_(std::make_unique<Impl>()) {
   train::narrow_threads(applied.cpus);
 
   if (comm::detect_launcher() == comm::Launcher::none) {
-    impl_->communicator = comm::make_single_communicator(expected.node_name);
+    communicator = comm::make_single_communicator(expected.node_name);
   } else {
-    impl_->session = std::make_unique<comm::mpi::Session>(argc, argv);
-    comm::install_failure_handling(who(impl_->session->place()), comm::mpi::abort_job);
-    impl_->communicator = comm::mpi::make_communicator(
-        *impl_->session, applied.cpus.given ? applied.cpus.all : std::vector<int>{});
-    static const int registered = on_exit(at_exit, nullptr);
+    session = std::make_unique<comm::mpi::Session>(argc, argv);
+    comm::install_failure_handling(who(session->place()), comm::mpi::abort_job);
+    static const int registered =
+        on_exit(at_exit, reinterpret_cast<void*>(static_cast<std::intptr_t>(::getpid())));
     static_cast<void>(registered);
     state = State::open;
+    communicator =
+        comm::mpi::make_communicator(*session, applied.cpus.given ? applied.cpus.all : std::vector<int>{});
   }
 
-  applied.sharing = ranks_on_cpus(*impl_->communicator, applied.cpus);
+  applied.sharing = ranks_on_cpus(*communicator, applied.cpus);
   applied.threads = train::choose_threads(applied.cpus, applied.sharing);
   train::set_threads(applied.threads);
-  print_settings(*impl_->communicator, applied);
-  impl_->timer.emplace(identity(place(), argc > 0 ? argv[0] : nullptr));
+  print_settings(*communicator, applied);
+  timer.emplace(identity(communicator->place(), argc > 0 ? argv[0] : nullptr));
+}
+
+World::World(int& argc, char**& argv) : impl_(std::make_unique<Impl>()) {
+  if (state != State::absent) fail_usage("a process has one World");
+  try {
+    impl_->begin(argc, argv);
+  } catch (...) {
+    if (impl_->session) impl_->leave_by_exception();
+    throw;
+  }
 }
 
 World::~World() {
   if (std::uncaught_exceptions() > impl_->exceptions_at_start && impl_->session) {
-    // The other ranks do not come to the end together with this one. The program gets to print what it
-    // caught; then its exit ends the job.
-    state = State::left_by_exception;
-    static_cast<void>(impl_->communicator.release());
-    static_cast<void>(impl_->session.release());
+    impl_->leave_by_exception();
     return;
   }
   impl_->timer.reset();
   impl_->communicator.reset();
   impl_->session.reset();
   state = State::absent;
+  comm::install_failure_handling(comm::who_am_i(), nullptr);  // MPI is gone
 }
 
 const comm::Place& World::place() const {

@@ -28,6 +28,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
                                                          const DistributedDataParallelOptions& options)
     : world_(world), module_(module), options_(options) {
   auto& communicator = world.communicator();
+  ddp::check_on_cpu(module);
   const auto parameters = ddp::named_parameters_of(module);
   ddp::check_replicas_alike(communicator, parameters, choices_of(options, module.buffers().size()));
   ddp::broadcast_from_first(communicator, tensors_of(parameters), "initial parameters");

@@ -33,6 +33,7 @@ class FlatBucket {
   std::size_t size() const { return views_.size(); }
 
   comm::Buffer buffer() const { return buffer_; }
+  const std::shared_ptr<void>& memory() const { return memory_; }
   const std::string& label() const { return label_; }
 
  private:

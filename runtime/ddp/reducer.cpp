@@ -20,14 +20,11 @@ Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
       options_(options),
       sync_(sync),
       tokens_(communicator),
-      rank_factor_(1.0 / communicator.size()) {
+      factor_(options.average == Average::tokens
+                  ? tokens_.gradient_factor()
+                  : std::make_shared<const double>(1.0 / communicator.size())) {
   for (const auto& [name, tensor] : parameters) {
     if (!tensor.requires_grad()) continue;
-    if (!tensor.device().is_cpu()) {
-      fail_usage(
-          "parameter '{}' is on {}; gradients travel through host memory, so the model must be on the CPU",
-          name, tensor.device().str());
-    }
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
     parameters_.push_back({.name = name, .tensor = tensor});
   }
@@ -137,10 +134,12 @@ void Reducer::mark_ready(std::size_t index) {
 }
 
 void Reducer::launch_ready_buckets() {
-  const double* scale = options_.average == Average::tokens ? tokens_.gradient_factor() : &rank_factor_;
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_) {
     Bucket& bucket = buckets_[next_bucket_];
-    bucket.work = communicator_.all_reduce(bucket.flat.buffer(), bucket.flat.label(), {.scale = scale});
+    // When backward throws, this object may go before the operation ends, which waits for the other ranks.
+    const auto keep = [factor = factor_, memory = bucket.flat.memory()] {};
+    bucket.work = communicator_.all_reduce(bucket.flat.buffer(), bucket.flat.label(),
+                                           {.scale = factor_.get(), .then = keep});
     trace_.launches.push_back({.bucket = next_bucket_, .asked_ns = monotonic_ns()});
   }
 }

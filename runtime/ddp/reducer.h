@@ -43,7 +43,8 @@ class Reducer {
   Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
           const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
           const bool& sync);
-  /// Takes the hooks off; gradients stay as they are.
+  /// Takes the hooks off; gradients stay as they are. After a backward that threw operations may still be
+  /// under way: what they work on lives until they end.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
@@ -105,7 +106,7 @@ class Reducer {
   std::vector<Bucket> buckets_;
   Assignment assignment_;
   TokenAverage tokens_;
-  double rank_factor_;
+  std::shared_ptr<const double> factor_;  // of reduced gradients
   State state_ = State::idle;
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrived_;  // parameters in the order of their gradients in this backward

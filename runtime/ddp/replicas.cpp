@@ -54,6 +54,18 @@ std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
+void check_on_cpu(const torch::nn::Module& module) {
+  const auto check = [](const char* kind, const auto& entries) {
+    for (const auto& entry : entries) {
+      if (entry.value().device().is_cpu()) continue;
+      fail_usage("{} '{}' is on {}; ranks exchange host memory, so the model must be on the CPU", kind,
+                 entry.key(), entry.value().device().str());
+    }
+  };
+  check("parameter", module.named_parameters());
+  check("buffer", module.named_buffers());
+}
+
 void check_replicas_alike(comm::Communicator& communicator, const std::vector<NamedTensor>& parameters,
                           const std::string& choices) {
   std::string mine;

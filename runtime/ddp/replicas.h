@@ -21,6 +21,10 @@ struct NamedTensor {
 /// All parameters of the module, each tensor once: one that is registered under several names has the first.
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module);
 
+/// Throws UsageError naming the first parameter or buffer that is not in host memory, where ranks exchange
+/// them.
+void check_on_cpu(const torch::nn::Module& module);
+
 /// Compares parameters and the choices that all ranks must share with rank 0's. Throws UsageError on every
 /// rank, naming the first parameter that differs, as rank 0 and as the first other rank see it.
 void check_replicas_alike(comm::Communicator& communicator, const std::vector<NamedTensor>& parameters,

@@ -20,19 +20,20 @@ void TokenAverage::add(std::int64_t tokens) {
     communicator_.all_reduce({&first, 1, comm::DataType::i64}, "the first token count")->wait();
     expected_ = power_of_two_near(first);
   }
-  if (reduced_ && total_ > 0) expected_ = power_of_two_near(total_);
-  reduced_ = false;
+  if (step_is_over_ && reduced_->total > 0) expected_ = power_of_two_near(reduced_->total);
+  step_is_over_ = false;
   pending_ += tokens;
 }
 
 comm::WorkHandle TokenAverage::reduce_counts() {
-  total_ = pending_;
+  reduced_->total = pending_;
   pending_ = 0;
-  reduced_ = true;
-  const auto set_factor = [this] {
-    gradient_factor_ = total_ > 0 ? expected_ / static_cast<double>(total_) : 0.0;
+  step_is_over_ = true;
+  const auto set_factor = [reduced = reduced_, expected = expected_] {
+    reduced->gradient_factor = reduced->total > 0 ? expected / static_cast<double>(reduced->total) : 0.0;
   };
-  return communicator_.all_reduce({&total_, 1, comm::DataType::i64}, "token counts", {.then = set_factor});
+  return communicator_.all_reduce({&reduced_->total, 1, comm::DataType::i64}, "token counts",
+                                  {.then = set_factor});
 }
 
 }  // namespace lockstep::ddp

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "runtime/comm/communicator.h"
 
@@ -26,20 +27,25 @@ class TokenAverage {
   /// the next step begins.
   comm::WorkHandle reduce_counts();
 
-  /// What reduced gradients are multiplied by; read it in operations after reduce_counts(). 0 for a step
-  /// without tokens, whose gradients are 0.
-  const double* gradient_factor() const { return &gradient_factor_; }
+  /// What reduced gradients are multiplied by; read it in operations after reduce_counts(), which keep it. 0
+  /// for a step without tokens, whose gradients are 0.
+  std::shared_ptr<const double> gradient_factor() const { return {reduced_, &reduced_->gradient_factor}; }
 
   /// Tokens of all ranks in the last reduced step.
-  std::int64_t tokens_of_last_step() const { return total_; }
+  std::int64_t tokens_of_last_step() const { return reduced_->total; }
 
  private:
+  // What the operation writes: it may end after this object.
+  struct Reduced {
+    std::int64_t total = 0;
+    double gradient_factor = 1;
+  };
+
   comm::Communicator& communicator_;
   std::int64_t pending_ = 0;  // this rank's tokens since the last reduction
-  std::int64_t total_ = 0;
-  bool reduced_ = false;  // total_ is the number of the step before
-  double expected_ = 0;   // 0: nothing is known yet
-  double gradient_factor_ = 1;
+  std::shared_ptr<Reduced> reduced_ = std::make_shared<Reduced>();
+  bool step_is_over_ = false;  // reduced_ is of the step before
+  double expected_ = 0;        // 0: nothing is known yet
 };
 
 }  // namespace lockstep::ddp

@@ -2,9 +2,13 @@
 // inner one takes its time out of the outer one, so the phases always add up to the step. Each step goes into
 // the rank's record (exporters/record), which the node's exporter and lockstep-report read.
 //
-//   timer.begin_step();                                     // optional: leaves out what happened since the
-//   last step { auto scope = timer.phase(Phase::data_wait); batch = next(); } { auto scope =
-//   timer.phase(Phase::forward); … } timer.end_step({.tokens = n, .samples = m});
+//   timer.begin_step();  // optional: leaves out what happened since the last step
+//
+//   { auto scope = timer.phase(Phase::data_wait); batch = next(); }
+//
+//   { auto scope = timer.phase(Phase::forward); … }
+//
+//   timer.end_step({.tokens = n, .samples = m});
 //
 // The record's folder is $LOCKSTEP_RECORD (from the plugin), else the user's runtime folder; where none can
 // be made, one line says so and the timer keeps its numbers to itself. With LOCKSTEP_REPORT_DIR set to a

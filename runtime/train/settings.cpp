@@ -79,8 +79,12 @@ bool keep_heap() {
 }
 
 int choose_threads(const Cpus& cpus, int ranks_on_these_cpus) {
-  if (const auto chosen = environment::get_integer("OMP_NUM_THREADS"); chosen && *chosen > 0) {
-    return static_cast<int>(*chosen);
+  if (const auto chosen = environment::get("OMP_NUM_THREADS")) {
+    // "4,2" is for nested levels too, of which the outermost is meant. What is no number OpenMP itself warns
+    // of.
+    int threads = 0;
+    std::from_chars(chosen->data(), chosen->data() + chosen->size(), threads);
+    if (threads > 0) return threads;
   }
   return std::max(1, static_cast<int>(cpus.compute.size()) / std::max(1, ranks_on_these_cpus));
 }

@@ -70,6 +70,13 @@ TEST(Replicas, WithOtherOptionsAreRefused) {
               HasSubstr("bucket_bytes=1048576"));
 }
 
+TEST(Replicas, OutsideOfHostMemoryAreRefusedByName) {
+  Net net;
+  net->register_buffer("table", torch::empty({2}, torch::kMeta));
+  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
+              HasSubstr("buffer 'table' is on meta"));
+}
+
 TEST(Overlap, TheFirstBucketTravelsBeforeBackwardEnds) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Job {
   ProcessResult result;
@@ -64,6 +65,38 @@ TEST(Job, EndsWhenMainCatchesTheExceptionOfOneRank) {
   EXPECT_THAT(job.result.error, HasSubstr("training failed: sample 17 of shard-000003.tar is broken\n"));
 }
 
+TEST(Job, EndsWhenMainCatchesThatOneRankCannotStart) {
+  const Job job = run("no-start");
+  EXPECT_EQ(job.result.exit_code, 3) << job.result.error;
+  EXPECT_LT(job.seconds, 20);
+  EXPECT_THAT(job.result.error, HasSubstr("training failed: SLURM_JOB_ID='none' is not an integer\n"));
+}
+
+TEST(Job, EndsWithALineWhenAnExceptionComesAfterWorld) {
+  const Job job = run("afterwards");
+  EXPECT_NE(job.result.exit_code, 0);
+  EXPECT_THAT(job.result.error, HasSubstr(": the report cannot be written\n"));
+  EXPECT_THAT(job.result.error, Not(HasSubstr("MPI_Abort")));
+}
+
+TEST(Job, GoesOnWhenAForkedProcessExits) {
+  const Job job = run("forks");
+  EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
+}
+
+TEST(Job, MayWaitForAsLongAsANumberCanSay) {
+  const Job job = run("well", "2", "9999999999");
+  EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
+}
+
+TEST(Job, TakesTheOutermostOfNestedThreadNumbers) {
+  ::setenv("OMP_NUM_THREADS", "2,1", 1);
+  const Job job = run("well");
+  ::unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
+  EXPECT_THAT(job.result.error, HasSubstr("rank 0 computes with 2 threads"));
+}
+
 TEST(Job, EndsWhenOneRankExits) {
   const Job job = run("exit");
   EXPECT_NE(job.result.exit_code, 0);
@@ -92,6 +125,13 @@ TEST(Job, EndsAfterTheTimeoutWhenOneRankLeavesEarly) {
   EXPECT_NE(job.result.exit_code, 0);
   EXPECT_LT(job.seconds, 20);
   EXPECT_THAT(job.result.error, ContainsRegex("lockstep: rank [01] on .* did not end within 1 s"));
+}
+
+TEST(Job, EndsAfterTheTimeoutWhenNobodyWaitsForWhatNeverComes) {
+  const Job job = run("unmatched", "2", "1");
+  EXPECT_NE(job.result.exit_code, 0);
+  EXPECT_LT(job.seconds, 20);
+  EXPECT_THAT(job.result.error, HasSubstr("the last operations before World's end did not end within 1 s"));
 }
 
 }  // namespace

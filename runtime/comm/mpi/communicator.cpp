@@ -12,6 +12,7 @@
 
 #include "common/cpu_list.h"
 #include "common/error.h"
+#include "runtime/comm/failure.h"
 #include "runtime/comm/mpi/all_reduce.h"
 #include "runtime/comm/operation.h"
 
@@ -31,6 +32,7 @@ class MpiCommunicator : public Communicator {
       ending_ = true;
     }
     changed_.notify_one();
+    const Deadline deadline("the last operations before World's end");
     thread_.join();
   }
 

@@ -1,0 +1,87 @@
+// What operations work on lives as long as they do, even when the model is gone after an exception.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "common/error.h"
+#include "runtime/ddp/reducer.h"
+#include "tests/integration/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// Two ranks of which the other never answers, unless somebody waits: then it does what was asked for so far.
+class SlowCommunicator : public comm::Communicator {
+ public:
+  SlowCommunicator() : Communicator({.size = 2}) {}
+
+  std::string_view name() const override { return "slow"; }
+
+  comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view /*label*/,
+                              comm::AllReduceOptions options) override {
+    asked_.push_back(std::move(options));
+    return std::make_shared<Asked>(*this);
+  }
+  comm::WorkHandle broadcast(comm::Buffer /*buffer*/, int /*root*/, std::string_view /*label*/) override {
+    return std::make_shared<Asked>(*this);
+  }
+  comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view /*label*/) override {
+    return std::make_shared<Asked>(*this);
+  }
+  comm::WorkHandle barrier(std::string_view /*label*/) override { return std::make_shared<Asked>(*this); }
+
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    auto memory = Communicator::allocate(bytes);
+    buckets.emplace_back(memory);
+    return memory;
+  }
+
+  /// Ends all operations.
+  void answer() {
+    for (; !asked_.empty(); asked_.pop_front()) {
+      if (asked_.front().then) asked_.front().then();
+    }
+  }
+
+  std::size_t alive() const {
+    return static_cast<std::size_t>(
+        std::count_if(buckets.begin(), buckets.end(), [](const auto& bucket) { return !bucket.expired(); }));
+  }
+
+  std::vector<std::weak_ptr<void>> buckets;
+
+ private:
+  class Asked : public comm::Work {
+   public:
+    explicit Asked(SlowCommunicator& communicator) : communicator_(communicator) {}
+    bool done() const override { return communicator_.asked_.empty(); }
+    void wait() override { communicator_.answer(); }
+    comm::WorkTimes times() const override { return {}; }
+
+   private:
+    SlowCommunicator& communicator_;
+  };
+
+  std::deque<comm::AllReduceOptions> asked_;
+};
+
+TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
+  SlowCommunicator communicator;
+  profile::StepTimer timer({}, {.record = false, .folder = {}});
+  const bool sync = true;
+  {
+    Net net;
+    ddp::Reducer reducer(communicator, timer, ddp::named_parameters_of(*net), small_buckets(), sync);
+    reducer.begin(5);
+    (net->middle->weight.sum() + net->middle->bias.sum()).backward();  // the first bucket, which travels
+    ASSERT_EQ(reducer.trace().launches.size(), 1U);
+    EXPECT_THROW(reducer.finish(), Error);
+  }
+  EXPECT_EQ(communicator.alive(), 1U) << "of " << communicator.buckets.size();
+  communicator.answer();
+  EXPECT_EQ(communicator.alive(), 0U);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
