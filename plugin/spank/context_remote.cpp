@@ -145,8 +145,8 @@ void tell_task(spank_t spank, const Placement& place) {
   set(spank, "OMP_PROC_BIND", "close", false);
 }
 
-// The node's share of the work, done once for all its tasks. False where the step has to end.
-bool work_for_node(Prepared& step) {
+// The node's share of the work, done once for all its tasks.
+Ended work_for_node(Prepared& step) {
   if (step.pins) {
     try {
       plan_node(*step.tasks, given().config, step.settings.pin, step.step.node);
@@ -154,7 +154,7 @@ bool work_for_node(Prepared& step) {
       say(step.step.node + ": tasks keep the CPUs that Slurm gave them: " + refusal.what());
     }
   }
-  if (step.settings.sources.empty()) return true;
+  if (step.settings.sources.empty()) return Ended::well;
   return stage(step.step, given().config, step.settings, step.link ? &*step.link : nullptr);
 }
 
@@ -211,9 +211,13 @@ void task_init(spank_t spank) {
   CPU_ZERO(&cpus);
   if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) step.tasks->note_cpus(task, cpus);
   const Ended ended = step.tasks->once([&] {
-    if (step.refusal.empty()) return work_for_node(step);
-    say(step.step.node + ": " + step.refusal);
-    return false;
+    try {
+      if (step.refusal.empty()) return work_for_node(step);
+      say(step.step.node + ": " + step.refusal);
+    } catch (const std::exception& error) {  // out of memory or the like: no task may run without its data
+      say(step.step.node + ": " + error.what());
+    }
+    return Ended::badly;
   });
   // The step is being cancelled, and this task's signal is on its way. Ending like the others spares
   // slurmstepd a message of its own to a srun that may be gone, for which it waits seconds.

@@ -112,10 +112,10 @@ void NodeTasks::note_cpus(std::uint32_t task, const cpu_set_t& cpus) {
   pthread_cond_broadcast(&shared_->noted);
 }
 
-Ended NodeTasks::once(const std::function<bool()>& work) {
+Ended NodeTasks::once(const std::function<Ended()>& work) {
   const Hold hold(shared_->working);
   if (hold.orphaned() && shared_->ended == Ended::pending) shared_->ended = Ended::killed;
-  if (shared_->ended == Ended::pending) shared_->ended = work() ? Ended::well : Ended::badly;
+  if (shared_->ended == Ended::pending) shared_->ended = work();
   return shared_->ended;
 }
 

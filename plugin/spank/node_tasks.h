@@ -21,6 +21,7 @@ struct Placement {
   int threads = 0;
 };
 
+/// How a node's work ended: `killed` where it was cut short by a signal, as scancel's.
 enum class Ended { pending, well, badly, killed };
 
 class NodeTasks {
@@ -38,7 +39,7 @@ class NodeTasks {
 
   /// Runs `work` in the first task that comes here and holds the others until it is done. Tells all of them
   /// how it ended: as `work` returned, or that its process was killed on the way.
-  Ended once(const std::function<bool()>& work);
+  Ended once(const std::function<Ended()>& work);
 
   /// For `work`: waits until every task has noted its CPUs, for at most `seconds`. Returns the union as a
   /// list,

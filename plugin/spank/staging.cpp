@@ -1,5 +1,7 @@
 #include "plugin/spank/staging.h"
 
+#include <csignal>
+
 #include "plugin/spank/process.h"
 #include "plugin/spank/report.h"
 #include "plugin/spank/sources.h"
@@ -56,7 +58,7 @@ std::vector<std::string> sources_on_node(const Settings& settings, const Config&
   return sources;
 }
 
-bool stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link) {
+Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link) {
   Command command = step_command(step, config, settings);
   try {
     const std::vector<std::string> sources = sources_on_node(settings, config, link);
@@ -74,14 +76,15 @@ bool stage(const StepOnNode& step, const Config& config, const Settings& setting
   }
   try {
     const int code = run(command).exit_code;
+    if (code == kSignalled + SIGTERM) return Ended::killed;
     // One that a signal ended has said nothing; where there is a rendezvous, that names this node.
     if (code >= kSignalled && step.nodes == 1) {
       say(step.node + ": staging was ended by signal " + std::to_string(code - kSignalled));
     }
-    return code == 0;
+    return code == 0 ? Ended::well : Ended::badly;
   } catch (const Refusal& refusal) {
     say(step.node + ": " + refusal.what());
-    return false;
+    return Ended::badly;
   }
 }
 

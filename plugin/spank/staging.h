@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plugin/spank/config.h"
+#include "plugin/spank/node_tasks.h"
 #include "plugin/spank/options.h"
 #include "plugin/spank/srun_link.h"
 
@@ -27,9 +28,10 @@ struct StepOnNode {
   std::string problem;  ///< why this node cannot stage, known before it starts, or ""
 };
 
-/// Stages and agrees with the step's other nodes. True when every node has its data; false when the tasks
-/// have to end, after the one line that says why has been printed.
-bool stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link);
+/// Stages and agrees with the step's other nodes. `well` when every node has its data; otherwise the tasks
+/// have to end, and the one line that says why has been printed, unless the step is being cancelled
+/// (`killed`).
+Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link);
 
 /// Where the step's tasks find the data.
 std::string data_folder(const Config& config, uid_t uid, std::uint32_t job);

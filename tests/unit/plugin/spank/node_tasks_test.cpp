@@ -48,9 +48,9 @@ TEST(NodeTasks, TheWorkIsDoneOnceAndAllSeeItsOutcome) {
     tasks.note_cpus(static_cast<std::uint32_t>(task), cpus(std::to_string(task)));
     const Ended ended = tasks.once([&] {
       ++calls;
-      if (tasks.all_cpus(10) != "0-7") return false;
+      if (tasks.all_cpus(10) != "0-7") return Ended::badly;
       tasks.put_placements(std::vector<Placement>(8, {"1,3", "5", "0", 2}));
-      return true;
+      return Ended::well;
     });
     const Placement place = tasks.placement(static_cast<std::uint32_t>(task));
     return ended == Ended::well && place.cpus == "1,3" && place.workers == "5" && place.numa == "0" &&
@@ -65,16 +65,16 @@ TEST(NodeTasks, TheWorkIsDoneOnceAndAllSeeItsOutcome) {
 TEST(NodeTasks, AFailureEndsAllTasksAlike) {
   NodeTasks tasks(4);
   const std::vector<int> codes =
-      in_tasks(4, [&](int) { return tasks.once([] { return false; }) == Ended::badly ? 3 : 0; });
+      in_tasks(4, [&](int) { return tasks.once([] { return Ended::badly; }) == Ended::badly ? 3 : 0; });
   EXPECT_EQ(codes, std::vector<int>(4, 3));
 }
 
 TEST(NodeTasks, TheOthersLearnThatTheWorkerWasKilled) {
   NodeTasks tasks(4);
   const std::vector<int> codes = in_tasks(4, [&](int) {
-    const Ended ended = tasks.once([]() -> bool {
+    const Ended ended = tasks.once([] {
       ::raise(SIGKILL);
-      return true;
+      return Ended::well;
     });
     return ended == Ended::killed ? 3 : 0;
   });
