@@ -167,7 +167,7 @@ TEST_F(PackReader, VerifyFindsDamageBetweenSamples) {
 class EvilPack : public PackReader {
  protected:
   fs::path make(const std::string& name, mode_t type, const char* link = nullptr,
-                std::vector<std::string> indexed = {"good", "bad"}) {
+                const std::vector<std::string>& indexed = {"good", "bad"}) {
     write("evil/index.lockstep", "");
     const fs::path shard = folder_ / "evil/shard-000000.tar";
     archive* writer = archive_write_new();
