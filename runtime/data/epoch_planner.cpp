@@ -15,6 +15,8 @@ constexpr double kFill = 0.985;
 constexpr double kLeastFill = 0.982;
 // An outlier costs this much more than a rank's mean share of a step.
 constexpr double kOutlier = 1.02;
+// Where more of the tokens than this are in outliers, they are no exception, and none is treated as one.
+constexpr double kMostOutliers = 0.05;
 // Of the randomness budget, that the choice of samples may use; what does not fit in the end moves the mean a
 // little.
 constexpr double kBudgetUse = 0.97;
@@ -45,6 +47,12 @@ EpochPlanner::EpochPlanner(std::span<const std::uint32_t> lengths, const PlanOpt
       tokens_left_(std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0})) {
   const double share = kFill * static_cast<double>(options.cap) * options.accumulate;
   outlier_cost_ = kOutlier * share * (options.cost.a + options.cost.b * budget_.mean_by_token());
+  double outliers = 0;
+  for (const std::uint32_t length : lengths) outliers += options.cost.of(length) > outlier_cost_ ? length : 0;
+  if (options.padded || options.order == Order::sequential || options.ranks == 1 ||
+      outliers > kMostOutliers * static_cast<double>(tokens_left_)) {
+    outlier_cost_ = std::numeric_limits<double>::infinity();
+  }
 }
 
 bool EpochPlanner::take_next(Item& item) {
@@ -62,10 +70,9 @@ bool EpochPlanner::take_next(Item& item) {
 
 // Fills the pool up to so many tokens and kLookAhead samples; outliers step aside.
 void EpochPlanner::draw(std::uint64_t tokens) {
-  const bool set_aside = !options_.padded && options_.order == Order::shuffled && options_.ranks > 1;
   Item item{};
   while ((pool_tokens_ < tokens || pool_.size() < kLookAhead) && take_next(item)) {
-    if (set_aside && options_.cost.of(item.length) > outlier_cost_) {
+    if (options_.cost.of(item.length) > outlier_cost_) {
       outliers_.push_back(item);
     } else {
       pool_.push_back(item);
@@ -182,7 +189,7 @@ void EpochPlanner::exchange_short_for_long(std::vector<Item>& shorts, std::size_
 void EpochPlanner::pack() {
   std::sort(chosen_.begin(), chosen_.end(), longer);
   double enough = std::numeric_limits<double>::infinity();
-  if (full_step_) {
+  if (full_step_ && pinned_ > 0) {
     enough = 0;
     for (const Item& item : chosen_) enough += options_.cost.of(item.length);
     enough *= kOutlier / options_.ranks;
@@ -198,19 +205,23 @@ void EpochPlanner::pack() {
 // Looks through the whole pool, longest first, for samples that fit into what room is left, up to so many
 // tokens.
 void EpochPlanner::top_up(std::uint64_t most, bool lengthen) {
-  std::vector<std::size_t> candidates(pool_.size());
-  std::iota(candidates.begin(), candidates.end(), std::size_t{0});
+  std::uint64_t room = packer_.most_room();
+  std::vector<std::size_t> candidates;
+  candidates.reserve(pool_.size());
+  for (std::size_t i = 0; i < pool_.size(); ++i) {
+    if (pool_[i].length <= room) candidates.push_back(i);
+  }
   std::sort(candidates.begin(), candidates.end(),
             [&](std::size_t x, std::size_t y) { return longer(pool_[x], pool_[y]); });
   std::vector<char> gone(pool_.size());
-  std::uint64_t room = packer_.most_room();
   std::uint64_t tokens = packer_.tokens();
   std::size_t samples = packer_.samples();
   for (const std::size_t candidate : candidates) {
     const Item item = pool_[candidate];
     if (item.length > room || tokens + item.length > most ||
-        !budget_.allows(tokens + item.length, samples + 1))
+        !budget_.allows_adding(item.length, tokens, samples)) {
       continue;
+    }
     if (!packer_.place_where_it_fits(item, lengthen)) continue;
     tokens += item.length;
     ++samples;

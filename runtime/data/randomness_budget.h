@@ -39,6 +39,12 @@ class RandomnessBudget {
     return strays(tokens, samples) <= saved_ + share(samples) + 1e-9 * mean_square_;
   }
 
+  /// Whether a sample may join: the step then stays within what is left, or strays less than without it.
+  bool allows_adding(std::uint32_t length, std::uint64_t tokens, std::size_t samples) const {
+    return samples == 0 || allows(tokens + length, samples + 1) ||
+           strays(tokens + length, samples + 1) <= strays(tokens, samples);
+  }
+
   /// The mean nearest to that of such a step that would be allowed.
   double nearest_mean(std::uint64_t tokens, std::size_t samples) const {
     const double farthest = std::sqrt(std::max(0.0, saved_ + share(samples)));

@@ -142,6 +142,16 @@ TEST(Planner, StepsAreCloseToTheMinimumWhereSamplesAreSmall) {
   }
 }
 
+TEST(Planner, FillsMicroBatchesThatHoldOneOrTwoSamples) {
+  // As texts cut at the cap: a quarter of the samples fill a micro-batch alone.
+  std::vector<std::uint32_t> lengths = length_lists(20000, 512, 6)[0].lengths;
+  for (std::size_t i = 0; i < lengths.size(); i += 4) lengths[i] = 512;
+  const PlanOptions options{.ranks = 8, .cap = 512, .cost = {4608, 1}};
+  const PlanStats stats = stats_of(make_plan(lengths, options), lengths);
+  EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1);
+  EXPECT_EQ(stats.dropped + stats.duplicated, 0U);
+}
+
 TEST(Planner, RanksCostTheSameWhereSamplesAreSmall) {
   for (const LengthList& list : length_lists(20000, 1000, 4)) {
     if (list.name == "one sample" || list.name == "all equal") continue;  // whole samples cannot be halved
@@ -167,8 +177,8 @@ TEST(Planner, StaysWithinTheRandomnessBudget) {
 
 TEST(Planner, OutliersMeetInOneStep) {
   // Eight samples cost more than a rank's whole share; alone in a step each makes three ranks wait.
-  std::vector<std::uint32_t> lengths(8000, 100);
-  for (std::size_t i = 0; i < 8; ++i) lengths[i * 1000] = 9000;
+  std::vector<std::uint32_t> lengths(16000, 100);
+  for (std::size_t i = 0; i < 8; ++i) lengths[i * 2000] = 9000;
   const PlanOptions options{.ranks = 4, .cap = 10000, .cost = {1000, 1}, .randomness = 100};
   const Plan plan = make_plan(lengths, options);
   for (std::size_t step = 0; step < plan.steps(); ++step) {
