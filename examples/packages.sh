@@ -13,7 +13,7 @@ declare -A packages=(
     libssl-dev libgtest-dev libgmock-dev libbenchmark-dev"
   [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
     iproute2 util-linux procps fuse3"
-  [corpus]="sentencepiece mandoc bsdextrautils"
+  [corpus]="sentencepiece mandoc"
   [monitoring]="prometheus curl"
   [test]="clang-format clang-tidy shellcheck python3"
 )

@@ -205,5 +205,15 @@ TEST_F(ReportTest, NamesFromOutsideAreEscaped) {
   EXPECT_THAT(page, HasSubstr("&lt;b&gt;&amp;n"));
 }
 
+TEST_F(ReportTest, WhatWasNotMeasuredIsNotShownAsZero) {
+  step(rank(0, 1), 90);
+  const auto run = load({folder_.path()});
+  EXPECT_TRUE(to_json(run)["ranks"][0]["comm_wait_ms"].is_null());
+  EXPECT_EQ(waiting(run.ranks[0]), "-");
+  ranks_[0]->add_comm(3 * kMs, 0, -1);
+  step(*ranks_[0], 90);
+  EXPECT_EQ(waiting(load({folder_.path()}).ranks[0]), "0.00");
+}
+
 }  // namespace
 }  // namespace lockstep::report
