@@ -14,7 +14,7 @@ namespace {
 /// Two ranks of which the other never answers, unless somebody waits: then it does what was asked for so far.
 class SlowCommunicator : public comm::Communicator {
  public:
-  SlowCommunicator() : Communicator({.size = 2}) {}
+  SlowCommunicator() : Communicator({.size = 2, .node_name = "here"}) {}
 
   std::string_view name() const override { return "slow"; }
 
