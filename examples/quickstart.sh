@@ -61,7 +61,6 @@ examples/packages.sh build cluster corpus monitoring
 after_packages=$SECONDS
 
 say "build (log: build/quickstart/build.log)"
-export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 if ! { cmake --preset release && cmake --build --preset release --target tools examples -j "$(nproc)" &&
   cmake --install build/release --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
   tail -n 30 "$work/build.log" >&2
@@ -83,7 +82,7 @@ on_head() { "${cluster[@]}" exec --name quickstart --state "$state" "$@"; }
 home=/mnt/shared/home/alice
 on_head --user root -- rm -rf $home/text_lm
 on_head --user alice -- mkdir -p $home/text_lm/report /mnt/shared/home/alice/data
-tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.model |
+tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.vocab |
   on_head --user alice -- tar -C $home/data -xf - --skip-old-files
 tar -C build/release/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
 tar -C examples/text_lm -cf - text_lm.sbatch | on_head --user alice -- tar -C $home/text_lm -xf -
@@ -98,5 +97,18 @@ tail -n +1 -F --pid=$job "$shared/job.out" 2>/dev/null || true
 wait $job || fail "the job failed; its output is above"
 
 say "result"
-on_head --user alice --cwd $home/text_lm -- lockstep-report report --out report.html
+on_head --user alice --cwd $home/text_lm -- lockstep-report report --out report.html | grep -v '^report:'
 cp "$shared/report.html" "$work/report.html"
+echo
+grep '^perplexity on held-out pages' "$shared/job.out"
+# What Prometheus has scraped from the nodes' exporters, asked for as a dashboard would.
+prometheus=$("${cluster[@]}" status --name quickstart --state "$state" --json |
+  sed -n 's/.*"prometheus":"\([^"]*\)".*/\1/p')
+query='sum by (node) (max_over_time(lockstep_tokens_total[10m]))'
+answer=$(curl -sS --max-time 10 --get "$prometheus/api/v1/query" --data-urlencode "query=$query")
+echo "Prometheus: $prometheus ($(grep -o '"node":"[^"]*"' <<<"$answer" | sort -u | wc -l) nodes with tokens counted)"
+echo "report: $work/report.html"
+echo "took $((SECONDS - begin)) s, $((after_packages - begin)) s of it for packages"
+if [ $keep = yes ]; then
+  echo "the cluster stays up: examples/cluster/cluster exec --name quickstart -- sinfo"
+fi

@@ -13,7 +13,8 @@ esac
 examples/packages.sh build cluster corpus monitoring test
 
 jobs=$(nproc)
-export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+# A clone in another folder finds what this one has compiled.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 cmake --preset release
 cmake --build --preset release -j "$jobs"
 ctest --test-dir build/release --output-on-failure --no-tests=error -j "$jobs" "$@"
