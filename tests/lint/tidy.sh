@@ -17,27 +17,29 @@ extra="--extra-arg=-Wno-unknown-warning-option"
 
 # Prints a NUL-separated "FILE NUL PREPROCESSOR COMMAND NUL" for each source of the project that is compiled.
 sources() {
-  python3 - "$build/compile_commands.json" "$PWD" <<'PYTHON'
+  python3 - "$build/compile_commands.json" "$PWD" "$passed/compile_commands.json" <<'PYTHON'
 import json, os, shlex, sys
-seen = set()
+chosen = {}
 for entry in json.load(open(sys.argv[1])):
     file, command = entry["file"], shlex.split(entry["command"])
     inside = file.startswith(sys.argv[2] + "/") and not file.startswith(os.path.dirname(sys.argv[1]) + "/")
-    if not inside or file in seen or any("/torch/" in word or "torch_pch" in word for word in command):
+    if not inside or file in chosen or any("/torch/" in word or "torch_pch" in word for word in command):
         continue
-    seen.add(file)
+    chosen[file] = entry
     flags = [word for word in command if word.startswith(("-I", "-D", "-std="))]
     flags += [part for i, word in enumerate(command) if word == "-isystem" for part in command[i : i + 2]]
     print(file, shlex.join(["c++", *flags, "-E", "-C", "-P", file]), sep="\0", end="\0")
+# clang-tidy would look at every way in which a file is compiled, with LibTorch too.
+json.dump(list(chosen.values()), open(sys.argv[3], "w"))
 PYTHON
 }
 
 check() {
   local file=$1 preprocess=$2 key
-  key=$({ cat .clang-tidy; clang-tidy --version; eval "$preprocess"; } 2>/dev/null | sha256sum | cut -c 1-40)
+  key=$({ echo "$file"; cat .clang-tidy; clang-tidy --version; eval "$preprocess"; } 2>/dev/null | sha256sum | cut -c 1-40)
   [ ! -e "$passed/$key" ] || return 0
   # shellcheck disable=SC2086  # several words
-  if clang-tidy -p "$build" --quiet $extra "$file" 2>"$passed/$key.stderr"; then
+  if clang-tidy -p "$passed" --quiet $extra "$file" 2>"$passed/$key.stderr"; then
     mv "$passed/$key.stderr" "$passed/$key"
   else
     grep -E 'error|cannot|unable' "$passed/$key.stderr" >&2 || true
@@ -49,5 +51,6 @@ export -f check
 export build passed extra
 
 find "$passed" -type f -mtime +14 -delete
+sources >"$passed/sources"
 # shellcheck disable=SC2016  # expanded by the inner shell
-sources | xargs -0 -r -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' check
+xargs -0 -r -a "$passed/sources" -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' check
