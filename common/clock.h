@@ -3,9 +3,8 @@
 // Threads: safe from any.
 #pragma once
 
-#include <ctime>
-
 #include <cstdint>
+#include <ctime>
 
 namespace lockstep {
 

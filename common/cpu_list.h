@@ -1,4 +1,5 @@
-// CPU sets in the Linux list form ("0-11,48-59"), as /sys, taskset and our tools write them: logical OS indices.
+// CPU sets in the Linux list form ("0-11,48-59"), as /sys, taskset and our tools write them: logical OS
+// indices.
 //
 // Threads: safe from any; a thread's own mask is changed only by bind_this_thread().
 #pragma once

@@ -13,7 +13,9 @@ std::optional<std::string> get(const char* name) {
   return std::string(value);
 }
 
-std::string get_or(const char* name, const std::string& fallback) { return get(name).value_or(fallback); }
+std::string get_or(const char* name, const std::string& fallback) {
+  return get(name).value_or(fallback);
+}
 
 std::optional<long> get_integer(const char* name) {
   const auto text = get(name);

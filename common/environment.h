@@ -14,7 +14,8 @@ std::optional<std::string> get(const char* name);
 /// The variable's value, or `fallback` where it is unset or empty.
 std::string get_or(const char* name, const std::string& fallback);
 
-/// An integer variable; nothing where it is unset or empty. Throws UsageError naming it when it is no integer.
+/// An integer variable; nothing where it is unset or empty. Throws UsageError naming it when it is no
+/// integer.
 std::optional<long> get_integer(const char* name);
 
 }  // namespace lockstep::environment

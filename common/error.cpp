@@ -4,6 +4,8 @@
 
 namespace lockstep {
 
-std::string errno_text(int error) { return std::generic_category().message(error); }
+std::string errno_text(int error) {
+  return std::generic_category().message(error);
+}
 
 }  // namespace lockstep

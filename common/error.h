@@ -1,5 +1,6 @@
-// The one family of exceptions of the libraries. A message is one line: what failed, on what (rank, node, file,
-// offset), and what to do. Nothing here crosses a C interface; tools print what() and exit (common/tool.h).
+// The one family of exceptions of the libraries. A message is one line: what failed, on what (rank, node,
+// file, offset), and what to do. Nothing here crosses a C interface; tools print what() and exit
+// (common/tool.h).
 //
 // Threads: values, no shared state.
 #pragma once

@@ -41,8 +41,8 @@ UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode = 0
 /// The whole file as text. Throws Error naming the path.
 std::string read_text_file(const std::filesystem::path& path);
 
-/// Writes to a temporary name in the same folder, syncs, renames and syncs the folder: a reader sees the old file
-/// or the new one. Throws Error naming the path; leaves no temporary file behind then.
+/// Writes to a temporary name in the same folder, syncs, renames and syncs the folder: a reader sees the old
+/// file or the new one. Throws Error naming the path; leaves no temporary file behind then.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, mode_t mode = 0644);
 
 /// Writes all bytes at the descriptor's position, through short writes and EINTR. Throws Error naming `path`.

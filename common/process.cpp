@@ -59,8 +59,10 @@ ProcessResult run_process(const std::vector<std::string>& command) {
   ProcessResult result;
   while (output.read_end || error.read_end) {
     // poll() skips negative descriptors, so a closed end needs no special case.
-    std::array<pollfd, 2> wait{pollfd{output.read_end.get(), POLLIN, 0}, pollfd{error.read_end.get(), POLLIN, 0}};
-    if (::poll(wait.data(), wait.size(), -1) < 0 && errno != EINTR) fail_errno("cannot wait for {}", command.front());
+    std::array<pollfd, 2> wait{pollfd{output.read_end.get(), POLLIN, 0},
+                               pollfd{error.read_end.get(), POLLIN, 0}};
+    if (::poll(wait.data(), wait.size(), -1) < 0 && errno != EINTR)
+      fail_errno("cannot wait for {}", command.front());
     if (wait[0].revents != 0) drain(output.read_end, result.output);
     if (wait[1].revents != 0) drain(error.read_end, result.error);
   }

@@ -1,5 +1,6 @@
 #include "common/progress.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,12 +9,14 @@
 #include "common/clock.h"
 #include "common/units.h"
 
-#include <fmt/format.h>
-
 namespace lockstep {
 
 Progress::Progress(std::string label, std::uint64_t total)
-    : label_(std::move(label)), total_(total), begin_ns_(monotonic_ns()), terminal_(::isatty(STDERR_FILENO) == 1) {}
+    : label_(std::move(label)),
+      total_(total),
+      begin_ns_(monotonic_ns()),
+      terminal_(::isatty(STDERR_FILENO) == 1) {
+}
 
 Progress::~Progress() {
   if (terminal_ && drawn_ns_ != 0) std::fputs("\r\033[K", stderr);
@@ -28,7 +31,8 @@ void Progress::update(std::uint64_t done) {
   std::string line = fmt::format("\r\033[K{} {}", label_, format_bytes(done));
   if (total_ > 0) {
     const double part = std::min(1.0, static_cast<double>(done) / static_cast<double>(total_));
-    line += fmt::format(" of {} [{:<20}] {:.0f} %", format_bytes(total_), std::string(static_cast<std::size_t>(part * 20), '#'), part * 100);
+    line += fmt::format(" of {} [{:<20}] {:.0f} %", format_bytes(total_),
+                        std::string(static_cast<std::size_t>(part * 20), '#'), part * 100);
   }
   line += fmt::format(" {}/s", format_bytes(static_cast<std::uint64_t>(rate)));
   std::fputs(line.c_str(), stderr);

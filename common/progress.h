@@ -10,7 +10,8 @@ namespace lockstep {
 
 class Progress {
  public:
-  /// `label` stands before the bar; `total` is in bytes, 0 when unknown. Draws only when standard error is a terminal.
+  /// `label` stands before the bar; `total` is in bytes, 0 when unknown. Draws only when standard error is a
+  /// terminal.
   Progress(std::string label, std::uint64_t total);
   ~Progress();
   Progress(const Progress&) = delete;

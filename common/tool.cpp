@@ -51,6 +51,8 @@ int Tool::run(int argc, char** argv, const std::function<void()>& work) {
   }
 }
 
-const char* version() { return LOCKSTEP_VERSION; }
+const char* version() {
+  return LOCKSTEP_VERSION;
+}
 
 }  // namespace lockstep

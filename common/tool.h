@@ -1,13 +1,12 @@
-// The habits that all tools share: --help, --version, --json; exit 0 done, 1 the work failed, 2 the call is wrong;
-// an error is one line on standard error.
+// The habits that all tools share: --help, --version, --json; exit 0 done, 1 the work failed, 2 the call is
+// wrong; an error is one line on standard error.
 //
 // Threads: main's thread.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
-
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace lockstep {

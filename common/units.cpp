@@ -55,7 +55,8 @@ std::uint64_t parse_bytes(std::string_view text) {
   const char* end_of_text = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), end_of_text, value);
   std::string_view unit(end, static_cast<std::size_t>(end_of_text - end));
-  if (error != std::errc() || !(value >= 0)) fail_usage("'{}' is not a size; write it like 4096, 64K or 1.5G", text);
+  if (error != std::errc() || !(value >= 0))
+    fail_usage("'{}' is not a size; write it like 4096, 64K or 1.5G", text);
   if (unit.ends_with("iB")) {
     unit.remove_suffix(2);
   } else if (unit.ends_with('B')) {

@@ -156,6 +156,7 @@ TEST(AllGather, PutsRanksInOrder) {
 TEST(Communicator, DoesOperationsInTheOrderOfAsking) {
   std::vector<std::int64_t> values(50, 1);
   std::vector<WorkHandle> works;
+  works.reserve(values.size());
   for (auto& value : values) works.push_back(communicator().all_reduce({&value, 1, DataType::i64}, "one"));
   communicator().barrier("the end")->wait();
   std::uint64_t ended_before = 0;

@@ -31,7 +31,9 @@ struct Case {
   Split split;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
 
 // Every rank's rows of every micro-batch, cut from one whole batch.
 class Batch {

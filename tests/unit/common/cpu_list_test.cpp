@@ -24,7 +24,8 @@ TEST(CpuList, PrintsTheShortestForm) {
 
 TEST(CpuList, NamesThePartThatIsWrong) {
   for (const char* text : {"a", "1-", "3-1", "0,,2", "-1", "99999"}) {
-    EXPECT_THAT([&] { parse_cpu_list(text); }, Throws<UsageError>(Property(&UsageError::what, HasSubstr(text))))
+    EXPECT_THAT([&] { parse_cpu_list(text); },
+                Throws<UsageError>(Property(&UsageError::what, HasSubstr(text))))
         << text;
   }
 }

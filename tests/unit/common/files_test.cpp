@@ -40,9 +40,10 @@ TEST_F(Files, AFailedAtomicWriteKeepsTheOldThingAndLeavesNoTemporaryFile) {
 }
 
 TEST_F(Files, AMissingFileIsNamedWithTheReason) {
-  EXPECT_THAT([&] { read_text_file(folder_ / "none"); },
-              testing::Throws<Error>(testing::Property(
-                  &Error::what, testing::HasSubstr((folder_ / "none").string() + ": No such file or directory"))));
+  EXPECT_THAT(
+      [&] { read_text_file(folder_ / "none"); },
+      testing::Throws<Error>(testing::Property(
+          &Error::what, testing::HasSubstr((folder_ / "none").string() + ": No such file or directory"))));
 }
 
 }  // namespace

@@ -20,9 +20,13 @@ TEST(Process, ReadsMoreThanAPipeHoldsFromBothEnds) {
   EXPECT_EQ(result.error.size(), 300000U);
 }
 
-TEST(Process, ASignalCountsAsAShellCountsIt) { EXPECT_EQ(run_process({"sh", "-c", "kill -9 $$"}).exit_code, 137); }
+TEST(Process, ASignalCountsAsAShellCountsIt) {
+  EXPECT_EQ(run_process({"sh", "-c", "kill -9 $$"}).exit_code, 137);
+}
 
-TEST(Process, AMissingProgramIsAnError) { EXPECT_THROW(run_process({"/nonexistent/program"}), Error); }
+TEST(Process, AMissingProgramIsAnError) {
+  EXPECT_THROW(run_process({"/nonexistent/program"}), Error);
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -15,12 +15,15 @@ int run(std::vector<std::string> words, const std::function<void()>& work) {
   tool.verb("work", "Works.", work);
   words.insert(words.begin(), "lockstep-test");
   std::vector<char*> argv;
+  argv.reserve(words.size());
   for (std::string& word : words) argv.push_back(word.data());
   testing::internal::CaptureStderr();
   return tool.run(static_cast<int>(argv.size()), argv.data());
 }
 
-std::string error_output() { return testing::internal::GetCapturedStderr(); }
+std::string error_output() {
+  return testing::internal::GetCapturedStderr();
+}
 
 TEST(ToolHabits, DoneIsZeroAndSilent) {
   EXPECT_EQ(run({"work"}, [] {}), 0);

@@ -232,7 +232,7 @@ TEST(Rendezvous, WhereNothingListensIsNamed) {
   int port = 0;
   { const UniqueFd closed = bound_socket(port); }
   try {
-    Rendezvous({port, {"127.0.0.1", "no.such.host.invalid"}, kKey}, hello(0, 2), kIgnore);
+    const Rendezvous unreachable({port, {"127.0.0.1", "no.such.host.invalid"}, kKey}, hello(0, 2), kIgnore);
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("127.0.0.1: Connection refused"));
