@@ -21,6 +21,9 @@ namespace lockstep::spank {
 /// Exit code of every task of a step whose data could not be staged.
 inline constexpr int kStagingFailed = 3;
 
+/// File in a step's folder of records that says that its job has ended, and when.
+inline constexpr const char* kEnded = "ended";
+
 namespace allocator {
 void init(spank_t spank, int argc, char** argv);
 void init_post_opt(spank_t spank);

@@ -15,8 +15,6 @@
 namespace lockstep::spank::job_script {
 namespace {
 
-constexpr const char* kEnded = "ended";
-
 // The job's folder of names, and what a copy that was killed left half-done. As the user, to whom all of it
 // belongs; the data itself stays in the cache.
 void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job) {
@@ -45,14 +43,23 @@ bool is_old(const Folder& folder, int seconds) {
 void tidy_records(const Config& config, uid_t uid, const std::string& job) {
   if (::access(config.records.c_str(), F_OK) != 0) return;
   const Folder records = Folder::open_root(config.records, false);
-  for (const std::string& user : records.names()) {
-    const Folder of_user = records.open(user);
-    for (const std::string& step : of_user.names()) {
-      const Folder folder = of_user.open(step);
+  // A folder that cannot be removed, or that another job's end has just removed, keeps no other from its
+  // turn.
+  const auto each = [](const Folder& parent, const auto& work) {
+    for (const std::string& name : parent.names()) {
+      try {
+        work(name, parent.open(name));
+      } catch (const Refusal& refusal) {
+        log(refusal.what());
+      }
+    }
+  };
+  each(records, [&](const std::string& user, const Folder& of_user) {
+    each(of_user, [&](const std::string& step, const Folder& folder) {
       if (user == std::to_string(uid) && step.starts_with(job + ".")) mark_ended(folder);
       if (is_old(folder, config.keep_records)) of_user.remove(step);
-    }
-  }
+    });
+  });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -49,6 +50,7 @@ void start_rendezvous() {
   // such a thread ends.
   command.dies_with_parent = false;
   try {
+    ::listen(g_socket, SOMAXCONN);  // nodes may come before the helper is up; the kernel keeps them
     start(command);
   } catch (const Refusal& refusal) {
     // A step on one node needs no rendezvous, and one on several will say that it found none.

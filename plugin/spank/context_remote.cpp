@@ -126,7 +126,9 @@ void make_record_folder(Prepared& step) {
     const Folder records = Folder::open_root(given().config.records, true);
     const Folder user = records.own(std::to_string(step.step.uid), 0, 0, 0755);
     const std::string name = std::to_string(step.step.job) + "." + step.step.step;
-    step.step.record = user.own(name, step.step.uid, entry.gr_gid, 02750).path();
+    const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
+    ::unlinkat(folder.fd(), kEnded, 0);  // a requeued job runs again under its old number
+    step.step.record = folder.path();
   } catch (const Refusal& refusal) {
     log(std::string("no records: ") + refusal.what());
   }

@@ -17,7 +17,6 @@
 namespace lockstep::spank {
 namespace {
 
-constexpr int kCannotStart = 127;
 constexpr int kFirstGiven = 3;
 constexpr std::size_t kMostOutput = 1U << 20U;
 

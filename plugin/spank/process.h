@@ -22,9 +22,12 @@ struct Command {
   bool dies_with_parent = true;
 };
 
+/// Exit code of a helper that could not be started.
+inline constexpr int kCannotStart = 127;
+
 /// How a helper ended.
 struct Outcome {
-  int exit_code = 0;   ///< as a shell gives it: 128 + signal; 127: it could not be started
+  int exit_code = 0;   ///< as a shell gives it: 128 + signal; or kCannotStart
   std::string output;  ///< capture(): its standard output, 1 MiB at most
   std::string error;   ///< capture(): its standard error
 };

@@ -76,6 +76,7 @@ Ended stage(const StepOnNode& step, const Config& config, const Settings& settin
   }
   try {
     const int code = run(command).exit_code;
+    if (code == kCannotStart) say(step.node + ": " + command.arguments.front() + " could not be started");
     if (code == kSignalled + SIGTERM) return Ended::killed;
     // One that a signal ended has said nothing; where there is a rendezvous, that names this node.
     if (code >= kSignalled && step.nodes == 1) {

@@ -54,7 +54,10 @@ RendezvousServer::~RendezvousServer() = default;
 
 void RendezvousServer::run(const UniqueFd& alive) {
   for (;;) {
-    std::vector<pollfd> wait{{alive.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}};
+    const auto strangers =
+        std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
+    const bool room = static_cast<std::size_t>(strangers) < kMostStrangers;  // others wait in the backlog
+    std::vector<pollfd> wait{{alive.get(), POLLIN, 0}, {room ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
       const int events = POLLIN | (peer.unsent.empty() ? 0 : POLLOUT);
       wait.push_back({peer.socket.get(), static_cast<short>(events), 0});
@@ -83,9 +86,6 @@ void RendezvousServer::run(const UniqueFd& alive) {
 void RendezvousServer::accept_one() {
   UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) return;
-  const auto strangers =
-      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
-  if (static_cast<std::size_t>(strangers) >= kMostStrangers) return;
   notice_dead_peer(socket);
   Peer& peer = peers_.emplace_back(
       Peer{std::move(socket), Session(Session::Role::server, options_.key), Clock::now(), {}, {}, {}});
@@ -161,8 +161,8 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
     for (std::uint32_t id = 0; id < group.nodes; ++id) {
       if (group.here.contains(id)) continue;
       group.why_by_node[id < names.size() ? names[id] : fmt::format("node {} of the step", id)] = fmt::format(
-          "did not reach srun within {} s; is a port of srun's machine closed to it ('ports' in "
-          "lockstep.conf)?",
+          "did not reach srun within {} s; if it printed no line of its own, is a port of srun's machine "
+          "closed to it ('ports' in lockstep.conf)?",
           std::chrono::duration_cast<std::chrono::seconds>(options_.wait).count());
     }
     return decide(group);
