@@ -31,8 +31,11 @@ std::atomic<State> state{State::absent};
 
 // A rank that exits with World still open would leave the others waiting. A process that it forked is no
 // rank.
-void at_exit(int status, void* rank) {
-  if (state == State::absent || reinterpret_cast<std::intptr_t>(rank) != ::getpid()) return;
+// A forked child that exits is not the rank.
+pid_t rank_process = 0;
+
+void at_exit(int status, void* /*unused*/) {
+  if (state == State::absent || rank_process != ::getpid()) return;
   const char* why =
       state == State::open ? "the program exited before World ended" : "an exception ended the program";
   comm::end_job(fmt::format("{}; ending the job", why), status == 0 ? 1 : status);
@@ -134,8 +137,8 @@ void World::Impl::begin(int& argc, char**& argv) {
   } else {
     session = std::make_unique<comm::mpi::Session>(argc, argv);
     comm::install_failure_handling(who(session->place()), comm::mpi::abort_job);
-    static const int registered =
-        on_exit(at_exit, reinterpret_cast<void*>(static_cast<std::intptr_t>(::getpid())));
+    rank_process = ::getpid();
+    static const int registered = on_exit(at_exit, nullptr);
     static_cast<void>(registered);
     state = State::open;
     communicator =
