@@ -39,9 +39,15 @@ struct Buffer {
   std::size_t bytes() const { return count * size_of(type); }
 };
 
-enum class ReduceOp : std::uint8_t { sum, max, min };
+enum class ReduceOp : std::uint8_t {
+  sum,
+  average,  ///< the sum divided by the number of ranks; floating-point types only
+  max,
+  min,
+  bit_or,  ///< integers only
+};
 
-struct AllReduceOptions {
+struct ReduceOptions {
   ReduceOp op = ReduceOp::sum;
   /// Where set, the result is multiplied by this (floating-point types only). It is read when the operation
   /// runs, so that an operation asked for earlier may still decide it (see `then`): averaging costs no pass
@@ -66,19 +72,34 @@ class Communicator {
   /// Reduces in place; every rank ends with the same bits. Sums are made in rank order, so the same run gives
   /// the same bits again; halves are summed as f32 and rounded once. `label` says in errors what the data is
   /// ("bucket 3").
-  virtual WorkHandle all_reduce(Buffer buffer, std::string_view label, AllReduceOptions options = {}) = 0;
+  virtual WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options = {}) = 0;
 
   /// Copies `root`'s elements to everyone.
   virtual WorkHandle broadcast(Buffer buffer, int root, std::string_view label) = 0;
 
   /// Puts every rank's `mine` into `all`, in rank order; `all` has room for size() × mine.count elements.
+  /// `mine` may lie in its own place in `all`.
   virtual WorkHandle all_gather(Buffer mine, void* all, std::string_view label) = 0;
+
+  /// Reduces everyone's `all` (size() × mine.count elements) and puts this rank's part, the rank-th, into
+  /// `mine`; `mine` may lie in its own place in `all`, whose other parts then hold nothing of use. The same
+  /// bits as all_reduce gives.
+  virtual WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label,
+                                    ReduceOptions options = {}) = 0;
 
   /// Is done when every rank has asked for it.
   virtual WorkHandle barrier(std::string_view label) = 0;
 
   /// Zeroed memory in which this communicator works fastest, aligned to 64 bytes; any other memory works too.
   virtual std::shared_ptr<void> allocate(std::size_t bytes);
+
+  /// Moves operations on as far as that goes without waiting for anyone. Whoever computes calls it now and
+  /// then, since a node's ranks may have no thread but that one to reduce with. Never blocks.
+  virtual void progress() {}
+
+  /// A communicator of the ranks that gave the same color, in the order of their ranks here; null for a
+  /// negative color. All ranks call it. This one must outlive it. `name` says in errors which group it is.
+  virtual std::unique_ptr<Communicator> split(int color, std::string_view name) = 0;
 
  protected:
   explicit Communicator(Place place) : place_(std::move(place)) {}

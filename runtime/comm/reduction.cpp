@@ -34,6 +34,13 @@ struct Min {
   }
 };
 
+struct BitOr {
+  template <typename T>
+  T operator()(T left, T right) const {
+    return static_cast<T>(left | right);
+  }
+};
+
 // Stored is what lies in memory, Wide what is computed with.
 template <typename Stored>
 struct WideOf {
@@ -88,6 +95,11 @@ void reduce_typed(std::span<const void* const> inputs, void* into, std::size_t c
       return reduce_as(inputs, typed, count, Max{}, scale);
     case ReduceOp::min:
       return reduce_as(inputs, typed, count, Min{}, scale);
+    case ReduceOp::bit_or:
+      if constexpr (std::is_integral_v<Stored>) return reduce_as(inputs, typed, count, BitOr{}, scale);
+      fail_usage("bit_or is for integers");
+    case ReduceOp::average:
+      fail_usage("an average is a sum with a scale by now");
   }
 }
 
@@ -97,9 +109,20 @@ bool is_integer(DataType type) {
 
 }  // namespace
 
+Finish finish_of(const ReduceOptions& options, int ranks) {
+  Finish finish{.op = options.op, .scale = std::nullopt};
+  if (options.scale != nullptr) finish.scale = *options.scale;
+  if (options.op == ReduceOp::average) {
+    finish = {.op = ReduceOp::sum, .scale = finish.scale.value_or(1.0) / ranks};
+  }
+  return finish;
+}
+
 void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type, ReduceOp op,
             std::optional<double> scale) {
-  if (scale && is_integer(type)) fail_usage("a scale is for floating-point elements, not {}", name_of(type));
+  if (scale && is_integer(type)) {
+    fail_usage("a scale or an average is for floating-point elements, not {}", name_of(type));
+  }
   switch (type) {
     case DataType::f32:
       return reduce_typed<float>(inputs, into, count, op, scale);

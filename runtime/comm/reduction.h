@@ -11,8 +11,16 @@
 
 namespace lockstep::comm {
 
+/// What `reduce` is to be told so that it does what `options` ask for among `ranks` ranks; the scale is read
+/// now.
+struct Finish {
+  ReduceOp op = ReduceOp::sum;
+  std::optional<double> scale;
+};
+Finish finish_of(const ReduceOptions& options, int ranks);
+
 /// into[i] = scale × (inputs[0][i] op inputs[1][i] op …); `into` may be one of the inputs. Throws UsageError
-/// for a scale on integers.
+/// for a scale on integers, bit_or on floating-point elements, and average, which finish_of() resolves.
 void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type, ReduceOp op,
             std::optional<double> scale);
 

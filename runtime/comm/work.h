@@ -13,6 +13,9 @@ struct WorkTimes {
   std::uint64_t asked_ns = 0;
   std::uint64_t began_ns = 0;
   std::uint64_t ended_ns = 0;
+  /// When the last rank asked for it, and which; known for ranks of one node, whose clock is the same.
+  std::uint64_t all_asked_ns = 0;
+  int last_rank = -1;
 };
 
 class Work {

@@ -153,6 +153,63 @@ TEST(AllGather, PutsRanksInOrder) {
   }
 }
 
+TEST(AllGather, TakesAPartThatLiesInItsPlace) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world().size()), -1);
+  auto& mine = all[static_cast<std::size_t>(world().rank())];
+  mine = world().rank() * 10;
+  communicator().all_gather({&mine, 1, DataType::i64}, all.data(), "parts in place")->wait();
+  for (int rank = 0; rank < world().size(); ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], rank * 10);
+}
+
+TEST(ReduceScatter, GivesEveryRankItsPartWithTheBitsOfAnAllReduce) {
+  for (const std::size_t each : {1, 33, 70'000}) {
+    SCOPED_TRACE(each);
+    const auto ranks = static_cast<std::size_t>(world().size());
+    std::vector<float> all(each * ranks);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(element(world().rank(), i));
+    auto whole = all;
+    communicator()
+        .all_reduce({whole.data(), whole.size(), DataType::f32}, "whole", {.op = ReduceOp::average})
+        ->wait();
+    float* place = all.data() + each * static_cast<std::size_t>(world().rank());
+    const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(each) * world().rank();
+    std::vector<float> apart(each);
+    communicator()
+        .reduce_scatter(all.data(), {apart.data(), each, DataType::f32}, "apart", {.op = ReduceOp::average})
+        ->wait();
+    EXPECT_TRUE(std::equal(apart.begin(), apart.end(), begin));
+    communicator()
+        .reduce_scatter(all.data(), {place, each, DataType::f32}, "in place", {.op = ReduceOp::average})
+        ->wait();
+    EXPECT_TRUE(std::equal(place, place + each, begin));
+  }
+}
+
+TEST(AllReduce, JoinsBits) {
+  std::vector<std::uint8_t> bits(1000,
+                                 static_cast<std::uint8_t>(1U << static_cast<unsigned>(world().rank())));
+  communicator()
+      .all_reduce({bits.data(), bits.size(), DataType::u8}, "bits", {.op = ReduceOp::bit_or})
+      ->wait();
+  EXPECT_THAT(bits, Each(static_cast<std::uint8_t>((1U << static_cast<unsigned>(world().size())) - 1)));
+}
+
+TEST(Split, MakesGroupsThatWorkApart) {
+  const int color = world().rank() % 2;
+  const auto group = communicator().split(color, "odd or even");
+  ASSERT_NE(group, nullptr);
+  EXPECT_EQ(group->size(), (world().size() + 1 - color) / 2);
+  EXPECT_EQ(group->rank(), world().rank() / 2);
+  std::int64_t members = 1;
+  group->all_reduce({&members, 1, DataType::i64}, "members")->wait();
+  EXPECT_EQ(members, group->size());
+}
+
+TEST(Split, GivesNothingToThoseWithoutAColor) {
+  const auto group = communicator().split(world().rank() == 0 ? 0 : -1, "the first alone");
+  EXPECT_EQ(group != nullptr, world().rank() == 0);
+}
+
 TEST(Communicator, DoesOperationsInTheOrderOfAsking) {
   std::vector<std::int64_t> values(50, 1);
   std::vector<WorkHandle> works;

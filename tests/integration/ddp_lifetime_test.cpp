@@ -19,7 +19,7 @@ class SlowCommunicator : public comm::Communicator {
   std::string_view name() const override { return "slow"; }
 
   comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view /*label*/,
-                              comm::AllReduceOptions options) override {
+                              comm::ReduceOptions options) override {
     asked_.push_back(std::move(options));
     return std::make_shared<Asked>(*this);
   }
@@ -28,6 +28,13 @@ class SlowCommunicator : public comm::Communicator {
   }
   comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view /*label*/) override {
     return std::make_shared<Asked>(*this);
+  }
+  comm::WorkHandle reduce_scatter(void* /*all*/, comm::Buffer /*mine*/, std::string_view /*label*/,
+                                  comm::ReduceOptions /*options*/) override {
+    return std::make_shared<Asked>(*this);
+  }
+  std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
+    return nullptr;
   }
   comm::WorkHandle barrier(std::string_view /*label*/) override { return std::make_shared<Asked>(*this); }
 
@@ -63,7 +70,7 @@ class SlowCommunicator : public comm::Communicator {
     SlowCommunicator& communicator_;
   };
 
-  std::deque<comm::AllReduceOptions> asked_;
+  std::deque<comm::ReduceOptions> asked_;
 };
 
 TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {

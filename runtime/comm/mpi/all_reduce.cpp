@@ -31,8 +31,8 @@ struct Parts {
   std::size_t each = 0;
 };
 
-void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp op,
-                            std::optional<double> scale, std::vector<std::byte>& scratch) {
+void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, Finish finish,
+                            std::vector<std::byte>& scratch) {
   const std::size_t bytes = buffer.bytes();
   scratch.resize(std::max(scratch.size(), bytes * static_cast<std::size_t>(place.size)));
   check(MPI_Allgather(buffer.data, as_int(bytes), MPI_BYTE, scratch.data(), as_int(bytes), MPI_BYTE, world),
@@ -42,30 +42,42 @@ void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, R
   for (int rank = 0; rank < place.size; ++rank) {
     inputs.push_back(scratch.data() + bytes * static_cast<std::size_t>(rank));
   }
-  reduce(inputs, buffer.data, buffer.count, buffer.type, op, scale);
+  reduce(inputs, buffer.data, buffer.count, buffer.type, finish.op, finish.scale);
 }
 
-void reduce_my_part(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp op,
-                    std::optional<double> scale, std::vector<std::byte>& scratch) {
-  const std::size_t element = size_of(buffer.type);
-  const Parts parts(buffer.count, place.size, element);
-  auto* data = static_cast<std::byte*>(buffer.data);
-  const std::size_t mine = parts.size(place.rank);
-  scratch.resize(std::max(scratch.size(), mine * element * static_cast<std::size_t>(place.size)));
+// Collects everyone's elements of this rank's part, `elements` long, and reduces them to `into`. `part(rank)`
+// is where the elements for that rank lie here, and how many there are.
+template <typename Part>
+void collect_and_reduce(MPI_Comm world, const Place& place, Part part, Buffer into, Finish finish,
+                        std::vector<std::byte>& scratch) {
+  const std::size_t element = size_of(into.type);
+  const std::size_t bytes = into.bytes();
+  scratch.resize(std::max(scratch.size(), bytes * static_cast<std::size_t>(place.size)));
 
   // In round k everyone sends to the k-th rank after it, so nobody gets two messages at once.
   std::vector<const void*> inputs(static_cast<std::size_t>(place.size));
-  inputs[static_cast<std::size_t>(place.rank)] = data + parts.begin(place.rank) * element;
+  inputs[static_cast<std::size_t>(place.rank)] = part(place.rank).first;
   for (int round = 1; round < place.size; ++round) {
     const int to = (place.rank + round) % place.size;
     const int from = (place.rank - round + place.size) % place.size;
-    std::byte* into = scratch.data() + static_cast<std::size_t>(round - 1) * mine * element;
-    check(MPI_Sendrecv(data + parts.begin(to) * element, as_int(parts.size(to) * element), MPI_BYTE, to, 0,
-                       into, as_int(mine * element), MPI_BYTE, from, 0, world, MPI_STATUS_IGNORE),
+    const auto [send, count] = part(to);
+    std::byte* receive = scratch.data() + static_cast<std::size_t>(round - 1) * bytes;
+    check(MPI_Sendrecv(send, as_int(count * element), MPI_BYTE, to, 0, receive, as_int(bytes), MPI_BYTE, from,
+                       0, world, MPI_STATUS_IGNORE),
           "MPI_Sendrecv");
-    inputs[static_cast<std::size_t>(from)] = into;
+    inputs[static_cast<std::size_t>(from)] = receive;
   }
-  reduce(inputs, data + parts.begin(place.rank) * element, mine, buffer.type, op, scale);
+  reduce(inputs, into.data, into.count, into.type, finish.op, finish.scale);
+}
+
+void reduce_in_parts(MPI_Comm world, const Place& place, Buffer buffer, Finish finish,
+                     std::vector<std::byte>& scratch) {
+  const std::size_t element = size_of(buffer.type);
+  const Parts parts(buffer.count, place.size, element);
+  auto* data = static_cast<std::byte*>(buffer.data);
+  const auto part = [&](int rank) { return std::pair(data + parts.begin(rank) * element, parts.size(rank)); };
+  const Buffer mine{part(place.rank).first, parts.size(place.rank), buffer.type};
+  collect_and_reduce(world, place, part, mine, finish, scratch);
 
   std::vector<int> counts;
   std::vector<int> offsets;
@@ -80,18 +92,27 @@ void reduce_my_part(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp 
 
 }  // namespace
 
-void all_reduce(MPI_Comm world, const Place& place, Buffer buffer, ReduceOp op, std::optional<double> scale,
+void all_reduce(MPI_Comm world, const Place& place, Buffer buffer, Finish finish,
                 std::vector<std::byte>& scratch) {
   if (buffer.bytes() * static_cast<std::size_t>(place.size) <= kSmall) {
-    return reduce_everything_here(world, place, buffer, op, scale, scratch);
+    return reduce_everything_here(world, place, buffer, finish, scratch);
   }
   const std::size_t element = size_of(buffer.type);
   const std::size_t step = kSegment / element;
   for (std::size_t begin = 0; begin < buffer.count; begin += step) {
     const Buffer segment{static_cast<std::byte*>(buffer.data) + begin * element,
                          std::min(step, buffer.count - begin), buffer.type};
-    reduce_my_part(world, place, segment, op, scale, scratch);
+    reduce_in_parts(world, place, segment, finish, scratch);
   }
+}
+
+void reduce_scatter(MPI_Comm world, const Place& place, const void* all, Buffer mine, Finish finish,
+                    std::vector<std::byte>& scratch) {
+  const auto part = [&](int rank) {
+    return std::pair(static_cast<const std::byte*>(all) + mine.bytes() * static_cast<std::size_t>(rank),
+                     mine.count);
+  };
+  collect_and_reduce(world, place, part, mine, finish, scratch);
 }
 
 }  // namespace lockstep::comm::mpi

@@ -7,7 +7,6 @@
 #include <deque>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "common/cpu_list.h"
@@ -21,10 +20,11 @@ namespace {
 
 class MpiCommunicator : public Communicator {
  public:
-  MpiCommunicator(const Session& session, std::vector<int> cpus)
-      : Communicator(session.place()),
-        world_(session.world()),
-        thread_([this, cpus = std::move(cpus)] { serve(cpus); }) {}
+  /// `owned`: frees the MPI communicator at its end.
+  MpiCommunicator(MPI_Comm world, Place place, std::vector<int> cpus, bool owned)
+      : Communicator(std::move(place)), world_(world), owned_(owned), cpus_(std::move(cpus)), thread_([this] {
+          serve();
+        }) {}
 
   ~MpiCommunicator() override {
     {
@@ -34,17 +34,17 @@ class MpiCommunicator : public Communicator {
     changed_.notify_one();
     const Deadline deadline("the last operations before World's end");
     thread_.join();
+    if (owned_) MPI_Comm_free(&world_);
   }
 
   std::string_view name() const override { return "mpi"; }
 
-  WorkHandle all_reduce(Buffer buffer, std::string_view label, AllReduceOptions options) override {
-    return enqueue(
-        describe("all_reduce", label, buffer.bytes()), [this, buffer, options = std::move(options)] {
-          const auto scale = options.scale == nullptr ? std::nullopt : std::optional<double>(*options.scale);
-          mpi::all_reduce(world_, place(), buffer, options.op, scale, scratch_);
-          if (options.then) options.then();
-        });
+  WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
+    return enqueue(describe("all_reduce", label, buffer.bytes()),
+                   [this, buffer, options = std::move(options)] {
+                     mpi::all_reduce(world_, place(), buffer, finish_of(options, size()), scratch_);
+                     if (options.then) options.then();
+                   });
   }
 
   WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
@@ -60,19 +60,47 @@ class MpiCommunicator : public Communicator {
 
   WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {
     return enqueue(describe("all_gather", label, mine.bytes()), [this, mine, all] {
-      if (mine.bytes() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
-        fail("a rank's part is limited to 2 GiB");
-      }
-      const auto bytes = static_cast<int>(mine.bytes());
-      check(MPI_Allgather(mine.data, bytes, MPI_BYTE, all, bytes, MPI_BYTE, world_), "MPI_Allgather");
+      const int bytes = bytes_of_part(mine);
+      const bool in_place =
+          mine.data == static_cast<std::byte*>(all) + mine.bytes() * static_cast<std::size_t>(rank());
+      check(MPI_Allgather(in_place ? MPI_IN_PLACE : mine.data, bytes, MPI_BYTE, all, bytes, MPI_BYTE, world_),
+            "MPI_Allgather");
     });
+  }
+
+  WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
+    return enqueue(describe("reduce_scatter", label, mine.bytes()),
+                   [this, all, mine, options = std::move(options)] {
+                     bytes_of_part(mine);
+                     mpi::reduce_scatter(world_, place(), all, mine, finish_of(options, size()), scratch_);
+                     if (options.then) options.then();
+                   });
   }
 
   WorkHandle barrier(std::string_view label) override {
     return enqueue(describe("barrier", label, 0), [this] { check(MPI_Barrier(world_), "MPI_Barrier"); });
   }
 
+  std::unique_ptr<Communicator> split(int color, std::string_view name) override {
+    std::unique_ptr<Communicator> group;
+    // On the communicator's thread, so that it takes its turn.
+    enqueue(describe("split", name, 0), [&] {
+      MPI_Comm part = MPI_COMM_NULL;
+      check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");
+      if (part != MPI_COMM_NULL)
+        group = std::make_unique<MpiCommunicator>(part, find_place(part), cpus_, true);
+    })->wait();
+    return group;
+  }
+
  private:
+  static int bytes_of_part(const Buffer& mine) {
+    if (mine.bytes() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+      fail("a rank's part is limited to 2 GiB");
+    }
+    return static_cast<int>(mine.bytes());
+  }
+
   WorkHandle enqueue(std::string name, std::function<void()> body) {
     auto operation = std::make_shared<Operation>(std::move(name), std::move(body));
     {
@@ -83,9 +111,9 @@ class MpiCommunicator : public Communicator {
     return operation;
   }
 
-  void serve(const std::vector<int>& cpus) {
+  void serve() {
     pthread_setname_np(pthread_self(), "lockstep-comm");
-    if (!cpus.empty()) bind_this_thread(cpus);
+    if (!cpus_.empty()) bind_this_thread(cpus_);
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
@@ -99,6 +127,8 @@ class MpiCommunicator : public Communicator {
   }
 
   MPI_Comm world_;
+  bool owned_;
+  std::vector<int> cpus_;
   std::vector<std::byte> scratch_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -110,7 +140,7 @@ class MpiCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_communicator(const Session& session, std::vector<int> cpus) {
-  return std::make_unique<MpiCommunicator>(session, std::move(cpus));
+  return std::make_unique<MpiCommunicator>(session.world(), session.place(), std::move(cpus), false);
 }
 
 }  // namespace lockstep::comm::mpi

@@ -10,8 +10,6 @@
 #include "runtime/comm/failure.h"
 
 namespace lockstep::comm::mpi {
-namespace {
-
 Place find_place(MPI_Comm world) {
   Place place;
   place.node_name = environment::get("SLURMD_NODENAME").value_or(host_name());
@@ -36,8 +34,6 @@ Place find_place(MPI_Comm world) {
   place.node = static_cast<int>(std::lower_bound(firsts.begin(), firsts.end(), first) - firsts.begin());
   return place;
 }
-
-}  // namespace
 
 Session::Session(int& argc, char**& argv) {
   int initialised = 0;

@@ -29,6 +29,9 @@ class Session {
   Place place_;
 };
 
+/// This rank's place in `world`; all its ranks call it.
+Place find_place(MPI_Comm world);
+
 /// Throws Error "<call>: <MPI's text>" unless the code is MPI_SUCCESS.
 void check(int code, const char* call);
 

@@ -14,12 +14,11 @@ class SingleCommunicator : public Communicator {
 
   std::string_view name() const override { return "single"; }
 
-  WorkHandle all_reduce(Buffer buffer, std::string_view label, AllReduceOptions options) override {
+  WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
     return now(describe("all_reduce", label, buffer.bytes()), [&] {
-      if (options.scale != nullptr && *options.scale != 1.0) {
-        const void* const inputs[] = {buffer.data};
-        reduce(inputs, buffer.data, buffer.count, buffer.type, options.op, *options.scale);
-      }
+      const void* const inputs[] = {buffer.data};
+      const Finish finish = finish_of(options, 1);
+      reduce(inputs, buffer.data, buffer.count, buffer.type, finish.op, finish.scale);
       if (options.then) options.then();
     });
   }
@@ -30,12 +29,25 @@ class SingleCommunicator : public Communicator {
 
   WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {
     return now(describe("all_gather", label, mine.bytes()), [&] {
-      if (mine.bytes() > 0) std::memcpy(all, mine.data, mine.bytes());
+      if (mine.bytes() > 0) std::memmove(all, mine.data, mine.bytes());
+    });
+  }
+
+  WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
+    return now(describe("reduce_scatter", label, mine.bytes()), [&] {
+      const void* const inputs[] = {all};
+      const Finish finish = finish_of(options, 1);
+      reduce(inputs, mine.data, mine.count, mine.type, finish.op, finish.scale);
+      if (options.then) options.then();
     });
   }
 
   WorkHandle barrier(std::string_view label) override {
     return now(describe("barrier", label, 0), [] {});
+  }
+
+  std::unique_ptr<Communicator> split(int color, std::string_view /*name*/) override {
+    return color < 0 ? nullptr : make_single_communicator(place().node_name);
   }
 
  private:
