@@ -74,6 +74,13 @@ void end_job(const std::string& message, int exit_code) {
   _exit(exit_code);
 }
 
+void timed_out(const std::string& operation) {
+  end_job(
+      fmt::format("{} did not end within {} s (LOCKSTEP_TIMEOUT); another rank is gone, stopped, or does "
+                  "something else",
+                  operation, operation_timeout().count()));
+}
+
 std::chrono::seconds operation_timeout() {
   static const std::chrono::seconds timeout = [] {
     const long seconds = environment::get_integer("LOCKSTEP_TIMEOUT").value_or(600);
@@ -97,10 +104,7 @@ Deadline::Deadline(std::string what) : state_(std::make_unique<State>()) {
   state_->watcher = std::thread([state = state_.get()] {
     std::unique_lock lock(state->mutex);
     if (state->changed.wait_for(lock, operation_timeout(), [state] { return state->over; })) return;
-    end_job(
-        fmt::format("{} did not end within {} s (LOCKSTEP_TIMEOUT); another rank is gone, stopped, or does "
-                    "something else",
-                    state->what, operation_timeout().count()));
+    timed_out(state->what);
   });
 }
 

@@ -21,6 +21,10 @@ const std::string& who_am_i();
 /// Prints "lockstep: rank 1 on n2: <message>" and ends the job.
 [[noreturn]] void end_job(const std::string& message, int exit_code = 1);
 
+/// Ends the job because this operation ("all_reduce of bucket 3 (1024 bytes)") took longer than
+/// operation_timeout(): one line says what every rank was doing.
+[[noreturn]] void timed_out(const std::string& operation);
+
 /// LOCKSTEP_TIMEOUT: how long an operation may take before the job is ended.
 std::chrono::seconds operation_timeout();
 
