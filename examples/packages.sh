@@ -2,7 +2,7 @@
 # Installs the Debian packages that Lockstep needs and that are missing, by group:
 #   build      compiler, libraries and headers          cluster    the embedded Slurm cluster and Open MPI
 #   corpus     the text example's corpus and tokeniser   monitoring Prometheus
-#   test       what only the tests need
+#   test       what only the tests need              peers      what tests and benchmarks compare with, and plots
 # Usage: packages.sh [--list] GROUP...   (root only where something is missing)
 set -euo pipefail
 
@@ -15,6 +15,7 @@ declare -A packages=(
     iproute2 util-linux procps fuse3"
   [corpus]="sentencepiece mandoc"
   [monitoring]="prometheus curl"
+  [peers]="python3-torch python3-matplotlib python3-scipy"
   [test]="clang-format clang-tidy shellcheck python3"
 )
 

@@ -10,7 +10,7 @@ case "${1:-}" in
     exit 0
     ;;
 esac
-examples/packages.sh build cluster corpus monitoring test
+examples/packages.sh build cluster corpus monitoring peers test
 
 jobs=$(nproc)
 # A clone in another folder finds what this one has compiled.
