@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Times the all-reduce of a float buffer: through Lockstep's communicator, in its own memory (registered) and in any;
+beside it, with --peers, through MPI_Allreduce and Gloo. Implementations take turns from launch to launch."""
+
+import argparse
+import collections
+import json
+import os
+import statistics
+import sys
+
+import ranks as starting
+from ranks import Failure, say
+
+SIZES = "1K,4K,16K,64K,256K,1M,4M,25M,64M,256M"
+
+
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_allreduce", description=__doc__)
+    parser.add_argument(
+        "--version", action="version", version=f"bench_allreduce {os.environ.get('LOCKSTEP_VERSION', '')}"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
+    parser.add_argument("--peers", action="store_true", help="run MPI_Allreduce and Gloo too, where they are installed")
+    parser.add_argument("--quick", action="store_true", help="one short launch, to see that it works")
+    parser.add_argument("--sizes", default=SIZES, help=f"bytes, binary units (default {SIZES})")
+    parser.add_argument("--ranks", type=numbers, default=[2], help="in all, as 1,2,3,4 (default 2)")
+    parser.add_argument("--nodes", type=numbers, default=[1], help="more than 1: on an embedded Slurm cluster")
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=11, help="in a launch; large buffers have half as many")
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.launches, chosen.blocks, chosen.sizes = 1, 1, "4K,1M"
+    if min(chosen.ranks + chosen.nodes + [chosen.launches, chosen.blocks]) < 1:
+        parser.error("numbers are at least 1")
+    return chosen
+
+
+def implementations(chosen):
+    names = ["lockstep"]
+    if chosen.peers:
+        names.append("mpi")
+        missing = starting.peer_is_missing()
+        if missing:
+            print(f"bench_allreduce: no Gloo: {missing}", file=sys.stderr)
+        else:
+            names.append("gloo")
+    return names
+
+
+def launch(site, chosen, what, ranks):
+    options = ["--sizes", chosen.sizes, "--blocks", str(chosen.blocks)]
+    if what == "gloo":
+        command = site.peer("allreduce_rank.py")
+    else:
+        command = site.program("bench_allreduce_rank") + ["--measure", what]
+    return site.start(command + options, ranks, starting.LOCKSTEP_ALLOCATOR["tuned"])
+
+
+def measure(site, chosen, ranks):
+    blocks = collections.defaultdict(list)
+    names = implementations(chosen)
+    for number in range(chosen.launches):
+        for name in names:
+            say(f"{ranks} ranks on {site.nodes} nodes: launch {number + 1} of {chosen.launches}, {name}")
+            for line in launch(site, chosen, name, ranks):
+                blocks[name, line["registered"], line["bytes"]] += line["blocks"]
+    for (name, registered, size), times in blocks.items():
+        yield {
+            "bench": "allreduce",
+            "implementation": name,
+            "registered": registered,
+            "bytes": size,
+            "ranks": ranks,
+            "nodes": site.nodes,
+            "launches": chosen.launches,
+            "milliseconds": round(statistics.median(times), 6),
+        }
+    # On several nodes of one machine the ranks still share one memory.
+    for line in launch(site, chosen, "bandwidth", ranks):
+        yield {
+            "bench": "memory_bandwidth",
+            "kernel": line["kernel"],
+            "ranks": ranks,
+            "nodes": site.nodes,
+            "bytes_per_second": round(statistics.median(line["blocks"])),
+        }
+
+
+def describe(line):
+    where = f"{line['ranks']} ranks on {line['nodes']} node{'s' if line['nodes'] > 1 else ''}"
+    if line["bench"] == "memory_bandwidth":
+        return f"memory    {where}  {line['kernel']:<10} {line['bytes_per_second'] / 1e9:>10.2f} GB/s"
+    memory = "registered" if line["registered"] else "any memory"
+    return f"{line['implementation']:<9} {where}  {memory} {line['bytes']:>10} bytes {line['milliseconds']:>10.4f} ms"
+
+
+def main():
+    chosen = arguments()
+    for nodes in chosen.nodes:
+        of_this = [ranks for ranks in chosen.ranks if ranks % nodes == 0]
+        if not of_this:
+            raise Failure(f"none of {chosen.ranks} ranks divides among {nodes} nodes")
+        with starting.site(chosen.programs, nodes) as site:
+            for ranks in of_this:
+                for line in measure(site, chosen, ranks):
+                    print(json.dumps(line) if chosen.json else describe(line), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        print(f"bench_allreduce: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

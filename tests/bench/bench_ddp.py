@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Times a training step with and without DistributedDataParallel, and beside PyTorch's.
+
+The model is a Transformer of 18.9 M parameters (transformer.h). Modes (bare, no_sync, sync) take turns within a
+launch, implementations and allocators take turns from launch to launch."""
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import statistics
+import sys
+
+import ranks as starting
+from ranks import Failure, say
+
+MODES = ["bare", "no_sync", "sync"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_ddp", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"bench_ddp {os.environ.get('LOCKSTEP_VERSION', '')}")
+    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
+    parser.add_argument("--peers", action="store_true", help="run PyTorch's DDP over Gloo too, where it is installed")
+    parser.add_argument("--quick", action="store_true", help="one short launch, to see that it works")
+    parser.add_argument("--ranks", type=int, default=2, help="in all (default 2)")
+    parser.add_argument("--nodes", type=int, default=1, help="more than 1: on an embedded Slurm cluster")
+    parser.add_argument("--tokens", default="4x128,1x32", help="sequences x length, per rank and step")
+    parser.add_argument("--allocators", default="default,tuned")
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--blocks", type=int, default=4, help="of each mode in a launch")
+    parser.add_argument("--steps", type=int, default=2, help="of 512 tokens in a block; smaller ones have more")
+    parser.add_argument("--measure", default="step,hooks,memory", help="what of step, hooks, memory, trace")
+    parser.add_argument("--peer-options", default="", help="passed to the peer, as --gradient-as-bucket-view")
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.launches, chosen.blocks, chosen.steps = 1, 1, 1
+        chosen.tokens, chosen.allocators = "1x32", "tuned"
+    if min(chosen.ranks, chosen.nodes, chosen.launches, chosen.blocks, chosen.steps) < 1:
+        parser.error("numbers are at least 1")
+    if chosen.ranks % chosen.nodes != 0:
+        parser.error(f"{chosen.ranks} ranks do not divide among {chosen.nodes} nodes")
+    for name in chosen.allocators.split(","):
+        if name not in starting.PEER_ALLOCATOR:
+            parser.error(f"--allocators {name}: default or tuned")
+    chosen.measure = chosen.measure.split(",")
+    for name in chosen.measure:
+        if name not in ("step", "hooks", "memory", "trace"):
+            parser.error(f"--measure {name}: step, hooks, memory or trace")
+    return chosen
+
+
+def implementations(chosen):
+    names = ["lockstep"]
+    if chosen.peers:
+        missing = starting.peer_is_missing()
+        if missing:
+            print(f"bench_ddp: no peer: {missing}", file=sys.stderr)
+        else:
+            names.append("pytorch")
+    return names
+
+
+def launch(site, chosen, implementation, allocator, what):
+    options = ["--measure", what, "--tokens", chosen.tokens, "--blocks", str(chosen.blocks), "--steps", str(chosen.steps)]
+    if implementation == "lockstep":
+        command = site.program("bench_ddp_rank") + options
+        environment = starting.LOCKSTEP_ALLOCATOR[allocator]
+    else:
+        command = site.peer("ddp_rank.py") + options + chosen.peer_options.split()
+        environment = starting.PEER_ALLOCATOR[allocator]
+    lines = site.start(command, chosen.ranks, environment)
+    if not lines:
+        raise Failure(f"{command[0]} measured nothing")
+    return lines
+
+
+def common_keys(chosen, implementation, line):
+    return {
+        "implementation": implementation,
+        "ranks": chosen.ranks,
+        "nodes": chosen.nodes,
+        **{key: line[key] for key in ("threads", "blas", "torch", "parameters") if key in line},
+    }
+
+
+def ratio(over, under):
+    """Blocks of one round stand beside each other in time: their ratio is steadier than that of medians."""
+    return round(statistics.median(a / b for a, b in zip(over, under)), 4)
+
+
+def measure_steps(site, chosen):
+    blocks = collections.defaultdict(list)  # (implementation, allocator, tokens, mode) -> milliseconds
+    steps = collections.Counter()
+    of = {}
+    allocators = chosen.allocators.split(",")
+    runs = list(itertools.product(range(chosen.launches), allocators, implementations(chosen)))
+    for number, (_, allocator, implementation) in enumerate(runs, 1):
+        say(f"launch {number} of {len(runs)}: {implementation}, {allocator} allocator")
+        for line in launch(site, chosen, implementation, allocator, "step"):
+            key = (implementation, allocator, line["tokens"], line["mode"])
+            blocks[key] += line["blocks"]
+            steps[key] += line["steps"]
+            of[key] = line
+    for key, times in blocks.items():
+        implementation, allocator, tokens, mode = key
+        line = {"bench": "ddp", "mode": mode, "tokens": tokens, **common_keys(chosen, implementation, of[key])}
+        line.update(allocator=allocator, launches=chosen.launches, steps=steps[key])
+        line["milliseconds"] = round(statistics.median(times), 3)
+        before = {"no_sync": "bare", "sync": "no_sync"}.get(mode)
+        if before:
+            line[f"over_{before}"] = ratio(times, blocks[key[:3] + (before,)])
+        peer = blocks.get(("pytorch",) + key[1:])
+        if implementation == "lockstep" and peer:
+            line["over_pytorch"] = round(statistics.median(times) / statistics.median(peer), 4)
+        yield line
+
+
+def measure_hooks(site, chosen):
+    """What a parameter's hook costs: the step of a model that is little but hooks, less the bare one's."""
+    for implementation in implementations(chosen):
+        times = collections.defaultdict(list)
+        for _ in range(chosen.launches):
+            for line in launch(site, chosen, implementation, "tuned", "hooks"):
+                times[line["mode"]] += line["blocks"]
+        for mode in MODES[1:]:
+            added = statistics.median(times[mode]) - statistics.median(times["bare"])
+            result = {"bench": "ddp_hooks", "mode": mode, **common_keys(chosen, implementation, line)}
+            result["nanoseconds"] = round(added * 1e6 / line["parameters"], 1)
+            yield result
+
+
+def measure_memory(site, chosen):
+    for implementation in implementations(chosen):
+        lines = [line for _ in range(chosen.launches) for line in launch(site, chosen, implementation, "default", "memory")]
+        result = {"bench": "ddp_memory", **common_keys(chosen, implementation, lines[0])}
+        for key in ("gradient_bytes", "bucket_bytes", "bare_bytes", "beyond_bytes"):
+            result[key] = int(statistics.median(line[key] for line in lines))
+        yield result
+
+
+def measure_trace(site, chosen):
+    for line in launch(site, chosen, "lockstep", "tuned", "trace"):
+        yield {"bench": "ddp_trace", **common_keys(chosen, "lockstep", line), **line}
+
+
+MEASURES = {"step": measure_steps, "hooks": measure_hooks, "memory": measure_memory, "trace": measure_trace}
+
+
+def describe(line):
+    """A line for a person."""
+    who = f"{line['implementation']:<9}"
+    where = f"{line['ranks']} ranks on {line['nodes']} node{'s' if line['nodes'] > 1 else ''}"
+    if line["bench"] == "ddp":
+        ratios = [f"{line[key]:.3f} x {key[5:]}" for key in line if key.startswith("over_")]
+        return (f"{who} {where}  {line['tokens']:>4} tokens  {line['allocator']:<7} {line['mode']:<7} "
+                f"{line['milliseconds']:>9.2f} ms  {', '.join(ratios)}")
+    if line["bench"] == "ddp_hooks":
+        return f"{who} {where}  {line['mode']:<7} adds {line['nanoseconds']:.0f} ns per parameter"
+    if line["bench"] == "ddp_memory":
+        return (f"{who} {where}  {line['beyond_bytes'] / 2**20:.1f} MiB beyond the bare step's "
+                f"(gradients {line['gradient_bytes'] / 2**20:.1f} MiB, a bucket {line['bucket_bytes'] / 2**20:.1f} MiB)")
+    return json.dumps(line)
+
+
+def main():
+    chosen = arguments()
+    with starting.site(chosen.programs, chosen.nodes) as site:
+        for what in chosen.measure:
+            for line in MEASURES[what](site, chosen):
+                print(json.dumps(line) if chosen.json else describe(line), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        print(f"bench_ddp: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,144 @@
+"""Starting ranks for the benchmarks: under mpirun on this machine, or under srun on an embedded Slurm cluster of
+several nodes. Both are a `Site`, and whatever is compared is started by the same one."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEERS = ROOT / "tests" / "peers"
+
+# What a training job of one thread per rank sets.
+THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+# The allocators: glibc as it is, and one that keeps what is freed. Lockstep does the latter by itself.
+LOCKSTEP_ALLOCATOR = {"default": {"LOCKSTEP_MALLOC": "off"}, "tuned": {"LOCKSTEP_MALLOC": "on"}}
+PEER_ALLOCATOR = {
+    "default": {},
+    "tuned": {
+        "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+        "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+        "MALLOC_TOP_PAD_": str(64 << 20),
+    },
+}
+
+
+class Failure(Exception):
+    """The work failed; the message is for the user."""
+
+
+def say(text):
+    """Progress, for a person who waits."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+
+
+def json_lines(output):
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def run(command, what, environment=None):
+    """Standard output of a command that must succeed."""
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise Failure(f"{what}: exit code {done.returncode}: " + " | ".join(last[-6:]))
+    return done.stdout
+
+
+class OneNode:
+    """This machine; ranks are not bound, so that several can be moved among fewer cores."""
+
+    nodes = 1
+
+    def __init__(self, programs):
+        self.programs = pathlib.Path(programs)
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def program(self, name):
+        return [str(self.programs / name)]
+
+    def peer(self, script):
+        return [sys.executable, str(PEERS / script), "--store", f"file://{self.folder}/store"]
+
+    def start(self, command, ranks, environment):
+        for store in self.folder.glob("store*"):  # of the start before
+            store.unlink()
+        variables = {**os.environ, **THREADS, **environment}
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
+        return json_lines(run(mpirun + command, f"{command[0]} on {ranks} ranks", variables))
+
+
+class Cluster:
+    """Several nodes on this machine, each with a network of its own, joined by a bridge: TCP between them."""
+
+    def __init__(self, programs, nodes):
+        if os.geteuid() != 0:
+            raise Failure("several nodes are an embedded cluster (examples/cluster), which needs root")
+        self.nodes = nodes
+        self.name = f"bench-{os.getpid()}"
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
+        self.port = 29500
+        # All that ranks need, in one folder that the nodes see as /mnt/lockstep.
+        prefix = self.folder / "prefix"
+        (prefix / "bin").mkdir(parents=True)
+        self.folder.chmod(0o755)
+        for program in pathlib.Path(programs).glob("bench_*_rank"):
+            shutil.copy2(program, prefix / "bin")
+        shutil.copytree(PEERS, prefix / "peers")
+
+    def cluster(self, verb, *arguments):
+        return [str(ROOT / "examples/cluster/cluster"), verb, "--name", self.name, *arguments]
+
+    def __enter__(self):
+        say(f"starting a cluster of {self.nodes} nodes")
+        options = ["--nodes", str(self.nodes), "--prefix", str(self.folder / "prefix")]
+        try:
+            run(self.cluster("up", "--state", str(self.folder / "state"), *options), "the embedded cluster")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *unused):
+        subprocess.run(self.cluster("down"), stdin=subprocess.DEVNULL, capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def program(self, name):
+        return [f"/mnt/lockstep/bin/{name}"]
+
+    def peer(self, script):
+        self.port += 1  # the start before may still hold its own
+        return [sys.executable, f"/mnt/lockstep/peers/{script}", "--store", f"tcp://n1:{self.port}"]
+
+    def start(self, command, ranks, environment):
+        kept = {name: os.environ[name] for name in os.environ if name.startswith("OPENBLAS_")}
+        variables = {**kept, **THREADS, **environment, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONDONTWRITEBYTECODE": "1"}
+        # All of a node's cores for its ranks, none bound to one of them: two nodes' first cores are the same here.
+        srun = ["srun", "--mpi=pmix", "--exclusive", "--overcommit", "--cpu-bind=none", f"-N{self.nodes}", f"-n{ranks}"]
+        given = ["env"] + [f"{name}={value}" for name, value in variables.items()]
+        inside = self.cluster("exec", "--", *given, *srun, *command)
+        return json_lines(run(inside, f"{command[0]} on {ranks} ranks and {self.nodes} nodes"))
+
+
+def site(programs, nodes):
+    return OneNode(programs) if nodes == 1 else Cluster(programs, nodes)
+
+
+def peer_is_missing(python=sys.executable):
+    """Why PyTorch cannot be run here; nothing where it can."""
+    test = "import torch.distributed as d; assert d.is_available() and d.is_gloo_available()"
+    done = subprocess.run([python, "-c", test], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
+    return f"{python} has no torch.distributed with Gloo (Debian: python3-torch)"

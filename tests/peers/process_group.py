@@ -1,0 +1,22 @@
+"""PyTorch's process group over Gloo, for ranks that mpirun or srun has started."""
+
+import datetime
+import os
+
+import torch.distributed as dist
+
+
+def _first(*names):
+    for name in names:
+        if name in os.environ:
+            return int(os.environ[name])
+    raise SystemExit("start it with mpirun or srun: none of " + ", ".join(names) + " is set")
+
+
+def join(store):
+    """`store`: file:///PATH on one node, tcp://HOST:PORT (of the first rank's node) on several."""
+    rank = _first("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+    size = _first("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+    timeout = datetime.timedelta(seconds=120)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
+    return rank, size
