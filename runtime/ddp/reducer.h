@@ -22,6 +22,7 @@
 #include "runtime/ddp/replicas.h"
 #include "runtime/ddp/token_average.h"
 #include "runtime/profile/step_timer.h"
+#include "runtime/torch_version.h"
 
 namespace lockstep::ddp {
 
@@ -69,7 +70,7 @@ class Reducer {
   struct Parameter {
     std::string name;
     torch::Tensor tensor;
-    std::shared_ptr<torch::autograd::Node> accumulator = nullptr;  // autograd itself holds it weakly
+    torch_compat::NodeHandle accumulator;  // autograd itself holds it weakly
     std::uintptr_t hook = 0;
     std::size_t bucket = 0;
     std::size_t slot = 0;
