@@ -70,7 +70,7 @@ class Reducer {
   struct Parameter {
     std::string name;
     torch::Tensor tensor;
-    torch_compat::NodeHandle accumulator;  // autograd itself holds it weakly
+    torch_compat::NodeHandle accumulator = {};  // autograd itself holds it weakly
     std::uintptr_t hook = 0;
     std::size_t bucket = 0;
     std::size_t slot = 0;
