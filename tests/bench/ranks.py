@@ -124,8 +124,10 @@ class Cluster:
     def start(self, command, ranks, environment):
         kept = {name: os.environ[name] for name in os.environ if name.startswith("OPENBLAS_")}
         variables = {**kept, **THREADS, **environment, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONDONTWRITEBYTECODE": "1"}
-        # All of a node's cores for its ranks, none bound to one of them: two nodes' first cores are the same here.
-        srun = ["srun", "--mpi=pmix", "--exclusive", "--overcommit", "--cpu-bind=none", f"-N{self.nodes}", f"-n{ranks}"]
+        # All of a node's cores for its ranks: with fewer, ranks of different nodes would share this machine's first.
+        cores = os.cpu_count() * self.nodes // ranks
+        srun = ["srun", "--mpi=pmix", "--exclusive", "--cpu-bind=none", f"-N{self.nodes}", f"-n{ranks}"]
+        srun += [f"-c{cores}"] if cores else ["--overcommit"]
         given = ["env"] + [f"{name}={value}" for name, value in variables.items()]
         inside = self.cluster("exec", "--", *given, *srun, *command)
         return json_lines(run(inside, f"{command[0]} on {ranks} ranks and {self.nodes} nodes"))
