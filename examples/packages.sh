@@ -17,6 +17,7 @@ declare -A packages=(
   [monitoring]="prometheus curl"
   [peers]="python3-torch python3-matplotlib python3-scipy"
   [test]="clang-format clang-tidy shellcheck python3"
+  [pip]="python3 python3-pip"
 )
 
 list=no

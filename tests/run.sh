@@ -1,20 +1,41 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs all the tests. Root is needed for the packages and for the cluster tests.
-# Usage: tests/run.sh [-L LABEL] [ctest options]      e.g. tests/run.sh -L unit
+# With --torch=pip the runtime library is built against the PyTorch wheel that examples/pip_torch.sh fetches, in
+# build/release-pip, and its unit and integration tests are run; those that need a GPU are skipped where there is none.
+# Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+preset=release
 case "${1:-}" in
   -h | --help)
-    echo "Usage: tests/run.sh [ctest options]; labels: unit, integration, cluster, lint, tidy (tests/run.sh -L unit)"
+    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, cluster, lint, tidy (tests/run.sh -L unit)"
     exit 0
     ;;
+  --torch=pip)
+    preset=release-pip
+    shift
+    ;;
+  --torch=*)
+    echo "tests/run.sh: ${1} is unknown; there is --torch=pip, and Debian's LibTorch without it" >&2
+    exit 2
+    ;;
 esac
-examples/packages.sh build cluster corpus monitoring peers test
+
+if [ $preset = release ]; then
+  examples/packages.sh build cluster corpus monitoring test
+else
+  examples/packages.sh build cluster
+  python3 -m pip --version >/dev/null 2>&1 || examples/packages.sh pip
+  LOCKSTEP_TORCH_WHEEL=${LOCKSTEP_TORCH_WHEEL:-$(examples/pip_torch.sh)}
+  export LOCKSTEP_TORCH_WHEEL
+  # The same sources are linted in the other build; what the cluster runs is not built here.
+  set -- -LE 'lint|tidy|cluster' "$@"
+fi
 
 jobs=$(nproc)
 # A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-cmake --preset release
-cmake --build --preset release -j "$jobs"
-ctest --test-dir build/release --output-on-failure --no-tests=error -j "$jobs" "$@"
+cmake --preset $preset
+cmake --build --preset $preset -j "$jobs"
+ctest --test-dir build/$preset --output-on-failure --no-tests=error -j "$jobs" "$@"

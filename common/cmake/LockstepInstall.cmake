@@ -6,5 +6,5 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lockstep-config.cmake.in
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstep-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION ${config_dir} COMPONENT development)
 install(FILES ${CMAKE_BINARY_DIR}/lockstep-config.cmake ${CMAKE_BINARY_DIR}/lockstep-config-version.cmake
-        DESTINATION ${config_dir} COMPONENT development)
+        ${CMAKE_CURRENT_LIST_DIR}/LockstepTorchWheel.cmake DESTINATION ${config_dir} COMPONENT development)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tools)
