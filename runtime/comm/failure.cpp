@@ -13,9 +13,16 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "runtime/comm/watch/activity.h"
+#include "runtime/comm/watch/watch.h"
 
 namespace lockstep::comm {
 namespace {
+
+constexpr std::chrono::milliseconds kVerdict{3000};  // more than the watch takes
+constexpr std::chrono::milliseconds kLeave{2000};
+
+std::atomic<bool> ending{false};
 
 struct Identity {
   std::string who = "rank 0";
@@ -54,31 +61,58 @@ const std::string& who_am_i() {
   return identity().who;
 }
 
-void end_job(const std::string& message, int exit_code) {
-  static std::atomic<bool> ending{false};
-  if (ending.exchange(true)) {  // another thread is at it; its message is the first cause
-    std::this_thread::sleep_for(std::chrono::seconds(5));
+bool claim_end() {
+  return !ending.exchange(true);
+}
+
+void wait_for_the_end() {
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  _exit(1);
+}
+
+void print_line(const std::string& line) {
+  const std::string whole = fmt::format("lockstep: {}\n", line);
+  // In one piece, so that lines of several ranks do not mix; and past stderr's lock, which a thread that
+  // hangs may hold.
+  static_cast<void>(!::write(STDERR_FILENO, whole.data(), whole.size()));
+}
+
+void leave_job(int exit_code, std::chrono::milliseconds patience) {
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(kLeave);
     _exit(exit_code);
-  }
-  const std::string line = fmt::format("lockstep: {}: {}\n", who_am_i(), message);
+  }).detach();
   std::fflush(stdout);
-  std::fputs(line.c_str(), stderr);
-  std::fflush(stderr);
-  if (identity().abort != nullptr) {
-    std::thread([exit_code] {
-      std::this_thread::sleep_for(std::chrono::seconds(5));
-      _exit(exit_code);
-    }).detach();
-    identity().abort(exit_code);
-  }
+  std::this_thread::sleep_for(patience);
+  if (identity().abort != nullptr) identity().abort(exit_code);
   _exit(exit_code);
 }
 
+void end_job(const std::string& message, int exit_code) {
+  if (!claim_end()) wait_for_the_end();  // another thread's message is the first cause
+  print_line(fmt::format("{}: {}", who_am_i(), message));
+  if (Watch* watch = Watch::current()) watch->tell_end(exit_code);
+  leave_job(exit_code, std::chrono::milliseconds(0));
+}
+
 void timed_out(const std::string& operation) {
+  if (Watch* watch = Watch::current()) {
+    watch->report_overdue(operation, operation_timeout());
+    std::this_thread::sleep_for(kVerdict);  // does not return where the watch can do its work
+  }
   end_job(
       fmt::format("{} did not end within {} s (LOCKSTEP_TIMEOUT); another rank is gone, stopped, or does "
                   "something else",
                   operation, operation_timeout().count()));
+}
+
+void await_verdict() {
+  if (Watch::current() == nullptr) return;
+  constexpr std::chrono::milliseconds kLook{20};
+  for (int look = 0; look < 100; ++look) {
+    if (ending) wait_for_the_end();
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 std::chrono::seconds operation_timeout() {
@@ -101,6 +135,8 @@ struct Deadline::State {
 
 Deadline::Deadline(std::string what) : state_(std::make_unique<State>()) {
   state_->what = std::move(what);
+  note_asked(state_->what);
+  note_began(state_->what);
   state_->watcher = std::thread([state = state_.get()] {
     std::unique_lock lock(state->mutex);
     if (state->changed.wait_for(lock, operation_timeout(), [state] { return state->over; })) return;
@@ -115,6 +151,7 @@ Deadline::~Deadline() {
   }
   state_->changed.notify_one();
   state_->watcher.join();
+  note_ended(state_->what);
 }
 
 }  // namespace lockstep::comm

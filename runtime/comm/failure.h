@@ -1,6 +1,6 @@
 // How a rank's failure ends the whole job. A rank that is gone leaves the others waiting in a collective that
 // nobody can take back, so a failure prints one line and aborts the job everywhere; if that does not return,
-// the process leaves by itself 5 s later.
+// the process leaves by itself. All of it is over 5 s after an operation's time.
 //
 // Threads: safe from any.
 #pragma once
@@ -22,11 +22,25 @@ const std::string& who_am_i();
 [[noreturn]] void end_job(const std::string& message, int exit_code = 1);
 
 /// Ends the job because this operation ("all_reduce of bucket 3 (1024 bytes)") took longer than
-/// operation_timeout(): one line says what every rank was doing.
+/// operation_timeout(): one line says what every rank was doing (comm/watch/watch.h), or, without a watch,
+/// this operation.
 [[noreturn]] void timed_out(const std::string& operation);
+
+/// To be called when communication has failed, before that is reported: a rank that is gone explains it
+/// better, and the watch may be about to say so. Returns after 2 s unless the job ends before.
+void await_verdict();
 
 /// LOCKSTEP_TIMEOUT: how long an operation may take before the job is ended.
 std::chrono::seconds operation_timeout();
+
+/// The steps of ending, for comm/watch: one thread of the process gets true, prints the reason and leaves;
+/// any other waits for that.
+bool claim_end();
+[[noreturn]] void wait_for_the_end();
+void print_line(const std::string& line);  ///< "lockstep: <line>" on standard error, whole
+/// Aborts the job, unless the process was ended within `patience`. If that does not return, the process
+/// leaves by itself 2 s from now.
+[[noreturn]] void leave_job(int exit_code, std::chrono::milliseconds patience);
 
 /// Ends the job with a message if its block takes longer than operation_timeout(). For calls that cannot be
 /// cancelled.

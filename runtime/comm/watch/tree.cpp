@@ -1,0 +1,197 @@
+#include "runtime/comm/watch/tree.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "runtime/comm/watch/sockets.h"
+
+namespace lockstep::comm::watch {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What each rank tells all others at first.
+struct Card {
+  std::int32_t node = 0;
+  std::array<char, 64> node_name{};
+  Key key{};  ///< of this rank's listeners; the local one's name too
+  Addresses addresses;
+};
+
+// How far a rank got.
+struct Outcome {
+  bool local = true;    ///< with its node
+  bool network = true;  ///< with the other nodes
+  std::array<char, 160> why{};
+
+  void fail(bool Outcome::*what, const std::string& reason) {
+    this->*what = false;
+    std::snprintf(why.data(), why.size(), "%s", reason.c_str());
+  }
+};
+
+template <typename Record>
+std::vector<Record> exchange(const AllGather& all_gather, const Record& mine, int ranks) {
+  std::vector<Record> all(static_cast<std::size_t>(ranks));
+  all_gather(&mine, sizeof mine, all.data());
+  return all;
+}
+
+Roster make_roster(const std::vector<Card>& cards, int nodes) {
+  Roster roster;
+  roster.node_names.resize(static_cast<std::size_t>(nodes));
+  for (const Card& card : cards) {
+    roster.node_of.push_back(card.node);
+    roster.node_names.at(static_cast<std::size_t>(card.node)) = card.node_name.data();
+  }
+  return roster;
+}
+
+// Lets in the ranks that are expected, from both listeners. Whoever is missing after some seconds stays out.
+void admit_all(const UniqueFd& local, const UniqueFd& network, const Key& key, std::vector<int> expected,
+               std::vector<Child>& into) {
+  constexpr double kSeconds = 5;
+  constexpr milliseconds kHello{1000};
+  const std::uint64_t begin = monotonic_ns();
+  while (!expected.empty()) {
+    const double left = kSeconds - seconds_between(begin, monotonic_ns());
+    if (left <= 0) return;
+    std::array<pollfd, 2> waits{pollfd{local.get(), POLLIN, 0}, pollfd{network.get(), POLLIN, 0}};
+    if (::poll(waits.data(), waits.size(), static_cast<int>(left * 1000) + 1) <= 0) continue;
+    for (const pollfd& wait : waits) {
+      if ((wait.revents & POLLIN) == 0) continue;
+      UniqueFd socket(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      if (!socket) continue;
+      const int rank = admit(socket, key, wait.fd == local.get(), kHello);
+      const auto found = std::find(expected.begin(), expected.end(), rank);
+      if (found == expected.end() || !welcome(socket)) continue;
+      expected.erase(found);
+      into.push_back({rank, Link(std::move(socket))});
+    }
+  }
+}
+
+class Gardener {
+ public:
+  Gardener(const Place& place, const AllGather& all_gather) : place_(place), all_gather_(all_gather) {
+    tree_.rank = place.rank;
+  }
+
+  std::optional<Tree> grow() {
+    Outcome outcome;
+    const Card mine = listen(outcome);
+    const auto cards = exchange(all_gather_, mine, place_.size);
+    tree_.roster = make_roster(cards, place_.nodes);
+    connect(cards, mine.key, outcome);
+    local_.reset();
+    network_.reset();
+    return judge(exchange(all_gather_, outcome, place_.size));
+  }
+
+ private:
+  bool is_first() const { return place_.local_rank == 0; }
+  bool is_root() const { return place_.rank == 0; }
+
+  Card listen(Outcome& outcome) {
+    Card card;
+    card.node = place_.node;
+    std::snprintf(card.node_name.data(), card.node_name.size(), "%s", place_.node_name.c_str());
+    if (!is_first()) return card;
+    card.key = random_key();
+    if (place_.local_size > 1) {
+      local_ = listen_locally(card.key);
+      if (!local_) outcome.fail(&Outcome::local, "cannot listen locally: " + errno_text(errno));
+    }
+    if (is_root() && place_.nodes > 1) {
+      network_ = listen_on_network(card.addresses);
+      if (!network_) outcome.fail(&Outcome::network, "cannot listen on the network: " + errno_text(errno));
+    }
+    return card;
+  }
+
+  void connect(const std::vector<Card>& cards, const Key& key, Outcome& outcome) {
+    if (!is_first()) {
+      tree_.parent = tree_.roster.ranks_on(place_.node).front();
+      const Key& parents = cards.at(static_cast<std::size_t>(tree_.parent)).key;
+      UniqueFd socket = connect_locally(parents);
+      const std::string why = errno_text(errno);
+      // The parent may still be waiting for rank 0 itself.
+      if (socket && introduce(socket, parents, place_.rank, milliseconds(15'000))) {
+        tree_.up.emplace(std::move(socket));
+      } else {
+        outcome.fail(&Outcome::local, fmt::format("no local connection to rank {}: {}", tree_.parent,
+                                                  socket ? "it does not answer" : why));
+      }
+      return;
+    }
+    if (!is_root()) {
+      std::string why;
+      UniqueFd socket = connect_on_network(cards.front().addresses, cards.front().key, place_.rank, why);
+      if (socket) {
+        tree_.parent = 0;
+        tree_.up.emplace(std::move(socket));
+      } else {
+        outcome.fail(&Outcome::network, "no connection to rank 0: " + why);
+      }
+    }
+    std::vector<int> expected = tree_.roster.ranks_on(place_.node);
+    expected.erase(expected.begin());  // this rank
+    if (is_root()) {
+      for (int node = 1; node < place_.nodes; ++node) {
+        expected.push_back(tree_.roster.ranks_on(node).front());
+      }
+    }
+    // Who does not get here says so itself.
+    admit_all(local_, network_, key, std::move(expected), tree_.down);
+  }
+
+  std::optional<Tree> judge(const std::vector<Outcome>& outcomes) {
+    const auto missing = [&](bool Outcome::*what) {
+      return std::find_if(outcomes.begin(), outcomes.end(),
+                          [what](const Outcome& outcome) { return !(outcome.*what); });
+    };
+    const auto say = [&](auto who, const char* consequence) {
+      if (!is_root()) return;
+      std::fputs(
+          fmt::format("lockstep: {}: {}; {}\n", tree_.roster.name(static_cast<int>(who - outcomes.begin())),
+                      who->why.data(), consequence)
+              .c_str(),
+          stderr);
+    };
+    if (const auto who = missing(&Outcome::local); who != outcomes.end()) {
+      say(who, "a rank that hangs or ends is noticed only by the timeout of those that wait for it");
+      return std::nullopt;
+    }
+    if (const auto who = missing(&Outcome::network); who != outcomes.end()) {
+      say(who, "a rank that hangs or ends is named on its own node only");
+      tree_.up.reset();
+      if (is_first()) tree_.parent = -1;
+      std::erase_if(tree_.down, [&](const Child& child) {
+        return tree_.roster.node_of.at(static_cast<std::size_t>(child.rank)) != place_.node;
+      });
+    }
+    return std::move(tree_);
+  }
+
+  const Place& place_;
+  const AllGather& all_gather_;
+  UniqueFd local_;
+  UniqueFd network_;
+  Tree tree_;
+};
+
+}  // namespace
+
+std::optional<Tree> grow_tree(const Place& place, const AllGather& all_gather) {
+  return Gardener(place, all_gather).grow();
+}
+
+}  // namespace lockstep::comm::watch
