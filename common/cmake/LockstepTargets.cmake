@@ -81,7 +81,7 @@ endfunction()
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
 #               [TIMEOUT 120] [ENVIRONMENT A=B ...])
 # makes a GoogleTest program. Without RANKS each TEST is one ctest case; with RANKS the whole program is a ctest
-# case per number of ranks under mpirun (and, for 1, alone).
+# case per number of ranks under mpirun (and, for 1, alone); 4/2 is 4 ranks of which every 2 are taken for a node.
 function(lockstep_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
   if(NOT LOCKSTEP_BUILD_TESTS)
@@ -102,11 +102,21 @@ function(lockstep_test name)
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest ${main} lockstep_build_flags)
   target_include_directories(${name} PRIVATE ${lockstep_SOURCE_DIR})
   if(arg_RANKS)
-    foreach(ranks IN LISTS arg_RANKS)
-      add_test(NAME ${name}.ranks${ranks}
+    foreach(entry IN LISTS arg_RANKS)
+      string(REPLACE "/" ";" entry "${entry}")
+      list(GET entry 0 ranks)
+      set(case ${name}.ranks${ranks})
+      set(nodes "")
+      list(LENGTH entry parts)
+      if(parts EQUAL 2)
+        list(GET entry 1 per_node)
+        set(case ${case}_${per_node}_per_node)
+        set(nodes "LOCKSTEP_RANKS_PER_NODE=${per_node}")
+      endif()
+      add_test(NAME ${case}
                COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none -np ${ranks} $<TARGET_FILE:${name}>)
-      set_tests_properties(${name}.ranks${ranks} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
-        PROCESSORS 2 ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1;${arg_ENVIRONMENT}")
+      set_tests_properties(${case} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
+        PROCESSORS 2 ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1;${nodes};${arg_ENVIRONMENT}")
     endforeach()
   else()
     gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60

@@ -69,8 +69,8 @@ class Communicator {
   /// "mpi", "single": for the line printed at start.
   virtual std::string_view name() const = 0;
 
-  /// Reduces in place; every rank ends with the same bits. Sums are made in rank order, so the same run gives
-  /// the same bits again; halves are summed as f32 and rounded once. `label` says in errors what the data is
+  /// Reduces in place; every rank ends with the same bits. Sums are made in a fixed order (of the ranks on each
+  /// node, then of the nodes), so the same run gives the same bits again; halves are summed as f32 and rounded once. `label` says in errors what the data is
   /// ("bucket 3").
   virtual WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options = {}) = 0;
 
@@ -82,8 +82,8 @@ class Communicator {
   virtual WorkHandle all_gather(Buffer mine, void* all, std::string_view label) = 0;
 
   /// Reduces everyone's `all` (size() × mine.count elements) and puts this rank's part, the rank-th, into
-  /// `mine`; `mine` may lie in its own place in `all`, whose other parts then hold nothing of use. The same
-  /// bits as all_reduce gives.
+  /// `mine`; `mine` may lie in its own place in `all`, whose other parts then hold nothing of use. Summed
+  /// in rank order.
   virtual WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label,
                                     ReduceOptions options = {}) = 0;
 

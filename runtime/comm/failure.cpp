@@ -95,6 +95,14 @@ void end_job(const std::string& message, int exit_code) {
   leave_job(exit_code, std::chrono::milliseconds(0));
 }
 
+void end_job_once(const std::string& message) {
+  if (Watch* watch = Watch::current()) {
+    watch->report_line(fmt::format("{}: {}", who_am_i(), message));
+    std::this_thread::sleep_for(kVerdict);  // does not return where the watch can do its work
+  }
+  end_job(message);
+}
+
 void timed_out(const std::string& operation) {
   if (Watch* watch = Watch::current()) {
     watch->report_overdue(operation, operation_timeout());
@@ -130,6 +138,7 @@ struct Deadline::State {
   std::condition_variable changed;
   bool over = false;
   std::string what;
+  WaitingNote note;
   std::thread watcher;
 };
 

@@ -21,6 +21,9 @@ const std::string& who_am_i();
 /// Prints "lockstep: rank 1 on n2: <message>" and ends the job.
 [[noreturn]] void end_job(const std::string& message, int exit_code = 1);
 
+/// The same for what several ranks find at once: one of them prints it.
+[[noreturn]] void end_job_once(const std::string& message);
+
 /// Ends the job because this operation ("all_reduce of bucket 3 (1024 bytes)") took longer than
 /// operation_timeout(): one line says what every rank was doing (comm/watch/watch.h), or, without a watch,
 /// this operation.

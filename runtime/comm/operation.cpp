@@ -3,43 +3,57 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "runtime/comm/failure.h"
+#include "runtime/comm/watch/activity.h"
 
 namespace lockstep::comm {
 
-Operation::Operation(std::string name, std::function<void()> body)
-    : name_(std::move(name)), body_(std::move(body)) {
+Operation::Operation(std::string name, Driver* driver) : name_(std::move(name)), driver_(driver) {
   times_.asked_ns = monotonic_ns();
+  note_asked(name_);
 }
 
-void Operation::run() {
+void Operation::begin() {
+  note_began(name_);
+  const std::scoped_lock lock(mutex_);
+  times_.began_ns = monotonic_ns();
+}
+
+void Operation::set_last_rank(std::uint64_t asked_ns, int rank) {
+  const std::scoped_lock lock(mutex_);
+  times_.all_asked_ns = asked_ns;
+  times_.last_rank = rank;
+}
+
+void Operation::finish(std::exception_ptr error) {
+  note_ended(name_);
   {
     const std::scoped_lock lock(mutex_);
-    times_.began_ns = monotonic_ns();
-  }
-  std::exception_ptr error;
-  try {
-    body_();
-  } catch (...) {
-    error = std::current_exception();
-  }
-  body_ = nullptr;  // lets go of what it holds
-  {
-    const std::scoped_lock lock(mutex_);
-    error_ = error;
+    error_ = std::move(error);
     times_.ended_ns = monotonic_ns();
     done_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
 }
 
+void Operation::run(const std::function<void()>& body) {
+  begin();
+  std::exception_ptr error;
+  try {
+    body();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  finish(std::move(error));
+}
+
 void Operation::wait() {
   if (!done()) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, operation_timeout(), [this] { return done(); })) {
-      end_job(
-          fmt::format("{} did not end within {} s (LOCKSTEP_TIMEOUT); another rank is gone, stopped, or does "
-                      "something else",
-                      name_, operation_timeout().count()));
+    const WaitingNote note;
+    if (driver_ != nullptr) {
+      driver_->drive_until_done(*this);
+    } else {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait_for(lock, operation_timeout(), [this] { return done(); })) timed_out(name_);
     }
   }
   if (!error_) return;

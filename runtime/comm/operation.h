@@ -1,7 +1,7 @@
 // The Work that all communicators of this folder hand out: who asked for what, whether it is done, how it
 // failed.
 //
-// Threads: one thread runs and finishes it, any thread may ask and wait.
+// Threads: one thread at a time runs and finishes it, any thread may ask and wait.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,21 @@
 
 namespace lockstep::comm {
 
+class Operation;
+
+/// What moves operations on where no thread of the communicator's does: whoever waits.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  /// Returns when the operation is done; ends the job when that takes too long.
+  virtual void drive_until_done(Operation& operation) = 0;
+};
+
 class Operation : public Work {
  public:
-  /// `name` says what it is in errors: "all_reduce of bucket 3 (26214400 bytes)".
-  Operation(std::string name, std::function<void()> body);
+  /// `name` says what it is in errors: "all_reduce of bucket 3 (26214400 bytes)". Without a driver another
+  /// thread is to finish it.
+  explicit Operation(std::string name, Driver* driver = nullptr);
 
   bool done() const override { return done_.load(std::memory_order_acquire); }
   void wait() override;
@@ -26,12 +37,18 @@ class Operation : public Work {
 
   const std::string& name() const { return name_; }
 
-  /// Does what was asked for; never throws: wait() does.
-  void run();
+  /// Work on it begins now.
+  void begin();
+  /// It has ended, with this error or none.
+  void finish(std::exception_ptr error);
+  /// begin(), the body, finish() with what it throws.
+  void run(const std::function<void()>& body);
+  /// Before finish(): when the last rank asked for it, and which one that was.
+  void set_last_rank(std::uint64_t asked_ns, int rank);
 
  private:
   std::string name_;
-  std::function<void()> body_;
+  Driver* driver_;
   std::exception_ptr error_;
   WorkTimes times_;
   std::atomic<bool> done_{false};

@@ -61,46 +61,96 @@ struct WideOf<F16> {
   static F16 narrow(float value) { return to_f16(value); }
 };
 
+// `sums` = inputs[0] op inputs[1] op …, from `begin` on.
+template <typename Stored, typename Wide, typename Op>
+void sum_block(std::span<const void* const> inputs, std::size_t begin, std::size_t n, Wide* sums, Op op) {
+  const auto* first = static_cast<const Stored*>(inputs[0]) + begin;
+  for (std::size_t i = 0; i < n; ++i) sums[i] = WideOf<Stored>::widen(first[i]);
+  for (const void* input : inputs.subspan(1)) {
+    const auto* next = static_cast<const Stored*>(input) + begin;
+    for (std::size_t i = 0; i < n; ++i) sums[i] = op(sums[i], WideOf<Stored>::widen(next[i]));
+  }
+}
+
 template <typename Stored, typename Op>
-void reduce_as(std::span<const void* const> inputs, Stored* into, std::size_t count, Op op,
+void reduce_as(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count, Op op,
                std::optional<double> scale) {
   using Wide = typename WideOf<Stored>::type;
-  std::array<Wide, kBlock> sums;
+  alignas(64) std::array<Wide, kBlock> sums;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t n = std::min(kBlock, count - begin);
-    const auto* first = static_cast<const Stored*>(inputs[0]) + begin;
-    for (std::size_t i = 0; i < n; ++i) sums[i] = WideOf<Stored>::widen(first[i]);
-    for (const void* input : inputs.subspan(1)) {
-      const auto* next = static_cast<const Stored*>(input) + begin;
-      for (std::size_t i = 0; i < n; ++i) sums[i] = op(sums[i], WideOf<Stored>::widen(next[i]));
-    }
+    sum_block<Stored>(inputs, begin, n, sums.data(), op);
     if constexpr (std::is_floating_point_v<Wide>) {
       if (scale) {
         const Wide factor = static_cast<Wide>(*scale);
         for (std::size_t i = 0; i < n; ++i) sums[i] *= factor;
       }
     }
-    for (std::size_t i = 0; i < n; ++i) into[begin + i] = WideOf<Stored>::narrow(sums[i]);
+    for (void* output : into) {
+      auto* results = static_cast<Stored*>(output) + begin;
+      for (std::size_t i = 0; i < n; ++i) results[i] = WideOf<Stored>::narrow(sums[i]);
+    }
   }
 }
 
-template <typename Stored>
-void reduce_typed(std::span<const void* const> inputs, void* into, std::size_t count, ReduceOp op,
-                  std::optional<double> scale) {
-  auto* typed = static_cast<Stored*>(into);
+// Calls `with` with the functor for `op`.
+template <typename Stored, typename With>
+void dispatch(ReduceOp op, With with) {
   switch (op) {
     case ReduceOp::sum:
-      return reduce_as(inputs, typed, count, Sum{}, scale);
+      return with(Sum{});
     case ReduceOp::max:
-      return reduce_as(inputs, typed, count, Max{}, scale);
+      return with(Max{});
     case ReduceOp::min:
-      return reduce_as(inputs, typed, count, Min{}, scale);
+      return with(Min{});
     case ReduceOp::bit_or:
-      if constexpr (std::is_integral_v<Stored>) return reduce_as(inputs, typed, count, BitOr{}, scale);
+      if constexpr (std::is_integral_v<Stored>) return with(BitOr{});
       fail_usage("bit_or is for integers");
     case ReduceOp::average:
       fail_usage("an average is a sum with a scale by now");
   }
+}
+
+template <typename Stored>
+[[gnu::always_inline]] inline void reduce_typed(std::span<const void* const> inputs,
+                                                std::span<void* const> into, std::size_t count,
+                                                const Finish& finish) {
+  dispatch<Stored>(finish.op, [&](auto op) { reduce_as<Stored>(inputs, into, count, op, finish.scale); });
+}
+
+// The same source for several generations of vector units, chosen when the program is loaded; not under
+// sanitizers, which are not ready yet at that time.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define LOCKSTEP_VECTORISED [[gnu::target_clones("default", "avx2", "avx512f"), gnu::flatten]]
+#else
+#define LOCKSTEP_VECTORISED
+#endif
+
+using Inputs = std::span<const void* const>;
+using Outputs = std::span<void* const>;
+
+LOCKSTEP_VECTORISED void reduce_f32(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
+  reduce_typed<float>(inputs, into, count, finish);
+}
+LOCKSTEP_VECTORISED void reduce_f64(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
+  reduce_typed<double>(inputs, into, count, finish);
+}
+LOCKSTEP_VECTORISED void reduce_bf16(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
+  reduce_typed<Bf16>(inputs, into, count, finish);
+}
+LOCKSTEP_VECTORISED void reduce_f16(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
+  reduce_typed<F16>(inputs, into, count, finish);
+}
+
+template <typename Half>
+void reduce_wide_as(Inputs inputs, float* into, std::size_t count, ReduceOp op) {
+  dispatch<Half>(op, [&](auto functor) { sum_block<Half>(inputs, 0, count, into, functor); });
+}
+
+template <typename Half>
+void narrow_as(const float* from, void* into, std::size_t count) {
+  auto* results = static_cast<Half*>(into);
+  for (std::size_t i = 0; i < count; ++i) results[i] = WideOf<Half>::narrow(from[i]);
 }
 
 bool is_integer(DataType type) {
@@ -118,27 +168,44 @@ Finish finish_of(const ReduceOptions& options, int ranks) {
   return finish;
 }
 
-void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type, ReduceOp op,
-            std::optional<double> scale) {
-  if (scale && is_integer(type)) {
+void reduce(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
+            DataType type, Finish finish) {
+  if (finish.scale && is_integer(type)) {
     fail_usage("a scale or an average is for floating-point elements, not {}", name_of(type));
   }
   switch (type) {
     case DataType::f32:
-      return reduce_typed<float>(inputs, into, count, op, scale);
+      return reduce_f32(inputs, into, count, finish);
     case DataType::f64:
-      return reduce_typed<double>(inputs, into, count, op, scale);
+      return reduce_f64(inputs, into, count, finish);
     case DataType::bf16:
-      return reduce_typed<Bf16>(inputs, into, count, op, scale);
+      return reduce_bf16(inputs, into, count, finish);
     case DataType::f16:
-      return reduce_typed<F16>(inputs, into, count, op, scale);
+      return reduce_f16(inputs, into, count, finish);
     case DataType::i32:
-      return reduce_typed<std::int32_t>(inputs, into, count, op, scale);
+      return reduce_typed<std::int32_t>(inputs, into, count, finish);
     case DataType::i64:
-      return reduce_typed<std::int64_t>(inputs, into, count, op, scale);
+      return reduce_typed<std::int64_t>(inputs, into, count, finish);
     case DataType::u8:
-      return reduce_typed<std::uint8_t>(inputs, into, count, op, scale);
+      return reduce_typed<std::uint8_t>(inputs, into, count, finish);
   }
+}
+
+bool is_half(DataType type) {
+  return type == DataType::bf16 || type == DataType::f16;
+}
+
+void reduce_wide(std::span<const void* const> inputs, float* into, std::size_t count, DataType type,
+                 ReduceOp op) {
+  if (type == DataType::bf16) return reduce_wide_as<Bf16>(inputs, into, count, op);
+  if (type == DataType::f16) return reduce_wide_as<F16>(inputs, into, count, op);
+  fail_usage("{} is no half type", name_of(type));
+}
+
+void narrow(const float* from, void* into, std::size_t count, DataType type) {
+  if (type == DataType::bf16) return narrow_as<Bf16>(from, into, count);
+  if (type == DataType::f16) return narrow_as<F16>(from, into, count);
+  fail_usage("{} is no half type", name_of(type));
 }
 
 }  // namespace lockstep::comm

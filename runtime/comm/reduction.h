@@ -19,9 +19,26 @@ struct Finish {
 };
 Finish finish_of(const ReduceOptions& options, int ranks);
 
-/// into[i] = scale × (inputs[0][i] op inputs[1][i] op …); `into` may be one of the inputs. Throws UsageError
-/// for a scale on integers, bit_or on floating-point elements, and average, which finish_of() resolves.
-void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type, ReduceOp op,
-            std::optional<double> scale);
+/// into[i] = scale × (inputs[0][i] op inputs[1][i] op …) for every pointer of `into`, which may be the inputs
+/// themselves. Throws UsageError for a scale on integers, bit_or on floating-point elements, and average,
+/// which finish_of() resolves.
+void reduce(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
+            DataType type, Finish finish);
+
+/// The same for one result.
+inline void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type,
+                   Finish finish) {
+  reduce(inputs, std::span<void* const>(&into, 1), count, type, finish);
+}
+
+/// Whether sums of this type are made, and cross nodes, as f32.
+bool is_half(DataType type);
+
+/// Sums (or maxima, minima) of halves without rounding them: into[i] = inputs[0][i] op inputs[1][i] op …
+void reduce_wide(std::span<const void* const> inputs, float* into, std::size_t count, DataType type,
+                 ReduceOp op);
+
+/// Rounds to the half type.
+void narrow(const float* from, void* into, std::size_t count, DataType type);
 
 }  // namespace lockstep::comm

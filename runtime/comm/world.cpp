@@ -18,9 +18,10 @@
 #include "common/process.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/launcher.h"
-#include "runtime/comm/mpi/communicator.h"
 #include "runtime/comm/mpi/session.h"
+#include "runtime/comm/shm/communicator.h"
 #include "runtime/comm/single/communicator.h"
+#include "runtime/comm/watch/watch.h"
 #include "runtime/train/settings.h"
 
 namespace lockstep {
@@ -107,6 +108,7 @@ profile::Identity identity(const comm::Place& place, const char* program) {
 }  // namespace
 
 struct World::Impl {
+  std::unique_ptr<comm::Watch> watch;  // until MPI is gone: ending is where ranks wait for each other, too
   std::unique_ptr<comm::mpi::Session> session;
   std::unique_ptr<comm::Communicator> communicator;
   std::optional<profile::StepTimer> timer;
@@ -120,6 +122,7 @@ struct World::Impl {
     state = State::left_by_exception;
     static_cast<void>(communicator.release());
     static_cast<void>(session.release());
+    static_cast<void>(watch.release());
   }
 };
 
@@ -141,8 +144,15 @@ void World::Impl::begin(int& argc, char**& argv) {
     static const int registered = on_exit(at_exit, nullptr);
     static_cast<void>(registered);
     state = State::open;
+    watch = comm::Watch::start(session->place(), [this](const void* mine, std::size_t bytes, void* all) {
+      const comm::Deadline deadline("the meeting at the start");
+      comm::mpi::check(MPI_Allgather(mine, static_cast<int>(bytes), MPI_BYTE, all, static_cast<int>(bytes),
+                                     MPI_BYTE, session->world()),
+                       "MPI_Allgather");
+    });
     communicator =
-        comm::mpi::make_communicator(*session, applied.cpus.given ? applied.cpus.all : std::vector<int>{});
+        comm::shm::make_communicator(session->world(), comm::shm::Ownership::caller, session->place(),
+                                     applied.cpus.given ? applied.cpus.all : std::vector<int>{});
   }
 
   applied.sharing = ranks_on_cpus(*communicator, applied.cpus);
@@ -170,8 +180,9 @@ World::~World() {
   impl_->timer.reset();
   impl_->communicator.reset();
   impl_->session.reset();
-  state = State::absent;
   comm::install_failure_handling(comm::who_am_i(), nullptr);  // MPI is gone
+  impl_->watch.reset();
+  state = State::absent;
 }
 
 const comm::Place& World::place() const {

@@ -42,7 +42,7 @@ void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, F
   for (int rank = 0; rank < place.size; ++rank) {
     inputs.push_back(scratch.data() + bytes * static_cast<std::size_t>(rank));
   }
-  reduce(inputs, buffer.data, buffer.count, buffer.type, finish.op, finish.scale);
+  reduce(inputs, buffer.data, buffer.count, buffer.type, finish);
 }
 
 // Collects everyone's elements of this rank's part, `elements` long, and reduces them to `into`. `part(rank)`
@@ -67,7 +67,7 @@ void collect_and_reduce(MPI_Comm world, const Place& place, Part part, Buffer in
           "MPI_Sendrecv");
     inputs[static_cast<std::size_t>(from)] = receive;
   }
-  reduce(inputs, into.data, into.count, into.type, finish.op, finish.scale);
+  reduce(inputs, into.data, into.count, into.type, finish);
 }
 
 void reduce_in_parts(MPI_Comm world, const Place& place, Buffer buffer, Finish finish,

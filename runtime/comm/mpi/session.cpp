@@ -19,6 +19,15 @@ Place find_place(MPI_Comm world) {
   MPI_Comm node = MPI_COMM_NULL;
   check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");
+  if (const auto ranks = environment::get_integer("LOCKSTEP_RANKS_PER_NODE")) {
+    if (*ranks < 1) fail_usage("LOCKSTEP_RANKS_PER_NODE={} must be 1 or more", *ranks);
+    int on_machine = 0;
+    check(MPI_Comm_rank(node, &on_machine), "MPI_Comm_rank");
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split(node, on_machine / static_cast<int>(*ranks), place.rank, &part), "MPI_Comm_split");
+    check(MPI_Comm_free(&node), "MPI_Comm_free");
+    node = part;
+  }
   check(MPI_Comm_rank(node, &place.local_rank), "MPI_Comm_rank");
   check(MPI_Comm_size(node, &place.local_size), "MPI_Comm_size");
 

@@ -29,7 +29,8 @@ class Session {
   Place place_;
 };
 
-/// This rank's place in `world`; all its ranks call it.
+/// This rank's place in `world`; all its ranks call it. A node is what shares memory, or, with
+/// LOCKSTEP_RANKS_PER_NODE, that many neighbouring ranks of it: one for each socket, say.
 Place find_place(MPI_Comm world);
 
 /// Throws Error "<call>: <MPI's text>" unless the code is MPI_SUCCESS.

@@ -18,7 +18,7 @@ class SingleCommunicator : public Communicator {
     return now(describe("all_reduce", label, buffer.bytes()), [&] {
       const void* const inputs[] = {buffer.data};
       const Finish finish = finish_of(options, 1);
-      reduce(inputs, buffer.data, buffer.count, buffer.type, finish.op, finish.scale);
+      reduce(inputs, buffer.data, buffer.count, buffer.type, finish);
       if (options.then) options.then();
     });
   }
@@ -37,7 +37,7 @@ class SingleCommunicator : public Communicator {
     return now(describe("reduce_scatter", label, mine.bytes()), [&] {
       const void* const inputs[] = {all};
       const Finish finish = finish_of(options, 1);
-      reduce(inputs, mine.data, mine.count, mine.type, finish.op, finish.scale);
+      reduce(inputs, mine.data, mine.count, mine.type, finish);
       if (options.then) options.then();
     });
   }
@@ -51,9 +51,9 @@ class SingleCommunicator : public Communicator {
   }
 
  private:
-  static WorkHandle now(std::string name, std::function<void()> body) {
-    auto operation = std::make_shared<Operation>(std::move(name), std::move(body));
-    operation->run();
+  static WorkHandle now(std::string name, const std::function<void()>& body) {
+    auto operation = std::make_shared<Operation>(std::move(name));
+    operation->run(body);
     return operation;
   }
 };

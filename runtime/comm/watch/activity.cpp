@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -123,6 +124,8 @@ Log& log() {
   return *instance;
 }
 
+std::atomic<int> waiting{0};
+
 }  // namespace
 
 void note_asked(std::string_view operation) {
@@ -137,8 +140,18 @@ void note_ended(std::string_view operation) {
   log().ended(operation);
 }
 
+WaitingNote::WaitingNote() {
+  waiting.fetch_add(1, std::memory_order_relaxed);
+}
+
+WaitingNote::~WaitingNote() {
+  waiting.fetch_sub(1, std::memory_order_relaxed);
+}
+
 Activity current_activity() {
-  return log().look();
+  Activity activity = log().look();
+  activity.waiting = waiting.load(std::memory_order_relaxed) > 0;
+  return activity;
 }
 
 }  // namespace lockstep::comm

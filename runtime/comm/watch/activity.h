@@ -20,6 +20,15 @@ void note_asked(std::string_view operation);
 void note_began(std::string_view operation);
 void note_ended(std::string_view operation);
 
+/// While it lives a thread of this rank waits for an operation and does nothing else.
+class WaitingNote {
+ public:
+  WaitingNote();
+  ~WaitingNote();
+  WaitingNote(const WaitingNote&) = delete;
+  WaitingNote& operator=(const WaitingNote&) = delete;
+};
+
 struct Activity {
   std::uint64_t asked = 0;  ///< operations, from this process's start
   std::uint64_t ended = 0;
@@ -27,6 +36,7 @@ struct Activity {
   std::string oldest;
   std::uint64_t oldest_number = 0;  ///< from 1, in the order of asking
   bool oldest_began = false;
+  bool waiting = false;  ///< some thread waits
   /// When the oldest was asked for; without one, when the last ended. Monotonic nanoseconds; 0: never.
   std::uint64_t since_ns = 0;
   std::string last_ended;  ///< empty when none has

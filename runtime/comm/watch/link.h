@@ -16,6 +16,7 @@ enum class Kind : std::uint32_t {
   overdue = 1,  ///< up: an operation took too long here (Overdue)
   ask,          ///< down: what are you doing?
   answer,       ///< up: statuses
+  line,         ///< up: what to print, when several may want to say the same (text)
   gone,         ///< up: this rank's process has ended (i32)
   end,          ///< both ways: the job ends, the reason has been printed (i32 exit code)
   goodbye,      ///< both ways: this rank leaves World; the end of the connection is no alarm (statuses)

@@ -107,6 +107,10 @@ std::string format_seconds_since(std::uint64_t lasts_ns) {
   return seconds < 9.95 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
 }
 
+bool is_in_operation(State state) {
+  return state == State::waits || state == State::works || state == State::asked;
+}
+
 // What several ranks do alike, apart from how long.
 struct Doing {
   State state;
@@ -138,6 +142,7 @@ std::string format_doing(const Doing& doing, const Group& group, const Status& o
   const std::string since = format_since(group);
   switch (doing.state) {
     case State::waits:
+    case State::works:
     case State::asked: {
       std::string what = doing.operation;
       if (doing.operation == overdue.operation) {
@@ -149,6 +154,8 @@ std::string format_doing(const Doing& doing, const Group& group, const Status& o
       }
       if (doing.state == State::waits)
         return fmt::format("{} in {} since {}", verb("waits", "wait"), what, since);
+      if (doing.state == State::works)
+        return fmt::format("{} in {} since {}", verb("is", "are"), what, since);
       return fmt::format("{} asked for {} {} ago and {} not begun it", verb("has", "have"), what, since,
                          verb("has", "have"));
     }
@@ -177,6 +184,7 @@ int weight(const Doing& doing, const Status& overdue) {
     case State::idle:
       return 3;
     case State::waits:
+    case State::works:
     case State::asked:
       return doing.operation == overdue.operation && doing.number == overdue.number ? 5 : 4;
   }
@@ -186,7 +194,7 @@ int weight(const Doing& doing, const Status& overdue) {
 Doing what_it_does(const Status& status) {
   const bool known = status.state != State::silent && status.state != State::gone;
   // How many operations idle ranks did differs where they did different things; what they did last says it.
-  const bool numbered = status.state == State::waits || status.state == State::asked;
+  const bool numbered = is_in_operation(status.state);
   return {status.state, known ? status.operation : std::string(),
           numbered ? status.number : static_cast<std::uint64_t>(status.number > 0)};
 }
@@ -215,7 +223,7 @@ Status status_of_this_process(int rank) {
     status.operation = activity.last_ended;
     status.number = activity.asked;
   } else {
-    status.state = activity.oldest_began ? State::waits : State::asked;
+    status.state = activity.waiting ? State::waits : activity.oldest_began ? State::works : State::asked;
     status.operation = activity.oldest;
     status.number = activity.oldest_number;
   }
@@ -276,7 +284,8 @@ std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::v
   std::string line = fmt::format("{}: {} did not end within {} s (LOCKSTEP_TIMEOUT)",
                                  roster.name(overdue.status.rank), overdue.operation, overdue.seconds);
   const Status& waiting = overdue.status;
-  if (!waiting.operation.empty() && waiting.operation != overdue.operation && waiting.state != State::idle) {
+  if (!waiting.operation.empty() && waiting.operation != overdue.operation &&
+      is_in_operation(waiting.state)) {
     line += fmt::format(", it is after {}", waiting.operation);
   }
   constexpr std::size_t kMostGroups = 12;
@@ -298,8 +307,8 @@ std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::v
 
 std::string explain_gone(const Roster& roster, int rank, const Status& mine) {
   std::string line = fmt::format("{} is gone (its process ended)", roster.name(rank));
-  if (mine.state == State::waits || mine.state == State::asked) {
-    line += fmt::format("; {} waits in {}", roster.name(mine.rank), mine.operation);
+  if (is_in_operation(mine.state)) {
+    line += fmt::format("; {} is in {}", roster.name(mine.rank), mine.operation);
   } else if (mine.number > 0) {
     line += fmt::format("; {} last did {}", roster.name(mine.rank), mine.operation);
   }

@@ -21,8 +21,9 @@ struct Roster {
 };
 
 enum class State : std::uint8_t {
-  waits,   ///< an operation has begun and not ended
-  asked,   ///< an operation was asked for and has not begun
+  waits,   ///< for an operation, and does nothing else
+  works,   ///< an operation has begun and not ended; the rank's other threads go on
+  asked,   ///< an operation was asked for and has not begun; the rank goes on
   idle,    ///< has asked for nothing that has not ended
   left,    ///< has left World
   silent,  ///< gives no answer
@@ -34,7 +35,7 @@ struct Status {
   State state = State::silent;
   std::uint64_t number = 0;    ///< the operation's, in the order of asking; idle: how many were asked for
   std::uint64_t lasts_ns = 0;  ///< for how long so far
-  std::string operation = {};  ///< that it waits in or asked for; idle and left: that it did last
+  std::string operation = {};  ///< that has not ended; idle and left: that it did last
 };
 
 /// This process's, from its activity.
@@ -60,7 +61,7 @@ Overdue unpack_overdue(std::string_view bytes);
 /// left out.
 std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::vector<Status> statuses);
 
-/// "rank 2 on n1 is gone (its process ended); rank 0 on n1 waits in …"
+/// "rank 2 on n1 is gone (its process ended); rank 0 on n1 is in …"
 std::string explain_gone(const Roster& roster, int rank, const Status& mine);
 
 }  // namespace lockstep::comm::watch

@@ -95,6 +95,10 @@ class Watch::Thread {
     });
   }
 
+  void report_line(const std::string& line) {
+    request([&] { line_asked_ = line; });
+  }
+
   void tell_end(int exit_code) {
     request([&] { end_asked_ = exit_code; });
     std::unique_lock lock(mutex_);
@@ -157,11 +161,13 @@ class Watch::Thread {
     std::uint64_t count = 0;
     static_cast<void>(!::read(wake_.get(), &count, sizeof count));
     std::optional<Overdue> overdue;
+    std::optional<std::string> line;
     std::optional<int> end;
     bool stop = false;
     {
       const std::scoped_lock lock(mutex_);
       overdue = std::exchange(overdue_asked_, std::nullopt);
+      line = std::exchange(line_asked_, std::nullopt);
       end = end_asked_;
       stop = stop_asked_;
     }
@@ -176,6 +182,8 @@ class Watch::Thread {
     } else if (stop) {
       tell_all(Kind::goodbye, watch::pack(std::vector{my_status()}), nullptr);
       over_ = true;
+    } else if (line) {
+      learn_of_line(*line);
     } else if (overdue) {
       overdue->status = my_status();
       learn_of(*overdue);
@@ -222,6 +230,8 @@ class Watch::Thread {
       case Kind::answer:
         for (Status& status : watch::unpack_statuses(message.body)) answers_[status.rank] = std::move(status);
         return note_answers(rank);
+      case Kind::line:
+        return learn_of_line(message.body);
       case Kind::gone:
         return learn_gone(unpack_number(message.body));
       case Kind::end:
@@ -252,6 +262,14 @@ class Watch::Thread {
       if (!verdict_due_) verdict_due_ = after(kNoVerdict + seniority_);
     }
     begin_collecting();
+  }
+
+  void learn_of_line(const std::string& line) {
+    if (is_top()) give_verdict(line);
+    if (line_) return;
+    line_ = line;
+    if (tree_.up->open()) tree_.up->send(Kind::line, line);
+    verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kNodeAnswers + seniority_));
   }
 
   void begin_collecting() {
@@ -323,6 +341,7 @@ class Watch::Thread {
     if (!verdict_due_ || *verdict_due_ > now) return;
     // Nobody above has spoken.
     if (gone_parent_) give_verdict(watch::explain_gone(tree_.roster, tree_.parent, my_status()));
+    if (line_) give_verdict(*line_);
     if (gone_) give_verdict(watch::explain_gone(tree_.roster, *gone_, my_status()));
     auto statuses = statuses_below();
     const auto parent = left_.find(tree_.parent);
@@ -375,7 +394,8 @@ class Watch::Thread {
 
   std::map<int, Status> left_;  // by the rank at the other end; those that said goodbye
   std::optional<Overdue> overdue_;
-  std::optional<int> gone_;  // reported to the parent
+  std::optional<std::string> line_;  // reported to the parent
+  std::optional<int> gone_;          // reported to the parent
   bool gone_parent_ = false;
   bool asked_from_above_ = false;
   bool collecting_ = false;
@@ -389,6 +409,7 @@ class Watch::Thread {
   std::mutex mutex_;  // guards what follows
   std::condition_variable answered_;
   std::optional<Overdue> overdue_asked_;
+  std::optional<std::string> line_asked_;
   std::optional<int> end_asked_;
   bool end_told_ = false;
   bool stop_asked_ = false;
@@ -422,6 +443,10 @@ Watch* Watch::current() {
 
 void Watch::report_overdue(const std::string& operation, std::chrono::seconds given) {
   thread_->report_overdue(operation, given);
+}
+
+void Watch::report_line(const std::string& line) {
+  thread_->report_line(line);
 }
 
 void Watch::tell_end(int exit_code) {

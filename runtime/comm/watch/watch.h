@@ -35,6 +35,9 @@ class Watch {
   /// An operation took too long here. The watch ends the job, soon.
   void report_overdue(const std::string& operation, std::chrono::seconds given);
 
+  /// The job is to end with this line, or with the like of it from another rank; the watch does so, soon.
+  void report_line(const std::string& line);
+
   /// This rank ends the job and has said why. Returns when the others have been told, or after 0.3 s.
   void tell_end(int exit_code);
 

@@ -61,17 +61,17 @@ TEST(Reduce, SumsInTheOrderGivenAndScalesTheResult) {
   const std::vector<float> c(count, 3.0F);
   std::vector<float> into(count);
   reduce(std::array<const void*, 3>{a.data(), b.data(), c.data()}, into.data(), count, DataType::f32,
-         ReduceOp::sum, 0.5);
+         {.op = ReduceOp::sum, .scale = 0.5});
   EXPECT_THAT(into, Each(1.5F));
   reduce(std::array<const void*, 3>{a.data(), c.data(), b.data()}, into.data(), count, DataType::f32,
-         ReduceOp::sum, {});
+         {.op = ReduceOp::sum});
   EXPECT_THAT(into, Each(0.0F)) << "3 is lost beside 1e8: the order counts";
 }
 
 TEST(Reduce, MayWriteIntoOneOfItsInputs) {
   std::vector<double> a{1, 2, 3};
   const std::vector<double> b{10, 20, 30};
-  reduce(std::array<const void*, 2>{b.data(), a.data()}, a.data(), 3, DataType::f64, ReduceOp::sum, {});
+  reduce(std::array<const void*, 2>{b.data(), a.data()}, a.data(), 3, DataType::f64, {.op = ReduceOp::sum});
   EXPECT_THAT(a, ElementsAre(11, 22, 33));
 }
 
@@ -79,15 +79,15 @@ TEST(Reduce, FindsTheExtremesOfIntegers) {
   const std::array<std::uint8_t, 3> a{1, 200, 30};
   const std::array<std::uint8_t, 3> b{2, 100, 30};
   std::array<std::uint8_t, 3> into{};
-  reduce(std::array<const void*, 2>{a.data(), b.data()}, into.data(), 3, DataType::u8, ReduceOp::max, {});
+  reduce(std::array<const void*, 2>{a.data(), b.data()}, into.data(), 3, DataType::u8, {.op = ReduceOp::max});
   EXPECT_THAT(into, ElementsAre(2, 200, 30));
-  reduce(std::array<const void*, 2>{a.data(), b.data()}, into.data(), 3, DataType::u8, ReduceOp::min, {});
+  reduce(std::array<const void*, 2>{a.data(), b.data()}, into.data(), 3, DataType::u8, {.op = ReduceOp::min});
   EXPECT_THAT(into, ElementsAre(1, 100, 30));
 }
 
 TEST(Reduce, RefusesAScaleOnIntegers) {
   std::int32_t value = 1;
-  EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32, ReduceOp::sum, 0.5),
+  EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32, {.op = ReduceOp::sum, .scale = 0.5}),
                UsageError);
 }
 

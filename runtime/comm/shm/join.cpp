@@ -1,0 +1,89 @@
+#include "runtime/comm/shm/join.h"
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "common/error.h"
+#include "runtime/comm/mpi/session.h"
+
+namespace lockstep::comm::shm {
+namespace {
+
+constexpr std::size_t kReasonBytes = 256;
+
+// The first rank's reason that is not empty, the same on all ranks.
+std::string first_reason(MPI_Comm world, int size, const std::string& mine) {
+  std::vector<char> all(static_cast<std::size_t>(size) * kReasonBytes);
+  std::array<char, kReasonBytes> text{};
+  mine.copy(text.data(), text.size() - 1);
+  mpi::check(MPI_Allgather(text.data(), kReasonBytes, MPI_CHAR, all.data(), kReasonBytes, MPI_CHAR, world),
+             "MPI_Allgather");
+  for (std::size_t at = 0; at < all.size(); at += kReasonBytes) {
+    if (all[at] != 0) return &all[at];
+  }
+  return {};
+}
+
+bool share_cpus(const Board& board, int ranks) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int rank = 0; rank < ranks; ++rank) CPU_OR(&all, &all, &board.of(rank).cpus);
+  return CPU_COUNT(&all) < ranks;
+}
+
+Joined every_rank_alone(const Place& place) {
+  Place alone = place;
+  alone.local_rank = 0;
+  alone.local_size = 1;
+  alone.node = place.rank;
+  alone.nodes = place.size;
+  return {.board = Board::make(1), .place = alone, .ranks = {place.rank}};
+}
+
+Joined join_node(MPI_Comm world, MPI_Comm node, const Place& place) {
+  std::optional<Board> board;
+  std::string why_not;
+  SegmentName name;
+  try {
+    if (place.local_rank == 0) {
+      board = Board::make(place.local_size);
+      name = board->name();
+    }
+    mpi::check(MPI_Bcast(&name, sizeof name, MPI_BYTE, 0, node), "MPI_Bcast");
+    if (place.local_rank != 0 && name.descriptor >= 0) board = Board::open(name);
+  } catch (const Error& error) {
+    why_not = error.what();
+    if (place.local_rank == 0) MPI_Bcast(&name, sizeof name, MPI_BYTE, 0, node);
+  }
+  why_not = first_reason(world, place.size, why_not);
+  if (!why_not.empty()) {
+    if (place.rank == 0) {
+      fmt::print(stderr,
+                 "lockstep: everything goes over MPI, since ranks of a node cannot share memory: {}\n",
+                 why_not);
+    }
+    return every_rank_alone(place);
+  }
+
+  RankArea& mine = board->of(place.local_rank);
+  mine.rank = place.rank;
+  sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
+  mpi::check(MPI_Barrier(node), "MPI_Barrier");
+  std::vector<int> ranks;
+  for (int rank = 0; rank < place.local_size; ++rank) ranks.push_back(board->of(rank).rank);
+  const bool shared = share_cpus(*board, place.local_size);
+  return {.board = std::move(*board), .place = place, .ranks = std::move(ranks), .ranks_share_cpus = shared};
+}
+
+}  // namespace
+
+Joined join(MPI_Comm world, const Place& place) {
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi::check(MPI_Comm_split(world, place.node, place.rank, &node), "MPI_Comm_split");
+  auto joined = join_node(world, node, place);
+  mpi::check(MPI_Comm_free(&node), "MPI_Comm_free");
+  return joined;
+}
+
+}  // namespace lockstep::comm::shm

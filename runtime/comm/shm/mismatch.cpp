@@ -1,0 +1,63 @@
+#include "runtime/comm/shm/mismatch.h"
+
+#include <chrono>
+#include <thread>
+
+#include "common/error.h"
+#include "runtime/comm/failure.h"
+
+namespace lockstep::comm::shm {
+namespace {
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::average:
+      return "average";
+    case ReduceOp::max:
+      return "max";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::bit_or:
+      return "bit_or";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string describe(const Request& request, std::string_view label) {
+  std::string text = fmt::format("{} of {}", shm::name_of(request.kind), label);
+  switch (request.kind) {
+    case Kind::all_reduce:
+    case Kind::reduce_scatter:
+      return text +
+             fmt::format(" ({} × {}, {})", request.count, comm::name_of(request.type), name_of(request.op));
+    case Kind::broadcast:
+      return text +
+             fmt::format(" ({} × {} from rank {})", request.count, comm::name_of(request.type), request.root);
+    case Kind::all_gather:
+      return text + fmt::format(" ({} × {} each)", request.count, comm::name_of(request.type));
+    case Kind::barrier:
+      return text;
+  }
+  return text;
+}
+
+void end_job_by_mismatch(const Board& board, const Place& place, const std::vector<int>& ranks, int other,
+                         std::uint64_t number) {
+  // The first rank speaks for the node; it may still be computing, so it gets a while.
+  if (place.local_rank != 0) std::this_thread::sleep_for(std::chrono::seconds(5));
+  const auto what = [&](int local_rank) {
+    const Slot& slot = board.slot(local_rank, number);
+    return fmt::format("rank {} asks for {}", ranks[static_cast<std::size_t>(local_rank)],
+                       describe(slot.request, slot.label));
+  };
+  end_job(fmt::format(
+      "the ranks of {} do different things: {}, but {}; every rank must ask for the same operations "
+      "in the same order",
+      place.node_name, what(0), what(other)));
+}
+
+}  // namespace lockstep::comm::shm

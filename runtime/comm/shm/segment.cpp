@@ -1,0 +1,136 @@
+#include "runtime/comm/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "common/error.h"
+#include "common/units.h"
+
+namespace lockstep::comm::shm {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// The segments of this process by the address where they end, so that upper_bound finds the one that holds an
+// address. Never destroyed: tensors of static lifetime may free theirs last.
+struct Registry {
+  std::mutex mutex;
+  std::map<std::uintptr_t, SegmentName> by_end;
+  std::atomic<std::uint64_t> frees{0};
+};
+
+Registry& registry() {
+  static auto& instance = *new Registry;
+  return instance;
+}
+
+std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// A mapping whose address is a multiple of 2 MiB, so that the kernel can use huge pages for it. Room for that
+// is reserved first, and what sticks out is given back.
+void* map_aligned(int descriptor, std::size_t bytes) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 0;
+  const std::size_t room = bytes + alignment;
+  void* reserved = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
+  const std::uintptr_t aligned = alignment == 0 ? begin : round_up(begin, alignment);
+  void* wanted = static_cast<std::byte*>(reserved) + (aligned - begin);
+  void* mapped =
+      ::mmap(wanted, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, descriptor, 0);
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(reserved, room);
+    errno = error;
+    return MAP_FAILED;
+  }
+  const std::uintptr_t end = aligned + bytes;
+  if (aligned > begin) ::munmap(reserved, aligned - begin);
+  if (begin + room > end) ::munmap(static_cast<std::byte*>(wanted) + bytes, begin + room - end);
+  return mapped;
+}
+
+}  // namespace
+
+std::shared_ptr<void> allocate(std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t size = round_up(bytes == 0 ? 1 : bytes, page);
+  const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
+  if (descriptor < 0) fail_errno("cannot make shared memory");
+  // Taken now: later, a page that is not there would be a signal in the middle of a backward.
+  const int no_room = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
+  void* memory = no_room != 0 ? MAP_FAILED : map_aligned(descriptor, size);
+  struct stat status {};
+  if (memory == MAP_FAILED || ::fstat(descriptor, &status) != 0) {
+    errno = no_room != 0 ? no_room : errno;
+    const int error = errno;
+    ::close(descriptor);
+    errno = error;
+    fail_errno("cannot get {} ({} bytes) of memory to share with the ranks of this node", format_bytes(size),
+               size);
+  }
+  ::madvise(memory, size, MADV_HUGEPAGE);  // where shared memory may have huge pages
+
+  const auto end = reinterpret_cast<std::uintptr_t>(memory) + size;
+  {
+    const std::scoped_lock lock(registry().mutex);
+    registry().by_end[end] = {
+        .process = ::getpid(), .descriptor = descriptor, .inode = status.st_ino, .bytes = size};
+  }
+  return {memory, [descriptor, size, end](void* mapped) {
+            {
+              const std::scoped_lock lock(registry().mutex);
+              registry().by_end.erase(end);
+            }
+            registry().frees.fetch_add(1, std::memory_order_release);
+            ::munmap(mapped, size);
+            ::close(descriptor);
+          }};
+}
+
+std::optional<Location> find(const void* memory, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  const std::scoped_lock lock(registry().mutex);
+  const auto found = registry().by_end.upper_bound(begin);
+  if (found == registry().by_end.end()) return std::nullopt;
+  const std::uintptr_t segment_begin = found->first - found->second.bytes;
+  if (begin < segment_begin || bytes > found->first - begin) return std::nullopt;
+  return Location{.segment = found->second, .offset = begin - segment_begin};
+}
+
+std::uint64_t frees() {
+  return registry().frees.load(std::memory_order_acquire);
+}
+
+std::shared_ptr<void> map(const SegmentName& name) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", name.process, name.descriptor);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) fail_errno("cannot open the shared memory of process {} ({})", name.process, path);
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || status.st_ino != name.inode ||
+      static_cast<std::uint64_t>(status.st_size) != name.bytes) {
+    ::close(descriptor);
+    fail(
+        "{} is not the shared memory that process {} meant; do the ranks of this node have PID namespaces of "
+        "their own?",
+        path, name.process);
+  }
+  void* memory = map_aligned(descriptor, name.bytes);
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+  if (memory == MAP_FAILED)
+    fail_errno("cannot map {} of shared memory of process {}", format_bytes(name.bytes), name.process);
+  return {memory, [bytes = name.bytes](void* mapped) { ::munmap(mapped, bytes); }};
+}
+
+}  // namespace lockstep::comm::shm
