@@ -3,7 +3,8 @@
 # linked against are the wheels that PyTorch itself depends on, in the folder "nvidia" beside it, or else a toolkit
 # (CUDAToolkit_ROOT, /usr/local/cuda).
 #
-# Targets: torch, c10; for a CUDA build of PyTorch also lockstep_cudart, c10_cuda and, where NCCL is found, lockstep_nccl.
+# Targets: torch, c10; for a CUDA build of PyTorch also c10_cuda, lockstep_wheel_cudart and, where NCCL is found,
+# lockstep_wheel_nccl.
 # Variables: Torch_FOUND, Torch_VERSION, LOCKSTEP_TORCH_CUDA (the major version of CUDA that it was built for, or
 # nothing), NCCL_FOUND.
 
@@ -65,10 +66,10 @@ if(LOCKSTEP_TORCH_CUDA)
                         "${site_packages}/nvidia nor in a toolkit (CUDAToolkit_ROOT); install the wheels that PyTorch "
                         "depends on, and cuda-toolkit[crt]")
   endif()
-  lockstep_import(lockstep_cudart ${LOCKSTEP_CUDART} INCLUDE ${LOCKSTEP_CUDA_INCLUDE})
-  lockstep_import(c10_cuda ${wheel}/lib/libc10_cuda.so LINK c10 lockstep_cudart)
+  lockstep_import(lockstep_wheel_cudart ${LOCKSTEP_CUDART} INCLUDE ${LOCKSTEP_CUDA_INCLUDE})
+  lockstep_import(c10_cuda ${wheel}/lib/libc10_cuda.so LINK c10 lockstep_wheel_cudart)
   if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_NCCL)
-    lockstep_import(lockstep_nccl ${LOCKSTEP_NCCL} INCLUDE ${LOCKSTEP_NCCL_INCLUDE} LINK lockstep_cudart)
+    lockstep_import(lockstep_wheel_nccl ${LOCKSTEP_NCCL} INCLUDE ${LOCKSTEP_NCCL_INCLUDE} LINK lockstep_wheel_cudart)
     set(NCCL_FOUND TRUE)
   endif()
 

@@ -97,6 +97,15 @@ class Communicator {
   /// then, since a node's ranks may have no thread but that one to reduce with. Never blocks.
   virtual void progress() {}
 
+  /// The CUDA device whose memory operations take; -1 where they take host memory. On a device an operation
+  /// waits for what the asking thread's stream has been given, and Work::wait() makes the waiting thread's
+  /// stream wait, not the thread; comm/nccl/communicator.h says what else differs.
+  virtual int device() const { return -1; }
+
+  /// For a device: tells the stream (cudaStream_t) on which the calling thread computes; the default stream
+  /// without it. Before the first operation.
+  virtual void set_stream_source(std::function<void*()> /*stream*/) {}
+
   /// A communicator of the ranks that gave the same color, in the order of their ranks here; null for a
   /// negative color. All ranks call it. This one must outlive it. `name` says in errors which group it is.
   virtual std::unique_ptr<Communicator> split(int color, std::string_view name) = 0;

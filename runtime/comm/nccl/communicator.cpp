@@ -1,0 +1,263 @@
+#include "runtime/comm/nccl/communicator.h"
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+
+#include "common/error.h"
+#include "runtime/comm/failure.h"
+#include "runtime/comm/half.h"
+#include "runtime/comm/mpi/session.h"
+#include "runtime/comm/nccl/session.h"
+#include "runtime/comm/nccl/watchdog.h"
+
+namespace lockstep::comm::nccl {
+namespace {
+
+ncclDataType_t type_of(DataType type) {
+  switch (type) {
+    case DataType::f32:
+      return ncclFloat32;
+    case DataType::f64:
+      return ncclFloat64;
+    case DataType::bf16:
+      return ncclBfloat16;
+    case DataType::f16:
+      return ncclFloat16;
+    case DataType::i32:
+      return ncclInt32;
+    case DataType::i64:
+      return ncclInt64;
+    case DataType::u8:
+      return ncclUint8;
+  }
+  fail("an element type that NCCL does not have");
+}
+
+// A factor as an element of the type, in memory.
+struct Scalar {
+  alignas(8) std::array<std::byte, 8> bytes{};
+
+  template <typename T>
+  explicit Scalar(T value) {
+    std::memcpy(bytes.data(), &value, sizeof value);
+  }
+};
+
+Scalar to_scalar(double factor, DataType type) {
+  if (type == DataType::f64) return Scalar(factor);
+  const auto single = static_cast<float>(factor);
+  if (type == DataType::f32) return Scalar(single);
+  const bool brain = type == DataType::bf16;
+  const float held = brain ? to_float(to_bf16(single)) : to_float(to_f16(single));
+  if (static_cast<double>(held) != factor) {
+    fail_usage(
+        "over NCCL elements of type {} cannot be multiplied by {}, which the type does not hold exactly; sum "
+        "them, and multiply the result",
+        name_of(type), factor);
+  }
+  return brain ? Scalar(to_bf16(single)) : Scalar(to_f16(single));
+}
+
+bool is_floating(DataType type) {
+  return type == DataType::f32 || type == DataType::f64 || type == DataType::bf16 || type == DataType::f16;
+}
+
+// The reduction that does what `options` ask for, while it lives.
+class Reduction {
+ public:
+  Reduction(Session& session, const ReduceOptions& options, DataType type, int ranks) : session_(session) {
+    const bool average = options.op == ReduceOp::average;
+    if ((average || options.scale != nullptr) && !is_floating(type)) {
+      fail_usage("elements of type {} are neither averaged nor scaled", name_of(type));
+    }
+    switch (options.op) {
+      case ReduceOp::max:
+        op_ = ncclMax;
+        break;
+      case ReduceOp::min:
+        op_ = ncclMin;
+        break;
+      case ReduceOp::bit_or:
+        fail_usage("NCCL has no bit_or; reduce with max, or in host memory");
+      case ReduceOp::sum:
+      case ReduceOp::average:
+        op_ = ncclSum;
+        break;
+    }
+    if (options.scale == nullptr && !average) return;
+    if (op_ != ncclSum) fail_usage("over NCCL a scale goes with sum and average only");
+    Scalar scalar =
+        to_scalar((options.scale == nullptr ? 1.0 : *options.scale) / (average ? ranks : 1), type);
+    session_.settle(
+        ncclRedOpCreatePreMulSum(&op_, &scalar, type_of(type), ncclScalarHostImmediate, session_.get()),
+        "ncclRedOpCreatePreMulSum");
+    made_ = true;
+  }
+  ~Reduction() {
+    if (made_) ncclRedOpDestroy(op_, session_.get());
+  }
+  Reduction(const Reduction&) = delete;
+  Reduction& operator=(const Reduction&) = delete;
+
+  ncclRedOp_t get() const { return op_; }
+
+ private:
+  Session& session_;
+  ncclRedOp_t op_ = ncclSum;
+  bool made_ = false;
+};
+
+class NcclCommunicator : public Communicator {
+ public:
+  /// With its device current. Frees `world` at its end.
+  NcclCommunicator(MPI_Comm world, Place place, int device, std::unique_ptr<Session> session)
+      : Communicator(std::move(place)),
+        world_(world),
+        device_(device),
+        session_(std::move(session)),
+        stream_(make_stream()),
+        asked_(make_event()),
+        scratch_(nccl::allocate(device, sizeof(std::int32_t))),
+        watchdog_(std::make_unique<Watchdog>(*session_, mutex_, device)) {}
+
+  ~NcclCommunicator() override {
+    watchdog_.reset();
+    session_.reset();
+    if (world_ != MPI_COMM_NULL) MPI_Comm_free(&world_);
+  }
+
+  std::string_view name() const override { return "nccl"; }
+  int device() const override { return device_; }
+  void set_stream_source(std::function<void*()> source) override { source_ = std::move(source); }
+
+  WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
+    return launch(describe("all_reduce", label, buffer.bytes()), options.then, [&](cudaStream_t stream) {
+      const Reduction reduction(*session_, options, buffer.type, size());
+      settle(ncclAllReduce(buffer.data, buffer.data, buffer.count, type_of(buffer.type), reduction.get(),
+                           session_->get(), stream),
+             "ncclAllReduce");
+    });
+  }
+
+  WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
+    return launch(describe("broadcast", label, buffer.bytes()), nullptr, [&](cudaStream_t stream) {
+      settle(ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.type), root,
+                           session_->get(), stream),
+             "ncclBroadcast");
+    });
+  }
+
+  WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {
+    return launch(describe("all_gather", label, mine.bytes()), nullptr, [&](cudaStream_t stream) {
+      settle(ncclAllGather(mine.data, all, mine.count, type_of(mine.type), session_->get(), stream),
+             "ncclAllGather");
+    });
+  }
+
+  WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
+    return launch(describe("reduce_scatter", label, mine.bytes()), options.then, [&](cudaStream_t stream) {
+      const Reduction reduction(*session_, options, mine.type, size());
+      settle(ncclReduceScatter(all, mine.data, mine.count, type_of(mine.type), reduction.get(),
+                               session_->get(), stream),
+             "ncclReduceScatter");
+    });
+  }
+
+  WorkHandle barrier(std::string_view label) override;
+  std::unique_ptr<Communicator> split(int color, std::string_view name) override;
+
+  std::shared_ptr<void> allocate(std::size_t bytes) override { return nccl::allocate(device_, bytes); }
+
+ private:
+  void settle(ncclResult_t result, const char* call) { session_->settle(result, call); }
+
+  // Gives the stream what `body` does, after what the caller's stream has been given.
+  template <typename Body>
+  std::shared_ptr<DeviceOperation> launch(std::string name, std::function<void()> then, const Body& body) {
+    const DeviceGuard guard(device_);
+    auto operation = std::make_shared<DeviceOperation>(std::move(name), device_, source_, std::move(then));
+    {
+      const std::scoped_lock lock(mutex_);
+      check(cudaEventRecord(asked_.get(), static_cast<cudaStream_t>(source_())), "cudaEventRecord");
+      check(cudaStreamWaitEvent(stream_.get(), asked_.get(), 0), "cudaStreamWaitEvent");
+      operation->begin();
+      try {
+        body(stream_.get());
+      } catch (const UsageError&) {
+        operation->finish(std::current_exception());
+        throw;
+      } catch (const Error& error) {
+        operation->finish(std::current_exception());
+        fail("{} failed on {}: {}", operation->name(), who_am_i(), error.what());
+      }
+      operation->launched(stream_.get());
+      // Under the lock, so that the watchdog sees them in the stream's order.
+      watchdog_->add(operation);
+    }
+    return operation;
+  }
+
+  MPI_Comm world_;
+  int device_;
+  std::function<void*()> source_ = [] { return nullptr; };
+  std::mutex mutex_;  // of the session and of the order in the stream
+  std::unique_ptr<Session> session_;
+  Stream stream_;
+  Event asked_;
+  std::shared_ptr<void> scratch_;
+  std::unique_ptr<Watchdog> watchdog_;
+};
+
+// What one waits for with the thread.
+class HostWork : public Work {
+ public:
+  explicit HostWork(std::shared_ptr<DeviceOperation> operation) : operation_(std::move(operation)) {}
+  bool done() const override { return operation_->done(); }
+  void wait() override { operation_->wait_here(); }
+  WorkTimes times() const override { return operation_->times(); }
+
+ private:
+  std::shared_ptr<DeviceOperation> operation_;
+};
+
+WorkHandle NcclCommunicator::barrier(std::string_view label) {
+  return std::make_shared<HostWork>(launch(describe("barrier", label, 0), nullptr, [&](cudaStream_t stream) {
+    settle(ncclAllReduce(scratch_.get(), scratch_.get(), 1, ncclInt32, ncclSum, session_->get(), stream),
+           "ncclAllReduce");
+  }));
+}
+
+std::unique_ptr<Communicator> NcclCommunicator::split(int color, std::string_view name) {
+  MPI_Comm part = MPI_COMM_NULL;
+  Place place = this->place();
+  if (world_ != MPI_COMM_NULL) {
+    mpi::check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");
+    if (part != MPI_COMM_NULL) place = mpi::find_place(part);
+  }
+  const DeviceGuard guard(device_);
+  std::unique_ptr<Session> session;
+  {
+    const std::scoped_lock lock(mutex_);
+    session = session_->split(color, part, place, std::string(name));
+  }
+  if (!session) return nullptr;
+  auto group = std::make_unique<NcclCommunicator>(part, place, device_, std::move(session));
+  group->set_stream_source(source_);
+  return group;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, int device) {
+  MPI_Comm own = MPI_COMM_NULL;
+  if (world != MPI_COMM_NULL) {
+    mpi::check(MPI_Comm_dup(world, &own), "MPI_Comm_dup");
+    mpi::check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  auto session = std::make_unique<Session>(own, place, device, "all ranks");
+  const DeviceGuard guard(device);
+  return std::make_unique<NcclCommunicator>(own, place, device, std::move(session));
+}
+
+}  // namespace lockstep::comm::nccl

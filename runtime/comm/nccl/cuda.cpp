@@ -1,0 +1,66 @@
+#include "runtime/comm/nccl/cuda.h"
+
+#include "common/error.h"
+
+namespace lockstep::comm::nccl {
+
+void check(cudaError_t code, const char* call) {
+  if (code != cudaSuccess) fail("{}: {}", call, cudaGetErrorString(code));
+}
+
+int devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // a later call is not to report it
+  return 0;
+}
+
+std::string why_no_devices() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  return cudaGetErrorString(code);
+}
+
+std::string identity_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  std::string text = "GPU-";
+  for (const char byte : properties.uuid.bytes)
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+DeviceGuard::DeviceGuard(int device) {
+  check(cudaGetDevice(&before_), "cudaGetDevice");
+  check(cudaSetDevice(device), "cudaSetDevice");
+}
+
+DeviceGuard::~DeviceGuard() {
+  cudaSetDevice(before_);
+}
+
+Stream make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return Stream(stream);
+}
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return Event(event);
+}
+
+std::shared_ptr<void> allocate(int device, std::size_t bytes) {
+  const DeviceGuard guard(device);
+  void* memory = nullptr;
+  check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "cudaMalloc");
+  std::shared_ptr<void> owned(memory, cudaFree);
+  check(cudaMemset(memory, 0, bytes), "cudaMemset");
+  // Streams that do not wait for the default one must find it zeroed.
+  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  return owned;
+}
+
+}  // namespace lockstep::comm::nccl

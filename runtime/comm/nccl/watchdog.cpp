@@ -1,0 +1,126 @@
+#include "runtime/comm/nccl/watchdog.h"
+
+#include <pthread.h>
+
+#include <chrono>
+
+#include "common/error.h"
+#include "runtime/comm/failure.h"
+
+namespace lockstep::comm::nccl {
+namespace {
+
+// Between looks at the device. Only what follows an operation on the host waits for that (`then`, a barrier).
+constexpr std::chrono::microseconds kLook{200};
+// Between looks at NCCL's health.
+constexpr std::chrono::milliseconds kHealth{100};
+
+}  // namespace
+
+DeviceOperation::DeviceOperation(std::string name, int device, std::function<void*()> stream,
+                                 std::function<void()> then)
+    : Operation(std::move(name)),
+      device_(device),
+      stream_(std::move(stream)),
+      then_(std::move(then)),
+      has_then_(then_ != nullptr),
+      event_(make_event()) {
+}
+
+void DeviceOperation::launched(cudaStream_t stream) {
+  check(cudaEventRecord(event_.get(), stream), "cudaEventRecord");
+}
+
+bool DeviceOperation::done() const {
+  return Operation::done() || (!has_then_ && reached());
+}
+
+void DeviceOperation::wait() {
+  const DeviceGuard guard(device_);
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream_()), event_.get(), 0), "cudaStreamWaitEvent");
+}
+
+void DeviceOperation::wait_here() {
+  Operation::wait();
+}
+
+bool DeviceOperation::reached() const {
+  const cudaError_t code = cudaEventQuery(event_.get());
+  if (code == cudaErrorNotReady) return false;
+  check(code, "cudaEventQuery");
+  return true;
+}
+
+void DeviceOperation::end() {
+  std::exception_ptr error;
+  try {
+    if (then_) then_();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  then_ = nullptr;  // lets go of what it holds
+  finish(error);
+}
+
+Watchdog::Watchdog(Session& session, std::mutex& lock, int device)
+    : session_(session), session_lock_(lock), device_(device), thread_([this] { serve(); }) {
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::scoped_lock lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void Watchdog::add(std::shared_ptr<DeviceOperation> operation) {
+  {
+    const std::scoped_lock lock(mutex_);
+    operations_.push_back(std::move(operation));
+  }
+  changed_.notify_one();
+}
+
+void Watchdog::serve() {
+  pthread_setname_np(pthread_self(), "lockstep-nccl");
+  cudaSetDevice(device_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ending_ || !operations_.empty(); });
+    if (operations_.empty()) return;
+    // One stream does them, so they end in this order.
+    const auto operation = std::move(operations_.front());
+    operations_.pop_front();
+    lock.unlock();
+    watch(*operation);
+    lock.lock();
+  }
+}
+
+// Returns when it has ended well; otherwise the job ends.
+void Watchdog::watch(DeviceOperation& operation) {
+  using Clock = std::chrono::steady_clock;
+  const auto overdue = Clock::now() + operation_timeout();
+  auto health = Clock::now() + kHealth;
+  try {
+    while (!operation.reached()) {
+      const auto now = Clock::now();
+      if (now > health) {
+        const std::scoped_lock lock(session_lock_);
+        session_.check_health();
+        health = now + kHealth;
+      }
+      // NCCL's abort is not called: it would set the host free to go on with what was never reduced.
+      if (now > overdue) timed_out(operation.name());
+      std::this_thread::sleep_for(kLook);
+    }
+  } catch (const Error& error) {
+    await_verdict();
+    end_job(fmt::format("{} failed: {}", operation.name(), error.what()));
+  }
+  operation.end();
+}
+
+}  // namespace lockstep::comm::nccl

@@ -1,0 +1,72 @@
+// Operations on a device, and the thread that sees them end. Nobody else would: the host goes on while the
+// device works, and a device that waits for a rank that is gone waits for ever.
+//
+// Threads: any thread adds and waits; the watchdog's thread finishes.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/comm/nccl/cuda.h"
+#include "runtime/comm/nccl/session.h"
+#include "runtime/comm/operation.h"
+
+namespace lockstep::comm::nccl {
+
+class DeviceOperation : public Operation {
+ public:
+  /// `stream` says which stream the waiting thread computes on. `then` as in ReduceOptions.
+  DeviceOperation(std::string name, int device, std::function<void*()> stream, std::function<void()> then);
+
+  /// The end of it is where `stream` is now. Before it is given to the watchdog.
+  void launched(cudaStream_t stream);
+
+  bool done() const override;
+  /// The waiting thread's stream waits; the thread itself does not.
+  void wait() override;
+  /// The thread itself waits.
+  void wait_here();
+
+  /// For the watchdog: whether the device has got there. Throws Error where the device is in trouble.
+  bool reached() const;
+  void end();
+
+ private:
+  int device_;
+  std::function<void*()> stream_;
+  std::function<void()> then_;
+  bool has_then_;
+  Event event_;
+};
+
+class Watchdog {
+ public:
+  /// `lock` is held by whoever calls into the session.
+  Watchdog(Session& session, std::mutex& lock, int device);
+  /// Returns when all operations have ended.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  void add(std::shared_ptr<DeviceOperation> operation);
+
+ private:
+  void serve();
+  void watch(DeviceOperation& operation);
+
+  Session& session_;
+  std::mutex& session_lock_;
+  int device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<DeviceOperation>> operations_;
+  bool ending_ = false;
+  std::thread thread_;  // the last member: it uses the others
+};
+
+}  // namespace lockstep::comm::nccl
