@@ -53,7 +53,7 @@ class MpiAcross : public shm::Across {
                        lane_, MPI_STATUS_IGNORE),
           "MPI_Sendrecv");
     if (theirs.request == request) return;
-    end_job(
+    end_job_once(
         fmt::format("the ranks of different nodes do different things: rank {} asks for {}, but rank {} for "
                     "{}; every rank must "
                     "ask for the same operations in the same order",

@@ -75,6 +75,7 @@ void check(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
+  await_verdict();
   MPI_Error_string(code, text.data(), &length);
   fail("{}: {}", call, std::string_view(text.data(), static_cast<std::size_t>(length)));
 }

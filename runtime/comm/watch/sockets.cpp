@@ -69,8 +69,7 @@ bool write_exactly(int fd, const Message& message) {
   return ::send(fd, &message, sizeof message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);
 }
 
-sockaddr_un local_address(const Key& name, socklen_t& length) {
-  std::string text = "lockstep-";
+sockaddr_un local_address(const Key& name, socklen_t& length, std::string text = "lockstep-") {
   for (const std::uint8_t byte : name) text += fmt::format("{:02x}", byte);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -192,6 +191,14 @@ UniqueFd connect_locally(const Key& name) {
     return {};
   }
   return socket;
+}
+
+bool is_first_to_speak(const Key& name) {
+  static const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = local_address(name, length, "lockstep-end-");
+  return ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0 ||
+         errno != EADDRINUSE;
 }
 
 UniqueFd listen_on_network(Addresses& addresses) {

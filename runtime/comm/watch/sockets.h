@@ -31,6 +31,10 @@ struct Addresses {
 UniqueFd listen_locally(const Key& name);
 UniqueFd connect_locally(const Key& name);
 
+/// Whether this process is the first of its node to ask, until it ends: of ranks that find the same at once
+/// one speaks.
+bool is_first_to_speak(const Key& name);
+
 /// Listens on all interfaces on a free port and says where; empty where that does not work, with errno.
 UniqueFd listen_on_network(Addresses& addresses);
 

@@ -90,7 +90,8 @@ class Gardener {
     const Card mine = listen(outcome);
     const auto cards = exchange(all_gather_, mine, place_.size);
     tree_.roster = make_roster(cards, place_.nodes);
-    connect(cards, mine.key, outcome);
+    tree_.node_key = cards.at(static_cast<std::size_t>(tree_.roster.ranks_on(place_.node).front())).key;
+    connect(cards, outcome);
     local_.reset();
     network_.reset();
     return judge(exchange(all_gather_, outcome, place_.size));
@@ -117,14 +118,13 @@ class Gardener {
     return card;
   }
 
-  void connect(const std::vector<Card>& cards, const Key& key, Outcome& outcome) {
+  void connect(const std::vector<Card>& cards, Outcome& outcome) {
     if (!is_first()) {
       tree_.parent = tree_.roster.ranks_on(place_.node).front();
-      const Key& parents = cards.at(static_cast<std::size_t>(tree_.parent)).key;
-      UniqueFd socket = connect_locally(parents);
+      UniqueFd socket = connect_locally(tree_.node_key);
       const std::string why = errno_text(errno);
       // The parent may still be waiting for rank 0 itself.
-      if (socket && introduce(socket, parents, place_.rank, milliseconds(15'000))) {
+      if (socket && introduce(socket, tree_.node_key, place_.rank, milliseconds(15'000))) {
         tree_.up.emplace(std::move(socket));
       } else {
         outcome.fail(&Outcome::local, fmt::format("no local connection to rank {}: {}", tree_.parent,
@@ -150,7 +150,7 @@ class Gardener {
       }
     }
     // Who does not get here says so itself.
-    admit_all(local_, network_, key, std::move(expected), tree_.down);
+    admit_all(local_, network_, tree_.node_key, std::move(expected), tree_.down);
   }
 
   std::optional<Tree> judge(const std::vector<Outcome>& outcomes) {

@@ -13,6 +13,7 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/watch/link.h"
+#include "runtime/comm/watch/sockets.h"
 #include "runtime/comm/watch/status.h"
 
 namespace lockstep::comm::watch {
@@ -29,6 +30,7 @@ struct Tree {
   Roster roster;
   int rank = 0;
   int parent = -1;  ///< rank; -1: nobody is above this one
+  Key node_key{};   ///< what the ranks of this node, and nobody else, have in common
   std::optional<Link> up;
   std::vector<Child> down;
 };

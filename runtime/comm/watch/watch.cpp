@@ -40,6 +40,8 @@ constexpr milliseconds kNodeAnswers{1000};
 constexpr milliseconds kAllAnswer{1500};
 constexpr milliseconds kNoVerdict{1900};  // then rank 0 is taken to be in trouble itself
 constexpr milliseconds kTellEnd{300};
+constexpr milliseconds kOtherAborts{
+    1000};  // who printed the line aborts the job; if it cannot, the others do
 
 std::atomic<Watch*> the_watch{nullptr};
 pid_t watched_process = 0;
@@ -63,8 +65,8 @@ std::int32_t unpack_number(const std::string& bytes) {
 milliseconds seniority(const watch::Tree& tree) {
   const auto& node_of = tree.roster.node_of;
   const int node = node_of.at(static_cast<std::size_t>(tree.rank));
+  if (node == 0) return milliseconds(tree.rank == tree.roster.ranks_on(0).at(1) ? 0 : 100);
   const bool alone = std::count(node_of.begin(), node_of.end(), 0) == 1;  // rank 0 on its node
-  if (node == 0) return milliseconds(tree.rank == tree.roster.ranks_on(0).at(1) ? 0 : 500);
   if (tree.parent == 0) return milliseconds(node == 1 ? (alone ? 0 : 250) : 500);
   return milliseconds(600);
 }
@@ -211,8 +213,10 @@ class Watch::Thread {
     const bool said_goodbye = left_.contains(rank);
     if (is_parent) {
       // Nobody above answers any more.
-      if (!said_goodbye && end == Link::End::closed) gone_parent_ = true;
-      if (!said_goodbye) verdict_due_ = end == Link::End::closed ? after(seniority_) : verdict_due_;
+      if (!said_goodbye && end == Link::End::closed) {
+        gone_parent_ = true;
+        verdict_due_ = after(2 * seniority_);
+      }
     } else if (!said_goodbye && end == Link::End::closed) {
       learn_gone(rank);
     } else {
@@ -351,9 +355,11 @@ class Watch::Thread {
 
   [[noreturn]] void give_verdict(const std::string& line) {
     if (claim_end()) {
-      print_line(line);
+      // Below the top others may say the same.
+      const bool speaks = is_top() || watch::is_first_to_speak(tree_.node_key);
+      if (speaks) print_line(line);
       tell_all(Kind::end, pack_number(1), nullptr);
-      leave_job(1, milliseconds(0));
+      leave_job(1, speaks ? milliseconds(0) : kOtherAborts);
     }
     // Another thread of this process ends the job and has printed why.
     tell_all(Kind::end, pack_number(1), nullptr);
@@ -363,7 +369,7 @@ class Watch::Thread {
   [[noreturn]] static void leave_ended_job(int exit_code) {
     if (!claim_end()) wait_for_the_end();
     // Whoever printed the reason aborts the job; this is for the case that it cannot.
-    leave_job(exit_code == 0 ? 1 : exit_code, milliseconds(1000));
+    leave_job(exit_code == 0 ? 1 : exit_code, kOtherAborts);
   }
 
   // Waits until it is sent, for a moment: the process is about to end.
