@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "common/clock.h"
 #include "common/process.h"
@@ -12,29 +16,87 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 struct Job {
   ProcessResult result;
   double seconds = 0;
 };
 
-Job run(const std::string& how, const std::string& ranks = "2", const std::string& timeout = "60") {
+// Starting the launcher and the ranks, and the launcher's own end.
+constexpr double kLaunch = 4;
+
+// `wrong`: the rank that goes wrong; the last one by default.
+Job run(const std::string& how, const std::string& ranks = "2", const std::string& timeout = "60",
+        const std::string& wrong = "") {
   ::setenv("LOCKSTEP_TIMEOUT", timeout.c_str(), 1);
+  ::setenv("FAILING_JOB_OF", std::to_string(::getpid()).c_str(), 1);
+  std::vector<std::string> command = {
+      MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", ranks, FAILING_JOB, how};
+  if (!wrong.empty()) command.push_back(wrong);
   const std::uint64_t begin = monotonic_ns();
   Job job;
-  job.result = run_process({MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np",
-                            ranks, FAILING_JOB, how});
+  job.result = run_process(command);
   job.seconds = seconds_between(begin, monotonic_ns());
+  ::unsetenv("FAILING_JOB_OF");
   return job;
+}
+
+// The lines in which ranks say what is wrong.
+std::vector<std::string> verdicts(const Job& job) {
+  std::vector<std::string> lines;
+  std::istringstream text(job.result.error);
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("lockstep: rank ")) lines.push_back(line);
+  }
+  return lines;
+}
+
+// Processes that run() has started; zombies have no environment.
+std::vector<std::string> processes_left() {
+  const std::string mark = "FAILING_JOB_OF=" + std::to_string(::getpid());
+  std::vector<std::string> left;
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(process.path() / "environ", std::ios::binary);
+    const std::string environment{std::istreambuf_iterator<char>(file), {}};
+    if (environment.find(mark) != std::string::npos) left.push_back(process.path());
+  }
+  return left;
+}
+
+// Beside the folder of the records, which other jobs use too.
+std::vector<std::string> shared_memory_left() {
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (name.find("lockstep") != std::string::npos && !entry.is_directory()) left.push_back(name);
+  }
+  return left;
+}
+
+// It ended by itself and soon, with one line, and left nothing.
+void expect_to_have_ended(const Job& job, double seconds) {
+  EXPECT_NE(job.result.exit_code, 0);
+  EXPECT_LT(job.seconds, seconds + kLaunch) << job.result.error;
+  EXPECT_THAT(verdicts(job), SizeIs(1)) << job.result.error;
+  EXPECT_THAT(processes_left(), IsEmpty());
+  EXPECT_THAT(shared_memory_left(), IsEmpty());
+}
+
+std::string here(const std::string& text) {
+  return text + " on " + host_name();
 }
 
 TEST(Job, EndsWellWhenNothingIsWrong) {
   const Job job = run("well");
   EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
-  EXPECT_THAT(job.result.error, HasSubstr("lockstep: 2 ranks on 1 node (mpi); rank 0 computes with"));
+  EXPECT_THAT(job.result.error,
+              HasSubstr("lockstep: 2 ranks on 1 node (shared memory); rank 0 computes with"));
 }
 
 TEST(Job, IsOneRankWithoutALauncher) {
@@ -105,33 +167,116 @@ TEST(Job, EndsWhenOneRankExits) {
               HasSubstr("lockstep: rank 1 on " + host_name() + ": the program exited before World ended"));
 }
 
-TEST(Job, EndsWhenOneRankIsKilled) {
-  const Job job = run("killed");
-  EXPECT_NE(job.result.exit_code, 0);
-  EXPECT_LT(job.seconds, 20);
+TEST(Job, EndsAtOnceWhenARankIsKilledAndSaysWhich) {
+  for (const std::string wrong : {"0", "1", "2"}) {
+    const Job job = run("killed", "3", "60", wrong);
+    expect_to_have_ended(job, 5);
+    EXPECT_THAT(job.result.error,
+                HasSubstr("lockstep: " + here("rank " + wrong) + " is gone (its process ended); rank "));
+    EXPECT_THAT(job.result.error, HasSubstr("is in all_reduce of bucket 7 (4 bytes)\n"));
+  }
 }
 
-TEST(Job, EndsAfterTheTimeoutWhenOneRankIsStopped) {
-  const Job job = run("stopped", "2", "1");
-  EXPECT_NE(job.result.exit_code, 0);
-  EXPECT_LT(job.seconds, 20);
-  EXPECT_THAT(job.result.error,
-              HasSubstr("lockstep: rank 0 on " + host_name() +
-                        ": all_reduce of bucket 7 (4 bytes) did not end within 1 s (LOCKSTEP_TIMEOUT)"));
+TEST(Job, EndsAtOnceWhenARankIsKilledInsideAnOperation) {
+  const Job job = run("killed-inside");
+  expect_to_have_ended(job, 5);
+  EXPECT_THAT(job.result.error, HasSubstr("lockstep: " + here("rank 1") + " is gone (its process ended)"));
 }
 
-TEST(Job, EndsAfterTheTimeoutWhenOneRankLeavesEarly) {
+TEST(Job, EndsAtOnceWhenARankLeavesPastAllHandlers) {
+  const Job job = run("quick-exit");
+  expect_to_have_ended(job, 5);
+  EXPECT_THAT(job.result.error, HasSubstr("lockstep: " + here("rank 1") + " is gone (its process ended)"));
+}
+
+TEST(Job, EndsAtOnceWhenAKilledRanksChildLivesOn) {
+  const Job job = run("killed-with-child");
+  EXPECT_NE(job.result.exit_code, 0);
+  EXPECT_THAT(job.result.error, HasSubstr("lockstep: " + here("rank 1") + " is gone (its process ended)"));
+}
+
+TEST(Job, EndsAfterTheTimeoutWhenARankIsStopped) {
+  const Job job = run("stopped", "3", "1");
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(
+      verdicts(job).front(),
+      ContainsRegex("lockstep: rank [01] on " + host_name() +
+                    ": all_reduce of bucket 7 \\(4 bytes\\) did not end within 1 s \\(LOCKSTEP_TIMEOUT\\): "
+                    "rank 2 on " +
+                    host_name() +
+                    " does not answer \\(stopped or cut off\\?\\); "
+                    "rank [01] on " +
+                    host_name() + " waits in the same since 1.[0-9] s"));
+}
+
+TEST(Job, EndsAfterTheTimeoutWhenTheRankThatCollectsIsStopped) {
+  const Job job = run("stopped", "3", "1", "0");
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(verdicts(job).front(),
+              ContainsRegex("rank [12] on .*: all_reduce of bucket 7 \\(4 bytes\\) did not "
+                            "end within 1 s \\(LOCKSTEP_TIMEOUT\\): rank 0 on .* does not "
+                            "answer"));
+}
+
+TEST(Job, EndsAfterTheTimeoutWhenARankDoesSomethingElse) {
+  const Job job = run("busy", "3", "1");
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(verdicts(job).front(),
+              ContainsRegex(here("rank 2") + " asks for nothing since 1.[0-9] s, last did barrier of step"));
+}
+
+TEST(Job, EndsAfterTheTimeoutWhenARankLeavesEarly) {
   const Job job = run("leaves", "2", "1");
-  EXPECT_NE(job.result.exit_code, 0);
-  EXPECT_LT(job.seconds, 20);
-  EXPECT_THAT(job.result.error, ContainsRegex("lockstep: rank [01] on .* did not end within 1 s"));
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(verdicts(job).front(), HasSubstr("all_reduce of bucket 7 (4 bytes)"));
+  EXPECT_THAT(verdicts(job).front(), HasSubstr("MPI_Finalize"));
 }
 
-TEST(Job, EndsAfterTheTimeoutWhenNobodyWaitsForWhatNeverComes) {
+TEST(Job, EndsAfterTheTimeoutWhenARankMakesMoreSteps) {
+  const Job job = run("more-steps", "2", "1");
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(verdicts(job).front(), HasSubstr("all_reduce of bucket 0 (4 bytes)"));
+  EXPECT_THAT(verdicts(job).front(), HasSubstr("MPI_Finalize"));
+}
+
+// Noticed when it is asked for, or else by the timeout: both name what both ranks do.
+TEST(Job, EndsWhenRanksDoDifferentThingsAndSaysWhoDidWhat) {
+  for (const std::string how : {"other-operation", "other-count", "other-type"}) {
+    const Job job = run(how, "2", "2");
+    expect_to_have_ended(job, 2 + 5);
+    const std::string line = verdicts(job).front();
+    EXPECT_THAT(line, AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr(host_name())));
+    EXPECT_THAT(line, HasSubstr("all_reduce of bucket 7"));
+    const std::string what = how == "other-operation" ? "barrier of evaluation"
+                             : how == "other-count"
+                                 ? "[^0-9](1 × f32|4 bytes)[^0-9].*[^0-9](3 × f32|12 bytes)"
+                                 : "(f32|4 bytes).*(f64|8 bytes)";
+    EXPECT_THAT(line, ContainsRegex(what));
+  }
+}
+
+TEST(Job, EndsWhenNobodyWaitsForWhatNeverComes) {
   const Job job = run("unmatched", "2", "1");
-  EXPECT_NE(job.result.exit_code, 0);
-  EXPECT_LT(job.seconds, 20);
-  EXPECT_THAT(job.result.error, HasSubstr("the last operations before World's end did not end within 1 s"));
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(verdicts(job).front(), HasSubstr("broadcast of nothing"));
+}
+
+TEST(Job, GoesOnWhenARankIsLateButInTime) {
+  const Job job = run("late", "2", "5");
+  EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
+  EXPECT_THAT(verdicts(job), IsEmpty());
+}
+
+TEST(Job, NamesWhatTookTooLongWithoutAWatchToo) {
+  ::setenv("LOCKSTEP_WATCH", "off", 1);
+  const Job job = run("stopped", "2", "1");
+  ::unsetenv("LOCKSTEP_WATCH");
+  expect_to_have_ended(job, 1 + 5);
+  EXPECT_THAT(
+      verdicts(job).front(),
+      HasSubstr(
+          here("rank 0") +
+          ": all_reduce of bucket 7 (4 bytes) did not end within 1 s (LOCKSTEP_TIMEOUT); another rank"));
 }
 
 }  // namespace
