@@ -19,6 +19,9 @@
 #include "runtime/comm/failure.h"
 #include "runtime/comm/launcher.h"
 #include "runtime/comm/mpi/session.h"
+#ifdef LOCKSTEP_WITH_NCCL
+#include "runtime/comm/nccl/communicator.h"
+#endif
 #include "runtime/comm/shm/communicator.h"
 #include "runtime/comm/single/communicator.h"
 #include "runtime/comm/watch/watch.h"
@@ -111,6 +114,7 @@ struct World::Impl {
   std::unique_ptr<comm::Watch> watch;  // until MPI is gone: ending is where ranks wait for each other, too
   std::unique_ptr<comm::mpi::Session> session;
   std::unique_ptr<comm::Communicator> communicator;
+  std::unique_ptr<comm::Communicator> device_communicator;
   std::optional<profile::StepTimer> timer;
   int exceptions_at_start = std::uncaught_exceptions();
 
@@ -120,6 +124,7 @@ struct World::Impl {
   // print what it caught; then its exit ends the job.
   void leave_by_exception() {
     state = State::left_by_exception;
+    static_cast<void>(device_communicator.release());
     static_cast<void>(communicator.release());
     static_cast<void>(session.release());
     static_cast<void>(watch.release());
@@ -178,6 +183,7 @@ World::~World() {
     return;
   }
   impl_->timer.reset();
+  impl_->device_communicator.reset();
   impl_->communicator.reset();
   impl_->session.reset();
   comm::install_failure_handling(comm::who_am_i(), nullptr);  // MPI is gone
@@ -191,6 +197,26 @@ const comm::Place& World::place() const {
 comm::Communicator& World::communicator() {
   return *impl_->communicator;
 }
+
+comm::Communicator& World::communicator_of_device([[maybe_unused]] int device) {
+#ifdef LOCKSTEP_WITH_NCCL
+  auto& made = impl_->device_communicator;
+  if (!made) {
+    const comm::Deadline deadline("the meeting of the ranks' GPUs");
+    made = comm::nccl::make_communicator(impl_->session ? MPI_COMM_WORLD : MPI_COMM_NULL, place(), device);
+  }
+  if (made->device() != device) {
+    fail_usage("{} has cuda:{} in use and was asked for cuda:{}; a rank computes on one GPU", who(place()),
+               made->device(), device);
+  }
+  return *made;
+#else
+  fail_usage(
+      "this build of lockstep has no NCCL, so the model must be on the CPU; build it against a PyTorch wheel "
+      "with CUDA (docs/users/gpus.md)");
+#endif
+}
+
 profile::StepTimer& World::timer() {
   return *impl_->timer;
 }

@@ -46,6 +46,12 @@ class World {
   const comm::Place& place() const;
 
   comm::Communicator& communicator();
+
+  /// For the memory of a GPU, over NCCL (comm/nccl/communicator.h), beside the one above, which stays for
+  /// what lies in host memory. Made at the first call, which all ranks make together, each with a device of
+  /// its own. Throws UsageError, naming rank and node, where a rank has no such device or two share one, and
+  /// in a build without NCCL.
+  comm::Communicator& communicator_of_device(int device);
   profile::StepTimer& timer();
 
  private:
