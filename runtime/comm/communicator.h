@@ -56,6 +56,8 @@ struct ReduceOptions {
   /// Called when the operation has succeeded, before it is done and before the next one begins, on the
   /// communicator's thread: short, and no operations from inside.
   std::function<void()> then = nullptr;
+  /// Lives until the operation has ended: what it works on, where the caller may go before that.
+  std::shared_ptr<const void> keep = nullptr;
 };
 
 class Communicator {

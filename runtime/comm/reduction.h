@@ -15,7 +15,7 @@ namespace lockstep::comm {
 /// now.
 struct Finish {
   ReduceOp op = ReduceOp::sum;
-  std::optional<double> scale;
+  std::optional<double> scale = std::nullopt;
 };
 Finish finish_of(const ReduceOptions& options, int ranks);
 

@@ -362,7 +362,8 @@ bool NodeGroup::finished(const Task& task) const {
   const bool reduces = task.request.kind == Kind::all_reduce;
   if (across_ != nullptr)
     return task.share_done && (!reduces || done == static_cast<std::size_t>(slices(task)));
-  if (task.request.kind == Kind::barrier || is_inline(task)) return true;
+  if (task.request.kind == Kind::barrier) return true;
+  if (is_inline(task)) return !task.views.empty();  // not before may_work() says so
   const auto ranks = static_cast<std::size_t>(place_.local_size);
   return done == (reduces ? Chunks(task.request, ranks).count : ranks);
 }
@@ -381,8 +382,8 @@ void NodeGroup::complete(Task& task) {
     staging_.give_back(std::move(task.staging));
   }
   board_.of(place_.local_rank).completed.store(task.number + 1, std::memory_order_release);
-  board_.ring();                // someone may wait for a free slot
-  task.options.then = nullptr;  // lets go of what it holds
+  board_.ring();      // someone may wait for a free slot
+  task.options = {};  // lets go of what it holds
   task.operation->finish(std::move(task.error));
 }
 

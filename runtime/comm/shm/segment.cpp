@@ -7,8 +7,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <string>
 
 #include "common/error.h"
 #include "common/units.h"
@@ -59,11 +63,27 @@ void* map_aligned(int descriptor, std::size_t bytes) {
   return mapped;
 }
 
+// What the kernel could give without swapping. Asking for more would not fail: it would get some process
+// killed.
+std::size_t available_memory() {
+  std::ifstream lines("/proc/meminfo");
+  std::string line;
+  while (std::getline(lines, line)) {
+    unsigned long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return std::size_t{kib} << 10U;
+  }
+  return std::numeric_limits<std::size_t>::max();
+}
+
 }  // namespace
 
 std::shared_ptr<void> allocate(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t size = round_up(bytes == 0 ? 1 : bytes, page);
+  if (const std::size_t available = available_memory(); size > available) {
+    fail("cannot get {} ({} bytes) of memory to share with the ranks of this node: {} are available",
+         format_bytes(size), size, format_bytes(available));
+  }
   const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
   if (descriptor < 0) fail_errno("cannot make shared memory");
   // Taken now: later, a page that is not there would be a signal in the middle of a backward.
