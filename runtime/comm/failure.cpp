@@ -20,7 +20,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kVerdict{3000};  // more than the watch takes
-constexpr std::chrono::milliseconds kLeave{2000};
+constexpr std::chrono::milliseconds kLeave{1500};
 
 std::atomic<bool> ending{false};
 

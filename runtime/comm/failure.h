@@ -42,7 +42,7 @@ bool claim_end();
 [[noreturn]] void wait_for_the_end();
 void print_line(const std::string& line);  ///< "lockstep: <line>" on standard error, whole
 /// Aborts the job, unless the process was ended within `patience`. If that does not return, the process
-/// leaves by itself 2 s from now.
+/// leaves by itself 1.5 s from now.
 [[noreturn]] void leave_job(int exit_code, std::chrono::milliseconds patience);
 
 /// Ends the job with a message if its block takes longer than operation_timeout(). For calls that cannot be

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# A job on two nodes whose ranks disagree, stop, die or lose the network ends by itself: soon, with one line that says
+# who did what, and without leaving anything.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+own_cluster --nodes 2 --cpus 2
+on_head bash -c 'cat >failing_job && chmod +x failing_job' <"$build/bin/failing_job" || fail "no failing_job"
+
+timeout_s=3
+launch_s=5 # srun's start and end, on a busy machine
+
+# run_job HOW [RANK]: 4 ranks on n1 and n2; leaves what they say in $output, their seconds in $took, srun's in $code.
+run_job() {
+  local begin=$SECONDS
+  code=0
+  output=$(on_head env LOCKSTEP_TIMEOUT=$timeout_s OMP_NUM_THREADS=1 srun -N2 -n4 ./failing_job "$@" 2>&1) || code=$?
+  took=$((SECONDS - begin))
+}
+
+verdicts() { grep -a '^lockstep: rank' <<<"$output"; }
+no_ranks_on() { ! root_on_node "$1" pgrep -x failing_job; }
+
+# Beside the records, which the exporter reads later, and their folder.
+assert_nothing_left() {
+  local node
+  for node in n1 n2; do
+    assert_within 2 no_ranks_on "$node"
+    assert_equal "" "$(root_on_node "$node" find /dev/shm -type f ! -path '*/records/*' | xargs)" "shared memory on $node"
+  done
+}
+
+# assert_ended SECONDS TEXT...: within so many seconds, with one line that has all the texts.
+assert_ended() {
+  local seconds=$1 text
+  shift
+  [ "$code" != 0 ] || fail "exit code 0; it said: $output"
+  assert_at_most $((seconds + launch_s)) "$took" "seconds"
+  assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"
+  for text in "$@"; do assert_contains "$(verdicts)" "$text"; done
+  assert_nothing_left
+}
+
+test_case "a job with nothing wrong ends well, without a word from the watch"
+run_job well
+assert_equal 0 "$code" "$output"
+assert_contains "$output" "lockstep: 4 ranks on 2 nodes"
+assert_equal "" "$(verdicts)"
+assert_nothing_left
+
+test_case "a killed rank is named at once, on whichever node"
+for rank in "3 on n2" "2 on n2" "1 on n1"; do
+  run_job killed "${rank%% *}"
+  assert_ended 3 "rank $rank is gone (its process ended); rank 0 on n1 is in all_reduce of bucket 7 (4 bytes)"
+done
+
+test_case "so is the rank that collects"
+run_job killed 0
+assert_ended 3 "rank 0 on n1 is gone (its process ended); rank 1 on n1 is in all_reduce of bucket 7 (4 bytes)"
+
+test_case "a rank killed inside a large operation, too"
+run_job killed-inside
+assert_ended 3 "rank 3 on n2 is gone (its process ended)"
+
+test_case "a stopped rank is named after the timeout"
+run_job stopped
+assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within $timeout_s s (LOCKSTEP_TIMEOUT)" \
+  "rank 3 on n2 does not answer (stopped or cut off?)" "in the same since"
+
+test_case "so is the rank that collects"
+run_job stopped 0
+assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within" "rank 0 on n1 does not answer"
+
+test_case "a rank that is busy with something else is named with what it did last"
+run_job busy 2
+assert_ended $((timeout_s + 5)) "rank 2 on n2 asks for nothing since" "last did barrier of step"
+
+test_case "different operations and different counts are told, on one node and between nodes"
+for rank in 1 2 3; do
+  run_job other-operation "$rank"
+  assert_ended $((timeout_s + 5)) "all_reduce of bucket 7" "barrier of evaluation" "rank $rank"
+  run_job other-count "$rank"
+  assert_ended $((timeout_s + 5)) "all_reduce of bucket 7" "rank $rank"
+  [[ $(verdicts) =~ (3 × f32|12 bytes) ]] || fail "the other count is not in: $(verdicts)"
+done
+
+test_case "different numbers of steps are told"
+run_job leaves
+assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes)" "rank 3"
+run_job more-steps
+assert_ended $((timeout_s + 5)) "all_reduce of bucket 0 (4 bytes)" "rank 3"
+
+test_case "a node that is cut off: both sides end, each by itself"
+log=$(mktemp)
+on_head env LOCKSTEP_TIMEOUT=$timeout_s OMP_NUM_THREADS=1 srun -N2 -n4 ./failing_job runs >"$log" 2>&1 &
+srun=$!
+assert_within 30 grep -q '^running$' "$log"
+root_on_node n2 ip link set eth0 down
+assert_within $((timeout_s + 5)) no_ranks_on n1
+assert_within 3 no_ranks_on n2 # it has had its time since the cut, too
+root_on_node n2 ip link set eth0 up
+wait $srun && fail "exit code 0; it said: $(cat "$log")"
+output=$(cat "$log")
+rm "$log"
+assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"
+assert_contains "$(verdicts)" "all_reduce of bucket 7 (4194304 bytes) did not end within $timeout_s s"
+assert_contains "$(verdicts)" "ranks 2-3 on n2 do not answer (stopped or cut off?)"
+assert_nothing_left
