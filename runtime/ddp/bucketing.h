@@ -15,6 +15,7 @@ namespace lockstep::ddp {
 struct ParameterSize {
   std::size_t bytes = 0;
   std::uint32_t group = 0;
+  bool alone = false;  ///< shares no bucket: its gradient is sparse
 };
 
 /// Buckets, each a list of parameter indices.

@@ -9,11 +9,11 @@ namespace {
 // What ranks must have chosen alike, as the check across ranks compares it.
 std::string choices_of(const DistributedDataParallelOptions& options, std::size_t buffers) {
   return fmt::format(
-      "(no parameter, but options: average={} bucket_bytes={} first_bucket_bytes={} broadcast_buffers={} "
-      "find_unused_parameters={} rebuild_buckets={}, {} buffers)",
-      options.average == Average::tokens ? "tokens" : "ranks", options.bucket_bytes,
+      "(no parameter, but options: average={} bucket_cap_mb={} first_bucket_bytes={} broadcast_buffers={} "
+      "find_unused_parameters={} static_graph={} rebuild_buckets={} autotune_buckets={}, {} buffers)",
+      options.average == Average::tokens ? "tokens" : "ranks", options.bucket_cap_mb,
       options.first_bucket_bytes, options.broadcast_buffers, options.find_unused_parameters,
-      options.rebuild_buckets, buffers);
+      options.static_graph, options.rebuild_buckets, options.autotune_buckets, buffers);
 }
 
 std::vector<torch::Tensor> tensors_of(const std::vector<ddp::NamedTensor>& named) {
@@ -25,27 +25,87 @@ std::vector<torch::Tensor> tensors_of(const std::vector<ddp::NamedTensor>& named
 }  // namespace
 
 DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& module, World& world,
-                                                         const DistributedDataParallelOptions& options)
-    : world_(world), module_(module), options_(options) {
+                                                         const DistributedDataParallelOptions& given)
+    : world_(world), module_(module) {
   auto& communicator = world.communicator();
+  auto options = given;
+  if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
   ddp::check_on_cpu(module);
   const auto parameters = ddp::named_parameters_of(module);
   ddp::check_replicas_alike(communicator, parameters, choices_of(options, module.buffers().size()));
-  ddp::broadcast_from_first(communicator, tensors_of(parameters), "initial parameters");
-  ddp::broadcast_from_first(communicator, module.buffers(), "initial buffers");
+  ddp::broadcast_from(communicator, 0, tensors_of(parameters), "initial parameters");
+  ddp::broadcast_from(communicator, 0, module.buffers(), "initial buffers");
   reducer_ = std::make_unique<ddp::Reducer>(communicator, world.timer(), parameters, options, sync_);
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 
-void DistributedDataParallelBase::before_forward() {
-  if (!sync_ || !options_.broadcast_buffers || !module_.is_training() || world_.size() == 1) return;
+const DistributedDataParallelOptions& DistributedDataParallelBase::options() const {
+  return reducer_->options();
+}
+
+void DistributedDataParallelBase::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  reducer_->register_comm_hook(std::move(hook));
+}
+
+bool DistributedDataParallelBase::broadcasts_buffers() const {
+  return sync_ && options().broadcast_buffers && module_.is_training() && world_.size() > 1 &&
+         !module_.buffers().empty();
+}
+
+void DistributedDataParallelBase::broadcast_buffers(int root) {
   const auto scope = world_.timer().phase(profile::Phase::comm_exposed);
-  ddp::broadcast_from_first(world_.communicator(), module_.buffers(), "buffers");
+  ddp::broadcast_from(world_.communicator(), root, module_.buffers(), "buffers");
+}
+
+void DistributedDataParallelBase::before_forward() {
+  const bool broadcasts = broadcasts_buffers();
+  int root = 0;
+  if (join_) {
+    root = join_->announce(
+        {.synchronises = sync_ && torch::GradMode::is_enabled(), .broadcasts_buffers = broadcasts});
+  }
+  if (broadcasts) broadcast_buffers(root);
+}
+
+void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>& outputs, bool known) {
+  if (!torch::GradMode::is_enabled()) return;
+  if (!known && options().find_unused_parameters && !options().static_graph) {
+    fail_usage(
+        "find_unused_parameters cannot look into what forward returns; specialise lockstep::OutputTensors "
+        "for "
+        "its type (runtime/ddp/outputs.h)");
+  }
+  reducer_->watch(outputs);
+}
+
+void DistributedDataParallelBase::join(const std::function<void()>& loop, const JoinOptions& options) {
+  if (!options.enable) return loop();
+  if (reducer_->options().average != Average::ranks) {
+    fail_usage(
+        "join divides by a number of ranks, but gradients are averaged by tokens; call skip() where a rank "
+        "has "
+        "no data, or choose Average::ranks");
+  }
+  if (join_) fail_usage("join was called inside join");
+  struct End {
+    std::unique_ptr<ddp::Join>& join;
+    ~End() { join.reset(); }
+  } const end{join_};
+  auto& communicator = world_.communicator();
+  join_ = std::make_unique<ddp::Join>(communicator, reducer_->rank_factor(), options);
+  loop();
+  for (ddp::Join::Plan plan; join_->shadow(plan);) {
+    if (plan.broadcasts_buffers) broadcast_buffers(join_->authority());
+    if (plan.synchronises) reducer_->shadow();
+  }
+  const int root = join_->authority();
+  ddp::broadcast_from(communicator, root, tensors_of(ddp::named_parameters_of(module_)), "final parameters");
+  ddp::broadcast_from(communicator, root, module_.buffers(), "final buffers");
 }
 
 void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens) {
-  if (options_.average != Average::tokens) {
+  if (options().average != Average::tokens) {
     fail_usage(
         "backward was given a number of tokens, but gradients are averaged by ranks; choose Average::tokens, "
         "or call backward(loss)");
@@ -54,7 +114,7 @@ void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::i
 }
 
 void DistributedDataParallelBase::backward(const torch::Tensor& loss) {
-  if (options_.average != Average::ranks) {
+  if (options().average != Average::ranks) {
     fail_usage(
         "backward was given no number of tokens, but gradients are averaged by tokens; call "
         "backward(loss_sum, loss_tokens), or choose Average::ranks");

@@ -18,8 +18,9 @@
 //
 // Rules: exactly one synchronised backward (or skip) per optimizer step; every rank does the same number of
 // micro-batches, those without data by skip(); gradients are zeroed or set to none between optimizer steps;
-// parameters are neither added nor unfrozen after construction; .grad is a view of memory owned here. The
-// module itself is not wrapped: save, load and print it as before, its names do not change.
+// parameters are neither added nor unfrozen after construction; .grad is a view of memory owned here, unless
+// gradient_as_bucket_view is off. The module itself is not wrapped: save, load and print it as before, its
+// names do not change.
 //
 // Threads: the training thread only.
 #pragma once
@@ -27,11 +28,17 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "runtime/comm/world.h"
+#include "runtime/ddp/comm_hook.h"
+#include "runtime/ddp/join.h"
 #include "runtime/ddp/options.h"
+#include "runtime/ddp/outputs.h"
 
 namespace lockstep {
 
@@ -78,10 +85,22 @@ class DistributedDataParallelBase {
   /// backward.
   void skip();
 
+  /// How the ranks' gradients are summed from now on: fp16_compress_hook(), bf16_compress_hook(),
+  /// power_sgd_hook() (runtime/ddp/hooks/), or your own. Once, before the first backward, on all ranks alike.
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
+
+  /// Runs a training loop whose number of steps differs between ranks (Average::ranks). A rank whose loop has
+  /// ended takes part in what the others do, with zeros, until theirs have ended too; then all get the model
+  /// of the rank that ended last. Each forward in the loop must be followed by its backward; nothing else in
+  /// it may be done by all ranks together. On a rank that has ended .grad goes on to hold what the others
+  /// compute. Throws what `loop` throws.
+  void join(const std::function<void()>& loop, const JoinOptions& options = {});
+
   /// Tokens of all ranks in the last optimizer step (Average::tokens).
   std::int64_t tokens_of_last_step() const;
 
-  const DistributedDataParallelOptions& options() const { return options_; }
+  /// As given, with the sizes of buckets as they are now (autotune_buckets changes them once).
+  const DistributedDataParallelOptions& options() const;
 
   /// The machinery, for tools that look at buckets and launches.
   const ddp::Reducer& reducer() const { return *reducer_; }
@@ -94,14 +113,19 @@ class DistributedDataParallelBase {
   /// What comes before the module's own forward.
   void before_forward();
 
+  /// What comes after it; `known`: whether `outputs` are all that it returned.
+  void after_forward(const std::vector<torch::Tensor>& outputs, bool known);
+
   World& world_;
 
  private:
   void run_backward(const torch::Tensor& loss, std::int64_t tokens);
+  bool broadcasts_buffers() const;
+  void broadcast_buffers(int root);
 
   torch::nn::Module& module_;
-  DistributedDataParallelOptions options_;
   std::unique_ptr<ddp::Reducer> reducer_;
+  std::unique_ptr<ddp::Join> join_;  // inside join()
   bool sync_ = true;
 };
 
@@ -124,7 +148,12 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   auto operator()(Inputs&&... inputs) {
     before_forward();
     const auto scope = world_.timer().phase(profile::Phase::forward);
-    return module_->forward(std::forward<Inputs>(inputs)...);
+    auto output = module_->forward(std::forward<Inputs>(inputs)...);
+    using Tensors = OutputTensors<std::decay_t<decltype(output)>>;
+    std::vector<torch::Tensor> tensors;
+    Tensors::collect(output, tensors);
+    after_forward(tensors, Tensors::known);
+    return output;
   }
 
   Module& module() { return *module_; }

@@ -46,10 +46,11 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
   const auto type = data_type_of(parameters.at(0).scalar_type(), label_);
   buffer_ = {.data = memory_.get(), .count = bytes / comm::size_of(type), .type = type};
 
+  const auto keep = [memory = memory_](void* /*view*/) {};
+  const auto options = torch::TensorOptions().dtype(parameters.at(0).scalar_type());
+  tensor_ = torch::from_blob(memory_.get(), {static_cast<std::int64_t>(buffer_.count)}, keep, options);
   auto* position = static_cast<std::byte*>(memory_.get());
   for (const auto& parameter : parameters) {
-    const auto keep = [memory = memory_](void* /*view*/) {};
-    const auto options = torch::TensorOptions().dtype(parameter.scalar_type());
     views_.push_back(torch::from_blob(position, parameter.sizes(), strides_of(parameter), keep, options));
     position += bytes_in_bucket(parameter);
   }

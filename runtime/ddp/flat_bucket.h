@@ -31,6 +31,10 @@ class FlatBucket {
   /// dense, its strides.
   const torch::Tensor& view(std::size_t i) const { return views_[i]; }
   std::size_t size() const { return views_.size(); }
+  const std::vector<torch::Tensor>& views() const { return views_; }
+
+  /// All of it in one dimension; between gradients there are zeros.
+  const torch::Tensor& tensor() const { return tensor_; }
 
   comm::Buffer buffer() const { return buffer_; }
   const std::shared_ptr<void>& memory() const { return memory_; }
@@ -40,6 +44,7 @@ class FlatBucket {
   std::string label_;
   std::shared_ptr<void> memory_;
   comm::Buffer buffer_;
+  torch::Tensor tensor_;
   std::vector<torch::Tensor> views_;
 };
 

@@ -1,16 +1,29 @@
 #include "runtime/ddp/reducer.h"
 
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
+namespace {
+
+// What operations work on whose model went away after an exception: nobody can take them back, and they wait
+// for other ranks.
+void keep_to_the_end(CommFuture future, std::optional<FlatBucket> flat) {
+  static auto* const kept = new std::vector<std::pair<CommFuture, std::optional<FlatBucket>>>;
+  kept->emplace_back(std::move(future), std::move(flat));
+}
+
+// Not only the same tensor: Module::zero_grad() puts another one on the same memory.
+bool lies_in(const torch::Tensor& gradient, const torch::Tensor& view) {
+  return gradient.is_same(view) ||
+         (gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides());
+}
+
+}  // namespace
 
 Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
                  const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
@@ -20,43 +33,64 @@ Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
       options_(options),
       sync_(sync),
       tokens_(communicator),
-      factor_(options.average == Average::tokens
-                  ? tokens_.gradient_factor()
-                  : std::make_shared<const double>(1.0 / communicator.size())) {
-  for (const auto& [name, tensor] : parameters) {
+      rank_factor_(std::make_shared<double>(1.0 / communicator.size())),
+      factor_(options.average == Average::tokens ? tokens_.gradient_factor() : rank_factor_),
+      lateness_(communicator),
+      self_(this, [](Reducer* /*not owned*/) {}) {
+  if (!(options.bucket_cap_mb > 0)) {
+    fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
+  }
+  for (const auto& [name, tensor, sparse] : parameters) {
     if (!tensor.requires_grad()) continue;
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
-    parameters_.push_back({.name = name, .tensor = tensor});
+    parameters_.push_back({.name = name, .tensor = tensor, .sparse = sparse});
+  }
+  if (options.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
+    fail_usage(
+        "autotune_buckets needs to know when every gradient is ready, and find_unused_parameters lets some "
+        "be "
+        "absent; set static_graph as well, or leave one of them out");
   }
   if (parameters_.empty()) fail_usage("the model has no parameter that requires a gradient");
 
   // Gradients arrive roughly from the last layer to the first; once they have, rebuild_once() knows better.
-  std::vector<std::size_t> order(parameters_.size());
-  std::iota(order.rbegin(), order.rend(), std::size_t{0});
-  build(assign(order));
-  for (std::size_t i = 0; i < parameters_.size(); ++i) add_hook(i);
+  order_.resize(parameters_.size());
+  std::iota(order_.rbegin(), order_.rend(), std::size_t{0});
+  build(assign(order_));
+  std::vector<torch::Tensor> tensors;
+  for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
+  hooks_ = std::make_unique<GradientHooks>(tensors, [this](std::size_t index) { on_gradient(index); });
 }
 
 Reducer::~Reducer() {
-  for (auto& parameter : parameters_) {
-    if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+  for (auto& bucket : buckets_) {
+    const auto& works = bucket.future.works;
+    if (std::all_of(works.begin(), works.end(), [](const auto& work) { return work->done(); })) continue;
+    keep_to_the_end(std::move(bucket.future), std::move(bucket.flat));
   }
 }
 
-void Reducer::add_hook(std::size_t index) {
-  using torch::autograd::variable_list;
-  Parameter& parameter = parameters_[index];
-  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-  parameter.hook =
-      parameter.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-          [this, index](const variable_list& outputs, const variable_list& /*inputs*/) {
-            on_gradient(index);
-            return outputs;
-          }));
+void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  if (comm_hook_) fail_usage("register_comm_hook was called before; there can be one hook");
+  if (!learning_) fail_usage("register_comm_hook must be called before the first backward");
+  comm_hook_ = std::move(hook);
 }
 
 double Reducer::loss_factor() const {
   return options_.average == Average::tokens ? tokens_.loss_factor() : 1.0;
+}
+
+void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
+  armed_ = false;  // by a backward that threw
+  call_when_reached(outputs, [weak = std::weak_ptr<Reducer>(self_)] {
+    if (const auto reducer = weak.lock()) reducer->arm();
+  });
+  if (!options_.find_unused_parameters || learning_ || !sync_) return;
+  const auto reached = hooks_->reached_from(outputs);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (reached[i]) parameters_[i].reached = true;
+  }
+  walked_ = true;
 }
 
 void Reducer::begin(std::int64_t tokens) {
@@ -71,6 +105,19 @@ void Reducer::begin(std::int64_t tokens) {
   }
 }
 
+// In the graph task that runs now. Under torch::autograd::grad no gradient is accumulated, and nothing
+// follows.
+void Reducer::arm() {
+  if (armed_ || state_ != State::idle || !sync_) return;
+  armed_ = true;
+  call_at_end_of_backward([weak = std::weak_ptr<Reducer>(self_)] {
+    const auto reducer = weak.lock();
+    if (!reducer) return;
+    reducer->armed_ = false;
+    reducer->finish();
+  });
+}
+
 void Reducer::begin_outside() {
   if (options_.average == Average::tokens) {
     fail_usage(
@@ -78,18 +125,40 @@ void Reducer::begin_outside() {
         "ddp.backward(loss_sum, loss_tokens), or Average::ranks");
   }
   if (!sync_) return;
+  arm();
   begin_sync();
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { finish(); });
 }
 
 void Reducer::begin_sync() {
   state_ = State::syncing;
+  launching_ = !learning_;
   next_bucket_ = 0;
   arrived_.clear();
   trace_ = {};
-  for (auto& parameter : parameters_) parameter.ready = parameter.had_none = false;
+  trace_.launches.reserve(buckets_.size());
+  trace_.backward_began_ns = monotonic_ns();
+  first_stage_.assign(buckets_.size(), {});
+  for (auto& parameter : parameters_) {
+    parameter.ready = parameter.written_off = parameter.had_none = false;
+    parameter.hits = 0;
+  }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
+  lateness_.begin_step();
   if (options_.average == Average::tokens) counts_ = tokens_.reduce_counts();
+  write_off_unused();
+}
+
+// What will get no gradient in this backward is ready now, so that buckets need not wait for its end.
+void Reducer::write_off_unused() {
+  if (learning_ || !(options_.static_graph || walked_)) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (options_.static_graph ? parameter.expected > 0 : parameter.reached) continue;
+    parameter.written_off = true;
+    parameter.ready_ns = trace_.backward_began_ns;
+    mark_ready(i);
+  }
+  launch_ready_buckets();
 }
 
 void Reducer::on_gradient(std::size_t index) {
@@ -99,49 +168,111 @@ void Reducer::on_gradient(std::size_t index) {
         "gradients of gradients with torch::autograd::grad");
   }
   if (state_ == State::idle) begin_outside();
-  parameters_[index].used = true;
-  if (state_ != State::syncing) return;
-  if (parameters_[index].ready) {
-    fail("parameter '{}' got its gradient twice in one backward; gradients that come in parts need no_sync()",
-         parameters_[index].name);
+  Parameter& parameter = parameters_[index];
+  parameter.used = true;
+  if (state_ == State::syncing) {
+    ++parameter.hits;
+    parameter.ready_ns = monotonic_ns();
+    if (learning_) {
+      arrived_.push_back(index);
+    } else if (parameter.ready) {
+      arrived_again(index);
+    } else if (parameter.hits >= parameter.expected) {
+      arrived_.push_back(index);
+      mark_ready(index);
+      launch_ready_buckets();
+    }
   }
-  arrived_.push_back(index);
-  mark_ready(index);
-  launch_ready_buckets();
+  communicator_.progress();
 }
 
-// Makes the bucket hold the gradient, and .grad the view on it.
+// More gradients than expected: harmless as long as the bucket is still here.
+void Reducer::arrived_again(std::size_t index) {
+  const Parameter& parameter = parameters_[index];
+  if (options_.static_graph) {
+    fail(
+        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
+        "step must use the same parameters equally often",
+        parameter.name, parameter.hits, parameter.expected);
+  }
+  if (parameter.bucket >= next_bucket_) return take_gradient(index);
+  if (parameter.written_off) {
+    fail(
+        "parameter '{}' got a gradient, but forward's outputs do not lead to it, where "
+        "find_unused_parameters looks; reentrant checkpointing hides what it uses: set static_graph instead",
+        parameter.name);
+  }
+  fail(
+      "parameter '{}' got another gradient after its bucket had left; in the first step it got {}, and every "
+      "step must have as many, but for those under no_sync()",
+      parameter.name, parameter.expected);
+}
+
 void Reducer::mark_ready(std::size_t index) {
   Parameter& parameter = parameters_[index];
-  Bucket& bucket = buckets_[parameter.bucket];
-  torch::Tensor view = bucket.flat.view(parameter.slot);
+  take_gradient(index);
+  parameter.ready = true;
+  --buckets_[parameter.bucket].pending;
+}
+
+// Makes the bucket hold the gradient and, where gradients are views, .grad the view on it.
+void Reducer::take_gradient(std::size_t index) {
+  Parameter& parameter = parameters_[index];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (!gradient.defined()) {
-    parameter.had_none = true;
-    view.zero_();
-    gradient = view;
-  } else if (!gradient.is_same(view)) {
-    if (gradient.is_sparse()) {
+  if (gradient.defined() && gradient.is_sparse() != parameter.sparse) {
+    if (parameter.sparse) {
       fail_usage(
-          "parameter '{}' has a sparse gradient, which cannot travel in a bucket; make its layer dense",
+          "parameter '{}' of an embedding with sparse(true) has a dense gradient, since something else uses "
+          "it too; set sparse(false)",
           parameter.name);
     }
-    view.copy_(gradient);
-    gradient = view;
+    fail_usage(
+        "parameter '{}' has a sparse gradient, which only those of torch::nn::Embedding and EmbeddingBag may "
+        "have; make its layer dense",
+        parameter.name);
   }
-  parameter.ready = true;
-  --bucket.pending;
+  parameter.had_none = parameter.had_none || !gradient.defined();
+  if (parameter.sparse) return;
+  const torch::Tensor& view = buckets_[parameter.bucket].flat->view(parameter.slot);
+  if (!gradient.defined()) {
+    view.zero_();
+  } else if (!lies_in(gradient, view)) {
+    view.copy_(gradient);
+  } else {
+    return;
+  }
+  if (options_.gradient_as_bucket_view) gradient = view;
 }
 
 void Reducer::launch_ready_buckets() {
-  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_) {
-    Bucket& bucket = buckets_[next_bucket_];
-    // When backward throws, this object may go before the operation ends, which waits for the other ranks.
-    const auto keep = [factor = factor_, memory = bucket.flat.memory()] {};
-    bucket.work = communicator_.all_reduce(bucket.flat.buffer(), bucket.flat.label(),
-                                           {.scale = factor_.get(), .then = keep});
-    trace_.launches.push_back({.bucket = next_bucket_, .asked_ns = monotonic_ns()});
+  if (!launching_) return;
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_)
+    launch(next_bucket_);
+}
+
+void Reducer::launch(std::size_t index) {
+  Bucket& bucket = buckets_[index];
+  SyncTrace::Launch launch{.bucket = index};
+  for (const std::size_t i : bucket.parameters)
+    launch.ready_ns = std::max(launch.ready_ns, parameters_[i].ready_ns);
+  launch.asked_ns = monotonic_ns();
+  if (!bucket.flat) {
+    const Parameter& parameter = parameters_[bucket.parameters.front()];
+    bucket.future = sum_sparse(communicator_, parameter.tensor, parameter.tensor.grad(),
+                               fmt::format("the sparse gradient of '{}'", parameter.name), factor_,
+                               [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
+  } else {
+    launch.bytes = bucket.flat->buffer().bytes();
+    if (comm_hook_) {
+      bucket.future = comm_hook_->start(*bucket.view, communicator_);
+    } else {
+      // When backward throws, this object may go before the operation ends, which waits for the other ranks.
+      const auto keep = [factor = factor_, memory = bucket.flat->memory()] {};
+      bucket.work = communicator_.all_reduce(bucket.flat->buffer(), bucket.flat->label(),
+                                             {.scale = factor_.get(), .then = keep});
+    }
   }
+  trace_.launches.push_back(launch);
 }
 
 void Reducer::finish() {
@@ -149,112 +280,15 @@ void Reducer::finish() {
   state_ = State::idle;
 }
 
+void Reducer::shadow() {
+  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
+  skip();
+}
+
 void Reducer::skip() {
   begin(0);
   if (state_ == State::syncing) finish_sync(true);
   state_ = State::idle;
-}
-
-// Parameters whose gradient did not arrive in this backward.
-void Reducer::take_unready(bool skipping) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].ready) continue;
-    if (!skipping && !options_.find_unused_parameters) {
-      const auto missing =
-          std::count_if(parameters_.begin(), parameters_.end(), [](const auto& p) { return !p.ready; });
-      fail(
-          "parameter '{}'{} did not get a gradient in this backward; forward must use every parameter, or "
-          "set find_unused_parameters, or freeze what is not trained",
-          parameters_[i].name, missing == 1 ? "" : fmt::format(" (and {} more)", missing - 1));
-    }
-    mark_ready(i);
-  }
-}
-
-void Reducer::finish_sync(bool skipping) {
-  trace_.backward_ended_ns = monotonic_ns();
-  take_unready(skipping);
-  launch_ready_buckets();
-  const auto scope = timer_.phase(profile::Phase::comm_exposed);
-  if (options_.find_unused_parameters) find_globally_unused();
-  if (counts_) counts_->wait();
-  for (auto& bucket : buckets_) {
-    bucket.work->wait();
-    bucket.work.reset();
-  }
-  for (auto& parameter : parameters_) parameter.used = false;
-  rebuild_once();
-  trace_.finished_ns = monotonic_ns();
-}
-
-// A parameter that no rank used keeps no gradient, so that optimizers leave it alone.
-void Reducer::find_globally_unused() {
-  std::vector<std::uint8_t> used;
-  for (const auto& parameter : parameters_) used.push_back(parameter.used ? 1 : 0);
-  communicator_
-      .all_reduce({used.data(), used.size(), comm::DataType::u8}, "used parameters",
-                  {.op = comm::ReduceOp::max})
-      ->wait();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (used[i] == 0 && parameters_[i].had_none) parameters_[i].tensor.mutable_grad() = torch::Tensor();
-  }
-}
-
-Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
-  std::vector<ParameterSize> sizes;
-  for (const auto& parameter : parameters_) {
-    sizes.push_back({.bytes = bytes_in_bucket(parameter.tensor),
-                     .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type())});
-  }
-  const std::size_t limits[] = {options_.first_bucket_bytes, options_.bucket_bytes};
-  return assign_buckets(sizes, order, limits);
-}
-
-// Lays buckets out; gradients that lie in earlier ones move.
-void Reducer::build(const Assignment& assignment) {
-  std::vector<Bucket> buckets;
-  for (const auto& members : assignment) {
-    std::vector<torch::Tensor> tensors;
-    for (const std::size_t i : members) tensors.push_back(parameters_[i].tensor);
-    FlatBucket flat(communicator_, fmt::format("bucket {}", buckets.size()), tensors);
-    for (std::size_t slot = 0; slot < members.size(); ++slot) {
-      Parameter& parameter = parameters_[members[slot]];
-      torch::Tensor& gradient = parameter.tensor.mutable_grad();
-      if (gradient.defined() && !buckets_.empty()) {
-        torch::Tensor view = flat.view(slot);
-        view.copy_(gradient);
-        gradient = view;
-      }
-      parameter.bucket = buckets.size();
-      parameter.slot = slot;
-    }
-    buckets.push_back({.flat = std::move(flat), .parameters = members, .work = nullptr});
-  }
-  buckets_ = std::move(buckets);
-  assignment_ = assignment;
-}
-
-// The order in which rank 0's gradients arrived becomes everyone's. A step in which they did not all arrive
-// there (it skipped) leaves it to the next one.
-void Reducer::rebuild_once() {
-  if (rebuilt_ || !options_.rebuild_buckets || options_.find_unused_parameters) return;
-  std::vector<std::int64_t> order(parameters_.size(), -1);
-  if (arrived_.size() == parameters_.size()) std::copy(arrived_.begin(), arrived_.end(), order.begin());
-  communicator_.broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
-      ->wait();
-  if (order[0] < 0) return;
-  rebuilt_ = true;
-  const auto assignment = assign({order.begin(), order.end()});
-  if (assignment != assignment_) build(assignment);
-}
-
-std::vector<std::vector<std::string>> Reducer::layout() const {
-  std::vector<std::vector<std::string>> names;
-  for (const auto& bucket : buckets_) {
-    auto& list = names.emplace_back();
-    for (const std::size_t i : bucket.parameters) list.push_back(parameters_[i].name);
-  }
-  return names;
 }
 
 }  // namespace lockstep::ddp

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "common/error.h"
+#include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -16,6 +17,7 @@ std::string describe(const NamedTensor& parameter) {
   if (!tensor.is_contiguous())
     text += fmt::format(" with strides [{}]", fmt::join(tensor.strides().vec(), ", "));
   if (!tensor.requires_grad()) text += " (frozen)";
+  if (parameter.sparse) text += " (sparse gradient)";
   return text;
 }
 
@@ -47,9 +49,11 @@ std::string line_or_nothing(const std::vector<std::string>& lines, std::size_t i
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> parameters;
   std::unordered_set<const void*> seen;
+  const auto sparse = sparse_parameters_of(module);
   for (const auto& entry : module.named_parameters()) {
-    if (seen.insert(entry.value().unsafeGetTensorImpl()).second)
-      parameters.push_back({entry.key(), entry.value()});
+    const void* const identity = entry.value().unsafeGetTensorImpl();
+    if (seen.insert(identity).second)
+      parameters.push_back({entry.key(), entry.value(), sparse.contains(identity)});
   }
   return parameters;
 }
@@ -95,8 +99,8 @@ void check_replicas_alike(comm::Communicator& communicator, const std::vector<Na
       at, line_or_nothing(first_lines, at), theirs, rank);
 }
 
-void broadcast_from_first(comm::Communicator& communicator, const std::vector<torch::Tensor>& tensors,
-                          std::string_view label) {
+void broadcast_from(comm::Communicator& communicator, int root, const std::vector<torch::Tensor>& tensors,
+                    std::string_view label) {
   if (communicator.size() == 1) return;
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> dense;  // what really travels
@@ -104,7 +108,7 @@ void broadcast_from_first(comm::Communicator& communicator, const std::vector<to
   for (const auto& tensor : tensors) {
     dense.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
     const comm::Buffer buffer{dense.back().data_ptr(), dense.back().nbytes(), comm::DataType::u8};
-    works.push_back(communicator.broadcast(buffer, 0, label));
+    works.push_back(communicator.broadcast(buffer, root, label));
   }
   for (const auto& work : works) work->wait();
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -16,6 +16,7 @@ namespace lockstep::ddp {
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;
+  bool sparse = false;  ///< its gradient will be
 };
 
 /// All parameters of the module, each tensor once: one that is registered under several names has the first.
@@ -30,8 +31,8 @@ void check_on_cpu(const torch::nn::Module& module);
 void check_replicas_alike(comm::Communicator& communicator, const std::vector<NamedTensor>& parameters,
                           const std::string& choices);
 
-/// Overwrites the tensors with rank 0's.
-void broadcast_from_first(comm::Communicator& communicator, const std::vector<torch::Tensor>& tensors,
-                          std::string_view label);
+/// Overwrites the tensors with those of `root`.
+void broadcast_from(comm::Communicator& communicator, int root, const std::vector<torch::Tensor>& tensors,
+                    std::string_view label);
 
 }  // namespace lockstep::ddp

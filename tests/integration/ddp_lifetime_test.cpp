@@ -81,7 +81,14 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
     Net net;
     ddp::Reducer reducer(communicator, timer, ddp::named_parameters_of(*net), small_buckets(), sync);
     reducer.begin(5);
-    (net->middle->weight.sum() + net->middle->bias.sum()).backward();  // the first bucket, which travels
+    net(rows(1, 1)).sum().backward();
+    reducer.finish();  // learned; buckets were laid out anew
+    reducer.begin(5);
+    torch::Tensor loss = torch::zeros({}, torch::kDouble);
+    const auto parameters = net->named_parameters();
+    const auto layout = reducer.layout();
+    for (const auto& name : layout.front()) loss = loss + parameters[name].sum();
+    loss.backward();  // the first bucket, which travels
     ASSERT_EQ(reducer.trace().launches.size(), 1U);
     EXPECT_THROW(reducer.finish(), Error);
   }

@@ -46,8 +46,18 @@ inline DistributedDataParallelOptions small_buckets(Average average = Average::t
   DistributedDataParallelOptions options;
   options.average = average;
   options.first_bucket_bytes = 256;
-  options.bucket_bytes = 700;
+  options.bucket_cap_mb = 700.0 / (1 << 20);
   return options;
+}
+
+template <typename Function>
+std::string error_of(Function function) {
+  try {
+    function();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 /// A copy with the same parameters, which knows nothing of the other ranks.

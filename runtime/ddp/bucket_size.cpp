@@ -1,0 +1,120 @@
+#include "runtime/ddp/bucket_size.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "runtime/ddp/lateness.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr std::size_t kSteps = 5;  // measured ones
+constexpr std::size_t kSmallest = std::size_t{64} << 10;
+
+}  // namespace
+
+TransferCost fit_cost(std::span<const Transfer> transfers) {
+  const auto count = static_cast<double>(transfers.size());
+  if (transfers.empty()) return {};
+  double bytes = 0;
+  double time = 0;
+  for (const auto& transfer : transfers) {
+    bytes += static_cast<double>(transfer.bytes) / count;
+    time += static_cast<double>(transfer.ns) / count;
+  }
+  double covariance = 0;
+  double variance = 0;
+  for (const auto& transfer : transfers) {
+    const double distance = static_cast<double>(transfer.bytes) - bytes;
+    covariance += distance * (static_cast<double>(transfer.ns) - time);
+    variance += distance * distance;
+  }
+  if (variance == 0) return {.latency_ns = 0, .ns_per_byte = bytes > 0 ? time / bytes : 0};
+  const double slope = std::max(0.0, covariance / variance);
+  return {.latency_ns = std::max(0.0, time - slope * bytes), .ns_per_byte = slope};
+}
+
+double predict_exposed_ns(const Backward& backward, const TransferCost& cost, const BucketSizes& sizes) {
+  const std::array limits{sizes.first_bytes, sizes.cap_bytes};
+  double free_at = 0;  // when the network is
+  double ready = 0;    // buckets leave in order, so one is as late as those before it
+  for (const auto& bucket : assign_buckets(backward.parameters, backward.order, limits)) {
+    std::size_t bytes = 0;
+    for (const std::size_t i : bucket) {
+      bytes += backward.parameters[i].bytes;
+      ready = std::max(ready, static_cast<double>(backward.ready_ns[i]));
+    }
+    free_at = std::max(free_at, ready) + cost.latency_ns + cost.ns_per_byte * static_cast<double>(bytes);
+  }
+  return std::max(0.0, free_at - static_cast<double>(backward.length_ns));
+}
+
+BucketSizes choose_bucket_sizes(const Backward& backward, const TransferCost& cost,
+                                const BucketSizes& current) {
+  std::size_t total = 0;
+  for (const auto& parameter : backward.parameters) total += parameter.bytes;
+
+  BucketSizes best = current;
+  double least = predict_exposed_ns(backward, cost, current);
+  const double worth = (cost.latency_ns + cost.ns_per_byte * static_cast<double>(total)) / 100;
+  for (std::size_t cap = kSmallest;; cap *= 2) {
+    for (std::size_t first = kSmallest; first <= cap; first *= 2) {
+      const BucketSizes sizes{.first_bytes = first, .cap_bytes = cap};
+      const double exposed = predict_exposed_ns(backward, cost, sizes);
+      if (exposed >= least - worth) continue;
+      least = exposed;
+      best = sizes;
+    }
+    if (cap >= total) break;
+  }
+  return best;
+}
+
+BucketTuner::BucketTuner(comm::Communicator& communicator)
+    : communicator_(communicator),
+      transfers_{{.bytes = sizeof(std::int64_t), .ns = measure_latency(communicator)}} {
+}
+
+void BucketTuner::add(Backward backward, std::span<const Transfer> transfers) {
+  steps_.push_back(std::move(backward));
+  transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
+}
+
+std::optional<BucketSizes> BucketTuner::agree(const BucketSizes& current) {
+  const bool enough = steps_.size() >= kSteps && transfers_.size() > 1;
+  std::array<std::int64_t, 2> sizes{};
+  if (communicator_.rank() == 0 && enough) {
+    const BucketSizes best = choose(current);
+    sizes = {static_cast<std::int64_t>(best.first_bytes), static_cast<std::int64_t>(best.cap_bytes)};
+  }
+  communicator_.broadcast({sizes.data(), sizes.size(), comm::DataType::i64}, 0, "the size of buckets")
+      ->wait();
+  if (sizes[1] == 0) return std::nullopt;
+  return BucketSizes{.first_bytes = static_cast<std::size_t>(sizes[0]),
+                     .cap_bytes = static_cast<std::size_t>(sizes[1])};
+}
+
+// From each parameter's median ready time, so that one disturbed step does not decide.
+BucketSizes BucketTuner::choose(const BucketSizes& current) {
+  const auto median = [this](const auto& value_of) {
+    std::vector<std::uint64_t> values;
+    for (const auto& step : steps_) values.push_back(value_of(step));
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                     values.end());
+    return values[values.size() / 2];
+  };
+  Backward typical{.parameters = steps_.front().parameters,
+                   .order = {},
+                   .ready_ns = {},
+                   .length_ns = median([](const Backward& step) { return step.length_ns; })};
+  for (std::size_t i = 0; i < typical.parameters.size(); ++i)
+    typical.ready_ns.push_back(median([i](const Backward& step) { return step.ready_ns[i]; }));
+  typical.order.resize(typical.parameters.size());
+  std::iota(typical.order.begin(), typical.order.end(), std::size_t{0});
+  std::stable_sort(typical.order.begin(), typical.order.end(),
+                   [&](std::size_t a, std::size_t b) { return typical.ready_ns[a] < typical.ready_ns[b]; });
+  return choose_bucket_sizes(typical, fit_cost(transfers_), current);
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,185 @@
+#include "runtime/ddp/hooks/power_sgd.h"
+
+#include <algorithm>
+#include <map>
+
+#include "common/error.h"
+#include "runtime/ddp/flat_bucket.h"
+
+namespace lockstep {
+namespace {
+
+comm::ReduceOptions average() {
+  return {.op = comm::ReduceOp::average, .scale = nullptr, .then = nullptr};
+}
+
+// A gradient that is compressed, and its two factors.
+struct Matrix {
+  torch::Tensor gradient;  // n × m, a view of the bucket
+  torch::Tensor p;         // n × r, views of memory that travels
+  torch::Tensor q;         // m × r
+};
+
+// What is kept for a bucket between steps.
+class BucketState {
+ public:
+  BucketState(GradBucket& bucket, comm::Communicator& communicator, const PowerSgdOptions& options,
+              at::Generator& random)
+      : communicator_(communicator), options_(options), random_(random), buffer_(bucket.buffer()) {
+    // Decomposing needs float or double.
+    const auto type = buffer_.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    const auto like = torch::TensorOptions().dtype(type).device(buffer_.device());
+    std::vector<torch::Tensor> ps;
+    std::vector<torch::Tensor> qs;
+    for (const auto& gradient : bucket.gradients()) {
+      if (!worth_compressing(gradient)) {
+        whole_.push_back(gradient);
+        continue;
+      }
+      matrices_.push_back({.gradient = as_matrix(gradient), .p = {}, .q = {}});
+      const auto n = matrices_.back().gradient.size(0);
+      const auto m = matrices_.back().gradient.size(1);
+      ps.push_back(torch::empty({n, rank_of(n, m)}, like));
+      qs.push_back(torch::empty({m, rank_of(n, m)}, like));
+    }
+    if (!matrices_.empty()) {
+      p_ = std::make_unique<ddp::FlatBucket>(communicator, "PowerSGD's P", ps);
+      q_ = std::make_unique<ddp::FlatBucket>(communicator, "PowerSGD's Q", qs);
+      for (std::size_t i = 0; i < matrices_.size(); ++i) {
+        matrices_[i].p = p_->view(i);
+        matrices_[i].q = q_->view(i);
+      }
+    }
+    if (!whole_.empty())
+      rest_ = std::make_unique<ddp::FlatBucket>(communicator, "gradients beside PowerSGD", whole_);
+  }
+
+  // The first stage: P = M Q, and what is not compressed.
+  CommFuture start() {
+    const torch::NoGradGuard no_grad;
+    if (options_.use_error_feedback) {
+      if (error_.defined()) buffer_.add_(error_);
+      error_ = buffer_.clone();
+    }
+    std::vector<comm::WorkHandle> works;
+    for (std::size_t i = 0; i < whole_.size(); ++i) rest_->view(i).copy_(whole_[i]);
+    if (rest_) works.push_back(reduce(*rest_));
+    if (!matrices_.empty()) {
+      for (auto& [gradient, p, q] : matrices_) {
+        if (!options_.warm_start || !warm_) q.copy_(torch::randn(q.sizes(), random_, q.scalar_type()));
+        orthogonalise(q);
+        p.copy_(torch::matmul(gradient.to(p.scalar_type()), q));
+      }
+      warm_ = true;
+      works.push_back(reduce(*p_));
+    }
+    return {std::move(works), [this] { return project(); }};
+  }
+
+ private:
+  static torch::Tensor as_matrix(const torch::Tensor& gradient) {
+    // A view, whatever the strides: the first dimension against the others.
+    return gradient.dim() == 2 ? gradient : gradient.view({gradient.size(0), -1});
+  }
+
+  bool worth_compressing(const torch::Tensor& gradient) const {
+    if (gradient.dim() < 2 || gradient.numel() == 0) return false;
+    if (gradient.dim() > 2 && !gradient.is_contiguous()) return false;
+    const auto n = gradient.size(0);
+    const auto m = gradient.numel() / n;
+    const auto compressed = static_cast<double>((n + m) * rank_of(n, m));
+    return compressed * options_.min_compression_rate < static_cast<double>(gradient.numel());
+  }
+
+  std::int64_t rank_of(std::int64_t n, std::int64_t m) const {
+    return std::min({n, m, options_.matrix_approximation_rank});
+  }
+
+  // By Householder: orthonormal also where columns depend on each other, as in gradients of few samples.
+  static void orthogonalise(torch::Tensor& matrix) {
+    matrix.copy_(std::get<0>(at::linalg_qr(matrix, "reduced")));
+  }
+
+  comm::WorkHandle reduce(ddp::FlatBucket& flat) {
+    auto options = average();
+    options.then = [memory = flat.memory()] {};
+    return communicator_.all_reduce(flat.buffer(), flat.label(), std::move(options));
+  }
+
+  // The second stage: Q = Mᵀ P, with P orthonormal.
+  CommFuture project() {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < whole_.size(); ++i) whole_[i].copy_(rest_->view(i));
+    if (matrices_.empty()) return remember_error();
+    for (auto& [gradient, p, q] : matrices_) {
+      orthogonalise(p);
+      q.copy_(torch::matmul(gradient.to(p.scalar_type()).t(), p));
+    }
+    return {{reduce(*q_)}, [this] { return decompress(); }};
+  }
+
+  // The third: M ≈ P Qᵀ.
+  CommFuture decompress() {
+    const torch::NoGradGuard no_grad;
+    for (auto& [gradient, p, q] : matrices_) gradient.copy_(torch::matmul(p, q.t()));
+    return remember_error();
+  }
+
+  CommFuture remember_error() {
+    const torch::NoGradGuard no_grad;
+    if (options_.use_error_feedback) error_.sub_(buffer_);
+    return {};
+  }
+
+  comm::Communicator& communicator_;
+  const PowerSgdOptions& options_;
+  at::Generator& random_;
+  torch::Tensor buffer_;
+  std::vector<Matrix> matrices_;
+  std::vector<torch::Tensor> whole_;  // gradients that are not compressed
+  std::unique_ptr<ddp::FlatBucket> p_;
+  std::unique_ptr<ddp::FlatBucket> q_;
+  std::unique_ptr<ddp::FlatBucket> rest_;
+  torch::Tensor error_;  // this rank's
+  bool warm_ = false;
+};
+
+class PowerSgdHook : public CommHook {
+ public:
+  explicit PowerSgdHook(const PowerSgdOptions& options)
+      : options_(options), random_(at::detail::createCPUGenerator(options.random_seed)) {}
+
+  CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override {
+    const bool compress = iteration_ >= options_.start_power_sgd_iter;
+    if (bucket.is_last()) ++iteration_;
+    if (!compress) return {{communicator.all_reduce(bucket.memory(), "gradients", average())}, {}};
+    auto found = buckets_.find(bucket.index());
+    if (found == buckets_.end()) {
+      found =
+          buckets_
+              .emplace(bucket.index(), std::make_unique<BucketState>(bucket, communicator, options_, random_))
+              .first;
+    }
+    return found->second->start();
+  }
+
+  void buckets_changed() override { buckets_.clear(); }
+
+ private:
+  const PowerSgdOptions options_;
+  at::Generator random_;
+  std::int64_t iteration_ = 0;
+  std::map<std::size_t, std::unique_ptr<BucketState>> buckets_;
+};
+
+}  // namespace
+
+std::shared_ptr<CommHook> power_sgd_hook(const PowerSgdOptions& options) {
+  if (options.matrix_approximation_rank < 1 || options.start_power_sgd_iter < 0) {
+    fail_usage("PowerSGD needs a rank of 1 or more and a first step of 0 or more, not {} and {}",
+               options.matrix_approximation_rank, options.start_power_sgd_iter);
+  }
+  return std::make_shared<PowerSgdHook>(options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,146 @@
+#include "runtime/ddp/lateness.h"
+
+#include <algorithm>
+
+#include "common/clock.h"
+
+namespace lockstep::ddp {
+namespace {
+
+struct Interval {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// Time that is in any of them.
+std::uint64_t length_of_union(std::vector<Interval> intervals) {
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& left, const Interval& right) { return left.begin < right.begin; });
+  std::uint64_t length = 0;
+  std::uint64_t counted_to = 0;
+  for (const auto& [begin, end] : intervals) {
+    const std::uint64_t from = std::max(begin, counted_to);
+    if (end > from) length += end - from;
+    counted_to = std::max(counted_to, end);
+  }
+  return length;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> durations_of(std::span<const ReductionTimes> reductions) {
+  std::vector<std::uint64_t> durations;
+  std::uint64_t before = 0;
+  for (const auto& reduction : reductions) {
+    const std::uint64_t begin = std::max(reduction.asked_ns, before);
+    durations.push_back(reduction.ended_ns > begin ? reduction.ended_ns - begin : 0);
+    before = std::max(before, reduction.ended_ns);
+  }
+  return durations;
+}
+
+void place_last_rank(std::span<ReductionTimes> reductions, std::span<const std::uint64_t> durations,
+                     int ranks, std::uint64_t latency_ns) {
+  const std::size_t count = reductions.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::size_t last = 0;
+    std::uint64_t shortest = durations[i];
+    std::uint64_t longest = shortest;
+    for (std::size_t rank = 1; rank < static_cast<std::size_t>(ranks); ++rank) {
+      const std::uint64_t duration = durations[rank * count + i];
+      if (duration < shortest) {
+        shortest = duration;
+        last = rank;
+      }
+      longest = std::max(longest, duration);
+    }
+    reductions[i].all_asked_ns = reductions[i].ended_ns - shortest;
+    reductions[i].last_rank = longest - shortest > latency_ns ? static_cast<int>(last) : -1;
+  }
+}
+
+CommShare share_of(std::span<const ReductionTimes> reductions, std::uint64_t backward_ended_ns, int rank) {
+  CommShare share;
+  std::vector<Interval> transfers;
+  std::vector<Interval> waits;
+  std::uint64_t longest = 0;
+  for (const auto& reduction : reductions) {
+    const std::uint64_t began = std::max(reduction.began_ns, reduction.asked_ns);
+    transfers.push_back({std::max(began, reduction.all_asked_ns), reduction.ended_ns});
+    if (reduction.last_rank < 0 || reduction.last_rank == rank) continue;
+    const Interval wait{std::max(reduction.asked_ns, backward_ended_ns), reduction.all_asked_ns};
+    if (wait.end <= wait.begin) continue;
+    waits.push_back(wait);
+    if (wait.end - wait.begin > longest) {
+      longest = wait.end - wait.begin;
+      share.waited_for = reduction.last_rank;
+    }
+  }
+  share.transfer_ns = length_of_union(std::move(transfers));
+  share.wait_ns = length_of_union(std::move(waits));
+  return share;
+}
+
+std::uint64_t measure_latency(comm::Communicator& communicator) {
+  constexpr int kTries = 5;
+  std::int64_t best = 0;
+  for (int i = 0; i < kTries; ++i) {
+    std::int64_t ignored = 0;
+    const std::uint64_t begin = monotonic_ns();
+    communicator.all_reduce({&ignored, 1, comm::DataType::i64}, "a measurement of latency")->wait();
+    const auto took = static_cast<std::int64_t>(monotonic_ns() - begin);
+    best = i == 0 ? took : std::min(best, took);
+  }
+  communicator
+      .all_reduce({&best, 1, comm::DataType::i64}, "the measured latency", {.op = comm::ReduceOp::max})
+      ->wait();
+  return static_cast<std::uint64_t>(best);
+}
+
+// Once: whether every rank knows from the communicator who was last.
+void Lateness::agree(std::span<const ReductionTimes> reductions) {
+  agreed_ = true;
+  std::int32_t unknown = std::any_of(reductions.begin(), reductions.end(),
+                                     [](const auto& reduction) { return reduction.last_rank < 0; })
+                             ? 1
+                             : 0;
+  communicator_
+      .all_reduce({&unknown, 1, comm::DataType::i32}, "whether clocks are common",
+                  {.op = comm::ReduceOp::max})
+      ->wait();
+  exchanging_ = unknown != 0;
+  if (exchanging_) latency_ns_ = measure_latency(communicator_);
+}
+
+void Lateness::begin_step() {
+  if (!exchanging_ || !before_) return;
+  const auto mine = durations_of(before_->reductions);
+  durations_.assign(mine.size() * static_cast<std::size_t>(communicator_.size()), 0);
+  auto* place = durations_.data() + mine.size() * static_cast<std::size_t>(communicator_.rank());
+  std::copy(mine.begin(), mine.end(), place);
+  exchange_ = communicator_.all_gather({place, mine.size(), comm::DataType::i64}, durations_.data(),
+                                       "the buckets' times");
+}
+
+std::optional<Lateness::Step> Lateness::end_step(std::vector<ReductionTimes> reductions,
+                                                 std::uint64_t backward_ended_ns) {
+  if (communicator_.size() == 1) return std::nullopt;
+  if (!agreed_) agree(reductions);
+  Step now{.reductions = std::move(reductions), .backward_ended_ns = backward_ended_ns, .share = {}};
+  std::optional<Step> known;
+  if (!exchanging_) {
+    known = std::move(now);
+  } else {
+    if (exchange_) {
+      exchange_->wait();
+      exchange_.reset();
+      known = std::move(before_);
+      place_last_rank(known->reductions, durations_, communicator_.size(), latency_ns_);
+    }
+    before_ = std::move(now);
+  }
+  if (known) known->share = share_of(known->reductions, known->backward_ended_ns, communicator_.rank());
+  return known;
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,175 @@
+// Reducer: what comes after backward.
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "runtime/ddp/reducer.h"
+
+namespace lockstep::ddp {
+namespace {
+
+// Of those that arrived several times the last.
+void keep_last_arrivals(std::vector<std::size_t>& arrived, std::size_t parameters) {
+  std::vector<bool> seen(parameters);
+  std::vector<std::size_t> last;
+  for (auto it = arrived.rbegin(); it != arrived.rend(); ++it) {
+    if (!seen[*it]) last.push_back(*it);
+    seen[*it] = true;
+  }
+  arrived.assign(last.rbegin(), last.rend());
+}
+
+}  // namespace
+
+void Reducer::finish_sync(bool skipping) {
+  const torch::NoGradGuard no_grad;
+  trace_.backward_ended_ns = monotonic_ns();
+  learn(skipping);
+  take_unready(skipping);
+  launching_ = true;
+  launch_ready_buckets();
+  const auto scope = timer_.phase(profile::Phase::comm_exposed);
+  ask_who_is_used();
+  if (counts_) counts_->wait();
+  wait_for_buckets();
+  wait_for_futures();
+  give_back_gradients();
+  for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
+  walked_ = false;
+  trace_.finished_ns = monotonic_ns();
+  note_times();
+  rebuild_once();
+}
+
+void Reducer::learn(bool skipping) {
+  if (skipping) return;
+  if (learning_) {
+    keep_last_arrivals(arrived_, parameters_.size());
+    for (auto& parameter : parameters_)
+      parameter.expected = options_.static_graph ? parameter.hits : std::max(1U, parameter.hits);
+    learning_ = false;
+    return;
+  }
+  if (!options_.static_graph) return;
+  for (const auto& parameter : parameters_) {
+    if (parameter.hits == parameter.expected) continue;
+    fail(
+        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
+        "step must use the same parameters equally often",
+        parameter.name, parameter.hits, parameter.expected);
+  }
+}
+
+// Parameters whose gradient did not arrive in this backward, or not as often as expected.
+void Reducer::take_unready(bool skipping) {
+  const auto missing = [](const Parameter& parameter) { return !parameter.ready && parameter.hits == 0; };
+  const bool may_miss = skipping || options_.find_unused_parameters || options_.static_graph;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (parameter.ready) continue;
+    if (missing(parameter)) {
+      if (!may_miss) {
+        const auto others = std::count_if(parameters_.begin(), parameters_.end(), missing) - 1;
+        fail(
+            "parameter '{}'{} did not get a gradient in this backward; forward must use every parameter, or "
+            "set find_unused_parameters, or freeze what is not trained",
+            parameter.name, others == 0 ? "" : fmt::format(" (and {} more)", others));
+      }
+      parameter.ready_ns = trace_.backward_ended_ns;
+    }
+    mark_ready(i);
+  }
+}
+
+void Reducer::ask_who_is_used() {
+  if (settled_ || !(options_.find_unused_parameters || options_.static_graph)) return;
+  used_ = std::make_shared<std::vector<std::uint8_t>>();
+  for (const auto& parameter : parameters_) {
+    const bool always = options_.static_graph && !learning_ && parameter.expected > 0;
+    used_->push_back(parameter.used || always ? 1 : 0);
+  }
+  used_->push_back(learning_ ? 1 : 0);  // skipped so far
+  used_asked_ =
+      communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8}, "used parameters",
+                               {.op = comm::ReduceOp::max, .then = [keep = used_] {}});
+}
+
+void Reducer::wait_for_buckets() {
+  for (auto& bucket : buckets_) {
+    if (bucket.work) bucket.work->wait();
+  }
+}
+
+// Stage by stage, so that what the second stages ask for is under way together, in the same order everywhere.
+void Reducer::wait_for_futures() {
+  bool first_stage = true;
+  for (bool more = true; more; first_stage = false) {
+    more = false;
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      CommFuture& future = buckets_[i].future;
+      if (future.works.empty() && !future.then) continue;
+      for (const auto& work : future.works) work->wait();
+      if (first_stage && !future.works.empty()) first_stage_[i] = future.works.front()->times();
+      const auto then = std::move(future.then);
+      future = then ? then() : CommFuture{};
+      more = more || !future.works.empty() || future.then;
+      first_stage_[i].ended_ns = monotonic_ns();
+    }
+  }
+  if (!comm_hook_) return;
+  const double scale = *factor_ * communicator_.size();  // hooks give the mean over ranks
+  for (auto& bucket : buckets_) {
+    if (bucket.flat && scale != 1.0) bucket.view->buffer().mul_(scale);
+  }
+}
+
+// A parameter that no rank used keeps its .grad, or none, so that optimizers leave it alone.
+void Reducer::give_back_gradients() {
+  if (used_asked_) {
+    used_asked_->wait();
+    used_asked_.reset();
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].used_anywhere = (*used_)[i] != 0;
+    settled_ = options_.static_graph && used_->back() == 0;
+  }
+  for (auto& parameter : parameters_) {
+    torch::Tensor& gradient = parameter.tensor.mutable_grad();
+    Bucket& bucket = buckets_[parameter.bucket];
+    if (!parameter.used_anywhere) {
+      if (parameter.had_none) gradient = torch::Tensor();
+    } else if (parameter.sparse) {
+      gradient = std::move(bucket.sparse_sum);
+    } else if (!options_.gradient_as_bucket_view) {
+      const auto& view = bucket.flat->view(parameter.slot);
+      if (gradient.defined()) {
+        gradient.copy_(view);
+      } else {
+        gradient = view.clone();
+      }
+    }
+    bucket.sparse_sum = torch::Tensor();
+  }
+}
+
+void Reducer::note_times() {
+  std::vector<ReductionTimes> reductions;
+  for (auto& launch : trace_.launches) {
+    Bucket& bucket = buckets_[launch.bucket];
+    const auto times = bucket.work ? bucket.work->times() : first_stage_[launch.bucket];
+    bucket.work.reset();
+    launch.all_asked_ns = times.all_asked_ns;
+    launch.last_rank = times.last_rank;
+    launch.done_ns = times.ended_ns;
+    reductions.push_back({.asked_ns = launch.asked_ns,
+                          .began_ns = times.began_ns,
+                          .all_asked_ns = times.all_asked_ns,
+                          .ended_ns = times.ended_ns,
+                          .last_rank = times.last_rank});
+  }
+  const auto known = lateness_.end_step(std::move(reductions), trace_.backward_ended_ns);
+  if (!known) return;
+  comm_share_ = known->share;
+  timer_.add_comm(comm_share_.transfer_ns, comm_share_.wait_ns, comm_share_.waited_for);
+  tune_once(known->reductions);
+}
+
+}  // namespace lockstep::ddp

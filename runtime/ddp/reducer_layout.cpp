@@ -1,0 +1,131 @@
+// Reducer: which gradients lie in which bucket.
+#include <algorithm>
+
+#include "common/error.h"
+#include "runtime/ddp/reducer.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+
+}  // namespace
+
+std::vector<ParameterSize> Reducer::sizes() const {
+  std::vector<ParameterSize> sizes;
+  for (const auto& parameter : parameters_) {
+    sizes.push_back({.bytes = bytes_in_bucket(parameter.tensor),
+                     .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type()),
+                     .alone = parameter.sparse});
+  }
+  return sizes;
+}
+
+Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
+  const std::size_t limits[] = {options_.first_bucket_bytes,
+                                static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
+  return assign_buckets(sizes(), order, limits);
+}
+
+// Lays buckets out; gradients that lie in earlier ones move.
+void Reducer::build(const Assignment& assignment) {
+  std::vector<Bucket> buckets;
+  for (const auto& members : assignment) {
+    Bucket& bucket = buckets.emplace_back();
+    bucket.parameters = members;
+    std::vector<torch::Tensor> tensors;
+    for (const std::size_t i : members) tensors.push_back(parameters_[i].tensor);
+    const std::size_t index = buckets.size() - 1;
+    if (!parameters_[members.front()].sparse) {
+      bucket.flat.emplace(communicator_, fmt::format("bucket {}", index), tensors);
+      bucket.view.emplace(index, index + 1 == assignment.size(), bucket.flat->buffer(), bucket.flat->tensor(),
+                          bucket.flat->views(), tensors);
+    }
+    for (std::size_t slot = 0; slot < members.size(); ++slot) {
+      Parameter& parameter = parameters_[members[slot]];
+      torch::Tensor& gradient = parameter.tensor.mutable_grad();
+      if (bucket.flat && gradient.defined() && !buckets_.empty() && options_.gradient_as_bucket_view) {
+        const torch::Tensor& view = bucket.flat->view(slot);
+        view.copy_(gradient);
+        gradient = view;
+      }
+      parameter.bucket = index;
+      parameter.slot = slot;
+    }
+  }
+  buckets_ = std::move(buckets);
+  if (comm_hook_) comm_hook_->buckets_changed();
+}
+
+// The order in which rank 0's gradients arrived becomes everyone's. A step in which they did not all arrive
+// there (it skipped) leaves it to the next one.
+void Reducer::rebuild_once() {
+  if (rebuilt_ || !options_.rebuild_buckets) return;
+  if (options_.find_unused_parameters && !options_.static_graph) return;
+  if (options_.static_graph && !learning_) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (parameters_[i].expected == 0) arrived_.push_back(i);
+    }
+  }
+  std::vector<std::int64_t> order(parameters_.size(), -1);
+  if (arrived_.size() == parameters_.size()) std::copy(arrived_.begin(), arrived_.end(), order.begin());
+  communicator_.broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
+      ->wait();
+  if (order[0] < 0) return;
+  rebuilt_ = true;
+  const auto before = assign(order_);
+  order_.assign(order.begin(), order.end());
+  const auto assignment = assign(order_);
+  if (assignment != before) build(assignment);
+}
+
+// `reductions`: of the newest step that is known, with the layout of now.
+void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
+  if (!options_.autotune_buckets || (options_.rebuild_buckets && !rebuilt_)) return;
+  if (!tuner_) {
+    tuner_ = std::make_unique<BucketTuner>(communicator_);
+    return;
+  }
+  const auto arrived = [](const Parameter& parameter) {
+    return parameter.hits > 0 || parameter.expected == 0;
+  };
+  if (std::all_of(parameters_.begin(), parameters_.end(), arrived)) {
+    Backward backward{.parameters = sizes(),
+                      .order = {},
+                      .ready_ns = {},
+                      .length_ns = trace_.backward_ended_ns - trace_.backward_began_ns};
+    for (const auto& parameter : parameters_)
+      backward.ready_ns.push_back(parameter.ready_ns - trace_.backward_began_ns);
+    std::vector<Transfer> transfers;
+    for (std::size_t i = 0; i < reductions.size(); ++i) {
+      const auto& times = reductions[i];
+      const std::uint64_t began = std::max({times.asked_ns, times.began_ns, times.all_asked_ns});
+      if (buckets_[i].flat && times.ended_ns > began)
+        transfers.push_back({.bytes = buckets_[i].flat->buffer().bytes(), .ns = times.ended_ns - began});
+    }
+    tuner_->add(std::move(backward), transfers);
+  }
+  const BucketSizes now{.first_bytes = options_.first_bucket_bytes,
+                        .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
+  const auto chosen = tuner_->agree(now);
+  if (!chosen) return;
+  tuner_.reset();
+  options_.autotune_buckets = false;  // frozen
+  if (*chosen == now) return;
+  const auto before = assign(order_);
+  options_.first_bucket_bytes = chosen->first_bytes;
+  options_.bucket_cap_mb = static_cast<double>(chosen->cap_bytes) / kMiB;
+  const auto assignment = assign(order_);
+  if (assignment != before) build(assignment);
+}
+
+std::vector<std::vector<std::string>> Reducer::layout() const {
+  std::vector<std::vector<std::string>> names;
+  for (const auto& bucket : buckets_) {
+    auto& list = names.emplace_back();
+    for (const std::size_t i : bucket.parameters) list.push_back(parameters_[i].name);
+  }
+  return names;
+}
+
+}  // namespace lockstep::ddp

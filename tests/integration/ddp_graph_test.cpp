@@ -1,0 +1,403 @@
+// DistributedDataParallel and the shapes that autograd's graph can take: backwards inside of backward,
+// outputs of many kinds, parameters that are used often, seldom or never.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "common/error.h"
+#include "runtime/ddp/reducer.h"
+#include "tests/integration/ddp_models.h"
+
+namespace lockstep::testing {
+
+/// What a detector returns.
+struct Detections {
+  torch::Tensor boxes;
+  torch::Tensor scores;
+};
+
+/// The same, but nobody says where its tensors are.
+struct Opaque {
+  torch::Tensor tensor;
+};
+
+}  // namespace lockstep::testing
+
+template <>
+struct lockstep::OutputTensors<lockstep::testing::Detections> {
+  static constexpr bool known = true;
+  static void collect(const lockstep::testing::Detections& output, std::vector<torch::Tensor>& tensors) {
+    tensors.push_back(output.boxes);
+    tensors.push_back(output.scores);
+  }
+};
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using Segment = std::function<torch::Tensor(const torch::Tensor&)>;
+
+/// Forgets what the segment computes inside, and computes it again in backward, by a backward of its own.
+class Checkpoint : public torch::autograd::Function<Checkpoint> {
+ public:
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& input,
+                               const Segment* segment) {
+    context->save_for_backward({input});
+    context->saved_data["segment"] = reinterpret_cast<std::int64_t>(segment);
+    return (*segment)(input);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* segment = reinterpret_cast<const Segment*>(context->saved_data["segment"].toInt());
+    const auto input = context->get_saved_variables()[0].detach().requires_grad_(true);
+    torch::Tensor output;
+    {
+      const torch::AutoGradMode enable(true);
+      output = (*segment)(input);
+    }
+    torch::autograd::backward({output}, {gradients[0]});
+    return {input.grad(), torch::Tensor()};
+  }
+};
+
+/// `twice` is used in two checkpoints, one of which holds another one, and once outside of them.
+struct DeepImpl : torch::nn::Module {
+  explicit DeepImpl(bool checkpoints = true) : recompute(checkpoints) {
+    first = register_module("first", torch::nn::Linear(6, 6));
+    twice = register_module("twice", torch::nn::Linear(6, 6));
+    inner = register_module("inner", torch::nn::Linear(6, 6));
+    last = register_module("last", torch::nn::Linear(6, 6));
+    to(torch::kDouble);
+    inner_segment = [this](const torch::Tensor& x) { return torch::tanh(inner(torch::tanh(twice(x)))); };
+    outer_segment = [this](const torch::Tensor& x) { return run(inner_segment, torch::tanh(twice(x))); };
+  }
+  torch::Tensor run(const Segment& segment, const torch::Tensor& x) const {
+    return recompute ? Checkpoint::apply(x, &segment) : segment(x);
+  }
+  torch::Tensor forward(const torch::Tensor& input) {
+    auto hidden = run(outer_segment, torch::tanh(first(input)));
+    hidden = run(outer_segment, hidden) + twice(hidden);
+    return last(hidden);
+  }
+
+  bool recompute;
+  torch::nn::Linear first = nullptr;
+  torch::nn::Linear twice = nullptr;
+  torch::nn::Linear inner = nullptr;
+  torch::nn::Linear last = nullptr;
+  Segment inner_segment;
+  Segment outer_segment;
+};
+TORCH_MODULE(Deep);
+
+torch::Tensor my_part(const torch::Tensor& rows_of_all) {
+  return rows_of_all.chunk(world().size())[world().rank()];
+}
+
+void copy_parameters(torch::nn::Module& from, torch::nn::Module& into) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < from.parameters().size(); ++i) into.parameters()[i].copy_(from.parameters()[i]);
+}
+
+template <typename Options>
+void check_deep(const Options& options, bool user_calls_backward) {
+  Deep net(true);
+  DistributedDataParallel ddp(net, world(), options);
+  Deep alone(false);
+  copy_parameters(*net, *alone);
+  for (int step = 0; step < 4; ++step) {
+    const auto input = rows(3 * world().size(), 40 + static_cast<std::uint64_t>(step));
+    const auto loss = torch::mse_loss(ddp(my_part(input)), my_part(input));
+    if (user_calls_backward) {
+      loss.backward();
+    } else {
+      ddp.backward(loss);
+    }
+    torch::mse_loss(alone(input), input).backward();
+    EXPECT_LE(gradient_difference(*net, *alone), 1e-12) << "step " << step;
+    const auto& trace = ddp.reducer().trace();
+    ASSERT_GT(trace.launches.size(), 2U);
+    if (step > 0) {
+      EXPECT_LT(trace.launches.front().asked_ns, trace.backward_ended_ns);
+    }
+    if (step == 1) {
+      for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::Tensor();
+    } else {
+      net->zero_grad();
+    }
+    alone->zero_grad();
+  }
+}
+
+TEST(Checkpointing, GivesTheGradientsOfOneProcess) {
+  check_deep(small_buckets(Average::ranks), false);
+}
+
+TEST(Checkpointing, EndsWithTheOutermostBackwardThatTheUserCalled) {
+  check_deep(small_buckets(Average::ranks), true);
+}
+
+TEST(Checkpointing, WorksWithAStaticGraph) {
+  auto options = small_buckets(Average::ranks);
+  options.static_graph = true;
+  check_deep(options, true);
+}
+
+TEST(Checkpointing, WorksWithGradientsOfTheUsers) {
+  auto options = small_buckets(Average::ranks);
+  options.gradient_as_bucket_view = false;
+  check_deep(options, true);
+}
+
+TEST(Checkpointing, HidesUsesFromFindUnusedParametersWhichSaysSo) {
+  Deep net;
+  auto options = small_buckets(Average::ranks);
+  options.find_unused_parameters = true;
+  options.bucket_cap_mb = 1e-6;  // one parameter each: with larger ones it would have come in time
+  DistributedDataParallel ddp(net, world(), options);
+  const auto input = rows(2, 3);
+  ddp(input).sum().backward();
+  EXPECT_THAT(error_of([&] { ddp(input).sum().backward(); }), HasSubstr("set static_graph instead"));
+}
+
+/// Returns what the given function makes of the outputs of two layers, the first behind a checkpoint.
+template <typename Pack>
+struct Packing : torch::nn::Module {
+  explicit Packing(Pack how) : pack(std::move(how)) {
+    left = register_module("left", torch::nn::Linear(6, 6));
+    right = register_module("right", torch::nn::Linear(6, 6));
+    to(torch::kDouble);
+    segment = [this](const torch::Tensor& x) { return torch::tanh(left(x)); };
+  }
+  auto forward(const torch::Tensor& input) {
+    const auto first = Checkpoint::apply(torch::tanh(left(input)), &segment);
+    return pack(first, right(first));
+  }
+  torch::nn::Linear left = nullptr;
+  torch::nn::Linear right = nullptr;
+  Segment segment;
+  Pack pack;
+};
+
+// Backward from the second tensor in the output, by the user's own call. If that were not the outermost
+// backward, buckets would leave before left's second gradient.
+template <typename Pack, typename Unpack>
+void check_output(Pack pack, Unpack second_of) {
+  auto net = std::make_shared<Packing<Pack>>(pack);
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  for (int step = 0; step < 3; ++step) {
+    const auto input = rows(2 * world().size(), 7);
+    second_of(ddp(my_part(input))).square().mean().backward();
+    const auto gradient = net->left->weight.grad().clone();
+    EXPECT_TRUE(same_bits_everywhere(gradient));
+    net->zero_grad();
+    {
+      const auto hold = ddp.no_sync();
+      second_of(ddp(input)).square().mean().backward();
+    }
+    EXPECT_LE((net->left->weight.grad() - gradient).abs().max().template item<double>(), 1e-12);
+    net->zero_grad();
+  }
+}
+
+TEST(Outputs, OfManyKindsLeadToTheEndOfBackward) {
+  using torch::Tensor;
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
+        return std::vector<Tensor>{a, b};
+      },
+      [](const auto& output) { return output[1]; });
+  check_output([](const Tensor& a, const Tensor& b) { return std::make_tuple(a.detach(), b, 3); },
+               [](const auto& output) { return std::get<1>(output); });
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
+        return std::array<Tensor, 2>{a, b};
+      },
+      [](const auto& output) { return output[1]; });
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
+        return std::map<std::string, Tensor>{{"a", a}, {"b", b}};
+      },
+      [](const auto& output) { return output.at("b"); });
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
+        return std::make_pair(std::optional<Tensor>(), std::vector<std::tuple<Tensor, Tensor>>{{a, b}});
+      },
+      [](const auto& output) { return std::get<1>(output.second[0]); });
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
+        return Detections{a, b};
+      },
+      [](const auto& output) { return output.scores; });
+}
+
+TEST(Outputs, OfUnknownKindsStillWorkThroughBackwardOfOurs) {
+  const auto pack = [](const torch::Tensor& /*a*/, const torch::Tensor& b) { return Opaque{b}; };
+  auto net = std::make_shared<Packing<decltype(pack)>>(pack);
+  auto options = small_buckets(Average::ranks);
+  {
+    DistributedDataParallel ddp(net, world(), options);
+    ddp.backward(ddp(rows(2, 1 + static_cast<std::uint64_t>(world().rank()))).tensor.sum());
+    EXPECT_TRUE(same_bits_everywhere(net->left->weight.grad()));
+  }
+  options.find_unused_parameters = true;
+  DistributedDataParallel ddp(net, world(), options);
+  EXPECT_THAT(error_of([&] { ddp(rows(2, 1)); }), HasSubstr("specialise lockstep::OutputTensors"));
+}
+
+TEST(GradientsOfGradients, AreLeftAloneWhereNothingIsAccumulated) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  Net alone = copy_of(net);
+  const auto input = rows(2, 5).requires_grad_(true);
+  for (int step = 0; step < 2; ++step) {
+    const auto penalised = [&](auto& model) {
+      const auto output = model(input);
+      const auto slope = torch::autograd::grad({output.sum()}, {input}, {}, true, true)[0];
+      return torch::mse_loss(output, input.detach()) + slope.square().mean();
+    };
+    penalised(ddp).backward();
+    penalised(alone).backward();
+    EXPECT_LE(gradient_difference(*net, *alone), 1e-12);
+    net->zero_grad();
+    alone->zero_grad();
+  }
+}
+
+/// Each rank uses another branch, and another one in the next step; `never` is used by none.
+struct BranchesImpl : torch::nn::Module {
+  BranchesImpl() {
+    left = register_module("left", torch::nn::Linear(6, 6));
+    right = register_module("right", torch::nn::Linear(6, 6));
+    never = register_module("never", torch::nn::Linear(6, 6));
+    common = register_module("common", torch::nn::Linear(6, 6));
+    to(torch::kDouble);
+  }
+  torch::Tensor forward(const torch::Tensor& input, bool use_left) {
+    const auto hidden = torch::tanh(common(input));
+    return use_left ? left(hidden) : right(hidden);
+  }
+  torch::nn::Linear left = nullptr;
+  torch::nn::Linear right = nullptr;
+  torch::nn::Linear never = nullptr;
+  torch::nn::Linear common = nullptr;
+};
+TORCH_MODULE(Branches);
+
+// The mean over ranks of what each does with its branch.
+void check_branches(const DistributedDataParallelOptions& options, bool static_choice) {
+  Branches net;
+  DistributedDataParallel ddp(net, world(), options);
+  Branches alone;
+  copy_parameters(*net, *alone);
+  for (int step = 0; step < 4; ++step) {
+    const auto uses_left = [&](int rank) { return (rank + (static_choice ? 0 : step)) % 2 == 0; };
+    const auto input = rows(2 * world().size(), 60 + static_cast<std::uint64_t>(step));
+    torch::mse_loss(ddp(my_part(input), uses_left(world().rank())), my_part(input)).backward();
+    torch::Tensor whole = torch::zeros({}, torch::kDouble);
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const auto part = input.chunk(world().size())[rank];
+      whole = whole + torch::mse_loss(alone(part, uses_left(rank)), part) / world().size();
+    }
+    whole.backward();
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      const auto ours = net->parameters()[i].grad();
+      const auto theirs = alone->parameters()[i].grad();
+      ASSERT_EQ(ours.defined(), theirs.defined()) << "optimizers must leave alone what no rank used";
+      if (ours.defined()) {
+        EXPECT_LE((ours - theirs).abs().max().item<double>(), 1e-12) << "step " << step;
+      }
+    }
+    if (step > 0) {  // never's bucket is the first one, and complete at once
+      EXPECT_LT(ddp.reducer().trace().launches.front().asked_ns, ddp.reducer().trace().backward_ended_ns);
+    }
+    for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::Tensor();
+    for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
+  }
+}
+
+TEST(ControlFlow, MayDifferBetweenRanksAndSteps) {
+  auto options = small_buckets(Average::ranks);
+  options.find_unused_parameters = true;
+  check_branches(options, false);
+}
+
+TEST(ControlFlow, MayDifferBetweenRanksAndStepsWithGradientsOfTheUsers) {
+  auto options = small_buckets(Average::ranks);
+  options.find_unused_parameters = true;
+  options.gradient_as_bucket_view = false;
+  check_branches(options, false);
+}
+
+TEST(StaticGraph, LearnsWhatIsUnusedInTheFirstStep) {
+  auto options = small_buckets(Average::ranks);
+  options.static_graph = true;
+  options.rebuild_buckets = false;
+  check_branches(options, true);
+}
+
+TEST(StaticGraph, LaysBucketsOutWithUnusedParametersLast) {
+  Branches net;
+  auto options = small_buckets(Average::ranks);
+  options.static_graph = true;
+  DistributedDataParallel ddp(net, world(), options);
+  for (int step = 0; step < 2; ++step) ddp(rows(2, 1), true).sum().backward();
+  EXPECT_THAT(ddp.reducer().layout().front(), ::testing::Contains("left.weight"));
+  EXPECT_THAT(ddp.reducer().layout().back(), ::testing::Contains("never.bias"));
+}
+
+TEST(StaticGraph, ThatChangesIsRefusedByName) {
+  Branches net;
+  auto options = small_buckets(Average::ranks);
+  options.static_graph = true;
+  DistributedDataParallel ddp(net, world(), options);
+  ddp(rows(2, 1), true).sum().backward();
+  EXPECT_THAT(error_of([&] { ddp(rows(2, 1), false).sum().backward(); }),
+              ::testing::ContainsRegex("parameter '(left|right).*got [01] gradients.*and [01] in the first"));
+}
+
+TEST(StaticGraph, IsLearnedByRanksThatSkipTheFirstStep) {
+  Branches net;
+  auto options = small_buckets();
+  options.static_graph = true;
+  DistributedDataParallel ddp(net, world(), options);
+  for (int step = 0; step < 3; ++step) {
+    if (step == 0 && world().rank() == 0 && world().size() > 1) {
+      ddp.skip();
+    } else {
+      ddp.backward(ddp(rows(1, 1), true).sum(), 1);
+    }
+    EXPECT_TRUE(same_bits_everywhere(net->left->weight.grad()));
+    EXPECT_FALSE(net->never->weight.grad().defined());
+    for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::Tensor();
+  }
+}
+
+TEST(GradientsOfTheUsers, StayTheirTensors) {
+  Net net;
+  auto options = small_buckets(Average::ranks);
+  options.gradient_as_bucket_view = false;
+  DistributedDataParallel ddp(net, world(), options);
+  Net alone = copy_of(net);
+  auto mine = torch::zeros_like(net->out_bias);
+  net->out_bias.mutable_grad() = mine;
+  for (int step = 0; step < 3; ++step) {
+    const auto input = rows(2 * world().size(), 80 + static_cast<std::uint64_t>(step));
+    {
+      const auto hold = ddp.no_sync();
+      torch::mse_loss(ddp(my_part(input)), my_part(input)).backward();
+    }
+    torch::mse_loss(ddp(my_part(input)), my_part(input)).backward();
+    (2 * torch::mse_loss(alone(input), input)).backward();
+    EXPECT_LE(gradient_difference(*net, *alone), 1e-12) << "step " << step;
+    EXPECT_TRUE(net->out_bias.grad().is_same(mine));
+    for (auto& parameter : net->parameters()) parameter.mutable_grad().zero_();
+    alone->zero_grad();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
