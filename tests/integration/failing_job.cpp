@@ -1,5 +1,6 @@
 // A job in which one rank goes wrong in the way named on the command line: failing_job HOW [RANK], the last
 // rank by default. failure_test starts it under mpirun, tests/cluster/hangs_test.sh on two nodes.
+#include <mpi.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,6 +99,8 @@ void work(int argc, char** argv) {
   meet(world, "the start");
   do_steps(world, 3);
   if (how == "runs") run_on(world);
+  if (how == "own-mpi" && world.rank() != wrong) std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (how == "own-mpi") return;
   if (how == "late" && world.rank() == wrong) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (world.rank() == wrong) {
     if (how == "leaves") return;
@@ -122,7 +125,12 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
+  if (how == "own-mpi") {  // which World then leaves alone, so that ranks need not end it together
+    int provided = 0;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  }
   work(argc, argv);
+  if (how == "own-mpi") MPI_Finalize();
   if (how == "afterwards") lockstep::fail("the report cannot be written");
   return 0;
 }

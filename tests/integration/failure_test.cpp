@@ -267,6 +267,14 @@ TEST(Job, GoesOnWhenARankIsLateButInTime) {
   EXPECT_THAT(verdicts(job), IsEmpty());
 }
 
+TEST(Job, GoesOnWhenARankLeavesWorldBeforeTheOthers) {
+  for (const std::string first : {"0", "1", "2"}) {
+    const Job job = run("own-mpi", "3", "60", first);
+    EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
+    EXPECT_THAT(verdicts(job), IsEmpty());
+  }
+}
+
 TEST(Job, NamesWhatTookTooLongWithoutAWatchToo) {
   ::setenv("LOCKSTEP_WATCH", "off", 1);
   const Job job = run("stopped", "2", "1");
