@@ -184,6 +184,20 @@ std::int64_t proportional_set_size() {
   fail("/proc/self/smaps_rollup has no line Pss");
 }
 
+std::int64_t largest_bucket(const ddp::Reducer& reducer, const torch::nn::Module& module) {
+  std::map<std::string, std::int64_t> bytes_of;
+  for (const auto& item : module.named_parameters()) {
+    bytes_of[item.key()] = static_cast<std::int64_t>(item.value().nbytes());
+  }
+  std::int64_t largest = 0;
+  for (const auto& bucket : reducer.layout()) {
+    std::int64_t bytes = 0;
+    for (const auto& name : bucket) bytes += bytes_of.at(name);
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
 void measure_memory(World& world, const Plan& plan) {
   const Batch batch = parse_batch(plan.tokens.back());
   // LibTorch's own first allocations happen in the first steps, whoever does them.
@@ -204,7 +218,7 @@ void measure_memory(World& world, const Plan& plan) {
   const double with_ddp = after_steps([&] { batch.step(ddp); });
   print(world, {{"parameters", elements_of(*model)},
                 {"gradient_bytes", elements_of(*model) * 4},
-                {"bucket_bytes", ddp.options().bucket_bytes},
+                {"bucket_bytes", largest_bucket(ddp.reducer(), *model)},
                 {"bare_bytes", bare},
                 {"beyond_bytes", with_ddp - bare}});
 }
@@ -216,23 +230,22 @@ void measure_trace(World& world, const Plan& plan) {
   for (const auto& text : plan.tokens) {
     const Batch batch = parse_batch(text);
     for (int i = 0; i < plan.warm_up + 1; ++i) batch.step(ddp);
-    std::map<std::string, std::int64_t> bytes_of;
-    for (const auto& item : model->named_parameters()) bytes_of[item.key()] = item.value().nbytes();
-    for (int i = 0; i < plan.blocks; ++i) {
+    for (int i = 0; i < plan.steps * plan.blocks; ++i) {
       world.communicator().barrier("before a traced step")->wait();
       const std::uint64_t begin = monotonic_ns();
       const auto since = [begin](std::uint64_t time) { return 1e3 * seconds_between(begin, time); };
       batch.step(ddp);
       const auto& trace = ddp.reducer().trace();
       nlohmann::json buckets = nlohmann::json::array();
-      const auto layout = ddp.reducer().layout();
       for (const auto& launch : trace.launches) {
-        std::int64_t bytes = 0;
-        for (const auto& name : layout.at(launch.bucket)) bytes += bytes_of.at(name);
-        buckets.push_back({{"bytes", bytes}, {"ready_ms", since(launch.asked_ns)}});
+        buckets.push_back({{"bytes", launch.bytes},
+                           {"ready_ms", since(launch.ready_ns)},
+                           {"asked_ms", since(launch.asked_ns)},
+                           {"done_ms", since(launch.done_ns)}});
       }
       print(world, {{"tokens", batch.inputs.size(0) * batch.inputs.size(1)},
                     {"buckets", buckets},
+                    {"backward_began_ms", since(trace.backward_began_ns)},
                     {"backward_ended_ms", since(trace.backward_ended_ns)},
                     {"finished_ms", since(trace.finished_ns)},
                     {"step_ms", since(monotonic_ns())}});

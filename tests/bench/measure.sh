@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Measures the communicator and DDP for docs/benchmarks.md and rewrites its tables and pictures: some 20 minutes, as
+# root (two of the cases need the embedded cluster), on a machine that does nothing else.
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [page]      default: all
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bin=build/release/bin
+data=docs/benchmarks
+mkdir -p "$data"
+
+# The one-minute load of a machine at rest is well below one process.
+load=$(cut -d' ' -f1 /proc/loadavg)
+awk -v load="$load" 'BEGIN { exit load > 0.5 }' ||
+  echo "measure.sh: the load is $load: something else runs here, and the numbers will show it" >&2
+
+# into FILE COMMAND...: the file changes only when the command has succeeded.
+into() {
+  local file=$data/$1.jsonl begin=$SECONDS
+  shift
+  echo "$*" >&2
+  "$@" >"$file.new"
+  mv "$file.new" "$file"
+  echo "  $((SECONDS - begin)) s" >&2
+}
+
+allreduce() { into allreduce $bin/bench_allreduce --json --peers --ranks 1,2,3,4; }
+ddp() { into ddp $bin/bench_ddp --json --peers; }
+nodes() {
+  into allreduce_nodes $bin/bench_allreduce --json --peers --ranks 2,4 --nodes 2 --launches 2
+  into ddp_nodes $bin/bench_ddp --json --peers --nodes 2 --allocators tuned --measure step
+}
+# What the model of the step starts from and is checked with.
+model() {
+  local ranks
+  into ddp_trace $bin/bench_ddp --json --measure trace --blocks 8
+  for ranks in 1 3 4; do
+    into "ddp_ranks$ranks" $bin/bench_ddp --json --ranks $ranks --allocators tuned --measure step --launches 2 --blocks 2
+  done
+}
+page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
+
+[ $# -gt 0 ] || set -- allreduce ddp nodes model page
+for part in "$@"; do
+  case "$part" in
+    allreduce | ddp | nodes | model | page) "$part" ;;
+    *)
+      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, page" >&2
+      exit 2
+      ;;
+  esac
+done

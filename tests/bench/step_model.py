@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Predicts the time of a training step from 2 to 4,096 ranks, from what was measured on one machine.
+
+The step without communication takes as long as it was measured, and its buckets are ready at the times measured. A
+bucket of n bytes costs
+
+  on a node       a + b n               measured for each number of ranks; done by the training threads: never hidden
+  between nodes   2 (N-1) A + 2 (N-1)/N n B   reduce-scatter and all-gather among N nodes, one message per pair; a
+                                        bucket starts when it is ready and the one before it has gone; a part h of the
+                                        time runs beside backward and is hidden as far as backward lasts
+  flat            the same, but among all ranks, with the ranks of a node sharing its network
+  as a tree       2 log2(N) A instead of 2 (N-1) A (recursive halving and doubling)
+
+and the slowest of P ranks is s sqrt(2 ln P) later than the mean. A, B, a and b are fitted to bench_allreduce, h to the
+step of 32 tokens on two nodes, s to the spread of traced steps. The network of a cluster is not that of this machine:
+--latency-us and --gbit say what it is there, where h is 1, since its adapters need no core.
+
+Assumed: more ranks on a node have as much more memory bandwidth; no two jobs share the network; the batch of a rank is
+the same whatever their number; one algorithm for all sizes."""
+
+import argparse
+import json
+import math
+import pathlib
+import statistics
+
+from lines import COLOURS, only, pyplot, read, save, select
+
+
+def fit(points):
+    """a and b, both at least 0, of milliseconds = a + b bytes, by least squares of relative errors."""
+    import numpy
+    from scipy.optimize import nnls
+
+    sizes, times = (numpy.array(column, dtype=float) for column in zip(*points))
+    scale = sizes.max()
+    (a, b), _ = nnls(numpy.stack([1 / times, sizes / scale / times], axis=1), numpy.ones(len(times)))
+    errors = numpy.abs((a + b * sizes / scale) / times - 1)
+    return {"a_ms": float(a), "b_ms_per_byte": float(b / scale), "median_error": float(numpy.median(errors))}
+
+
+class Model:
+    def __init__(self, lines):
+        self.lines = lines
+        self.on_node = {}
+        for ranks in sorted({line["ranks"] for line in select(lines, bench="allreduce", nodes=1)}):
+            if ranks > 1:
+                self.on_node[ranks] = fit(self.measured_sizes(1, ranks))
+        self.trace = {}
+        for tokens in sorted({line["tokens"] for line in select(lines, bench="ddp_trace", nodes=1)}):
+            self.trace[tokens] = self.read_trace(select(lines, bench="ddp_trace", nodes=1, tokens=tokens))
+        if not self.trace or not self.on_node:
+            raise SystemExit("needs lines of bench_allreduce, and of bench_ddp --measure step,trace")
+        between = self.measured_sizes(2, 2)
+        self.network = None
+        if between:
+            found = fit(between)
+            # Among two nodes: 2 messages, n bytes.
+            self.network = {"latency_ms": found["a_ms"] / 2, "ms_per_byte": found["b_ms_per_byte"], "hidden": 1.0}
+            self.network["median_error"] = found["median_error"]
+            self.network["hidden"] = self.fit_hidden()
+
+    def measured_sizes(self, nodes, ranks):
+        found = select(self.lines, bench="allreduce", implementation="lockstep", registered=True, nodes=nodes, ranks=ranks)
+        return [(line["bytes"], line["milliseconds"]) for line in found]
+
+    def measured_step(self, mode, tokens, ranks, nodes):
+        line = only(self.lines, bench="ddp", implementation="lockstep", mode=mode, tokens=tokens, ranks=ranks,
+                    nodes=nodes, allocator="tuned")
+        return line["milliseconds"] if line else None
+
+    @staticmethod
+    def read_trace(lines):
+        ready = [statistics.median(times) for times in zip(*([b["ready_ms"] for b in line["buckets"]] for line in lines))]
+        ended = [line["backward_ended_ms"] for line in lines]
+        after = statistics.median(line["step_ms"] - line["finished_ms"] for line in lines)
+        end = statistics.median(ended)
+        # The middle half of the steps: a step that another process has disturbed says nothing about the job.
+        quarters = statistics.quantiles(ended, n=4) if len(ended) >= 4 else [end, end, end]
+        return {
+            "bytes": [bucket["bytes"] for bucket in lines[0]["buckets"]],
+            "ready": [time / end for time in ready],  # parts of forward and backward
+            "backward": end / (end + after),  # the rest of the step zeroes gradients
+            "spread": (quarters[2] - quarters[0]) / 1.349 / end,
+        }
+
+    def compute(self, tokens, ranks_on_node, cores, ranks=2):
+        """Milliseconds of a step without communication: measured with a rank on each core."""
+        alone = self.measured_step("bare", tokens, min(ranks, 2), 1) or self.measured_step("bare", tokens, 2, 1)
+        return alone * max(1.0, ranks_on_node / cores)
+
+    def fit_hidden(self):
+        tokens = min(self.trace)
+        measured = self.measured_step("sync", tokens, 2, 2)
+        alone = self.measured_step("bare", tokens, 2, 2)
+        if not measured or not alone:
+            return 1.0
+        parts = [part / 100 for part in range(101)]
+        return min(parts, key=lambda h: abs(self.step(tokens, 2, 1, {**self.network, "hidden": h}, compute=alone) - measured))
+
+    def node_cost(self, size, ranks_on_node):
+        if ranks_on_node == 1:
+            return 0.0
+        found = self.on_node.get(ranks_on_node) or self.on_node[2]
+        return found["a_ms"] + found["b_ms_per_byte"] * size
+
+    @staticmethod
+    def network_cost(size, peers, ranks_on_it, network, messages):
+        share = ranks_on_it * size * network["ms_per_byte"]
+        return messages * network["latency_ms"] + 2 * (peers - 1) / peers * share
+
+    def step(self, tokens, ranks, ranks_on_node, network, way="hierarchical", compute=None, cores=None):
+        """Milliseconds of a synchronised step."""
+        trace = self.trace[tokens]
+        nodes = ranks // ranks_on_node
+        alone = compute or self.compute(tokens, ranks_on_node, cores or ranks_on_node, ranks)
+        backward = alone * trace["backward"]
+        on_node, in_the_way, free_at = 0.0, 0.0, 0.0
+        for size, ready in zip(trace["bytes"], trace["ready"]):
+            cost = 0.0
+            on_node += self.node_cost(size, ranks_on_node)
+            if nodes > 1 and way == "flat":
+                cost = self.network_cost(size, ranks, ranks_on_node * (nodes - 1) / nodes, network, 2 * (ranks - 1))
+            elif nodes > 1:
+                messages = 2 * math.log2(nodes) if way == "tree" else 2 * (nodes - 1)
+                cost = self.network_cost(size, nodes, 1, network, messages)
+            in_the_way += (1 - network["hidden"]) * cost if network else 0.0
+            free_at = max(free_at, ready * backward + on_node) + (network["hidden"] * cost if network else 0.0)
+        late = trace["spread"] * alone * math.sqrt(2 * math.log(ranks))
+        return max(backward + on_node, free_at) + in_the_way + alone - backward + late
+
+    def check(self, cores):
+        """What was measured beside what is predicted for it."""
+        rows = []
+        for line in select(self.lines, bench="ddp", implementation="lockstep", mode="sync", allocator="tuned"):
+            ranks, nodes, tokens = line["ranks"], line["nodes"], line["tokens"]
+            if tokens not in self.trace or (nodes > 1 and not self.network):
+                continue
+            # The nodes of one machine share its cores.
+            compute = self.compute(tokens, ranks, cores, ranks)
+            predicted = self.step(tokens, ranks, ranks // nodes, self.network, compute=compute)
+            rows.append({
+                "tokens": tokens, "ranks": ranks, "nodes": nodes, "measured_ms": line["milliseconds"],
+                "predicted_ms": round(predicted, 2), "error": round(predicted / line["milliseconds"] - 1, 4),
+                "fitted": nodes > 1 and tokens == min(self.trace),
+            })
+        return sorted(rows, key=lambda row: (row["nodes"], row["ranks"], row["tokens"]))
+
+
+WAYS = [("hierarchical", COLOURS["blue"], "node first"), ("tree", COLOURS["green"], "node first, as a tree"),
+        ("flat", COLOURS["red"], "flat")]
+
+
+def predict(model, network, ranks_on_node):
+    rows = []
+    for tokens in model.trace:
+        alone = model.compute(tokens, ranks_on_node, ranks_on_node)
+        for power in range(1, 13):
+            ranks = 2**power
+            for way, _, _ in WAYS:
+                here = min(ranks, ranks_on_node)
+                time = model.step(tokens, ranks, here, network, way if ranks > here else "hierarchical")
+                rows.append({"tokens": tokens, "ranks": ranks, "ranks_per_node": here, "way": way,
+                             "milliseconds": round(time, 2), "efficiency": round(alone / time, 4)})
+    return rows
+
+
+def draw(model, predictions, network, path):
+    plt = pyplot()
+    tokens_of = sorted(model.trace, reverse=True)
+    figure, axes = plt.subplots(1, len(tokens_of), figsize=(4.4 * len(tokens_of), 3.4), squeeze=False)
+    for place, tokens in zip(axes.flat, tokens_of):
+        for way, colour, label in WAYS:
+            rows = select(predictions, tokens=tokens, way=way)
+            place.plot([row["ranks"] for row in rows], [row["milliseconds"] for row in rows], color=colour, label=label,
+                       linewidth=1.3)
+        alone = model.compute(tokens, 1, 1)
+        place.axhline(alone, color=COLOURS["grey"], linestyle=":", linewidth=1, label="without communication")
+        measured = [(1, model.measured_step("sync", tokens, 1, 1)), (2, model.measured_step("sync", tokens, 2, 1))]
+        measured = [point for point in measured if point[1]]
+        if measured:
+            place.plot(*zip(*measured), "o", color=COLOURS["grey"], markersize=4, label="measured, one node")
+        place.set_xscale("log", base=2)
+        place.set_yscale("log")
+        place.set_xticks([1, 4, 16, 64, 256, 1024, 4096], ["1", "4", "16", "64", "256", "1,024", "4,096"])
+        place.minorticks_off()
+        ticks = [alone * factor for factor in (1, 2, 4, 8, 16)]
+        place.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+        place.set_ylim(alone * 0.8, alone * 18)
+        place.set_xlabel("ranks")
+        place.set_title(f"{tokens} tokens per rank and step", fontsize=9, loc="left")
+    axes.flat[0].set_ylabel("milliseconds per step")
+    axes.flat[0].legend(loc="upper left", fontsize=8)
+    figure.suptitle(network["name"], fontsize=9)
+    figure.tight_layout()
+    save(figure, path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lines", nargs="+", help="JSON lines of bench_allreduce and bench_ddp")
+    parser.add_argument("--cores", type=int, default=2, help="of the machine that was measured (default 2)")
+    parser.add_argument("--ranks-per-node", type=int, default=8, help="of the cluster to predict (default 8)")
+    parser.add_argument("--latency-us", type=float, default=10, help="of a message between its nodes (default 10)")
+    parser.add_argument("--gbit", type=float, default=100, help="per second, of a node's network (default 100)")
+    parser.add_argument("--picture")
+    parser.add_argument("--json", action="store_true", help="print all as one JSON object")
+    chosen = parser.parse_args()
+    model = Model(read(chosen.lines))
+    network = {
+        "name": f"{chosen.ranks_per_node} ranks per node, {chosen.gbit:g} Gbit/s, {chosen.latency_us:g} µs",
+        "latency_ms": chosen.latency_us * 1e-3,
+        "ms_per_byte": 8e3 / (chosen.gbit * 1e9),
+        "hidden": 1.0,
+    }
+    predictions = predict(model, network, chosen.ranks_per_node)
+    result = {"on_node": model.on_node, "network_measured": model.network, "network": network,
+              "check": model.check(chosen.cores), "predictions": predictions}
+    if chosen.picture:
+        draw(model, predictions, network, pathlib.Path(chosen.picture))
+    if chosen.json:
+        print(json.dumps(result))
+        return
+    for row in result["check"]:
+        print(f"{row['tokens']:>4} tokens, {row['ranks']} ranks on {row['nodes']} nodes: measured {row['measured_ms']:.1f} ms, "
+              f"predicted {row['predicted_ms']:.1f} ms, {100 * row['error']:+.1f} %{' (fitted)' if row['fitted'] else ''}")
+    for row in predictions:
+        print(f"{row['tokens']:>4} tokens, {row['ranks']:>4} ranks, {row['way']:<12} {row['milliseconds']:>9.1f} ms, "
+              f"efficiency {row['efficiency']:.3f}")
+
+
+main()
