@@ -115,11 +115,13 @@ void Lateness::agree(std::span<const ReductionTimes> reductions) {
 void Lateness::begin_step() {
   if (!exchanging_ || !before_) return;
   const auto mine = durations_of(before_->reductions);
-  durations_.assign(mine.size() * static_cast<std::size_t>(communicator_.size()), 0);
-  auto* place = durations_.data() + mine.size() * static_cast<std::size_t>(communicator_.rank());
-  std::copy(mine.begin(), mine.end(), place);
-  exchange_ = communicator_.all_gather({place, mine.size(), comm::DataType::i64}, durations_.data(),
-                                       "the buckets' times");
+  const std::size_t begin = mine.size() * static_cast<std::size_t>(communicator_.rank());
+  durations_ = std::make_shared<std::vector<std::uint64_t>>(mine.size() *
+                                                            static_cast<std::size_t>(communicator_.size()));
+  std::copy(mine.begin(), mine.end(), durations_->begin() + static_cast<std::ptrdiff_t>(begin));
+  // A sum of what each rank has in a place of its own gathers it, and keeps the memory if this rank fails.
+  exchange_ = communicator_.all_reduce({durations_->data(), durations_->size(), comm::DataType::i64},
+                                       "the buckets' times", {.keep = durations_});
 }
 
 std::optional<Lateness::Step> Lateness::end_step(std::vector<ReductionTimes> reductions,
@@ -135,7 +137,7 @@ std::optional<Lateness::Step> Lateness::end_step(std::vector<ReductionTimes> red
       exchange_->wait();
       exchange_.reset();
       known = std::move(before_);
-      place_last_rank(known->reductions, durations_, communicator_.size(), latency_ns_);
+      place_last_rank(known->reductions, *durations_, communicator_.size(), latency_ns_);
     }
     before_ = std::move(now);
   }

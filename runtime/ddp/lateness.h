@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -71,7 +72,8 @@ class Lateness {
   bool exchanging_ = false;  // some rank does not know who was last
   std::uint64_t latency_ns_ = 0;
   std::optional<Step> before_;
-  std::vector<std::uint64_t> durations_;  // everybody's of the step before; this rank's in their place
+  std::shared_ptr<std::vector<std::uint64_t>>
+      durations_;  // everybody's of the step before; kept by exchange_
   comm::WorkHandle exchange_;
 };
 

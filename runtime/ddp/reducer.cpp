@@ -267,9 +267,11 @@ void Reducer::launch(std::size_t index) {
       bucket.future = comm_hook_->start(*bucket.view, communicator_);
     } else {
       // When backward throws, this object may go before the operation ends, which waits for the other ranks.
-      const auto keep = [factor = factor_, memory = bucket.flat->memory()] {};
-      bucket.work = communicator_.all_reduce(bucket.flat->buffer(), bucket.flat->label(),
-                                             {.scale = factor_.get(), .then = keep});
+      bucket.work = communicator_.all_reduce(
+          bucket.flat->buffer(), bucket.flat->label(),
+          {.scale = factor_.get(),
+           .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
+               factor_, bucket.flat->memory())});
     }
   }
   trace_.launches.push_back(launch);

@@ -89,9 +89,8 @@ void Reducer::ask_who_is_used() {
     used_->push_back(parameter.used || always ? 1 : 0);
   }
   used_->push_back(learning_ ? 1 : 0);  // skipped so far
-  used_asked_ =
-      communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8}, "used parameters",
-                               {.op = comm::ReduceOp::max, .then = [keep = used_] {}});
+  used_asked_ = communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8},
+                                         "used parameters", {.op = comm::ReduceOp::max, .keep = used_});
 }
 
 void Reducer::wait_for_buckets() {

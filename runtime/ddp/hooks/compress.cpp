@@ -19,7 +19,7 @@ class CompressHook : public CommHook {
     ddp::FlatBucket& compressed = compressed_of(bucket, communicator);
     compressed.view(0).copy_(bucket.buffer());
     auto options = average();
-    options.then = [memory = compressed.memory()] {};
+    options.keep = compressed.memory();
     return {{communicator.all_reduce(compressed.buffer(), "gradients in 16 bits", std::move(options))},
             [from = compressed.view(0), into = bucket.buffer()]() -> CommFuture {
               into.copy_(from);
@@ -30,9 +30,7 @@ class CompressHook : public CommHook {
   void buckets_changed() override { compressed_.clear(); }
 
  private:
-  static comm::ReduceOptions average() {
-    return {.op = comm::ReduceOp::average, .scale = nullptr, .then = nullptr};
-  }
+  static comm::ReduceOptions average() { return {.op = comm::ReduceOp::average}; }
 
   // Memory that is kept from step to step.
   ddp::FlatBucket& compressed_of(GradBucket& bucket, comm::Communicator& communicator) {

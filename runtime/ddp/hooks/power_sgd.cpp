@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 comm::ReduceOptions average() {
-  return {.op = comm::ReduceOp::average, .scale = nullptr, .then = nullptr};
+  return {.op = comm::ReduceOp::average};
 }
 
 // A gradient that is compressed, and its two factors.
@@ -102,7 +102,7 @@ class BucketState {
 
   comm::WorkHandle reduce(ddp::FlatBucket& flat) {
     auto options = average();
-    options.then = [memory = flat.memory()] {};
+    options.keep = flat.memory();
     return communicator_.all_reduce(flat.buffer(), flat.label(), std::move(options));
   }
 
