@@ -10,6 +10,7 @@
 #include "runtime/comm/mpi/all_reduce.h"
 #include "runtime/comm/mpi/collectives.h"
 #include "runtime/comm/mpi/session.h"
+#include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/shm/mismatch.h"
 
 namespace lockstep::comm::mpi {
@@ -49,9 +50,7 @@ class MpiAcross : public shm::Across {
     Header theirs;
     const int next = (place_.node + 1) % place_.nodes;
     const int before = (place_.node + place_.nodes - 1) % place_.nodes;
-    check(MPI_Sendrecv(&mine, sizeof mine, MPI_BYTE, next, 1, &theirs, sizeof theirs, MPI_BYTE, before, 1,
-                       lane_, MPI_STATUS_IGNORE),
-          "MPI_Sendrecv");
+    exchange(&mine, sizeof mine, next, &theirs, sizeof theirs, before, 1, lane_);
     if (theirs.request == request) return;
     end_job_once(
         fmt::format("the ranks of different nodes do different things: rank {} asks for {}, but rank {} for "
@@ -69,7 +68,11 @@ class MpiAcross : public shm::Across {
   void reduce_scatter(void* all, Buffer mine, Finish finish) override {
     mpi::reduce_scatter(world_, place_, all, mine, finish, scratch_);
   }
-  void barrier() override { check(MPI_Barrier(world_), "MPI_Barrier"); }
+  void barrier() override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibarrier(world_, &request), "MPI_Ibarrier");
+    wait({&request, 1}, "MPI_Ibarrier");
+  }
 
  private:
   MPI_Comm world_;

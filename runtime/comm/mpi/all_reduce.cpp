@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/comm/mpi/session.h"
+#include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/reduction.h"
 
 namespace lockstep::comm::mpi {
@@ -35,8 +36,11 @@ void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, F
                             std::vector<std::byte>& scratch) {
   const std::size_t bytes = buffer.bytes();
   scratch.resize(std::max(scratch.size(), bytes * static_cast<std::size_t>(place.size)));
-  check(MPI_Allgather(buffer.data, as_int(bytes), MPI_BYTE, scratch.data(), as_int(bytes), MPI_BYTE, world),
-        "MPI_Allgather");
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Iallgather(buffer.data, as_int(bytes), MPI_BYTE, scratch.data(), as_int(bytes), MPI_BYTE, world,
+                       &request),
+        "MPI_Iallgather");
+  wait({&request, 1}, "MPI_Iallgather");
   std::vector<const void*> inputs;
   inputs.reserve(static_cast<std::size_t>(place.size));
   for (int rank = 0; rank < place.size; ++rank) {
@@ -62,9 +66,7 @@ void collect_and_reduce(MPI_Comm world, const Place& place, Part part, Buffer in
     const int from = (place.rank - round + place.size) % place.size;
     const auto [send, count] = part(to);
     std::byte* receive = scratch.data() + static_cast<std::size_t>(round - 1) * bytes;
-    check(MPI_Sendrecv(send, as_int(count * element), MPI_BYTE, to, 0, receive, as_int(bytes), MPI_BYTE, from,
-                       0, world, MPI_STATUS_IGNORE),
-          "MPI_Sendrecv");
+    exchange(send, count * element, to, receive, bytes, from, 0, world);
     inputs[static_cast<std::size_t>(from)] = receive;
   }
   reduce(inputs, into.data, into.count, into.type, finish);
@@ -79,15 +81,12 @@ void reduce_in_parts(MPI_Comm world, const Place& place, Buffer buffer, Finish f
   const Buffer mine{part(place.rank).first, parts.size(place.rank), buffer.type};
   collect_and_reduce(world, place, part, mine, finish, scratch);
 
-  std::vector<int> counts;
-  std::vector<int> offsets;
-  for (int rank = 0; rank < place.size; ++rank) {
-    counts.push_back(as_int(parts.size(rank) * element));
-    offsets.push_back(as_int(parts.begin(rank) * element));
+  for (int round = 1; round < place.size; ++round) {
+    const int to = (place.rank + round) % place.size;
+    const int from = (place.rank - round + place.size) % place.size;
+    const auto [into, count] = part(from);
+    exchange(mine.data, mine.bytes(), to, into, count * element, from, 2, world);
   }
-  check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, counts.data(), offsets.data(), MPI_BYTE,
-                       world),
-        "MPI_Allgatherv");
 }
 
 }  // namespace

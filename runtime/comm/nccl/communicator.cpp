@@ -85,10 +85,12 @@ class Reduction {
         op_ = ncclSum;
         break;
     }
-    if (options.scale == nullptr && !average) return;
+    if (options.scale == nullptr) {
+      if (average) op_ = ncclAvg;
+      return;
+    }
     if (op_ != ncclSum) fail_usage("over NCCL a scale goes with sum and average only");
-    Scalar scalar =
-        to_scalar((options.scale == nullptr ? 1.0 : *options.scale) / (average ? ranks : 1), type);
+    Scalar scalar = to_scalar(*options.scale / (average ? ranks : 1), type);
     session_.settle(
         ncclRedOpCreatePreMulSum(&op_, &scalar, type_of(type), ncclScalarHostImmediate, session_.get()),
         "ncclRedOpCreatePreMulSum");
@@ -132,7 +134,7 @@ class NcclCommunicator : public Communicator {
   void set_stream_source(std::function<void*()> source) override { source_ = std::move(source); }
 
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
-    return launch(describe("all_reduce", label, buffer.bytes()), options.then, [&](cudaStream_t stream) {
+    return launch(describe("all_reduce", label, buffer.bytes()), options, [&](cudaStream_t stream) {
       const Reduction reduction(*session_, options, buffer.type, size());
       settle(ncclAllReduce(buffer.data, buffer.data, buffer.count, type_of(buffer.type), reduction.get(),
                            session_->get(), stream),
@@ -141,7 +143,7 @@ class NcclCommunicator : public Communicator {
   }
 
   WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
-    return launch(describe("broadcast", label, buffer.bytes()), nullptr, [&](cudaStream_t stream) {
+    return launch(describe("broadcast", label, buffer.bytes()), {}, [&](cudaStream_t stream) {
       settle(ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.type), root,
                            session_->get(), stream),
              "ncclBroadcast");
@@ -149,14 +151,14 @@ class NcclCommunicator : public Communicator {
   }
 
   WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {
-    return launch(describe("all_gather", label, mine.bytes()), nullptr, [&](cudaStream_t stream) {
+    return launch(describe("all_gather", label, mine.bytes()), {}, [&](cudaStream_t stream) {
       settle(ncclAllGather(mine.data, all, mine.count, type_of(mine.type), session_->get(), stream),
              "ncclAllGather");
     });
   }
 
   WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
-    return launch(describe("reduce_scatter", label, mine.bytes()), options.then, [&](cudaStream_t stream) {
+    return launch(describe("reduce_scatter", label, mine.bytes()), options, [&](cudaStream_t stream) {
       const Reduction reduction(*session_, options, mine.type, size());
       settle(ncclReduceScatter(all, mine.data, mine.count, type_of(mine.type), reduction.get(),
                                session_->get(), stream),
@@ -174,9 +176,10 @@ class NcclCommunicator : public Communicator {
 
   // Gives the stream what `body` does, after what the caller's stream has been given.
   template <typename Body>
-  std::shared_ptr<DeviceOperation> launch(std::string name, std::function<void()> then, const Body& body) {
+  std::shared_ptr<DeviceOperation> launch(std::string name, const ReduceOptions& options, const Body& body) {
     const DeviceGuard guard(device_);
-    auto operation = std::make_shared<DeviceOperation>(std::move(name), device_, source_, std::move(then));
+    auto operation =
+        std::make_shared<DeviceOperation>(std::move(name), device_, source_, options.then, options.keep);
     {
       const std::scoped_lock lock(mutex_);
       check(cudaEventRecord(asked_.get(), static_cast<cudaStream_t>(source_())), "cudaEventRecord");
@@ -222,7 +225,7 @@ class HostWork : public Work {
 };
 
 WorkHandle NcclCommunicator::barrier(std::string_view label) {
-  return std::make_shared<HostWork>(launch(describe("barrier", label, 0), nullptr, [&](cudaStream_t stream) {
+  return std::make_shared<HostWork>(launch(describe("barrier", label, 0), {}, [&](cudaStream_t stream) {
     settle(ncclAllReduce(scratch_.get(), scratch_.get(), 1, ncclInt32, ncclSum, session_->get(), stream),
            "ncclAllReduce");
   }));

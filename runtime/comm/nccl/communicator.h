@@ -9,9 +9,9 @@
 //   size, and on what NCCL finds between the devices. The same job on the same machines has given the same
 //   bits in practice, as long as sums are not made inside switches; NCCL does not promise it. Halves are
 //   rounded at each step of a sum.
-// - `scale` is read when the operation is asked for, and elements are multiplied before they are summed. A
-//   scale (or, for an average, 1/size) that a half type cannot hold exactly is refused for it; so is a scale
-//   on max and min, and bit_or.
+// - `scale` is read when the operation is asked for, and elements are multiplied before they are summed. One
+//   that a half type cannot hold exactly is refused for it (an average of halves takes 1/size as the type
+//   holds it); so are a scale on max and min, and bit_or.
 // - `then` is called on a thread of this communicator, within a millisecond after the end; the next operation
 //   may have begun.
 // - Times: an operation began when the device was given it, and ended when that was seen.

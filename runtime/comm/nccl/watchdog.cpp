@@ -18,12 +18,13 @@ constexpr std::chrono::milliseconds kHealth{100};
 }  // namespace
 
 DeviceOperation::DeviceOperation(std::string name, int device, std::function<void*()> stream,
-                                 std::function<void()> then)
+                                 std::function<void()> then, std::shared_ptr<const void> keep)
     : Operation(std::move(name)),
       device_(device),
       stream_(std::move(stream)),
       then_(std::move(then)),
       has_then_(then_ != nullptr),
+      keep_(std::move(keep)),
       event_(make_event()) {
 }
 
@@ -59,6 +60,7 @@ void DeviceOperation::end() {
     error = std::current_exception();
   }
   then_ = nullptr;  // lets go of what it holds
+  keep_.reset();
   finish(error);
 }
 

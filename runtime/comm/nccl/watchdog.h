@@ -20,8 +20,9 @@ namespace lockstep::comm::nccl {
 
 class DeviceOperation : public Operation {
  public:
-  /// `stream` says which stream the waiting thread computes on. `then` as in ReduceOptions.
-  DeviceOperation(std::string name, int device, std::function<void*()> stream, std::function<void()> then);
+  /// `stream` says which stream the waiting thread computes on. `then` and `keep` as in ReduceOptions.
+  DeviceOperation(std::string name, int device, std::function<void*()> stream, std::function<void()> then,
+                  std::shared_ptr<const void> keep);
 
   /// The end of it is where `stream` is now. Before it is given to the watchdog.
   void launched(cudaStream_t stream);
@@ -41,6 +42,7 @@ class DeviceOperation : public Operation {
   std::function<void*()> stream_;
   std::function<void()> then_;
   bool has_then_;
+  std::shared_ptr<const void> keep_;
   Event event_;
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/comm/shm/communicator.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <chrono>
@@ -181,6 +182,7 @@ void ShmCommunicator::drive_until_done(Operation& operation) {
 void ShmCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // ns; naps of the default, 50 µs more than asked for, would be too long
   const Board& board = group_.board();
   for (;;) {
     const std::uint32_t heard = board.listen();
