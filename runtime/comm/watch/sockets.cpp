@@ -161,6 +161,47 @@ UniqueFd bind_anywhere() {
   return socket;
 }
 
+// Connects to all at once and keeps the first connection, so that the other side is not kept waiting by the
+// others; its address, and those that do not work, are taken out.
+UniqueFd connect_to_first(std::vector<Addresses::Address>& addresses, std::uint16_t port, std::string& why) {
+  constexpr milliseconds kConnect{3000};
+  std::vector<UniqueFd> sockets(addresses.size());
+  const auto give_up = [&](std::size_t index) {
+    sockets.erase(sockets.begin() + static_cast<std::ptrdiff_t>(index));
+    addresses.erase(addresses.begin() + static_cast<std::ptrdiff_t>(index));
+  };
+  for (std::size_t index = addresses.size(); index-- > 0;) {
+    const SocketAddress to = to_socket_address(addresses[index], port);
+    sockets[index].reset(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (sockets[index] && (::connect(sockets[index].get(), to.get(), to.length) == 0 || errno == EINPROGRESS))
+      continue;
+    why = errno_text(errno);
+    give_up(index);
+  }
+  const Patience patience(kConnect);
+  while (!sockets.empty()) {
+    std::vector<pollfd> waits;
+    waits.reserve(sockets.size());
+    for (const UniqueFd& socket : sockets) waits.push_back({socket.get(), POLLOUT, 0});
+    if (::poll(waits.data(), waits.size(), patience.left()) == 0) {
+      why = "no answer within 3 s";
+      addresses.clear();
+      return {};
+    }
+    for (std::size_t index = waits.size(); index-- > 0;) {
+      if (waits[index].revents == 0) continue;
+      UniqueFd socket = std::move(sockets[index]);
+      give_up(index);
+      int error = 0;
+      socklen_t length = sizeof error;
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+      if (error == 0) return socket;
+      why = errno_text(error);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Key random_key() {
@@ -214,42 +255,19 @@ UniqueFd listen_on_network(Addresses& addresses) {
 }
 
 UniqueFd connect_on_network(const Addresses& addresses, const Key& key, int rank, std::string& why) {
-  constexpr milliseconds kConnect{3000};
   constexpr milliseconds kAgree{4000};
   why = "it has no address";
-  std::vector<UniqueFd> sockets;
+  std::vector<Addresses::Address> untried;
   for (const auto& address : addresses.list) {
-    if (address.family == 0) continue;
-    const SocketAddress to = to_socket_address(address, addresses.port);
-    UniqueFd socket(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) continue;
-    if (::connect(socket.get(), to.get(), to.length) == 0 || errno == EINPROGRESS) {
-      sockets.push_back(std::move(socket));
-    } else {
-      why = errno_text(errno);
-    }
+    if (address.family != 0) untried.push_back(address);
   }
-  const Patience patience(kConnect);
-  while (!sockets.empty()) {
-    std::vector<pollfd> waits;
-    waits.reserve(sockets.size());
-    for (const UniqueFd& socket : sockets) waits.push_back({socket.get(), POLLOUT, 0});
-    if (::poll(waits.data(), waits.size(), patience.left()) == 0) {
-      why = "no answer within 3 s";
-      return {};
-    }
-    for (std::size_t index = waits.size(); index-- > 0;) {
-      if (waits[index].revents == 0) continue;
-      UniqueFd socket = std::move(sockets[index]);
-      sockets.erase(sockets.begin() + static_cast<std::ptrdiff_t>(index));
-      int error = 0;
-      socklen_t length = sizeof error;
-      ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-      const int on = 1;
-      ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      if (error == 0 && introduce(socket, key, rank, kAgree)) return socket;
-      why = error != 0 ? errno_text(error) : "somebody else answers there";
-    }
+  while (!untried.empty()) {
+    UniqueFd socket = connect_to_first(untried, addresses.port, why);
+    if (!socket) return {};
+    const int on = 1;
+    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (introduce(socket, key, rank, kAgree)) return socket;
+    why = "somebody else answers there";
   }
   return {};
 }
