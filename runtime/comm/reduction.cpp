@@ -120,7 +120,8 @@ template <typename Stored>
 
 // The same source for several generations of vector units, chosen when the program is loaded; not under
 // sanitizers, which are not ready yet at that time.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #define LOCKSTEP_VECTORISED [[gnu::target_clones("default", "avx2", "avx512f"), gnu::flatten]]
 #else
 #define LOCKSTEP_VECTORISED

@@ -58,8 +58,8 @@ class ShmCommunicator : public Communicator, private Driver {
   std::string_view name() const override { return name_; }
 
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
-    return ask({Kind::all_reduce, buffer.type, options.op, 0, buffer.count}, buffer, nullptr, label,
-               std::move(options));
+    const Request request{Kind::all_reduce, buffer.type, options.op, 0, buffer.count};
+    return ask(request, buffer, nullptr, label, std::move(options));
   }
   WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
     return ask({Kind::broadcast, buffer.type, ReduceOp::sum, root, buffer.count}, buffer, nullptr, label, {});
@@ -68,8 +68,8 @@ class ShmCommunicator : public Communicator, private Driver {
     return ask({Kind::all_gather, mine.type, ReduceOp::sum, 0, mine.count}, mine, all, label, {});
   }
   WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
-    return ask({Kind::reduce_scatter, mine.type, options.op, 0, mine.count}, mine, all, label,
-               std::move(options));
+    const Request request{Kind::reduce_scatter, mine.type, options.op, 0, mine.count};
+    return ask(request, mine, all, label, std::move(options));
   }
   WorkHandle barrier(std::string_view label) override { return ask({}, {}, nullptr, label, {}); }
 
@@ -119,7 +119,7 @@ WorkHandle ShmCommunicator::ask(const Request& request, Buffer buffer, void* all
   task->all = all;
   task->operation = std::make_shared<Operation>(describe(name_of(request.kind), label, buffer.bytes()),
                                                 across_ ? nullptr : static_cast<Driver*>(this));
-  const WorkHandle work = task->operation;
+  WorkHandle work = task->operation;
   if (request.kind == Kind::all_reduce || request.kind == Kind::reduce_scatter) {
     // What cannot be done fails here, on every rank alike, and takes no number.
     try {

@@ -70,8 +70,9 @@ Joined join_node(MPI_Comm world, MPI_Comm node, const Place& place) {
   mine.rank = place.rank;
   sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
   mpi::check(MPI_Barrier(node), "MPI_Barrier");
-  std::vector<int> ranks;
-  for (int rank = 0; rank < place.local_size; ++rank) ranks.push_back(board->of(rank).rank);
+  std::vector<int> ranks(static_cast<std::size_t>(place.local_size));
+  for (int rank = 0; rank < place.local_size; ++rank)
+    ranks[static_cast<std::size_t>(rank)] = board->of(rank).rank;
   const bool shared = share_cpus(*board, place.local_size);
   return {.board = std::move(*board), .place = place, .ranks = std::move(ranks), .ranks_share_cpus = shared};
 }
