@@ -79,6 +79,10 @@ class CommHook {
 
   /// Buckets were laid out anew: whatever was kept for an index is worth nothing now.
   virtual void buckets_changed() {}
+
+  /// From now on gradients are so many times what they were (averaging by tokens, where their number
+  /// changes): what is kept from earlier steps must be multiplied by it.
+  virtual void gradients_scaled(double /*times*/) {}
 };
 
 }  // namespace lockstep

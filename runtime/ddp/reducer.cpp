@@ -56,7 +56,7 @@ Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
   // Gradients arrive roughly from the last layer to the first; once they have, rebuild_once() knows better.
   order_.resize(parameters_.size());
   std::iota(order_.rbegin(), order_.rend(), std::size_t{0});
-  build(assign(order_));
+  plan(assign(order_));
   std::vector<torch::Tensor> tensors;
   for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
   hooks_ = std::make_unique<GradientHooks>(tensors, [this](std::size_t index) { on_gradient(index); });
@@ -145,6 +145,10 @@ void Reducer::begin_sync() {
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   lateness_.begin_step();
   if (options_.average == Average::tokens) counts_ = tokens_.reduce_counts();
+  if (comm_hook_ && loss_factor() != hooks_scale_) {
+    comm_hook_->gradients_scaled(loss_factor() / hooks_scale_);
+    hooks_scale_ = loss_factor();
+  }
   write_off_unused();
 }
 
@@ -256,7 +260,7 @@ void Reducer::launch(std::size_t index) {
   for (const std::size_t i : bucket.parameters)
     launch.ready_ns = std::max(launch.ready_ns, parameters_[i].ready_ns);
   launch.asked_ns = monotonic_ns();
-  if (!bucket.flat) {
+  if (parameters_[bucket.parameters.front()].sparse) {
     const Parameter& parameter = parameters_[bucket.parameters.front()];
     bucket.future = sum_sparse(communicator_, parameter.tensor, parameter.tensor.grad(),
                                fmt::format("the sparse gradient of '{}'", parameter.name), factor_,

@@ -4,8 +4,9 @@
 // rest and waits.
 //
 // The first synchronised backward is for learning: how many gradients each parameter gets (more than one
-// where checkpointing runs backwards inside of backward), in which order, and which get none. Its buckets
-// leave at its end.
+// where checkpointing runs backwards inside of backward), in which order, and which get none. At its end the
+// buckets are made, in that order, gradients move into them, and they leave. So at no time there is more
+// memory than gradients and one bucket.
 //
 // Threads: the training thread, and the thread that runs backward while that waits for it.
 #pragma once
@@ -147,8 +148,12 @@ class Reducer {
 
   // reducer_layout.cpp
   Assignment assign(const std::vector<std::size_t>& order) const;
-  void build(const Assignment& assignment);
+  void plan(const Assignment& assignment);
+  void allocate();
+  void lay_out_first();
   void rebuild_once();
+  void take_over_order();
+  void lay_out();
   void tune_once(std::span<const ReductionTimes> reductions);
   std::vector<ParameterSize> sizes() const;
 
@@ -164,6 +169,7 @@ class Reducer {
   std::shared_ptr<double> rank_factor_;
   std::shared_ptr<const double> factor_;  // of reduced gradients
   std::shared_ptr<CommHook> comm_hook_;
+  double hooks_scale_ = 1;  // loss_factor() that the hook last saw
   State state_ = State::idle;
   bool armed_ = false;      // the end of this backward will be told
   bool learning_ = true;    // no backward was synchronised yet
@@ -172,6 +178,7 @@ class Reducer {
   bool settled_ = false;    // static_graph: used_anywhere is known for good
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrived_;  // parameters in the order of their gradients in this backward
+  bool laid_out_ = false;             // buckets have memory
   bool rebuilt_ = false;
   std::unique_ptr<BucketTuner> tuner_;
   comm::WorkHandle counts_;

@@ -25,6 +25,7 @@ void Reducer::finish_sync(bool skipping) {
   const torch::NoGradGuard no_grad;
   trace_.backward_ended_ns = monotonic_ns();
   learn(skipping);
+  lay_out_first();
   take_unready(skipping);
   launching_ = true;
   launch_ready_buckets();

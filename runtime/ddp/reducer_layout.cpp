@@ -27,61 +27,86 @@ Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
   return assign_buckets(sizes(), order, limits);
 }
 
-// Lays buckets out; gradients that lie in earlier ones move.
-void Reducer::build(const Assignment& assignment) {
-  std::vector<Bucket> buckets;
+// Which parameters share a bucket; without memory.
+void Reducer::plan(const Assignment& assignment) {
+  buckets_.clear();
   for (const auto& members : assignment) {
-    Bucket& bucket = buckets.emplace_back();
-    bucket.parameters = members;
-    std::vector<torch::Tensor> tensors;
-    for (const std::size_t i : members) tensors.push_back(parameters_[i].tensor);
-    const std::size_t index = buckets.size() - 1;
-    if (!parameters_[members.front()].sparse) {
-      bucket.flat.emplace(communicator_, fmt::format("bucket {}", index), tensors);
-      bucket.view.emplace(index, index + 1 == assignment.size(), bucket.flat->buffer(), bucket.flat->tensor(),
-                          bucket.flat->views(), tensors);
-    }
     for (std::size_t slot = 0; slot < members.size(); ++slot) {
-      Parameter& parameter = parameters_[members[slot]];
-      torch::Tensor& gradient = parameter.tensor.mutable_grad();
-      if (bucket.flat && gradient.defined() && !buckets_.empty() && options_.gradient_as_bucket_view) {
-        const torch::Tensor& view = bucket.flat->view(slot);
-        view.copy_(gradient);
-        gradient = view;
-      }
-      parameter.bucket = index;
-      parameter.slot = slot;
+      parameters_[members[slot]].bucket = buckets_.size();
+      parameters_[members[slot]].slot = slot;
+    }
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.parameters = members;
+    bucket.pending = members.size();
+  }
+  first_stage_.assign(buckets_.size(), {});
+}
+
+// Gives buckets memory, one after the other, and moves gradients there, which frees what they had before.
+void Reducer::allocate() {
+  for (std::size_t index = 0; index < buckets_.size(); ++index) {
+    Bucket& bucket = buckets_[index];
+    if (parameters_[bucket.parameters.front()].sparse) continue;
+    std::vector<torch::Tensor> tensors;
+    for (const std::size_t i : bucket.parameters) tensors.push_back(parameters_[i].tensor);
+    bucket.flat.emplace(communicator_, fmt::format("bucket {}", index), tensors);
+    bucket.view.emplace(index, index + 1 == buckets_.size(), bucket.flat->buffer(), bucket.flat->tensor(),
+                        bucket.flat->views(), tensors);
+    if (!options_.gradient_as_bucket_view) continue;
+    for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
+      torch::Tensor& gradient = tensors[slot].mutable_grad();
+      if (!gradient.defined() || gradient.is_sparse()) continue;  // refused where it is taken
+      const torch::Tensor& view = bucket.flat->view(slot);
+      view.copy_(gradient);
+      gradient = view;
     }
   }
-  buckets_ = std::move(buckets);
   if (comm_hook_) comm_hook_->buckets_changed();
+}
+
+// At the end of the first synchronised backward.
+void Reducer::lay_out_first() {
+  if (laid_out_) return;
+  laid_out_ = true;
+  take_over_order();
+  lay_out();
+}
+
+// Where rank 0 skipped then.
+void Reducer::rebuild_once() {
+  if (rebuilt_) return;
+  const auto before = order_;
+  take_over_order();
+  if (order_ != before) lay_out();
+}
+
+void Reducer::lay_out() {
+  plan(assign(order_));
+  allocate();
 }
 
 // The order in which rank 0's gradients arrived becomes everyone's. A step in which they did not all arrive
 // there (it skipped) leaves it to the next one.
-void Reducer::rebuild_once() {
-  if (rebuilt_ || !options_.rebuild_buckets) return;
-  if (options_.find_unused_parameters && !options_.static_graph) return;
-  if (options_.static_graph && !learning_) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (parameters_[i].expected == 0) arrived_.push_back(i);
-    }
+void Reducer::take_over_order() {
+  if (!options_.rebuild_buckets || (options_.find_unused_parameters && !options_.static_graph)) {
+    rebuilt_ = true;
+    return;
   }
-  std::vector<std::int64_t> order(parameters_.size(), -1);
-  if (arrived_.size() == parameters_.size()) std::copy(arrived_.begin(), arrived_.end(), order.begin());
+  std::vector<std::int64_t> order(arrived_.begin(), arrived_.end());
+  for (std::size_t i = 0; i < parameters_.size() && !learning_; ++i) {
+    if (parameters_[i].expected == 0) order.push_back(static_cast<std::int64_t>(i));
+  }
+  if (order.size() != parameters_.size()) order.assign(parameters_.size(), -1);
   communicator_.broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
       ->wait();
   if (order[0] < 0) return;
   rebuilt_ = true;
-  const auto before = assign(order_);
   order_.assign(order.begin(), order.end());
-  const auto assignment = assign(order_);
-  if (assignment != before) build(assignment);
 }
 
 // `reductions`: of the newest step that is known, with the layout of now.
 void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
-  if (!options_.autotune_buckets || (options_.rebuild_buckets && !rebuilt_)) return;
+  if (!options_.autotune_buckets || !rebuilt_) return;
   if (!tuner_) {
     tuner_ = std::make_unique<BucketTuner>(communicator_);
     return;
@@ -115,8 +140,7 @@ void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
   const auto before = assign(order_);
   options_.first_bucket_bytes = chosen->first_bytes;
   options_.bucket_cap_mb = static_cast<double>(chosen->cap_bytes) / kMiB;
-  const auto assignment = assign(order_);
-  if (assignment != before) build(assignment);
+  if (assign(order_) != before) lay_out();
 }
 
 std::vector<std::vector<std::string>> Reducer::layout() const {

@@ -140,6 +140,14 @@ TEST(UnusedParameters, AreNamedWhereTheyAreNotExpected) {
   EXPECT_THAT(error_of([&] { ddp.skip(); }), HasSubstr("did not end"));
 }
 
+TEST(UnusedParameters, AreNamedWhereTheUserCallsBackward) {
+  Branches net;
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  const std::string error = error_of([&] { ddp(rows(2, 1), true).sum().backward(); });
+  EXPECT_THAT(error,
+              HasSubstr("parameter 'right.weight' (and 3 more) did not get a gradient in this backward"));
+}
+
 TEST(UnusedParameters, CountAsZeroOnRanksThatDoNotUseThem) {
   Branches net;
   auto options = small_buckets();

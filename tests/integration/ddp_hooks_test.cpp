@@ -23,10 +23,12 @@ class Mean : public CommHook {
     return {{ranks.all_reduce(bucket.memory(), "mean", {.op = comm::ReduceOp::average})}, {}};
   }
   void buckets_changed() override { ++changes; }
+  void gradients_scaled(double times) override { scale *= times; }
 
   std::vector<std::size_t> order;
   bool last_seen = false;
   int changes = 0;
+  double scale = 1;
 };
 
 /// The largest difference from the gradients of one process on the whole batch, over some steps, relative to
@@ -68,6 +70,20 @@ TEST(CommHook, OfTheUsersTakesOverTheDivision) {
 
 TEST(CommHook, GoesWithAveragingByTokens) {
   EXPECT_LE(difference_under(std::make_shared<Mean>(), torch::kDouble, Average::tokens), 1e-12);
+}
+
+TEST(CommHook, IsToldHowGradientsAreScaledByTokens) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const auto hook = std::make_shared<Mean>();
+  ddp.register_comm_hook(hook);
+  for (const std::int64_t tokens : {8, 8, 512, 512}) {
+    const auto input = rows(2, 1);
+    ddp.backward(sum_of_squares(ddp(input), input), tokens);
+    EXPECT_DOUBLE_EQ(hook->scale, ddp.reducer().loss_factor());
+    net->zero_grad();
+  }
+  EXPECT_LT(hook->scale, 1.0 / 256);
 }
 
 TEST(CommHook, CompressesToHalvesWithinTheirRounding) {

@@ -86,6 +86,7 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
     reducer.begin(5);
     torch::Tensor loss = torch::zeros({}, torch::kDouble);
     const auto parameters = net->named_parameters();
+    EXPECT_EQ(communicator.buckets.size(), reducer.buckets()) << "buckets are made once, in the right order";
     const auto layout = reducer.layout();
     for (const auto& name : layout.front()) loss = loss + parameters[name].sum();
     loss.backward();  // the first bucket, which travels

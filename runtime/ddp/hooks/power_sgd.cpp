@@ -54,6 +54,11 @@ class BucketState {
       rest_ = std::make_unique<ddp::FlatBucket>(communicator, "gradients beside PowerSGD", whole_);
   }
 
+  void scale_error(double times) {
+    const torch::NoGradGuard no_grad;
+    if (error_.defined()) error_.mul_(times);
+  }
+
   // The first stage: P = M Q, and what is not compressed.
   CommFuture start() {
     const torch::NoGradGuard no_grad;
@@ -164,6 +169,10 @@ class PowerSgdHook : public CommHook {
   }
 
   void buckets_changed() override { buckets_.clear(); }
+
+  void gradients_scaled(double times) override {
+    for (auto& [index, bucket] : buckets_) bucket->scale_error(times);
+  }
 
  private:
   const PowerSgdOptions options_;
