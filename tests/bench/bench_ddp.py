@@ -64,7 +64,16 @@ def implementations(chosen):
 
 
 def launch(site, chosen, implementation, allocator, what):
-    options = ["--measure", what, "--tokens", chosen.tokens, "--blocks", str(chosen.blocks), "--steps", str(chosen.steps)]
+    options = [
+        "--measure",
+        what,
+        "--tokens",
+        chosen.tokens,
+        "--blocks",
+        str(chosen.blocks),
+        "--steps",
+        str(chosen.steps),
+    ]
     if implementation == "lockstep":
         command = site.program("bench_ddp_rank") + options
         environment = starting.LOCKSTEP_ALLOCATOR[allocator]
@@ -134,7 +143,9 @@ def measure_hooks(site, chosen):
 
 def measure_memory(site, chosen):
     for implementation in implementations(chosen):
-        lines = [line for _ in range(chosen.launches) for line in launch(site, chosen, implementation, "default", "memory")]
+        lines = [
+            line for _ in range(chosen.launches) for line in launch(site, chosen, implementation, "default", "memory")
+        ]
         result = {"bench": "ddp_memory", **common_keys(chosen, implementation, lines[0])}
         for key in ("gradient_bytes", "bucket_bytes", "bare_bytes", "beyond_bytes"):
             result[key] = int(statistics.median(line[key] for line in lines))
@@ -155,13 +166,17 @@ def describe(line):
     where = f"{line['ranks']} ranks on {line['nodes']} node{'s' if line['nodes'] > 1 else ''}"
     if line["bench"] == "ddp":
         ratios = [f"{line[key]:.3f} x {key[5:]}" for key in line if key.startswith("over_")]
-        return (f"{who} {where}  {line['tokens']:>4} tokens  {line['allocator']:<7} {line['mode']:<7} "
-                f"{line['milliseconds']:>9.2f} ms  {', '.join(ratios)}")
+        return (
+            f"{who} {where}  {line['tokens']:>4} tokens  {line['allocator']:<7} {line['mode']:<7} "
+            f"{line['milliseconds']:>9.2f} ms  {', '.join(ratios)}"
+        )
     if line["bench"] == "ddp_hooks":
         return f"{who} {where}  {line['mode']:<7} adds {line['nanoseconds']:.0f} ns per parameter"
     if line["bench"] == "ddp_memory":
-        return (f"{who} {where}  {line['beyond_bytes'] / 2**20:.1f} MiB beyond the bare step's "
-                f"(gradients {line['gradient_bytes'] / 2**20:.1f} MiB, a bucket {line['bucket_bytes'] / 2**20:.1f} MiB)")
+        return (
+            f"{who} {where}  {line['beyond_bytes'] / 2**20:.1f} MiB beyond the bare step's "
+            f"(gradients {line['gradient_bytes'] / 2**20:.1f} MiB, a bucket {line['bucket_bytes'] / 2**20:.1f} MiB)"
+        )
     return json.dumps(line)
 
 

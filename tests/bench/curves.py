@@ -29,9 +29,8 @@ def draw(axes, lines, nodes, ranks):
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks([2**10, 2**14, 2**18, 2**22, 2**26], ["1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB"])
-    axes.set_ylim(bottom=2e-4)  # one rank alone has nothing to do
     axes.minorticks_off()
-    where = "one node" if nodes == 1 else f"{nodes} nodes"
+    where = "one node" if nodes == 1 else f"{'two' if nodes == 2 else nodes} nodes"
     axes.set_title(f"{ranks} rank{'s' if ranks > 1 else ''}, {where}", fontsize=9, loc="left")
 
 
@@ -47,11 +46,15 @@ def main():
     plt = pyplot()
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 2.7 * rows + 0.5), sharex=True, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.4 * columns, 2.7 * rows + 0.5), sharex=True, sharey=True, squeeze=False
+    )
     for place, panel in zip(axes.flat, panels):
         draw(place, lines, *panel)
     for place in axes.flat[len(panels) :]:
         place.set_axis_off()
+    slowest = max(line["milliseconds"] for line in select(lines, bench="allreduce"))
+    axes[0][0].set_ylim(2e-4, 2 * slowest)  # below is MPI with one rank alone, which has nothing to do
     for row in axes:
         row[0].set_ylabel("milliseconds")
     handles = {}

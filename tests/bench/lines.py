@@ -57,4 +57,11 @@ def save(figure, path):
 
 
 # Told apart by people who see colours differently too (Okabe and Ito).
-COLOURS = {"blue": "#0072b2", "sky": "#56b4e9", "orange": "#e69f00", "red": "#d55e00", "green": "#009e73", "grey": "#555555"}
+COLOURS = {
+    "blue": "#0072b2",
+    "sky": "#56b4e9",
+    "orange": "#e69f00",
+    "red": "#d55e00",
+    "green": "#009e73",
+    "grey": "#555555",
+}

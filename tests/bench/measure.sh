@@ -34,7 +34,8 @@ model() {
   local ranks
   into ddp_trace $bin/bench_ddp --json --measure trace --blocks 8
   for ranks in 1 3 4; do
-    into "ddp_ranks$ranks" $bin/bench_ddp --json --ranks $ranks --allocators tuned --measure step --launches 2 --blocks 2
+    into "ddp_ranks$ranks" $bin/bench_ddp --json --ranks $ranks --allocators tuned --measure step \
+      --launches 2 --blocks 2
   done
 }
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }

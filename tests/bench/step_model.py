@@ -40,8 +40,9 @@ def fit(points):
 
 
 class Model:
-    def __init__(self, lines):
+    def __init__(self, lines, cores):
         self.lines = lines
+        self.cores = cores
         self.on_node = {}
         for ranks in sorted({line["ranks"] for line in select(lines, bench="allreduce", nodes=1)}):
             if ranks > 1:
@@ -49,7 +50,7 @@ class Model:
         self.trace = {}
         for tokens in sorted({line["tokens"] for line in select(lines, bench="ddp_trace", nodes=1)}):
             self.trace[tokens] = self.read_trace(select(lines, bench="ddp_trace", nodes=1, tokens=tokens))
-        if not self.trace or not self.on_node:
+        if not self.trace or cores not in self.on_node:
             raise SystemExit("needs lines of bench_allreduce, and of bench_ddp --measure step,trace")
         between = self.measured_sizes(2, 2)
         self.network = None
@@ -61,17 +62,29 @@ class Model:
             self.network["hidden"] = self.fit_hidden()
 
     def measured_sizes(self, nodes, ranks):
-        found = select(self.lines, bench="allreduce", implementation="lockstep", registered=True, nodes=nodes, ranks=ranks)
+        found = select(
+            self.lines, bench="allreduce", implementation="lockstep", registered=True, nodes=nodes, ranks=ranks
+        )
         return [(line["bytes"], line["milliseconds"]) for line in found]
 
     def measured_step(self, mode, tokens, ranks, nodes):
-        line = only(self.lines, bench="ddp", implementation="lockstep", mode=mode, tokens=tokens, ranks=ranks,
-                    nodes=nodes, allocator="tuned")
+        line = only(
+            self.lines,
+            bench="ddp",
+            implementation="lockstep",
+            mode=mode,
+            tokens=tokens,
+            ranks=ranks,
+            nodes=nodes,
+            allocator="tuned",
+        )
         return line["milliseconds"] if line else None
 
     @staticmethod
     def read_trace(lines):
-        ready = [statistics.median(times) for times in zip(*([b["ready_ms"] for b in line["buckets"]] for line in lines))]
+        ready = [
+            statistics.median(times) for times in zip(*([b["ready_ms"] for b in line["buckets"]] for line in lines))
+        ]
         ended = [line["backward_ended_ms"] for line in lines]
         after = statistics.median(line["step_ms"] - line["finished_ms"] for line in lines)
         end = statistics.median(ended)
@@ -84,10 +97,14 @@ class Model:
             "spread": (quarters[2] - quarters[0]) / 1.349 / end,
         }
 
-    def compute(self, tokens, ranks_on_node, cores, ranks=2):
-        """Milliseconds of a step without communication: measured with a rank on each core."""
-        alone = self.measured_step("bare", tokens, min(ranks, 2), 1) or self.measured_step("bare", tokens, 2, 1)
-        return alone * max(1.0, ranks_on_node / cores)
+    def compute(self, tokens, ranks=None):
+        """Milliseconds of a step without communication; of so many ranks on the machine that was measured, or, where
+        that is not said, of ranks that have a core each."""
+        ranks = ranks or self.cores
+        measured = self.measured_step("bare", tokens, min(ranks, self.cores), 1)
+        if measured is None:
+            raise SystemExit(f"no bare step of {tokens} tokens on {min(ranks, self.cores)} ranks was measured")
+        return measured * max(1.0, ranks / self.cores)
 
     def fit_hidden(self):
         tokens = min(self.trace)
@@ -96,40 +113,32 @@ class Model:
         if not measured or not alone:
             return 1.0
         parts = [part / 100 for part in range(101)]
-        return min(parts, key=lambda h: abs(self.step(tokens, 2, 1, {**self.network, "hidden": h}, compute=alone) - measured))
+        return min(
+            parts, key=lambda h: abs(self.step(tokens, 2, 1, {**self.network, "hidden": h}, compute=alone) - measured)
+        )
 
-    def node_cost(self, size, ranks_on_node):
-        if ranks_on_node == 1:
-            return 0.0
-        found = self.on_node.get(ranks_on_node) or self.on_node[2]
-        return found["a_ms"] + found["b_ms_per_byte"] * size
-
-    @staticmethod
-    def network_cost(size, peers, ranks_on_it, network, messages):
-        share = ranks_on_it * size * network["ms_per_byte"]
-        return messages * network["latency_ms"] + 2 * (peers - 1) / peers * share
-
-    def step(self, tokens, ranks, ranks_on_node, network, way="hierarchical", compute=None, cores=None):
-        """Milliseconds of a synchronised step."""
+    def step(self, tokens, ranks, ranks_on_node, network, way="hierarchical", compute=None, on_node=None):
+        """Milliseconds of a synchronised step. `compute` and `on_node`: other than those of ranks with a core each."""
         trace = self.trace[tokens]
         nodes = ranks // ranks_on_node
-        alone = compute or self.compute(tokens, ranks_on_node, cores or ranks_on_node, ranks)
+        alone = compute or self.compute(tokens)
+        node = on_node or self.on_node[self.cores]
         backward = alone * trace["backward"]
-        on_node, in_the_way, free_at = 0.0, 0.0, 0.0
+        # Messages one after the other, and how often a bucket's bytes pass a node's network.
+        messages = {"hierarchical": 2 * (nodes - 1), "tree": 2 * math.log2(nodes), "flat": 2 * (ranks - 1)}[way]
+        passes = 2 * (nodes - 1) / nodes * (ranks_on_node if way == "flat" else 1)
+        reduced, in_the_way, free_at = 0.0, 0.0, 0.0
         for size, ready in zip(trace["bytes"], trace["ready"]):
-            cost = 0.0
-            on_node += self.node_cost(size, ranks_on_node)
-            if nodes > 1 and way == "flat":
-                cost = self.network_cost(size, ranks, ranks_on_node * (nodes - 1) / nodes, network, 2 * (ranks - 1))
-            elif nodes > 1:
-                messages = 2 * math.log2(nodes) if way == "tree" else 2 * (nodes - 1)
-                cost = self.network_cost(size, nodes, 1, network, messages)
-            in_the_way += (1 - network["hidden"]) * cost if network else 0.0
-            free_at = max(free_at, ready * backward + on_node) + (network["hidden"] * cost if network else 0.0)
+            if ranks_on_node > 1:
+                reduced += node["a_ms"] + node["b_ms_per_byte"] * size
+            sent = messages * network["latency_ms"] + passes * size * network["ms_per_byte"] if nodes > 1 else 0.0
+            hidden = network["hidden"] if nodes > 1 else 0.0
+            in_the_way += (1 - hidden) * sent
+            free_at = max(free_at, ready * backward + reduced) + hidden * sent
         late = trace["spread"] * alone * math.sqrt(2 * math.log(ranks))
-        return max(backward + on_node, free_at) + in_the_way + alone - backward + late
+        return max(backward + reduced, free_at) + in_the_way + alone - backward + late
 
-    def check(self, cores):
+    def check(self):
         """What was measured beside what is predicted for it."""
         rows = []
         for line in select(self.lines, bench="ddp", implementation="lockstep", mode="sync", allocator="tuned"):
@@ -137,31 +146,51 @@ class Model:
             if tokens not in self.trace or (nodes > 1 and not self.network):
                 continue
             # The nodes of one machine share its cores.
-            compute = self.compute(tokens, ranks, cores, ranks)
-            predicted = self.step(tokens, ranks, ranks // nodes, self.network, compute=compute)
-            rows.append({
-                "tokens": tokens, "ranks": ranks, "nodes": nodes, "measured_ms": line["milliseconds"],
-                "predicted_ms": round(predicted, 2), "error": round(predicted / line["milliseconds"] - 1, 4),
-                "fitted": nodes > 1 and tokens == min(self.trace),
-            })
+            compute = self.measured_step("bare", tokens, ranks, nodes) if nodes > 1 else None
+            compute = compute or self.compute(tokens, ranks)
+            predicted = self.step(
+                tokens, ranks, ranks // nodes, self.network, compute=compute, on_node=self.on_node.get(ranks)
+            )
+            rows.append(
+                {
+                    "tokens": tokens,
+                    "ranks": ranks,
+                    "nodes": nodes,
+                    "measured_ms": line["milliseconds"],
+                    "predicted_ms": round(predicted, 2),
+                    "error": round(predicted / line["milliseconds"] - 1, 4),
+                    "fitted": nodes > 1 and tokens == min(self.trace),
+                }
+            )
         return sorted(rows, key=lambda row: (row["nodes"], row["ranks"], row["tokens"]))
 
 
-WAYS = [("hierarchical", COLOURS["blue"], "node first"), ("tree", COLOURS["green"], "node first, as a tree"),
-        ("flat", COLOURS["red"], "flat")]
+WAYS = [
+    ("hierarchical", COLOURS["blue"], "node first"),
+    ("tree", COLOURS["green"], "node first, as a tree"),
+    ("flat", COLOURS["red"], "flat"),
+]
 
 
 def predict(model, network, ranks_on_node):
     rows = []
     for tokens in model.trace:
-        alone = model.compute(tokens, ranks_on_node, ranks_on_node)
+        alone = model.compute(tokens)
         for power in range(1, 13):
             ranks = 2**power
             for way, _, _ in WAYS:
                 here = min(ranks, ranks_on_node)
                 time = model.step(tokens, ranks, here, network, way if ranks > here else "hierarchical")
-                rows.append({"tokens": tokens, "ranks": ranks, "ranks_per_node": here, "way": way,
-                             "milliseconds": round(time, 2), "efficiency": round(alone / time, 4)})
+                rows.append(
+                    {
+                        "tokens": tokens,
+                        "ranks": ranks,
+                        "ranks_per_node": here,
+                        "way": way,
+                        "milliseconds": round(time, 2),
+                        "efficiency": round(alone / time, 4),
+                    }
+                )
     return rows
 
 
@@ -172,9 +201,14 @@ def draw(model, predictions, network, path):
     for place, tokens in zip(axes.flat, tokens_of):
         for way, colour, label in WAYS:
             rows = select(predictions, tokens=tokens, way=way)
-            place.plot([row["ranks"] for row in rows], [row["milliseconds"] for row in rows], color=colour, label=label,
-                       linewidth=1.3)
-        alone = model.compute(tokens, 1, 1)
+            place.plot(
+                [row["ranks"] for row in rows],
+                [row["milliseconds"] for row in rows],
+                color=colour,
+                label=label,
+                linewidth=1.3,
+            )
+        alone = model.compute(tokens)
         place.axhline(alone, color=COLOURS["grey"], linestyle=":", linewidth=1, label="without communication")
         measured = [(1, model.measured_step("sync", tokens, 1, 1)), (2, model.measured_step("sync", tokens, 2, 1))]
         measured = [point for point in measured if point[1]]
@@ -184,9 +218,10 @@ def draw(model, predictions, network, path):
         place.set_yscale("log")
         place.set_xticks([1, 4, 16, 64, 256, 1024, 4096], ["1", "4", "16", "64", "256", "1,024", "4,096"])
         place.minorticks_off()
-        ticks = [alone * factor for factor in (1, 2, 4, 8, 16)]
+        top = max(row["milliseconds"] for row in select(predictions, tokens=tokens)) / alone
+        ticks = [alone * factor for factor in (1, 1.1, 1.25, 1.5, 2, 4, 8, 16) if factor <= 1.3 * top]
         place.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
-        place.set_ylim(alone * 0.8, alone * 18)
+        place.set_ylim(alone * 0.9, alone * top * 1.2)
         place.set_xlabel("ranks")
         place.set_title(f"{tokens} tokens per rank and step", fontsize=9, loc="left")
     axes.flat[0].set_ylabel("milliseconds per step")
@@ -206,7 +241,7 @@ def main():
     parser.add_argument("--picture")
     parser.add_argument("--json", action="store_true", help="print all as one JSON object")
     chosen = parser.parse_args()
-    model = Model(read(chosen.lines))
+    model = Model(read(chosen.lines), chosen.cores)
     network = {
         "name": f"{chosen.ranks_per_node} ranks per node, {chosen.gbit:g} Gbit/s, {chosen.latency_us:g} µs",
         "latency_ms": chosen.latency_us * 1e-3,
@@ -214,19 +249,29 @@ def main():
         "hidden": 1.0,
     }
     predictions = predict(model, network, chosen.ranks_per_node)
-    result = {"on_node": model.on_node, "network_measured": model.network, "network": network,
-              "check": model.check(chosen.cores), "predictions": predictions}
+    result = {
+        "on_node": model.on_node,
+        "network_measured": model.network,
+        "network": network,
+        "check": model.check(),
+        "predictions": predictions,
+    }
     if chosen.picture:
         draw(model, predictions, network, pathlib.Path(chosen.picture))
     if chosen.json:
         print(json.dumps(result))
         return
     for row in result["check"]:
-        print(f"{row['tokens']:>4} tokens, {row['ranks']} ranks on {row['nodes']} nodes: measured {row['measured_ms']:.1f} ms, "
-              f"predicted {row['predicted_ms']:.1f} ms, {100 * row['error']:+.1f} %{' (fitted)' if row['fitted'] else ''}")
+        print(
+            f"{row['tokens']:>4} tokens, {row['ranks']} ranks on {row['nodes']} nodes: "
+            f"measured {row['measured_ms']:.1f} ms, "
+            f"predicted {row['predicted_ms']:.1f} ms, {100 * row['error']:+.1f} %{' (fitted)' if row['fitted'] else ''}"
+        )
     for row in predictions:
-        print(f"{row['tokens']:>4} tokens, {row['ranks']:>4} ranks, {row['way']:<12} {row['milliseconds']:>9.1f} ms, "
-              f"efficiency {row['efficiency']:.3f}")
+        print(
+            f"{row['tokens']:>4} tokens, {row['ranks']:>4} ranks, {row['way']:<12} {row['milliseconds']:>9.1f} ms, "
+            f"efficiency {row['efficiency']:.3f}"
+        )
 
 
 main()
