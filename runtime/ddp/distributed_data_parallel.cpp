@@ -1,6 +1,7 @@
 #include "runtime/ddp/distributed_data_parallel.h"
 
 #include "common/error.h"
+#include "runtime/ddp/device.h"
 #include "runtime/ddp/reducer.h"
 
 namespace lockstep {
@@ -30,12 +31,14 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   auto& communicator = world.communicator();
   auto options = given;
   if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
-  ddp::check_on_cpu(module);
+  const torch::Device device = ddp::device_of(module);
   const auto parameters = ddp::named_parameters_of(module);
   ddp::check_replicas_alike(communicator, parameters, choices_of(options, module.buffers().size()));
-  ddp::broadcast_from(communicator, 0, tensors_of(parameters), "initial parameters");
-  ddp::broadcast_from(communicator, 0, module.buffers(), "initial buffers");
-  reducer_ = std::make_unique<ddp::Reducer>(communicator, world.timer(), parameters, options, sync_);
+  of_tensors_ = &ddp::communicator_for(world, device);
+  ddp::broadcast_from(*of_tensors_, 0, tensors_of(parameters), "initial parameters");
+  ddp::broadcast_from(*of_tensors_, 0, module.buffers(), "initial buffers");
+  reducer_ =
+      std::make_unique<ddp::Reducer>(communicator, *of_tensors_, world.timer(), parameters, options, sync_);
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
@@ -55,7 +58,7 @@ bool DistributedDataParallelBase::broadcasts_buffers() const {
 
 void DistributedDataParallelBase::broadcast_buffers(int root) {
   const auto scope = world_.timer().phase(profile::Phase::comm_exposed);
-  ddp::broadcast_from(world_.communicator(), root, module_.buffers(), "buffers");
+  ddp::broadcast_from(*of_tensors_, root, module_.buffers(), "buffers");
 }
 
 void DistributedDataParallelBase::before_forward() {
@@ -100,8 +103,8 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
     if (plan.synchronises) reducer_->shadow();
   }
   const int root = join_->authority();
-  ddp::broadcast_from(communicator, root, tensors_of(ddp::named_parameters_of(module_)), "final parameters");
-  ddp::broadcast_from(communicator, root, module_.buffers(), "final buffers");
+  ddp::broadcast_from(*of_tensors_, root, tensors_of(ddp::named_parameters_of(module_)), "final parameters");
+  ddp::broadcast_from(*of_tensors_, root, module_.buffers(), "final buffers");
 }
 
 void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens) {

@@ -124,6 +124,7 @@ class DistributedDataParallelBase {
   void broadcast_buffers(int root);
 
   torch::nn::Module& module_;
+  comm::Communicator* of_tensors_ = nullptr;  // for the memory of the module's device
   std::unique_ptr<ddp::Reducer> reducer_;
   std::unique_ptr<ddp::Join> join_;  // inside join()
   bool sync_ = true;

@@ -47,7 +47,8 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
   buffer_ = {.data = memory_.get(), .count = bytes / comm::size_of(type), .type = type};
 
   const auto keep = [memory = memory_](void* /*view*/) {};
-  const auto options = torch::TensorOptions().dtype(parameters.at(0).scalar_type());
+  const auto options =
+      torch::TensorOptions().dtype(parameters.at(0).scalar_type()).device(parameters.at(0).device());
   tensor_ = torch::from_blob(memory_.get(), {static_cast<std::int64_t>(buffer_.count)}, keep, options);
   auto* position = static_cast<std::byte*>(memory_.get());
   for (const auto& parameter : parameters) {

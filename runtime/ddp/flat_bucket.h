@@ -23,7 +23,7 @@ std::size_t bytes_in_bucket(const torch::Tensor& parameter);
 
 class FlatBucket {
  public:
-  /// `parameters` have one element type.
+  /// `parameters` have one element type and lie where the communicator's memory does.
   FlatBucket(comm::Communicator& communicator, std::string label,
              const std::vector<torch::Tensor>& parameters);
 

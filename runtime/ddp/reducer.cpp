@@ -25,10 +25,11 @@ bool lies_in(const torch::Tensor& gradient, const torch::Tensor& view) {
 
 }  // namespace
 
-Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
+Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients, profile::StepTimer& timer,
                  const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
                  const bool& sync)
     : communicator_(communicator),
+      gradients_(gradients),
       timer_(timer),
       options_(options),
       sync_(sync),
@@ -43,9 +44,15 @@ Reducer::Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
   for (const auto& [name, tensor, sparse] : parameters) {
     if (!tensor.requires_grad()) continue;
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
+    if (sparse && on_device()) {
+      fail_usage("parameter '{}' has sparse gradients, which are summed on the CPU only; set sparse(false)",
+                 name);
+    }
     parameters_.push_back({.name = name, .tensor = tensor, .sparse = sparse});
   }
-  if (options.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
+  // It would need to know when each reduction ended, which the host does not see.
+  if (on_device()) options_.autotune_buckets = false;
+  if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
     fail_usage(
         "autotune_buckets needs to know when every gradient is ready, and find_unused_parameters lets some "
         "be "
@@ -260,6 +267,15 @@ void Reducer::launch(std::size_t index) {
   for (const std::size_t i : bucket.parameters)
     launch.ready_ns = std::max(launch.ready_ns, parameters_[i].ready_ns);
   launch.asked_ns = monotonic_ns();
+  const double* scale = factor_.get();
+  if (on_device()) {
+    // There the factor is read now, and 16 bits cannot hold every factor.
+    if (counts_) counts_->wait();
+    if (bucket.flat && !comm_hook_ && comm::size_of(bucket.flat->buffer().type) == 2) {
+      bucket.flat->tensor().mul_(*factor_);
+      scale = nullptr;
+    }
+  }
   if (parameters_[bucket.parameters.front()].sparse) {
     const Parameter& parameter = parameters_[bucket.parameters.front()];
     bucket.future = sum_sparse(communicator_, parameter.tensor, parameter.tensor.grad(),
@@ -268,12 +284,12 @@ void Reducer::launch(std::size_t index) {
   } else {
     launch.bytes = bucket.flat->buffer().bytes();
     if (comm_hook_) {
-      bucket.future = comm_hook_->start(*bucket.view, communicator_);
+      bucket.future = comm_hook_->start(*bucket.view, gradients_);
     } else {
       // When backward throws, this object may go before the operation ends, which waits for the other ranks.
-      bucket.work = communicator_.all_reduce(
+      bucket.work = gradients_.all_reduce(
           bucket.flat->buffer(), bucket.flat->label(),
-          {.scale = factor_.get(),
+          {.scale = scale,
            .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
                factor_, bucket.flat->memory())});
     }

@@ -53,9 +53,10 @@ struct SyncTrace {
 
 class Reducer {
  public:
-  /// `parameters` that require no gradient are left out. `sync` is the user's switch (no_sync), read at each
-  /// backward.
-  Reducer(comm::Communicator& communicator, profile::StepTimer& timer,
+  /// `communicator` takes host memory; `gradients` the memory of the parameters' device, and is the same one
+  /// on the CPU. `parameters` that require no gradient are left out. `sync` is the user's switch (no_sync),
+  /// read at each backward.
+  Reducer(comm::Communicator& communicator, comm::Communicator& gradients, profile::StepTimer& timer,
           const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
           const bool& sync);
   /// Takes the hooks off; gradients stay as they are. After a backward that threw operations may still be
@@ -157,7 +158,10 @@ class Reducer {
   void tune_once(std::span<const ReductionTimes> reductions);
   std::vector<ParameterSize> sizes() const;
 
+  bool on_device() const { return gradients_.device() >= 0; }
+
   comm::Communicator& communicator_;
+  comm::Communicator& gradients_;
   profile::StepTimer& timer_;
   DistributedDataParallelOptions options_;
   const bool& sync_;

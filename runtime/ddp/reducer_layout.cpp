@@ -49,7 +49,7 @@ void Reducer::allocate() {
     if (parameters_[bucket.parameters.front()].sparse) continue;
     std::vector<torch::Tensor> tensors;
     for (const std::size_t i : bucket.parameters) tensors.push_back(parameters_[i].tensor);
-    bucket.flat.emplace(communicator_, fmt::format("bucket {}", index), tensors);
+    bucket.flat.emplace(gradients_, fmt::format("bucket {}", index), tensors);
     bucket.view.emplace(index, index + 1 == buckets_.size(), bucket.flat->buffer(), bucket.flat->tensor(),
                         bucket.flat->views(), tensors);
     if (!options_.gradient_as_bucket_view) continue;

@@ -17,6 +17,7 @@ std::string describe(const NamedTensor& parameter) {
   if (!tensor.is_contiguous())
     text += fmt::format(" with strides [{}]", fmt::join(tensor.strides().vec(), ", "));
   if (!tensor.requires_grad()) text += " (frozen)";
+  if (tensor.is_cuda()) text += " (on a GPU)";
   if (parameter.sparse) text += " (sparse gradient)";
   return text;
 }
@@ -58,16 +59,25 @@ std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
   return parameters;
 }
 
-void check_on_cpu(const torch::nn::Module& module) {
-  const auto check = [](const char* kind, const auto& entries) {
+torch::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.named_parameters();
+  const torch::Device device = parameters.is_empty() ? torch::kCPU : parameters.front().value().device();
+  const auto check = [device](const char* kind, const auto& entries) {
     for (const auto& entry : entries) {
-      if (entry.value().device().is_cpu()) continue;
-      fail_usage("{} '{}' is on {}; ranks exchange host memory, so the model must be on the CPU", kind,
-                 entry.key(), entry.value().device().str());
+      const torch::Device its = entry.value().device();
+      if (!its.is_cpu() && !its.is_cuda()) {
+        fail_usage("{} '{}' is on {}; a model is on the CPU or on a CUDA device", kind, entry.key(),
+                   its.str());
+      }
+      if (its != device) {
+        fail_usage("{} '{}' is on {}, but the first parameter is on {}; put the whole model on one device",
+                   kind, entry.key(), its.str(), device.str());
+      }
     }
   };
-  check("parameter", module.named_parameters());
+  check("parameter", parameters);
   check("buffer", module.named_buffers());
+  return device;
 }
 
 void check_replicas_alike(comm::Communicator& communicator, const std::vector<NamedTensor>& parameters,

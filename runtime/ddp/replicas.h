@@ -22,9 +22,9 @@ struct NamedTensor {
 /// All parameters of the module, each tensor once: one that is registered under several names has the first.
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module);
 
-/// Throws UsageError naming the first parameter or buffer that is not in host memory, where ranks exchange
-/// them.
-void check_on_cpu(const torch::nn::Module& module);
+/// The device of all parameters and buffers, which is the CPU or a CUDA one. Throws UsageError naming the
+/// first that lies elsewhere.
+torch::Device device_of(const torch::nn::Module& module);
 
 /// Compares parameters and the choices that all ranks must share with rank 0's. Throws UsageError on every
 /// rank, naming the first parameter that differs, as rank 0 and as the first other rank see it.

@@ -5,10 +5,10 @@
 // before it, or a rank that is gone, ends the job.
 //
 // What differs from communicators of host memory:
-// - All ranks get the same bits, but the order of a sum is NCCL's: it depends on the number of ranks, the
-//   size, and on what NCCL finds between the devices. The same job on the same machines has given the same
-//   bits in practice, as long as sums are not made inside switches; NCCL does not promise it. Halves are
-//   rounded at each step of a sum.
+// - NCCL sums each element in one place and hands the result out, so all ranks get the same bits. The order
+//   of a sum is NCCL's: it depends on the number of ranks, the size, and on what NCCL finds between the
+//   devices; that the same job gives the same bits again is not promised. Halves are rounded at each step of
+//   a sum.
 // - `scale` is read when the operation is asked for, and elements are multiplied before they are summed. One
 //   that a half type cannot hold exactly is refused for it (an average of halves takes 1/size as the type
 //   holds it); so are a scale on max and min, and bit_or.
@@ -27,9 +27,9 @@
 
 namespace lockstep::comm::nccl {
 
-/// All ranks of `world` call it, each with a device of its own; MPI_COMM_NULL for one rank alone. `world`
-/// must outlive it. Throws UsageError on every rank, naming the rank and the node, where a rank has no such
-/// device or two share one.
+/// All ranks of `world` call it, each with a device of its own; MPI_COMM_NULL for one rank alone. `world` is
+/// copied, and used by no other thread meanwhile. Throws UsageError on every rank, naming the rank and the
+/// node, where a rank has no such device or two share one.
 std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, int device);
 
 }  // namespace lockstep::comm::nccl
