@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the communicator and DDP for docs/benchmarks.md and rewrites its tables and pictures: some 20 minutes, as
+# Measures the communicator and DDP for docs/benchmarks.md and rewrites its tables and pictures: some 25 minutes, as
 # root (two of the cases need the embedded cluster), on a machine that does nothing else.
 # Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [page]      default: all
 set -euo pipefail
