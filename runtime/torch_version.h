@@ -22,4 +22,13 @@ using NodeHandle = decltype(torch::autograd::impl::grad_accumulator(std::declval
 /// Whether gradients are set to none where zero_grad() is called without an argument; 1.13 zeroes them.
 inline constexpr bool kZeroGradSetsToNone = TORCH_VERSION_MAJOR >= 2;
 
+/// The key under which an optimizer keeps what it knows of a parameter: in 1.13 the address as text.
+inline auto optimizer_key(const at::Tensor& parameter) {
+#if TORCH_VERSION_MAJOR >= 2
+  return static_cast<void*>(parameter.unsafeGetTensorImpl());
+#else
+  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+#endif
+}
+
 }  // namespace lockstep::torch_compat

@@ -1,0 +1,228 @@
+#include "runtime/train/distributed_optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "runtime/torch_version.h"
+#include "runtime/train/sharding.h"
+
+namespace lockstep {
+
+using train::Piece;
+using train::Span;
+
+namespace train {
+
+std::vector<std::pair<std::string, torch::Tensor>> name_parameters(const torch::nn::Module& module,
+                                                                   const ParameterGroups& groups) {
+  std::map<const void*, std::string> names;
+  for (const auto& item : module.named_parameters()) {
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  }
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  for (const auto& group : groups) {
+    for (const auto& parameter : group.params()) {
+      const auto name = names.find(parameter.unsafeGetTensorImpl());
+      if (name == names.end()) {
+        fail_usage("DistributedOptimizer: parameter {} of its groups is none of the module's", result.size());
+      }
+      result.emplace_back(name->second, parameter);
+    }
+  }
+  return result;
+}
+
+}  // namespace train
+
+DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& ddp,
+                                                   const torch::nn::Module& module,
+                                                   const train::ParameterGroups& groups,
+                                                   std::unique_ptr<torch::optim::Optimizer> inner)
+    : parameters_(train::name_parameters(module, groups)),
+      inner_(std::move(inner)),
+      hook_(std::make_shared<train::ShardingHook>()) {
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    group_of_.insert(group_of_.end(), groups[group].params().size(), group);
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!index_of_.emplace(parameters_[i].second.unsafeGetTensorImpl(), i).second) {
+      fail_usage("DistributedOptimizer: parameter '{}' is in its groups twice", parameters_[i].first);
+    }
+  }
+  ddp.register_comm_hook(hook_);
+}
+
+DistributedOptimizerBase::~DistributedOptimizerBase() = default;
+
+void DistributedOptimizerBase::step() {
+  adopt_layout();
+  shards_->take_gradients();
+  inner_->step();
+  shards_->gather(hook_->communicator());
+}
+
+void DistributedOptimizerBase::zero_grad(bool set_to_none) {
+  for (auto& [name, parameter] : parameters_) {
+    torch::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (set_to_none) {
+      gradient = torch::Tensor();
+    } else {
+      gradient.detach().zero_();
+    }
+  }
+}
+
+std::vector<torch::Tensor> DistributedOptimizerBase::my_gradients() {
+  std::vector<torch::Tensor> gradients;
+  for (const auto& slice : shards_->slices()) {
+    if (slice.elements.grad().defined()) gradients.push_back(slice.elements.grad());
+  }
+  return gradients;
+}
+
+double DistributedOptimizerBase::clip_grad_norm(double max_norm, const ClipOptions& options) {
+  adopt_layout();
+  shards_->take_gradients();
+  const auto gradients = my_gradients();
+  double part = train::norm_part(gradients, options.norm_type);
+  const bool largest = std::isinf(options.norm_type);
+  hook_->communicator()
+      .all_reduce({&part, 1, comm::DataType::f64}, "the norm of gradients",
+                  {.op = largest ? comm::ReduceOp::max : comm::ReduceOp::sum})
+      ->wait();
+  const double norm = train::norm_of_part(part, options.norm_type);
+  train::scale(gradients, train::clip_factor(norm, max_norm, options));
+  return norm;
+}
+
+// Where the last backward used other buckets than the one before, what every rank has moves: parameters into
+// other memory, state to other ranks.
+void DistributedOptimizerBase::adopt_layout() {
+  if (hook_->generation() == 0) fail_usage("DistributedOptimizer: there was no synchronised backward yet");
+  if (generation_ == hook_->generation()) return;
+  const auto before = pieces();
+  auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (shards->has(i)) continue;
+    fail_usage(
+        "DistributedOptimizer: the gradient of parameter '{}' is not summed in a bucket (frozen, or sparse)",
+        parameters_[i].first);
+  }
+  auto after = train::redistribute(hook_->communicator(), before, shards->spans());
+  shards_ = std::move(shards);
+  generation_ = hook_->generation();
+
+  for (auto& group : inner_->param_groups()) group.params().clear();
+  for (const auto& slice : shards_->slices()) {
+    inner_->param_groups()[group_of_[slice.span.parameter]].params().push_back(slice.elements);
+  }
+  if (waiting_) {
+    load_state_dict(*std::exchange(waiting_, std::nullopt));
+  } else {
+    put(after);
+  }
+}
+
+// This rank's state, as the optimizer has it.
+std::vector<Piece> DistributedOptimizerBase::pieces() const {
+  std::vector<Piece> pieces;
+  if (!shards_) return pieces;
+  for (const auto& slice : shards_->slices()) {
+    const auto found = inner_->state().find(torch_compat::optimizer_key(slice.elements));
+    if (found == inner_->state().end()) continue;
+    pieces.push_back({slice.span, train::read_state(*found->second)});
+  }
+  return pieces;
+}
+
+void DistributedOptimizerBase::put(const std::vector<Piece>& pieces) {
+  inner_->state().clear();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].state.empty()) continue;
+    auto state = make_state();
+    train::write_state(pieces[i].state, *state);
+    inner_->state()[torch_compat::optimizer_key(shards_->slices()[i].elements)] = std::move(state);
+  }
+}
+
+OptimizerState DistributedOptimizerBase::state_dict(int rank) {
+  if (waiting_) return *waiting_;
+  OptimizerState result;
+  if (shards_) {
+    const bool here = hook_->communicator().rank() == rank;
+    std::vector<Span> wanted;
+    for (std::size_t i = 0; here && i < parameters_.size(); ++i)
+      wanted.push_back({i, 0, parameters_[i].second.numel()});
+    for (const Piece& piece : train::redistribute(hook_->communicator(), pieces(), wanted)) {
+      if (piece.state.empty()) continue;
+      const auto& [name, parameter] = parameters_[piece.span.parameter];
+      result.parameters[name] = train::in_shape_of(parameter, piece);
+    }
+    if (!here) return result;
+  }
+  for (const auto& group : inner_->param_groups())
+    result.groups.push_back(train::read_options(group.options()));
+  return result;
+}
+
+void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
+  auto& groups = inner_->param_groups();
+  if (state.groups.size() != groups.size()) {
+    fail("this state has {} groups of parameters, the optimizer {}", state.groups.size(), groups.size());
+  }
+  for (const auto& [name, entries] : state.parameters) {
+    const auto found =
+        std::find_if(parameters_.begin(), parameters_.end(),
+                     [&name = name](const Named& parameter) { return parameter.first == name; });
+    if (found == parameters_.end())
+      fail("this state has the parameter '{}', which the optimizer has not", name);
+    for (const auto& [key, value] : entries) {
+      if (!value.isTensor() || value.toTensor().sizes() == found->second.sizes()) continue;
+      fail("this state's {} of parameter '{}' has another shape than the parameter", key, name);
+    }
+  }
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    train::write_options(state.groups[group], groups[group].options());
+  }
+  if (!shards_) {
+    waiting_ = std::move(state);
+    return;
+  }
+  std::vector<Piece> mine;
+  for (const auto& slice : shards_->slices()) {
+    const auto found = state.parameters.find(parameters_[slice.span.parameter].first);
+    mine.push_back(found == state.parameters.end() ? Piece{slice.span, {}}
+                                                   : train::cut(found->second, slice.parameter, slice.span));
+  }
+  put(mine);
+}
+
+void DistributedOptimizerBase::save(const std::filesystem::path& path) {
+  const OptimizerState state = state_dict(0);
+  if (shards_ && hook_->communicator().rank() != 0) return;
+  write_file_atomically(path, state.to_bytes());
+}
+
+void DistributedOptimizerBase::load(const std::filesystem::path& path) {
+  const std::string bytes = read_text_file(path);
+  try {
+    load_state_dict(OptimizerState::from_bytes(bytes));
+  } catch (const Error& error) {
+    fail("{}: {}", path.string(), error.what());
+  }
+}
+
+std::size_t DistributedOptimizerBase::state_bytes() const {
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces()) {
+    for (const auto& [key, value] : piece.state) {
+      if (value.isTensor()) bytes += value.toTensor().nbytes();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,218 @@
+#include "runtime/train/optimizer_state.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "common/error.h"
+
+namespace lockstep {
+namespace {
+
+using Dictionary = c10::impl::GenericDict;
+
+Dictionary dictionary() {
+  return Dictionary(c10::StringType::get(), c10::AnyType::get());
+}
+
+std::string dump(const Dictionary& dictionary) {
+  const auto bytes = torch::pickle_save(dictionary);
+  return {bytes.begin(), bytes.end()};
+}
+
+torch::Tensor to_tensor(const std::string& bytes) {
+  auto tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
+  std::copy(bytes.begin(), bytes.end(), tensor.data_ptr<std::uint8_t>());
+  return tensor;
+}
+
+std::string to_string(const torch::Tensor& tensor) {
+  const auto bytes = tensor.contiguous();
+  return {reinterpret_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.nbytes())};
+}
+
+}  // namespace
+
+std::string OptimizerState::to_bytes() const {
+  auto by_name = dictionary();
+  for (const auto& [name, state] : parameters) {
+    auto entries = dictionary();
+    for (const auto& [key, value] : state) entries.insert(key, value);
+    by_name.insert(name, entries);
+  }
+  auto all = dictionary();
+  all.insert("state", by_name);
+  all.insert("groups", groups);
+  return dump(all);
+}
+
+OptimizerState OptimizerState::from_bytes(const std::string& bytes) {
+  OptimizerState result;
+  try {
+    const auto all = torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict();
+    for (const auto& parameter : all.at("state").toGenericDict()) {
+      auto& state = result.parameters[parameter.key().toStringRef()];
+      for (const auto& entry : parameter.value().toGenericDict())
+        state[entry.key().toStringRef()] = entry.value();
+    }
+    result.groups = all.at("groups").toTensorVector();
+  } catch (const std::exception&) {
+    fail("this is no state of a distributed optimizer, or it is damaged");
+  }
+  return result;
+}
+
+namespace train {
+namespace {
+
+// Pieces in a form that travels.
+std::string pack(const std::vector<Piece>& pieces) {
+  auto all = dictionary();
+  for (std::size_t index = 0; index < pieces.size(); ++index) {
+    const auto& [span, state] = pieces[index];
+    auto entries = dictionary();
+    for (const auto& [key, value] : state) entries.insert(key, value);
+    entries.insert(
+        "span", std::vector<std::int64_t>{static_cast<std::int64_t>(span.parameter), span.begin, span.end});
+    all.insert(std::to_string(index), entries);
+  }
+  return dump(all);
+}
+
+std::vector<Piece> unpack(const std::string& bytes) {
+  std::vector<Piece> pieces;
+  for (const auto& entry : torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
+    Piece& piece = pieces.emplace_back();
+    for (const auto& value : entry.value().toGenericDict()) {
+      if (value.key().toStringRef() == "span") {
+        const auto span = value.value().toIntVector();
+        piece.span = {static_cast<std::size_t>(span.at(0)), span.at(1), span.at(2)};
+      } else {
+        piece.state[value.key().toStringRef()] = value.value();
+      }
+    }
+  }
+  return pieces;
+}
+
+bool is_elementwise(const c10::IValue& value, std::int64_t elements) {
+  return value.isTensor() && value.toTensor().dim() == 1 && value.toTensor().numel() == elements;
+}
+
+// Puts what `from` and `into` have in common into `into`.
+void merge(const Piece& from, Piece& into) {
+  if (from.span.parameter != into.span.parameter) return;
+  const std::int64_t begin = std::max(from.span.begin, into.span.begin);
+  const std::int64_t end = std::min(from.span.end, into.span.end);
+  if (begin >= end) return;
+  for (const auto& [key, value] : from.state) {
+    if (!is_elementwise(value, from.span.size())) {
+      into.state[key] = value;
+      continue;
+    }
+    const auto& tensor = value.toTensor();
+    auto& target = into.state[key];
+    if (!target.isTensor()) target = torch::zeros({into.span.size()}, tensor.options());
+    target.toTensor()
+        .slice(0, begin - into.span.begin, end - into.span.begin)
+        .copy_(tensor.slice(0, begin - from.span.begin, end - from.span.begin));
+  }
+}
+
+std::string broadcast_text(comm::Communicator& communicator, std::string text, int root) {
+  auto size = static_cast<std::int64_t>(text.size());
+  communicator.broadcast({&size, 1, comm::DataType::i64}, root, "the size of optimizer state")->wait();
+  text.resize(static_cast<std::size_t>(size));
+  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, root, "optimizer state")->wait();
+  return text;
+}
+
+}  // namespace
+
+std::vector<Piece> redistribute(comm::Communicator& communicator, const std::vector<Piece>& mine,
+                                const std::vector<Span>& wanted) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Piece> result;
+  result.reserve(wanted.size());
+  for (const Span& span : wanted) result.push_back({span, {}});
+  // One rank's after the other's, so that nobody needs room for all.
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    const bool is_mine = rank == communicator.rank();
+    const std::string bytes = broadcast_text(communicator, is_mine ? pack(mine) : std::string(), rank);
+    const auto pieces = is_mine ? mine : unpack(bytes);
+    for (const Piece& piece : pieces) {
+      for (Piece& into : result) merge(piece, into);
+    }
+  }
+  return result;
+}
+
+Piece cut(const ParameterState& whole, const torch::Tensor& like, const Span& span) {
+  const torch::NoGradGuard no_grad;
+  Piece piece{span, {}};
+  for (const auto& [key, value] : whole) {
+    if (!value.isTensor() || value.toTensor().sizes() != like.sizes()) {
+      piece.state[key] = value;
+      continue;
+    }
+    auto in_memory_order = torch::empty_strided(like.sizes(), like.strides(), value.toTensor().options());
+    in_memory_order.copy_(value.toTensor());
+    piece.state[key] = in_memory_order.as_strided({span.size()}, {1}, span.begin).clone();
+  }
+  return piece;
+}
+
+ParameterState in_shape_of(const torch::Tensor& like, const Piece& piece) {
+  const torch::NoGradGuard no_grad;
+  ParameterState whole;
+  for (const auto& [key, value] : piece.state) {
+    whole[key] = is_elementwise(value, piece.span.size())
+                     ? c10::IValue(value.toTensor().as_strided(like.sizes(), like.strides()).contiguous())
+                     : value;
+  }
+  return whole;
+}
+
+ParameterState read_state(const torch::optim::OptimizerParamState& state) {
+  torch::serialize::OutputArchive out;
+  state.serialize(out);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  ParameterState result;
+  for (const auto& key : in.keys()) {
+    c10::IValue value;
+    in.read(key, value);
+    if (value.isTensor() && !value.toTensor().defined()) continue;
+    result[key] = std::move(value);
+  }
+  return result;
+}
+
+void write_state(const ParameterState& from, torch::optim::OptimizerParamState& into) {
+  torch::serialize::OutputArchive out;
+  for (const auto& [key, value] : from) out.write(key, value);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  into.serialize(in);
+}
+
+torch::Tensor read_options(const torch::optim::OptimizerOptions& options) {
+  torch::serialize::OutputArchive out;
+  options.serialize(out);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  return to_tensor(bytes.str());
+}
+
+void write_options(const torch::Tensor& from, torch::optim::OptimizerOptions& into) {
+  std::stringstream bytes(to_string(from));
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  into.serialize(in);
+}
+
+}  // namespace train
+}  // namespace lockstep

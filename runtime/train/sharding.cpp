@@ -1,0 +1,128 @@
+#include "runtime/train/sharding.h"
+
+#include <algorithm>
+
+#include "common/error.h"
+
+namespace lockstep::train {
+namespace {
+
+comm::Buffer part_of(const comm::Buffer& all, std::int64_t begin, std::int64_t end) {
+  return {static_cast<std::byte*>(all.data) + static_cast<std::size_t>(begin) * comm::size_of(all.type),
+          static_cast<std::size_t>(end - begin), all.type};
+}
+
+// The gradient's elements as the parameter's lie in memory.
+torch::Tensor in_order_of(const torch::Tensor& parameter, const torch::Tensor& gradient) {
+  if (gradient.strides() == parameter.strides()) return gradient;
+  auto copy = torch::empty_strided(parameter.sizes(), parameter.strides(), gradient.options());
+  copy.copy_(gradient);
+  return copy;
+}
+
+}  // namespace
+
+CommFuture ShardingHook::start(GradBucket& bucket, comm::Communicator& communicator) {
+  communicator_ = &communicator;
+  if (bucket.index() == next_.size()) {
+    next_.push_back(bucket.parameters());
+    if (bucket.is_last()) {
+      layout_ = next_;
+      ++generation_;
+    }
+  }
+  const comm::Buffer all = bucket.memory();
+  const Parts parts(static_cast<std::int64_t>(all.count), communicator.size());
+  const auto options = [&] {
+    return comm::ReduceOptions{.op = comm::ReduceOp::average,
+                               .keep = std::make_shared<torch::Tensor>(bucket.buffer())};
+  };
+  CommFuture future;
+  if (parts.each > 0) {
+    const comm::Buffer mine =
+        part_of(all, parts.each * communicator.rank(), parts.each * (communicator.rank() + 1));
+    future.works.push_back(
+        communicator.reduce_scatter(all.data, mine, fmt::format("bucket {}", bucket.index()), options()));
+  }
+  if (parts.rest_begin < parts.end) {
+    future.works.push_back(communicator.all_reduce(part_of(all, parts.rest_begin, parts.end),
+                                                   fmt::format("the rest of bucket {}", bucket.index()),
+                                                   options()));
+  }
+  return future;
+}
+
+Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t>& index_of)
+    : known_(index_of.size(), false) {
+  const torch::NoGradGuard no_grad;
+  comm::Communicator& communicator = hook.communicator();
+  for (const BucketParameters& parameters : hook.layout()) {
+    const auto& flat = buckets_.emplace_back(
+        communicator, fmt::format("parameters of bucket {}", buckets_.size()), parameters);
+    const std::int64_t count = flat.tensor().numel();
+    const Parts parts(count, communicator.size());
+    const bool last = communicator.rank() + 1 == communicator.size();
+    const std::int64_t begin = parts.each * communicator.rank();
+    const std::int64_t end = last ? parts.end : begin + parts.each;
+    const auto keep = [memory = flat.memory()](void* /*slice*/) {};
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto found = index_of.find(parameters[i].unsafeGetTensorImpl());
+      if (found == index_of.end()) continue;
+      torch::Tensor parameter = parameters[i];
+      const torch::Tensor& view = flat.view(i);
+      view.copy_(parameter);
+      parameter.set_data(view);
+      known_.at(found->second) = true;
+
+      auto* const data = static_cast<std::byte*>(view.data_ptr());
+      const auto element = static_cast<std::int64_t>(view.element_size());
+      const std::int64_t position = (data - static_cast<std::byte*>(flat.tensor().data_ptr())) / element;
+      const Span span{found->second, std::max<std::int64_t>(begin - position, 0),
+                      std::min(end - position, view.numel())};
+      if (span.begin >= span.end) continue;
+      slices_.push_back({span, parameter,
+                         torch::from_blob(data + span.begin * element, {span.size()}, keep, view.options())});
+    }
+  }
+}
+
+std::vector<Span> Shards::spans() const {
+  std::vector<Span> spans;
+  spans.reserve(slices_.size());
+  for (const Slice& slice : slices_) spans.push_back(slice.span);
+  return spans;
+}
+
+void Shards::take_gradients() {
+  const torch::NoGradGuard no_grad;
+  for (Slice& slice : slices_) {
+    const torch::Tensor& gradient = slice.parameter.grad();
+    torch::Tensor& mine = slice.elements.mutable_grad();
+    if (!gradient.defined()) {
+      mine = torch::Tensor();
+      continue;
+    }
+    const torch::Tensor ordered = in_order_of(slice.parameter, gradient);
+    mine = ordered.as_strided({slice.span.size()}, {1}, ordered.storage_offset() + slice.span.begin);
+  }
+}
+
+void Shards::gather(comm::Communicator& communicator) {
+  std::vector<comm::WorkHandle> works;
+  for (const ddp::FlatBucket& bucket : buckets_) {
+    const comm::Buffer all = bucket.buffer();
+    const Parts parts(static_cast<std::int64_t>(all.count), communicator.size());
+    if (parts.each > 0) {
+      const comm::Buffer mine =
+          part_of(all, parts.each * communicator.rank(), parts.each * (communicator.rank() + 1));
+      works.push_back(communicator.all_gather(mine, all.data, bucket.label()));
+    }
+    if (parts.rest_begin < parts.end) {
+      works.push_back(communicator.broadcast(part_of(all, parts.rest_begin, parts.end),
+                                             communicator.size() - 1, "the rest of the " + bucket.label()));
+    }
+  }
+  for (const auto& work : works) work->wait();
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,354 @@
+// The distributed optimizer and clipping give what one process gives on the whole batch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "common/error.h"
+#include "runtime/torch_version.h"
+#include "runtime/train/distributed_optimizer.h"
+#include "tests/integration/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kTolerance = 1e-12;
+
+// How a step's batch is spread: so many micro-batches of so many rows on a rank.
+std::int64_t rows_of(int rank, int micro_batch) {
+  return 1 + (rank * 5 + micro_batch * 3) % 4;
+}
+
+struct Plan {
+  Average average = Average::tokens;
+  int micro_batches = 1;
+  double clip = 0;  // none
+};
+
+// One step of the whole batch under DDP; each rank takes its rows.
+void run_backward(DistributedDataParallel<NetImpl>& ddp, const Plan& plan, int step) {
+  std::int64_t total = 0;
+  for (int m = 0; m < plan.micro_batches; ++m) {
+    for (int r = 0; r < world().size(); ++r) total += plan.average == Average::ranks ? 3 : rows_of(r, m);
+  }
+  const auto inputs = rows(total, 100 + static_cast<std::uint64_t>(step));
+  const auto targets = rows(total, 200 + static_cast<std::uint64_t>(step));
+  std::int64_t begin = 0;
+  for (int m = 0; m < plan.micro_batches; ++m) {
+    const auto hold = ddp.no_sync_unless(m + 1 == plan.micro_batches);
+    for (int r = 0; r < world().size(); ++r) {
+      const std::int64_t end = begin + (plan.average == Average::ranks ? 3 : rows_of(r, m));
+      if (r == world().rank()) {
+        const auto loss = sum_of_squares(ddp(inputs.slice(0, begin, end)), targets.slice(0, begin, end));
+        if (plan.average == Average::ranks) {
+          ddp.backward(loss);
+        } else {
+          ddp.backward(loss, end - begin);
+        }
+      }
+      begin = end;
+    }
+  }
+}
+
+// The same on one process.
+void run_backward_alone(Net& net, const Plan& plan, int step) {
+  std::int64_t total = 0;
+  for (int m = 0; m < plan.micro_batches; ++m) {
+    for (int r = 0; r < world().size(); ++r) total += plan.average == Average::ranks ? 3 : rows_of(r, m);
+  }
+  const auto inputs = rows(total, 100 + static_cast<std::uint64_t>(step));
+  const auto targets = rows(total, 200 + static_cast<std::uint64_t>(step));
+  const auto divisor = plan.average == Average::ranks ? world().size() : total;
+  (sum_of_squares(net->forward(inputs), targets) / static_cast<double>(divisor)).backward();
+}
+
+double distance(const Net& left, const Net& right) {
+  double largest = 0;
+  const auto a = left->parameters();
+  const auto b = right->parameters();
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, (a[i] - b[i]).abs().max().item<double>());
+  return largest;
+}
+
+template <typename Optimizer, typename Options>
+void expect_equal_to_one_process(const Options& options, const Plan& plan) {
+  torch::manual_seed(7);
+  Net net;
+  Net alone = copy_of(net);
+  DistributedDataParallel ddp(net, world(), small_buckets(plan.average));
+  DistributedOptimizer<Optimizer> optimizer(ddp, options);
+  Optimizer reference(alone->parameters(), options);
+  for (int step = 0; step < 5; ++step) {
+    run_backward(ddp, plan, step);
+    run_backward_alone(alone, plan, step);
+    if (plan.clip > 0) {
+      const double norm = optimizer.clip_grad_norm(plan.clip);
+      EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(alone->parameters(), plan.clip), kTolerance * norm);
+      EXPECT_GT(norm, plan.clip);
+    }
+    optimizer.step();
+    reference.step();
+    optimizer.zero_grad();
+    for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
+    ASSERT_LT(distance(net, alone), kTolerance) << "step " << step;
+  }
+}
+
+const torch::optim::AdamWOptions kAdamW = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
+
+TEST(DistributedOptimizer, EqualsAdamWOnOneProcess) {
+  expect_equal_to_one_process<torch::optim::AdamW>(kAdamW, {});
+}
+
+TEST(DistributedOptimizer, EqualsAdamOnOneProcessAveragingByRanks) {
+  expect_equal_to_one_process<torch::optim::Adam>(torch::optim::AdamOptions(0.01).amsgrad(true),
+                                                  {.average = Average::ranks});
+}
+
+TEST(DistributedOptimizer, EqualsSgdWithMomentumOnOneProcessWhenAccumulating) {
+  const auto options = torch::optim::SGDOptions(0.005).momentum(0.9).nesterov(true);
+  expect_equal_to_one_process<torch::optim::SGD>(options, {.micro_batches = 3});
+  expect_equal_to_one_process<torch::optim::SGD>(options, {.average = Average::ranks, .micro_batches = 2});
+}
+
+TEST(DistributedOptimizer, EqualsRmsPropOnOneProcess) {
+  expect_equal_to_one_process<torch::optim::RMSprop>(
+      torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true), {});
+}
+
+TEST(DistributedOptimizer, ClipsByTheNormOfAllGradients) {
+  expect_equal_to_one_process<torch::optim::SGD>(torch::optim::SGDOptions(0.1),
+                                                 {.micro_batches = 2, .clip = 0.01});
+}
+
+TEST(DistributedOptimizer, GivesAllRanksTheSameBits) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  for (int step = 0; step < 3; ++step) {
+    run_backward(ddp, {}, step);
+    optimizer.step();
+    optimizer.zero_grad(true);
+  }
+  for (const auto& parameter : net->parameters()) {
+    const auto mine = parameter.detach().clone();
+    auto first = mine.clone();
+    world()
+        .communicator()
+        .broadcast({first.data_ptr(), static_cast<std::size_t>(first.numel()), comm::DataType::f64}, 0,
+                   "a check")
+        ->wait();
+    EXPECT_TRUE(torch::equal(mine, first));
+  }
+}
+
+TEST(DistributedOptimizer, KeepsItsShareOfTheState) {
+  torch::nn::Sequential net(torch::nn::Linear(100, 300), torch::nn::Tanh(), torch::nn::Linear(300, 50));
+  DistributedDataParallelOptions options;
+  options.average = Average::ranks;
+  DistributedDataParallel ddp(net, world(), options);
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(0.01));
+  for (int step = 0; step < 3; ++step) {
+    ddp.backward(ddp(torch::ones({2, 100})).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  std::size_t whole = 0;
+  for (const auto& parameter : net->parameters()) whole += 2 * parameter.nbytes();
+  const auto ranks = static_cast<std::size_t>(world().size());
+  EXPECT_GT(optimizer.state_bytes(), whole / ranks * 9 / 10);
+  EXPECT_LT(optimizer.state_bytes(), whole / ranks * 11 / 10);
+}
+
+TEST(DistributedOptimizer, GivesEachGroupItsOptions) {
+  torch::manual_seed(7);
+  Net net;
+  Net alone = copy_of(net);
+  const auto groups_of = [](Net& model) {
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(model->first->parameters());
+    groups.emplace_back(model->middle->parameters(),
+                        std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions(0.001)));
+    return groups;
+  };
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::SGD> optimizer(ddp, groups_of(net), torch::optim::SGDOptions(0.1));
+  torch::optim::SGD reference(groups_of(alone), torch::optim::SGDOptions(0.1));
+  for (int step = 0; step < 4; ++step) {
+    if (step == 2) {  // as a scheduler does
+      for (torch::optim::Optimizer* one : {static_cast<torch::optim::Optimizer*>(&optimizer.local()),
+                                           static_cast<torch::optim::Optimizer*>(&reference)}) {
+        static_cast<torch::optim::SGDOptions&>(one->param_groups()[0].options()).lr(0.02);
+      }
+    }
+    run_backward(ddp, {}, step);
+    run_backward_alone(alone, {}, step);
+    optimizer.step();
+    reference.step();
+    optimizer.zero_grad();
+    for (auto& parameter : net->parameters()) {
+      if (parameter.grad().defined()) parameter.mutable_grad().detach().zero_();
+    }
+    for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
+  }
+  EXPECT_LT(distance(net, alone), kTolerance);
+}
+
+// Where forward uses every second parameter: what has no gradient must not move, momentum or not.
+struct SometimesImpl : torch::nn::Module {
+  SometimesImpl() {
+    always = register_module("always", torch::nn::Linear(6, 6));
+    sometimes = register_module("sometimes", torch::nn::Linear(6, 6));
+    to(torch::kDouble);
+  }
+  torch::Tensor forward(const torch::Tensor& input, bool all) {
+    const auto hidden = always(input);
+    return all ? sometimes(hidden) : hidden;
+  }
+  torch::nn::Linear always = nullptr;
+  torch::nn::Linear sometimes = nullptr;
+};
+TORCH_MODULE(Sometimes);
+
+TEST(DistributedOptimizer, LeavesUnusedParametersAlone) {
+  Sometimes net;
+  auto options = small_buckets(Average::ranks);
+  options.find_unused_parameters = true;
+  DistributedDataParallel ddp(net, world(), options);
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  const auto input = rows(3, 5);
+  for (int step = 0; step < 4; ++step) {
+    const bool all = step == 1;
+    const auto before = net->sometimes->weight.detach().clone();
+    ddp.backward(ddp(input, all).square().sum());
+    optimizer.step();
+    optimizer.zero_grad(true);
+    EXPECT_EQ(torch::equal(before, net->sometimes->weight), !all) << "step " << step;
+  }
+}
+
+TEST(DistributedOptimizer, GoesOnFromItsStateWithOtherBuckets) {
+  torch::manual_seed(7);
+  const Plan plan{.micro_batches = 2};
+  Net net;
+  Net alone = copy_of(net);
+  torch::optim::AdamW reference(alone->parameters(), kAdamW);
+  const auto train_alone = [&](int step) {
+    run_backward_alone(alone, plan, step);
+    reference.step();
+    for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
+  };
+  const std::string file =
+      (std::filesystem::temp_directory_path() / fmt::format("lockstep-train-test-{}", world().size()))
+          .string();
+  {
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+    for (int step = 0; step < 3; ++step) {
+      run_backward(ddp, plan, step);
+      optimizer.step();
+      optimizer.zero_grad();
+      train_alone(step);
+    }
+    static_cast<torch::optim::AdamWOptions&>(optimizer.local().param_groups()[0].options()).lr(0.005);
+    static_cast<torch::optim::AdamWOptions&>(reference.param_groups()[0].options()).lr(0.005);
+    optimizer.save(file);
+
+    // It is the state that the optimizer on one process has.
+    const OptimizerState state = optimizer.state_dict(world().size() - 1);
+    EXPECT_EQ(state.parameters.empty(), world().rank() + 1 != world().size());
+    for (const auto& [name, entries] : state.parameters) {
+      const auto parameter = alone->named_parameters()[name];
+      const auto& known = static_cast<torch::optim::AdamWParamState&>(
+          *reference.state().at(torch_compat::optimizer_key(parameter)));
+      EXPECT_EQ(entries.at("step").toInt(), 3);
+      EXPECT_LT((entries.at("exp_avg").toTensor() - known.exp_avg()).abs().max().item<double>(), kTolerance)
+          << name;
+      EXPECT_LT((entries.at("exp_avg_sq").toTensor() - known.exp_avg_sq()).abs().max().item<double>(),
+                kTolerance);
+    }
+  }
+  ASSERT_FALSE(any_rank(false));  // the file is there
+
+  Net resumed = copy_of(net);
+  auto options = small_buckets();
+  options.first_bucket_bytes = 5000;
+  DistributedDataParallel ddp(resumed, world(), options);
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(1));
+  optimizer.load(file);
+  for (int step = 3; step < 6; ++step) {
+    run_backward(ddp, plan, step);
+    optimizer.step();
+    optimizer.zero_grad();
+    train_alone(step);
+    ASSERT_LT(distance(resumed, alone), kTolerance) << "step " << step;
+  }
+  any_rank(false);
+  if (world().rank() == 0) std::filesystem::remove(file);
+}
+
+TEST(DistributedOptimizer, SaysWhatItCannotDo) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  EXPECT_THAT(error_of([&] { optimizer.step(); }), HasSubstr("there was no synchronised backward yet"));
+  EXPECT_THAT(error_of([&] { DistributedOptimizer<torch::optim::AdamW> second(ddp, kAdamW); }),
+              HasSubstr("there can be one hook"));
+  Net other;
+  DistributedDataParallel others_ddp(other, world(), small_buckets());
+  EXPECT_THAT(error_of([&] {
+                DistributedOptimizer<torch::optim::AdamW> wrong(others_ddp, {{net->parameters()}}, kAdamW);
+              }),
+              HasSubstr("is none of the module's"));
+  OptimizerState state = optimizer.state_dict();
+  state.parameters["nothing"]["step"] = 1;
+  EXPECT_THAT(error_of([&] { optimizer.load_state_dict(state); }), HasSubstr("'nothing'"));
+  EXPECT_THAT(error_of([&] { optimizer.load("/no/such/file"); }), HasSubstr("/no/such/file"));
+  EXPECT_THAT(error_of([&] { OptimizerState::from_bytes("x"); }), HasSubstr("damaged"));
+}
+
+TEST(ClipGradNorm, EqualsTorchs) {
+  for (const double type : {2.0, 1.0, 3.5, std::numeric_limits<double>::infinity()}) {
+    Net net;
+    Net alone = copy_of(net);
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    run_backward(ddp, {}, 1);
+    run_backward_alone(alone, {}, 1);
+    const double norm = clip_grad_norm(net->parameters(), 0.01, {.norm_type = type});
+    EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.01, type), 1e-9 * norm);
+    for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
+      const auto difference = net->parameters()[i].grad() - alone->parameters()[i].grad();
+      EXPECT_LT(difference.abs().max().item<double>(), kTolerance);
+    }
+  }
+}
+
+TEST(ClipGradNorm, LeavesShortOnesAloneAndSaysWhatIsNotFinite) {
+  auto parameter = torch::ones({4}, torch::kDouble).requires_grad_(true);
+  parameter.mutable_grad() = torch::full({4}, 0.25, torch::kDouble);
+  EXPECT_EQ(clip_grad_norm({parameter, torch::ones({2})}, 1.0), 0.5);
+  EXPECT_TRUE(torch::equal(parameter.grad(), torch::full({4}, 0.25, torch::kDouble)));
+  parameter.mutable_grad() = torch::full({4}, std::nan(""), torch::kDouble);
+  EXPECT_TRUE(
+      std::isnan(clip_grad_norm({parameter}, 1.0, {.norm_type = std::numeric_limits<double>::infinity()})));
+  EXPECT_THAT(error_of([&] { clip_grad_norm({parameter}, 1.0, {.error_if_nonfinite = true}); }),
+              HasSubstr("the norm of all gradients is nan"));
+  EXPECT_THAT(error_of([&] { clip_grad_norm({parameter}, 1.0, {.norm_type = 0}); }),
+              HasSubstr("not above 0"));
+  EXPECT_THAT(error_of([&] { clip_grad_norm({parameter}, -1.0); }), HasSubstr("largest norm"));
+}
+
+TEST(ClipGradNorm, SumsHalvesWithoutOverflow) {
+  auto parameter = torch::ones({100}, torch::kBFloat16).requires_grad_(true);
+  parameter.mutable_grad() = torch::full({100}, 30.0, torch::kBFloat16);
+  EXPECT_NEAR(clip_grad_norm({parameter}, 1.0), 300, 1);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
