@@ -27,7 +27,9 @@ if [ $preset = release ]; then
 else
   examples/packages.sh build cluster
   python3 -m pip --version >/dev/null 2>&1 || examples/packages.sh pip
-  LOCKSTEP_TORCH_WHEEL=${LOCKSTEP_TORCH_WHEEL:-$(examples/pip_torch.sh)}
+  gpu=()
+  if [ -e /dev/nvidiactl ]; then gpu=(--gpu); fi
+  LOCKSTEP_TORCH_WHEEL=${LOCKSTEP_TORCH_WHEEL:-$(examples/pip_torch.sh "${gpu[@]}")}
   export LOCKSTEP_TORCH_WHEEL
   # The same sources are linted in the other build; what the cluster runs is not built here.
   set -- -LE 'lint|tidy|cluster' "$@"
