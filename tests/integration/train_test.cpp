@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 
@@ -291,6 +292,62 @@ TEST(DistributedOptimizer, GoesOnFromItsStateWithOtherBuckets) {
   }
   any_rank(false);
   if (world().rank() == 0) std::filesystem::remove(file);
+}
+
+// The first of these runs on some number of ranks, the second after it on another (CMakeLists.txt): a job
+// that was resumed equals one that was not.
+class Resumed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* file = std::getenv("LOCKSTEP_TEST_RESUME");
+    if (file == nullptr) GTEST_SKIP() << "has no file to pass on; train_test.resume runs it";
+    file_ = file;
+  }
+
+  // Twelve rows, whatever the number of ranks.
+  static torch::Tensor mine(const torch::Tensor& all) {
+    const std::int64_t each = 12 / world().size();
+    return all.slice(0, each * world().rank(), each * (world().rank() + 1));
+  }
+  static torch::Tensor inputs(int step) { return rows(12, 300 + static_cast<std::uint64_t>(step)); }
+  static torch::Tensor targets(int step) { return rows(12, 400 + static_cast<std::uint64_t>(step)); }
+
+  static void train(DistributedDataParallel<NetImpl>& ddp,
+                    DistributedOptimizer<torch::optim::AdamW>& optimizer, int step) {
+    ddp.backward(sum_of_squares(ddp(mine(inputs(step))), mine(targets(step))), 12 / world().size());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+
+  std::string file_;
+};
+
+TEST_F(Resumed, JobSavesItself) {
+  torch::manual_seed(11);
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  for (int step = 0; step < 3; ++step) train(ddp, optimizer, step);
+  optimizer.save(file_ + ".optimizer");
+  if (world().rank() == 0) torch::save(net, file_ + ".model");
+}
+
+TEST_F(Resumed, JobGoesOnAsOneProcessWould) {
+  torch::manual_seed(11);
+  Net alone;
+  torch::optim::AdamW reference(alone->parameters(), kAdamW);
+  Net net;
+  torch::load(net, file_ + ".model");
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  optimizer.load(file_ + ".optimizer");
+  for (int step = 0; step < 6; ++step) {
+    (sum_of_squares(alone->forward(inputs(step)), targets(step)) / 12.0).backward();
+    reference.step();
+    for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
+    if (step >= 3) train(ddp, optimizer, step);
+  }
+  EXPECT_LT(distance(net, alone), kTolerance);
 }
 
 TEST(DistributedOptimizer, SaysWhatItCannotDo) {
