@@ -52,7 +52,7 @@ void DistributedDataParallelBase::register_comm_hook(std::shared_ptr<CommHook> h
 }
 
 bool DistributedDataParallelBase::broadcasts_buffers() const {
-  return sync_ && options().broadcast_buffers && module_.is_training() && world_.size() > 1 &&
+  return broadcast_due_ && options().broadcast_buffers && module_.is_training() && world_.size() > 1 &&
          !module_.buffers().empty();
 }
 
@@ -69,6 +69,8 @@ void DistributedDataParallelBase::before_forward() {
         {.synchronises = sync_ && torch::GradMode::is_enabled(), .broadcasts_buffers = broadcasts});
   }
   if (broadcasts) broadcast_buffers(root);
+  // A forward without gradients or outside training is no step; one rank may do it alone.
+  if (module_.is_training() && torch::GradMode::is_enabled()) broadcast_due_ = sync_;
 }
 
 void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>& outputs, bool known) {

@@ -128,6 +128,7 @@ class DistributedDataParallelBase {
   std::unique_ptr<ddp::Reducer> reducer_;
   std::unique_ptr<ddp::Join> join_;  // inside join()
   bool sync_ = true;
+  bool broadcast_due_ = true;  // the forward before this one was synchronised, or there was none
 };
 
 template <typename Module>

@@ -25,8 +25,8 @@ struct DistributedDataParallelOptions {
   /// The bucket that is ready first is smaller, so that the first transfer starts early in backward.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
 
-  /// Rank 0's buffers (the running statistics of batch norm) are sent to all before each synchronised forward
-  /// in training mode.
+  /// Rank 0's buffers (the running statistics of batch norm) are sent to all before the first forward in
+  /// training mode and before each that follows a synchronised one.
   bool broadcast_buffers = true;
 
   /// Set it where forward does not use every parameter every time: what is unused is then found by walking
