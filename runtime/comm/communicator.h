@@ -71,8 +71,9 @@ class Communicator {
   /// "mpi", "single": for the line printed at start.
   virtual std::string_view name() const = 0;
 
-  /// Reduces in place; every rank ends with the same bits. Sums are made in a fixed order (of the ranks on each
-  /// node, then of the nodes), so the same run gives the same bits again; halves are summed as f32 and rounded once. `label` says in errors what the data is
+  /// Reduces in place; every rank ends with the same bits. Sums are made in a fixed order (of the ranks on
+  /// each node, then of the nodes), so the same run gives the same bits again; halves are summed as f32 and
+  /// rounded once. `label` says in errors what the data is
   /// ("bucket 3").
   virtual WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options = {}) = 0;
 

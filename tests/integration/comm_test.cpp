@@ -240,7 +240,8 @@ TEST(Communicator, DoesOperationsInTheOrderOfAsking) {
 }
 
 TEST(Communicator, KnowsWhoAskedLast) {
-  if (communicator().name() != "shared memory") GTEST_SKIP() << "clocks of different nodes cannot be compared";
+  if (communicator().name() != "shared memory")
+    GTEST_SKIP() << "clocks of different nodes cannot be compared";
   const auto work = communicator().barrier("who was last");
   work->wait();
   EXPECT_LE(work->times().asked_ns, work->times().all_asked_ns);

@@ -87,7 +87,8 @@ TEST(Reduce, FindsTheExtremesOfIntegers) {
 
 TEST(Reduce, RefusesAScaleOnIntegers) {
   std::int32_t value = 1;
-  EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32, {.op = ReduceOp::sum, .scale = 0.5}),
+  EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32,
+                      {.op = ReduceOp::sum, .scale = 0.5}),
                UsageError);
 }
 
