@@ -80,7 +80,7 @@ struct DeepImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& input) {
     auto hidden = run(outer_segment, torch::tanh(first(input)));
     hidden = run(outer_segment, hidden) + twice(hidden);
-    return last(hidden);
+    return run(outer_segment, last(hidden));  // whose gradients come first
   }
 
   bool recompute;
@@ -163,7 +163,8 @@ TEST(Checkpointing, HidesUsesFromFindUnusedParametersWhichSaysSo) {
   EXPECT_THAT(error_of([&] { ddp(input).sum().backward(); }), HasSubstr("set static_graph instead"));
 }
 
-/// Returns what the given function makes of the outputs of two layers, the first behind a checkpoint.
+/// Returns what the given function makes of two tensors, the second one from a checkpoint, so that the first
+/// gradient arrives in a backward inside of backward.
 template <typename Pack>
 struct Packing : torch::nn::Module {
   explicit Packing(Pack how) : pack(std::move(how)) {
@@ -173,8 +174,8 @@ struct Packing : torch::nn::Module {
     segment = [this](const torch::Tensor& x) { return torch::tanh(left(x)); };
   }
   auto forward(const torch::Tensor& input) {
-    const auto first = Checkpoint::apply(torch::tanh(left(input)), &segment);
-    return pack(first, right(first));
+    const auto first = right(torch::tanh(left(input)));
+    return pack(first, Checkpoint::apply(first, &segment));
   }
   torch::nn::Linear left = nullptr;
   torch::nn::Linear right = nullptr;
@@ -182,8 +183,8 @@ struct Packing : torch::nn::Module {
   Pack pack;
 };
 
-// Backward from the second tensor in the output, by the user's own call. If that were not the outermost
-// backward, buckets would leave before left's second gradient.
+// Backward from the second tensor in the output, by the user's own call. What ended with the first gradient's
+// backward would miss those of right.
 template <typename Pack, typename Unpack>
 void check_output(Pack pack, Unpack second_of) {
   auto net = std::make_shared<Packing<Pack>>(pack);
@@ -270,10 +271,10 @@ TEST(GradientsOfGradients, AreLeftAloneWhereNothingIsAccumulated) {
 /// Each rank uses another branch, and another one in the next step; `never` is used by none.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
+    common = register_module("common", torch::nn::Linear(6, 6));
     left = register_module("left", torch::nn::Linear(6, 6));
     right = register_module("right", torch::nn::Linear(6, 6));
-    never = register_module("never", torch::nn::Linear(6, 6));
-    common = register_module("common", torch::nn::Linear(6, 6));
+    never = register_module("never", torch::nn::Linear(6, 6));  // the last: in the first bucket
     to(torch::kDouble);
   }
   torch::Tensor forward(const torch::Tensor& input, bool use_left) {
@@ -311,7 +312,7 @@ void check_branches(const DistributedDataParallelOptions& options, bool static_c
         EXPECT_LE((ours - theirs).abs().max().item<double>(), 1e-12) << "step " << step;
       }
     }
-    if (step > 0) {  // never's bucket is the first one, and complete at once
+    if (step > 0) {  // the first bucket waits for nothing
       EXPECT_LT(ddp.reducer().trace().launches.front().asked_ns, ddp.reducer().trace().backward_ended_ns);
     }
     for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::Tensor();
@@ -357,6 +358,16 @@ TEST(StaticGraph, ThatChangesIsRefusedByName) {
   ddp(rows(2, 1), true).sum().backward();
   EXPECT_THAT(error_of([&] { ddp(rows(2, 1), false).sum().backward(); }),
               ::testing::ContainsRegex("parameter '(left|right).*got [01] gradients.*and [01] in the first"));
+}
+
+TEST(StaticGraph, ThatLosesAParameterIsRefusedByName) {
+  Branches net;
+  auto options = small_buckets(Average::ranks);
+  options.static_graph = true;
+  DistributedDataParallel ddp(net, world(), options);
+  ddp(rows(2, 1), true).sum().backward();
+  EXPECT_THAT(error_of([&] { net->common(rows(2, 1)).sum().backward(); }),
+              HasSubstr("parameter 'left.weight' got 0 gradients in this backward and 1 in the first one"));
 }
 
 TEST(StaticGraph, IsLearnedByRanksThatSkipTheFirstStep) {
