@@ -7,3 +7,5 @@
 #include "runtime/ddp/hooks/compress.h"             // IWYU pragma: export
 #include "runtime/ddp/hooks/power_sgd.h"            // IWYU pragma: export
 #include "runtime/profile/step_timer.h"             // IWYU pragma: export
+#include "runtime/train/clip_grad_norm.h"           // IWYU pragma: export
+#include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export

@@ -14,7 +14,7 @@
 // names the rank and the node; nobody waits for a rank that is gone. An operation that does not end within
 // LOCKSTEP_TIMEOUT seconds (600) does the same.
 //
-// Environment: LOCKSTEP_CPUS, LOCKSTEP_MALLOC=off, LOCKSTEP_TIMEOUT, OMP_NUM_THREADS.
+// Environment: LOCKSTEP_CPUS, LOCKSTEP_MALLOC=off, LOCKSTEP_TIMEOUT, LOCKSTEP_WATCH=off, OMP_NUM_THREADS.
 //
 // Threads: made and destroyed by the main thread; the const members are safe from any.
 #pragma once
