@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gets the PyTorch wheel from the configured package index into a cache folder, once per version, and prints its torch
 # folder for -DLOCKSTEP_TORCH_WHEEL=. Fetched are LibTorch, NCCL and what of CUDA they need to be compiled against and
-# to run on the CPU (0.8 GB; 1.6 GB on disk); --gpu fetches all of CUDA that LibTorch runs with on a GPU (3 GB; 7 GB).
+# to run on the CPU (0.8 GB; 1.4 GB on disk); --gpu fetches all of CUDA that LibTorch runs with on a GPU (5 GB on disk).
 # Those who have PyTorch in a virtual environment need not run this:
 #   cmake --preset release-pip -DLOCKSTEP_TORCH_WHEEL=$(python3 -c 'import torch; print(torch.__path__[0])')
 # Usage: pip_torch.sh [--gpu]        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
