@@ -72,6 +72,34 @@ void sum_block(std::span<const void* const> inputs, std::size_t begin, std::size
   }
 }
 
+// A few ranks that all get the result: everything stays in registers. Results may lie where the inputs do, at
+// the same index, which is what ivdep promises.
+template <int kRanks, typename Stored, typename Op>
+void reduce_few(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count, Op op,
+                std::optional<double> scale) {
+  using Wide = typename WideOf<Stored>::type;
+  std::array<const Stored*, kRanks> from;
+  std::array<Stored*, kRanks> to;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) {
+    from[rank] = static_cast<const Stored*>(inputs[rank]);
+    to[rank] = static_cast<Stored*>(into[rank]);
+  }
+  const auto run = [&](auto finish) {
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < count; ++i) {
+      Wide sum = WideOf<Stored>::widen(from[0][i]);
+      for (std::size_t rank = 1; rank < kRanks; ++rank) sum = op(sum, WideOf<Stored>::widen(from[rank][i]));
+      const Stored result = WideOf<Stored>::narrow(finish(sum));
+      for (std::size_t rank = 0; rank < kRanks; ++rank) to[rank][i] = result;
+    }
+  };
+  if constexpr (std::is_floating_point_v<Wide>) {
+    const Wide factor = static_cast<Wide>(scale.value_or(1.0));
+    if (scale) return run([factor](Wide sum) { return sum * factor; });
+  }
+  run([](Wide sum) { return sum; });
+}
+
 template <typename Stored, typename Op>
 void reduce_as(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count, Op op,
                std::optional<double> scale) {
@@ -115,7 +143,19 @@ template <typename Stored>
 [[gnu::always_inline]] inline void reduce_typed(std::span<const void* const> inputs,
                                                 std::span<void* const> into, std::size_t count,
                                                 const Finish& finish) {
-  dispatch<Stored>(finish.op, [&](auto op) { reduce_as<Stored>(inputs, into, count, op, finish.scale); });
+  dispatch<Stored>(finish.op, [&](auto op) {
+    if (into.size() != inputs.size()) return reduce_as<Stored>(inputs, into, count, op, finish.scale);
+    switch (inputs.size()) {
+      case 2:
+        return reduce_few<2, Stored>(inputs, into, count, op, finish.scale);
+      case 3:
+        return reduce_few<3, Stored>(inputs, into, count, op, finish.scale);
+      case 4:
+        return reduce_few<4, Stored>(inputs, into, count, op, finish.scale);
+      default:
+        return reduce_as<Stored>(inputs, into, count, op, finish.scale);
+    }
+  });
 }
 
 // The same source for several generations of vector units, chosen when the program is loaded; not under
@@ -169,8 +209,8 @@ Finish finish_of(const ReduceOptions& options, int ranks) {
   return finish;
 }
 
-void reduce(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
-            DataType type, Finish finish) {
+void reduce_to_all(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
+                   DataType type, Finish finish) {
   if (finish.scale && is_integer(type)) {
     fail_usage("a scale or an average is for floating-point elements, not {}", name_of(type));
   }

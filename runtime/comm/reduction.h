@@ -19,16 +19,16 @@ struct Finish {
 };
 Finish finish_of(const ReduceOptions& options, int ranks);
 
-/// into[i] = scale × (inputs[0][i] op inputs[1][i] op …) for every pointer of `into`, which may be the inputs
-/// themselves. Throws UsageError for a scale on integers, bit_or on floating-point elements, and average,
-/// which finish_of() resolves.
-void reduce(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
-            DataType type, Finish finish);
+/// into[r][i] = scale × (inputs[0][i] op inputs[1][i] op …) for every r; `into` may be the inputs themselves.
+/// Throws UsageError for a scale on integers, bit_or on floating-point elements, and average, which
+/// finish_of() resolves.
+void reduce_to_all(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
+                   DataType type, Finish finish);
 
 /// The same for one result.
 inline void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type,
                    Finish finish) {
-  reduce(inputs, std::span<void* const>(&into, 1), count, type, finish);
+  reduce_to_all(inputs, {&into, 1}, count, type, finish);
 }
 
 /// Whether sums of this type are made, and cross nodes, as f32.

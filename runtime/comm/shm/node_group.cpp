@@ -254,7 +254,7 @@ bool NodeGroup::work_on_share(Task& task, int owner) {
       outputs[rank] = task.views[rank] + first * size_of(task.request.type);
       inputs[rank] = outputs[rank];
     }
-    reduce(inputs, outputs, count, task.request.type, finish);
+    reduce_to_all(inputs, outputs, count, task.request.type, finish);
     moved = true;
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks.count) board_.ring();
   }
