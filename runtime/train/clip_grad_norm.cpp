@@ -10,12 +10,10 @@ namespace train {
 namespace {
 
 double norm_of(const torch::Tensor& tensor, double norm_type) {
-  // Sums of halves would overflow in halves.
+  // A norm of halves would be a half.
   const auto type = tensor.scalar_type();
   const bool half = type == torch::kHalf || type == torch::kBFloat16;
-  return at::linalg_vector_norm(tensor, norm_type, c10::nullopt, false,
-                                half ? c10::make_optional(torch::kFloat) : c10::nullopt)
-      .item<double>();
+  return at::linalg_vector_norm(half ? tensor.to(torch::kFloat) : tensor, norm_type).item<double>();
 }
 
 }  // namespace
