@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "exporters/record/reader.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp_models.h"
 
@@ -214,6 +215,25 @@ TEST(Lateness, NamesTheRankThatWasWaitedFor) {
     net->zero_grad();
   }
   EXPECT_TRUE(any_rank(named));
+}
+
+TEST(Lateness, StandsInTheRecord) {
+  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
+  profile::StepTimer& timer = world().timer();
+  if (timer.file().empty()) GTEST_SKIP() << "there is no record here";
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  timer.begin_step();
+  const record::Reader reader(timer.file());
+  const auto before = reader.read().counters;
+  for (int step = 0; step < 3; ++step) {
+    ddp(rows(2, 1)).sum().backward();
+    timer.end_step({.tokens = 1, .samples = 1, .padding = 0});
+    net->zero_grad();
+  }
+  const auto after = reader.read().counters;
+  EXPECT_TRUE(after.communication_measured());
+  EXPECT_GT(after.comm_transfer_ns, before.comm_transfer_ns);
 }
 
 TEST(AutotunedBuckets, AreChosenOnceAndAlikeOnAllRanks) {
