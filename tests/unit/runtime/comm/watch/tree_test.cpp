@@ -26,6 +26,7 @@ class Ranks {
   std::vector<std::optional<Tree>> grow() {
     std::vector<std::optional<Tree>> trees(static_cast<std::size_t>(size_));
     std::vector<std::thread> threads;
+    threads.reserve(trees.size());
     for (int rank = 0; rank < size_; ++rank) {
       threads.emplace_back([this, rank, &trees] {
         trees[static_cast<std::size_t>(rank)] = grow_tree(
@@ -131,7 +132,8 @@ TEST(Link, CarriesMessagesWholeInOrderAndTheEndLast) {
   auto trees = Ranks(1, 2).grow();
   Link& up = *trees[1]->up;
   Link& down = trees[0]->down.front().link;
-  const std::string large(10'000'000, 'x');
+  std::string large;
+  large.resize(10'000'000, 'x');
   up.send(Kind::goodbye, "first");
   up.send(Kind::answer, large);
   std::vector<Message> messages;
