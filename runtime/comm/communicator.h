@@ -107,7 +107,7 @@ class Communicator {
 
   /// For a device: tells the stream (cudaStream_t) on which the calling thread computes; the default stream
   /// without it. Before the first operation.
-  virtual void set_stream_source(std::function<void*()> /*stream*/) {}
+  virtual void set_stream_source(const std::function<void*()>& /*stream*/) {}
 
   /// A communicator of the ranks that gave the same color, in the order of their ranks here; null for a
   /// negative color. All ranks call it. This one must outlive it. `name` says in errors which group it is.

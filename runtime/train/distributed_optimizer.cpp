@@ -50,6 +50,12 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
     if (!index_of_.emplace(parameters_[i].second.unsafeGetTensorImpl(), i).second) {
       fail_usage("DistributedOptimizer: parameter '{}' is in its groups twice", parameters_[i].first);
     }
+    if (!parameters_[i].second.is_cpu()) {
+      fail_usage(
+          "DistributedOptimizer: parameter '{}' is on {}; its state is exchanged in host memory, so take one "
+          "of LibTorch's optimizers for a model on a GPU",
+          parameters_[i].first, parameters_[i].second.device().str());
+    }
   }
   ddp.register_comm_hook(hook_);
 }

@@ -131,7 +131,7 @@ class NcclCommunicator : public Communicator {
 
   std::string_view name() const override { return "nccl"; }
   int device() const override { return device_; }
-  void set_stream_source(std::function<void*()> source) override { source_ = std::move(source); }
+  void set_stream_source(const std::function<void*()>& source) override { source_ = source; }
 
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
     return launch(describe("all_reduce", label, buffer.bytes()), options, [&](cudaStream_t stream) {
