@@ -69,17 +69,22 @@ TEST(CommShare, DoesNotWaitForItself) {
   EXPECT_EQ(share.waited_for, -1);
 }
 
-/// Rank 0 of two on nodes of their own. The other one is in every reduction for 7 ns.
+/// One of two ranks on nodes of their own. The other one is in every reduction for 7 ns.
 class TwoNodes : public comm::Communicator {
  public:
-  TwoNodes() : Communicator({.rank = 0, .size = 2, .nodes = 2, .node_name = "here"}) {}
+  explicit TwoNodes(int rank = 0)
+      : Communicator({.rank = rank, .size = 2, .nodes = 2, .node_name = "here"}) {}
   std::string_view name() const override { return "two nodes"; }
   comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
                               comm::ReduceOptions /*options*/) override {
     labels.emplace_back(label);
     if (label == "the buckets' times") {
       auto* durations = static_cast<std::int64_t*>(buffer.data);
-      for (std::size_t i = buffer.count / 2; i < buffer.count; ++i) durations[i] = 7;
+      for (std::size_t i = 0; i < buffer.count / 2; ++i) {
+        auto& others = durations[rank() == 0 ? buffer.count / 2 + i : i];
+        EXPECT_EQ(others, 0) << "it is a sum";
+        others = 7;
+      }
     }
     return alone_->barrier(label);
   }
@@ -105,8 +110,10 @@ class TwoNodes : public comm::Communicator {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
-TEST(Lateness, ComesWithTheNextStepWhereClocksDiffer) {
-  TwoNodes ranks;
+class LatenessBetweenNodes : public ::testing::TestWithParam<int> {};
+
+TEST_P(LatenessBetweenNodes, ComesWithTheNextStep) {
+  TwoNodes ranks(GetParam());
   Lateness lateness(ranks);
   lateness.begin_step();
   EXPECT_FALSE(lateness.end_step({{.asked_ns = kSecond, .ended_ns = 2 * kSecond}}, kSecond));
@@ -115,11 +122,13 @@ TEST(Lateness, ComesWithTheNextStepWhereClocksDiffer) {
   EXPECT_THAT(ranks.labels, ElementsAre("the buckets' times"));
   const auto known = lateness.end_step({{.asked_ns = 5 * kSecond, .ended_ns = 6 * kSecond}}, 5 * kSecond);
   ASSERT_TRUE(known);
-  EXPECT_EQ(known->reductions[0].last_rank, 1);
-  EXPECT_EQ(known->share.waited_for, 1);
+  EXPECT_EQ(known->reductions[0].last_rank, 1 - GetParam());
+  EXPECT_EQ(known->share.waited_for, 1 - GetParam());
   EXPECT_EQ(known->share.wait_ns, kSecond - 7);
   EXPECT_EQ(known->share.transfer_ns, 7U);
 }
+
+INSTANTIATE_TEST_SUITE_P(OfRank, LatenessBetweenNodes, ::testing::Values(0, 1));
 
 TEST(Lateness, IsKnownAtOnceWhereTheCommunicatorSaysIt) {
   TwoNodes ranks;
