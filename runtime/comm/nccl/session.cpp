@@ -68,6 +68,7 @@ void check_devices(MPI_Comm world, const Place& place, int device) {
                "MPI_Allgather");
   }
   std::vector<DeviceOfRank> ranks;
+  ranks.reserve(all.size());
   for (const Told& told : all) {
     ranks.push_back({.rank = static_cast<int>(ranks.size()),
                      .node = told.node.data(),
