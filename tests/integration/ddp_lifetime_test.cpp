@@ -79,7 +79,8 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
   const bool sync = true;
   {
     Net net;
-    ddp::Reducer reducer(communicator, communicator, timer, ddp::named_parameters_of(*net), small_buckets(), sync);
+    ddp::Reducer reducer(communicator, communicator, timer, ddp::named_parameters_of(*net), small_buckets(),
+                         sync);
     reducer.begin(5);
     net(rows(1, 1)).sum().backward();
     reducer.finish();  // learned; buckets were laid out anew
