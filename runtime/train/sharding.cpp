@@ -12,12 +12,13 @@ comm::Buffer part_of(const comm::Buffer& all, std::int64_t begin, std::int64_t e
           static_cast<std::size_t>(end - begin), all.type};
 }
 
-// The gradient's elements as the parameter's lie in memory.
-torch::Tensor in_order_of(const torch::Tensor& parameter, const torch::Tensor& gradient) {
-  if (gradient.strides() == parameter.strides()) return gradient;
+// Makes the gradient's elements lie in memory as the parameter's do.
+void put_in_order(torch::Tensor& parameter) {
+  torch::Tensor& gradient = parameter.mutable_grad();
+  if (gradient.strides() == parameter.strides()) return;
   auto copy = torch::empty_strided(parameter.sizes(), parameter.strides(), gradient.options());
   copy.copy_(gradient);
-  return copy;
+  gradient = copy;
 }
 
 }  // namespace
@@ -96,14 +97,14 @@ std::vector<Span> Shards::spans() const {
 void Shards::take_gradients() {
   const torch::NoGradGuard no_grad;
   for (Slice& slice : slices_) {
-    const torch::Tensor& gradient = slice.parameter.grad();
     torch::Tensor& mine = slice.elements.mutable_grad();
-    if (!gradient.defined()) {
+    if (!slice.parameter.grad().defined()) {
       mine = torch::Tensor();
       continue;
     }
-    const torch::Tensor ordered = in_order_of(slice.parameter, gradient);
-    mine = ordered.as_strided({slice.span.size()}, {1}, ordered.storage_offset() + slice.span.begin);
+    put_in_order(slice.parameter);
+    const torch::Tensor& gradient = slice.parameter.grad();
+    mine = gradient.as_strided({slice.span.size()}, {1}, gradient.storage_offset() + slice.span.begin);
   }
 }
 
