@@ -36,6 +36,11 @@ void add_options(CLI::App& app, Options& options) {
   auto* epochs = app.add_option("--epochs", options.epochs, "Train so many times through the pages");
   epochs->check(CLI::PositiveNumber)->excludes(steps)->excludes(minutes);
   steps->excludes(minutes);
+  app.add_option("--checkpoint", options.checkpoint,
+                 "Go on from this file where it is there, also on another number of ranks; write it now and "
+                 "then, and at the end");
+  app.add_option("--checkpoint-steps", options.checkpoint_steps, "Steps between two checkpoints")
+      ->check(CLI::PositiveNumber);
   app.add_option("--save", options.save, "Write the trained parameters to this file");
   app.add_option("--sample", options.vocabulary_file,
                  "tokenizer.vocab: print some text that the trained model writes");

@@ -34,6 +34,9 @@ struct Options {
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> epochs;
 
+  std::filesystem::path checkpoint;  ///< file to resume from where it is there, and to write; empty: none
+  std::int64_t checkpoint_steps = 100;
+
   std::filesystem::path save;  ///< file for the trained parameters; empty: none
   std::filesystem::path
       vocabulary_file;      ///< tokenizer.vocab, for a sample of text after training; empty: no sample

@@ -17,11 +17,10 @@ constexpr double kLowestRate = 0.1;
 
 }  // namespace
 
-Progress::Progress(const Options& options, std::size_t steps_per_epoch, World& world)
+Progress::Progress(const Options& options, std::uint64_t epoch_tokens, World& world)
     : options_(options), world_(world), begin_ns_(monotonic_ns()) {
-  if (options.steps) steps_to_do_ = static_cast<double>(*options.steps);
   if (options.epochs)
-    steps_to_do_ = static_cast<double>(*options.epochs) * static_cast<double>(steps_per_epoch);
+    tokens_to_do_ = static_cast<double>(*options.epochs) * static_cast<double>(epoch_tokens);
   world.timer().begin_step();
 }
 
@@ -75,17 +74,39 @@ Summary Progress::finish() {
   const auto& recent = shown_[kLossTokens] > 0 ? shown_ : last_shown_;
   return {.steps = steps_,
           .tokens = static_cast<std::int64_t>(tokens_),
-          .seconds = seconds_,
+          .tokens_here = static_cast<std::int64_t>(tokens_ - before_.tokens),
+          .seconds = seconds_ - before_.seconds,
           .loss = recent[kLoss] / recent[kLossTokens]};
 }
 
+Progress::State Progress::state() {
+  collect();
+  return {.steps = steps_, .tokens = tokens_, .seconds = seconds_};
+}
+
+void Progress::resume(const State& state) {
+  before_ = state;
+  steps_ = state.steps;
+  tokens_ = state.tokens;
+  seconds_ = line_at_ = state.seconds;
+}
+
+bool Progress::over() const {
+  return !options_.epochs && done() >= 1;
+}
+
+bool Progress::over_after(std::uint64_t epoch) const {
+  return over() || (options_.epochs && static_cast<std::int64_t>(epoch) + 1 >= *options_.epochs);
+}
+
 double Progress::done() const {
-  if (steps_to_do_ > 0) return static_cast<double>(steps_) / steps_to_do_;
+  if (options_.steps) return static_cast<double>(steps_) / static_cast<double>(*options_.steps);
+  if (options_.epochs) return tokens_ / tokens_to_do_;
   return seconds_ / (options_.minutes * 60);
 }
 
 double Progress::elapsed() const {
-  return seconds_between(begin_ns_, monotonic_ns());
+  return before_.seconds + seconds_between(begin_ns_, monotonic_ns());
 }
 
 double Progress::learning_rate() const {

@@ -15,18 +15,19 @@
 
 namespace lockstep::text_lm {
 
-/// A whole training, over all ranks.
+/// A whole training, over all ranks, what was done before it was resumed included.
 struct Summary {
   std::int64_t steps = 0;
   std::int64_t tokens = 0;
-  double seconds = 0;
-  double loss = 0;  ///< mean over the tokens predicted since the last line of progress, in nats
+  std::int64_t tokens_here = 0;  ///< since it was resumed
+  double seconds = 0;            ///< since it was resumed
+  double loss = 0;               ///< mean over the tokens predicted since the last line of progress, in nats
 };
 
 class Progress {
  public:
-  /// Training begins now.
-  Progress(const Options& options, std::size_t steps_per_epoch, World& world);
+  /// Training begins now. `epoch_tokens`: of one time through the pages.
+  Progress(const Options& options, std::uint64_t epoch_tokens, World& world);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -38,8 +39,24 @@ class Progress {
   /// The optimizer step is done. All ranks call it.
   void end_step();
 
-  /// The same on all ranks.
-  bool over() const { return done() >= 1; }
+  /// How far the training was when it was saved; the same on all ranks.
+  struct State {
+    std::int64_t steps = 0;
+    double tokens = 0;
+    double seconds = 0;
+  };
+
+  /// Waits for the last step's numbers.
+  State state();
+  /// Goes on from there.
+  void resume(const State& state);
+
+  /// Whether the training ends here, or at the end of this epoch. The same on all ranks.
+  bool over() const;
+  bool over_after(std::uint64_t epoch) const;
+
+  /// That were done.
+  std::int64_t steps() const { return steps_; }
 
   /// Of the coming step: warm-up, then half a cosine down to a tenth.
   double learning_rate() const;
@@ -58,9 +75,10 @@ class Progress {
   void print();
 
   const Options& options_;
-  double steps_to_do_ = 0;  // 0: the clock decides
+  double tokens_to_do_ = 0;  // where epochs are counted
   World& world_;
   std::uint64_t begin_ns_;
+  State before_;  // was done before the training was resumed
 
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;  // of this rank in this step

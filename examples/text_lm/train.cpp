@@ -3,15 +3,18 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/tool.h"
 #include "common/units.h"
 #include "examples/text_lm/agreement.h"
+#include "examples/text_lm/checkpoint.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
 #include "examples/text_lm/options.h"
@@ -58,6 +61,12 @@ struct Job {
   std::optional<Vocabulary> vocabulary;
 };
 
+std::uint64_t tokens_of(const pack::Reader& pages) {
+  std::uint64_t tokens = 0;
+  for (std::size_t i = 0; i < pages.size(); ++i) tokens += pages.tokens(i);
+  return tokens;
+}
+
 torch::optim::AdamW make_optimizer(const LanguageModel& model, const Options& options) {
   const auto settings = [&](double decay) {
     return std::make_unique<torch::optim::AdamWOptions>(
@@ -88,13 +97,42 @@ torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
   return loss_sum(ddp(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.cu_seqlens);
 }
 
-Summary train(Job& job, const Options& options, World& world) {
-  Ddp ddp(job.model, world);
-  auto optimizer = make_optimizer(job.model, options);
-  Progress progress(options, job.loader.plan().steps(), world);
+/// Prints a line on rank 0; nothing where JSON was asked for.
+template <typename... Args>
+void say(const Options& options, const World& world, fmt::format_string<Args...> format, Args&&... args) {
+  if (world.rank() != 0 || options.json) return;
+  fmt::print(format, std::forward<Args>(args)...);
+  std::fflush(stdout);
+}
 
-  for (std::uint64_t epoch = 0; !progress.over(); ++epoch) {
-    job.loader.set_epoch(epoch);
+/// A training and what it was made of.
+struct Result {
+  Summary summary;
+  std::optional<std::int64_t> resumed_at;  ///< step
+  std::vector<std::uint8_t> seen;          ///< how often each sample was trained on in the last epoch
+};
+
+Result train(Job& job, const Options& options, World& world) {
+  auto optimizer = make_optimizer(job.model, options);
+  Checkpoint checkpoint(options.checkpoint, job.model, optimizer, world);
+  SamplesSeen seen(job.pages->size());
+  Progress progress(options, tokens_of(*job.pages), world);
+  Result result;
+  if (Checkpoint::Contents saved; checkpoint.read(saved)) {
+    job.loader.resume(saved.loader);
+    progress.resume(saved.progress);
+    seen.resume(saved.seen, world);
+    result.resumed_at = saved.progress.steps;
+    say(options, world, "resumed from {}: {} steps were done\n", options.checkpoint.string(),
+        saved.progress.steps);
+  }
+  const auto save = [&] {
+    const auto scope = world.timer().phase(profile::Phase::checkpoint);
+    checkpoint.write({job.loader.state(), progress.state(), seen.on_all_ranks(world)});
+  };
+
+  Ddp ddp(job.model, world);
+  while (!progress.over()) {
     for (const auto& batch : job.loader) {
       const auto hold = ddp.no_sync_unless(batch.last_of_step);  // covers forward and backward
       if (batch.empty) {
@@ -105,6 +143,7 @@ Summary train(Job& job, const Options& options, World& world) {
         const auto predicted = batch.tokens.size(0) - sequences;
         ddp.backward(loss, predicted);
         progress.add(loss.item<double>(), predicted, batch.tokens.size(0), sequences);
+        seen.add(batch.sample_ids);
       }
       if (!batch.last_of_step) continue;
 
@@ -114,28 +153,25 @@ Summary train(Job& job, const Options& options, World& world) {
       }
       progress.end_step();
       if (progress.over()) break;
+      if (progress.steps() % options.checkpoint_steps == 0 && !options.checkpoint.empty()) save();
     }
+    if (progress.over_after(job.loader.epoch())) break;
+    job.loader.set_epoch(job.loader.epoch() + 1);
+    seen.clear();
   }
-  return progress.finish();
-}
-
-/// Prints a line on rank 0; nothing where JSON was asked for.
-template <typename... Args>
-void say(const Options& options, const World& world, fmt::format_string<Args...> format, Args&&... args) {
-  if (world.rank() != 0 || options.json) return;
-  fmt::print(format, std::forward<Args>(args)...);
-  std::fflush(stdout);
+  if (!options.checkpoint.empty()) save();
+  result.seen = seen.on_all_ranks(world);
+  result.summary = progress.finish();
+  return result;
 }
 
 void say_what_begins(const Job& job, const Options& options, const World& world) {
-  std::uint64_t tokens = 0;
-  for (std::size_t i = 0; i < job.pages->size(); ++i) tokens += job.pages->tokens(i);
   say(options, world,
       "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; {} x {} x {} tokens a step at "
       "most\n",
       format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
-      options.model.width, job.pages->size(), format_count(static_cast<double>(tokens)), world.size(),
-      options.accumulate, options.cap);
+      options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
+      world.size(), options.accumulate, options.cap);
 }
 
 Evaluation measure(Job& job, const Options& options, World& world, const char* when) {
@@ -168,10 +204,13 @@ int run(const Options& options, int argc, char** argv) {
 
   say_what_begins(*job, options, world);
   const auto before = measure(*job, options, world, "before");
-  const auto summary = train(*job, options, world);
-  const double rate = static_cast<double>(summary.tokens) / summary.seconds;
-  say(options, world, "trained {} steps on {} tokens in {}: {} tokens/s\n", summary.steps,
-      format_count(static_cast<double>(summary.tokens)), format_seconds(summary.seconds), format_count(rate));
+  const auto result = train(*job, options, world);
+  const Summary& summary = result.summary;
+  const auto tokens = static_cast<double>(summary.tokens_here);
+  const double rate = tokens > 0 ? tokens / summary.seconds : 0;
+  say(options, world, "trained {} steps on {} tokens in {}: {} tokens/s\n",
+      summary.steps - result.resumed_at.value_or(0), format_count(tokens), format_seconds(summary.seconds),
+      format_count(rate));
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);
@@ -185,6 +224,11 @@ int run(const Options& options, int argc, char** argv) {
                  {"seconds", summary.seconds},
                  {"tokens_per_second", rate},
                  {"loss", summary.loss},
+                 {"resumed_at_step", result.resumed_at ? nlohmann::json(*result.resumed_at) : nullptr},
+                 {"epoch", job->loader.epoch()},
+                 {"samples", result.seen.size()},
+                 {"samples_seen_once", std::count(result.seen.begin(), result.seen.end(), 1)},
+                 {"samples_not_seen", std::count(result.seen.begin(), result.seen.end(), 0)},
                  {"perplexity_before", before.perplexity},
                  {"perplexity_after", after.perplexity}});
   }

@@ -13,6 +13,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/data/batch_builder.h"
 #include "runtime/data/lengths.h"
+#include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/profile/step_timer.h"
 
@@ -50,21 +51,53 @@ struct Loader::State {
   profile::StepTimer* timer;
   PrefetchOptions prefetch;
   Lengths lengths;
-  std::shared_ptr<const Plan> plan;  // of options.epoch
+  std::shared_ptr<const Plan> plan;  // of what `parts` leave of options.epoch
+
+  std::vector<EpochPart> parts;  // that were done before a resume, with other geometry
+  std::uint64_t begins_at = 0;   // micro-batches of the plan that were done before the next begin()
+  std::uint64_t handed_out = 0;  // micro-batches of the plan, those before begins_at included
+  bool resumed = false;          // and begin() has not been called since
+
+  // Optimizer steps that the parts took, begun ones included.
+  std::size_t steps_before() const {
+    std::size_t steps = 0;
+    for (const EpochPart& part : parts) {
+      const auto accumulate = static_cast<std::uint64_t>(part.options.accumulate);
+      steps += (part.micro_batches + accumulate - 1) / accumulate;
+    }
+    return steps;
+  }
+
+  void start_over(std::uint64_t epoch) {
+    const bool planned = plan && parts.empty() && options.epoch == epoch;
+    options.epoch = epoch;
+    parts.clear();
+    begins_at = handed_out = 0;
+    resumed = false;
+    if (!planned) make();
+  }
+
+  void make() {
+    plan = std::make_shared<const Plan>(plan_rest(lengths.tokens, lengths.fingerprint, options, parts));
+  }
 };
 
 struct Loader::Iterator::Run {
   BatchBuilder builder;
   profile::StepTimer* timer;
+  std::uint64_t& handed_out;
   std::optional<Batch> batch;
   OrderedPrefetch<Batch> prefetch;  // last: its threads use the builder
 
-  explicit Run(const State& state)
+  explicit Run(State& state)
       : builder(state.reader, state.plan, state.rank),
         timer(state.timer),
-        prefetch(state.plan->micro_batches_per_rank(), state.prefetch,
-                 [this, token_bytes = state.reader.token_bytes()](std::size_t index) {
-                   Batch built = builder.build(index);
+        handed_out(state.handed_out),
+        prefetch(state.plan->micro_batches_per_rank() - state.begins_at, state.prefetch,
+                 [this, first = state.begins_at, steps_before = state.steps_before(),
+                  token_bytes = state.reader.token_bytes()](std::size_t index) {
+                   Batch built = builder.build(first + index);
+                   built.step += static_cast<std::int64_t>(steps_before);
                    if (timer != nullptr) {
                      timer->add_bytes_read(static_cast<std::uint64_t>(built.tokens.size(0) * token_bytes));
                    }
@@ -76,6 +109,7 @@ struct Loader::Iterator::Run {
     std::optional<profile::StepTimer::Scope> scope;
     if (timer != nullptr) scope.emplace(timer->phase(profile::Phase::data_wait));
     batch = prefetch.next();
+    if (batch) ++handed_out;
   }
 };
 
@@ -101,27 +135,59 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::
     }
   }
   state_ = std::make_unique<State>(
-      State{reader, plan, rank, timer, prefetch_options(options), std::move(lengths), nullptr});
-  set_epoch(plan.epoch);
+      State{reader, plan, rank, timer, prefetch_options(options), std::move(lengths), nullptr, {}});
+  state_->start_over(plan.epoch);
 }
 
 Loader::~Loader() = default;
 
 void Loader::set_epoch(std::uint64_t epoch) {
-  if (state_->plan && state_->options.epoch == epoch) return;
-  PlanOptions options = state_->options;
-  options.epoch = epoch;
-  state_->plan =
-      std::make_shared<const Plan>(make_plan(state_->lengths.tokens, options, state_->lengths.fingerprint));
-  state_->options = options;
+  if (state_->options.epoch != epoch) state_->start_over(epoch);
+}
+
+std::uint64_t Loader::epoch() const {
+  return state_->options.epoch;
 }
 
 const Plan& Loader::plan() const {
   return *state_->plan;
 }
 
+std::string Loader::state() const {
+  LoaderState state{.data = state_->lengths.fingerprint,
+                    .order = state_->options.order,
+                    .seed = state_->options.seed,
+                    .epoch = state_->options.epoch,
+                    .parts = state_->parts};
+  if (state_->handed_out > 0) state.parts.push_back({state_->options, state_->handed_out});
+  return to_text(state);
+}
+
+void Loader::resume(std::string_view text) {
+  LoaderState state = state_from_text(text);
+  const PlanOptions& options = state_->options;
+  if (state.data != state_->lengths.fingerprint) {
+    fail("cannot resume: the state is of data with fingerprint {}, these have {}", state.data,
+         state_->lengths.fingerprint);
+  }
+  if (state.seed != options.seed)
+    fail("cannot resume: the state's seed is {}, not {}", state.seed, options.seed);
+  if (state.order != options.order) fail("cannot resume: the state's order of samples is another");
+  state_->start_over(state.epoch);
+  if (!state.parts.empty() && same_geometry(state.parts.back().options, options)) {
+    state_->begins_at = state_->handed_out = state.parts.back().micro_batches;
+    state.parts.pop_back();
+  }
+  state_->parts = std::move(state.parts);
+  state_->resumed = true;
+  if (!state_->parts.empty()) state_->make();
+}
+
 Loader::Iterator Loader::begin() {
+  if (!state_->resumed) state_->start_over(state_->options.epoch);
+  state_->handed_out = state_->begins_at;
   auto run = std::make_unique<Iterator::Run>(*state_);
+  state_->resumed = false;
   run->advance();
   return Iterator(std::move(run));
 }

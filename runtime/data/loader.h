@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "runtime/data/planner.h"
 
@@ -42,7 +44,7 @@ struct Batch {
   torch::Tensor cu_seqlens;  ///< int32 [n + 1]: where each sample begins, and T
   torch::Tensor sample_ids;  ///< int64 [n]
   std::int64_t max_length = 0;
-  std::int64_t step = 0;      ///< optimizer step of this epoch, from 0
+  std::int64_t step = 0;      ///< optimizer step of this epoch, from 0; goes on after resume()
   bool last_of_step = false;  ///< the step's last micro-batch: synchronise and update after it
   bool empty = false;         ///< no samples (the last step is filled up with these): DDP's skip()
 };
@@ -75,10 +77,22 @@ class Loader {
   /// Chooses the epoch of the next begin(); plans it when it differs from the last one planned.
   void set_epoch(std::uint64_t epoch);
 
-  /// The plan of the chosen epoch.
+  std::uint64_t epoch() const;
+
+  /// The plan of the chosen epoch; after resume(), of what is left of it.
   const Plan& plan() const;
 
-  /// Starts the workers at the epoch's first micro-batch and waits for it.
+  /// Where the loop is, to be saved with the model: all batches handed out so far count as used, the current
+  /// one too. Any rank's will do, since all are at the same micro-batch when they have done the same number.
+  std::string state() const;
+
+  /// Goes on where `state` was taken: chooses its epoch, and the next begin() starts behind what it has used.
+  /// Also with other ranks, another cap or accumulation: what is left is then planned anew. Every sample of
+  /// the epoch is handed out once, before or after. Throws Error where the data, the seed or the order
+  /// differ, saying what does.
+  void resume(std::string_view state);
+
+  /// Starts the workers at the epoch's first micro-batch, or where resume() says, and waits for it.
   Iterator begin();
   End end() const { return {}; }
 

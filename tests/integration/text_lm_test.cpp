@@ -1,13 +1,19 @@
 // The example program as a user starts it: it learns, the same on any number of ranks, and bad data ends it
 // with one line.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "common/error.h"
 #include "common/files.h"
@@ -53,18 +59,29 @@ class TextLm : public ::testing::Test {
     pack::create(options);
   }
 
-  ProcessResult run(int ranks, const std::string& train, std::vector<std::string> more = {}) const {
+  std::vector<std::string> call(int ranks, const std::string& train,
+                                const std::vector<std::string>& more) const {
     std::vector<std::string> command = {
         MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", std::to_string(ranks)};
     for (const auto& argument :
          {std::string(TEXT_LM), std::string("--data"), (folder_ / train).string(), std::string("--heldout"),
-          (folder_ / "heldout").string(), std::string("--vocabulary=50"), std::string("--width=16"),
+          (folder_ / "heldout").string(), std::string("--vocabulary=50"), "--width=" + width_,
           std::string("--layers=1"), std::string("--heads=2"), std::string("--warm-up=2")}) {
       command.push_back(argument);
     }
     command.insert(command.end(), more.begin(), more.end());
-    return run_process(command);
+    return command;
   }
+
+  ProcessResult run(int ranks, const std::string& train, const std::vector<std::string>& more = {}) const {
+    return run_process(call(ranks, train, more));
+  }
+
+  // Starts the job and kills all its ranks, and mpirun, a random moment after the next time it has written
+  // its checkpoint. False where it ended before that.
+  bool kill(int ranks, const std::vector<std::string>& more, std::mt19937& random) const;
+
+  fs::path checkpoint() const { return folder_ / "checkpoint.pt"; }
 
   static int lines(const std::string& text, const std::string& with) {
     int count = 0;
@@ -72,8 +89,121 @@ class TextLm : public ::testing::Test {
     return count;
   }
 
+  std::string width_ = "16";
   fs::path folder_ = fs::path(::testing::TempDir()) / fmt::format("text_lm_test.{}", ::getpid());
 };
+
+// The file's inode: it is new each time that the file is replaced.
+ino_t inode_of(const fs::path& file) {
+  struct stat status {};
+  return ::stat(file.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+std::vector<pid_t> children_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", process));
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
+bool TextLm::kill(int ranks, const std::vector<std::string>& more, std::mt19937& random) const {
+  const ino_t before = inode_of(checkpoint());
+  const std::vector<std::string> command = call(ranks, "long", more);
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    std::vector<char*> arguments;
+    for (const auto& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+    arguments.push_back(nullptr);
+    const int nowhere = ::open("/dev/null", O_WRONLY);
+    ::dup2(nowhere, STDOUT_FILENO);
+    ::dup2(nowhere, STDERR_FILENO);
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  bool ended = false;
+  while (inode_of(checkpoint()) == before && !ended) {
+    ended = ::waitpid(launcher, &status, WNOHANG) == launcher;
+    ::usleep(1000);
+  }
+  if (ended) return false;
+  ::usleep(std::uniform_int_distribution<useconds_t>(0, 200'000)(random));
+  for (const pid_t rank : children_of(launcher)) ::kill(rank, SIGKILL);
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, &status, 0);
+  return WIFSIGNALED(status);
+}
+
+TEST_F(TextLm, KilledAtARandomStepAndResumedOnAnyNumberOfRanksItSeesEverySampleOnce) {
+  make_pack("long", 1800, 50, 2);
+  const std::vector<std::string> more = {"--cap=60", "--epochs=1", "--checkpoint=" + checkpoint().string(),
+                                         "--checkpoint-steps=7", "--json"};
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  SCOPED_TRACE(fmt::format("random seed {}", seed));
+  int kills = 0;
+  for (const int ranks : {1, 2, 3}) {
+    fs::remove(checkpoint());
+    kills += kill(2, more, random) ? 1 : 0;      // a first time
+    kills += kill(ranks, more, random) ? 1 : 0;  // again, where it has gone on
+    const auto result = run(4 - ranks, "long", more);
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    const auto json = nlohmann::json::parse(result.output);
+    EXPECT_GT(json["resumed_at_step"], 0);
+    EXPECT_EQ(json["samples"], 1800);
+    EXPECT_EQ(json["samples_seen_once"], 1800) << ranks << " ranks; not seen: " << json["samples_not_seen"];
+    std::int64_t tokens = 0;
+    for (int i = 0; i < 1800; ++i) tokens += 5 + i * 7 % 40;
+    EXPECT_EQ(json["tokens"], tokens);
+    EXPECT_LT(json["perplexity_after"], 40) << "what was learned before is still there";
+  }
+  EXPECT_GE(kills, 4) << "too few of the jobs lived long enough to be killed";
+}
+
+TEST_F(TextLm, ResumedOnAsManyRanksItGivesTheSameModel) {
+  make_pack("long", 800, 50, 2);
+  const auto options = [&](const std::string& file) {
+    return std::vector<std::string>{"--cap=60",       "--epochs=2",
+                                    "--accumulate=2", "--checkpoint-steps=5",
+                                    "--json",         "--checkpoint=" + (folder_ / file).string()};
+  };
+  std::mt19937 random(::getpid());
+  ASSERT_TRUE(kill(2, options("checkpoint.pt"), random));
+  const auto resumed = nlohmann::json::parse(run(2, "long", options("checkpoint.pt")).output);
+  const auto whole = nlohmann::json::parse(run(2, "long", options("whole.pt")).output);
+  EXPECT_GT(resumed["resumed_at_step"], 0);
+  EXPECT_EQ(resumed["steps"], whole["steps"]);
+  EXPECT_EQ(resumed["tokens"], whole["tokens"]);
+  EXPECT_EQ(resumed["perplexity_after"], whole["perplexity_after"]);
+}
+
+TEST_F(TextLm, ATrainingThatIsCompleteIsNotTrainedFurther) {
+  const std::vector<std::string> more = {"--cap=50", "--epochs=1", "--checkpoint=" + checkpoint().string(),
+                                         "--json"};
+  const auto first = nlohmann::json::parse(run(2, "train", more).output);
+  const auto second = nlohmann::json::parse(run(3, "train", more).output);
+  EXPECT_EQ(second["steps"], first["steps"]);
+  EXPECT_EQ(second["tokens"], first["tokens"]);
+  EXPECT_EQ(second["samples_seen_once"], 60);
+  const auto perplexity = first["perplexity_after"].get<double>();
+  EXPECT_NEAR(second["perplexity_after"].get<double>(), perplexity, 1e-4 * perplexity);
+}
+
+TEST_F(TextLm, ACheckpointThatDoesNotFitEndsItWithOneLine) {
+  const std::string option = "--checkpoint=" + checkpoint().string();
+  ASSERT_EQ(run(1, "train", {"--cap=50", "--steps=2", option}).exit_code, 0);
+  width_ = "32";
+  const auto wider = run(2, "train", {"--cap=50", "--steps=3", option});
+  width_ = "16";
+  EXPECT_NE(wider.exit_code, 0);
+  EXPECT_THAT(wider.error, HasSubstr("checkpoint.pt: its model has vocabulary 50, width 16"));
+  const auto other_data = run(2, "heldout", {"--cap=50", "--steps=3", option});
+  EXPECT_NE(other_data.exit_code, 0);
+  EXPECT_THAT(other_data.error, HasSubstr("fingerprint"));
+  const std::string whole = read_text_file(checkpoint());
+  write_file_atomically(checkpoint(), whole.substr(0, whole.size() / 2));
+  const auto torn = run(2, "train", {"--cap=50", "--steps=3", option});
+  EXPECT_NE(torn.exit_code, 0);
+  EXPECT_THAT(torn.error, HasSubstr("cannot resume from "));
+}
 
 TEST_F(TextLm, LearnsAndSaysHowWell) {
   const auto result = run(2, "train", {"--cap=50", "--epochs=12"});
