@@ -1,7 +1,13 @@
-// Composes an epoch's steps one after the other. Samples are drawn in the epoch's order into a pool; each
-// step takes from the pool's front, within the randomness budget, and what does not fit waits at the front
-// for the next. An outlier, a sample that costs more than a whole rank's fair share of a step, makes every
-// other rank wait whatever the partition: it waits for other outliers, until each rank can have one.
+// Plans an epoch block by block, from a source of lengths: a billion samples need no billion-entry plan, only
+// memory for one block. What does not fill a step of its block is carried into the next. At any micro-batch
+// the epoch's state can be taken, and another planner, for as many ranks or for others, goes on from there.
+//
+//   EpochPlanner planner(lengths, options);
+//   for (PlannedBlock block; planner.next_block(block);) {
+//     ... block.plan.steps() ...
+//     PlanState state = planner.state_after(block, micro_batches);  // of each rank, of this block
+//   }
+//   EpochPlanner again(lengths, options, state);
 //
 // Threads: an EpochPlanner belongs to one thread at a time.
 #pragma once
@@ -9,59 +15,81 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "runtime/data/block_planner.h"
+#include "runtime/data/length_source.h"
 #include "runtime/data/order.h"
+#include "runtime/data/plan_state.h"
 #include "runtime/data/planner.h"
-#include "runtime/data/random.h"
-#include "runtime/data/randomness_budget.h"
-#include "runtime/data/step_packer.h"
 
 namespace lockstep::data {
 
+struct PlannedBlock {
+  Plan plan;  ///< this block's steps; there may be none, where a step takes more than a block has
+  PlanState
+      start;  ///< before the first of them; start.done of each rank's micro-batches have been used already
+};
+
+/// Samples that were longer than the cap.
+struct OverLong {
+  std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;  ///< of theirs that the plan leaves out
+  SampleId first = 0;        ///< the first one's number
+};
+
 class EpochPlanner {
  public:
-  /// `lengths` must outlive the planner; all are in 1..cap.
-  EpochPlanner(std::span<const std::uint32_t> lengths, const PlanOptions& options);
+  /// `source` must outlive the planner. Throws UsageError when an option is wrong.
+  EpochPlanner(const LengthSource& source, const PlanOptions& options);
 
-  /// Appends the next step to the plan. False when the epoch is over.
-  bool next_step(Plan& plan);
+  /// Goes on from a state. With the same geometry the steps are those that would have come; with another one,
+  /// what is left of the block is planned anew. Throws Error saying what differs when the state is of other
+  /// data or of another order.
+  EpochPlanner(const LengthSource& source, const PlanOptions& options, const PlanState& state);
+
+  /// Replaces `block` by the next one. False, and no steps, when the epoch is over. Throws Error when a
+  /// sample is empty or (unless the options say otherwise) longer than the cap, naming it.
+  bool next_block(PlannedBlock& block);
+
+  /// Appends the next block's steps to `plan`.
+  bool append_block(Plan& plan);
+
+  /// The state when each rank has used so many of the block's micro-batches (those used before the block's
+  /// start included).
+  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const;
+
+  /// Plans the blocks to come with another cost and other speeds.
+  void change(const Cost& cost, const std::vector<double>& speeds);
+
+  /// An empty plan of this epoch.
+  Plan empty_plan() const;
+
+  std::size_t blocks() const { return order_.blocks(); }
+  /// Of the blocks so far.
+  const OverLong& over_long() const { return over_long_; }
 
  private:
-  void draw(std::uint64_t tokens);
-  bool take_next(Item& item);
-  std::size_t front(std::uint64_t tokens) const;
-  void release_outliers();
-  void keep_within_budget();
-  static void exchange_short_for_long(std::vector<Item>& shorts, std::size_t shorts_first,
-                                      std::vector<Item>& longs, std::size_t longs_first, std::size_t count);
-  void pack();
-  void pack_padded();
-  void top_up(std::uint64_t most, bool lengthen);
-  std::uint64_t target() const;
+  void go_on_from(const PlanState& state);
+  void read_block(std::size_t block);
+  void add(SampleId id, std::uint32_t index, std::uint32_t length);
+  bool plan_block(Plan& plan);
+  SampleId id_of(std::uint32_t index) const;
+  std::string order_fingerprint() const;
 
-  std::span<const std::uint32_t> lengths_;
+  const LengthSource& source_;
   PlanOptions options_;
-  std::uint64_t capacity_;  // tokens of a step
-  double fill_;             // of the capacity, that a step takes from the pool
+  std::string fingerprint_;
   EpochOrder order_;
-  StepPacker packer_;
-  RandomnessBudget budget_;
-  Random random_;
-  double outlier_cost_;
-  std::uint64_t tokens_left_ = 0;  // not yet in a step
-
-  std::vector<SampleId> group_;
-  std::size_t group_next_ = 0;
-  std::vector<Item> pool_;
-  std::uint64_t pool_tokens_ = 0;
-  std::vector<Item> outliers_;
-
-  // The step being made.
-  std::vector<Item> chosen_;
-  std::size_t pinned_ = 0;  // of chosen_, at its front: outliers that were released into this step
-  std::vector<Item> left_;
-  bool full_step_ = true;
+  BlockPlanner planner_;
+  OverLong over_long_;
+  std::size_t next_block_ = 0;
+  PlanState start_;                     // of the next block
+  std::vector<SampleId> shard_begins_;  // of the block's shards
+  std::vector<SampleId> extras_;  // what was carried into the block, and pieces of samples that were split
+  std::vector<Item> items_;
+  std::vector<Item> pieces_;
 };
 
 }  // namespace lockstep::data

@@ -35,8 +35,9 @@ Step step_of(const Plan& plan, std::span<const std::uint32_t> lengths, std::size
       }
       const auto rows = static_cast<double>(samples.size());
       if (options.padded) {
-        cost += rows * options.cost.of(longest);
-        step.padded += rows * longest;
+        const std::uint64_t row = padded_length(longest, options.pad_multiple, options.cap);
+        cost += rows * options.cost.of(row);
+        step.padded += rows * static_cast<double>(row);
       }
     }
     step.tokens += tokens;

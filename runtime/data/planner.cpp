@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "common/error.h"
 #include "runtime/data/epoch_planner.h"
 
 namespace lockstep::data {
-namespace {
-
 void check_options(const PlanOptions& options) {
   if (options.ranks < 1) fail_usage("ranks must be at least 1, not {}", options.ranks);
   if (options.accumulate < 1) fail_usage("accumulate must be at least 1, not {}", options.accumulate);
@@ -25,19 +24,17 @@ void check_options(const PlanOptions& options) {
   if (!(options.randomness > 0) || !std::isfinite(options.randomness)) {
     fail_usage("randomness must be a finite number above 0, not {}", options.randomness);
   }
-}
-
-void check_lengths(std::span<const std::uint32_t> lengths, std::uint64_t cap) {
-  for (std::size_t id = 0; id < lengths.size(); ++id) {
-    if (lengths[id] == 0) fail("sample {} is empty: remove it from the data", id);
-    if (lengths[id] > cap) {
-      fail("sample {} has {} tokens, over the cap of {} per micro-batch: raise the cap or shorten the sample",
-           id, lengths[id], cap);
+  if (options.pad_multiple < 1) fail_usage("the multiple to pad to must be at least 1");
+  if (options.speeds.empty()) return;
+  if (options.speeds.size() != static_cast<std::size_t>(options.ranks)) {
+    fail_usage("there are {} speeds for {} ranks", options.speeds.size(), options.ranks);
+  }
+  for (std::size_t rank = 0; rank < options.speeds.size(); ++rank) {
+    if (!(options.speeds[rank] > 0) || !std::isfinite(options.speeds[rank])) {
+      fail_usage("the speed of rank {} must be a finite number above 0, not {}", rank, options.speeds[rank]);
     }
   }
 }
-
-}  // namespace
 
 Plan::Plan(PlanOptions options, std::size_t samples, std::string fingerprint)
     : options_(options), samples_(samples), fingerprint_(std::move(fingerprint)) {
@@ -57,12 +54,12 @@ void Plan::append(std::span<const SampleId> samples) {
 }
 
 Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint) {
-  check_options(options);
-  check_lengths(lengths, options.cap);
   if (fingerprint.empty()) fingerprint = fingerprint_of(lengths);
-  Plan plan(options, lengths.size(), std::move(fingerprint));
-  EpochPlanner planner(lengths, options);
-  while (planner.next_step(plan)) {
+  const LengthsInMemory source(lengths, std::move(fingerprint));
+  EpochPlanner planner(source, options);
+  Plan plan = planner.empty_plan();
+  plan.reserve(lengths.size());
+  while (planner.append_block(plan)) {
   }
   return plan;
 }

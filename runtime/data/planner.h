@@ -8,11 +8,14 @@
 // Threads: a Plan is a value; const members are safe from any thread. make_plan() is safe from any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "runtime/data/item.h"
 
 namespace lockstep::data {
 
@@ -36,6 +39,24 @@ enum class Order {
   sequential,  ///< as they lie in the data set; for validation
 };
 
+/// What becomes of a sample that is longer than the cap.
+enum class TooLong {
+  refuse,    ///< an error that names it
+  truncate,  ///< its first tokens, as many as the cap allows
+  skip,      ///< left out
+  split,     ///< into pieces of the cap, and a rest: samples of their own (see piece_of)
+};
+
+/// A sample that was split appears as several: each has the sample's number and its own, from 0.
+constexpr unsigned kPieceShift = 48;
+inline SampleId sample_of(SampleId id) {
+  return id & ((SampleId{1} << kPieceShift) - 1);
+}
+/// The piece with number p holds the tokens from p x cap on.
+inline std::uint64_t piece_of(SampleId id) {
+  return id >> kPieceShift;
+}
+
 struct PlanOptions {
   int ranks = 1;
   /// Tokens that a micro-batch may hold: what fits into the device's memory. Padding counts when `padded`.
@@ -51,7 +72,22 @@ struct PlanOptions {
   /// A micro-batch is rows x its longest sample, rather than its samples end to end.
   bool padded = false;
   Order order = Order::shuffled;
+  /// A padded row's length is rounded up to a multiple of this, but not over the cap; 8 suits tensor cores.
+  std::uint32_t pad_multiple = 8;
+  /// The ranks' relative speeds, in any unit: a rank that is twice as fast gets twice the cost. Empty: all
+  /// alike.
+  std::vector<double> speeds = {};
+  TooLong too_long = TooLong::refuse;
 };
+
+/// Throws UsageError naming the option that is wrong.
+void check_options(const PlanOptions& options);
+
+/// The length of a padded row whose longest sample has `length` tokens.
+inline std::uint64_t padded_length(std::uint64_t length, std::uint64_t multiple, std::uint64_t cap) {
+  const std::uint64_t rounded = (length + multiple - 1) / multiple * multiple;
+  return rounded <= cap ? rounded : std::max(length, cap);
+}
 
 /// Steps x ranks x micro-batches x samples.
 class Plan {
@@ -75,6 +111,18 @@ class Plan {
 
   /// Adds the next micro-batch, in the order step, rank, micro-batch.
   void append(std::span<const SampleId> samples);
+
+  /// Adds the next step, whose indices `id_of` turns into samples.
+  template <typename IdOf>
+  void append_step(const StepView& step, IdOf&& id_of) {
+    const std::size_t begin = ids_.size();
+    ids_.resize(begin + step.indices.size());
+    for (std::size_t i = 0; i < step.indices.size(); ++i) ids_[begin + i] = id_of(step.indices[i]);
+    for (const std::uint32_t end : step.ends) ends_.push_back(begin + end);
+  }
+
+  /// Makes room for so many samples.
+  void reserve(std::size_t samples) { ids_.reserve(samples); }
 
  private:
   std::size_t micro_batches_per_step() const {

@@ -11,23 +11,29 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/data/item.h"
+
 namespace lockstep::data {
 
 class RandomnessBudget {
  public:
-  /// `bound` is on the step-mean ratio: the spread of the steps' means over that of random draws.
-  RandomnessBudget(std::span<const std::uint32_t> lengths, double bound) : bound_(bound) {
+  /// `bound` is on the step-mean ratio: the spread of the steps' means over that of random draws from `items`.
+  /// `saved` is what earlier steps of the same epoch left.
+  RandomnessBudget(std::span<const Item> items, double bound, double saved) : bound_(bound), saved_(saved) {
+    std::uint64_t sum = 0;
     double squares = 0;
-    for (const std::uint32_t length : lengths) {
-      mean_ += length;
-      squares += static_cast<double>(length) * length;
+    for (const Item& item : items) {
+      sum += item.length;
+      const auto length = static_cast<double>(item.length);
+      squares += length * length;
     }
-    if (lengths.empty()) return;
-    const auto count = static_cast<double>(lengths.size());
-    mean_ /= count;
+    if (items.empty()) return;
+    const auto count = static_cast<double>(items.size());
+    mean_ = static_cast<double>(sum) / count;
     mean_square_ = squares / count;
     variance_ = std::max(0.0, mean_square_ - mean_ * mean_);
   }
+  RandomnessBudget() = default;
 
   /// Of all samples.
   double mean() const { return mean_; }
@@ -53,6 +59,9 @@ class RandomnessBudget {
                              : mean_ - farthest);
   }
 
+  /// What the steps so far have left, in squared tokens.
+  double saved() const { return saved_; }
+
   /// Books a step.
   void spend(std::uint64_t tokens, std::size_t samples) {
     if (samples > 0) saved_ += share(samples) - strays(tokens, samples);
@@ -67,7 +76,7 @@ class RandomnessBudget {
     return bound_ * bound_ * variance_ / static_cast<double>(samples);
   }
 
-  double bound_;
+  double bound_ = 1;
   double mean_ = 0;
   double mean_square_ = 0;
   double variance_ = 0;

@@ -1,23 +1,19 @@
 #include "runtime/data/step_packer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace lockstep::data {
 namespace {
 
-// Exchanging stops when the costliest rank is this near the mean: below what a step's time can be measured
-// to.
-constexpr double kCloseEnough = 1e-4;
-// Ranks, the cheapest first, that are tried as partners for one exchange.
-constexpr std::size_t kPartners = 8;
-
-std::size_t rows_within(double limit, double each) {
-  const double rows = limit / each;
-  return rows >= 1e15 ? std::size_t{1'000'000'000'000'000} : static_cast<std::size_t>(rows);
-}
+// The slowest rank may take this much more than the mean: below what a step's time can be measured to.
+constexpr double kCloseEnough = 3e-4;
+// Rounds in which the slow ranks are paired with the fast ones.
+constexpr std::size_t kRounds = 10;
+// Samples that a rank may get more of by exchanges than it was dealt.
+constexpr std::size_t kSlack = 6;
 
 }  // namespace
 
@@ -25,263 +21,274 @@ StepPacker::StepPacker(const PlanOptions& options)
     : ranks_(static_cast<std::size_t>(options.ranks)),
       accumulate_(static_cast<std::size_t>(options.accumulate)),
       cap_(options.cap),
-      cost_(options.cost),
-      batches_(ranks_ * accumulate_),
-      costs_(ranks_) {
+      a_(options.cost.a),
+      b_(options.cost.b),
+      slowness_(ranks_, 1.0),
+      rotate_(options.speeds.empty()),
+      batch_tokens_(ranks_ * accumulate_),
+      times_(ranks_),
+      open_(ranks_),
+      begins_(ranks_),
+      counts_(ranks_),
+      limits_(ranks_),
+      by_time_(ranks_) {
+  if (rotate_) return;
+  const double mean = std::accumulate(options.speeds.begin(), options.speeds.end(), 0.0) / options.ranks;
+  for (std::size_t rank = 0; rank < ranks_; ++rank) slowness_[rank] = mean / options.speeds[rank];
 }
 
 void StepPacker::clear() {
-  for (MicroBatch& batch : batches_) {
-    batch.items.clear();
-    batch.tokens = 0;
-  }
-  std::fill(costs_.begin(), costs_.end(), 0.0);
+  placed_.clear();
+  sorted_ = true;
+  tokens_ = 0;
+  std::fill(batch_tokens_.begin(), batch_tokens_.end(), 0);
+  std::fill(times_.begin(), times_.end(), 0.0);
 }
 
 std::size_t StepPacker::roomiest(std::size_t rank) const {
   std::size_t best = rank * accumulate_;
   for (std::size_t i = best + 1; i < (rank + 1) * accumulate_; ++i) {
-    if (batches_[i].tokens < batches_[best].tokens) best = i;
+    if (batch_tokens_[i] < batch_tokens_[best]) best = i;
   }
   return best;
 }
 
 std::uint64_t StepPacker::most_room() const {
-  std::uint64_t least = cap_;
-  for (const MicroBatch& batch : batches_) least = std::min(least, batch.tokens);
-  return cap_ - least;
-}
-
-std::uint64_t StepPacker::tokens() const {
-  std::uint64_t sum = 0;
-  for (const MicroBatch& batch : batches_) {
-    for (const Item& item : batch.items) sum += item.length;
-  }
-  return sum;
-}
-
-std::size_t StepPacker::samples() const {
-  std::size_t sum = 0;
-  for (const MicroBatch& batch : batches_) sum += batch.items.size();
-  return sum;
+  return cap_ - *std::min_element(batch_tokens_.begin(), batch_tokens_.end());
 }
 
 bool StepPacker::greatest_is_one_sample() const {
-  const auto greatest =
-      static_cast<std::size_t>(std::max_element(costs_.begin(), costs_.end()) - costs_.begin());
-  std::size_t items = 0;
-  std::uint64_t tokens = 0;
-  for (std::size_t i = greatest * accumulate_; i < (greatest + 1) * accumulate_; ++i) {
-    items += batches_[i].items.size();
-    tokens += batches_[i].tokens;
+  const auto slowest =
+      static_cast<std::size_t>(std::max_element(times_.begin(), times_.end()) - times_.begin());
+  const double mean = std::accumulate(times_.begin(), times_.end(), 0.0) / static_cast<double>(ranks_);
+  if (placed_.empty() || times_[slowest] <= mean * 1.02) return false;
+  return std::count_if(placed_.begin(), placed_.end(),
+                       [&](const Placed& item) { return item.batch / accumulate_ == slowest; }) == 1;
+}
+
+void StepPacker::put(const Item& item, std::size_t rank, std::size_t batch) {
+  placed_.push_back({item.index, item.length, static_cast<std::uint32_t>(batch)});
+  batch_tokens_[batch] += item.length;
+  tokens_ += item.length;
+  times_[rank] += cost(item.length) * slowness_[rank];
+}
+
+// Items only get shorter: ranks that were too full for the last ones may have room again.
+void StepPacker::reopen(std::uint32_t length) {
+  closed_room_ = 0;
+  std::size_t kept = 0;
+  for (const std::size_t rank : closed_) {
+    const std::uint64_t free = room(roomiest(rank));
+    if (free >= length) {
+      open_.set(rank, times_[rank]);
+    } else {
+      closed_[kept++] = rank;
+      closed_room_ = std::max(closed_room_, free);
+    }
   }
-  if (items != 1 || tokens == 0) return false;
-  const double mean = std::accumulate(costs_.begin(), costs_.end(), 0.0) / static_cast<double>(ranks_);
-  return costs_[greatest] > mean * 1.02;
+  closed_.resize(kept);
 }
 
-// Keeps a micro-batch's items longest first.
-void StepPacker::put(std::size_t micro_batch, const Item& item) {
-  MicroBatch& batch = batches_[micro_batch];
-  auto place = batch.items.end();
-  while (place != batch.items.begin() && longer(item, *(place - 1))) --place;
-  batch.items.insert(place, item);
-  batch.tokens += item.length;
-  costs_[micro_batch / accumulate_] += cost_.of(item.length);
-}
-
-void StepPacker::place(std::span<const Item> items, double enough, std::vector<Item>& left) {
-  // Two heaps, so that a rank that is too full for the long items costs nothing until the short ones come:
-  // `open_` by cost, `full_` by room. Items only get shorter, so a rank once reopened stays fit until it is
-  // given one.
-  const auto costlier = [](const auto& x, const auto& y) { return x > y; };
-  open_.clear();
-  full_.clear();
-  for (std::size_t rank = 0; rank < ranks_; ++rank) open_.emplace_back(costs_[rank], rank);
-  std::make_heap(open_.begin(), open_.end(), costlier);
+void StepPacker::deal(std::span<const Item> items, double enough, std::vector<Item>& left) {
+  open_.fill(ranks_, 0);
+  closed_.clear();
+  closed_room_ = 0;
+  placed_.reserve(items.size());
   for (const Item& item : items) {
-    while (!full_.empty() && full_.front().first >= item.length) {
-      std::pop_heap(full_.begin(), full_.end());
-      open_.emplace_back(costs_[full_.back().second], full_.back().second);
-      full_.pop_back();
-      std::push_heap(open_.begin(), open_.end(), costlier);
-    }
-    bool placed = false;
-    while (!placed && !open_.empty()) {
-      std::pop_heap(open_.begin(), open_.end(), costlier);
-      auto& [cost, rank] = open_.back();
-      const std::size_t batch = roomiest(rank);
-      if (room(batch) >= item.length) {
-        put(batch, item);
-        cost = costs_[rank];
-        if (cost > enough) {
-          open_.pop_back();
-        } else {
-          std::push_heap(open_.begin(), open_.end(), costlier);
-        }
-        placed = true;
-      } else {
-        full_.emplace_back(room(batch), rank);
-        open_.pop_back();
-        std::push_heap(full_.begin(), full_.end());
+    if (item.length <= closed_room_) reopen(item.length);
+    for (;;) {
+      if (open_.empty()) {
+        left.push_back(item);
+        break;
       }
+      const std::size_t rank = open_.least();
+      const std::size_t batch = accumulate_ == 1 ? rank : roomiest(rank);
+      const std::uint64_t free = room(batch);
+      if (free >= item.length) {
+        put(item, rank, batch);
+        times_[rank] > enough ? open_.take_out(rank) : open_.set(rank, times_[rank]);
+        break;
+      }
+      open_.take_out(rank);
+      closed_.push_back(rank);
+      closed_room_ = std::max(closed_room_, free);
     }
-    if (!placed) left.push_back(item);
   }
 }
 
 bool StepPacker::place_where_it_fits(const Item& item, bool lengthen) {
-  const double cost = cost_.of(item.length);
-  const double greatest = *std::max_element(costs_.begin(), costs_.end());
-  std::size_t best = kNothing;
-  for (std::size_t i = 0; i < batches_.size(); ++i) {
-    if (room(i) < item.length || (!lengthen && costs_[i / accumulate_] + cost > greatest)) continue;
-    if (best == kNothing || room(i) < room(best)) best = i;
+  const double item_cost = cost(item.length);
+  const double greatest = *std::max_element(times_.begin(), times_.end());
+  constexpr std::size_t nothing = ~std::size_t{0};
+  std::size_t best = nothing;
+  for (std::size_t batch = 0; batch < batch_tokens_.size(); ++batch) {
+    if (room(batch) < item.length) continue;
+    const std::size_t rank = batch / accumulate_;
+    if (!lengthen && times_[rank] + item_cost * slowness_[rank] > greatest) continue;
+    if (best == nothing || room(batch) < room(best)) best = batch;
   }
-  if (best == kNothing) return false;
-  put(best, item);
+  if (best == nothing) return false;
+  put(item, best / accumulate_, best);
+  sorted_ = false;
   return true;
 }
 
-bool StepPacker::improve(std::size_t from, std::size_t to, Change& best) const {
-  const double half = (costs_[from] - costs_[to]) / 2;
-  bool found = false;
-  const auto consider = [&](double moved, Place give, Place take) {
-    const double greater = std::max(costs_[from] - moved, costs_[to] + moved);
-    if (greater < best.cost) {
-      best = {greater, give, take};
-      found = true;
-    }
-  };
-  for (std::size_t f = from * accumulate_; f < (from + 1) * accumulate_; ++f) {
-    for (std::size_t t = to * accumulate_; t < (to + 1) * accumulate_; ++t) {
-      const std::vector<Item>& gives = batches_[f].items;
-      const std::vector<Item>& takes = batches_[t].items;
-      std::size_t j = 0;  // the first item that is no longer than the ideal partner; it only moves on
-      for (std::size_t i = 0; i < gives.size(); ++i) {
-        const double cost = cost_.of(gives[i].length);
-        if (gives[i].length <= room(t)) consider(cost, {f, i}, {t, kNothing});
-        while (j < takes.size() && cost_.of(takes[j].length) > cost - half) ++j;
-        // The two around the ideal; the longer one leaves more room.
-        for (std::size_t k = j > 0 ? j - 1 : 0; k <= j && k < takes.size(); ++k) {
-          if (takes[k].length >= gives[i].length || gives[i].length - takes[k].length > room(t)) continue;
-          consider(cost - cost_.of(takes[k].length), {f, i}, {t, k});
-        }
-      }
-    }
+void StepPacker::group_by_rank() {
+  if (!sorted_) {
+    std::stable_sort(placed_.begin(), placed_.end(),
+                     [](const Placed& x, const Placed& y) { return x.length > y.length; });
   }
-  return found;
+  std::fill(counts_.begin(), counts_.end(), 0);
+  if (accumulate_ == 1) {
+    for (const Placed& item : placed_) ++counts_[item.batch];
+  } else {
+    for (const Placed& item : placed_) ++counts_[item.batch / accumulate_];
+  }
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    begins_[rank] = begin;
+    begin += counts_[rank] + kSlack;
+    limits_[rank] = begin;
+  }
+  if (by_rank_.size() < begin) by_rank_.resize(begin);
+  std::fill(counts_.begin(), counts_.end(), 0);
+  for (const Placed& item : placed_) {
+    const std::size_t rank = accumulate_ == 1 ? item.batch : item.batch / accumulate_;
+    by_rank_[begins_[rank] + counts_[rank]++] = item;
+  }
 }
 
-void StepPacker::apply(std::size_t from, std::size_t to, const Change& change) {
-  const auto remove = [this](std::size_t rank, const Place& place) {
-    MicroBatch& batch = batches_[place.micro_batch];
-    const Item item = batch.items[place.index];
-    batch.items.erase(batch.items.begin() + static_cast<std::ptrdiff_t>(place.index));
-    batch.tokens -= item.length;
-    costs_[rank] -= cost_.of(item.length);
-    return item;
-  };
-  const Item given = remove(from, change.give);
-  if (change.take.index != kNothing) {
-    const Item taken = remove(to, change.take);
-    put(change.give.micro_batch, taken);
+// Looks for the item of `from` and the one of `to` (or none) whose exchange makes the slower of the two
+// fastest. Both are longest first, so the ideal partner only moves on. Takes the first that is good enough.
+bool StepPacker::find_swap(std::size_t from, std::size_t to, double good_enough, Swap& best) const {
+  const std::span<const Placed> gives = of_rank(from);
+  const std::span<const Placed> takes = of_rank(to);
+  const double slow_from = slowness_[from];
+  const double slow_to = slowness_[to];
+  const double ideal = (times_[from] - times_[to]) / (slow_from + slow_to);
+  const double least = best.greatest;
+  const std::size_t roomiest_to = roomiest(to);
+  const bool may_grow = begins_[to] + takes.size() < limits_[to];
+  std::size_t j = 0;
+  for (std::size_t i = 0; i < gives.size(); ++i) {
+    const double given = cost(gives[i].length);
+    while (j < takes.size() && cost(takes[j].length) > given - ideal) ++j;
+    for (std::size_t k = j > 0 ? j - 1 : 0; k <= j; ++k) {
+      const bool nothing = k == takes.size();
+      if (nothing && !may_grow) break;
+      const std::uint32_t taken = nothing ? 0 : takes[k].length;
+      if (taken >= gives[i].length) continue;
+      const double moved = given - (nothing ? 0 : cost(taken));
+      const double greatest = std::max(times_[from] - moved * slow_from, times_[to] + moved * slow_to);
+      if (greatest >= best.greatest) continue;
+      const auto into = nothing ? static_cast<std::uint32_t>(roomiest_to) : takes[k].batch;
+      if (room(into) < gives[i].length - taken) continue;
+      best = {greatest, i, k, into};
+      if (greatest <= good_enough) return true;
+    }
   }
-  put(change.take.micro_batch, given);
+  return best.greatest < least;
+}
+
+// Puts the item where it belongs, from a hole in the list: lengths hardly differ, so it is near.
+void StepPacker::insert_longest_first(std::size_t rank, std::size_t hole, const Placed& item) {
+  const std::span<Placed> items = of_rank(rank);
+  for (; hole > 0 && items[hole - 1].length < item.length; --hole) items[hole] = items[hole - 1];
+  for (; hole + 1 < items.size() && items[hole + 1].length > item.length; ++hole)
+    items[hole] = items[hole + 1];
+  items[hole] = item;
+}
+
+void StepPacker::apply(std::size_t from, std::size_t to, const Swap& swap) {
+  const Placed given = of_rank(from)[swap.give];
+  const bool nothing = swap.take == counts_[to];
+  double moved = cost(given.length);
+  batch_tokens_[given.batch] -= given.length;
+  batch_tokens_[swap.into] += given.length;
+  if (nothing) {
+    const std::span<Placed> items = of_rank(from);
+    std::copy(items.begin() + static_cast<std::ptrdiff_t>(swap.give) + 1, items.end(),
+              items.begin() + static_cast<std::ptrdiff_t>(swap.give));
+    --counts_[from];
+    ++counts_[to];
+  } else {
+    const Placed taken = of_rank(to)[swap.take];
+    moved -= cost(taken.length);
+    batch_tokens_[swap.into] -= taken.length;
+    batch_tokens_[given.batch] += taken.length;
+    insert_longest_first(from, swap.give, {taken.index, taken.length, given.batch});
+  }
+  insert_longest_first(to, swap.take, {given.index, given.length, swap.into});
+  times_[from] -= moved * slowness_[from];
+  times_[to] += moved * slowness_[to];
+}
+
+bool StepPacker::improve(std::size_t from, std::size_t to, double good_enough) {
+  Swap best{times_[from] * (1 - 1e-9), 0, 0, 0};
+  if (!find_swap(from, to, good_enough, best)) return false;
+  apply(from, to, best);
+  return true;
+}
+
+// Slowest first. From one round to the next little changes, which suits an insertion sort.
+void StepPacker::order_ranks() {
+  for (std::size_t i = 1; i < ranks_; ++i) {
+    const std::uint32_t rank = by_time_[i];
+    std::size_t place = i;
+    for (; place > 0 && times_[by_time_[place - 1]] < times_[rank]; --place)
+      by_time_[place] = by_time_[place - 1];
+    by_time_[place] = rank;
+  }
 }
 
 void StepPacker::exchange() {
-  if (ranks_ < 2) return;
-  const double mean = std::accumulate(costs_.begin(), costs_.end(), 0.0) / static_cast<double>(ranks_);
-  by_cost_.resize(ranks_);
-  std::iota(by_cost_.begin(), by_cost_.end(), std::size_t{0});
-  const std::size_t partners = std::min(kPartners, ranks_ - 1);
-  for (std::size_t round = 0; round < 16 + 8 * ranks_; ++round) {
-    const std::size_t from =
-        static_cast<std::size_t>(std::max_element(costs_.begin(), costs_.end()) - costs_.begin());
-    if (costs_[from] <= mean * (1 + kCloseEnough)) return;
-    std::partial_sort(by_cost_.begin(), by_cost_.begin() + static_cast<std::ptrdiff_t>(partners),
-                      by_cost_.end(), [this](std::size_t x, std::size_t y) {
-                        return costs_[x] != costs_[y] ? costs_[x] < costs_[y] : x < y;
-                      });
-    Change best{costs_[from] * (1 - 1e-9), {}, {}};
-    std::size_t partner = from;
-    for (std::size_t i = 0; i < partners; ++i) {
-      if (improve(from, by_cost_[i], best)) partner = by_cost_[i];
-      if (best.cost <= mean * (1 + kCloseEnough)) break;
+  group_by_rank();
+  if (ranks_ < 2 || placed_.empty()) return;
+  const double mean = std::accumulate(times_.begin(), times_.end(), 0.0) / static_cast<double>(ranks_);
+  // Not below what the longest sample takes alone.
+  const double longest = cost(placed_.front().length) * slowness_[placed_.front().batch / accumulate_];
+  const double limit = std::max(mean * (1 + kCloseEnough), longest);
+  if (*std::max_element(times_.begin(), times_.end()) <= limit) return;
+  std::iota(by_time_.begin(), by_time_.end(), 0U);
+  std::sort(by_time_.begin(), by_time_.end(), [this](std::uint32_t x, std::uint32_t y) {
+    return times_[x] != times_[y] ? times_[x] > times_[y] : x < y;
+  });
+  std::size_t shift = 0;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    bool improved = false;
+    std::size_t slow = 0;
+    for (; slow < ranks_ && times_[by_time_[slow]] > limit; ++slow) {
+      const std::size_t half = std::max<std::size_t>(1, ranks_ - std::max(slow + 1, ranks_ / 2));
+      const std::size_t fast = ranks_ - 1 - (slow + shift) % half;
+      if (fast <= slow) break;
+      improved |= improve(by_time_[slow], by_time_[fast], limit);
     }
-    if (partner == from) return;
-    apply(from, partner, best);
+    if (slow == 0) return;
+    // The same pairs would fail again.
+    if (!improved && ++shift == ranks_) return;
+    order_ranks();
   }
 }
 
-// Cuts longest first into groups whose padded cost is within the limit and whose padded tokens are within the
-// cap. Returns how many; `keep` fills the micro-batches (there must be enough).
-std::size_t StepPacker::cut(std::span<const Item> items, double limit, bool keep) {
-  std::size_t groups = 0;
-  for (std::size_t begin = 0; begin < items.size(); ++groups) {
-    const std::uint32_t longest = items[begin].length;
-    const std::size_t rows = std::min<std::size_t>(rows_within(limit, cost_.of(longest)),
-                                                   static_cast<std::size_t>(cap_ / longest));
-    const std::size_t end = std::min(items.size(), begin + std::max<std::size_t>(rows, 1));
-    if (keep) {
-      batches_[groups].items.assign(items.begin() + static_cast<std::ptrdiff_t>(begin),
-                                    items.begin() + static_cast<std::ptrdiff_t>(end));
-      batches_[groups].tokens = (end - begin) * longest;
+StepView StepPacker::finish(std::size_t first) {
+  indices_.resize(placed_.size());
+  ends_.resize(ranks_ * accumulate_);
+  std::uint32_t at = 0;
+  for (std::size_t i = 0; i < ranks_; ++i) {
+    const std::size_t rank = rotate_ ? (i + first) % ranks_ : i;
+    const std::span<const Placed> items = of_rank(rank);
+    if (accumulate_ == 1) {
+      for (const Placed& item : items) indices_[at++] = item.index;
+      ends_[i] = at;
+      continue;
     }
-    begin = end;
+    const auto ends = std::span(ends_).subspan(i * accumulate_, accumulate_);
+    std::fill(ends.begin(), ends.end(), 0U);
+    for (const Placed& item : items) ++ends[item.batch - rank * accumulate_];
+    for (std::uint32_t& end : ends) at += std::exchange(end, at);
+    for (const Placed& item : items) indices_[ends[item.batch - rank * accumulate_]++] = item.index;
   }
-  return groups;
-}
-
-std::size_t StepPacker::place_padded(std::span<const Item> items) {
-  clear();
-  if (items.empty()) return 0;
-  const double no_limit = std::numeric_limits<double>::infinity();
-  const std::size_t least = cut(items, no_limit, false);
-  if (least > batches_.size()) return least;
-  // The least limit on a micro-batch's cost that still gives no more micro-batches than there are.
-  double low = 0;
-  double high = 0;
-  for (const Item& item : items) high += cost_.of(item.length);
-  high = std::max(high, cost_.of(items.front().length) * static_cast<double>(items.size()));
-  for (int i = 0; i < 40 && high - low > 1e-4 * high; ++i) {
-    const double middle = (low + high) / 2;
-    (cut(items, middle, false) <= batches_.size() ? high : low) = middle;
-  }
-  cut(items, high, true);
-
-  // Costliest first to the rank with the least so far, each rank as many micro-batches as any other.
-  const auto padded_cost = [this](const MicroBatch& batch) {
-    return batch.items.empty()
-               ? 0.0
-               : cost_.of(batch.items.front().length) * static_cast<double>(batch.items.size());
-  };
-  std::stable_sort(batches_.begin(), batches_.end(),
-                   [&](const MicroBatch& x, const MicroBatch& y) { return padded_cost(x) > padded_cost(y); });
-  std::vector<MicroBatch> dealt(batches_.size());
-  std::vector<std::size_t> given(ranks_);
-  for (MicroBatch& batch : batches_) {
-    std::size_t rank = kNothing;
-    for (std::size_t r = 0; r < ranks_; ++r) {
-      if (given[r] < accumulate_ && (rank == kNothing || costs_[r] < costs_[rank])) rank = r;
-    }
-    costs_[rank] += padded_cost(batch);
-    dealt[rank * accumulate_ + given[rank]++] = std::move(batch);
-  }
-  batches_ = std::move(dealt);
-  return least;
-}
-
-void StepPacker::append_to(Plan& plan, std::size_t first) {
-  std::vector<SampleId> ids;
-  for (std::size_t rank = 0; rank < ranks_; ++rank) {
-    for (const MicroBatch& batch : of_rank((rank + first) % ranks_)) {
-      ids.clear();
-      for (const Item& item : batch.items) ids.push_back(item.id);
-      plan.append(ids);
-    }
-  }
+  return {indices_, ends_};
 }
 
 }  // namespace lockstep::data

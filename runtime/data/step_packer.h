@@ -1,30 +1,22 @@
 // Deals the samples of one optimizer step to its micro-batches: none over the cap, the ranks' costs as equal
-// as the samples allow.
+// as the samples allow. Longest first to the rank with the least so far, then exchanges between the costliest
+// ranks and the cheapest.
+//
+// A rank's cost is divided by its speed, so that what is balanced is time.
 //
 // Threads: a StepPacker belongs to one thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "runtime/data/item.h"
 #include "runtime/data/planner.h"
+#include "runtime/data/rank_tree.h"
 
 namespace lockstep::data {
-
-/// A sample as the planner handles it.
-struct Item {
-  SampleId id;
-  std::uint32_t length;
-};
-
-/// Longest first; equal lengths by id, so that the order is one and the same everywhere.
-inline bool longer(const Item& x, const Item& y) {
-  return x.length != y.length ? x.length > y.length : x.id < y.id;
-}
 
 class StepPacker {
  public:
@@ -33,74 +25,100 @@ class StepPacker {
   /// Begins an empty step.
   void clear();
 
-  /// Places items, longest first: each with the rank whose cost is least and that has room. A rank that costs
-  /// more than `enough` gets no more. Appends to `left` what fits nowhere.
-  void place(std::span<const Item> items, double enough, std::vector<Item>& left);
+  /// Places items, longest first: each with the rank whose time is least and that has room. A rank whose time
+  /// is above `enough` gets no more. Appends to `left` what fits nowhere.
+  void deal(std::span<const Item> items, double enough, std::vector<Item>& left);
 
-  /// Cuts items, longest first, into padded micro-batches of least possible greatest cost. Returns how many
-  /// micro-batches that would take; the step is made only when it has so many.
-  std::size_t place_padded(std::span<const Item> items);
+  /// Places one item in the fullest micro-batch that has room for it; only with a rank that does not become
+  /// the slowest by it, unless the step may `lengthen`. False when there is none.
+  bool place_where_it_fits(const Item& item, bool lengthen);
 
-  /// Moves and swaps samples between the costliest rank and others until the greatest cost is within a small
-  /// fraction of the mean, or no exchange lowers it.
+  /// Ends placing, and swaps samples between the slowest ranks and the fastest until the greatest time is
+  /// within a small fraction of the mean, or no exchange lowers it.
   void exchange();
 
-  std::size_t micro_batches() const { return batches_.size(); }
-  /// Of what was placed.
-  std::uint64_t tokens() const;
-  std::size_t samples() const;
+  /// The step; `first` is the rank that gets what was dealt first. After exchange().
+  StepView finish(std::size_t first);
 
-  /// Whether the costliest rank holds a single sample and costs more than the mean of a step filled to the
-  /// cap would be: nothing that is done to the other ranks then makes the step longer.
+  std::size_t micro_batches() const { return batch_tokens_.size(); }
+
+  /// Of what was placed.
+  std::uint64_t tokens() const { return tokens_; }
+  std::size_t samples() const { return placed_.size(); }
+
+  template <typename Use>
+  void for_each(Use&& use) const {
+    for (const Placed& item : placed_) use(Item{item.index, item.length});
+  }
+
+  /// Whether the slowest rank holds a single sample and takes longer than the mean: nothing that is done to
+  /// the other ranks then makes the step longer.
   bool greatest_is_one_sample() const;
 
   /// Tokens that still fit into the micro-batch with the most room.
   std::uint64_t most_room() const;
 
-  /// Places one item in the fullest micro-batch that has room for it; only with a rank that does not become
-  /// the costliest by it, unless the step may `lengthen`. False when there is none.
-  bool place_where_it_fits(const Item& item, bool lengthen);
-
-  /// Appends the step to the plan; `first` is the rank that gets what was dealt first.
-  void append_to(Plan& plan, std::size_t first);
+  double cost(std::uint32_t length) const {
+    const auto tokens = static_cast<double>(length);
+    return tokens * (a_ + b_ * tokens);
+  }
 
  private:
-  struct MicroBatch {
-    std::vector<Item> items;
-    std::uint64_t tokens = 0;
+  struct Placed {
+    std::uint32_t index;
+    std::uint32_t length;
+    std::uint32_t batch;
   };
-  struct Place {
-    std::size_t micro_batch;
-    std::size_t index;
+  // What to exchange: an item of the slower rank for one of the faster, or for nothing.
+  struct Swap {
+    double greatest;  // of the two ranks' times after it
+    std::size_t give;
+    std::size_t take;
+    std::uint32_t into;  // the micro-batch that gets what is given
   };
-  struct Change {
-    double cost;  // the greater of the two ranks' costs after it
-    Place give;
-    Place take;  // take.index == kNothing: a move, not a swap
-  };
-  using ByKey = std::pair<std::uint64_t, std::size_t>;
 
-  static constexpr std::size_t kNothing = ~std::size_t{0};
-
-  std::span<MicroBatch> of_rank(std::size_t rank) {
-    return std::span(batches_).subspan(rank * accumulate_, accumulate_);
-  }
   std::size_t roomiest(std::size_t rank) const;
-  std::uint64_t room(std::size_t micro_batch) const { return cap_ - batches_[micro_batch].tokens; }
-  void put(std::size_t micro_batch, const Item& item);
-  std::size_t cut(std::span<const Item> items, double limit, bool keep);
-  bool improve(std::size_t from, std::size_t to, Change& best) const;
-  void apply(std::size_t from, std::size_t to, const Change& change);
+  std::uint64_t room(std::size_t batch) const { return cap_ - batch_tokens_[batch]; }
+  void put(const Item& item, std::size_t rank, std::size_t batch);
+  void reopen(std::uint32_t length);
+  void group_by_rank();
+  bool improve(std::size_t from, std::size_t to, double good_enough);
+  bool find_swap(std::size_t from, std::size_t to, double good_enough, Swap& best) const;
+  void apply(std::size_t from, std::size_t to, const Swap& swap);
+  std::span<Placed> of_rank(std::size_t rank) {
+    return std::span(by_rank_).subspan(begins_[rank], counts_[rank]);
+  }
+  std::span<const Placed> of_rank(std::size_t rank) const {
+    return std::span(by_rank_).subspan(begins_[rank], counts_[rank]);
+  }
+  void insert_longest_first(std::size_t rank, std::size_t hole, const Placed& item);
+  void order_ranks();
 
   std::size_t ranks_;
   std::size_t accumulate_;
   std::uint64_t cap_;
-  Cost cost_;
-  std::vector<MicroBatch> batches_;                          // rank-major
-  std::vector<double> costs_;                                // of each rank
-  std::vector<std::pair<double, std::size_t>> open_;         // heap: cost, rank
-  std::vector<std::pair<std::uint64_t, std::size_t>> full_;  // heap: room, rank
-  std::vector<std::size_t> by_cost_;
+  double a_;
+  double b_;
+  std::vector<double> slowness_;  // 1 / the rank's share of the speed, the mean rank's being 1
+  bool rotate_;                   // ranks are all alike
+
+  std::vector<Placed> placed_;
+  bool sorted_ = true;  // placed_ is longest first
+  std::uint64_t tokens_ = 0;
+  std::vector<std::uint64_t> batch_tokens_;
+  std::vector<double> times_;  // of each rank
+  RankTree open_;
+  std::vector<std::size_t> closed_;  // ranks without room for the last item
+  std::uint64_t closed_room_ = 0;    // the most that one of them has
+
+  // For the exchanges: the ranks' samples, longest first, with room for more behind each rank's.
+  std::vector<Placed> by_rank_;
+  std::vector<std::size_t> begins_;
+  std::vector<std::size_t> counts_;
+  std::vector<std::size_t> limits_;
+  std::vector<std::uint32_t> by_time_;
+  std::vector<std::uint32_t> indices_;
+  std::vector<std::uint32_t> ends_;
 };
 
 }  // namespace lockstep::data

@@ -12,16 +12,17 @@
 namespace lockstep::data {
 namespace {
 
-std::vector<std::vector<SampleId>> groups_of(std::size_t samples, Order order, std::uint64_t epoch = 0) {
-  EpochOrder epoch_order(samples, order, 5, epoch);
-  std::vector<std::vector<SampleId>> groups;
-  for (std::vector<SampleId> ids; epoch_order.next_group(ids);) groups.push_back(ids);
-  return groups;
+std::vector<std::vector<SampleId>> blocks_of(std::size_t samples, Order order, std::uint64_t epoch = 0) {
+  const EpochOrder epoch_order(samples, order, 5, epoch);
+  std::vector<std::vector<SampleId>> blocks;
+  for (std::size_t block = 0; block < epoch_order.blocks(); ++block)
+    blocks.push_back(epoch_order.block(block));
+  return blocks;
 }
 
-std::vector<SampleId> joined(const std::vector<std::vector<SampleId>>& groups) {
+std::vector<SampleId> joined(const std::vector<std::vector<SampleId>>& blocks) {
   std::vector<SampleId> ids;
-  for (const auto& group : groups) ids.insert(ids.end(), group.begin(), group.end());
+  for (const auto& block : blocks) ids.insert(ids.end(), block.begin(), block.end());
   return ids;
 }
 
@@ -33,34 +34,34 @@ std::vector<SampleId> counting(std::size_t samples) {
 
 TEST(EpochOrder, HasEverySampleOnce) {
   for (const std::size_t samples : {0U, 1U, 4095U, 4096U, 4097U, 600001U}) {
-    std::vector<SampleId> ids = joined(groups_of(samples, Order::shuffled));
+    std::vector<SampleId> ids = joined(blocks_of(samples, Order::shuffled));
     std::sort(ids.begin(), ids.end());
     EXPECT_EQ(ids, counting(samples));
   }
 }
 
 TEST(EpochOrder, SequentialIsAsTheDataLie) {
-  EXPECT_EQ(joined(groups_of(10000, Order::sequential)), counting(10000));
+  EXPECT_EQ(joined(blocks_of(10000, Order::sequential)), counting(10000));
 }
 
 TEST(EpochOrder, IsTheSameAgainAndAnotherInTheNextEpoch) {
   for (const std::size_t samples : {1000U, 10000U}) {  // within one shard, and over several
-    const auto ids = joined(groups_of(samples, Order::shuffled, 0));
-    EXPECT_EQ(ids, joined(groups_of(samples, Order::shuffled, 0)));
-    EXPECT_NE(ids, joined(groups_of(samples, Order::shuffled, 1)));
+    const auto ids = joined(blocks_of(samples, Order::shuffled, 0));
+    EXPECT_EQ(ids, joined(blocks_of(samples, Order::shuffled, 0)));
+    EXPECT_NE(ids, joined(blocks_of(samples, Order::shuffled, 1)));
   }
 }
 
-TEST(EpochOrder, AGroupTouchesFewShardsAndMixesThemWell) {
-  const auto groups = groups_of(EpochOrder::kShardSamples * EpochOrder::kGroupShards * 3, Order::shuffled);
-  ASSERT_EQ(groups.size(), 3U);
-  for (const auto& group : groups) {
+TEST(EpochOrder, ABlockTouchesFewShardsAndMixesThemWell) {
+  const auto blocks = blocks_of(EpochOrder::kShardSamples * EpochOrder::kBlockShards * 3, Order::shuffled);
+  ASSERT_EQ(blocks.size(), 3U);
+  for (const auto& block : blocks) {
     std::set<SampleId> shards;
-    for (const SampleId id : group) shards.insert(id / EpochOrder::kShardSamples);
-    EXPECT_EQ(shards.size(), EpochOrder::kGroupShards);
+    for (const SampleId id : block) shards.insert(id / EpochOrder::kShardSamples);
+    EXPECT_EQ(shards.size(), EpochOrder::kBlockShards);
     std::set<SampleId> first;
-    for (std::size_t i = 0; i < 64; ++i) first.insert(group[i] / EpochOrder::kShardSamples);
-    EXPECT_GT(first.size(), 20U) << "the group's first 64 samples come from few shards";
+    for (std::size_t i = 0; i < 64; ++i) first.insert(block[i] / EpochOrder::kShardSamples);
+    EXPECT_GT(first.size(), 20U) << "the block's first 64 samples come from few shards";
   }
 }
 

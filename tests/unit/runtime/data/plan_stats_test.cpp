@@ -53,11 +53,19 @@ TEST(PlanStats, CountsWhatIsMissingAndWhatIsThereTwice) {
 
 TEST(PlanStats, PaddingIsWhatRowsAreShortOfTheLongest) {
   const std::vector<std::uint32_t> lengths = {4, 2, 3, 3};
-  const Plan plan = plan_of({.ranks = 2, .cap = 10, .cost = {1, 0}, .padded = true}, 4, {{{0, 1}, {2, 3}}});
+  const PlanOptions options{.ranks = 2, .cap = 10, .cost = {1, 0}, .padded = true, .pad_multiple = 1};
+  const Plan plan = plan_of(options, 4, {{{0, 1}, {2, 3}}});
   const PlanStats stats = stats_of(plan, lengths);
   EXPECT_DOUBLE_EQ(stats.padding, 2.0 / 14);
   EXPECT_DOUBLE_EQ(stats.fill, 12.0 / 20);
   EXPECT_DOUBLE_EQ(stats.imbalance_cost, 8 / 7.0);
+}
+
+TEST(PlanStats, RowsArePaddedToTheMultiple) {
+  const std::vector<std::uint32_t> lengths = {5, 9};
+  const PlanOptions options{.ranks = 2, .cap = 100, .cost = {1, 0}, .padded = true, .pad_multiple = 8};
+  EXPECT_DOUBLE_EQ(stats_of(plan_of(options, 2, {{{0}, {1}}}), lengths).padding, (3.0 + 7) / 24);
+  EXPECT_EQ(padded_length(97, 8, 100), 100U);  // not over the cap
 }
 
 TEST(PlanStats, TwoOfThreeGreatSamplesBoundTwoRanks) {

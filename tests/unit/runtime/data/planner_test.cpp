@@ -175,6 +175,50 @@ TEST(Planner, StaysWithinTheRandomnessBudget) {
   }
 }
 
+TEST(Planner, OutliersOfALongEpochStayWithinTheBudgetToo) {
+  const Lengths few =
+      lengths_from_csv(LOCKSTEP_TEST_DATA "/lengths/azure_llm_conv_2023_lengths.csv", "length");
+  std::mt19937 engine(1);
+  std::vector<std::uint32_t> lengths(600000);
+  for (std::uint32_t& length : lengths) length = few.tokens[engine() % few.tokens.size()];
+  for (const int ranks : {8, 64, 256}) {
+    const PlanOptions options{.ranks = ranks, .cap = 16384, .cost = {24576, 1}};
+    const PlanStats stats = stats_of(make_plan(lengths, options), lengths);
+    EXPECT_LE(stats.step_mean_ratio, 1.5) << ranks << " ranks";
+    EXPECT_LE(stats.imbalance_cost, 1.0025) << ranks << " ranks";
+    EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1);
+  }
+}
+
+TEST(Planner, AFasterRankGetsMore) {
+  const std::vector<std::uint32_t> lengths = length_lists(20000, 300, 8)[0].lengths;
+  const PlanOptions options{
+      .ranks = 4, .cap = 10000, .accumulate = 2, .cost = {1000, 1}, .speeds = {1, 2, 1, 0.5}};
+  const Plan plan = make_plan(lengths, options);
+  expect_valid(plan, lengths, "with speeds");
+  for (std::size_t step = 0; step + 1 < plan.steps(); ++step) {
+    std::vector<double> times;
+    for (int rank = 0; rank < 4; ++rank) {
+      double cost = 0;
+      for (int m = 0; m < 2; ++m) {
+        for (const SampleId id : plan.micro_batch(step, rank, m)) cost += options.cost.of(lengths[id]);
+      }
+      times.push_back(cost / options.speeds[static_cast<std::size_t>(rank)]);
+    }
+    EXPECT_NEAR(times[1] / times[0], 1, 0.02);
+    EXPECT_NEAR(times[3] / times[0], 1, 0.02);
+  }
+}
+
+TEST(Planner, RefusesSpeedsThatMakeNoSense) {
+  const std::vector<std::uint32_t> lengths = {10};
+  const auto plan = [&](std::vector<double> speeds) {
+    make_plan(lengths, {.ranks = 2, .cap = 10, .speeds = std::move(speeds)});
+  };
+  EXPECT_THAT([&] { plan({1}); }, ThrowsMessage<UsageError>(HasSubstr("1 speeds for 2 ranks")));
+  EXPECT_THAT([&] { plan({1, 0}); }, ThrowsMessage<UsageError>(HasSubstr("rank 1")));
+}
+
 TEST(Planner, OutliersMeetInOneStep) {
   // Eight samples cost more than a rank's whole share; alone in a step each makes three ranks wait.
   std::vector<std::uint32_t> lengths(16000, 100);

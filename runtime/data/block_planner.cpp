@@ -1,0 +1,412 @@
+#include "runtime/data/block_planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace lockstep::data {
+namespace {
+
+// What a step takes of its capacity. The rest is the slack that lets a rank of long samples hold fewer tokens
+// than one of short samples; it costs 1.5 % more steps, each as much shorter.
+constexpr double kFill = 0.985;
+// The last sample may take a step as far as this.
+constexpr double kMostFill = 0.9925;
+// A step that ends below this looks further into the pool for samples that fit.
+constexpr double kLeastFill = 0.982;
+// An outlier costs this much more than a rank's mean share of a step.
+constexpr double kOutlier = 1.02;
+// Where more of the tokens than this are in outliers, they are no exception, and none is treated as one.
+constexpr double kMostOutliers = 0.05;
+// Of the randomness budget, that the choice of samples may use; what does not fit in the end moves the mean a
+// little.
+constexpr double kBudgetUse = 0.97;
+// Samples ahead in which a step looks for ones that suit it better than the next, at least.
+constexpr std::size_t kLookAhead = 1024;
+// Outliers that may wait at the same time, for each rank.
+constexpr std::size_t kMostWaiting = 2;
+// Steps after which those are tried again that the budget did not allow.
+constexpr std::size_t kPatience = 8;
+// Steps before the end of the epoch in which they are released as the budget allows, for each that is needed.
+constexpr std::size_t kStepsToDrain = 16;
+// A step that is short of its target looks ahead so many times as many samples as it has, up to kLookAhead.
+constexpr std::size_t kTopUpLookAhead = 32;
+// Samples ahead in which a step looks for one that fills its last gap.
+constexpr std::size_t kGapLookAhead = 32;
+// A block that is not the last ends when it has less than this many steps' tokens left, so that the last
+// steps too have something to choose from.
+constexpr double kLeaveOver = 1.25;
+
+std::uint64_t tokens_of(std::span<const Item> items) {
+  return std::accumulate(items.begin(), items.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const Item& item) { return sum + item.length; });
+}
+
+double capacity_of(const PlanOptions& options) {
+  const double all = static_cast<double>(options.cap) * options.ranks * options.accumulate;
+  if (options.speeds.empty()) return all;
+  // A slower rank gets its share of what the fastest can hold.
+  const double sum = std::accumulate(options.speeds.begin(), options.speeds.end(), 0.0);
+  const double fastest = *std::max_element(options.speeds.begin(), options.speeds.end());
+  return all * sum / (fastest * options.ranks);
+}
+
+}  // namespace
+
+BlockPlanner::BlockPlanner(const PlanOptions& options)
+    : options_(options),
+      capacity_(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(capacity_of(options)))),
+      share_(kFill * capacity_of(options) / options.ranks),
+      fill_(options.ranks * options.accumulate == 1 ? 1 : kFill),
+      packer_(options),
+      padded_(options),
+      random_(0, 0, 0) {
+}
+
+void BlockPlanner::begin(std::vector<Item> items, std::size_t block, bool last, double saved) {
+  items_ = std::move(items);
+  next_ = 0;
+  last_ = last;
+  outliers_.clear();
+  patience_ = 0;
+  tokens_left_ = tokens_of(items_);
+  budget_ = RandomnessBudget(items_, kBudgetUse * options_.randomness, saved);
+  random_ = Random(options_.seed, options_.epoch, ~static_cast<std::uint64_t>(block));
+  find_outliers();
+}
+
+void BlockPlanner::find_outliers() {
+  longest_common_ = std::numeric_limits<std::uint32_t>::max();
+  if (options_.padded || options_.order == Order::sequential || options_.ranks == 1) return;
+  const double most = kOutlier * share_ * (options_.cost.a + options_.cost.b * budget_.mean_by_token());
+  if (options_.cost.of(options_.cap) <= most) return;
+  // The longest sample that is no outlier.
+  std::uint32_t low = 0;
+  auto high = static_cast<std::uint32_t>(options_.cap);
+  while (high - low > 1) {
+    const std::uint32_t middle = low + (high - low) / 2;
+    (options_.cost.of(middle) <= most ? low : high) = middle;
+  }
+  std::uint64_t outliers = 0;
+  for (const Item& item : items_) outliers += item.length > low ? item.length : 0;
+  if (static_cast<double>(outliers) <= kMostOutliers * static_cast<double>(tokens_left_))
+    longest_common_ = low;
+}
+
+std::uint64_t BlockPlanner::target() const {
+  return static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_));
+}
+
+std::size_t BlockPlanner::most_waiting() const {
+  return kMostWaiting * static_cast<std::size_t>(options_.ranks);
+}
+
+bool BlockPlanner::is_outlier(const Item& item) const {
+  return item.length > longest_common_ && outliers_.size() < most_waiting();
+}
+
+// Puts so many outliers of similar cost, the greatest that wait, into the step.
+void BlockPlanner::release_outliers(std::size_t count) {
+  std::sort(outliers_.begin(), outliers_.end(), longer);
+  const auto end = outliers_.begin() + static_cast<std::ptrdiff_t>(count);
+  chosen_.assign(outliers_.begin(), end);
+  outliers_.erase(outliers_.begin(), end);
+  pinned_ = count;
+}
+
+// One outlier for each rank, as soon as so many wait and the budget allows. Fewer, as many as it allows,
+// where too many wait or the epoch nears its end; what could still be released at once waits for the last
+// full step.
+void BlockPlanner::choose(std::size_t most) {
+  const auto ranks = static_cast<std::size_t>(options_.ranks);
+  const std::size_t waiting = outliers_.size();
+  const double steps_left = static_cast<double>(tokens_left_) / static_cast<double>(capacity_);
+  const double to_drain = static_cast<double>(kStepsToDrain * waiting) / options_.ranks;
+  const bool nears_end = last_ && steps_left < 2 + to_drain;
+  const bool urgent = waiting >= most_waiting() || nears_end;
+  const bool may_wait = waiting < ranks && steps_left >= 2;
+  std::size_t count = waiting < ranks && !urgent ? 0 : std::min(waiting, ranks);
+  if (patience_ > 0 && !urgent) {
+    --patience_;
+    count = 0;
+  }
+  count = std::min(count, most);
+  const std::size_t least = urgent ? 1 : (ranks + 3) / 4;
+  for (bool first = true;; first = false) {
+    if (count > 0) release_outliers(count);
+    take_front(target());
+    if (chosen_.empty() && next_ == items_.size()) chosen_.swap(outliers_);  // none but outliers were left
+    const bool allowed = keep_within_budget();
+    if (count == 0 || (allowed && !(first && may_wait))) return;
+    // Not so many now: as before.
+    outliers_.insert(outliers_.end(), chosen_.begin(),
+                     chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_));
+    put_back(std::span(chosen_).subspan(pinned_));
+    chosen_.clear();
+    pinned_ = 0;
+    if (!allowed) patience_ = kPatience;
+    count = allowed || count / 2 < least ? 0 : count / 2;
+  }
+}
+
+// Takes from the pool's front until the step has so many tokens; outliers step aside.
+void BlockPlanner::take_front(std::uint64_t tokens) {
+  const auto most =
+      std::max(tokens, static_cast<std::uint64_t>(fill_ < 1 ? kMostFill * static_cast<double>(capacity_)
+                                                            : static_cast<double>(capacity_)));
+  std::uint64_t sum = tokens_of(chosen_);
+  while (sum < tokens && next_ < items_.size()) {
+    const Item item = items_[next_];
+    if (is_outlier(item)) {
+      outliers_.push_back(item);
+    } else if (sum + item.length > most && !chosen_.empty()) {
+      break;
+    } else {
+      chosen_.push_back(item);
+      sum += item.length;
+    }
+    ++next_;
+  }
+  if (sum < tokens) fill_gap(sum, most);
+}
+
+// Takes the longest sample of the next few that fits, the others stay in order.
+void BlockPlanner::fill_gap(std::uint64_t tokens, std::uint64_t most) {
+  const std::size_t end = std::min(items_.size(), next_ + kGapLookAhead);
+  std::size_t best = end;
+  for (std::size_t i = next_; i < end; ++i) {
+    if (is_outlier(items_[i]) || tokens + items_[i].length > most) continue;
+    if (best == end || items_[i].length > items_[best].length) best = i;
+  }
+  if (best == end) return;
+  chosen_.push_back(items_[best]);
+  for (; best > next_; --best) items_[best] = items_[best - 1];
+  ++next_;
+}
+
+// In front of the pool there is always room: what comes back was taken from there.
+void BlockPlanner::put_back(std::span<const Item> items) {
+  next_ -= items.size();
+  std::copy(items.begin(), items.end(), items_.begin() + static_cast<std::ptrdiff_t>(next_));
+}
+
+// Takes so many samples into window_, or all that are left; outliers step aside.
+void BlockPlanner::take_window(std::size_t least) {
+  window_.clear();
+  while (window_.size() < least && next_ < items_.size()) {
+    const Item item = items_[next_++];
+    (is_outlier(item) ? outliers_ : window_).push_back(item);
+  }
+}
+
+// Where the step's mean length is out of the budget, exchanges short samples for one that is as long as they
+// are together: the number of samples changes, and so the mean, while the tokens stay. Short ones come from
+// the pool when the mean is too great, and go there when it is too small.
+bool BlockPlanner::keep_within_budget() {
+  if (options_.order == Order::sequential || chosen_.empty()) return true;
+  std::uint64_t tokens = tokens_of(chosen_);
+  if (budget_.allows(tokens, chosen_.size())) return true;
+  take_window(std::max(kLookAhead, (pinned_ > 0 ? 4 : 1) * chosen_.size()));
+  bool allowed = false;
+  for (int round = 0; round < 4 && !allowed; ++round) {
+    const std::size_t samples = chosen_.size();
+    const double wanted = static_cast<double>(tokens) / budget_.nearest_mean(tokens, samples);
+    const auto change = static_cast<std::size_t>(std::ceil(std::abs(wanted - static_cast<double>(samples))));
+    if (static_cast<double>(samples) < wanted) {
+      exchange_short_for_long(window_, 0, chosen_, pinned_, change);
+    } else {
+      exchange_short_for_long(chosen_, pinned_, window_, 0, change);
+    }
+    tokens = tokens_of(chosen_);
+    allowed = budget_.allows(tokens, chosen_.size());
+  }
+  put_back(window_);
+  return allowed;
+}
+
+// Exchanges the shortest of `shorts` for longs whose length is theirs together, until `change` more samples
+// have gone there than came back. The first items of each stay where they are.
+void BlockPlanner::exchange_short_for_long(std::vector<Item>& shorts, std::size_t shorts_first,
+                                           std::vector<Item>& longs, std::size_t longs_first,
+                                           std::size_t change) {
+  const auto places_of = [this](const std::vector<Item>& items, std::size_t first) {
+    std::vector<Item> places;  // index: the place in `items`; longest first
+    for (std::size_t i = first; i < items.size(); ++i) {
+      places.push_back({static_cast<std::uint32_t>(i), items[i].length});
+    }
+    sort_.longest_first(places);
+    return places;
+  };
+  std::vector<Item> from = places_of(shorts, shorts_first);
+  std::vector<Item> to = places_of(longs, longs_first);
+  std::vector<std::uint32_t> gone;
+  while (change > 0 && !to.empty()) {
+    std::uint64_t sum = 0;
+    std::size_t count = 0;
+    while (count <= change && count < from.size() &&
+           (count < 2 || sum + from[from.size() - 1 - count].length <= to.front().length)) {
+      sum += from[from.size() - 1 - count++].length;
+    }
+    if (count < 2) break;
+    // The one whose length is nearest to the sum.
+    auto counterpart = std::lower_bound(
+        to.begin(), to.end(), sum, [](const Item& x, std::uint64_t length) { return x.length > length; });
+    if (counterpart == to.end() ||
+        (counterpart != to.begin() && (counterpart - 1)->length - sum < sum - counterpart->length)) {
+      --counterpart;
+    }
+    // One takes its place, and it takes that one's; the others go to the end.
+    std::swap(shorts[from.back().index], longs[counterpart->index]);
+    from.pop_back();
+    for (std::size_t i = 1; i < count; ++i, from.pop_back()) {
+      longs.push_back(shorts[from.back().index]);
+      gone.push_back(from.back().index);
+    }
+    to.erase(counterpart);
+    change -= count - 1;
+  }
+  std::sort(gone.begin(), gone.end());
+  std::size_t kept = shorts_first;
+  auto next_gone = gone.begin();
+  for (std::size_t i = shorts_first; i < shorts.size(); ++i) {
+    if (next_gone != gone.end() && *next_gone == i) {
+      ++next_gone;
+    } else {
+      shorts[kept++] = shorts[i];
+    }
+  }
+  shorts.resize(kept);
+}
+
+// What does not fit beside outliers moves the mean: a step that leaves the budget that way is made again with
+// fewer of them.
+void BlockPlanner::compose() {
+  for (std::size_t most = static_cast<std::size_t>(options_.ranks);; most = pinned_ / 2) {
+    left_.clear();
+    chosen_.clear();
+    pinned_ = 0;
+    choose(most);
+    pack();
+    if (pinned_ == 0 || budget_.allows(packer_.tokens(), packer_.samples())) return;
+    packer_.for_each([this](const Item& item) {
+      item.length > longest_common_ ? outliers_.push_back(item) : left_.push_back(item);
+    });
+    put_back(left_);
+    patience_ = kPatience;
+  }
+}
+
+bool BlockPlanner::next_step(StepView& step) {
+  if (tokens_left_ == 0) return false;
+  if (!last_ && static_cast<double>(tokens_left_) < kLeaveOver * static_cast<double>(capacity_)) return false;
+  chosen_.clear();
+  left_.clear();
+  pinned_ = 0;
+  full_step_ = tokens_left_ > capacity_;
+  if (options_.padded) {
+    step = pack_padded();
+    return true;
+  }
+  if (full_step_) {
+    compose();
+  } else {
+    chosen_.insert(chosen_.end(), items_.begin() + static_cast<std::ptrdiff_t>(next_), items_.end());
+    next_ = items_.size();
+    chosen_.insert(chosen_.end(), outliers_.begin(), outliers_.end());
+    outliers_.clear();
+    pack();
+  }
+  put_back(left_);
+  budget_.spend(packer_.tokens(), packer_.samples());
+  tokens_left_ -= packer_.tokens();
+  step = packer_.finish(random_.below(static_cast<std::uint64_t>(options_.ranks)));
+  return true;
+}
+
+void BlockPlanner::pack() {
+  sort_.longest_first(chosen_);
+  double enough = std::numeric_limits<double>::infinity();
+  if (full_step_ && pinned_ > 0) {
+    enough = 0;
+    for (const Item& item : chosen_) enough += options_.cost.of(item.length);
+    enough *= kOutlier / options_.ranks;
+  }
+  packer_.clear();
+  packer_.deal(chosen_, enough, left_);
+  const auto least = static_cast<std::uint64_t>(kLeastFill * static_cast<double>(capacity_));
+  if (full_step_) {
+    const bool short_of_target = packer_.tokens() < least;
+    // One sample that outweighs the other ranks' shares makes them wait anyway: they may as well be full.
+    const bool waits = (short_of_target || pinned_ > 0 || chosen_.size() < 4 * packer_.micro_batches()) &&
+                       packer_.greatest_is_one_sample();
+    if (short_of_target || waits) top_up(waits ? capacity_ : target(), !waits);
+  }
+  packer_.exchange();
+}
+
+// Looks through what comes next, longest first, for samples that fit into what room is left, up to so many
+// tokens.
+void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
+  std::uint64_t room = packer_.most_room();
+  take_window(std::max(std::min(kLookAhead, kTopUpLookAhead * chosen_.size()), chosen_.size()));
+  candidates_.clear();
+  for (std::size_t i = 0; i < window_.size(); ++i) {
+    if (window_[i].length <= room) candidates_.push_back({static_cast<std::uint32_t>(i), window_[i].length});
+  }
+  sort_.longest_first(candidates_);
+  for (const Item& candidate : candidates_) {
+    Item& item = window_[candidate.index];
+    if (item.length > room || packer_.tokens() + item.length > most ||
+        !budget_.allows_adding(item.length, packer_.tokens(), packer_.samples()) ||
+        !packer_.place_where_it_fits(item, lengthen)) {
+      continue;
+    }
+    item.length = 0;  // gone
+    room = packer_.most_room();
+    if (room == 0) break;
+  }
+  window_.erase(
+      std::remove_if(window_.begin(), window_.end(), [](const Item& item) { return item.length == 0; }),
+      window_.end());
+  put_back(window_);
+}
+
+// Takes as much of the pool's front as its padding lets fit; `fill_` follows what did.
+StepView BlockPlanner::pack_padded() {
+  const auto batches =
+      static_cast<std::size_t>(options_.ranks) * static_cast<std::size_t>(options_.accumulate);
+  std::size_t count = 0;
+  std::uint64_t sum = 0;
+  const std::uint64_t most = tokens_left_ <= target() ? tokens_left_ : target();
+  while (count < pool_size() && (count == 0 || sum + items_[next_ + count].length <= most)) {
+    sum += items_[next_ + count++].length;
+  }
+  for (;;) {
+    chosen_.assign(items_.begin() + static_cast<std::ptrdiff_t>(next_),
+                   items_.begin() + static_cast<std::ptrdiff_t>(next_ + count));
+    sort_.longest_first(chosen_);
+    const std::size_t needed = padded_.needed(chosen_);
+    const double ratio = static_cast<double>(batches) / static_cast<double>(std::max<std::size_t>(needed, 1));
+    if (needed <= batches) {
+      if (full_step_) fill_ = std::min(1.0, fill_ * std::min(1.25, ratio) * 0.995);
+      break;
+    }
+    fill_ *= ratio * 0.99;
+    count = std::max<std::size_t>(
+        1, std::min(count - 1, static_cast<std::size_t>(static_cast<double>(count) * ratio * 0.99)));
+  }
+  next_ += count;
+  tokens_left_ -= tokens_of(chosen_);
+  return padded_.pack(chosen_);
+}
+
+std::vector<Item> BlockPlanner::take_left() {
+  outliers_.insert(outliers_.end(), items_.begin() + static_cast<std::ptrdiff_t>(next_), items_.end());
+  items_.clear();
+  next_ = 0;
+  return std::exchange(outliers_, {});
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,50 @@
+// Where the planner reads lengths from, a run of neighbours at a time: memory, an index on disk, or a
+// formula. So a billion samples can be planned that fit nowhere.
+//
+// Threads: const members must be safe from any thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace lockstep::data {
+
+class LengthSource {
+ public:
+  virtual ~LengthSource() = default;
+  LengthSource() = default;
+  LengthSource(const LengthSource&) = delete;
+  LengthSource& operator=(const LengthSource&) = delete;
+
+  /// Samples.
+  virtual std::size_t size() const = 0;
+
+  /// Writes the lengths in tokens of the samples first, first + 1, ... into `lengths`.
+  virtual void read(std::size_t first, std::span<std::uint32_t> lengths) const = 0;
+
+  /// Names the data and their order: two sources with the same name have the same samples.
+  virtual std::string fingerprint() const = 0;
+};
+
+/// Lengths that lie in memory; not owned.
+class LengthsInMemory final : public LengthSource {
+ public:
+  LengthsInMemory(std::span<const std::uint32_t> lengths, std::string fingerprint)
+      : lengths_(lengths), fingerprint_(std::move(fingerprint)) {}
+
+  std::size_t size() const override { return lengths_.size(); }
+  void read(std::size_t first, std::span<std::uint32_t> lengths) const override {
+    std::copy_n(lengths_.begin() + static_cast<std::ptrdiff_t>(first), lengths.size(), lengths.begin());
+  }
+  std::string fingerprint() const override { return fingerprint_; }
+
+ private:
+  std::span<const std::uint32_t> lengths_;
+  std::string fingerprint_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,124 @@
+#include "runtime/data/plan_state.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "common/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr int kVersion = 1;
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+// Four bits a digit, the first bit the least.
+std::string hex_of(const std::vector<bool>& bits) {
+  std::string hex((bits.size() + 3) / 4, '0');
+  for (std::size_t i = 0; i < hex.size(); ++i) {
+    unsigned digit = 0;
+    for (std::size_t bit = 0; bit < 4 && 4 * i + bit < bits.size(); ++bit) {
+      digit |= (bits[4 * i + bit] ? 1U : 0U) << bit;
+    }
+    hex[i] = kDigits[digit];
+  }
+  return hex;
+}
+
+std::vector<bool> bits_of(const std::string& hex, const char* name) {
+  std::vector<bool> bits;
+  bits.reserve(4 * hex.size());
+  for (const char character : hex) {
+    const std::size_t digit = kDigits.find(character);
+    if (digit == std::string_view::npos) fail("the planner's state: \"{}\" is not hexadecimal", name);
+    for (unsigned bit = 0; bit < 4; ++bit) bits.push_back(((digit >> bit) & 1U) != 0);
+  }
+  return bits;
+}
+
+template <typename T>
+T member(const nlohmann::json& json, const char* name) {
+  const auto found = json.find(name);
+  if (found == json.end()) fail("the planner's state: there is no \"{}\"", name);
+  try {
+    return found->get<T>();
+  } catch (const nlohmann::json::exception&) {
+    fail("the planner's state: \"{}\" is {}, not what belongs there", name, found->dump().substr(0, 60));
+  }
+}
+
+}  // namespace
+
+void to_json(nlohmann::json& json, const PlanState& state) {
+  const PlanOptions& geometry = state.geometry;
+  json = {{"version", kVersion},
+          {"data", state.data},
+          {"order", state.order},
+          {"geometry",
+           {{"ranks", geometry.ranks},
+            {"accumulate", geometry.accumulate},
+            {"cap", geometry.cap},
+            {"cost", {geometry.cost.a, geometry.cost.b}},
+            {"randomness", geometry.randomness},
+            {"padded", geometry.padded},
+            {"pad_multiple", geometry.pad_multiple},
+            {"speeds", geometry.speeds}}},
+          {"seed", geometry.seed},
+          {"epoch", geometry.epoch},
+          {"sequential", geometry.order == Order::sequential},
+          {"too_long", static_cast<int>(geometry.too_long)},
+          {"block", state.block},
+          {"carried", state.carried},
+          {"gone", hex_of(state.gone)},
+          {"done", state.done},
+          {"used", hex_of(state.used)},
+          {"saved", state.saved},
+          {"steps_before", state.steps_before}};
+}
+
+void from_json(const nlohmann::json& json, PlanState& state) {
+  if (!json.is_object()) fail("the planner's state is not a JSON object");
+  if (const int version = member<int>(json, "version"); version != kVersion) {
+    fail("the planner's state has version {}; this program reads version {}", version, kVersion);
+  }
+  state.data = member<std::string>(json, "data");
+  state.order = member<std::string>(json, "order");
+  const auto geometry = member<nlohmann::json>(json, "geometry");
+  PlanOptions options;
+  options.ranks = member<int>(geometry, "ranks");
+  options.accumulate = member<int>(geometry, "accumulate");
+  options.cap = member<std::uint64_t>(geometry, "cap");
+  const auto cost = member<std::vector<double>>(geometry, "cost");
+  if (cost.size() != 2) fail("the planner's state: \"cost\" has {} numbers, not 2", cost.size());
+  options.cost = {cost[0], cost[1]};
+  options.randomness = member<double>(geometry, "randomness");
+  options.padded = member<bool>(geometry, "padded");
+  options.pad_multiple = member<std::uint32_t>(geometry, "pad_multiple");
+  options.speeds = member<std::vector<double>>(geometry, "speeds");
+  options.seed = member<std::uint64_t>(json, "seed");
+  options.epoch = member<std::uint64_t>(json, "epoch");
+  options.order = member<bool>(json, "sequential") ? Order::sequential : Order::shuffled;
+  const int too_long = member<int>(json, "too_long");
+  if (too_long < 0 || too_long > static_cast<int>(TooLong::split)) {
+    fail("the planner's state: \"too_long\" is {}, which is not known", too_long);
+  }
+  options.too_long = static_cast<TooLong>(too_long);
+  check_options(options);
+  state.geometry = options;
+  state.block = member<std::size_t>(json, "block");
+  state.carried = member<std::vector<SampleId>>(json, "carried");
+  state.gone = bits_of(member<std::string>(json, "gone"), "gone");
+  state.done = member<std::uint64_t>(json, "done");
+  state.used = bits_of(member<std::string>(json, "used"), "used");
+  state.saved = member<double>(json, "saved");
+  if (!std::isfinite(state.saved)) fail("the planner's state: \"saved\" is not a number");
+  state.steps_before = member<std::uint64_t>(json, "steps_before");
+}
+
+bool same_geometry(const PlanOptions& x, const PlanOptions& y) {
+  return x.ranks == y.ranks && x.accumulate == y.accumulate && x.cap == y.cap && x.cost.a == y.cost.a &&
+         x.cost.b == y.cost.b && x.randomness == y.randomness && x.padded == y.padded &&
+         x.pad_multiple == y.pad_multiple && x.speeds == y.speeds;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,182 @@
+// How long planning an epoch takes and how equal its ranks are, on three real lists of lengths, at several
+// numbers of ranks. One line each: {"bench":"planner","implementation",...}: the median time of the runs and
+// the numbers of lockstep-plan make. --peers also runs how others do it (planner_peers.h) on the same
+// lengths. --stream plans a billion lengths that are nowhere in memory.
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/tool.h"
+#include "runtime/data/epoch_planner.h"
+#include "runtime/data/lengths.h"
+#include "runtime/data/plan_stats.h"
+#include "runtime/data/planner.h"
+#include "runtime/data/random.h"
+#include "tests/bench/planner_peers.h"
+
+namespace lockstep::bench {
+namespace {
+
+using data::Lengths;
+using data::Plan;
+using data::PlanOptions;
+
+struct Settings {
+  std::vector<int> ranks = {8, 64, 512};
+  std::uint64_t cap = 16384;
+  std::size_t samples = 2'000'000;
+  int runs = 5;
+  bool peers = false;
+  bool quick = false;
+  std::uint64_t stream = 0;
+};
+
+struct List {
+  std::string name;
+  Lengths lengths;
+};
+
+std::vector<List> lists(const Settings& settings) {
+  const std::string folder = LOCKSTEP_BENCH_DATA "/lengths/";
+  std::vector<List> all;
+  all.push_back({"azure_conv", data::lengths_from_csv(folder + "azure_llm_conv_2023_lengths.csv", "length")});
+  if (settings.quick) return all;
+  all.push_back({"wikipedia", data::lengths_from_histogram(folder + "wikipedia_bert_seq512_histogram.csv",
+                                                           settings.samples)});
+  all.push_back(
+      {"squad", data::lengths_from_histogram(folder + "squad11_seq384_histogram.csv", settings.samples)});
+  // The short list drawn from again and again, for the time that a heavy tail takes.
+  Lengths drawn;
+  data::Random random(0, 0, 0);
+  for (std::size_t i = 0; i < settings.samples; ++i) {
+    drawn.tokens.push_back(all[0].lengths.tokens[random.below(all[0].lengths.tokens.size())]);
+  }
+  drawn.fingerprint = data::fingerprint_of(drawn.tokens);
+  all.push_back({"azure_conv_drawn", std::move(drawn)});
+  return all;
+}
+
+void report(bool json, const std::string& implementation, const List& list, const PlanOptions& options,
+            int runs, const std::function<Plan()>& make) {
+  std::vector<double> seconds;
+  Plan plan;
+  for (int run = 0; run < runs; ++run) {
+    const std::uint64_t begin = monotonic_ns();
+    plan = make();
+    seconds.push_back(seconds_between(begin, monotonic_ns()));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const data::PlanStats stats = data::stats_of(plan, list.lengths.tokens);
+  if (json) {
+    nlohmann::json line = stats;
+    line.update({{"bench", "planner"},
+                 {"implementation", implementation},
+                 {"lengths", list.name},
+                 {"samples", list.lengths.tokens.size()},
+                 {"ranks", options.ranks},
+                 {"cap", options.cap},
+                 {"cost", {options.cost.a, options.cost.b}},
+                 {"seconds", median},
+                 {"seconds_least", seconds.front()},
+                 {"runs", runs}});
+    Tool::print(line);
+  } else {
+    fmt::print(
+        "{:<18} {:<17} {:>9} {:>4} ranks {:>8.4f} s {:>6.1f} ns/sample  cost {:.5f} (bound {:.5f})  ratio "
+        "{:.2f}  "
+        "steps {} (at least {})  lost {}\n",
+        implementation, list.name, list.lengths.tokens.size(), options.ranks, median,
+        median * 1e9 / static_cast<double>(list.lengths.tokens.size()), stats.imbalance_cost,
+        stats.lower_bound_cost, stats.step_mean_ratio, stats.steps, stats.minimum_steps, stats.dropped);
+  }
+}
+
+// Lengths by a formula: log-normal-like, between 16 and 8,000, mean about 700.
+class Formula final : public data::LengthSource {
+ public:
+  explicit Formula(std::size_t samples) : samples_(samples) {}
+  std::size_t size() const override { return samples_; }
+  void read(std::size_t first, std::span<std::uint32_t> lengths) const override {
+    for (std::uint32_t& length : lengths) {
+      std::uint64_t word = ++first * 0x9e3779b97f4a7c15U;
+      word = (word ^ (word >> 29U)) * 0xbf58476d1ce4e5b9U;
+      word ^= word >> 32U;
+      length = static_cast<std::uint32_t>(16 + ((word & 0x3ffU) >> ((word >> 20U) & 3U)) +
+                                          (((word >> 40U) & 0x3fU) == 0 ? (word >> 50U) & 0x1fffU : 0));
+    }
+  }
+  std::string fingerprint() const override { return "formula"; }
+
+ private:
+  std::size_t samples_;
+};
+
+void stream(bool json, std::uint64_t samples, std::uint64_t cap) {
+  const Formula source(samples);
+  const std::uint64_t begin = monotonic_ns();
+  data::EpochPlanner planner(source, {.ranks = 64, .cap = cap, .cost = {24576, 1}});
+  std::uint64_t steps = 0;
+  for (data::PlannedBlock block; planner.next_block(block);) steps += block.plan.steps();
+  const double seconds = seconds_between(begin, monotonic_ns());
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  if (json) {
+    Tool::print({{"bench", "planner"},
+                 {"implementation", "lockstep"},
+                 {"lengths", "stream"},
+                 {"samples", samples},
+                 {"ranks", 64},
+                 {"cap", cap},
+                 {"cost", {24576, 1}},
+                 {"steps", steps},
+                 {"seconds", seconds},
+                 {"samples_per_second", static_cast<double>(samples) / seconds},
+                 {"peak_bytes", static_cast<std::uint64_t>(usage.ru_maxrss) * 1024}});
+  } else {
+    fmt::print("stream of {}: {:.2f} s, {:.1f} M samples/s, at most {} MiB\n", samples, seconds,
+               static_cast<double>(samples) / seconds / 1e6, usage.ru_maxrss / 1024);
+  }
+}
+
+void run(const Settings& settings, bool json) {
+  if (settings.stream > 0) return stream(json, settings.stream, settings.cap);
+  for (const List& list : lists(settings)) {
+    for (const int ranks : settings.ranks) {
+      const PlanOptions options{.ranks = ranks, .cap = settings.cap, .cost = {24576, 1}};
+      report(json, "lockstep", list, options, settings.runs,
+             [&] { return make_plan(list.lengths.tokens, options, list.lengths.fingerprint); });
+      if (!settings.peers) continue;
+      for (const Peer& peer : peers()) {
+        report(json, peer.name, list, options, 1, [&] { return peer.plan(list.lengths.tokens, options); });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  lockstep::Tool tool("bench_planner", "How long planning takes, and how equal the ranks are.");
+  lockstep::bench::Settings settings;
+  CLI::App& app = tool.app();
+  app.add_option("--ranks", settings.ranks, "Numbers of ranks")->delimiter(',');
+  app.add_option("--cap", settings.cap, "Tokens that a micro-batch may hold")->capture_default_str();
+  app.add_option("--samples", settings.samples, "Of the long lists")->capture_default_str();
+  app.add_option("--runs", settings.runs, "Of which the median is taken")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--stream", settings.stream, "Plan so many lengths that are nowhere in memory instead");
+  app.add_flag("--peers", settings.peers,
+               "Also how fairseq, multipack and greedy with swaps do it (re-expressed)");
+  app.add_flag("--quick", settings.quick, "Only the short list");
+  return tool.run(argc, argv, [&] { lockstep::bench::run(settings, tool.json()); });
+}

@@ -1,0 +1,171 @@
+#include "tests/bench/planner_peers.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/data/random.h"
+
+namespace lockstep::bench {
+namespace {
+
+using data::Plan;
+using data::PlanOptions;
+using data::SampleId;
+using Bins = std::vector<std::vector<SampleId>>;
+
+std::vector<SampleId> shuffled(std::size_t samples, const PlanOptions& options) {
+  std::vector<SampleId> order(samples);
+  std::iota(order.begin(), order.end(), SampleId{0});
+  data::Random(options.seed, options.epoch, 1).shuffle(std::span(order));
+  return order;
+}
+
+Plan empty_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
+  return {options, lengths.size(), data::fingerprint_of(lengths)};
+}
+
+// First fit, longest first. False when some sample fits into no bin.
+bool first_fit(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths, std::size_t bins,
+               std::uint64_t cap, Bins* filled) {
+  std::vector<SampleId> sorted(samples.begin(), samples.end());
+  std::sort(sorted.begin(), sorted.end(), [&](SampleId x, SampleId y) { return lengths[x] > lengths[y]; });
+  std::vector<std::uint64_t> room(bins, cap);
+  if (filled != nullptr) filled->assign(bins, {});
+  for (const SampleId id : sorted) {
+    const auto bin =
+        std::find_if(room.begin(), room.end(), [&](std::uint64_t left) { return left >= lengths[id]; });
+    if (bin == room.end()) return false;
+    *bin -= lengths[id];
+    if (filled != nullptr) (*filled)[static_cast<std::size_t>(bin - room.begin())].push_back(id);
+  }
+  return true;
+}
+
+}  // namespace
+
+Plan fairseq(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
+  Plan plan = empty_plan(lengths, options);
+  std::vector<SampleId> order = shuffled(lengths.size(), options);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](SampleId x, SampleId y) { return lengths[x] < lengths[y]; });
+  // Its batches are padded: rows x longest is what max-tokens bounds.
+  std::vector<std::pair<std::size_t, std::size_t>> batches;
+  for (std::size_t begin = 0; begin < order.size();) {
+    std::size_t end = begin;
+    while (end < order.size() && (end + 1 - begin) * lengths[order[end]] <= options.cap) ++end;
+    end = std::max(end, begin + 1);
+    batches.emplace_back(begin, end);
+    begin = end;
+  }
+  data::Random(options.seed, options.epoch, 2).shuffle(std::span(batches));
+  const std::size_t group =
+      static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+  batches.resize(batches.size() / group * group);
+  for (const auto& [begin, end] : batches) plan.append(std::span(order).subspan(begin, end - begin));
+  return plan;
+}
+
+Plan multipack(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
+  Plan plan = empty_plan(lengths, options);
+  const std::vector<SampleId> order = shuffled(lengths.size(), options);
+  const std::size_t bins =
+      static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+  Bins filled;
+  for (std::size_t begin = 0;;) {
+    // As many as could be packed by their sum bounds the search.
+    std::size_t most = begin;
+    for (std::uint64_t sum = 0; most < order.size(); ++most) {
+      sum += lengths[order[most]];
+      if (sum > bins * options.cap) break;
+    }
+    std::size_t low = begin;
+    std::size_t high = most + 1;
+    while (high - low > 1) {
+      const std::size_t middle = low + (high - low) / 2;
+      const auto samples = std::span(order).subspan(begin, middle - begin);
+      (first_fit(samples, lengths, bins, options.cap, nullptr) ? low : high) = middle;
+    }
+    if (low == begin || low == order.size()) return plan;
+    first_fit(std::span(order).subspan(begin, low - begin), lengths, bins, options.cap, &filled);
+    for (const auto& bin : filled) plan.append(bin);
+    begin = low;
+  }
+}
+
+Plan greedy_with_swaps(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
+  Plan plan = empty_plan(lengths, options);
+  const std::vector<SampleId> order = shuffled(lengths.size(), options);
+  const std::size_t bins =
+      static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+  const auto target = static_cast<std::uint64_t>(0.985 * static_cast<double>(bins * options.cap));
+  std::vector<SampleId> waiting;
+  for (std::size_t next = 0; next < order.size() || !waiting.empty();) {
+    std::vector<SampleId> chosen = std::exchange(waiting, {});
+    std::uint64_t sum = 0;
+    for (const SampleId id : chosen) sum += lengths[id];
+    while (next < order.size() && (chosen.empty() || sum + lengths[order[next]] <= target)) {
+      sum += lengths[order[next]];
+      chosen.push_back(order[next++]);
+    }
+    std::sort(chosen.begin(), chosen.end(), [&](SampleId x, SampleId y) { return lengths[x] > lengths[y]; });
+    Bins filled(bins);
+    std::vector<std::uint64_t> tokens(bins);
+    std::vector<double> costs(bins);
+    for (const SampleId id : chosen) {
+      std::size_t best = bins;
+      for (std::size_t bin = 0; bin < bins; ++bin) {
+        if (tokens[bin] + lengths[id] <= options.cap && (best == bins || costs[bin] < costs[best]))
+          best = bin;
+      }
+      if (best == bins) {
+        waiting.push_back(id);
+        continue;
+      }
+      filled[best].push_back(id);
+      tokens[best] += lengths[id];
+      costs[best] += options.cost.of(lengths[id]);
+    }
+    for (int round = 0; round < 64; ++round) {
+      const auto worst =
+          static_cast<std::size_t>(std::max_element(costs.begin(), costs.end()) - costs.begin());
+      double best = costs[worst];
+      std::size_t partner = bins;
+      std::size_t give = 0;
+      std::size_t take = 0;
+      for (std::size_t bin = 0; bin < bins; ++bin) {
+        if (bin == worst) continue;
+        for (std::size_t i = 0; i < filled[worst].size(); ++i) {
+          for (std::size_t j = 0; j < filled[bin].size(); ++j) {
+            const std::uint32_t x = lengths[filled[worst][i]];
+            const std::uint32_t y = lengths[filled[bin][j]];
+            if (x <= y || tokens[bin] + x - y > options.cap) continue;
+            const double moved = options.cost.of(x) - options.cost.of(y);
+            const double greater = std::max(costs[worst] - moved, costs[bin] + moved);
+            if (greater >= best) continue;
+            best = greater;
+            partner = bin;
+            give = i;
+            take = j;
+          }
+        }
+      }
+      if (partner == bins) break;
+      const std::uint32_t x = lengths[filled[worst][give]];
+      const std::uint32_t y = lengths[filled[partner][take]];
+      const double moved = options.cost.of(x) - options.cost.of(y);
+      costs[worst] -= moved;
+      costs[partner] += moved;
+      tokens[worst] -= x - y;
+      tokens[partner] += x - y;
+      std::swap(filled[worst][give], filled[partner][take]);
+    }
+    for (const auto& bin : filled) plan.append(bin);
+  }
+  return plan;
+}
+
+std::vector<Peer> peers() {
+  return {{"fairseq", fairseq}, {"multipack", multipack}, {"greedy_with_swaps", greedy_with_swaps}};
+}
+
+}  // namespace lockstep::bench

@@ -1,0 +1,38 @@
+// How others make batches of unequal lengths, for comparison: re-expressed from their papers and
+// documentation, not their code. They plan the same lengths for the same ranks and cap; what they lose or put
+// over the cap is counted in the plan that comes out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/data/planner.h"
+
+namespace lockstep::bench {
+
+struct Peer {
+  std::string name;
+  data::Plan (*plan)(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
+};
+
+/// fairseq (documentation of --max-tokens, "Command-line tools" and "Tasks"): samples sorted by length with
+/// random ties, cut into batches of at most max-tokens, the batches shuffled and dealt to the ranks in turn;
+/// the last incomplete group of batches is dropped.
+data::Plan fairseq(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
+
+/// multipack_sampler (its README): a random order, cut into steps by a binary search for the most samples
+/// that first-fit decreasing still packs into one bin per rank; an over-long sample, and the tail, end the
+/// epoch.
+data::Plan multipack(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
+
+/// A random order cut at 98.5 % of a step; the longest first to the rank with the least cost that has room,
+/// then swaps between the costliest rank and every other while they help (as described by Graham 1969 and by
+/// the OSDI'25 study of stragglers).
+data::Plan greedy_with_swaps(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
+
+/// All of them.
+std::vector<Peer> peers();
+
+}  // namespace lockstep::bench
