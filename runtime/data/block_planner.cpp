@@ -72,6 +72,14 @@ void BlockPlanner::begin(std::vector<Item> items, std::size_t block, bool last, 
   outliers_.clear();
   patience_ = 0;
   tokens_left_ = tokens_of(items_);
+  first_.clear();
+  if (last_ && options_.tail == Tail::repeat) {
+    std::uint64_t tokens = 0;
+    for (std::size_t i = 0; i < items_.size() && tokens < capacity_; ++i) {
+      first_.push_back(items_[i]);
+      tokens += items_[i].length;
+    }
+  }
   budget_ = RandomnessBudget(items_, kBudgetUse * options_.randomness, saved);
   random_ = Random(options_.seed, options_.epoch, ~static_cast<std::uint64_t>(block));
   find_outliers();
@@ -306,8 +314,9 @@ bool BlockPlanner::next_step(StepView& step) {
   pinned_ = 0;
   full_step_ = tokens_left_ > capacity_;
   if (options_.padded) {
-    step = pack_padded();
-    return true;
+    choose_padded();
+    step = padded_.pack(chosen_);
+    return full_step_ || end_with(step);
   }
   if (full_step_) {
     compose();
@@ -322,6 +331,37 @@ bool BlockPlanner::next_step(StepView& step) {
   budget_.spend(packer_.tokens(), packer_.samples());
   tokens_left_ -= packer_.tokens();
   step = packer_.finish(random_.below(static_cast<std::uint64_t>(options_.ranks)));
+  return full_step_ || end_with(step);
+}
+
+// Does with an epoch's last step as the options say. False when it is dropped.
+bool BlockPlanner::end_with(StepView& step) {
+  bool complete = true;
+  for (std::size_t i = 0; i < step.ends.size(); ++i) {
+    complete = complete && step.ends[i] > (i == 0 ? 0 : step.ends[i - 1]);
+  }
+  if (complete || tokens_left_ > 0 || options_.tail == Tail::fill) return true;
+  if (options_.tail == Tail::drop) return false;
+  if (!options_.padded) {
+    sort_.longest_first(first_);
+    // As often as it takes until each micro-batch has something.
+    for (std::size_t i = 0; i < packer_.micro_batches(); ++i) {
+      left_.clear();
+      packer_.deal(first_, std::numeric_limits<double>::infinity(), left_);
+      if (left_.size() == first_.size() || packer_.all_used()) break;
+    }
+    packer_.exchange();
+    step = packer_.finish(0);
+    return true;
+  }
+  const std::vector<Item> rest = chosen_;
+  for (std::size_t count = step.ends.size() * 2; count > 0; --count) {
+    for (std::size_t i = 0; i < count; ++i) chosen_.push_back(first_[i % first_.size()]);
+    sort_.longest_first(chosen_);
+    if (padded_.needed(chosen_) <= step.ends.size()) break;
+    chosen_ = rest;
+  }
+  step = padded_.pack(chosen_);
   return true;
 }
 
@@ -374,7 +414,7 @@ void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
 }
 
 // Takes as much of the pool's front as its padding lets fit; `fill_` follows what did.
-StepView BlockPlanner::pack_padded() {
+void BlockPlanner::choose_padded() {
   const auto batches =
       static_cast<std::size_t>(options_.ranks) * static_cast<std::size_t>(options_.accumulate);
   std::size_t count = 0;
@@ -399,7 +439,6 @@ StepView BlockPlanner::pack_padded() {
   }
   next_ += count;
   tokens_left_ -= tokens_of(chosen_);
-  return padded_.pack(chosen_);
 }
 
 std::vector<Item> BlockPlanner::take_left() {

@@ -58,7 +58,8 @@ class BlockPlanner {
                                std::size_t longs_first, std::size_t change);
   void pack();
   void top_up(std::uint64_t most, bool lengthen);
-  StepView pack_padded();
+  void choose_padded();
+  bool end_with(StepView& step);
 
   PlanOptions options_;
   std::uint64_t capacity_;  // tokens of a step whose slowest rank is full
@@ -83,6 +84,7 @@ class BlockPlanner {
   std::size_t pinned_ = 0;  // of chosen_, at its front: outliers that were released into this step
   std::vector<Item> left_;
   std::vector<Item> window_;
+  std::vector<Item> first_;       // of the block, to be repeated in the end
   std::vector<Item> candidates_;  // index: the place in window_
   bool full_step_ = true;
 };

@@ -32,13 +32,6 @@ struct PlannedBlock {
       start;  ///< before the first of them; start.done of each rank's micro-batches have been used already
 };
 
-/// Samples that were longer than the cap.
-struct OverLong {
-  std::uint64_t samples = 0;
-  std::uint64_t tokens = 0;  ///< of theirs that the plan leaves out
-  SampleId first = 0;        ///< the first one's number
-};
-
 class EpochPlanner {
  public:
   /// `source` must outlive the planner. Throws UsageError when an option is wrong.

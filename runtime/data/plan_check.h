@@ -3,14 +3,21 @@
 // Threads: safe from any.
 #pragma once
 
+#include <cstddef>
+
 #include "runtime/data/lengths.h"
 #include "runtime/data/planner.h"
 
 namespace lockstep::data {
 
+struct CheckedPlan {
+  std::size_t counted = 0;    ///< steps: all but the last, which cannot be full, unless it is the only one
+  double imbalance_cost = 1;  ///< mean over them of the greatest rank's cost / the ranks' mean
+};
+
 /// Throws Error saying in one line what is wrong first: other data than planned, a sample that is missing,
 /// unknown or there twice, a micro-batch over the cap. (That ranks and steps have equally many micro-batches
 /// is in Plan's shape; read_plan refuses a file where it is not so.)
-void check_plan(const Plan& plan, const Lengths& lengths);
+CheckedPlan check_plan(const Plan& plan, const Lengths& lengths);
 
 }  // namespace lockstep::data

@@ -67,6 +67,18 @@ Plan read_header(const Line& line, const nlohmann::json& header) {
     line.refuse("\"cost\" is {}, not two numbers", cost.dump());
   options.cost = {cost[0].get<double>(), cost[1].get<double>()};
   if (const auto padded = header.find("padded"); padded != header.end()) options.padded = *padded == true;
+  if (options.padded) {
+    options.pad_multiple =
+        header.contains("pad_multiple")
+            ? static_cast<std::uint32_t>(line.number_in(header, "pad_multiple", 1, most_parts))
+            : 1;
+  }
+  const auto word = [&](const char* name) {
+    const auto found = header.find(name);
+    return found != header.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  if (header.contains("too_long")) options.too_long = too_long_of(word("too_long"), "too_long");
+  if (header.contains("tail")) options.tail = tail_of(word("tail"), "tail");
   const nlohmann::json& fingerprint = line.member(header, "fingerprint");
   if (!fingerprint.is_string()) line.refuse("\"fingerprint\" is not a string");
   return {options, line.number_in(header, "samples", 0, any), fingerprint.get<std::string>()};
@@ -86,6 +98,11 @@ void read_step(const Line& line, const nlohmann::json& object, Plan& plan) {
       if (!batch.is_array()) line.refuse("{}: a micro-batch is not a list", name);
       samples.clear();
       for (const nlohmann::json& sample : batch) {
+        if (sample.is_array() && sample.size() == 2 && sample[0].is_number_unsigned() &&
+            sample[1].is_number_unsigned()) {
+          samples.push_back(sample_of(sample[0].get<SampleId>()) | sample[1].get<SampleId>() << kPieceShift);
+          continue;
+        }
         if (!sample.is_number_unsigned())
           line.refuse("{}: sample {} is not a whole number", name, sample.dump());
         samples.push_back(sample.get<SampleId>());
@@ -103,7 +120,13 @@ void write_plan(const Plan& plan, const std::filesystem::path& file) {
       {"version", kVersion},  {"samples", plan.samples()},        {"ranks", options.ranks},
       {"cap", options.cap},   {"accumulate", options.accumulate}, {"cost", {options.cost.a, options.cost.b}},
       {"seed", options.seed}, {"epoch", options.epoch},           {"fingerprint", plan.fingerprint()}};
-  if (options.padded) header["padded"] = true;
+  if (options.padded) {
+    header["padded"] = true;
+    header["pad_multiple"] = options.pad_multiple;
+  }
+  if (options.too_long != TooLong::refuse) header["too_long"] = name_of(options.too_long);
+  if (options.tail != Tail::fill) header["tail"] = name_of(options.tail);
+  if (!options.speeds.empty()) header["speeds"] = options.speeds;
   std::string text = header.dump() + '\n';
   for (std::size_t step = 0; step < plan.steps(); ++step) {
     fmt::format_to(std::back_inserter(text), R"({{"step":{},"ranks":[)", step);
@@ -115,6 +138,10 @@ void write_plan(const Plan& plan, const std::filesystem::path& file) {
         for (const SampleId sample : plan.micro_batch(step, rank, m)) {
           if (!first) text += ',';
           first = false;
+          if (piece_of(sample) > 0) {
+            fmt::format_to(std::back_inserter(text), "[{},{}]", sample_of(sample), piece_of(sample));
+            continue;
+          }
           const fmt::format_int digits(sample);
           text.append(digits.data(), digits.size());
         }

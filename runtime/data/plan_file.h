@@ -1,5 +1,6 @@
 // PLAN.jsonl: a plan as text, for other programs and for looking at. The first line is an object with
-// version, samples, ranks, cap, accumulate, cost, seed, epoch and fingerprint (and padded, where it is true);
+// version, samples, ranks, cap, accumulate, cost, seed, epoch and fingerprint (and, where they are not the
+// default: padded, pad_multiple, too_long, tail, speeds);
 // then a line per optimizer step: {"step":i,"ranks":[[[sample,...],... micro-batches],... ranks]}.
 //
 // Threads: safe from any.

@@ -77,34 +77,46 @@ void make(const Tool& tool, const Source& source, PlanOptions options, const std
   options.cost = parse_cost(cost);
   const Lengths lengths = source.read();
   const std::uint64_t begin = monotonic_ns();
-  const Plan plan = make_plan(lengths.tokens, options, lengths.fingerprint);
+  OverLong over_long;
+  const Plan plan = make_plan(lengths.tokens, options, lengths.fingerprint, &over_long);
   const double seconds = seconds_between(begin, monotonic_ns());
   if (!out.empty()) write_plan(plan, out);
   const PlanStats stats = stats_of(plan, lengths.tokens);
   if (tool.json()) {
     nlohmann::json json = stats;
     json["seconds"] = seconds;
+    if (options.too_long != TooLong::refuse) {
+      json["over_long"] = {{"samples", over_long.samples}, {"tokens_lost", over_long.tokens}};
+    }
     Tool::print(json);
   } else {
     print_stats(stats, options);
+    if (over_long.samples > 0) {
+      fmt::print("over the cap       {} samples, {} tokens left out; the first is sample {}\n",
+                 over_long.samples, over_long.tokens, over_long.first);
+    }
     fmt::print("planned in         {}\n", format_seconds(seconds));
   }
 }
 
 void check(const Tool& tool, const Source& source, const std::string& file) {
   const Plan plan = read_plan(file);
+  CheckedPlan checked;
   try {
-    check_plan(plan, source.read());
+    checked = check_plan(plan, source.read());
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {
     fail("{}: {}", file, error.what());
   }
   if (tool.json()) {
-    Tool::print({{"ok", true}, {"samples", plan.samples()}, {"steps", plan.steps()}});
+    Tool::print({{"ok", true},
+                 {"samples", plan.samples()},
+                 {"steps", plan.steps()},
+                 {"imbalance_cost", checked.imbalance_cost}});
   } else {
-    fmt::print("{}: every one of {} samples once, in {} steps, none over the cap\n", file, plan.samples(),
-               plan.steps());
+    fmt::print("{}: every one of {} samples once, in {} steps, none over the cap, cost imbalance {:.5f}\n",
+               file, plan.samples(), plan.steps(), checked.imbalance_cost);
   }
 }
 
@@ -144,8 +156,8 @@ void stats(const Tool& tool, const Source& source, const std::string& file) {
     for (int rank = 0; rank < plan.options().ranks; ++rank) {
       for (int m = 0; m < plan.options().accumulate; ++m) {
         for (const SampleId id : plan.micro_batch(step, rank, m)) {
-          if (id >= lengths.tokens.size())
-            fail("{}: step {}, rank {}: there is no sample {}", file, step, rank, id);
+          if (sample_of(id) >= lengths.tokens.size())
+            fail("{}: step {}, rank {}: there is no sample {}", file, step, rank, sample_of(id));
         }
       }
     }
@@ -159,10 +171,16 @@ int run(int argc, char** argv) {
   Source source;
   PlanOptions options;
   std::string cost = "1,0";
+  std::string too_long = "refuse";
+  std::string tail = "fill";
   std::string file;
   std::string out;
 
-  CLI::App& make_verb = tool.verb("make", "Plan an epoch.", [&] { make(tool, source, options, cost, out); });
+  CLI::App& make_verb = tool.verb("make", "Plan an epoch.", [&] {
+    options.too_long = too_long_of(too_long, "--too-long");
+    options.tail = tail_of(tail, "--tail");
+    make(tool, source, options, cost, out);
+  });
   source.add_to(make_verb);
   make_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
   make_verb.add_option("--ranks", options.ranks, "Ranks that train together")->required();
@@ -177,6 +195,19 @@ int run(int argc, char** argv) {
   make_verb.add_option("--randomness", options.randomness, "Upper bound of the step-mean ratio; 1 is random")
       ->capture_default_str();
   make_verb.add_flag("--padded", options.padded, "The cap holds for rows x longest");
+  make_verb
+      .add_option("--pad-multiple", options.pad_multiple, "Padded rows are rounded up to a multiple of this")
+      ->capture_default_str();
+  make_verb.add_option("--speeds", options.speeds, "The ranks' relative speeds, one for each")
+      ->delimiter(',');
+  make_verb
+      .add_option("--too-long", too_long,
+                  "What becomes of samples longer than the cap: refuse, truncate, skip, split")
+      ->capture_default_str();
+  make_verb
+      .add_option("--tail", tail,
+                  "A last step that cannot be full: fill (empty micro-batches), drop, repeat (samples)")
+      ->capture_default_str();
   make_verb.add_option("--out", out, "Where to write the plan")->type_name("PLAN.jsonl");
 
   CLI::App& check_verb =

@@ -67,6 +67,7 @@ void to_json(nlohmann::json& json, const PlanState& state) {
           {"epoch", geometry.epoch},
           {"sequential", geometry.order == Order::sequential},
           {"too_long", static_cast<int>(geometry.too_long)},
+          {"tail", static_cast<int>(geometry.tail)},
           {"block", state.block},
           {"carried", state.carried},
           {"gone", hex_of(state.gone)},
@@ -103,6 +104,11 @@ void from_json(const nlohmann::json& json, PlanState& state) {
     fail("the planner's state: \"too_long\" is {}, which is not known", too_long);
   }
   options.too_long = static_cast<TooLong>(too_long);
+  const int tail = member<int>(json, "tail");
+  if (tail < 0 || tail > static_cast<int>(Tail::repeat)) {
+    fail("the planner's state: \"tail\" is {}, which is not known", tail);
+  }
+  options.tail = static_cast<Tail>(tail);
   check_options(options);
   state.geometry = options;
   state.block = member<std::size_t>(json, "block");
@@ -118,7 +124,7 @@ void from_json(const nlohmann::json& json, PlanState& state) {
 bool same_geometry(const PlanOptions& x, const PlanOptions& y) {
   return x.ranks == y.ranks && x.accumulate == y.accumulate && x.cap == y.cap && x.cost.a == y.cost.a &&
          x.cost.b == y.cost.b && x.randomness == y.randomness && x.padded == y.padded &&
-         x.pad_multiple == y.pad_multiple && x.speeds == y.speeds;
+         x.pad_multiple == y.pad_multiple && x.speeds == y.speeds && x.tail == y.tail;
 }
 
 }  // namespace lockstep::data

@@ -28,10 +28,11 @@ Step step_of(const Plan& plan, std::span<const std::uint32_t> lengths, std::size
       std::uint32_t longest = 0;
       const auto samples = plan.micro_batch(index, rank, m);
       for (const SampleId id : samples) {
-        tokens += lengths[id];
-        longest = std::max(longest, lengths[id]);
-        step.sample_costs.push_back(options.cost.of(lengths[id]));
-        if (!options.padded) cost += options.cost.of(lengths[id]);
+        const std::uint32_t length = planned_length(id, lengths[sample_of(id)], options);
+        tokens += length;
+        longest = std::max(longest, length);
+        step.sample_costs.push_back(options.cost.of(length));
+        if (!options.padded) cost += options.cost.of(length);
       }
       const auto rows = static_cast<double>(samples.size());
       if (options.padded) {
@@ -93,19 +94,25 @@ double lag1_of(const std::vector<double>& values) {
   return squares > 0 ? products / squares : 0;
 }
 
-void count_coverage(const Plan& plan, std::size_t samples, PlanStats& stats) {
-  std::vector<char> seen(samples);
+// How often a sample is to appear: once, or once for each piece.
+std::uint64_t pieces_of(std::uint32_t length, const PlanOptions& options) {
+  return options.too_long == TooLong::split ? (length + options.cap - 1) / options.cap : 1;
+}
+
+void count_coverage(const Plan& plan, std::span<const std::uint32_t> lengths, PlanStats& stats) {
+  std::vector<std::uint32_t> seen(lengths.size());
   for (std::size_t step = 0; step < plan.steps(); ++step) {
     for (int rank = 0; rank < plan.options().ranks; ++rank) {
       for (int m = 0; m < plan.options().accumulate; ++m) {
-        for (const SampleId id : plan.micro_batch(step, rank, m)) {
-          stats.duplicated += seen[id] != 0 ? 1 : 0;
-          seen[id] = 1;
-        }
+        for (const SampleId id : plan.micro_batch(step, rank, m)) ++seen[sample_of(id)];
       }
     }
   }
-  stats.dropped = static_cast<std::size_t>(std::count(seen.begin(), seen.end(), 0));
+  for (std::size_t id = 0; id < seen.size(); ++id) {
+    const std::uint64_t wanted = pieces_of(lengths[id], plan.options());
+    if (seen[id] < wanted) stats.dropped += wanted - seen[id];
+    if (seen[id] > wanted) stats.duplicated += seen[id] - wanted;
+  }
 }
 
 }  // namespace
@@ -117,13 +124,20 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
   const double capacity = static_cast<double>(options.cap) * options.ranks * options.accumulate;
   double tokens = 0;
   double squares = 0;
-  for (const std::uint32_t length : lengths) {
-    tokens += length;
-    squares += static_cast<double>(length) * length;
+  double count = 0;
+  for (const std::uint32_t whole : lengths) {
+    if (whole > options.cap && options.too_long == TooLong::skip) continue;
+    const std::uint64_t pieces = pieces_of(whole, options);
+    for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+      const auto length = static_cast<double>(planned_length(piece << kPieceShift, whole, options));
+      tokens += length;
+      squares += length * length;
+      count += 1;
+    }
   }
   stats.steps = plan.steps();
   stats.minimum_steps = static_cast<std::size_t>(std::ceil(tokens / capacity));
-  count_coverage(plan, lengths.size(), stats);
+  count_coverage(plan, lengths, stats);
   if (stats.steps == 0) return stats;
 
   const std::size_t counted = std::max<std::size_t>(1, stats.steps - 1);
@@ -151,8 +165,8 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
   stats.imbalance_tokens = mean_of(imbalances_tokens);
   stats.imbalance_cost = mean_of(imbalances_cost);
   stats.lower_bound_cost = mean_of(bounds);
-  const double mean = tokens / static_cast<double>(lengths.size());
-  const double variance = std::max(0.0, squares / static_cast<double>(lengths.size()) - mean * mean);
+  const double mean = count > 0 ? tokens / count : 0;
+  const double variance = count > 0 ? std::max(0.0, squares / count - mean * mean) : 0;
   const double expected = std::sqrt(variance * one_by_samples / static_cast<double>(means.size()));
   if (expected > 1e-9 * mean) stats.step_mean_ratio = deviation_of(means) / expected;
   stats.lag1 = lag1_of(means);

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -36,6 +37,30 @@ void check_options(const PlanOptions& options) {
   }
 }
 
+std::string name_of(TooLong too_long) {
+  constexpr std::array<const char*, 4> names = {"refuse", "truncate", "skip", "split"};
+  return names.at(static_cast<std::size_t>(too_long));
+}
+
+std::string name_of(Tail tail) {
+  constexpr std::array<const char*, 3> names = {"fill", "drop", "repeat"};
+  return names.at(static_cast<std::size_t>(tail));
+}
+
+TooLong too_long_of(const std::string& word, const std::string& option) {
+  for (const auto value : {TooLong::refuse, TooLong::truncate, TooLong::skip, TooLong::split}) {
+    if (name_of(value) == word) return value;
+  }
+  fail_usage("{} '{}' is none of refuse, truncate, skip, split", option, word);
+}
+
+Tail tail_of(const std::string& word, const std::string& option) {
+  for (const auto value : {Tail::fill, Tail::drop, Tail::repeat}) {
+    if (name_of(value) == word) return value;
+  }
+  fail_usage("{} '{}' is none of fill, drop, repeat", option, word);
+}
+
 Plan::Plan(PlanOptions options, std::size_t samples, std::string fingerprint)
     : options_(options), samples_(samples), fingerprint_(std::move(fingerprint)) {
 }
@@ -53,7 +78,8 @@ void Plan::append(std::span<const SampleId> samples) {
   ends_.push_back(ids_.size());
 }
 
-Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint) {
+Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint,
+               OverLong* over_long) {
   if (fingerprint.empty()) fingerprint = fingerprint_of(lengths);
   const LengthsInMemory source(lengths, std::move(fingerprint));
   EpochPlanner planner(source, options);
@@ -61,6 +87,7 @@ Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& option
   plan.reserve(lengths.size());
   while (planner.append_block(plan)) {
   }
+  if (over_long != nullptr) *over_long = planner.over_long();
   return plan;
 }
 

@@ -47,6 +47,13 @@ enum class TooLong {
   split,     ///< into pieces of the cap, and a rest: samples of their own (see piece_of)
 };
 
+/// What becomes of the epoch's last step where the samples left do not give every micro-batch one.
+enum class Tail {
+  fill,    ///< it is filled up with empty micro-batches
+  drop,    ///< it is left out, with its samples
+  repeat,  ///< samples from the beginning of its block are used again
+};
+
 /// A sample that was split appears as several: each has the sample's number and its own, from 0.
 constexpr unsigned kPieceShift = 48;
 inline SampleId sample_of(SampleId id) {
@@ -78,10 +85,25 @@ struct PlanOptions {
   /// alike.
   std::vector<double> speeds = {};
   TooLong too_long = TooLong::refuse;
+  Tail tail = Tail::fill;
 };
 
 /// Throws UsageError naming the option that is wrong.
 void check_options(const PlanOptions& options);
+
+/// What the options call them, and back; throws UsageError naming `option`, the word and the choices.
+std::string name_of(TooLong too_long);
+std::string name_of(Tail tail);
+TooLong too_long_of(const std::string& word, const std::string& option);
+Tail tail_of(const std::string& word, const std::string& option);
+
+/// The tokens that a plan made with these options takes of a sample (or of a piece of one) of `length`
+/// tokens.
+inline std::uint32_t planned_length(SampleId id, std::uint32_t length, const PlanOptions& options) {
+  const std::uint64_t begin = piece_of(id) * options.cap;
+  if (options.too_long == TooLong::refuse || length <= begin) return length;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(options.cap, length - begin));
+}
 
 /// The length of a padded row whose longest sample has `length` tokens.
 inline std::uint64_t padded_length(std::uint64_t length, std::uint64_t multiple, std::uint64_t cap) {
@@ -136,11 +158,19 @@ class Plan {
   std::vector<std::size_t> ends_;  // of each micro-batch, in ids_
 };
 
+/// Samples that were longer than the cap.
+struct OverLong {
+  std::uint64_t samples = 0;
+  std::uint64_t tokens = 0;  ///< of theirs that the plan leaves out
+  SampleId first = 0;        ///< the first one's number
+};
+
 /// Plans one epoch of samples with these lengths in tokens. `fingerprint` names the data; where it is empty
 /// the lengths' own is taken (fingerprint_of). Throws UsageError when an option is wrong, and Error when a
-/// sample is empty or longer than the cap, naming the sample.
+/// sample is empty or longer than the cap, naming the sample (unless the options say what to do with it:
+/// `over_long` then counts them).
 Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
-               std::string fingerprint = {});
+               std::string fingerprint = {}, OverLong* over_long = nullptr);
 
 /// A hash of lengths and order.
 std::string fingerprint_of(std::span<const std::uint32_t> lengths);

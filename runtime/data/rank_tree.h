@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace lockstep::data {
@@ -20,9 +21,10 @@ class RankTree {
         rank_bits_(static_cast<unsigned>(std::bit_width(leaves_ - 1))),
         nodes_(2 * leaves_, kOut) {}
 
-  void fill(std::size_t ranks, double cost) {
+  /// Begins anew, with these costs.
+  void fill(std::span<const double> costs) {
     for (std::size_t rank = 0; rank < leaves_; ++rank) {
-      nodes_[leaves_ + rank] = rank < ranks ? key(rank, cost) : kOut;
+      nodes_[leaves_ + rank] = rank < costs.size() ? key(rank, costs[rank]) : kOut;
     }
     for (std::size_t node = leaves_; --node > 0;)
       nodes_[node] = std::min(nodes_[2 * node], nodes_[2 * node + 1]);

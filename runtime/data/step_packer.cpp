@@ -90,7 +90,8 @@ void StepPacker::reopen(std::uint32_t length) {
 }
 
 void StepPacker::deal(std::span<const Item> items, double enough, std::vector<Item>& left) {
-  open_.fill(ranks_, 0);
+  open_.fill(times_);
+  sorted_ = sorted_ && placed_.empty();
   closed_.clear();
   closed_room_ = 0;
   placed_.reserve(items.size());

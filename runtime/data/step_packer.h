@@ -7,6 +7,7 @@
 // Threads: a StepPacker belongs to one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,7 +27,8 @@ class StepPacker {
   void clear();
 
   /// Places items, longest first: each with the rank whose time is least and that has room. A rank whose time
-  /// is above `enough` gets no more. Appends to `left` what fits nowhere.
+  /// is above `enough` gets no more. Appends to `left` what fits nowhere. May be called again to add to the
+  /// step.
   void deal(std::span<const Item> items, double enough, std::vector<Item>& left);
 
   /// Places one item in the fullest micro-batch that has room for it; only with a rank that does not become
@@ -54,6 +56,9 @@ class StepPacker {
   /// Whether the slowest rank holds a single sample and takes longer than the mean: nothing that is done to
   /// the other ranks then makes the step longer.
   bool greatest_is_one_sample() const;
+
+  /// Whether every micro-batch has a sample.
+  bool all_used() const { return *std::min_element(batch_tokens_.begin(), batch_tokens_.end()) > 0; }
 
   /// Tokens that still fit into the micro-batch with the most room.
   std::uint64_t most_room() const;

@@ -118,6 +118,36 @@ TEST_F(PlanTool, CheckAcceptsWhatMakeMade) {
   EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0);
 }
 
+TEST_F(PlanTool, CheckAcceptsOtherTailsAndOverLongSamplesThatWereDealtWith) {
+  const std::string csv = lengths();
+  for (const char* tail : {"fill", "drop", "repeat"}) {
+    make(csv, {"--tail", tail});
+    EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0) << tail;
+  }
+  for (const char* word : {"truncate", "skip", "split"}) {
+    const ProcessResult made = tool({"make", "--lengths", csv, "--ranks", "2", "--cap", "25", "--too-long",
+                                     word, "--out", plan(), "--json"});
+    ASSERT_EQ(made.exit_code, 0) << made.error;
+    EXPECT_EQ(nlohmann::json::parse(made.output)["over_long"]["samples"], 14) << word;
+    const ProcessResult checked = tool({"check", plan(), "--lengths", csv});
+    EXPECT_EQ(checked.exit_code, 0) << word << ": " << checked.error;
+  }
+  std::string text = read_text_file(plan());
+  const auto at = text.find("[29,1]");
+  ASSERT_NE(at, std::string::npos);
+  expect_refused(text.replace(at, 6, "[29,7]"), csv, HasSubstr("sample 29 has no piece 7"));
+  EXPECT_NE(tool({"make", "--lengths", csv, "--ranks", "2", "--cap", "25", "--tail", "x"}).exit_code, 0);
+}
+
+TEST_F(PlanTool, CheckTellsTheCostThatMakeTold) {
+  const std::string csv = lengths();
+  const auto made = nlohmann::json::parse(tool({"make", "--lengths", csv, "--ranks", "2", "--cap", "100",
+                                                "--cost", "20,1", "--out", plan(), "--json"})
+                                              .output);
+  const auto checked = nlohmann::json::parse(tool({"check", plan(), "--lengths", csv, "--json"}).output);
+  EXPECT_NEAR(checked["imbalance_cost"].get<double>(), made["imbalance_cost"].get<double>(), 1e-9);
+}
+
 TEST_F(PlanTool, StatsOfAPlanAreWhatMakePrinted) {
   const std::string csv = lengths();
   auto made = nlohmann::json::parse(

@@ -190,6 +190,35 @@ TEST(Planner, OutliersOfALongEpochStayWithinTheBudgetToo) {
   }
 }
 
+TEST(Planner, TheTailIsFilledDroppedOrRepeatedAsAsked) {
+  const std::vector<std::uint32_t> lengths(85, 10);
+  for (const bool padded : {false, true}) {
+    PlanOptions options{.ranks = 4, .cap = 100, .accumulate = 2, .padded = padded, .pad_multiple = 1};
+    const auto empty = [](const Plan& plan) {
+      int count = 0;
+      for (int rank = 0; rank < 4; ++rank) {
+        for (int m = 0; m < 2; ++m) count += plan.micro_batch(plan.steps() - 1, rank, m).empty() ? 1 : 0;
+      }
+      return count;
+    };
+    const Plan filled = make_plan(lengths, options);
+    EXPECT_GT(empty(filled), 0);
+    expect_valid(filled, lengths, "filled");
+    options.tail = Tail::drop;
+    const Plan dropped = make_plan(lengths, options);
+    EXPECT_EQ(dropped.steps() + 1, filled.steps());
+    EXPECT_EQ(empty(dropped), 0);
+    EXPECT_GT(stats_of(dropped, lengths).dropped, 0U);
+    options.tail = Tail::repeat;
+    const Plan repeated = make_plan(lengths, options);
+    EXPECT_EQ(repeated.steps(), filled.steps());
+    EXPECT_EQ(empty(repeated), 0) << padded;
+    const PlanStats stats = stats_of(repeated, lengths);
+    EXPECT_EQ(stats.dropped, 0U);
+    EXPECT_GT(stats.duplicated, 0U);
+  }
+}
+
 TEST(Planner, AFasterRankGetsMore) {
   const std::vector<std::uint32_t> lengths = length_lists(20000, 300, 8)[0].lengths;
   const PlanOptions options{
