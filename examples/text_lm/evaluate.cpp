@@ -23,13 +23,13 @@ Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, std::uint64
   std::array<double, 2> sums{};  // loss, tokens
   // Without the world's timer: this is no part of a training step.
   data::Loader loader(pages, {.ranks = world.size(), .cap = cap, .order = data::Order::sequential},
-                      world.rank(), nullptr);
+                      world.rank(), nullptr, {.next_epoch_ahead = false});
   for (const auto& batch : loader) {
     if (batch.empty) continue;
     check_tokens(batch.tokens, model->options().vocabulary);
     const auto logits = model(batch.tokens, batch.positions, batch.cu_seqlens);
     sums[0] += loss_sum(logits, batch.tokens, batch.cu_seqlens).item<double>();
-    sums[1] += static_cast<double>(batch.tokens.size(0) - batch.sample_ids.size(0));
+    sums[1] += static_cast<double>(batch.loss_tokens);
   }
   model->train();
   world.communicator().all_reduce({sums.data(), sums.size(), comm::DataType::f64}, "held-out loss")->wait();

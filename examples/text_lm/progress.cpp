@@ -26,17 +26,18 @@ Progress::Progress(const Options& options, std::uint64_t epoch_tokens, World& wo
 
 Progress::~Progress() = default;
 
-void Progress::add(double loss_sum, std::int64_t loss_tokens, std::int64_t tokens, std::int64_t samples) {
+void Progress::add(double loss_sum, const data::Batch& batch) {
   mine_[kLoss] += loss_sum;
-  mine_[kLossTokens] += static_cast<double>(loss_tokens);
-  mine_[kTokens] += static_cast<double>(tokens);
-  samples_ += samples;
+  mine_[kLossTokens] += static_cast<double>(batch.loss_tokens);
+  mine_[kTokens] += static_cast<double>(batch.token_count);
+  samples_ += batch.sample_ids.size(0);
+  padding_ += batch.padding;
 }
 
 void Progress::end_step() {
   world_.timer().end_step({.tokens = static_cast<std::uint64_t>(mine_[kTokens]),
                            .samples = static_cast<std::uint64_t>(samples_),
-                           .padding = 0});
+                           .padding = static_cast<std::uint64_t>(padding_)});
   ++steps_;
   collect();
   if (world_.rank() == 0) mine_[kSeconds] = elapsed();
@@ -44,7 +45,7 @@ void Progress::end_step() {
   sum_ = world_.communicator().all_reduce({travelling_.data(), travelling_.size(), comm::DataType::f64},
                                           "progress");
   mine_ = {};
-  samples_ = 0;
+  samples_ = padding_ = 0;
   if (seconds_ - line_at_ >= kSecondsBetweenLines) print();
 }
 

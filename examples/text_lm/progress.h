@@ -12,6 +12,7 @@
 
 #include "examples/text_lm/options.h"
 #include "runtime/comm/world.h"
+#include "runtime/data/loader_batch.h"
 
 namespace lockstep::text_lm {
 
@@ -32,9 +33,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// This rank has done a micro-batch: the sum of its losses, over how many predicted tokens, of how many
-  /// tokens and sequences.
-  void add(double loss_sum, std::int64_t loss_tokens, std::int64_t tokens, std::int64_t samples);
+  /// This rank has done a micro-batch, whose losses come to this sum.
+  void add(double loss_sum, const data::Batch& batch);
 
   /// The optimizer step is done. All ranks call it.
   void end_step();
@@ -82,6 +82,7 @@ class Progress {
 
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;  // of this rank in this step
+  std::int64_t padding_ = 0;  // likewise
   Numbers mine_{};            // of this rank in this step
   Numbers travelling_{};      // of the step before, being added up
   comm::WorkHandle sum_;

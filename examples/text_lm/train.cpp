@@ -139,10 +139,8 @@ Result train(Job& job, const Options& options, World& world) {
         ddp.skip();
       } else {
         const auto loss = forward(ddp, batch, world);
-        const auto sequences = batch.sample_ids.size(0);
-        const auto predicted = batch.tokens.size(0) - sequences;
-        ddp.backward(loss, predicted);
-        progress.add(loss.item<double>(), predicted, batch.tokens.size(0), sequences);
+        ddp.backward(loss, batch.loss_tokens);
+        progress.add(loss.item<double>(), batch);
         seen.add(batch.sample_ids);
       }
       if (!batch.last_of_step) continue;

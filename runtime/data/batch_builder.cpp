@@ -1,106 +1,188 @@
 #include "runtime/data/batch_builder.h"
 
+#include <cxxabi.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
-#include <span>
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/data/random.h"
+#include "runtime/data/widen.h"
 
 namespace lockstep::data {
-namespace {
 
-// Tokens as they are packed (little-endian) to what embeddings take.
-template <typename Token>
-void widen(std::span<const std::byte> packed, std::int64_t* out) {
-  const std::size_t count = packed.size() / sizeof(Token);
-  for (std::size_t i = 0; i < count; ++i) {
-    Token token;
-    std::memcpy(&token, packed.data() + i * sizeof(Token), sizeof(Token));
-    out[i] = token;
+// Where the parts of the batch that is built lie. Rows of packed batches are its samples, end to end.
+struct BatchBuilder::Target {
+  std::int64_t* tokens;
+  std::int64_t* positions;
+  bool* loss_mask;
+  bool* attention_mask;  // of padded batches
+  std::int32_t* ends;
+  std::int64_t* ids;
+  std::size_t row = 0;  // tokens of a padded one
+};
+
+BatchBuilder::BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths,
+                           BuildOptions options)
+    : reader_(reader),
+      lengths_(lengths),
+      options_(std::move(options)),
+      buffers_(std::make_shared<BatchBuffers>(buffer_bytes(options_.plan), options_.page_locked)),
+      packed_(static_cast<std::size_t>(options_.workers)) {
+}
+
+std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan) {
+  BufferLayout layout;
+  layout.add(plan.cap * sizeof(std::int64_t));
+  layout.add(plan.cap * sizeof(std::int64_t));
+  layout.add(plan.cap * sizeof(bool));
+  if (plan.padded) layout.add(plan.cap * sizeof(bool));
+  layout.add((plan.cap + 1) * sizeof(std::int32_t));
+  layout.add(plan.cap * sizeof(std::int64_t));
+  return layout.used();
+}
+
+BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const SampleId> samples) {
+  const PlanOptions& plan = options_.plan;
+  const auto rows = static_cast<std::int64_t>(samples.size());
+  Target target{};
+  std::vector<std::int64_t> shape;
+  std::size_t places = 0;
+  if (plan.padded) {
+    std::size_t longest = 0;
+    for (const SampleId id : samples) longest = std::max(longest, length_of(id));
+    target.row = samples.empty() ? 0 : padded_length(longest, plan.pad_multiple, plan.cap);
+    places = samples.size() * target.row;
+    shape = {rows, static_cast<std::int64_t>(target.row)};
+  } else {
+    for (const SampleId id : samples) places += length_of(id);
+    shape = {static_cast<std::int64_t>(places)};
   }
-}
-
-}  // namespace
-
-BatchBuilder::BatchBuilder(const pack::Reader& reader, std::shared_ptr<const Plan> plan, int rank)
-    : reader_(reader), plan_(std::move(plan)), rank_(rank) {
-}
-
-torch::Tensor BatchBuilder::buffer() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!free_.empty()) {
-      torch::Tensor tensor = std::move(free_.back());
-      free_.pop_back();
-      return tensor;
+  host.buffer = buffers_->take();
+  BufferLayout layout;
+  const auto add = [&](torch::Tensor& tensor, torch::IntArrayRef sizes, torch::ScalarType type) {
+    std::size_t bytes = torch::elementSize(type);
+    for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
+    const std::size_t offset = layout.add(bytes);
+    if (layout.used() > buffers_->capacity()) {
+      fail(
+          "a micro-batch of {} samples and {} tokens is over the cap of {}: the plan is not of these lengths",
+          samples.size(), places, plan.cap);
     }
+    tensor = tensor_on(host.buffer, offset, sizes, type);
+    return host.buffer->data() + offset;
+  };
+  Batch& batch = host.batch;
+  target.tokens = reinterpret_cast<std::int64_t*>(add(batch.tokens, shape, torch::kInt64));
+  target.positions = reinterpret_cast<std::int64_t*>(add(batch.positions, shape, torch::kInt64));
+  target.loss_mask = reinterpret_cast<bool*>(add(batch.loss_mask, shape, torch::kBool));
+  if (plan.padded) {
+    target.attention_mask = reinterpret_cast<bool*>(add(batch.attention_mask, shape, torch::kBool));
   }
-  return torch::empty({static_cast<std::int64_t>(plan_->options().cap)}, torch::kInt64);
+  target.ends = reinterpret_cast<std::int32_t*>(add(batch.cu_seqlens, {rows + 1}, torch::kInt32));
+  target.ids = reinterpret_cast<std::int64_t*>(add(batch.sample_ids, {rows}, torch::kInt64));
+  host.used = layout.used();
+  return target;
 }
 
-Batch BatchBuilder::build(std::size_t index) {
-  const at::AutoDispatchBelowADInplaceOrView plain_views;  // autograd would let a view keep its base alive
-  const auto accumulate = static_cast<std::size_t>(plan_->options().accumulate);
-  const std::size_t step = index / accumulate;
-  const std::size_t micro_batch = index % accumulate;
-  const std::span<const SampleId> samples = plan_->micro_batch(step, rank_, static_cast<int>(micro_batch));
+// What the plan takes of a sample: over-long ones are cut, or in pieces.
+std::size_t BatchBuilder::length_of(SampleId id) const {
+  const std::uint64_t cap = options_.plan.cap;
+  return std::min<std::uint64_t>(cap, lengths_[sample_of(id)] - piece_of(id) * cap);
+}
 
-  Batch batch;
-  batch.step = static_cast<std::int64_t>(step);
-  batch.last_of_step = micro_batch + 1 == accumulate;
+std::size_t BatchBuilder::read_sample(SampleId id, std::span<std::int64_t> tokens, std::span<bool> mask,
+                                      std::uint64_t epoch, int worker) {
+  std::vector<std::byte>& packed = packed_[static_cast<std::size_t>(worker)];
+  const SampleId number = sample_of(id);
+  const std::size_t bytes = reader_.bytes(number);
+  if (packed.size() < bytes) packed.resize(bytes);
+  reader_.read(number, std::span(packed).first(bytes));
+  const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
+  const std::byte* const begin = packed.data() + piece_of(id) * options_.plan.cap * token_bytes;
+  if (token_bytes == 2) {
+    widen<std::uint16_t>(begin, tokens);
+  } else {
+    widen<std::uint32_t>(begin, tokens);
+  }
+  std::fill(mask.begin(), mask.end(), true);
+  mask.front() = false;  // nothing is before it to predict it from
+  if (!options_.transform) return tokens.size();
+  const auto ranks = static_cast<std::uint64_t>(options_.plan.ranks);
+  Sample sample{.id = id, .key = reader_.key(number), .tokens = tokens, .loss_mask = mask};
+  sample.seed = Random(options_.plan.seed, epoch, id).next();
+  sample.worker = worker;
+  sample.worker_seed =
+      Random(options_.plan.seed, ~epoch,
+             static_cast<std::uint64_t>(worker) * ranks + static_cast<std::uint64_t>(options_.rank))
+          .next();
+  options_.transform(sample);
+  if (sample.tokens.data() != tokens.data() || sample.tokens.empty() ||
+      sample.tokens.size() > tokens.size()) {
+    fail("a transform may change tokens in place and leave out the last ones, no more");
+  }
+  return sample.tokens.size();
+}
+
+HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
+  HostBatch host;
+  host.micro_batch = micro_batch;
+  if (!micro_batch.block) return host;
+  const auto accumulate = static_cast<std::size_t>(options_.plan.accumulate);
+  const auto samples = micro_batch.block->block.plan.micro_batch(
+      micro_batch.index / accumulate, options_.rank, static_cast<int>(micro_batch.index % accumulate));
+  Batch& batch = host.batch;
+  batch.step = static_cast<std::int64_t>(micro_batch.step);
+  batch.last_of_step = (micro_batch.index + 1) % accumulate == 0;
   batch.empty = samples.empty();
-  const auto count = static_cast<std::int64_t>(samples.size());
-  batch.cu_seqlens = torch::empty({count + 1}, torch::kInt32);
-  batch.sample_ids = torch::empty({count}, torch::kInt64);
-  const torch::Tensor tokens = buffer();
-  const torch::Tensor positions = buffer();
-  auto* const ids = batch.sample_ids.data_ptr<std::int64_t>();
-  auto* const ends = batch.cu_seqlens.data_ptr<std::int32_t>();
-  auto* const token_at = tokens.data_ptr<std::int64_t>();
-  auto* const position_at = positions.data_ptr<std::int64_t>();
+  const Target target = allocate(host, samples);
+  const bool padded = options_.plan.padded;
 
-  std::vector<std::byte> packed;
-  std::int64_t total = 0;
-  ends[0] = 0;
+  std::size_t at = 0;  // in the batch's tensors
+  std::size_t total = 0;
+  target.ends[0] = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    const std::size_t sample = samples[i];
+    const SampleId id = samples[i];
+    const std::size_t planned = length_of(id);
+    const std::span mask(target.loss_mask + at, planned);
+    std::size_t length = 0;
     try {
-      packed.resize(reader_.bytes(sample));
-      reader_.read(sample, packed);
+      length = read_sample(id, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
+    } catch (abi::__forced_unwind&) {
+      throw;
     } catch (const std::exception& error) {
-      fail("step {}, rank {}: cannot read sample '{}' (number {}): {}", step, rank_, reader_.key(sample),
-           sample, error.what());
+      fail("rank {}, step {}: sample '{}' (number {}): {}", options_.rank, batch.step,
+           reader_.key(sample_of(id)), sample_of(id), error.what());
+    } catch (...) {
+      fail("rank {}, step {}: sample '{}' (number {}): what was thrown is no std::exception", options_.rank,
+           batch.step, reader_.key(sample_of(id)), sample_of(id));
     }
-    const auto length = static_cast<std::int64_t>(reader_.tokens(sample));
-    if (reader_.token_bytes() == 2) {
-      widen<std::uint16_t>(packed, token_at + total);
-    } else {
-      widen<std::uint32_t>(packed, token_at + total);
+    const std::size_t row = padded ? target.row : length;
+    count_up({target.positions + at, row});
+    if (padded) {
+      std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);
+      std::fill(target.loss_mask + at + length, target.loss_mask + at + row, false);
+      std::fill(target.attention_mask + at, target.attention_mask + at + length, true);
+      std::fill(target.attention_mask + at + length, target.attention_mask + at + row, false);
     }
-    std::iota(position_at + total, position_at + total + length, std::int64_t{0});
+    const auto counted = mask.first(length);
+    batch.loss_tokens += options_.transform ? std::count(counted.begin(), counted.end(), true)
+                                            : static_cast<std::int64_t>(length) - 1;
     total += length;
-    ids[i] = static_cast<std::int64_t>(sample);
-    ends[i + 1] = static_cast<std::int32_t>(total);
-    batch.max_length = std::max(batch.max_length, length);
+    at += row;
+    target.ids[i] = static_cast<std::int64_t>(id);
+    target.ends[i + 1] = static_cast<std::int32_t>(total);
+    batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(length));
   }
-  batch.tokens = tokens.narrow(0, 0, total);
-  batch.positions = positions.narrow(0, 0, total);
-  return batch;
-}
-
-void BatchBuilder::recycle(Batch batch) {
-  const at::AutoDispatchBelowADInplaceOrView plain_views;
-  const auto cap = static_cast<std::int64_t>(plan_->options().cap);
-  for (torch::Tensor* tensor : {&batch.tokens, &batch.positions}) {
-    // The batch's own view is then the only one left on this memory, whoever may have made others.
-    if (tensor->use_count() != 1 || tensor->storage().use_count() != 1) continue;
-    const std::lock_guard lock(mutex_);
-    free_.push_back(tensor->as_strided({cap}, {1}, 0));
+  batch.token_count = static_cast<std::int64_t>(total);
+  batch.padding = padded ? static_cast<std::int64_t>(at - total) : 0;
+  if (!padded && batch.tokens.size(0) != batch.token_count) {  // a transform made samples shorter
+    for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask}) {
+      *tensor = tensor->narrow(0, 0, batch.token_count);
+    }
   }
+  return host;
 }
 
 }  // namespace lockstep::data

@@ -1,40 +1,63 @@
-// Makes one micro-batch of tensors from the samples of a pack.
+// Makes one micro-batch of tensors from the samples of a pack, straight into a buffer that is used again.
 //
-// Threads: build() and recycle() are safe from any thread.
+// Threads: build() is safe from several threads, each with its own worker number.
 #pragma once
-
-#include <torch/types.h>
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <vector>
 
-#include "runtime/data/loader.h"
+#include "runtime/data/batch_buffers.h"
+#include "runtime/data/epoch_cursor.h"
+#include "runtime/data/loader_batch.h"
 #include "runtime/data/planner.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
 
+/// A batch, and the buffer in which its tensors lie.
+struct HostBatch {
+  Batch batch;
+  MicroBatch micro_batch;  ///< which one it is; the end of an epoch has no batch
+  std::shared_ptr<BatchBuffer> buffer;
+  std::size_t used = 0;  ///< bytes of the buffer
+};
+
+struct BuildOptions {
+  int rank = 0;
+  int workers = 1;
+  PlanOptions plan;
+  std::int64_t padding_token = 0;
+  Transform transform;
+  bool page_locked = false;
+};
+
 class BatchBuilder {
  public:
-  /// For one rank's part of the plan. `reader` must outlive the builder.
-  BatchBuilder(const pack::Reader& reader, std::shared_ptr<const Plan> plan, int rank);
+  /// `reader` and `lengths` must outlive the builder.
+  BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths, BuildOptions options);
 
-  /// This rank's micro-batch number `index`, counted over the epoch. Throws Error naming the sample.
-  Batch build(std::size_t index);
+  /// This rank's part of the micro-batch. Throws Error naming the sample.
+  HostBatch build(const MicroBatch& micro_batch, int worker);
 
-  /// Takes a batch back. Its memory is used again unless somebody else still holds it.
-  void recycle(Batch batch);
+  /// Bytes that a batch takes, at most.
+  static std::size_t buffer_bytes(const PlanOptions& plan);
+
+  const BatchBuffers& buffers() const { return *buffers_; }
 
  private:
-  torch::Tensor buffer();
+  struct Target;
+  Target allocate(HostBatch& host, std::span<const SampleId> samples);
+  std::size_t length_of(SampleId id) const;
+  std::size_t read_sample(SampleId id, std::span<std::int64_t> tokens, std::span<bool> mask,
+                          std::uint64_t epoch, int worker);
 
   const pack::Reader& reader_;
-  std::shared_ptr<const Plan> plan_;
-  int rank_;
-  std::mutex mutex_;
-  std::vector<torch::Tensor> free_;  // int64 [cap]
+  std::span<const std::uint32_t> lengths_;
+  BuildOptions options_;
+  std::shared_ptr<BatchBuffers> buffers_;
+  std::vector<std::vector<std::byte>> packed_;  // of each worker
 };
 
 }  // namespace lockstep::data

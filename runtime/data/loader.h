@@ -8,10 +8,12 @@
 //     for (const auto& batch : loader) { ... if (batch.last_of_step) optimizer.step(); }
 //   }
 //
-// Waiting for a batch is timed as data_wait. A batch that cannot be built throws from the loop, naming the
-// sample. Leaving the loop early, also by an exception, stops and joins the workers.
+// Waiting for a batch is timed as data_wait; a batch that is ready costs none. What goes wrong on a worker is
+// thrown from the loop, naming the sample. When an epoch ends the next one is planned already, and its first
+// batches are built.
 //
-// Threads: one thread uses a Loader and its iterators; one loop at a time.
+// Threads: one thread uses a Loader and its iterators; one loop at a time. The workers live as long as the
+// Loader.
 #pragma once
 
 #include <torch/types.h>
@@ -22,6 +24,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/data/loader_batch.h"
 #include "runtime/data/planner.h"
 
 namespace lockstep {
@@ -36,24 +39,41 @@ class StepTimer;
 
 namespace lockstep::data {
 
-/// One micro-batch, its samples end to end without padding. Tensors are on the CPU. They may be kept: a
-/// buffer is used again only once nobody else holds it.
-struct Batch {
-  torch::Tensor tokens;      ///< int64 [T]
-  torch::Tensor positions;   ///< int64 [T]: from 0 within each sample
-  torch::Tensor cu_seqlens;  ///< int32 [n + 1]: where each sample begins, and T
-  torch::Tensor sample_ids;  ///< int64 [n]
-  std::int64_t max_length = 0;
-  std::int64_t step = 0;      ///< optimizer step of this epoch, from 0; goes on after resume()
-  bool last_of_step = false;  ///< the step's last micro-batch: synchronise and update after it
-  bool empty = false;         ///< no samples (the last step is filled up with these): DDP's skip()
-};
-
 struct LoaderOptions {
   /// Threads that build batches; 0: one for each worker CPU that the job was given, at most 4.
   int workers = 0;
-  /// Batches that may be ready and waiting. Each takes about 16 bytes x cap.
+  /// Batches that may be under way or ready and waiting.
   int batches_ahead = 4;
+  /// Bytes that they may take together, which can make them fewer; there is always one.
+  std::size_t bytes_ahead = std::size_t{1} << 30U;
+  /// Where batches are to be. They are copied there beside its work, one batch ahead, from page-locked
+  /// memory.
+  torch::Device device = torch::kCPU;
+  /// What padded rows end with.
+  std::int64_t padding_token = 0;
+  /// User code for each sample, on the workers.
+  Transform transform = nullptr;
+  /// Whether the next epoch is planned, and its first batches built, before anyone asks for it.
+  bool next_epoch_ahead = true;
+};
+
+/// What the loader holds at most, in bytes, however long it runs; batches that the loop keeps come on top.
+struct LoaderMemory {
+  std::size_t batch = 0;    ///< one batch
+  std::size_t batches = 0;  ///< of them: ahead, in use, and on their way to the device
+  bool page_locked = false;
+  std::size_t total() const { return batch * batches; }
+};
+
+/// What was measured since the loader was made, and what follows from it.
+struct LoaderAdvice {
+  double build_seconds = 0;   ///< of a batch, on one worker; mean
+  double longest_build = 0;   ///< seconds
+  double use_seconds = 0;     ///< between two batches, waiting left out: what the loop does with one; mean
+  double waited_seconds = 0;  ///< by the loop, for all batches but the first of each start
+  int workers = 0;            ///< that suffice
+  int batches_ahead = 0;      ///< that suffice
+  LoaderMemory memory;        ///< that these take
 };
 
 class Loader {
@@ -72,15 +92,12 @@ class Loader {
 
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
+  /// Waits for batches that are being built, and no more.
   ~Loader();
 
-  /// Chooses the epoch of the next begin(); plans it when it differs from the last one planned.
+  /// Chooses the epoch of the next begin().
   void set_epoch(std::uint64_t epoch);
-
   std::uint64_t epoch() const;
-
-  /// The plan of the chosen epoch; after resume(), of what is left of it.
-  const Plan& plan() const;
 
   /// Where the loop is, to be saved with the model: all batches handed out so far count as used, the current
   /// one too. Any rank's will do, since all are at the same micro-batch when they have done the same number.
@@ -92,25 +109,33 @@ class Loader {
   /// differ, saying what does.
   void resume(std::string_view state);
 
-  /// Starts the workers at the epoch's first micro-batch, or where resume() says, and waits for it.
+  /// Starts at the chosen epoch's first micro-batch, or where resume() says, and waits for it.
   Iterator begin();
   End end() const { return {}; }
 
+  /// Known before the first batch is built.
+  LoaderMemory memory() const;
+  /// As a line: "2 workers, 4 batches ahead: at most 12.3 MiB of page-locked memory".
+  std::string describe() const;
+
+  /// Meaningful after some steps. All zero before the first batch.
+  LoaderAdvice advice() const;
+
  private:
+  friend class Iterator;
   struct State;
   std::unique_ptr<State> state_;
 };
 
-/// Moves through this rank's micro-batches once; joins the workers when it is destroyed.
+/// As a line: "a batch takes 1.2 ms to build and 9.8 ms to use: 1 worker and 2 batches ahead suffice (…)".
+std::string to_text(const LoaderAdvice& advice);
+
+/// Moves through this rank's micro-batches once.
 class Loader::Iterator {
  public:
   using value_type = Batch;
   using difference_type = std::ptrdiff_t;
   using iterator_category = std::input_iterator_tag;
-
-  Iterator(Iterator&&) noexcept;
-  Iterator& operator=(Iterator&&) noexcept;
-  ~Iterator();
 
   /// Valid until the next ++.
   const Batch& operator*() const;
@@ -122,11 +147,10 @@ class Loader::Iterator {
 
  private:
   friend class Loader;
-  struct Run;
-  explicit Iterator(std::unique_ptr<Run> run);
+  explicit Iterator(State& state) : state_(&state) {}
   bool done() const;
 
-  std::unique_ptr<Run> run_;
+  State* state_;
 };
 
 }  // namespace lockstep::data

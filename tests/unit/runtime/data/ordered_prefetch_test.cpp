@@ -10,11 +10,19 @@
 namespace lockstep::data {
 namespace {
 
+// Claims 0, 1, … up to a number.
+std::function<std::optional<std::size_t>()> up_to(std::size_t count, std::size_t begin = 0) {
+  return [count, next = begin]() mutable { return next < count ? std::optional(next++) : std::nullopt; };
+}
+
+template <typename T>
+using Prefetch = OrderedPrefetch<std::size_t, T>;
+
 TEST(OrderedPrefetch, HandsOutInOrderWhateverTheThreads) {
   for (const int threads : {1, 2, 5}) {
     for (const std::size_t ahead : {1U, 3U, 64U}) {
-      OrderedPrefetch<std::string> prefetch(50, {threads, ahead, {}},
-                                            [](std::size_t i) { return std::to_string(i); });
+      Prefetch<std::string> prefetch({threads, ahead, {}}, up_to(50),
+                                     [](std::size_t i, int) { return std::to_string(i); });
       for (std::size_t i = 0; i < 50; ++i) ASSERT_EQ(prefetch.next(), std::to_string(i));
       EXPECT_FALSE(prefetch.next().has_value());
       EXPECT_FALSE(prefetch.next().has_value());
@@ -23,7 +31,7 @@ TEST(OrderedPrefetch, HandsOutInOrderWhateverTheThreads) {
 }
 
 TEST(OrderedPrefetch, NothingToBuildIsOverAtOnce) {
-  OrderedPrefetch<int> prefetch(0, {2, 4, {}}, [](std::size_t) { return 1; });
+  Prefetch<int> prefetch({2, 4, {}}, up_to(0), [](std::size_t, int) { return 1; });
   EXPECT_FALSE(prefetch.next().has_value());
 }
 
@@ -34,7 +42,7 @@ TEST(OrderedPrefetch, BuildsNoFurtherAheadThanItMay) {
   std::atomic<std::size_t> furthest{0};
   std::atomic<std::size_t> taken{0};
   std::atomic<bool> too_far{false};
-  OrderedPrefetch<int> prefetch(100, {3, 4, {}}, [&](std::size_t i) {
+  Prefetch<int> prefetch({3, 4, {}}, up_to(100), [&](std::size_t i, int) {
     if (i >= taken + 4 + 1) too_far = true;  // `taken` is raised after the taking: one behind at most
     const std::lock_guard lock(mutex);
     furthest = std::max(furthest.load(), i);
@@ -54,7 +62,7 @@ TEST(OrderedPrefetch, BuildsNoFurtherAheadThanItMay) {
 }
 
 TEST(OrderedPrefetch, AFailureComesWhereTheThingWouldHaveCome) {
-  OrderedPrefetch<int> prefetch(10, {2, 8, {}}, [](std::size_t i) {
+  Prefetch<int> prefetch({2, 8, {}}, up_to(10), [](std::size_t i, int) {
     if (i == 3) throw Error("thing 3");
     return static_cast<int>(i);
   });
@@ -66,7 +74,7 @@ TEST(OrderedPrefetch, AFailureComesWhereTheThingWouldHaveCome) {
 TEST(OrderedPrefetch, LeavingEarlyEndsTheThreads) {
   std::atomic<int> building{0};
   {
-    OrderedPrefetch<int> prefetch(1000000, {4, 4, {}}, [&](std::size_t i) {
+    Prefetch<int> prefetch({4, 4, {}}, up_to(1'000'000), [&](std::size_t i, int) {
       ++building;
       const int result = static_cast<int>(i);
       --building;
@@ -79,13 +87,66 @@ TEST(OrderedPrefetch, LeavingEarlyEndsTheThreads) {
 
 TEST(OrderedPrefetch, RunsOnTheGivenCpus) {
   const int cpu = cpus_of_this_thread().back();
-  OrderedPrefetch<std::vector<int>> prefetch(1, {1, 1, {cpu}},
-                                             [](std::size_t) { return cpus_of_this_thread(); });
+  Prefetch<std::vector<int>> prefetch({1, 1, {cpu}}, up_to(1),
+                                      [](std::size_t, int) { return cpus_of_this_thread(); });
   EXPECT_EQ(prefetch.next(), std::vector<int>{cpu});
 }
 
 TEST(OrderedPrefetch, CpusThatDoNotExistAreAnErrorAndNotAHang) {
-  OrderedPrefetch<int> prefetch(1, {1, 1, {1023}}, [](std::size_t) { return 0; });
+  Prefetch<int> prefetch({1, 1, {1023}}, up_to(1), [](std::size_t, int) { return 0; });
+  EXPECT_THROW(prefetch.next(), Error);
+}
+
+TEST(OrderedPrefetch, AClaimThatFailsComesInItsPlace) {
+  Prefetch<int> prefetch(
+      {2, 4, {}},
+      [next = std::size_t{0}]() mutable -> std::optional<std::size_t> {
+        if (next == 3) throw Error("no plan");
+        return next++;
+      },
+      [](std::size_t i, int) { return static_cast<int>(i); });
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(prefetch.next(), i);
+  EXPECT_THROW(prefetch.next(), Error);
+}
+
+TEST(OrderedPrefetch, BegunAnewItHandsOutNothingOfBefore) {
+  std::function<std::optional<std::size_t>()> claim = up_to(1'000'000);
+  Prefetch<std::size_t> prefetch(
+      {3, 5, {}}, [&] { return claim(); }, [](std::size_t i, int) { return i; });
+  for (std::size_t round = 1; round < 200; ++round) {
+    const std::size_t begin = round * 1000;
+    prefetch.restart([&] { claim = up_to(begin + 3, begin); });
+    for (std::size_t i = 0; i < round % 4; ++i) ASSERT_EQ(prefetch.next(), begin + i);
+  }
+  prefetch.restart([&] { claim = up_to(2); });
+  EXPECT_EQ(prefetch.next(), 0U);
+  EXPECT_EQ(prefetch.next(), 1U);
+  EXPECT_FALSE(prefetch.next().has_value());
+}
+
+TEST(OrderedPrefetch, SaysWhetherTheNextIsReady) {
+  std::mutex hold;
+  std::unique_lock held(hold);
+  Prefetch<int> prefetch({1, 2, {}}, up_to(1), [&](std::size_t, int) {
+    const std::lock_guard lock(hold);
+    return 7;
+  });
+  bool ready = true;
+  EXPECT_FALSE(prefetch.next_if_ready(ready).has_value());
+  EXPECT_FALSE(ready);
+  held.unlock();
+  std::optional<int> thing;
+  while (!ready) thing = prefetch.next_if_ready(ready);
+  EXPECT_EQ(thing, 7);
+}
+
+TEST(OrderedPrefetch, AThreadThatIsEndedFromInsideIsAnErrorAndNotAHang) {
+  Prefetch<int> prefetch({1, 2, {}}, up_to(5), [](std::size_t i, int) {
+    if (i == 1) pthread_exit(nullptr);
+    return static_cast<int>(i);
+  });
+  EXPECT_EQ(prefetch.next(), 0);
+  EXPECT_THROW(prefetch.next(), Error);
   EXPECT_THROW(prefetch.next(), Error);
 }
 

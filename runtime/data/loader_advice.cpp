@@ -1,0 +1,63 @@
+#include "runtime/data/loader_advice.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/units.h"
+
+namespace lockstep::data {
+namespace {
+
+// Building takes longer while the loop computes on the CPUs beside it; so much is kept in reserve.
+constexpr double kReserve = 1.25;
+
+double seconds(std::uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
+}  // namespace
+
+void LoaderMeter::built(std::uint64_t nanoseconds) {
+  const std::lock_guard lock(mutex_);
+  ++builds_;
+  build_ns_ += nanoseconds;
+  longest_build_ns_ = std::max(longest_build_ns_, nanoseconds);
+}
+
+void LoaderMeter::asked() {
+  if (got_at_ns_ == 0) return;
+  use_ns_ += monotonic_ns() - got_at_ns_;
+  ++uses_;
+}
+
+void LoaderMeter::got(std::uint64_t waited_ns, bool first) {
+  if (!first) waited_ns_ += waited_ns;
+  got_at_ns_ = monotonic_ns();
+}
+
+LoaderAdvice LoaderMeter::advice() const {
+  LoaderAdvice advice;
+  const std::lock_guard lock(mutex_);
+  if (builds_ == 0 || uses_ == 0) return advice;
+  advice.build_seconds = seconds(build_ns_) / static_cast<double>(builds_);
+  advice.longest_build = seconds(longest_build_ns_);
+  advice.use_seconds = seconds(use_ns_) / static_cast<double>(uses_);
+  advice.waited_seconds = seconds(waited_ns_);
+  const double use = std::max(advice.use_seconds, 1e-9);
+  advice.workers = std::max(1, static_cast<int>(std::ceil(kReserve * advice.build_seconds / use)));
+  // While the slowest batch is built the loop uses up those that are ready; each worker has one in hand.
+  advice.batches_ahead = advice.workers + static_cast<int>(std::ceil(advice.longest_build / use));
+  return advice;
+}
+
+std::string to_text(const LoaderAdvice& advice) {
+  if (advice.workers == 0) return "nothing was measured yet";
+  return fmt::format("a batch takes {} to build and {} to use: {} worker{} and {} batches ahead suffice ({})",
+                     format_seconds(advice.build_seconds), format_seconds(advice.use_seconds), advice.workers,
+                     advice.workers == 1 ? "" : "s", advice.batches_ahead,
+                     format_bytes(advice.memory.total()));
+}
+
+}  // namespace lockstep::data

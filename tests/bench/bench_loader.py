@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Times how fast batches of packed tokens come from the page cache: from Lockstep's loader and, with --peers, from
+PyTorch's DataLoader, with the same files, the same batches and as many workers. They take turns."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from ranks import Failure, peer_is_missing
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_loader", description=__doc__)
+    parser.add_argument(
+        "--version", action="version", version=f"bench_loader {os.environ.get('LOCKSTEP_VERSION', '')}"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
+    parser.add_argument("--peers", action="store_true", help="run PyTorch's DataLoader too, where it is installed")
+    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
+    parser.add_argument("--tokens", type=int, default=16_000_000, help="of the pack (default 16 million)")
+    parser.add_argument("--workers", default="1,2", help="threads or processes, as 1,2 (default 1,2)")
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    chosen.workers = [int(word) for word in chosen.workers.split(",")]
+    chosen.epochs = 5
+    if chosen.quick:
+        chosen.launches, chosen.epochs, chosen.tokens = 1, 1, 600_000
+    if min(chosen.workers + [chosen.launches]) < 1:
+        parser.error("numbers are at least 1")
+    return chosen
+
+
+def run(command):
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise Failure(f"{command[0]}: {result.stderr.strip() or result.returncode}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def measure(chosen, folder):
+    ours = [f"{chosen.programs}/bench_loader_lockstep", "--folder", folder]
+    run(ours + ["--make", "--tokens", str(chosen.tokens)])
+    commands = {"lockstep": ours}
+    if chosen.peers:
+        missing = peer_is_missing()
+        if missing:
+            print(f"bench_loader: no PyTorch: {missing}", file=sys.stderr)
+        else:
+            commands["pytorch"] = [sys.executable, str(HERE / "bench_loader_peer.py"), "--folder", folder]
+    for workers in chosen.workers:
+        lines = {name: [] for name in commands}
+        for _ in range(chosen.launches):
+            for name, command in commands.items():
+                lines[name] += run(command + ["--workers", str(workers), "--epochs", str(chosen.epochs)])
+        memcpy = statistics.median(line["memcpy_bytes_per_second"] for line in lines["lockstep"])
+        for name, found in lines.items():
+            rates = {key: statistics.median(line[key] for line in found) for key in found[0] if key.endswith("second")}
+            rates["memcpy_bytes_per_second"] = memcpy
+            yield {"bench": "loader", "implementation": name, "workers": workers, "launches": chosen.launches, **rates}
+
+
+def describe(line):
+    rate = line["bytes_per_second"] / line["workers"] / line["memcpy_bytes_per_second"]
+    return (
+        f"{line['implementation']:<9} {line['workers']} workers {line['tokens_per_second'] / 1e6:>8.1f} M tokens/s"
+        f"  {line['bytes_per_second'] / 1e9:>6.2f} GB/s, {rate:.2f} x memcpy per worker"
+    )
+
+
+def main():
+    chosen = arguments()
+    with tempfile.TemporaryDirectory(prefix="bench_loader.") as folder:
+        for line in measure(chosen, folder):
+            print(json.dumps(line) if chosen.json else describe(line), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        print(f"bench_loader: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,160 @@
+// Images come out as they were packed, and a damaged one is refused, not filled up with grey.
+#include "runtime/data/image.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <png.h>
+
+// jpeglib.h does not compile before stdio.h.
+// clang-format off
+#include <cstdio>
+#include <jpeglib.h>
+// clang-format on
+
+#include <cstdlib>
+#include <vector>
+
+#include "common/error.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+using Bytes = std::vector<std::byte>;
+using Pixels = std::vector<std::uint8_t>;
+
+constexpr ImageSize kSize{.height = 37, .width = 21};
+
+// Smooth, so that JPEG keeps it well.
+Pixels gradient(std::size_t channels) {
+  Pixels pixels;
+  for (std::size_t y = 0; y < kSize.height; ++y) {
+    for (std::size_t x = 0; x < kSize.width; ++x) {
+      for (std::size_t c = 0; c < channels; ++c) {
+        pixels.push_back(static_cast<std::uint8_t>(3 * y + 2 * x + 30 * c));
+      }
+    }
+  }
+  return pixels;
+}
+
+Bytes png_of(const Pixels& pixels, png_uint_32 format) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = kSize.width;
+  image.height = kSize.height;
+  image.format = format;
+  png_alloc_size_t bytes = 0;
+  EXPECT_NE(png_image_write_to_memory(&image, nullptr, &bytes, 0, pixels.data(), 0, nullptr), 0)
+      << image.message;
+  Bytes packed(bytes);
+  EXPECT_NE(png_image_write_to_memory(&image, packed.data(), &bytes, 0, pixels.data(), 0, nullptr), 0);
+  packed.resize(bytes);
+  return packed;
+}
+
+Bytes jpeg_of(const Pixels& pixels, int channels) {
+  jpeg_compress_struct jpeg{};
+  jpeg_error_mgr errors{};
+  jpeg.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&jpeg);
+  unsigned char* memory = nullptr;
+  unsigned long bytes = 0;  // NOLINT(google-runtime-int): libjpeg's type
+  jpeg_mem_dest(&jpeg, &memory, &bytes);
+  jpeg.image_width = kSize.width;
+  jpeg.image_height = kSize.height;
+  jpeg.input_components = channels;
+  jpeg.in_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
+  jpeg_set_defaults(&jpeg);
+  jpeg_set_quality(&jpeg, 98, TRUE);
+  jpeg_start_compress(&jpeg, TRUE);
+  while (jpeg.next_scanline < jpeg.image_height) {
+    auto* row = const_cast<std::uint8_t*>(pixels.data()) +
+                jpeg.next_scanline * kSize.width * static_cast<std::size_t>(channels);
+    jpeg_write_scanlines(&jpeg, &row, 1);
+  }
+  jpeg_finish_compress(&jpeg);
+  jpeg_destroy_compress(&jpeg);
+  const auto* const begin = reinterpret_cast<const std::byte*>(memory);
+  Bytes packed(begin, begin + bytes);
+  std::free(memory);
+  return packed;
+}
+
+Pixels decode(const Bytes& packed) {
+  Pixels pixels(kSize.bytes());
+  decode_image(packed, pixels);
+  return pixels;
+}
+
+std::vector<int> differences(const Pixels& x, const Pixels& y) {
+  EXPECT_EQ(x.size(), y.size());
+  std::vector<int> found;
+  for (std::size_t i = 0; i < x.size(); ++i) found.push_back(std::abs(x[i] - y[i]));
+  return found;
+}
+
+TEST(Image, PngComesOutAsItWas) {
+  const Bytes packed = png_of(gradient(3), PNG_FORMAT_RGB);
+  EXPECT_EQ(image_size(packed), kSize);
+  EXPECT_EQ(decode(packed), gradient(3));
+}
+
+TEST(Image, JpegComesOutNearlyAsItWas) {
+  const Bytes packed = jpeg_of(gradient(3), 3);
+  EXPECT_EQ(image_size(packed), kSize);
+  EXPECT_THAT(differences(decode(packed), gradient(3)), Each(::testing::Le(6)));
+}
+
+TEST(Image, GreyBecomesRedGreenAndBlue) {
+  const Pixels grey = gradient(1);
+  for (const Bytes& packed : {png_of(grey, PNG_FORMAT_GRAY), jpeg_of(grey, 1)}) {
+    const Pixels pixels = decode(packed);
+    for (std::size_t i = 0; i < grey.size(); ++i) {
+      EXPECT_EQ(pixels[3 * i], pixels[3 * i + 1]);
+      EXPECT_EQ(pixels[3 * i], pixels[3 * i + 2]);
+      EXPECT_LE(std::abs(pixels[3 * i] - grey[i]), 2);
+    }
+  }
+}
+
+TEST(Image, WhatIsTransparentIsBlack) {
+  Pixels pixels(4 * kSize.height * kSize.width, 200);
+  for (std::size_t i = 3; i < pixels.size(); i += 4) pixels[i] = 0;
+  EXPECT_THAT(decode(png_of(pixels, PNG_FORMAT_RGBA)), Each(0));
+}
+
+TEST(Image, CutShortIsRefused) {
+  for (const Bytes& whole : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
+    for (const std::size_t bytes : {whole.size() - 20, whole.size() / 2}) {
+      const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes));
+      EXPECT_THAT([&] { decode(cut); }, ThrowsMessage<Error>(HasSubstr("cannot decode "))) << bytes;
+    }
+  }
+}
+
+TEST(Image, DamagedIsRefused) {
+  Bytes packed = png_of(gradient(3), PNG_FORMAT_RGB);
+  packed[packed.size() / 2] ^= std::byte{0x55};
+  EXPECT_THAT([&] { decode(packed); }, ThrowsMessage<Error>(HasSubstr("cannot decode PNG")));
+}
+
+TEST(Image, WhatIsNoImageIsRefused) {
+  const Bytes text(100, std::byte{'a'});
+  EXPECT_THAT([&] { image_size(text); }, ThrowsMessage<Error>(HasSubstr("neither PNG nor JPEG")));
+  EXPECT_THAT([&] { decode(text); }, ThrowsMessage<Error>(HasSubstr("neither PNG nor JPEG")));
+  EXPECT_THROW(image_size({}), Error);
+}
+
+TEST(Image, RoomForAnotherSizeIsRefused) {
+  for (const Bytes& packed : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
+    Pixels pixels(kSize.bytes() - 1);
+    EXPECT_THAT([&] { decode_image(packed, pixels); }, ThrowsMessage<Error>(HasSubstr("37 x 21")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
