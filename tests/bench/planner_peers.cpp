@@ -1,7 +1,10 @@
 #include "tests/bench/planner_peers.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 #include "runtime/data/random.h"
 
@@ -24,19 +27,22 @@ Plan empty_plan(std::span<const std::uint32_t> lengths, const PlanOptions& optio
   return {options, lengths.size(), data::fingerprint_of(lengths)};
 }
 
-// First fit, longest first. False when some sample fits into no bin.
-bool first_fit(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths, std::size_t bins,
-               std::uint64_t cap, Bins* filled) {
+// Longest first, each to the bin with the fewest tokens. False when some sample does not fit there.
+bool longest_first(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths,
+                   std::size_t bins, std::uint64_t cap, Bins* filled) {
   std::vector<SampleId> sorted(samples.begin(), samples.end());
   std::sort(sorted.begin(), sorted.end(), [&](SampleId x, SampleId y) { return lengths[x] > lengths[y]; });
-  std::vector<std::uint64_t> room(bins, cap);
+  std::priority_queue<std::pair<std::uint64_t, std::size_t>,
+                      std::vector<std::pair<std::uint64_t, std::size_t>>, std::greater<>>
+      least;
+  for (std::size_t bin = 0; bin < bins; ++bin) least.emplace(0, bin);
   if (filled != nullptr) filled->assign(bins, {});
   for (const SampleId id : sorted) {
-    const auto bin =
-        std::find_if(room.begin(), room.end(), [&](std::uint64_t left) { return left >= lengths[id]; });
-    if (bin == room.end()) return false;
-    *bin -= lengths[id];
-    if (filled != nullptr) (*filled)[static_cast<std::size_t>(bin - room.begin())].push_back(id);
+    const auto [tokens, bin] = least.top();
+    if (tokens + lengths[id] > cap) return false;
+    least.pop();
+    least.emplace(tokens + lengths[id], bin);
+    if (filled != nullptr) (*filled)[bin].push_back(id);
   }
   return true;
 }
@@ -57,11 +63,16 @@ Plan fairseq(std::span<const std::uint32_t> lengths, const PlanOptions& options)
     batches.emplace_back(begin, end);
     begin = end;
   }
-  data::Random(options.seed, options.epoch, 2).shuffle(std::span(batches));
-  const std::size_t group =
+  const std::size_t in_step =
       static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
-  batches.resize(batches.size() / group * group);
-  for (const auto& [begin, end] : batches) plan.append(std::span(order).subspan(begin, end - begin));
+  std::vector<std::size_t> groups(batches.size() / in_step);
+  std::iota(groups.begin(), groups.end(), std::size_t{0});
+  data::Random(options.seed, options.epoch, 2).shuffle(std::span(groups));
+  for (const std::size_t group : groups) {
+    for (std::size_t i = group * in_step; i < (group + 1) * in_step; ++i) {
+      plan.append(std::span(order).subspan(batches[i].first, batches[i].second - batches[i].first));
+    }
+  }
   return plan;
 }
 
@@ -83,10 +94,10 @@ Plan multipack(std::span<const std::uint32_t> lengths, const PlanOptions& option
     while (high - low > 1) {
       const std::size_t middle = low + (high - low) / 2;
       const auto samples = std::span(order).subspan(begin, middle - begin);
-      (first_fit(samples, lengths, bins, options.cap, nullptr) ? low : high) = middle;
+      (longest_first(samples, lengths, bins, options.cap, nullptr) ? low : high) = middle;
     }
     if (low == begin || low == order.size()) return plan;
-    first_fit(std::span(order).subspan(begin, low - begin), lengths, bins, options.cap, &filled);
+    longest_first(std::span(order).subspan(begin, low - begin), lengths, bins, options.cap, &filled);
     for (const auto& bin : filled) plan.append(bin);
     begin = low;
   }

@@ -17,14 +17,13 @@ struct Peer {
   data::Plan (*plan)(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 };
 
-/// fairseq (documentation of --max-tokens, "Command-line tools" and "Tasks"): samples sorted by length with
-/// random ties, cut into batches of at most max-tokens, the batches shuffled and dealt to the ranks in turn;
-/// the last incomplete group of batches is dropped.
+/// fairseq (documentation of --max-tokens and --grouped-shuffling): samples sorted by length with random
+/// ties, cut into batches of at most max-tokens; a step's batches are neighbours of similar length, and steps
+/// are shuffled; the last incomplete group of batches is dropped.
 data::Plan fairseq(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
 /// multipack_sampler (its README): a random order, cut into steps by a binary search for the most samples
-/// that first-fit decreasing still packs into one bin per rank; an over-long sample, and the tail, end the
-/// epoch.
+/// that, longest first to the rank with the fewest tokens, still stay below the cap; the tail is dropped.
 data::Plan multipack(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
 /// A random order cut at 98.5 % of a step; the longest first to the rank with the least cost that has room,
