@@ -131,6 +131,17 @@ class Plan {
   /// The samples of one micro-batch; none in a filled-up last step.
   std::span<const SampleId> micro_batch(std::size_t step, int rank, int micro_batch) const;
 
+  /// All samples in the order of the micro-batches, and where each micro-batch ends: what a plan consists of
+  /// beside its options, to be sent to another process.
+  std::span<const SampleId> ids() const { return ids_; }
+  std::span<const std::size_t> ends() const { return ends_; }
+
+  /// Replaces the steps.
+  void assign(std::span<const SampleId> ids, std::span<const std::size_t> ends) {
+    ids_.assign(ids.begin(), ids.end());
+    ends_.assign(ends.begin(), ends.end());
+  }
+
   /// Adds the next micro-batch, in the order step, rank, micro-batch.
   void append(std::span<const SampleId> samples);
 

@@ -17,8 +17,8 @@ namespace lockstep::data {
 
 class RandomnessBudget {
  public:
-  /// `bound` is on the step-mean ratio: the spread of the steps' means over that of random draws from `items`.
-  /// `saved` is what earlier steps of the same epoch left.
+  /// `bound` is on the step-mean ratio: the spread of the steps' means over that of random draws from
+  /// `items`. `saved` is what earlier steps of the same epoch left.
   RandomnessBudget(std::span<const Item> items, double bound, double saved) : bound_(bound), saved_(saved) {
     std::uint64_t sum = 0;
     double squares = 0;
