@@ -51,7 +51,7 @@ struct ReduceOptions {
   ReduceOp op = ReduceOp::sum;
   /// Where set, the result is multiplied by this (floating-point types only). It is read when the operation
   /// runs, so that an operation asked for earlier may still decide it (see `then`): averaging costs no pass
-  /// over memory.
+  /// over memory. It must be the same on all ranks.
   const double* scale = nullptr;
   /// Called when the operation has succeeded, before it is done and before the next one begins, on the
   /// communicator's thread: short, and no operations from inside.
@@ -68,7 +68,7 @@ class Communicator {
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
 
-  /// "mpi", "single": for the line printed at start.
+  /// "shared memory", "mpi", "single": for the line printed at start.
   virtual std::string_view name() const = 0;
 
   /// Reduces in place; every rank ends with the same bits. Sums are made in a fixed order (of the ranks on

@@ -13,6 +13,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "runtime/comm/thread.h"
 #include "runtime/comm/watch/activity.h"
 #include "runtime/comm/watch/watch.h"
 
@@ -26,7 +27,7 @@ std::atomic<bool> ending{false};
 
 struct Identity {
   std::string who = "rank 0";
-  void (*abort)(int) = nullptr;
+  std::atomic<void (*)(int)> abort = nullptr;
 };
 
 Identity& identity() {
@@ -53,8 +54,13 @@ Identity& identity() {
 }  // namespace
 
 void install_failure_handling(const std::string& who, void (*abort)(int exit_code)) {
-  identity() = {who, abort};
+  identity().who = who;
+  identity().abort = abort;
   std::set_terminate(on_terminate);
+}
+
+void forget_how_to_abort() {
+  identity().abort = nullptr;
 }
 
 const std::string& who_am_i() {
@@ -78,13 +84,13 @@ void print_line(const std::string& line) {
 }
 
 void leave_job(int exit_code, std::chrono::milliseconds patience) {
-  std::thread([exit_code] {
+  start_thread([exit_code] {
     std::this_thread::sleep_for(kLeave);
     _exit(exit_code);
   }).detach();
   std::fflush(stdout);
   std::this_thread::sleep_for(patience);
-  if (identity().abort != nullptr) identity().abort(exit_code);
+  if (const auto abort = identity().abort.load()) abort(exit_code);
   _exit(exit_code);
 }
 
@@ -133,6 +139,19 @@ std::chrono::seconds operation_timeout() {
   return timeout;
 }
 
+bool Patience::over() {
+  const auto now = std::chrono::steady_clock::now();
+  waited_ += std::min<std::chrono::steady_clock::duration>(now - looked_, kLongestStep);
+  looked_ = now;
+  return waited_ >= operation_timeout();
+}
+
+std::chrono::steady_clock::duration Patience::look_again_in() const {
+  constexpr std::chrono::steady_clock::duration kSlice = std::chrono::seconds(1);
+  return std::clamp<std::chrono::steady_clock::duration>(operation_timeout() - waited_,
+                                                         std::chrono::milliseconds(1), kSlice);
+}
+
 struct Deadline::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -146,9 +165,12 @@ Deadline::Deadline(std::string what) : state_(std::make_unique<State>()) {
   state_->what = std::move(what);
   note_asked(state_->what);
   note_began(state_->what);
-  state_->watcher = std::thread([state = state_.get()] {
+  state_->watcher = start_thread([state = state_.get()] {
     std::unique_lock lock(state->mutex);
-    if (state->changed.wait_for(lock, operation_timeout(), [state] { return state->over; })) return;
+    Patience patience;
+    while (!patience.over()) {
+      if (state->changed.wait_for(lock, patience.look_again_in(), [state] { return state->over; })) return;
+    }
     timed_out(state->what);
   });
 }

@@ -15,6 +15,9 @@ namespace lockstep::comm {
 /// the handler for exceptions that nobody catches.
 void install_failure_handling(const std::string& who, void (*abort)(int exit_code));
 
+/// When the way to abort is about to be gone: MPI ends.
+void forget_how_to_abort();
+
 /// "rank 1 on n2"; "rank 0" before it is known.
 const std::string& who_am_i();
 
@@ -35,6 +38,21 @@ void await_verdict();
 
 /// LOCKSTEP_TIMEOUT: how long an operation may take before the job is ended.
 std::chrono::seconds operation_timeout();
+
+/// Counts how long one has waited for an operation, but not the time for which the whole job was suspended
+/// (scontrol suspend, a debugger): between two looks no more than two seconds count.
+class Patience {
+ public:
+  /// Whether operation_timeout() has passed; call it at least every second.
+  bool over();
+  /// At most a second, and what is left.
+  std::chrono::steady_clock::duration look_again_in() const;
+
+ private:
+  static constexpr std::chrono::seconds kLongestStep{2};
+  std::chrono::steady_clock::time_point looked_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::duration waited_{0};
+};
 
 /// The steps of ending, for comm/watch: one thread of the process gets true, prints the reason and leaves;
 /// any other waits for that.

@@ -46,14 +46,22 @@ void Operation::run(const std::function<void()>& body) {
   finish(std::move(error));
 }
 
+bool Operation::done() const {
+  if (!ended() && driver_ != nullptr) driver_->drive();
+  return ended();
+}
+
 void Operation::wait() {
-  if (!done()) {
+  if (!ended()) {
     const WaitingNote note;
     if (driver_ != nullptr) {
-      driver_->drive_until_done(*this);
+      driver_->drive_until_ended(*this);
     } else {
       std::unique_lock lock(mutex_);
-      if (!changed_.wait_for(lock, operation_timeout(), [this] { return done(); })) timed_out(name_);
+      Patience patience;
+      while (!changed_.wait_for(lock, patience.look_again_in(), [this] { return ended(); })) {
+        if (patience.over()) timed_out(name_);
+      }
     }
   }
   if (!error_) return;

@@ -21,8 +21,10 @@ class Operation;
 class Driver {
  public:
   virtual ~Driver() = default;
-  /// Returns when the operation is done; ends the job when that takes too long.
-  virtual void drive_until_done(Operation& operation) = 0;
+  /// Returns when the operation has ended; ends the job when that takes too long.
+  virtual void drive_until_ended(Operation& operation) = 0;
+  /// Does what can be done without waiting.
+  virtual void drive() = 0;
 };
 
 class Operation : public Work {
@@ -31,7 +33,10 @@ class Operation : public Work {
   /// thread is to finish it.
   explicit Operation(std::string name, Driver* driver = nullptr);
 
-  bool done() const override { return done_.load(std::memory_order_acquire); }
+  /// Whoever asks again and again is the one who moves it on, where there is no thread for that.
+  bool done() const override;
+  /// The same, without moving anything.
+  bool ended() const { return done_.load(std::memory_order_acquire); }
   void wait() override;
   WorkTimes times() const override;
 

@@ -21,16 +21,23 @@ struct Sum {
     return static_cast<T>(left + right);
   }
 };
+// The largest and the smallest keep a NaN wherever it comes from, so that a check for finite numbers finds
+// it.
+template <typename T>
+bool is_nan(T value) {
+  return value != value;
+}
+
 struct Max {
   template <typename T>
   T operator()(T left, T right) const {
-    return right > left ? right : left;
+    return right > left || is_nan(right) ? right : left;
   }
 };
 struct Min {
   template <typename T>
   T operator()(T left, T right) const {
-    return right < left ? right : left;
+    return right < left || is_nan(right) ? right : left;
   }
 };
 

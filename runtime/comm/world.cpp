@@ -33,9 +33,7 @@ namespace {
 enum class State : std::uint8_t { absent, open, left_by_exception };
 std::atomic<State> state{State::absent};
 
-// A rank that exits with World still open would leave the others waiting. A process that it forked is no
-// rank.
-// A forked child that exits is not the rank.
+// A rank that exits with World still open would leave the others waiting. A child that it forked is no rank.
 pid_t rank_process = 0;
 
 void at_exit(int status, void* /*unused*/) {
@@ -155,9 +153,8 @@ void World::Impl::begin(int& argc, char**& argv) {
                                      MPI_BYTE, session->world()),
                        "MPI_Allgather");
     });
-    communicator =
-        comm::shm::make_communicator(session->world(), comm::shm::Ownership::caller, session->place(),
-                                     applied.cpus.given ? applied.cpus.all : std::vector<int>{});
+    communicator = comm::shm::make_communicator(session->world(), session->place(),
+                                                applied.cpus.given ? applied.cpus.all : std::vector<int>{});
   }
 
   applied.sharing = ranks_on_cpus(*communicator, applied.cpus);
@@ -185,8 +182,8 @@ World::~World() {
   impl_->timer.reset();
   impl_->device_communicator.reset();
   impl_->communicator.reset();
+  comm::forget_how_to_abort();
   impl_->session.reset();
-  comm::install_failure_handling(comm::who_am_i(), nullptr);  // MPI is gone
   impl_->watch.reset();
   state = State::absent;
 }

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "common/error.h"
@@ -221,6 +223,58 @@ TEST(Split, MakesGroupsThatWorkApart) {
 TEST(Split, GivesNothingToThoseWithoutAColor) {
   const auto group = communicator().split(world().rank() == 0 ? 0 : -1, "the first alone");
   EXPECT_EQ(group != nullptr, world().rank() == 0);
+}
+
+TEST(Split, RanksMayWaitInDifferentGroupsAtTheSameTime) {
+  const auto group = communicator().split(0, "everyone again");
+  const std::size_t each = 100'000;  // more than the board takes, so that ranks need each other's help
+  std::vector<std::int32_t> mine(each, world().rank());
+  std::vector<std::int32_t> all(each * static_cast<std::size_t>(world().size()));
+  const auto gathered = communicator().all_gather({mine.data(), each, DataType::i32}, all.data(), "all");
+  const auto met = group->barrier("in the group");
+  if (world().rank() % 2 == 0) {
+    met->wait();
+    gathered->wait();
+  } else {
+    gathered->wait();
+    met->wait();
+  }
+  EXPECT_EQ(all.back(), world().size() - 1);
+}
+
+TEST(Work, IsDoneSomeTimeForThoseThatOnlyAsk) {
+  std::vector<float> values(100'000, 1.0F);
+  const auto work = communicator().broadcast({values.data(), values.size(), DataType::f32}, 0, "values");
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!work->done() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  EXPECT_TRUE(work->done());
+}
+
+TEST(AllReduce, WorksForARankWithoutASliceThatComesLate) {
+  // A rank beyond the lanes, where nodes have unequal numbers, finds the others' memory gone.
+  double scale = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::int64_t one = 1;
+    auto memory = communicator().allocate(400'000);
+    auto* values = static_cast<float*>(memory.get());
+    std::fill_n(values, 100'000, 1.0F);
+    const auto count =
+        communicator().all_reduce({&one, 1, DataType::i64}, "count", {.then = [&] {
+                                    if (world().rank() + 1 == world().size()) {
+                                      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                    }
+                                    scale = 1.0 / static_cast<double>(one);
+                                  }});
+    communicator().all_reduce({values, 100'000, DataType::f32}, "values", {.scale = &scale})->wait();
+    EXPECT_TRUE(count->done());
+    EXPECT_FLOAT_EQ(values[99'999], 1.0F);
+  }
+}
+
+TEST(Broadcast, RefusesARootThatIsNoRank) {
+  std::int32_t value = 0;
+  EXPECT_THROW(communicator().broadcast({&value, 1, DataType::i32}, world().size(), "nobody's")->wait(),
+               Error);
 }
 
 TEST(Communicator, DoesOperationsInTheOrderOfAsking) {

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 
 #include "common/clock.h"
 #include "common/process.h"
@@ -58,13 +60,23 @@ std::vector<std::string> verdicts(const Job& job) {
 }
 
 // Processes that run() has started; zombies have no environment.
-std::vector<std::string> processes_left() {
-  const std::string mark = "FAILING_JOB_OF=" + std::to_string(::getpid());
+std::vector<std::string> processes_there() {
+  const std::string mark = "FAILING_JOB_OF=" + std::to_string(::getpid()) + '\0';
   std::vector<std::string> left;
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {
     std::ifstream file(process.path() / "environ", std::ios::binary);
     const std::string environment{std::istreambuf_iterator<char>(file), {}};
     if (environment.find(mark) != std::string::npos) left.push_back(process.path());
+  }
+  return left;
+}
+
+// The same once those that mpirun has just killed had time to die.
+std::vector<std::string> processes_left() {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  auto left = processes_there();
+  for (; !left.empty() && std::chrono::steady_clock::now() < limit; left = processes_there()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return left;
 }

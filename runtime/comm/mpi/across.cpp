@@ -1,7 +1,6 @@
 #include "runtime/comm/mpi/across.h"
 
 #include <array>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -45,7 +44,7 @@ class MpiAcross : public shm::Across {
 
   // Each node tells the next one: where all neighbours agree all nodes do.
   void agree(const shm::Request& request, std::string_view label) override {
-    Header mine{.request = request, .rank = place_.rank};
+    Header mine{.request = request, .rank = world_rank()};
     mine.label[label.copy(mine.label.data(), mine.label.size() - 1)] = 0;
     Header theirs;
     const int next = (place_.node + 1) % place_.nodes;
@@ -54,9 +53,8 @@ class MpiAcross : public shm::Across {
     if (theirs.request == request) return;
     end_job_once(
         fmt::format("the ranks of different nodes do different things: rank {} asks for {}, but rank {} for "
-                    "{}; every rank must "
-                    "ask for the same operations in the same order",
-                    place_.rank, shm::describe(request, label), theirs.rank,
+                    "{}; every rank must ask for the same operations in the same order",
+                    mine.rank, shm::describe(request, label), theirs.rank,
                     shm::describe(theirs.request, theirs.label.data())));
   }
 
@@ -66,6 +64,7 @@ class MpiAcross : public shm::Across {
   void broadcast(Buffer buffer, int root) override { mpi::broadcast(world_, buffer, root); }
   void all_gather(Buffer mine, void* all) override { mpi::all_gather(world_, place_.rank, mine, all); }
   void reduce_scatter(void* all, Buffer mine, Finish finish) override {
+    bytes_of_part(mine);
     mpi::reduce_scatter(world_, place_, all, mine, finish, scratch_);
   }
   void barrier() override {

@@ -1,4 +1,4 @@
-// shm::Across over MPI: blocking calls from the communicator's thread.
+// shm::Across over MPI, from the communicator's thread, which waits politely (wait.h).
 //
 // Threads: made by the main thread, all ranks together; then the communicator's thread.
 #pragma once

@@ -20,7 +20,10 @@ Place find_place(MPI_Comm world) {
   check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");
   if (const auto ranks = environment::get_integer("LOCKSTEP_RANKS_PER_NODE")) {
-    if (*ranks < 1) fail_usage("LOCKSTEP_RANKS_PER_NODE={} must be 1 or more", *ranks);
+    constexpr long kMost = 1'000'000;
+    if (*ranks < 1 || *ranks > kMost) {
+      fail_usage("LOCKSTEP_RANKS_PER_NODE={} must be from 1 to {}", *ranks, kMost);
+    }
     int on_machine = 0;
     check(MPI_Comm_rank(node, &on_machine), "MPI_Comm_rank");
     MPI_Comm part = MPI_COMM_NULL;
@@ -46,7 +49,11 @@ Place find_place(MPI_Comm world) {
 
 Session::Session(int& argc, char**& argv) {
   int initialised = 0;
+  int finalised = 0;
   MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (finalised != 0)
+    fail_usage("MPI has ended in this process, and MPI begins once; make World once, and first");
   int provided = MPI_THREAD_SINGLE;
   if (initialised == 0) {
     const Deadline deadline("MPI_Init");
@@ -60,6 +67,7 @@ Session::Session(int& argc, char**& argv) {
         "MPI does not allow calls from several threads here (MPI_THREAD_MULTIPLE); gradients travel on a "
         "thread of their own, so initialise MPI with it, or use an MPI that has it");
   }
+  const Deadline deadline("the meeting at the start");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   place_ = find_place(world_);
@@ -69,6 +77,12 @@ Session::~Session() {
   const Deadline deadline("MPI_Finalize");
   MPI_Comm_free(&world_);
   if (initialised_here_) MPI_Finalize();
+}
+
+int world_rank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
 }
 
 void check(int code, const char* call) {

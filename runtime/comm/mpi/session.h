@@ -33,6 +33,9 @@ class Session {
 /// LOCKSTEP_RANKS_PER_NODE, that many neighbouring ranks of it: one for each socket, say.
 Place find_place(MPI_Comm world);
 
+/// This process's rank among all of the job, for messages.
+int world_rank();
+
 /// Throws Error "<call>: <MPI's text>" unless the code is MPI_SUCCESS.
 void check(int code, const char* call);
 

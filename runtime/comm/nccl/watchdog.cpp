@@ -6,6 +6,7 @@
 
 #include "common/error.h"
 #include "runtime/comm/failure.h"
+#include "runtime/comm/thread.h"
 
 namespace lockstep::comm::nccl {
 namespace {
@@ -65,7 +66,7 @@ void DeviceOperation::end() {
 }
 
 Watchdog::Watchdog(Session& session, std::mutex& lock, int device)
-    : session_(session), session_lock_(lock), device_(device), thread_([this] { serve(); }) {
+    : session_(session), session_lock_(lock), device_(device), thread_(start_thread([this] { serve(); })) {
 }
 
 Watchdog::~Watchdog() {

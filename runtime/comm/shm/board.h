@@ -39,6 +39,7 @@ struct Request {
   ReduceOp op = ReduceOp::sum;
   std::int32_t root = 0;    ///< of a broadcast; a rank of the communicator
   std::uint64_t count = 0;  ///< elements of the buffer, or of each rank's part
+  bool scaled = false;      ///< whether there is a factor; what it is is known only later
 
   bool operator==(const Request&) const = default;
 };
@@ -58,12 +59,20 @@ struct RankArea {
   alignas(64) std::atomic<std::uint64_t> asked = 0;      ///< operations
   alignas(64) std::atomic<std::uint64_t> completed = 0;  ///< operations
   std::int32_t rank = 0;                                 ///< in the communicator
+  std::int32_t world_rank = 0;                           ///< in the job, for messages
   cpu_set_t cpus = {};                                   ///< where the rank may run
   Slot slots[kSlots];
 };
 
 /// One per node and communicator; made by its first rank.
 class Board {
+ private:
+  struct Bell {
+    alignas(64) std::atomic<std::uint32_t> rung = 0;
+    alignas(64) std::atomic<std::uint32_t> sleepers = 0;
+    std::atomic<std::int32_t> waiting = 0;
+  };
+
  public:
   /// The first rank makes it; the name goes to the others.
   static Board make(int ranks);
@@ -76,8 +85,19 @@ class Board {
 
   /// Whether any rank waits, so that it has time to work for the others.
   bool anyone_waits() const { return bell_->waiting.load(std::memory_order_relaxed) > 0; }
-  void begin_wait() const { bell_->waiting.fetch_add(1, std::memory_order_relaxed); }
-  void end_wait() const { bell_->waiting.fetch_sub(1, std::memory_order_relaxed); }
+  /// This rank waits as long as it lives.
+  class Waiting {
+   public:
+    explicit Waiting(const Board& board) : bell_(*board.bell_) {
+      bell_.waiting.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Waiting() { bell_.waiting.fetch_sub(1, std::memory_order_relaxed); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Bell& bell_;
+  };
 
   /// Wakes everyone who sleeps; call it after each change that somebody may wait for.
   void ring() const;
@@ -87,12 +107,6 @@ class Board {
   void sleep(std::uint32_t heard, std::chrono::nanoseconds at_most) const;
 
  private:
-  struct Bell {
-    alignas(64) std::atomic<std::uint32_t> rung = 0;
-    alignas(64) std::atomic<std::uint32_t> sleepers = 0;
-    std::atomic<std::int32_t> waiting = 0;
-  };
-
   Board(std::shared_ptr<void> memory, SegmentName name);
   RankArea* areas() const;
 

@@ -68,6 +68,7 @@ Joined join_node(MPI_Comm world, MPI_Comm node, const Place& place) {
 
   RankArea& mine = board->of(place.local_rank);
   mine.rank = place.rank;
+  mine.world_rank = mpi::world_rank();
   sched_getaffinity(0, sizeof mine.cpus, &mine.cpus);
   mpi::check(MPI_Barrier(node), "MPI_Barrier");
   std::vector<int> ranks(static_cast<std::size_t>(place.local_size));

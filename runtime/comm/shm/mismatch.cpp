@@ -45,18 +45,17 @@ std::string describe(const Request& request, std::string_view label) {
   return text;
 }
 
-void end_job_by_mismatch(const Board& board, const Place& place, const std::vector<int>& ranks, int other,
-                         std::uint64_t number) {
+void end_job_by_mismatch(const Board& board, const Place& place, int other, std::uint64_t number) {
   // The first rank speaks for the node; it may still be computing, so it gets a while.
   if (place.local_rank != 0) std::this_thread::sleep_for(std::chrono::seconds(5));
   const auto what = [&](int local_rank) {
     const Slot& slot = board.slot(local_rank, number);
-    return fmt::format("rank {} asks for {}", ranks[static_cast<std::size_t>(local_rank)],
+    return fmt::format("rank {} asks for {}", board.of(local_rank).world_rank,
                        describe(slot.request, slot.label));
   };
-  end_job(fmt::format(
-      "the ranks of {} do different things: {}, but {}; every rank must ask for the same operations "
-      "in the same order",
+  end_job_once(fmt::format(
+      "the ranks of {} do different things: {}, but {}; every rank must ask for the same operations in the "
+      "same order",
       place.node_name, what(0), what(other)));
 }
 

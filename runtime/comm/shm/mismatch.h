@@ -5,7 +5,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "runtime/comm/shm/board.h"
 
@@ -16,7 +15,7 @@ std::string describe(const Request& request, std::string_view label);
 
 /// The node's first rank prints the line that names it and `other`, whose request number `number` differs
 /// from its own; other ranks wait for that to end them.
-[[noreturn]] void end_job_by_mismatch(const Board& board, const Place& place, const std::vector<int>& ranks,
-                                      int other, std::uint64_t number);
+[[noreturn]] void end_job_by_mismatch(const Board& board, const Place& place, int other,
+                                      std::uint64_t number);
 
 }  // namespace lockstep::comm::shm

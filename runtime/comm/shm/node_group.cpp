@@ -1,11 +1,9 @@
 #include "runtime/comm/shm/node_group.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <thread>
+#include <utility>
 
-#include "common/clock.h"
 #include "common/error.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/shm/mismatch.h"
@@ -92,7 +90,12 @@ bool NodeGroup::post_next() {
   }
   task.number = next_number_;
   Slot& slot = mine(task);
-  if (!stage(task, slot)) return false;
+  try {
+    if (!stage(task, slot)) return false;
+  } catch (const Error& error) {
+    // The others would wait for this rank's part for ever.
+    end_job(fmt::format("{}: {}", task.operation->name(), error.what()));
+  }
   slot.request = task.request;
   slot.asked_ns = task.operation->times().asked_ns;
   slot.frees = frees();
@@ -132,8 +135,8 @@ bool NodeGroup::stage(Task& task, Slot& slot) {
     return true;
   }
   if (staged_ > 0 && staged_ + part.bytes() > kStagedBytes) return false;
-  staged_ += part.bytes();
   task.staging = staging_.take(part.bytes());
+  staged_ += part.bytes();
   std::memcpy(task.staging.get(), part.data, part.bytes());
   slot.location = *find(task.staging.get(), part.bytes());
   return true;
@@ -153,7 +156,7 @@ void NodeGroup::compare(Task& task) {
   for (int rank = 0; rank < place_.local_size; ++rank) {
     const Slot& slot = board_.slot(rank, task.number);
     if (slot.request != board_.slot(0, task.number).request) {
-      end_job_by_mismatch(board_, place_, ranks_, rank, task.number);
+      end_job_by_mismatch(board_, place_, rank, task.number);
     }
     if (slot.asked_ns > board_.slot(last, task.number).asked_ns) last = rank;
   }
@@ -208,6 +211,7 @@ bool NodeGroup::may_work(const Task& task) const {
 }
 
 bool NodeGroup::work(Task& task, bool waiting) {
+  if (has_no_slice(task)) return !std::exchange(task.share_done, true);
   if (!find_views(task)) return false;
   if (across_ != nullptr) {
     if (task.share_done) return false;
@@ -318,6 +322,13 @@ void NodeGroup::work_across(Task& task) {
   } catch (...) {
     task.error = std::current_exception();
   }
+}
+
+// A rank beyond the lanes does nothing for an all-reduce, and the others do not wait for it: by now their
+// memory may be gone. What is in the board is there.
+bool NodeGroup::has_no_slice(const Task& task) const {
+  return across_ != nullptr && task.request.kind == Kind::all_reduce && !is_inline(task) &&
+         place_.local_rank >= slices(task);
 }
 
 int NodeGroup::slices(const Task& task) const {

@@ -57,6 +57,7 @@ class NodeGroup {
   void copy_parts(Task& task);
   void end_share(Task& task);
 
+  bool has_no_slice(const Task& task) const;
   int slices(const Task& task) const;
   void work_across(Task& task);
   void reduce_across(Task& task);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -87,7 +88,10 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
   if (descriptor < 0) fail_errno("cannot make shared memory");
   // Taken now: later, a page that is not there would be a signal in the middle of a backward.
-  const int no_room = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
+  int no_room = 0;
+  do {
+    no_room = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
+  } while (no_room == EINTR);  // a signal, the profiler's for instance
   void* memory = no_room != 0 ? MAP_FAILED : map_aligned(descriptor, size);
   struct stat status {};
   if (memory == MAP_FAILED || ::fstat(descriptor, &status) != 0) {

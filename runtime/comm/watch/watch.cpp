@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <csignal>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -20,6 +19,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "runtime/comm/failure.h"
+#include "runtime/comm/thread.h"
 #include "runtime/comm/watch/activity.h"
 
 namespace lockstep::comm {
@@ -80,13 +80,7 @@ class Watch::Thread {
       : tree_(std::move(tree)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) fail_errno("eventfd");
     if (tree_.parent >= 0) seniority_ = seniority(tree_);
-    // Signals are the program's business, on the program's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = start_thread([this] { serve(); });
   }
 
   void report_overdue(const std::string& operation, std::chrono::seconds given) {

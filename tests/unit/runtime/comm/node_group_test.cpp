@@ -134,12 +134,13 @@ TEST_F(TwoRanks, ARankThatComputesLeavesTheWorkToOneThatWaits) {
   const auto two = sum_of(b_);
   first_.add(one);
   first_.advance(true);
-  first_.board().begin_wait();
-  second_.add(two);
-  second_.advance(false);
-  EXPECT_EQ(first_.board().slot(0, 0).done_chunks, 0U);
-  first_.advance(true);
-  first_.board().end_wait();
+  {
+    const Board::Waiting waiting(first_.board());
+    second_.add(two);
+    second_.advance(false);
+    EXPECT_EQ(first_.board().slot(0, 0).done_chunks, 0U);
+    first_.advance(true);
+  }
   EXPECT_TRUE(one->operation->done());
   EXPECT_THAT(a_, Each(3.0F));
 }

@@ -85,6 +85,34 @@ TEST(Reduce, FindsTheExtremesOfIntegers) {
   EXPECT_THAT(into, ElementsAre(1, 100, 30));
 }
 
+TEST(Reduce, KeepsANanWhereverItComesFrom) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto op : {ReduceOp::max, ReduceOp::min, ReduceOp::sum}) {
+    std::array<float, 2> a{1.0F, nan};
+    std::array<float, 2> b{nan, 1.0F};
+    reduce(std::array<const void*, 2>{a.data(), b.data()}, a.data(), 2, DataType::f32, {.op = op});
+    EXPECT_TRUE(std::isnan(a[0]) && std::isnan(a[1])) << static_cast<int>(op);
+  }
+}
+
+TEST(Reduce, GivesAllRanksTheSameAsOne) {
+  for (const std::size_t ranks : {1, 2, 3, 4, 5}) {
+    std::vector<std::vector<float>> values(ranks, std::vector<float>(3001));
+    std::vector<const void*> inputs;
+    std::vector<void*> outputs;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (std::size_t i = 0; i < values[rank].size(); ++i)
+        values[rank][i] = std::sin(static_cast<float>(rank * 7 + i));
+      inputs.push_back(values[rank].data());
+      outputs.push_back(values[rank].data());
+    }
+    std::vector<float> expected(3001);
+    reduce(inputs, expected.data(), expected.size(), DataType::f32, {.op = ReduceOp::sum, .scale = 0.3});
+    reduce_to_all(inputs, outputs, expected.size(), DataType::f32, {.op = ReduceOp::sum, .scale = 0.3});
+    EXPECT_THAT(values, Each(expected)) << ranks << " ranks";
+  }
+}
+
 TEST(Reduce, RefusesAScaleOnIntegers) {
   std::int32_t value = 1;
   EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32,
