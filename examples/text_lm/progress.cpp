@@ -15,6 +15,10 @@ namespace {
 constexpr double kSecondsBetweenLines = 4;
 constexpr double kLowestRate = 0.1;
 
+std::uint64_t data_wait_ns(World& world) {
+  return world.timer().totals().phase_ns[static_cast<std::size_t>(profile::Phase::data_wait)];
+}
+
 }  // namespace
 
 Progress::Progress(const Options& options, std::uint64_t epoch_tokens, World& world)
@@ -38,6 +42,7 @@ void Progress::end_step() {
   world_.timer().end_step({.tokens = static_cast<std::uint64_t>(mine_[kTokens]),
                            .samples = static_cast<std::uint64_t>(samples_),
                            .padding = static_cast<std::uint64_t>(padding_)});
+  if (steps_ == before_.steps) first_wait_ns_ = data_wait_ns(world_);
   ++steps_;
   collect();
   if (world_.rank() == 0) mine_[kSeconds] = elapsed();
@@ -77,6 +82,7 @@ Summary Progress::finish() {
           .tokens = static_cast<std::int64_t>(tokens_),
           .tokens_here = static_cast<std::int64_t>(tokens_ - before_.tokens),
           .seconds = seconds_ - before_.seconds,
+          .data_wait = static_cast<double>(data_wait_ns(world_) - first_wait_ns_) * 1e-9,
           .loss = recent[kLoss] / recent[kLossTokens]};
 }
 

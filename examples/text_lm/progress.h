@@ -22,6 +22,7 @@ struct Summary {
   std::int64_t tokens = 0;
   std::int64_t tokens_here = 0;  ///< since it was resumed
   double seconds = 0;            ///< since it was resumed
+  double data_wait = 0;          ///< seconds that this rank waited for batches after its first step
   double loss = 0;               ///< mean over the tokens predicted since the last line of progress, in nats
 };
 
@@ -78,7 +79,8 @@ class Progress {
   double tokens_to_do_ = 0;  // where epochs are counted
   World& world_;
   std::uint64_t begin_ns_;
-  State before_;  // was done before the training was resumed
+  std::uint64_t first_wait_ns_ = 0;  // for data, in the first step
+  State before_;                     // was done before the training was resumed
 
   std::int64_t steps_ = 0;
   std::int64_t samples_ = 0;  // of this rank in this step

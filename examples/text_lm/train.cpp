@@ -170,6 +170,7 @@ void say_what_begins(const Job& job, const Options& options, const World& world)
       format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);
+  say(options, world, "loader of each rank: {}\n", job.loader.describe());
 }
 
 Evaluation measure(Job& job, const Options& options, World& world, const char* when) {
@@ -209,6 +210,8 @@ int run(const Options& options, int argc, char** argv) {
   say(options, world, "trained {} steps on {} tokens in {}: {} tokens/s\n",
       summary.steps - result.resumed_at.value_or(0), format_count(tokens), format_seconds(summary.seconds),
       format_count(rate));
+  say(options, world, "waited {} for data after the first step; {}\n", format_seconds(summary.data_wait),
+      data::to_text(job->loader.advice()));
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);
@@ -221,6 +224,7 @@ int run(const Options& options, int argc, char** argv) {
                  {"tokens", summary.tokens},
                  {"seconds", summary.seconds},
                  {"tokens_per_second", rate},
+                 {"data_wait_seconds", summary.data_wait},
                  {"loss", summary.loss},
                  {"resumed_at_step", result.resumed_at ? nlohmann::json(*result.resumed_at) : nullptr},
                  {"epoch", job->loader.epoch()},

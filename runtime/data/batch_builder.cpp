@@ -92,25 +92,38 @@ std::size_t BatchBuilder::length_of(SampleId id) const {
   return std::min<std::uint64_t>(cap, lengths_[sample_of(id)] - piece_of(id) * cap);
 }
 
-std::size_t BatchBuilder::read_sample(SampleId id, std::span<std::int64_t> tokens, std::span<bool> mask,
-                                      std::uint64_t epoch, int worker) {
+std::span<const std::byte> BatchBuilder::packed_bytes(std::size_t number, int worker) {
+  if (options_.mapped) return reader_.view(number);
   std::vector<std::byte>& packed = packed_[static_cast<std::size_t>(worker)];
-  const SampleId number = sample_of(id);
   const std::size_t bytes = reader_.bytes(number);
   if (packed.size() < bytes) packed.resize(bytes);
-  reader_.read(number, std::span(packed).first(bytes));
-  const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
-  const std::byte* const begin = packed.data() + piece_of(id) * options_.plan.cap * token_bytes;
-  if (token_bytes == 2) {
-    widen<std::uint16_t>(begin, tokens);
-  } else {
-    widen<std::uint32_t>(begin, tokens);
+  const std::span read(packed.data(), bytes);
+  reader_.read(number, read);
+  return read;
+}
+
+// Nothing where samples are read, or where this one cannot be: it says so when its turn comes.
+std::span<const std::byte> BatchBuilder::look_ahead(std::size_t number) const {
+  if (!options_.mapped) return {};
+  try {
+    const auto bytes = reader_.view(number);
+    fetch_early(bytes);
+    return bytes;
+  } catch (const Error&) {
+    return {};
   }
+}
+
+std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> packed,
+                                      std::span<std::int64_t> tokens, std::span<bool> mask,
+                                      std::uint64_t epoch, int worker) {
+  const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
+  widen(packed.data() + piece_of(id) * options_.plan.cap * token_bytes, token_bytes, tokens);
   std::fill(mask.begin(), mask.end(), true);
   mask.front() = false;  // nothing is before it to predict it from
   if (!options_.transform) return tokens.size();
   const auto ranks = static_cast<std::uint64_t>(options_.plan.ranks);
-  Sample sample{.id = id, .key = reader_.key(number), .tokens = tokens, .loss_mask = mask};
+  Sample sample{.id = id, .key = reader_.key(sample_of(id)), .tokens = tokens, .loss_mask = mask};
   sample.seed = Random(options_.plan.seed, epoch, id).next();
   sample.worker = worker;
   sample.worker_seed =
@@ -139,7 +152,8 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   const Target target = allocate(host, samples);
   const bool padded = options_.plan.padded;
 
-  std::size_t at = 0;  // in the batch's tensors
+  std::span<const std::byte> next;  // sample's bytes, where they are known already
+  std::size_t at = 0;               // in the batch's tensors
   std::size_t total = 0;
   target.ends[0] = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -148,7 +162,9 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     const std::span mask(target.loss_mask + at, planned);
     std::size_t length = 0;
     try {
-      length = read_sample(id, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
+      const auto packed = next.empty() ? packed_bytes(sample_of(id), worker) : next;
+      next = i + 1 < samples.size() ? look_ahead(sample_of(samples[i + 1])) : next.first(0);
+      length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
     } catch (abi::__forced_unwind&) {
       throw;
     } catch (const std::exception& error) {

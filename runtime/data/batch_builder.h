@@ -30,6 +30,7 @@ struct BuildOptions {
   PlanOptions plan;
   std::int64_t padding_token = 0;
   Transform transform;
+  bool mapped = true;
   bool page_locked = false;
 };
 
@@ -50,8 +51,10 @@ class BatchBuilder {
   struct Target;
   Target allocate(HostBatch& host, std::span<const SampleId> samples);
   std::size_t length_of(SampleId id) const;
-  std::size_t read_sample(SampleId id, std::span<std::int64_t> tokens, std::span<bool> mask,
-                          std::uint64_t epoch, int worker);
+  std::span<const std::byte> packed_bytes(std::size_t number, int worker);
+  std::span<const std::byte> look_ahead(std::size_t number) const;
+  std::size_t take_sample(SampleId id, std::span<const std::byte> packed, std::span<std::int64_t> tokens,
+                          std::span<bool> mask, std::uint64_t epoch, int worker);
 
   const pack::Reader& reader_;
   std::span<const std::uint32_t> lengths_;

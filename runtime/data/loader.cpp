@@ -70,6 +70,7 @@ BuildOptions build_options(const PlanOptions& plan, int rank, const LoaderOption
           .plan = plan,
           .padding_token = options.padding_token,
           .transform = options.transform,
+          .mapped = options.mapped,
           // A LibTorch without CUDA has no page-locked memory and throws.
           .page_locked = options.device.is_cuda() && torch::cuda::is_available()};
 }

@@ -46,6 +46,10 @@ struct LoaderOptions {
   int batches_ahead = 4;
   /// Bytes that they may take together, which can make them fewer; there is always one.
   std::size_t bytes_ahead = std::size_t{1} << 30U;
+  /// Samples are taken from a mapping of their shard: no system call and no copy for each. Where that is no
+  /// use, on a file system that is slow to map, or on one where others may truncate a shard that is in use (a
+  /// mapping ends the process then, a read throws), they are read.
+  bool mapped = true;
   /// Where batches are to be. They are copied there beside its work, one batch ahead, from page-locked
   /// memory.
   torch::Device device = torch::kCPU;

@@ -32,6 +32,7 @@ struct Options {
   int workers = 1;
   int batches_ahead = 4;
   int epochs = 5;
+  bool read = false;
 };
 
 // From 8 tokens to 8,200: most are short, and most tokens are in long ones, as in text.
@@ -117,8 +118,9 @@ std::size_t bytes_of(const data::Batch& batch) {
 // The loop does nothing with its batches: what is measured is how fast they come.
 void measure(const Options& options) {
   const auto reader = pack::open(options.folder / "pack");
-  data::Loader loader(*reader, options.plan, 0, nullptr,
-                      {.workers = options.workers, .batches_ahead = options.batches_ahead});
+  data::Loader loader(
+      *reader, options.plan, 0, nullptr,
+      {.workers = options.workers, .batches_ahead = options.batches_ahead, .mapped = !options.read});
   std::vector<double> tokens_per_second;
   std::vector<double> bytes_per_second;
   std::vector<double> memcpy_rates;
@@ -148,6 +150,7 @@ void measure(const Options& options) {
   Tool::print({{"bench", "loader"},
                {"implementation", "lockstep"},
                {"workers", options.workers},
+               {"build_seconds", loader.advice().build_seconds},
                {"tokens_per_second", tokens},
                {"bytes_per_second", median(bytes_per_second)},
                {"packed_bytes_per_second", tokens * reader->token_bytes()},
@@ -166,6 +169,7 @@ int main(int argc, char** argv) {
   tool.app().add_option("--tokens", options.tokens, "Of the pack");
   tool.app().add_option("--cap", options.plan.cap, "Tokens of a batch, at most");
   tool.app().add_option("--workers", options.workers, "Threads");
+  tool.app().add_flag("--read", options.read, "Read samples, instead of mapping their shards");
   tool.app().add_option("--epochs", options.epochs, "To take the median over");
   return tool.run(argc, argv, [&] {
     if (make) {

@@ -48,7 +48,10 @@ class WatchedReader : public pack::Reader {
     before_(i);
     reader_.read(i, into);
   }
-  std::span<const std::byte> view(std::size_t i) const override { return reader_.view(i); }
+  std::span<const std::byte> view(std::size_t i) const override {
+    before_(i);
+    return reader_.view(i);
+  }
   std::vector<pack::Part> parts(std::size_t i) const override { return reader_.parts(i); }
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override {
     reader_.read_part(i, p, into);

@@ -49,29 +49,31 @@ TEST_F(LoaderTest, BatchesHoldTheirSamplesEndToEnd) {
       [this] { return make<std::uint16_t>(2); }, [this] { return make<std::uint32_t>(4); }};
   for (const auto& make_pack : packs) {
     const auto reader = make_pack();
-    Loader loader(*reader, options(), world());
-    for (const Batch& batch : loader) {
-      const auto samples = batch.sample_ids.size(0);
-      ASSERT_EQ(batch.cu_seqlens.size(0), samples + 1);
-      ASSERT_EQ(batch.tokens.size(0), batch.positions.size(0));
-      ASSERT_LE(batch.tokens.size(0), 128);
-      ASSERT_EQ(batch.cu_seqlens[samples].item<std::int32_t>(), batch.tokens.size(0));
-      EXPECT_EQ(batch.tokens.scalar_type(), torch::kInt64);
-      EXPECT_EQ(batch.cu_seqlens.scalar_type(), torch::kInt32);
-      EXPECT_EQ(batch.empty, samples == 0);
-      std::int64_t longest = 0;
-      for (std::int64_t i = 0; i < samples; ++i) {
-        const auto sample = static_cast<std::size_t>(batch.sample_ids[i].item<std::int64_t>());
-        const auto begin = batch.cu_seqlens[i].item<std::int32_t>();
-        const auto end = batch.cu_seqlens[i + 1].item<std::int32_t>();
-        ASSERT_EQ(end - begin, length_of(sample));
-        longest = std::max<std::int64_t>(longest, end - begin);
-        for (std::int32_t t = begin; t < end; ++t) {
-          ASSERT_EQ(batch.positions[t].item<std::int64_t>(), t - begin);
-          ASSERT_EQ(batch.tokens[t].item<std::int64_t>(), token_of(sample, t - begin));
+    for (const bool mapped : {true, false}) {
+      Loader loader(*reader, options(), world(), {.mapped = mapped});
+      for (const Batch& batch : loader) {
+        const auto samples = batch.sample_ids.size(0);
+        ASSERT_EQ(batch.cu_seqlens.size(0), samples + 1);
+        ASSERT_EQ(batch.tokens.size(0), batch.positions.size(0));
+        ASSERT_LE(batch.tokens.size(0), 128);
+        ASSERT_EQ(batch.cu_seqlens[samples].item<std::int32_t>(), batch.tokens.size(0));
+        EXPECT_EQ(batch.tokens.scalar_type(), torch::kInt64);
+        EXPECT_EQ(batch.cu_seqlens.scalar_type(), torch::kInt32);
+        EXPECT_EQ(batch.empty, samples == 0);
+        std::int64_t longest = 0;
+        for (std::int64_t i = 0; i < samples; ++i) {
+          const auto sample = static_cast<std::size_t>(batch.sample_ids[i].item<std::int64_t>());
+          const auto begin = batch.cu_seqlens[i].item<std::int32_t>();
+          const auto end = batch.cu_seqlens[i + 1].item<std::int32_t>();
+          ASSERT_EQ(end - begin, length_of(sample));
+          longest = std::max<std::int64_t>(longest, end - begin);
+          for (std::int32_t t = begin; t < end; ++t) {
+            ASSERT_EQ(batch.positions[t].item<std::int64_t>(), t - begin);
+            ASSERT_EQ(batch.tokens[t].item<std::int64_t>(), token_of(sample, t - begin));
+          }
         }
+        EXPECT_EQ(batch.max_length, longest);
       }
-      EXPECT_EQ(batch.max_length, longest);
     }
   }
 }

@@ -212,12 +212,15 @@ TEST_F(TextLm, LearnsAndSaysHowWell) {
   EXPECT_THAT(result.output, HasSubstr("perplexity after training: "));
   EXPECT_THAT(result.output, HasSubstr(" tokens/s"));
   EXPECT_THAT(result.output, HasSubstr("lockstep-report "));
+  EXPECT_THAT(result.output, HasSubstr("4 batches ahead: at most "));
+  EXPECT_THAT(result.output, HasSubstr(" suffice ("));
 
   const auto measured = run(2, "train", {"--cap=50", "--epochs=12", "--json"});
   const auto json = nlohmann::json::parse(measured.output);
   EXPECT_NEAR(json["perplexity_before"].get<double>(), 50, 10);
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);
   EXPECT_EQ(json["ranks"], 2);
+  EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.02 * json["seconds"].get<double>());
 }
 
 TEST_F(TextLm, HeldOutPagesMeasureTheSameOnAnyNumberOfRanks) {
