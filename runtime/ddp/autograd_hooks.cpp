@@ -50,7 +50,9 @@ std::vector<bool> GradientHooks::reached_from(const std::vector<torch::Tensor>& 
 
 void call_when_reached(const std::vector<torch::Tensor>& outputs, const std::function<void()>& reached) {
   for (const auto& output : outputs) {
-    if (!output.requires_grad()) continue;
+    // A leaf (a parameter that forward returns as it is) lives on and would collect the hooks of all
+    // forwards.
+    if (!output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([reached](const torch::Tensor& /*gradient*/) { reached(); });
   }
 }

@@ -35,7 +35,7 @@ class GradientHooks {
 };
 
 /// Calls a function when a backward reaches any of the outputs, in the graph task that the outputs belong to:
-/// the outermost one, whatever backwards run inside of it later. Once per output.
+/// the outermost one, whatever backwards run inside of it later. Once per output; leaves are left out.
 void call_when_reached(const std::vector<torch::Tensor>& outputs, const std::function<void()>& reached);
 
 /// From inside a backward: calls a function when the graph task that runs now has ended.

@@ -83,6 +83,13 @@ class CommHook {
   /// From now on gradients are so many times what they were (averaging by tokens, where their number
   /// changes): what is kept from earlier steps must be multiplied by it.
   virtual void gradients_scaled(double /*times*/) {}
+
+  /// The step had no tokens on any rank (averaging by tokens), so what the bucket holds now, which came from
+  /// earlier steps only, is not used: what is kept must not count it as sent.
+  virtual void result_dropped(GradBucket& /*bucket*/) {}
+
+  /// Why this hook does not work inside DistributedDataParallel::join(); empty: it does.
+  virtual std::string refuses_join() const { return {}; }
 };
 
 }  // namespace lockstep

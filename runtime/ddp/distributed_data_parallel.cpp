@@ -52,8 +52,8 @@ void DistributedDataParallelBase::register_comm_hook(std::shared_ptr<CommHook> h
 }
 
 bool DistributedDataParallelBase::broadcasts_buffers() const {
-  return broadcast_due_ && options().broadcast_buffers && module_.is_training() && world_.size() > 1 &&
-         !module_.buffers().empty();
+  return broadcast_due_ && options().broadcast_buffers && module_.is_training() &&
+         torch::GradMode::is_enabled() && world_.size() > 1 && !module_.buffers().empty();
 }
 
 void DistributedDataParallelBase::broadcast_buffers(int root) {
@@ -62,6 +62,7 @@ void DistributedDataParallelBase::broadcast_buffers(int root) {
 }
 
 void DistributedDataParallelBase::before_forward() {
+  if (torch::GradMode::is_enabled()) reducer_->before_forward();
   const bool broadcasts = broadcasts_buffers();
   int root = 0;
   if (join_) {
@@ -93,6 +94,7 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
         "no data, or choose Average::ranks");
   }
   if (join_) fail_usage("join was called inside join");
+  if (const auto why = reducer_->refuses_join(); !why.empty()) fail_usage("join: {}", why);
   struct End {
     std::unique_ptr<ddp::Join>& join;
     ~End() { join.reset(); }
@@ -104,6 +106,7 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
     if (plan.broadcasts_buffers) broadcast_buffers(join_->authority());
     if (plan.synchronises) reducer_->shadow();
   }
+  broadcast_due_ = true;  // ranks ended after different steps and must agree again
   const int root = join_->authority();
   ddp::broadcast_from(*of_tensors_, root, tensors_of(ddp::named_parameters_of(module_)), "final parameters");
   ddp::broadcast_from(*of_tensors_, root, module_.buffers(), "final buffers");
@@ -143,6 +146,10 @@ void DistributedDataParallelBase::skip() {
   before_forward();
   const auto scope = world_.timer().phase(profile::Phase::backward);
   reducer_->skip();
+}
+
+void DistributedDataParallelBase::discard() {
+  reducer_->discard();
 }
 
 std::int64_t DistributedDataParallelBase::tokens_of_last_step() const {

@@ -52,7 +52,8 @@ class DistributedDataParallelBase {
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
   DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
 
-  /// Restores what was before when it goes out of scope.
+  /// Restores what was before when it goes out of scope. Guards end in reverse order, and before the
+  /// DistributedDataParallel that made them.
   class [[nodiscard]] SyncGuard {
    public:
     ~SyncGuard() { *sync_ = before_; }
@@ -85,6 +86,12 @@ class DistributedDataParallelBase {
   /// backward.
   void skip();
 
+  /// Drops what was accumulated since the last synchronised backward, instead of finishing the step: its
+  /// tokens are forgotten, and gradients become zero (those that are none stay none). All ranks call it at
+  /// the same point of their loops; it sends nothing. Throws Error after a synchronised backward that threw,
+  /// which cannot be taken back.
+  void discard();
+
   /// How the ranks' gradients are summed from now on: fp16_compress_hook(), bf16_compress_hook(),
   /// power_sgd_hook() (runtime/ddp/hooks/), or your own. Once, before the first backward, on all ranks alike.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
@@ -101,6 +108,8 @@ class DistributedDataParallelBase {
 
   /// As given, with the sizes of buckets as they are now (autotune_buckets changes them once).
   const DistributedDataParallelOptions& options() const;
+
+  World& world() const { return world_; }
 
   /// The machinery, for tools that look at buckets and launches.
   const ddp::Reducer& reducer() const { return *reducer_; }

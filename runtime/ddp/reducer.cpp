@@ -42,7 +42,10 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
   }
   for (const auto& [name, tensor, sparse] : parameters) {
-    if (!tensor.requires_grad()) continue;
+    if (!tensor.requires_grad()) {
+      left_out_.push_back({.name = name, .tensor = tensor, .sparse = sparse});
+      continue;
+    }
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
     if (sparse && on_device()) {
       fail_usage("parameter '{}' has sparse gradients, which are summed on the CPU only; set sparse(false)",
@@ -87,10 +90,46 @@ double Reducer::loss_factor() const {
   return options_.average == Average::tokens ? tokens_.loss_factor() : 1.0;
 }
 
-void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
+// After a backward that threw. What accumulated on this rank only can be thrown away; reductions that others
+// take part in cannot be taken back.
+void Reducer::leave_backward() {
+  if (state_ == State::syncing) {
+    fail(
+        "the synchronised backward before this one did not end (it threw), so this rank's gradients are lost "
+        "and other ranks may wait for it; end the job, or make DistributedDataParallel anew on all ranks");
+  }
+  state_ = State::idle;
+}
+
+void Reducer::before_forward() {
+  leave_backward();
   armed_ = false;  // by a backward that threw
-  call_when_reached(outputs, [weak = std::weak_ptr<Reducer>(self_)] {
-    if (const auto reducer = weak.lock()) reducer->arm();
+  for (const auto& [name, tensor, sparse] : left_out_) {
+    if (!tensor.requires_grad()) continue;
+    fail_usage(
+        "parameter '{}' was frozen when DistributedDataParallel was made and is trained now, but its "
+        "gradient "
+        "would not be summed; freeze it again, or make DistributedDataParallel after unfreezing it",
+        name);
+  }
+}
+
+void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
+  // Without synchronisation nobody looks which parameters this forward uses. Until its own backward has come
+  // its graph may be part of the next synchronised one, which then must not take anything as unused.
+  std::shared_ptr<bool> unseen;
+  if (options_.find_unused_parameters && !options_.static_graph && !sync_) {
+    unseen = std::make_shared<bool>(true);
+    ++unseen_forwards_;
+  }
+  call_when_reached(outputs, [weak = std::weak_ptr<Reducer>(self_), unseen] {
+    const auto reducer = weak.lock();
+    if (!reducer) return;
+    reducer->arm();
+    if (unseen && *unseen && !reducer->sync_) {
+      *unseen = false;
+      if (reducer->unseen_forwards_ > 0) --reducer->unseen_forwards_;
+    }
   });
   if (!options_.find_unused_parameters || learning_ || !sync_) return;
   const auto reached = hooks_->reached_from(outputs);
@@ -101,9 +140,7 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
 }
 
 void Reducer::begin(std::int64_t tokens) {
-  if (state_ != State::idle) {
-    fail("the backward before this one did not end; gradients of this step are lost");
-  }
+  leave_backward();
   if (options_.average == Average::tokens) tokens_.add(tokens);
   if (sync_) {
     begin_sync();
@@ -161,7 +198,7 @@ void Reducer::begin_sync() {
 
 // What will get no gradient in this backward is ready now, so that buckets need not wait for its end.
 void Reducer::write_off_unused() {
-  if (learning_ || !(options_.static_graph || walked_)) return;
+  if (learning_ || !(options_.static_graph || walked_) || unseen_forwards_ > 0) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (options_.static_graph ? parameter.expected > 0 : parameter.reached) continue;
@@ -305,6 +342,24 @@ void Reducer::finish() {
 void Reducer::shadow() {
   for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
   skip();
+}
+
+void Reducer::discard() {
+  leave_backward();
+  tokens_.discard();
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : parameters_) {
+    parameter.used = parameter.reached = false;
+    torch::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (parameter.sparse) {
+      gradient = torch::Tensor();
+    } else {
+      gradient.zero_();
+    }
+  }
+  walked_ = false;
+  unseen_forwards_ = 0;
 }
 
 void Reducer::skip() {

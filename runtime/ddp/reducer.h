@@ -68,6 +68,10 @@ class Reducer {
   /// Throws UsageError where there is one already.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
+  /// Before a forward that records gradients. Throws Error where a synchronised backward did not end, and
+  /// UsageError naming a parameter that was unfrozen after construction.
+  void before_forward();
+
   /// After forward: backward from these will synchronise, also by loss.backward().
   void watch(const std::vector<torch::Tensor>& outputs);
 
@@ -79,6 +83,12 @@ class Reducer {
   void skip();
   /// A step without any gradient of this rank's.
   void shadow();
+
+  /// Forgets what was accumulated since the last synchronised backward.
+  void discard();
+
+  /// Why a registered hook does not go with join; empty: nothing is against it.
+  std::string refuses_join() const { return comm_hook_ ? comm_hook_->refuses_join() : std::string(); }
 
   /// What the loss is multiplied by.
   double loss_factor() const;
@@ -129,6 +139,7 @@ class Reducer {
   void on_gradient(std::size_t index);
   void arrived_again(std::size_t index);
   void arm();
+  void leave_backward();
   void begin_outside();
   void begin_sync();
   void write_off_unused();
@@ -166,6 +177,7 @@ class Reducer {
   DistributedDataParallelOptions options_;
   const bool& sync_;
   std::vector<Parameter> parameters_;
+  std::vector<NamedTensor> left_out_;  // frozen at construction
   std::unique_ptr<GradientHooks> hooks_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> order_;  // of parameters, from which buckets are filled
@@ -175,11 +187,12 @@ class Reducer {
   std::shared_ptr<CommHook> comm_hook_;
   double hooks_scale_ = 1;  // loss_factor() that the hook last saw
   State state_ = State::idle;
-  bool armed_ = false;      // the end of this backward will be told
-  bool learning_ = true;    // no backward was synchronised yet
-  bool launching_ = false;  // buckets leave as soon as they are ready
-  bool walked_ = false;     // `reached` says which parameters forward used
-  bool settled_ = false;    // static_graph: used_anywhere is known for good
+  bool armed_ = false;       // the end of this backward will be told
+  bool learning_ = true;     // no backward was synchronised yet
+  bool launching_ = false;   // buckets leave as soon as they are ready
+  bool walked_ = false;      // `reached` says which parameters forward used
+  bool settled_ = false;     // static_graph: used_anywhere is known for good
+  int unseen_forwards_ = 0;  // under no_sync, whose backward did not come yet
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrived_;  // parameters in the order of their gradients in this backward
   bool laid_out_ = false;             // buckets have memory

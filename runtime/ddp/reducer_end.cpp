@@ -37,6 +37,7 @@ void Reducer::finish_sync(bool skipping) {
   give_back_gradients();
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   walked_ = false;
+  unseen_forwards_ = 0;
   trace_.finished_ns = monotonic_ns();
   note_times();
   rebuild_once();
@@ -119,7 +120,9 @@ void Reducer::wait_for_futures() {
   if (!comm_hook_) return;
   const double scale = *factor_ * communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
-    if (bucket.flat && scale != 1.0) bucket.view->buffer().mul_(scale);
+    if (!bucket.flat || scale == 1.0) continue;
+    if (scale == 0) comm_hook_->result_dropped(*bucket.view);
+    bucket.view->buffer().mul_(scale);
   }
 }
 

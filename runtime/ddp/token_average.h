@@ -20,6 +20,9 @@ class TokenAverage {
   /// Counts a micro-batch. The first one ever is also summed over the ranks, to have something to expect.
   void add(std::int64_t tokens);
 
+  /// Forgets the micro-batches since the last reduce_counts().
+  void discard() { pending_ = 0; }
+
   /// What the loss is multiplied by; the same on all ranks, a power of two.
   double loss_factor() const { return 1.0 / expected_; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "common/error.h"
 
@@ -43,8 +44,7 @@ double clip_factor(double norm, double max_norm, const ClipOptions& options) {
   if (options.error_if_nonfinite && !std::isfinite(norm)) {
     fail(
         "the norm of all gradients is {}; look for a loss that is not finite, or set error_if_nonfinite to "
-        "false "
-        "to go on",
+        "false to go on",
         norm);
   }
   constexpr double kTiny = 1e-6;  // as PyTorch has it: no division by zero
@@ -63,8 +63,10 @@ void scale(const std::vector<torch::Tensor>& tensors, double factor) {
 double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
                       const ClipOptions& options) {
   std::vector<torch::Tensor> gradients;
+  std::unordered_set<const void*> seen;  // a tensor under two names is in Module::parameters() twice
   for (const auto& parameter : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+      gradients.push_back(parameter.grad());
   }
   const double norm = train::norm_of_part(train::norm_part(gradients, options.norm_type), options.norm_type);
   train::scale(gradients, train::clip_factor(norm, max_norm, options));

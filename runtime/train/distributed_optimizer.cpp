@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "runtime/ddp/replicas.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/sharding.h"
 
@@ -40,7 +41,8 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
                                                    const torch::nn::Module& module,
                                                    const train::ParameterGroups& groups,
                                                    std::unique_ptr<torch::optim::Optimizer> inner)
-    : parameters_(train::name_parameters(module, groups)),
+    : communicator_(ddp.world().communicator()),
+      parameters_(train::name_parameters(module, groups)),
       inner_(std::move(inner)),
       hook_(std::make_shared<train::ShardingHook>()) {
   for (std::size_t group = 0; group < groups.size(); ++group) {
@@ -56,6 +58,14 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
           "of LibTorch's optimizers for a model on a GPU",
           parameters_[i].first, parameters_[i].second.device().str());
     }
+  }
+  for (const auto& [name, tensor, sparse] : ddp::named_parameters_of(module)) {
+    if (!tensor.requires_grad() || sparse || index_of_.contains(tensor.unsafeGetTensorImpl())) continue;
+    fail_usage(
+        "DistributedOptimizer: parameter '{}' is trained but in none of its groups; each rank would have the "
+        "sum of a part of its gradient only: put it into a group, or freeze it before "
+        "DistributedDataParallel",
+        name);
   }
   ddp.register_comm_hook(hook_);
 }
@@ -126,7 +136,7 @@ void DistributedOptimizerBase::adopt_layout() {
     inner_->param_groups()[group_of_[slice.span.parameter]].params().push_back(slice.elements);
   }
   if (waiting_) {
-    load_state_dict(*std::exchange(waiting_, std::nullopt));
+    put(*std::exchange(waiting_, std::nullopt));
   } else {
     put(after);
   }
@@ -155,10 +165,11 @@ void DistributedOptimizerBase::put(const std::vector<Piece>& pieces) {
 }
 
 OptimizerState DistributedOptimizerBase::state_dict(int rank) {
-  if (waiting_) return *waiting_;
+  const bool here = communicator_.rank() == rank;
   OptimizerState result;
-  if (shards_) {
-    const bool here = hook_->communicator().rank() == rank;
+  if (waiting_) {
+    if (here) result.parameters = waiting_->parameters;
+  } else if (shards_) {
     std::vector<Span> wanted;
     for (std::size_t i = 0; here && i < parameters_.size(); ++i)
       wanted.push_back({i, 0, parameters_[i].second.numel()});
@@ -167,8 +178,8 @@ OptimizerState DistributedOptimizerBase::state_dict(int rank) {
       const auto& [name, parameter] = parameters_[piece.span.parameter];
       result.parameters[name] = train::in_shape_of(parameter, piece);
     }
-    if (!here) return result;
   }
+  if (!here) return result;
   for (const auto& group : inner_->param_groups())
     result.groups.push_back(train::read_options(group.options()));
   return result;
@@ -190,13 +201,22 @@ void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
       fail("this state's {} of parameter '{}' has another shape than the parameter", key, name);
     }
   }
-  for (std::size_t group = 0; group < groups.size(); ++group) {
+  try {
+    for (std::size_t group = 0; group < groups.size(); ++group)
+      train::write_options(state.groups[group], *groups[group].options().clone());
+  } catch (const c10::Error&) {
+    fail("this state is of another optimizer: its options are other ones");
+  }
+  for (std::size_t group = 0; group < groups.size(); ++group)
     train::write_options(state.groups[group], groups[group].options());
-  }
-  if (!shards_) {
+  if (shards_) {
+    put(state);
+  } else {
     waiting_ = std::move(state);
-    return;
   }
+}
+
+void DistributedOptimizerBase::put(const OptimizerState& state) {
   std::vector<Piece> mine;
   for (const auto& slice : shards_->slices()) {
     const auto found = state.parameters.find(parameters_[slice.span.parameter].first);
@@ -208,7 +228,7 @@ void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
 
 void DistributedOptimizerBase::save(const std::filesystem::path& path) {
   const OptimizerState state = state_dict(0);
-  if (shards_ && hook_->communicator().rank() != 0) return;
+  if (communicator_.rank() != 0) return;
   write_file_atomically(path, state.to_bytes());
 }
 

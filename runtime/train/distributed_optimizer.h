@@ -31,6 +31,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -95,7 +96,8 @@ class DistributedOptimizerBase {
   OptimizerState state_dict(int rank = 0);
 
   /// Goes on from there, also when it comes from another number of ranks; all ranks load the same. The
-  /// options of the groups (learning rates) are set, too. Throws Error naming a parameter that this optimizer
+  /// options of the groups (learning rates) are set, too, at once: what is set afterwards stays. Throws
+  /// Error, and changes nothing, for another optimizer's state, and naming a parameter that this optimizer
   /// does not have, or whose shape differs.
   void load_state_dict(OptimizerState state);
 
@@ -124,8 +126,10 @@ class DistributedOptimizerBase {
   void adopt_layout();
   std::vector<train::Piece> pieces() const;
   void put(const std::vector<train::Piece>& pieces);
+  void put(const OptimizerState& state);
   std::vector<torch::Tensor> my_gradients();
 
+  comm::Communicator& communicator_;
   std::vector<Named> parameters_;
   std::vector<std::size_t> group_of_;            // by parameter
   std::map<const void*, std::size_t> index_of_;  // by TensorImpl
@@ -145,7 +149,8 @@ class DistributedOptimizer : public DistributedOptimizerBase {
       : DistributedOptimizer(ddp, train::ParameterGroups{{trained(ddp.module())}}, options) {}
 
   /// Groups of parameters with options of their own (a group without has the defaults). Throws UsageError for
-  /// a parameter that is not the module's.
+  /// a parameter that is not the module's, and for one of the module's that is trained and in no group: ranks
+  /// would have different gradients for it.
   template <typename Module, typename Options>
   DistributedOptimizer(DistributedDataParallel<Module>& ddp, const train::ParameterGroups& groups,
                        const Options& defaults)
@@ -162,8 +167,10 @@ class DistributedOptimizer : public DistributedOptimizerBase {
 
   static std::vector<torch::Tensor> trained(const torch::nn::Module& module) {
     std::vector<torch::Tensor> parameters;
+    std::unordered_set<const void*> seen;  // a tensor under two names is there twice
     for (const auto& parameter : module.parameters()) {
-      if (parameter.requires_grad()) parameters.push_back(parameter);
+      if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+        parameters.push_back(parameter);
     }
     return parameters;
   }

@@ -39,6 +39,11 @@ class ShardingHook : public CommHook {
  public:
   CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override;
   void buckets_changed() override { next_.clear(); }
+  std::string refuses_join() const override {
+    return "a rank without data cannot take part in DistributedOptimizer's step(); average by tokens and "
+           "call "
+           "skip(), or take one of LibTorch's optimizers";
+  }
 
   /// Counts layouts, from 1; 0 before the first synchronised backward.
   std::uint64_t generation() const { return generation_; }

@@ -148,6 +148,87 @@ TEST(UnusedParameters, AreNamedWhereTheUserCallsBackward) {
               HasSubstr("parameter 'right.weight' (and 3 more) did not get a gradient in this backward"));
 }
 
+// Its gradient's computation throws where that is asked for, after that of `after` is there.
+struct FragileImpl : torch::nn::Module {
+  FragileImpl() {
+    before = register_module("before", torch::nn::Linear(6, 6));
+    after = register_module("after", torch::nn::Linear(6, 6));
+    to(torch::kDouble);
+  }
+  torch::Tensor forward(const torch::Tensor& input) {
+    auto hidden = before(input);
+    if (breaks) hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("broken"); });
+    return after(torch::tanh(hidden));
+  }
+  bool breaks = false;
+  torch::nn::Linear before = nullptr;
+  torch::nn::Linear after = nullptr;
+};
+TORCH_MODULE(Fragile);
+
+TEST(BackwardThatThrew, IsNotTrainedOnFromUnnoticed) {
+  for (const int broken : {0, 2}) {
+    Fragile net;
+    DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+    for (int i = 0; i <= broken; ++i) {
+      net->breaks = i == broken;
+      EXPECT_THAT(error_of([&] { ddp(rows(2, 1)).sum().backward(); }),
+                  HasSubstr(net->breaks ? "broken" : "no error"));
+    }
+    net->breaks = false;
+    EXPECT_THAT(error_of([&] { ddp(rows(2, 1)).sum().backward(); }),
+                HasSubstr("make DistributedDataParallel anew on all ranks"));
+    EXPECT_THAT(error_of([&] { ddp.discard(); }), HasSubstr("did not end"));
+    const torch::NoGradGuard no_grad;
+    ddp(rows(2, 1));  // an evaluation may go on
+  }
+}
+
+TEST(BackwardThatThrew, MissingAGradientIsNotTrainedOnFromUnnoticed) {
+  Branches net;
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  EXPECT_THAT(error_of([&] { ddp(rows(2, 1), true).sum().backward(); }), HasSubstr("did not get a gradient"));
+  EXPECT_THAT(error_of([&] { ddp(rows(2, 1), true).sum().backward(); }), HasSubstr("did not end"));
+}
+
+TEST(BackwardThatThrew, UnderNoSyncCanBeDiscarded) {
+  Fragile net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const auto input = rows(2, static_cast<std::uint64_t>(world().rank()));
+  ddp.backward(ddp(input).square().sum(), 2);
+  const auto expected = net->before->weight.grad().clone();
+  net->zero_grad();
+  {
+    const auto hold = ddp.no_sync();
+    net->breaks = true;
+    EXPECT_THAT(error_of([&] { ddp.backward(ddp(input).sum(), 2); }), HasSubstr("broken"));
+    net->breaks = false;
+  }
+  ddp.discard();
+  ddp.backward(ddp(input).square().sum(), 2);
+  EXPECT_LE((net->before->weight.grad() - expected).abs().max().item<double>(), 1e-14);
+}
+
+TEST(Accumulation, ThatIsDiscardedLeavesNothingBehind) {
+  Net net;
+  auto options = small_buckets();
+  options.find_unused_parameters = true;
+  DistributedDataParallel ddp(net, world(), options);
+  step(ddp, 0);
+  const auto expected = net->first->weight.grad().clone();
+  net->zero_grad();
+  {
+    const auto hold = ddp.no_sync();
+    for (int i = 1; i < 4; ++i) step(ddp, i);
+  }
+  net->out_bias.mutable_grad() = torch::Tensor();
+  ddp.discard();
+  EXPECT_FALSE(net->out_bias.grad().defined()) << "what is none stays none";
+  step(ddp, 0);
+  EXPECT_EQ(ddp.tokens_of_last_step(), 5 * world().size());
+  EXPECT_LE((net->first->weight.grad() - expected).abs().max().item<double>(), 1e-14);
+}
+
 TEST(UnusedParameters, CountAsZeroOnRanksThatDoNotUseThem) {
   Branches net;
   auto options = small_buckets();
@@ -175,6 +256,15 @@ TEST(FrozenParameters, StayOutOfIt) {
   EXPECT_FALSE(net->middle->weight.grad().defined());
   for (const auto& bucket : ddp.reducer().layout())
     EXPECT_THAT(bucket, ::testing::Not(::testing::Contains("middle.weight")));
+}
+
+TEST(FrozenParameters, AreRefusedByNameWhenTheyAreTrainedAfterAll) {
+  Net net;
+  net->middle->weight.set_requires_grad(false);
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  step(ddp, 0);
+  net->middle->weight.set_requires_grad(true);
+  EXPECT_THAT(error_of([&] { step(ddp, 1); }), HasSubstr("parameter 'middle.weight' was frozen"));
 }
 
 TEST(Misuse, IsRefusedWithTheWayOut) {
@@ -209,6 +299,18 @@ TEST(Buffers, FollowRankZeroBeforeForward) {
   EXPECT_TRUE(same_bits_everywhere(norm->running_mean));
   EXPECT_TRUE(same_bits_everywhere(norm->running_var));
   EXPECT_TRUE(same_bits_everywhere(norm->num_batches_tracked));
+}
+
+TEST(Buffers, AreLeftAloneWhereOneRankLooksAtTheModel) {
+  torch::nn::BatchNorm1d norm(6);
+  norm->to(torch::kDouble);
+  DistributedDataParallel ddp(norm, world(), small_buckets());
+  step(ddp, 0);
+  if (world().rank() == 0) {
+    const torch::NoGradGuard no_grad;
+    ddp(rows(4, 1));  // in training mode, and nobody else does
+  }
+  step(ddp, 1);
 }
 
 TEST(Module, KeepsItsNamesAndItsForward) {

@@ -235,6 +235,28 @@ TEST(Outputs, OfManyKindsLeadToTheEndOfBackward) {
       [](const auto& output) { return output.scores; });
 }
 
+/// Returns its parameter beside what it computes.
+struct OpenImpl : torch::nn::Module {
+  OpenImpl() { scale = register_parameter("scale", torch::ones({6}, torch::kDouble)); }
+  std::pair<torch::Tensor, torch::Tensor> forward(const torch::Tensor& input) {
+    return {input * scale, scale};
+  }
+  torch::Tensor scale;
+};
+TORCH_MODULE(Open);
+
+TEST(Outputs, ThatAreParametersCollectNoHooks) {
+  Open net;
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  for (int step = 0; step < 3; ++step) {
+    const auto [output, scale] = ddp(rows(2, static_cast<std::uint64_t>(step + world().rank())));
+    (output.sum() + scale.sum()).backward();
+    EXPECT_TRUE(same_bits_everywhere(net->scale.grad()));
+    net->zero_grad();
+  }
+  EXPECT_EQ(net->scale.register_hook([](const torch::Tensor&) {}), 0U) << "the first one of all";
+}
+
 TEST(Outputs, OfUnknownKindsStillWorkThroughBackwardOfOurs) {
   const auto pack = [](const torch::Tensor& /*a*/, const torch::Tensor& b) { return Opaque{b}; };
   auto net = std::make_shared<Packing<decltype(pack)>>(pack);
@@ -331,6 +353,35 @@ TEST(ControlFlow, MayDifferBetweenRanksAndStepsWithGradientsOfTheUsers) {
   options.find_unused_parameters = true;
   options.gradient_as_bucket_view = false;
   check_branches(options, false);
+}
+
+// One backward of two forwards, of which the first was not synchronised and the second uses less.
+TEST(ControlFlow, OfAForwardUnderNoSyncCountsInTheBackwardOfBoth) {
+  auto options = small_buckets(Average::ranks);
+  options.find_unused_parameters = true;
+  options.first_bucket_bytes = 1;  // one parameter each
+  options.bucket_cap_mb = 1e-6;
+  Branches net;
+  DistributedDataParallel ddp(net, world(), options);
+  Branches alone;
+  copy_parameters(*net, *alone);
+  for (int step = 0; step < 3; ++step) {
+    const auto input = rows(2 * world().size(), 90 + static_cast<std::uint64_t>(step));
+    torch::Tensor first;
+    {
+      const auto hold = ddp.no_sync();
+      first = ddp(my_part(input), true).square().mean();
+    }
+    (first + ddp(my_part(input), false).square().mean()).backward();
+    (alone(input, true).square().mean() + alone(input, false).square().mean()).backward();
+    for (const auto* name : {"left.weight", "right.weight", "common.weight"}) {
+      const auto difference = net->named_parameters()[name].grad() - alone->named_parameters()[name].grad();
+      EXPECT_LE(difference.abs().max().item<double>(), 1e-12) << name << " in step " << step;
+    }
+    EXPECT_FALSE(net->never->weight.grad().defined());
+    for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::Tensor();
+    for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
+  }
 }
 
 TEST(StaticGraph, LearnsWhatIsUnusedInTheFirstStep) {

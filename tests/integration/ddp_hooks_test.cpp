@@ -89,6 +89,7 @@ TEST(CommHook, IsToldHowGradientsAreScaledByTokens) {
 TEST(CommHook, CompressesToHalvesWithinTheirRounding) {
   EXPECT_LE(difference_under(fp16_compress_hook(), torch::kFloat), 1.0 / 1024);
   EXPECT_LE(difference_under(fp16_compress_hook(), torch::kFloat, Average::tokens), 1.0 / 1024);
+  EXPECT_GT(difference_under(fp16_compress_hook(), torch::kFloat), 1e-5) << "it was not compressed";
   EXPECT_LE(difference_under(bf16_compress_hook(), torch::kFloat), 1.0 / 128);
   EXPECT_GT(difference_under(bf16_compress_hook(), torch::kFloat), 1e-5) << "it was not compressed";
 }
@@ -131,10 +132,10 @@ TEST(PowerSgd, LeavesAloneWhatWouldNotGetSmaller) {
 }
 
 // How far the mean over many steps of a gradient that stays the same is from it.
-double long_run_error(const PowerSgdOptions& options) {
+double long_run_error(const PowerSgdOptions& options, bool empty_steps = false) {
   torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
   layer->to(torch::kDouble);
-  DistributedDataParallel ddp(layer, world(), {.average = Average::ranks});
+  DistributedDataParallel ddp(layer, world());
   ddp.register_comm_hook(power_sgd_hook(options));
   torch::Tensor exact = torch::zeros({16, 16}, torch::kDouble);
   for (int rank = 0; rank < world().size(); ++rank)
@@ -144,9 +145,12 @@ double long_run_error(const PowerSgdOptions& options) {
   constexpr int kSteps = 400;
   for (int step = 0; step < kSteps; ++step) {
     // The graph has a forward through ddp, whose gradient is `mine` whatever the weights are.
-    (ddp(torch::eye(16, torch::kDouble)).t() * mine).sum().backward();
+    ddp.backward((ddp(torch::eye(16, torch::kDouble)).t() * mine).sum(), 1);
     sum += layer->weight.grad();
     layer->zero_grad();
+    if (!empty_steps) continue;
+    ddp.skip();  // on all ranks: a step without tokens
+    EXPECT_EQ(layer->weight.grad().abs().max().item<double>(), 0);
   }
   return ((sum / kSteps - exact).norm() / exact.norm()).item<double>();
 }
@@ -154,6 +158,10 @@ double long_run_error(const PowerSgdOptions& options) {
 TEST(PowerSgd, LosesNothingInTheLongRunByErrorFeedback) {
   EXPECT_LE(long_run_error(power_sgd(2, true)), 0.06);
   EXPECT_GE(long_run_error(power_sgd(2, false)), 0.3);
+}
+
+TEST(PowerSgd, LosesNothingInStepsWithoutTokens) {
+  EXPECT_LE(long_run_error(power_sgd(2, true), true), 0.06);
 }
 
 TEST(PowerSgd, RefusesARankBelowOne) {

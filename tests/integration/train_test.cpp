@@ -174,6 +174,9 @@ TEST(DistributedOptimizer, GivesEachGroupItsOptions) {
   const auto groups_of = [](Net& model) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(model->first->parameters());
+    for (const auto& part : {model->last->parameters(), model->norm->parameters()})
+      groups[0].params().insert(groups[0].params().end(), part.begin(), part.end());
+    groups[0].params().push_back(model->out_bias);
     groups.emplace_back(model->middle->parameters(),
                         std::make_unique<torch::optim::SGDOptions>(torch::optim::SGDOptions(0.001)));
     return groups;
@@ -193,9 +196,6 @@ TEST(DistributedOptimizer, GivesEachGroupItsOptions) {
     optimizer.step();
     reference.step();
     optimizer.zero_grad();
-    for (auto& parameter : net->parameters()) {
-      if (parameter.grad().defined()) parameter.mutable_grad().detach().zero_();
-    }
     for (auto& parameter : alone->parameters()) parameter.mutable_grad() = torch::Tensor();
   }
   EXPECT_LT(distance(net, alone), kTolerance);
@@ -350,6 +350,105 @@ TEST_F(Resumed, JobGoesOnAsOneProcessWould) {
   EXPECT_LT(distance(net, alone), kTolerance);
 }
 
+OptimizerState state_of(const torch::optim::OptimizerOptions& options) {
+  OptimizerState state;
+  state.groups.push_back(train::read_options(options));
+  return state;
+}
+
+TEST(DistributedOptimizer, KeepsOptionsThatAreSetAfterLoading) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::SGD> optimizer(ddp, torch::optim::SGDOptions(0.1));
+  const auto options = [&]() -> auto& {
+    return static_cast<torch::optim::SGDOptions&>(optimizer.local().param_groups()[0].options());
+  };
+  OptimizerState state = state_of(torch::optim::SGDOptions(0.5).momentum(0.9));
+  for (const auto& item : net->named_parameters())
+    state.parameters[item.key()]["momentum_buffer"] = torch::ones_like(item.value());
+  optimizer.load_state_dict(state);
+  EXPECT_EQ(options().lr(), 0.5);
+  options().lr(0);
+  const OptimizerState waiting = optimizer.state_dict(0);
+  EXPECT_EQ(waiting.parameters.empty(), world().rank() != 0);
+  if (world().rank() == 0) {
+    auto read = torch::optim::SGDOptions(1);
+    train::write_options(waiting.groups.at(0), read);
+    EXPECT_EQ(read.lr(), 0);
+  }
+  const auto before = net->out_bias.detach().clone();
+  run_backward(ddp, {}, 0);
+  optimizer.step();
+  EXPECT_EQ(options().lr(), 0);
+  EXPECT_EQ(options().momentum(), 0.9);
+  EXPECT_TRUE(torch::equal(net->out_bias, before));
+  EXPECT_GT(optimizer.state_bytes(), 0U);
+}
+
+TEST(DistributedOptimizer, SavesBeforeTheFirstBackwardOnRankZeroOnly) {
+  const auto file = std::filesystem::temp_directory_path() /
+                    fmt::format("lockstep-train-early-{}-{}", world().size(), world().rank());
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  optimizer.save(file);
+  EXPECT_EQ(std::filesystem::remove(file), world().rank() == 0);
+}
+
+TEST(DistributedOptimizer, FindsANaNOfAnyRankInTheLargestNorm) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  run_backward(ddp, {}, 0);
+  if (world().rank() + 1 == world().size()) {
+    for (auto& parameter : net->parameters()) parameter.mutable_grad().fill_(std::nan(""));
+  }
+  const ClipOptions largest{.norm_type = std::numeric_limits<double>::infinity()};
+  EXPECT_TRUE(std::isnan(optimizer.clip_grad_norm(1.0, largest)));
+}
+
+/// One weight under two names.
+struct TiedImpl : torch::nn::Module {
+  struct Inner : torch::nn::Module {
+    torch::Tensor weight;
+  };
+  TiedImpl() {
+    weight = register_parameter("weight", torch::ones({6, 6}, torch::kDouble));
+    inner = register_module("inner", std::make_shared<Inner>());
+    inner->weight = inner->register_parameter("weight", weight);
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return input.matmul(weight).matmul(inner->weight); }
+  torch::Tensor weight;
+  std::shared_ptr<Inner> inner;
+};
+TORCH_MODULE(Tied);
+
+TEST(TiedWeights, CountOnce) {
+  Tied net;
+  ASSERT_EQ(net->parameters().size(), 2U);
+  {
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    ddp.backward(ddp(rows(2, 1)).sum(), 2);
+    const double norm = net->weight.grad().norm().item<double>();
+    EXPECT_NEAR(clip_grad_norm(net->parameters(), norm / 2), norm, 1e-12 * norm);
+    EXPECT_NEAR(net->weight.grad().norm().item<double>(), norm / 2, 1e-5 * norm);
+    net->zero_grad();
+  }
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::SGD> optimizer(ddp, torch::optim::SGDOptions(0.1));
+  ddp.backward(ddp(rows(2, 1)).sum(), 2);
+  optimizer.step();
+  EXPECT_TRUE(same_bits_everywhere(net->weight));
+}
+
+TEST(DistributedOptimizer, DoesNotGoWithJoin) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  const DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  EXPECT_THAT(error_of([&] { ddp.join([] {}); }),
+              HasSubstr("cannot take part in DistributedOptimizer's step"));
+}
+
 TEST(DistributedOptimizer, SaysWhatItCannotDo) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
@@ -363,9 +462,19 @@ TEST(DistributedOptimizer, SaysWhatItCannotDo) {
                 DistributedOptimizer<torch::optim::AdamW> wrong(others_ddp, {{net->parameters()}}, kAdamW);
               }),
               HasSubstr("is none of the module's"));
-  OptimizerState state = optimizer.state_dict();
+  EXPECT_THAT(error_of([&] {
+                DistributedOptimizer<torch::optim::AdamW> some(others_ddp, {{other->first->parameters()}},
+                                                               kAdamW);
+              }),
+              HasSubstr("parameter 'out_bias' is trained but in none of its groups"));
+  EXPECT_EQ(optimizer.state_dict(0).groups.size(), world().rank() == 0 ? 1U : 0U);
+  OptimizerState state = state_of(kAdamW);
   state.parameters["nothing"]["step"] = 1;
   EXPECT_THAT(error_of([&] { optimizer.load_state_dict(state); }), HasSubstr("'nothing'"));
+  EXPECT_THAT(error_of([&] { optimizer.load_state_dict(state_of(torch::optim::SGDOptions(1))); }),
+              HasSubstr("this state is of another optimizer"));
+  EXPECT_EQ(static_cast<torch::optim::AdamWOptions&>(optimizer.local().param_groups()[0].options()).lr(),
+            0.01);
   EXPECT_THAT(error_of([&] { optimizer.load("/no/such/file"); }), HasSubstr("/no/such/file"));
   EXPECT_THAT(error_of([&] { OptimizerState::from_bytes("x"); }), HasSubstr("damaged"));
 }

@@ -18,6 +18,7 @@
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/ddp/hooks/compress.h"
 #include "runtime/ddp/hooks/power_sgd.h"
+#include "runtime/ddp/reducer.h"
 #include "tests/peers/model.h"
 
 namespace lockstep::peers {
@@ -83,6 +84,7 @@ DistributedDataParallelOptions options_of(const json& of) {
   DistributedDataParallelOptions options;
   options.average = of.value("average", "ranks") == "tokens" ? Average::tokens : Average::ranks;
   options.bucket_cap_mb = of.value("bucket_cap_mb", 25.0);
+  options.first_bucket_bytes = of.value("first_bucket_bytes", options.first_bucket_bytes);
   options.broadcast_buffers = of.value("broadcast_buffers", true);
   options.find_unused_parameters = of.value("find_unused_parameters", false);
   options.static_graph = of.value("static_graph", false);
@@ -168,6 +170,9 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
     ddp.join(train, {.divide_by_initial_world_size = of.at("divide_by_initial_world_size")});
   } else {
     train();
+  }
+  if (of.contains("first_bucket_bytes") && ddp.reducer().buckets() < 2) {
+    fail("the case '{}' is about several buckets, and there is only one", of.at("name").get<std::string>());
   }
   for (const auto& [name, tensor] : state_of(*model)) {
     results.insert(prefix + "after/" + name, tensor.detach().clone());

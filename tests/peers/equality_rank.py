@@ -63,6 +63,8 @@ def register_hook(ddp, case):
 
 def run_case(case, data, rank, ranks):
     results = {}
+    # PyTorch has no option for it; DistributedDataParallel reads this when it is made.
+    dist._DEFAULT_FIRST_BUCKET_BYTES = case.get("first_bucket_bytes", 1024 * 1024)
     model = Model(case.get("sparse", False))
     model.load_state_dict({name[7:]: tensor for name, tensor in data.items() if name.startswith("weight/")})
     model.train(case.get("training", True))

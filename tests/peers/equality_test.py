@@ -44,8 +44,9 @@ def differences(ours, theirs):
         expected = theirs[key]
         if expected.shape != value.shape or expected.dtype != value.dtype:
             sys.exit(f"{key}: {value.dtype} {tuple(value.shape)} here, {expected.dtype} {tuple(expected.shape)} there")
-        if not torch.isfinite(value.double()).all():
-            sys.exit(f"{key} is not finite")
+        for side, tensor in (("ours", value), ("theirs", expected)):
+            if not torch.isfinite(tensor.double()).all():
+                sys.exit(f"{key} is not finite in {side}")
         difference, largest = found.get(group_of(key), (0.0, 0.0))
         if value.numel():
             difference = max(difference, (value.double() - expected.double()).abs().max().item())
@@ -57,8 +58,8 @@ def differences(ours, theirs):
 def tolerance_of(case, group, ranks):
     if "tolerance" in case:
         return case["tolerance"]
-    # Losses are those of the weights before the only step; what is rounded are gradients, and with them the weights.
-    if case.get("hook") in HALF and "/loss" not in group:
+    # What is rounded are gradients, and with them the weights and all that comes after the first step.
+    if case.get("hook") in HALF:
         return (ranks + 2) * HALF[case["hook"]]
     return FLOAT64
 

@@ -59,6 +59,12 @@ class BucketState {
     if (error_.defined()) error_.mul_(times);
   }
 
+  // What was decompressed is thrown away: it stays owed.
+  void take_back() {
+    const torch::NoGradGuard no_grad;
+    if (error_.defined()) error_.add_(buffer_);
+  }
+
   // The first stage: P = M Q, and what is not compressed.
   CommFuture start() {
     const torch::NoGradGuard no_grad;
@@ -169,6 +175,11 @@ class PowerSgdHook : public CommHook {
   }
 
   void buckets_changed() override { buckets_.clear(); }
+
+  void result_dropped(GradBucket& bucket) override {
+    const auto found = buckets_.find(bucket.index());
+    if (found != buckets_.end()) found->second->take_back();
+  }
 
   void gradients_scaled(double times) override {
     for (auto& [index, bucket] : buckets_) bucket->scale_error(times);
