@@ -482,8 +482,8 @@ TEST(DistributedOptimizer, SaysWhatItCannotDo) {
 TEST(ClipGradNorm, EqualsTorchs) {
   for (const double type : {2.0, 1.0, 3.5, std::numeric_limits<double>::infinity()}) {
     Net net;
-    Net alone = copy_of(net);
     DistributedDataParallel ddp(net, world(), small_buckets());
+    Net alone = copy_of(net);
     run_backward(ddp, {}, 1);
     run_backward_alone(alone, {}, 1);
     const double norm = clip_grad_norm(net->parameters(), 0.01, {.norm_type = type});
