@@ -79,8 +79,7 @@ void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>
   if (!known && options().find_unused_parameters && !options().static_graph) {
     fail_usage(
         "find_unused_parameters cannot look into what forward returns; specialise lockstep::OutputTensors "
-        "for "
-        "its type (runtime/ddp/outputs.h)");
+        "for its type (runtime/ddp/outputs.h)");
   }
   reducer_->watch(outputs);
 }
@@ -90,8 +89,7 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   if (reducer_->options().average != Average::ranks) {
     fail_usage(
         "join divides by a number of ranks, but gradients are averaged by tokens; call skip() where a rank "
-        "has "
-        "no data, or choose Average::ranks");
+        "has no data, or choose Average::ranks");
   }
   if (join_) fail_usage("join was called inside join");
   if (const auto why = reducer_->refuses_join(); !why.empty()) fail_usage("join: {}", why);

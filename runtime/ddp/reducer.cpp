@@ -58,8 +58,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
   if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
     fail_usage(
         "autotune_buckets needs to know when every gradient is ready, and find_unused_parameters lets some "
-        "be "
-        "absent; set static_graph as well, or leave one of them out");
+        "be absent; set static_graph as well, or leave one of them out");
   }
   if (parameters_.empty()) fail_usage("the model has no parameter that requires a gradient");
 
@@ -108,8 +107,7 @@ void Reducer::before_forward() {
     if (!tensor.requires_grad()) continue;
     fail_usage(
         "parameter '{}' was frozen when DistributedDataParallel was made and is trained now, but its "
-        "gradient "
-        "would not be summed; freeze it again, or make DistributedDataParallel after unfreezing it",
+        "gradient would not be summed; freeze it again, or make DistributedDataParallel after unfreezing it",
         name);
   }
 }
