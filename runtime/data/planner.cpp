@@ -62,7 +62,7 @@ Tail tail_of(const std::string& word, const std::string& option) {
 }
 
 Plan::Plan(PlanOptions options, std::size_t samples, std::string fingerprint)
-    : options_(options), samples_(samples), fingerprint_(std::move(fingerprint)) {
+    : options_(std::move(options)), samples_(samples), fingerprint_(std::move(fingerprint)) {
 }
 
 std::span<const SampleId> Plan::micro_batch(std::size_t step, int rank, int micro_batch) const {

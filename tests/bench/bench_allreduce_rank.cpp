@@ -55,6 +55,7 @@ std::vector<double> time_blocks(const Ranks& ranks, const Plan& plan, const std:
   // What takes long needs no long warm-up, and gets fewer blocks.
   const int blocks = first > plan.block_milliseconds ? std::max(1, plan.blocks / 2) : plan.blocks;
   std::vector<double> times;
+  times.reserve(static_cast<std::size_t>(blocks));
   for (int block = 0; block < blocks; ++block) times.push_back(time_block(ranks, count, work));
   return times;
 }

@@ -169,7 +169,7 @@ TEST(AllGather, PutsRanksInOrder) {
 TEST(AllGather, TakesAPartThatLiesInItsPlace) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(world().size()), -1);
   auto& mine = all[static_cast<std::size_t>(world().rank())];
-  mine = world().rank() * 10;
+  mine = std::int64_t{10} * world().rank();
   communicator().all_gather({&mine, 1, DataType::i64}, all.data(), "parts in place")->wait();
   for (int rank = 0; rank < world().size(); ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], rank * 10);
 }

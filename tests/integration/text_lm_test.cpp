@@ -110,6 +110,7 @@ bool TextLm::kill(int ranks, const std::vector<std::string>& more, std::mt19937&
   const pid_t launcher = ::fork();
   if (launcher == 0) {
     std::vector<char*> arguments;
+    arguments.reserve(command.size() + 1);
     for (const auto& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
     arguments.push_back(nullptr);
     const int nowhere = ::open("/dev/null", O_WRONLY);

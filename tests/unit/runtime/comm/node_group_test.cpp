@@ -33,6 +33,7 @@ class Node {
   /// Runs it as every rank and waits for all.
   void run(const std::function<void(NodeGroup&, int rank)>& body) const {
     std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(ranks_));
     for (int rank = 0; rank < ranks_; ++rank) {
       threads.emplace_back([&, rank] {
         auto mine = group(rank);
@@ -82,6 +83,7 @@ TEST(NodeGroup, HoldsMoreOperationsThanTheRingHasSlots) {
   Node(2).run([&](NodeGroup& group, int /*rank*/) {
     std::vector<std::vector<float>> values(3 * kSlots, std::vector<float>(1, 1.0F));
     std::vector<std::shared_ptr<Task>> tasks;
+    tasks.reserve(values.size());
     for (auto& value : values) tasks.push_back(sum_of(value));
     for (const auto& task : tasks) group.add(task);
     wait_for(group, *tasks.back());

@@ -83,6 +83,7 @@ TEST(Line, SaysSinceWhenOnlyAsExactlyAsRanksAgree) {
 TEST(Line, StaysReadableForThousandsOfRanks) {
   const Roster roster = nodes_of(512, 8);
   std::vector<Status> statuses;
+  statuses.reserve(4096);
   for (int rank = 0; rank < 4096; ++rank) {
     statuses.push_back(rank == 3 ? does(rank, State::idle, "barrier of epoch", 3)
                                  : does(rank, State::waits, kBucket, 14, 30));
