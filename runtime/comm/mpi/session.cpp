@@ -1,7 +1,11 @@
 #include "runtime/comm/mpi/session.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "common/environment.h"
@@ -10,6 +14,21 @@
 #include "runtime/comm/failure.h"
 
 namespace lockstep::comm::mpi {
+namespace {
+
+// A rank that is cut off from its launcher leaves without Open MPI cleaning up, and the names of Open MPI's
+// shared memory would stay in /dev/shm. The job ends: whoever needs that memory has mapped it.
+void forget_segments() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    for (const char* name : {"/dev/shm/vader_segment.", "/dev/shm/sm_segment."}) {
+      if (const auto at = line.find(name); at != std::string::npos) ::unlink(line.c_str() + at);
+    }
+  }
+}
+
+}  // namespace
+
 Place find_place(MPI_Comm world) {
   Place place;
   place.node_name = environment::get("SLURMD_NODENAME").value_or(host_name());
@@ -95,6 +114,7 @@ void check(int code, const char* call) {
 }
 
 void abort_job(int exit_code) {
+  forget_segments();
   MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
 
