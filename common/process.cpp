@@ -9,6 +9,7 @@
 #include <array>
 #include <climits>
 
+#include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
 
@@ -78,6 +79,10 @@ std::string host_name() {
   if (::gethostname(name.data(), name.size() - 1) != 0) fail_errno("cannot read the host name");
   const std::string whole(name.data());
   return whole.substr(0, whole.find('.'));
+}
+
+std::string node_name() {
+  return environment::get("SLURMD_NODENAME").value_or(host_name());
 }
 
 }  // namespace lockstep

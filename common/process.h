@@ -21,4 +21,7 @@ ProcessResult run_process(const std::vector<std::string>& command);
 /// This machine's host name, up to the first dot: the node name where Slurm gives none.
 std::string host_name();
 
+/// This node as people know it: SLURMD_NODENAME, or the host name.
+std::string node_name();
+
 }  // namespace lockstep

@@ -28,6 +28,14 @@ constexpr std::size_t size_of(DataType type) {
   return 1;
 }
 
+/// The element at which `part` of `parts` begins where `count` are shared out: on a cache line, so that no
+/// two who write their parts share one.
+constexpr std::size_t part_begin(std::size_t count, std::size_t part, std::size_t parts, DataType type) {
+  if (part == parts) return count;
+  const std::size_t line = 64 / size_of(type);
+  return count * part / parts / line * line;
+}
+
 /// "f32"
 constexpr const char* name_of(DataType type) {
   switch (type) {

@@ -55,7 +55,7 @@ comm::Place place_from_environment() {
       break;
     }
   }
-  place.node_name = environment::get("SLURMD_NODENAME").value_or(host_name());
+  place.node_name = lockstep::node_name();
   return place;
 }
 

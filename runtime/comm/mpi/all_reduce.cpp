@@ -18,20 +18,6 @@ int as_int(std::size_t value) {
   return static_cast<int>(value);
 }
 
-// Elements [begin, end) of `count` that `rank` reduces; parts begin at whole cache lines.
-struct Parts {
-  Parts(std::size_t elements, int ranks, std::size_t element_size) : count(elements) {
-    const std::size_t line = 64 / element_size;
-    const auto even = (elements + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
-    each = (even + line - 1) / line * line;
-  }
-  std::size_t begin(int rank) const { return std::min(count, each * static_cast<std::size_t>(rank)); }
-  std::size_t size(int rank) const { return begin(rank + 1) - begin(rank); }
-
-  std::size_t count;
-  std::size_t each = 0;
-};
-
 void reduce_everything_here(MPI_Comm world, const Place& place, Buffer buffer, Finish finish,
                             std::vector<std::byte>& scratch) {
   const std::size_t bytes = buffer.bytes();
@@ -75,10 +61,15 @@ void collect_and_reduce(MPI_Comm world, const Place& place, Part part, Buffer in
 void reduce_in_parts(MPI_Comm world, const Place& place, Buffer buffer, Finish finish,
                      std::vector<std::byte>& scratch) {
   const std::size_t element = size_of(buffer.type);
-  const Parts parts(buffer.count, place.size, element);
+  const auto begin_of = [&](int rank) {
+    return part_begin(buffer.count, static_cast<std::size_t>(rank), static_cast<std::size_t>(place.size),
+                      buffer.type);
+  };
   auto* data = static_cast<std::byte*>(buffer.data);
-  const auto part = [&](int rank) { return std::pair(data + parts.begin(rank) * element, parts.size(rank)); };
-  const Buffer mine{part(place.rank).first, parts.size(place.rank), buffer.type};
+  const auto part = [&](int rank) {
+    return std::pair(data + begin_of(rank) * element, begin_of(rank + 1) - begin_of(rank));
+  };
+  const Buffer mine{part(place.rank).first, part(place.rank).second, buffer.type};
   collect_and_reduce(world, place, part, mine, finish, scratch);
 
   for (int round = 1; round < place.size; ++round) {

@@ -31,7 +31,7 @@ void forget_segments() {
 
 Place find_place(MPI_Comm world) {
   Place place;
-  place.node_name = environment::get("SLURMD_NODENAME").value_or(host_name());
+  place.node_name = lockstep::node_name();
   check(MPI_Comm_rank(world, &place.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(world, &place.size), "MPI_Comm_size");
 

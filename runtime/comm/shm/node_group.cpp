@@ -18,13 +18,6 @@ constexpr std::size_t kStagedBytes = std::size_t{64} << 20;
 constexpr std::size_t kLargestChunk = std::size_t{128} << 10;
 constexpr std::size_t kSmallestChunk = std::size_t{4} << 10;
 
-// Where `part` of `parts` begins among `count` elements, on a cache line.
-std::size_t part_begin(std::size_t count, std::size_t part, std::size_t parts, DataType type) {
-  if (part == parts) return count;
-  const std::size_t line = 64 / size_of(type);
-  return std::min(count, count * part / parts / line * line);
-}
-
 struct Chunks {
   Chunks(const Request& request, std::size_t sharers)
       : elements(std::clamp(
