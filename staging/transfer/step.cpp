@@ -23,6 +23,11 @@ struct StepCall {
   Hello hello;
   std::vector<std::string> sources;
   std::string cache, verify = "quick", record, problem;
+  std::string mode = "block", on_error = "fail", cooperate = "on";
+  std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
+  int keep = 600;                                     // seconds
+  std::string shared, lease, ports, cpus;
+  int watch = 0;  // process whose end ends background staging
 };
 
 // One line into the job's output, in one write.
@@ -146,6 +151,22 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--verify", call->verify, "quick, full or off");
   step.add_option("--record", call->record, "Folder of the step's records");
   step.add_option("--problem", call->problem, "Why this node cannot stage, to be told to the others");
+  step.add_option("--mode", call->mode, "block: wait until staged; background: links first, copies later")
+      ->check(CLI::IsMember({"block", "background"}));
+  step.add_option("--on-error", call->on_error, "fail: end the step; source: go on from the source")
+      ->check(CLI::IsMember({"fail", "source"}));
+  step.add_option("--quota", call->quota, "Bytes that the user may have in the store; 0: any");
+  step.add_option("--total", call->total, "Bytes that all users may have on this node; 0: any");
+  step.add_option("--keep", call->keep, "Seconds since its last use for which an object is not evicted")
+      ->check(CLI::NonNegativeNumber);
+  step.add_option("--shared", call->shared, "The store that the admin fills");
+  step.add_option("--lease", call->lease, "File whose lock keeps what this step uses from being evicted");
+  step.add_option("--bandwidth", call->bandwidth, "Bytes a second read from the source; 0: any");
+  step.add_option("--watch", call->watch, "Process with which background staging ends");
+  step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
+  step.add_option("--cooperate", call->cooperate, "on: read the source once for all nodes of the step")
+      ->check(CLI::IsMember({"on", "off"}));
+  step.add_option("--ports", call->ports, "Ports to exchange chunks on, as LOW-HIGH");
 
   const auto wait = std::make_shared<int>(60);
   CLI::App& rendezvous = tool.verb(
