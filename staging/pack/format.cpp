@@ -1,0 +1,257 @@
+#include "staging/pack/format.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/format_check.h"
+#include "staging/pack/index.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMagicBytes = 32;
+using FirstBytes = std::string;
+
+struct stat status_of(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
+  return status;
+}
+
+bool is_file(const fs::path& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+fs::path without_links(const fs::path& path) {
+  std::error_code error;
+  fs::path real = fs::canonical(path, error);
+  if (error) fail("{}: {}", path.string(), error.message());
+  return real;
+}
+
+FirstBytes first_bytes(const fs::path& file) {
+  const UniqueFd fd = open_file(file, O_RDONLY);
+  FirstBytes bytes(kMagicBytes, '\0');
+  const ssize_t got = ::pread(fd.get(), bytes.data(), bytes.size(), 0);
+  if (got < 0) fail_errno("cannot read {}", file.string());
+  bytes.resize(static_cast<std::size_t>(got));
+  return bytes;
+}
+
+std::string_view last_name(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+/// "x.tfrecord-00003-of-00010" without its number; a name without one as it is.
+std::string_view without_shard_number(std::string_view name) {
+  const std::size_t of = name.rfind("-of-");
+  if (of == std::string_view::npos) return name;
+  const auto digits = [](std::string_view text) {
+    return !text.empty() && std::all_of(text.begin(), text.end(),
+                                        [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
+  };
+  const std::size_t dash = name.substr(0, of).rfind('-');
+  if (dash == std::string_view::npos || !digits(name.substr(of + 4)) ||
+      !digits(name.substr(dash + 1, of - dash - 1)))
+    return name;
+  return name.substr(0, dash);
+}
+
+/// What the name of one file says; plain where it says nothing, or not enough.
+Format format_by_name(std::string_view path) {
+  const std::string_view name = last_name(path);
+  if (ends_with_any(name, {".npy"})) return Format::npy;
+  if (ends_with_any(name, {".h5", ".hdf5", ".hdf", ".he5"})) return Format::hdf5;
+  if (ends_with_any(name, {".mdb", ".lmdb"})) return Format::lmdb;
+  if (ends_with_any(name, {".rec"})) return Format::recordio;
+  if (ends_with_any(name, {".mds"}) || name.find(".mds.") != std::string_view::npos) return Format::mds;
+  if (ends_with_any(without_shard_number(name), {".tfrecord", ".tfrecords", ".tfrec"}))
+    return Format::tfrecord;
+  return Format::plain;
+}
+
+/// What programs leave beside the data and no reader needs: it changes while the data stays.
+bool belongs_to_no_copy(std::string_view path) {
+  return last_name(path) == "lock.mdb" || ends_with_any(path, {".mdb-lock", ".lmdb-lock"}) ||
+         is_side_index(path);
+}
+
+std::string replace_end(std::string_view path, std::string_view end, std::string_view by) {
+  return std::string(path.substr(0, path.size() - end.size())).append(by);
+}
+
+std::vector<std::string> list(const fs::path& folder) {
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    const fs::file_type type = entry.symlink_status().type();
+    if (type == fs::file_type::directory) continue;
+    if (type == fs::file_type::symlink)
+      fail("{} is a symbolic link; name the file it points to, or put that in its place",
+           entry.path().string());
+    if (type != fs::file_type::regular)
+      fail("{} is neither a folder nor a regular file; move it elsewhere", entry.path().string());
+    std::string name = entry.path().lexically_relative(folder).string();
+    if (!belongs_to_no_copy(name)) files.push_back(std::move(name));
+  }
+  if (files.empty()) fail("{} is empty", folder.string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool contains(const std::vector<std::string>& sorted, const std::string& name) {
+  return std::binary_search(sorted.begin(), sorted.end(), name);
+}
+
+/// Whether a folder's .idx files are Megatron's: all that have no .rec are, or none is.
+bool has_megatron(const fs::path& folder, const std::vector<std::string>& files) {
+  std::optional<bool> decided;
+  for (const std::string& file : files) {
+    if (!file.ends_with(".idx") || contains(files, replace_end(file, ".idx", ".rec"))) continue;
+    if (!decided) decided = is_megatron_index(first_bytes(folder / file));
+    if (!*decided) return false;
+    const std::string data = replace_end(file, ".idx", ".bin");
+    if (!contains(files, data))
+      fail("{} is missing, and {} is its index", (folder / data).string(), (folder / file).string());
+  }
+  return decided.value_or(false);
+}
+
+void need_mds_index(const fs::path& folder, const std::string& shard) {
+  const fs::path index = (folder / shard).parent_path() / "index.json";
+  if (!is_file(index)) fail("{} is missing, and {} cannot be read without it", index.string(), shard);
+}
+
+Format format_of(const fs::path& folder, const std::vector<std::string>& files) {
+  std::set<Format> found;
+  for (const std::string& file : files) {
+    const Format format = format_by_name(file);
+    if (format == Format::mds) need_mds_index(folder, file);
+    if (format != Format::plain) found.insert(format);
+  }
+  if (has_megatron(folder, files)) found.insert(Format::megatron);
+  if (found.empty()) {
+    const auto numbered = std::find_if(files.begin(), files.end(), [](const std::string& file) {
+      return without_shard_number(file).size() != file.size();
+    });
+    if (numbered != files.end() && is_tfrecord(first_bytes(folder / *numbered))) return Format::tfrecord;
+  }
+  return found.size() == 1 ? *found.begin() : Format::plain;
+}
+
+Contents of_pack(const fs::path& folder) {
+  const Index index = Index::load(folder / kIndexName);
+  Contents contents{.format = Format::tar, .folder = folder, .files = {std::string(kIndexName)}};
+  for (std::size_t s = 0; s < index.shards(); ++s) contents.files.emplace_back(index.shard_name(s));
+  std::sort(contents.files.begin(), contents.files.end());
+  return contents;
+}
+
+Contents of_folder(const fs::path& folder) {
+  if (is_file(folder / kIndexName)) return of_pack(folder);
+  Contents contents{.format = {}, .folder = folder, .files = list(folder)};
+  contents.format = format_of(folder, contents.files);
+  return contents;
+}
+
+Format format_by_magic(const FirstBytes& bytes) {
+  if (bytes.starts_with("\x89HDF\r\n\x1a\n")) return Format::hdf5;
+  if (bytes.starts_with("\x93NUMPY")) return Format::npy;
+  if (bytes.starts_with("\x0a\x23\xd7\xce")) return Format::recordio;
+  if (is_lmdb(bytes)) return Format::lmdb;
+  if (is_tfrecord(bytes)) return Format::tfrecord;
+  return Format::plain;
+}
+
+/// A Megatron pair by either of its files.
+bool add_megatron_pair(Contents& contents, const std::string& name) {
+  const std::string_view end =
+      std::string_view(name).substr(name.size() - std::min<std::size_t>(4, name.size()));
+  if (end != ".bin" && end != ".idx") return false;
+  const std::string data = replace_end(name, end, ".bin");
+  const std::string index = replace_end(name, end, ".idx");
+  if (!is_file(contents.folder / index) || !is_megatron_index(first_bytes(contents.folder / index)))
+    return false;
+  if (!is_file(contents.folder / data))
+    fail("{} is missing, and {} is its index", (contents.folder / data).string(), index);
+  contents.format = Format::megatron;
+  contents.files = {data, index};
+  return true;
+}
+
+bool add_recordio_pair(Contents& contents, const std::string& name) {
+  if (!ends_with_any(name, {".rec", ".idx"})) return false;
+  const std::string data = name.substr(0, name.size() - 4) + ".rec";
+  const std::string index = name.substr(0, name.size() - 4) + ".idx";
+  if (!is_file(contents.folder / data)) return false;
+  contents.format = Format::recordio;
+  contents.files = {data};
+  if (is_file(contents.folder / index)) contents.files = {index, data};
+  return true;
+}
+
+Contents of_file(const fs::path& folder, const std::string& name) {
+  if (name == kIndexName) return of_pack(folder);
+  Contents contents{.format = {}, .folder = folder, .files = {name}, .one_file = true};
+  if (is_file(folder / kIndexName)) {
+    const Index index = Index::load(folder / kIndexName);
+    if (index.find_shard(name) != index.shards()) {
+      contents.format = Format::tar;
+      contents.files = {std::string(kIndexName), name};
+      std::sort(contents.files.begin(), contents.files.end());
+      return contents;
+    }
+  }
+  if (add_megatron_pair(contents, name) || add_recordio_pair(contents, name)) return contents;
+  if (name == "index.json") {
+    Contents whole = of_folder(folder);
+    if (whole.format == Format::mds) return whole;
+  }
+  contents.format = format_by_name(name);
+  if (contents.format == Format::mds) {
+    need_mds_index(folder, name);
+    contents.files = {"index.json", name};
+  }
+  if (contents.format == Format::plain) contents.format = format_by_magic(first_bytes(folder / name));
+  return contents;
+}
+
+}  // namespace
+
+std::string_view name_of(Format format) {
+  constexpr std::array<std::string_view, 9> kNames = {"tar",      "megatron", "tfrecord", "lmdb", "hdf5",
+                                                      "recordio", "mds",      "npy",      "plain"};
+  return kNames.at(static_cast<std::size_t>(format));
+}
+
+Contents contents_of(const fs::path& source) {
+  const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"
+  // Megatron's own tools name a pair by what its two files have in common.
+  if (::access(name.c_str(), F_OK) != 0 && is_file(name.string() + ".idx"))
+    return contents_of(name.string() + ".idx");
+  const mode_t mode = status_of(name).st_mode;
+  if (S_ISDIR(mode)) return of_folder(without_links(name));
+  if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
+  // The folder is resolved, the file's name is not: other files and indexes know it by this name.
+  return of_file(without_links(name.has_parent_path() ? name.parent_path() : fs::path(".")),
+                 name.filename().string());
+}
+
+}  // namespace lockstep::pack

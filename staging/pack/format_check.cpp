@@ -1,0 +1,82 @@
+#include "staging/pack/format_check.h"
+
+#include <cstring>
+
+#include "common/error.h"
+#include "staging/pack/crc32c.h"
+#include "staging/pack/format.h"
+#include "staging/pack/index.h"
+#include "staging/pack/locate.h"
+#include "staging/pack/megatron_index.h"
+#include "staging/pack/megatron_layout.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSideIndexEnd = ".lockstep";
+
+template <typename T>
+T number_at(std::string_view bytes, std::size_t offset) {
+  T number{};
+  std::memcpy(&number, bytes.data() + offset, sizeof(T));
+  return number;
+}
+
+/// The files of a pack, of which a copy may have some only: its index then speaks of these.
+void check_pack(const fs::path& folder, const Contents& contents) {
+  const Index index = Index::load(folder / kIndexName);
+  for (const std::string& file : contents.files) {
+    if (file == kIndexName) continue;
+    const std::size_t s = index.find_shard(file);
+    if (s == index.shards())
+      fail("{} is none of the shards of {}", (folder / file).string(), index.file().string());
+    check_shard_size(folder, index, s);
+  }
+}
+
+void check_file(Format format, const fs::path& file) {
+  switch (format) {
+    case Format::megatron:
+      if (file.extension() == ".idx") check_megatron_data(MegatronIndex::load(file));
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+bool is_megatron_index(std::string_view first_bytes) {
+  return first_bytes.starts_with(std::string_view(megatron::kMagic, sizeof(megatron::kMagic)));
+}
+
+bool is_tfrecord(std::string_view first_bytes) {
+  return first_bytes.size() >= 12 && masked(crc32c(std::as_bytes(std::span(first_bytes.substr(0, 8))))) ==
+                                         number_at<std::uint32_t>(first_bytes, 8);
+}
+
+bool is_lmdb(std::string_view first_bytes) {
+  constexpr std::uint32_t kMagic = 0xbeefc0deU;
+  constexpr std::size_t kPageHeader = 16;
+  return first_bytes.size() >= kPageHeader + 4 &&
+         number_at<std::uint32_t>(first_bytes, kPageHeader) == kMagic;
+}
+
+std::string side_index_name(std::string_view data_file) {
+  return fmt::format(".{}{}", data_file, kSideIndexEnd);
+}
+
+bool is_side_index(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  return name.starts_with('.') && name.ends_with(kSideIndexEnd) && name.size() > kSideIndexEnd.size() + 1;
+}
+
+void check_complete(const fs::path& folder, const Contents& contents) {
+  if (contents.format == Format::tar) return check_pack(folder, contents);
+  for (const std::string& file : contents.files) check_file(contents.format, folder / file);
+}
+
+}  // namespace lockstep::pack

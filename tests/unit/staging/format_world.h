@@ -1,0 +1,28 @@
+// Bytes of the formats as their own programs write them, for the tests of what reads them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::staging_test {
+
+/// The bytes of a number, little-endian.
+template <typename T>
+std::string bytes_of(T number) {
+  return {reinterpret_cast<const char*>(&number), sizeof(number)};
+}
+
+/// A Megatron .idx of sequences of these lengths, each a document, with the type of that code.
+std::string megatron_index(int type_code, const std::vector<std::int32_t>& lengths);
+
+/// A TFRecord file of these records.
+std::string tfrecord(const std::vector<std::string>& records);
+
+/// A version 1 .npy file.
+std::string npy(const std::string& type, const std::string& shape, const std::string& data,
+                const std::string& fortran = "False");
+
+}  // namespace lockstep::staging_test
