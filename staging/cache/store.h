@@ -1,18 +1,22 @@
-// One user's store on a node's own disk: complete, read-only copies of packed data ("objects") that the
-// user's jobs share. A crash at any point leaves the old state or the new one, and what it left half-done is
-// removed by the next call.
+// One user's store on a node's own disk: complete, read-only copies of data ("objects") that the user's jobs
+// share. A crash at any point leaves the old state or the new one, and what it left half-done is removed or
+// continued by the next call.
 //
-//   objects/NAME/object.json      what it is a copy of
-//   objects/NAME/files/           the pack: shards and index, each 0444, to be hard-linked into jobs' folders
-//   objects/.incoming-NAME/       being copied; stale once nobody holds the lock
+//   objects/NAME/object.json      what it is a copy of; its modification time is the object's last use
+//   objects/NAME/files/           the data, each file 0444, to be hard-linked into jobs' folders
+//   objects/.incoming-NAME/       being copied; to be resumed or removed once nobody holds the lock
 //   objects/.removed-NAME/        being removed
-//   locks/NAME                    flock: exclusive to copy or remove, shared to check
-//   leases/NAME                   flock: shared by whoever uses the object; a leased object is not removed
+//   locks/NAME                    flock: exclusive to copy or remove, shared to check and to take a lease
+//   locks/.room                   flock: held while somebody makes room
+//   leases/held/JOB.STEP          flock: shared by slurmstepd for as long as the step lives
+//   leases/NAME/JOB.STEP          the same file again: that step uses the object
+//   jobs/JOB/                     the jobs' folders (staging/transfer/step_folder.h)
 //
-// Threads: a Store may be used from several threads and processes at once; locks, leases and incoming folders
-// belong to one thread at a time.
+// Threads: a Store may be used from several threads and processes at once; locks and incoming folders belong
+// to one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -21,17 +25,23 @@
 #include <vector>
 
 #include "common/file_system.h"
+#include "staging/cache/incoming.h"
+#include "staging/cache/object.h"
 
 namespace lockstep::cache {
 
-struct ObjectInfo {
-  std::string name;          ///< 32 hex digits
-  std::string source;        ///< absolute path of what it is a copy of
-  std::uint64_t bytes = 0;   ///< of all its files
-  std::int64_t created = 0;  ///< seconds since 1970
+struct StoreOptions {
+  /// Bytes that this store may hold; 0: no limit.
+  std::uint64_t quota = 0;
+  /// Bytes that all stores of the node may hold together; 0: no limit.
+  std::uint64_t total = 0;
+  /// Where the node's users write down what they hold, so that `total` can be kept (staging/cache/ledger.h).
+  std::filesystem::path ledger_folder;
+  /// An object without lease is removed to make room only when its last use is at least this long ago.
+  std::chrono::seconds keep{600};
 };
 
-/// A lock or a lease: held until it is destroyed or the process ends, however it ends.
+/// A lock: held until it is destroyed or the process ends, however it ends.
 class Hold {
  public:
   explicit Hold(UniqueFd fd) : fd_(std::move(fd)) {}
@@ -42,27 +52,10 @@ class Hold {
   UniqueFd fd_;
 };
 
-/// A folder for an object's files that becomes the object when it is published, and vanishes when it is not.
-class Incoming {
- public:
-  Incoming(FileSystem& system, std::filesystem::path objects, std::string name);
-  Incoming(Incoming&&) = delete;
-  ~Incoming();
-
-  /// Put the files here, synced; publish() makes them read-only.
-  std::filesystem::path files() const { return folder_ / "files"; }
-
-  /// Makes it the object of its name, durably. Throws Error; the object is then as it was before.
-  void publish(const ObjectInfo& info);
-
- private:
-  void discard() noexcept;
-
-  FileSystem& system_;
-  std::filesystem::path objects_;
-  std::string name_;
-  std::filesystem::path folder_;
-  bool published_ = false;
+/// Somebody who uses an object.
+struct Lease {
+  std::string step;  ///< "JOB.STEP"
+  uid_t user = 0;
 };
 
 class Store {
@@ -70,38 +63,58 @@ class Store {
   /// Makes what is missing of the store's folders (not their parent). Throws Error where the folder belongs
   /// to someone else, or is a link.
   explicit Store(std::filesystem::path folder, FileSystem& system = FileSystem::real());
+  Store(std::filesystem::path folder, StoreOptions options, FileSystem& system = FileSystem::real());
+
+  const std::filesystem::path& folder() const { return folder_; }
 
   bool has(const std::string& name) const;
-  /// Of an object that is there.
-  ObjectInfo info(const std::string& name) const;
+  /// Of an object that is there; `brief` leaves out its list of files.
+  ObjectInfo info(const std::string& name, bool brief = false) const;
   /// The folder of an object's files.
   std::filesystem::path files(const std::string& name) const { return objects_ / name / "files"; }
-  /// All objects by name.
+  /// All objects by name, without their lists of files.
   std::vector<ObjectInfo> list() const;
 
   /// Takes an object's lock; calls `waiting` once if another process has it, then waits.
   Hold lock(const std::string& name, FileSystem::LockKind kind, const std::function<void()>& waiting = {});
 
-  /// Begins a new object. The caller holds its exclusive lock until after publish().
+  /// Begins a new object of `bytes` bytes, or continues one that was left half-done. Where quota, total or
+  /// disk would be passed, removes unused objects first, least recently used first, then copies left
+  /// half-done. The caller holds the object's exclusive lock until after publish(). Throws Error where there
+  /// is not enough to remove; nothing has been removed then.
+  Incoming begin(const std::string& name, std::uint64_t bytes);
+  /// Begins one anew, of a size not known yet: call reserve() once it is.
   Incoming begin(const std::string& name);
 
   /// Removes an object at once for everyone who comes later; hard links and open files stay. The caller holds
   /// its exclusive lock.
   void remove(const std::string& name);
 
-  /// Keeps an object from being removed to make room. Throws Error where it is not there (any more).
-  Hold lease(const std::string& name);
-  /// True while anybody holds a lease.
-  bool leased(const std::string& name);
+  /// Keeps an object from being removed to make room for as long as somebody, slurmstepd, holds a lock on
+  /// `held_file`, which is in this store's leases/held. The caller holds the object's lock, shared or
+  /// exclusive. Throws Error where the object is not there (any more), or nobody holds the file.
+  void hold(const std::string& name, const std::filesystem::path& held_file);
+  /// True while anybody holds a lease. Removes leases whose steps have ended.
+  bool leased(const std::string& name) { return !leases(name).empty(); }
+  /// Who holds one.
+  std::vector<Lease> leases(const std::string& name);
 
-  /// Removes what killed processes left half-done; returns how many folders. Work in progress elsewhere is
-  /// left alone.
+  /// Marks an object as used now. What is not used longest is removed first.
+  void touch(const std::string& name) noexcept;
+  /// Seconds since 1970, not later than now.
+  std::int64_t last_use(const std::string& name) const;
+
+  /// Removes what killed processes left half-done, copies that may be resumed only when they are older than a
+  /// day; returns how many folders. Work in progress elsewhere is left alone.
   int recover();
 
  private:
+  friend class Incoming;
+
   std::optional<Hold> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
 
   FileSystem& system_;
+  StoreOptions options_;
   std::filesystem::path folder_;
   std::filesystem::path objects_;
 };

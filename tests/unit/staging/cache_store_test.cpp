@@ -86,19 +86,6 @@ TEST_F(CacheStore, RecoveryRemovesTheDeadsWorkAndNotTheLivings) {
   EXPECT_THAT(objects(), ElementsAre(".incoming-alive"));
 }
 
-TEST_F(CacheStore, ALeaseIsSeenWhileItIsHeld) {
-  Store store(cache());
-  EXPECT_THAT([&] { store.lease(kName); }, ThrowsErrorWith(kName, "not in the cache"));
-  publish(store, kName, "data");
-  EXPECT_FALSE(store.leased(kName));
-  {
-    const Hold first = store.lease(kName);
-    const Hold second = Store(cache()).lease(kName);
-    EXPECT_TRUE(store.leased(kName));
-  }
-  EXPECT_FALSE(store.leased(kName));
-}
-
 TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
   // Between opening the lock file and locking it, its holder may remove it and another make it anew: a system
   // in which that happens once.

@@ -1,0 +1,82 @@
+#include "staging/cache/incoming.h"
+
+#include <ctime>
+
+#include "common/error.h"
+#include "staging/cache/layout.h"
+#include "staging/cache/store.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Files 0444, folders 0555, and the names in them durable.
+void seal(FileSystem& system, const fs::path& folder) {
+  for (const std::string& name : system.list(folder)) {
+    const fs::path path = folder / name;
+    const auto status = system.status(path);
+    if (status && S_ISDIR(status->st_mode)) {
+      seal(system, path);
+    } else if (status && S_ISREG(status->st_mode)) {
+      system.change_mode(path, 0444);
+    } else {
+      fail("{} is neither a file nor a folder and cannot be part of an object", path.string());
+    }
+  }
+  system.sync_folder(folder);
+  system.change_mode(folder, 0555);
+}
+
+}  // namespace
+
+Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, bool resume)
+    : store_(store),
+      system_(store.system_),
+      name_(std::move(name)),
+      folder_(hidden(store.objects_, kIncoming, name_)) {
+  if (!resume) system_.remove_all(folder_);  // of a process that was killed: we hold the lock
+  try {
+    system_.make_folder(folder_, 0700);
+    system_.make_folder(files(), 0700);
+    resumed_ = !system_.list(files()).empty();
+    // A copy that was killed while it was published has read-only folders.
+    if (resumed_) unseal(system_, folder_);
+    write_reserved(system_, folder_, bytes);
+  } catch (const Error&) {
+    if (!resumed_) discard();
+    throw;
+  }
+}
+
+Incoming::~Incoming() {
+  if (!published_ && !keep_) discard();
+}
+
+void Incoming::discard() noexcept {
+  try {
+    system_.remove_all(folder_);
+  } catch (const Error&) {
+    // The error that brought us here says more; the next call's recovery removes the folder.
+  }
+}
+
+void Incoming::publish(const ObjectInfo& info) {
+  ObjectInfo described = info;
+  described.created = std::time(nullptr);
+  const fs::path description = folder_ / kDescription;
+  if (resumed_) system_.remove_all(description);
+  system_.write_file(description, to_json(described), 0444);
+  system_.unlink(folder_ / kReserved);
+  seal(system_, files());
+  system_.sync_folder(folder_);
+  system_.rename(folder_, store_.objects_ / name_);
+  published_ = true;
+  system_.sync_folder(store_.objects_);
+}
+
+void Incoming::reserve(std::uint64_t bytes) {
+  write_reserved(system_, folder_, bytes);
+}
+
+}  // namespace lockstep::cache

@@ -1,0 +1,34 @@
+// Names inside a store, for the parts of staging/cache.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "common/file_system.h"
+
+namespace lockstep::cache {
+
+inline constexpr std::string_view kIncoming = ".incoming-";
+inline constexpr std::string_view kRemoved = ".removed-";
+inline constexpr const char* kDescription = "object.json";
+inline constexpr const char* kReserved = "reserved";  // in an incoming folder: the bytes it is to hold
+inline constexpr const char* kHeld = "held";          // in leases: the files that slurmstepd locks
+inline constexpr const char* kRoomLock = ".room";     // in locks
+
+/// The object that a hidden folder belongs to, or "".
+std::string object_of(const std::string& entry);
+
+std::filesystem::path hidden(const std::filesystem::path& objects, std::string_view prefix,
+                             const std::string& name);
+
+/// Notes how many bytes an incoming folder is to hold.
+void write_reserved(FileSystem& system, const std::filesystem::path& incoming, std::uint64_t bytes);
+
+/// Makes all folders in an incoming folder writable again, and its files.
+void unseal(FileSystem& system, const std::filesystem::path& folder);
+
+}  // namespace lockstep::cache

@@ -1,0 +1,93 @@
+#include "staging/cache/object.h"
+
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+
+namespace lockstep::cache {
+namespace {
+
+using nlohmann::json;
+
+/// A name of bytes that JSON cannot hold goes in as hexadecimal digits: it must be found again as it is.
+bool is_utf8(const std::string& text) {
+  try {
+    (void)json(text).dump();
+    return true;
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
+std::string to_hex(const std::string& bytes) {
+  std::string digits;
+  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return digits;
+}
+
+std::string from_hex(const std::string& digits) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+json to_json(const ObjectFile& file) {
+  json value = {{"size", file.size}, {"xxh3", file.xxh3}};
+  if (is_utf8(file.name)) {
+    value["name"] = file.name;
+  } else {
+    value["name_hex"] = to_hex(file.name);
+  }
+  return value;
+}
+
+ObjectFile parse_file(const json& value) {
+  return {.name = value.contains("name_hex") ? from_hex(value.at("name_hex"))
+                                             : value.at("name").get<std::string>(),
+          .size = value.at("size").get<std::uint64_t>(),
+          .xxh3 = value.at("xxh3").get<std::string>()};
+}
+
+}  // namespace
+
+std::string to_json(const ObjectInfo& info) {
+  // The files last: who needs only the rest stops reading there.
+  nlohmann::ordered_json description = {
+      {"source", info.source}, {"format", info.format}, {"bytes", info.bytes}, {"created", info.created}};
+  if (!info.files.empty()) {
+    json files = json::array();
+    for (const ObjectFile& file : info.files) files.push_back(to_json(file));
+    description["files"] = std::move(files);
+  }
+  return description.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+ObjectInfo parse_object(const std::string& text, const std::string& name, const std::string& file,
+                        bool brief) {
+  try {
+    json description;
+    if (brief) {
+      const json::parser_callback_t without_files = [](int depth, json::parse_event_t event, json& parsed) {
+        return depth != 1 || event != json::parse_event_t::key || parsed != "files";
+      };
+      description = json::parse(text, without_files);
+    } else {
+      description = json::parse(text);
+    }
+    ObjectInfo info{.name = name,
+                    .source = description.at("source"),
+                    .bytes = description.at("bytes"),
+                    .created = description.at("created"),
+                    .format = description.value("format", "tar"),
+                    .files = {}};
+    if (!brief && description.contains("files")) {
+      for (const json& value : description.at("files")) info.files.push_back(parse_file(value));
+    }
+    return info;
+  } catch (const std::exception&) {  // of the parser, or of a value that is another kind of thing
+    fail("{}: damaged; put the source again with --verify full", file);
+  }
+}
+
+}  // namespace lockstep::cache

@@ -1,0 +1,27 @@
+#include "tests/unit/staging/cache_world.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+namespace lockstep::staging_test {
+
+void CacheTest::publish(cache::Store& store, const std::string& name, const std::string& content) {
+  const cache::Hold lock = store.lock(name, FileSystem::LockKind::exclusive);
+  cache::Incoming incoming = store.begin(name, content.size());
+  FileSystem::real().write_file(incoming.files() / "data", content, 0600);
+  incoming.publish({.name = name, .source = "/source", .bytes = content.size()});
+}
+
+std::vector<std::string> CacheTest::names(const fs::path& folder) {
+  if (!fs::exists(folder)) return {};
+  return FileSystem::real().list(folder);
+}
+
+CacheTest::Step::Step(const cache::Store& store, const std::string& step)
+    : file_(store.folder() / "leases/held" / step) {
+  fs::create_directories(file_.parent_path());
+  fd_ = open_file(file_, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  EXPECT_EQ(::flock(fd_.get(), LOCK_SH), 0);
+}
+
+}  // namespace lockstep::staging_test

@@ -1,0 +1,39 @@
+// What the cache's tests build their worlds from: objects, steps that hold leases, and a file system in which
+// something happens before the n-th call.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/file_system.h"
+#include "common/files.h"
+#include "staging/cache/store.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::staging_test {
+
+class CacheTest : public StagingTest {
+ protected:
+  fs::path cache() const { return folder_ / "cache"; }
+
+  /// Begins, fills and publishes an object of one file.
+  static void publish(cache::Store& store, const std::string& name, const std::string& content);
+
+  /// Names in a folder, none where it is not there.
+  static std::vector<std::string> names(const fs::path& folder);
+
+  /// The lease file of a step that lives as long as this, as slurmstepd holds it.
+  class Step {
+   public:
+    Step(const cache::Store& store, const std::string& step);
+    const fs::path& file() const { return file_; }
+
+   private:
+    fs::path file_;
+    UniqueFd fd_;
+  };
+};
+
+}  // namespace lockstep::staging_test
