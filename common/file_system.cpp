@@ -62,6 +62,10 @@ void FileSystem::sync(int fd, const Path& path) {
   if (call_fsync(fd) != 0) fail_errno("cannot sync {}", path.string());
 }
 
+void FileSystem::sync_all(int fd, const Path& path) {
+  if (call_syncfs(fd) != 0) fail_errno("cannot sync the file system of {}", path.string());
+}
+
 void FileSystem::sync_folder(const Path& folder) {
   const UniqueFd fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   sync(fd.get(), folder);
@@ -169,6 +173,9 @@ int FileSystem::call_fallocate(int fd, off_t size) {
 
 int FileSystem::call_fsync(int fd) {
   return ::fsync(fd);
+}
+int FileSystem::call_syncfs(int fd) {
+  return ::syncfs(fd);
 }
 int FileSystem::call_chmod(const char* path, mode_t mode) {
   return ::chmod(path, mode);

@@ -44,6 +44,9 @@ class FileSystem {
   /// where the file system cannot.
   void allocate(int fd, std::uint64_t size, const Path& path);
   void sync(int fd, const Path& path);
+  /// syncfs(2): everything on the file system of an open file. Cheaper than fsync for thousands of small
+  /// files.
+  void sync_all(int fd, const Path& path);
   /// fsync of a folder: makes names in it durable.
   void sync_folder(const Path& folder);
   void change_mode(const Path& path, mode_t mode);
@@ -74,6 +77,7 @@ class FileSystem {
   virtual ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset);
   virtual int call_fallocate(int fd, off_t size);
   virtual int call_fsync(int fd);
+  virtual int call_syncfs(int fd);
   virtual int call_chmod(const char* path, mode_t mode);
   virtual int call_rename(const char* from, const char* to);
   virtual int call_link(const char* from, const char* to);
