@@ -33,6 +33,19 @@ struct Line {
     if (value == "no" || value == "off" || value == "false") return false;
     refuse("'" + std::string(key) + "' wants yes or no");
   }
+  // Bytes: a number, or one with K, M, G or T (powers of 1,024), as Slurm writes sizes.
+  std::uint64_t size() const {
+    std::uint64_t result = 0;
+    const char* const end = value.data() + value.size();
+    auto [stop, error] = std::from_chars(value.data(), end, result);
+    constexpr std::string_view kUnits = "KMGT";
+    const std::size_t unit = stop + 1 == end ? kUnits.find(*stop) : std::string_view::npos;
+    const unsigned shift = unit == std::string_view::npos ? 0 : static_cast<unsigned>(unit + 1) * 10;
+    if (error != std::errc{} || (stop != end && shift == 0) || result > (~std::uint64_t{0} >> shift)) {
+      refuse("'" + std::string(key) + "' wants a size, as 500G");
+    }
+    return result << shift;
+  }
   int integer(std::string_view text, int low, int high) const {
     int result = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), result);
@@ -46,20 +59,25 @@ struct Line {
     if (!value.starts_with('/')) refuse("'" + std::string(key) + "' wants an absolute path");
     return std::string(value);
   }
-  std::vector<std::string> folders() const {
-    std::vector<std::string> list;
+  std::vector<std::string_view> items() const {
+    std::vector<std::string_view> list;
     for (std::size_t begin = 0; begin <= value.size();) {
       const std::size_t end = std::min(value.find(',', begin), value.size());
-      const Line item{path, number, key, trimmed(value.substr(begin, end - begin))};
-      list.push_back(item.folder());
+      list.push_back(trimmed(value.substr(begin, end - begin)));
       begin = end + 1;
     }
+    return list;
+  }
+  std::vector<std::string> folders() const {
+    std::vector<std::string> list;
+    for (const std::string_view item : items()) list.push_back(Line{path, number, key, item}.folder());
     return list;
   }
 };
 
 constexpr int kHighestPort = 65535;
 constexpr int kDay = 86400;
+constexpr int kYear = 366 * kDay;
 
 void set_ports(const Line& line, Config& config) {
   const std::size_t dash = line.value.find('-');
@@ -78,51 +96,97 @@ void set_prefix(const Line& line, Config& config) {
   config.prefix = line.value;
 }
 
-bool set_default(const Line& line, Config& config) {
+// The option whose name, with '_' for '-', is `key`; --stage has neither a default nor limits.
+const OptionRow* option_named(std::string_view key) {
   for (const OptionRow& row : option_table()) {
-    std::string key = row.name;
-    std::replace(key.begin(), key.end(), '-', '_');
-    if (key != line.key || row.option == Option::stage) continue;
-    Settings checked;
-    try {
-      apply(row.option, line.value, checked);
-    } catch (const Refusal& refusal) {
-      line.refuse(refusal.what());
-    }
-    config.defaults.at(static_cast<std::size_t>(row.option)) = std::string(line.value);
-    return true;
+    std::string name = row.name;
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (name == key && row.option != Option::stage) return &row;
   }
-  return false;
+  return nullptr;
 }
 
+bool set_default(const Line& line, Config& config) {
+  const OptionRow* const row = option_named(line.key);
+  if (row == nullptr) return false;
+  Settings checked;
+  try {
+    apply(row->option, line.value, checked);
+  } catch (const Refusal& refusal) {
+    line.refuse(refusal.what());
+  }
+  config.defaults.at(static_cast<std::size_t>(row->option)) = std::string(line.value);
+  return true;
+}
+
+bool set_limit(const Line& line, Config& config) {
+  constexpr std::string_view kAllow = "allow_";
+  if (!line.key.starts_with(kAllow)) return false;
+  const OptionRow* const row = option_named(line.key.substr(kAllow.size()));
+  if (row == nullptr) return false;
+  const std::vector<std::string_view> words = words_of(row->option);
+  std::vector<std::string> allowed;
+  for (const std::string_view item : line.items()) {
+    if (std::find(words.begin(), words.end(), item) == words.end()) {
+      line.refuse("'" + std::string(item) + "' is no value of --" + row->name);
+    }
+    allowed.emplace_back(item);
+  }
+  config.allowed.at(static_cast<std::size_t>(row->option)) = std::move(allowed);
+  return true;
+}
+
+struct Key {
+  std::string_view name;
+  void (*set)(const Line& line, Config& config);
+};
+
+constexpr std::array kKeys{
+    Key{"enabled", [](const Line& line, Config& config) { config.enabled = line.yes(); }},
+    Key{"cache", [](const Line& line, Config& config) { config.cache = line.folder(); }},
+    Key{"total", [](const Line& line, Config& config) { config.total = line.size(); }},
+    Key{"quota", [](const Line& line, Config& config) { config.quota = line.size(); }},
+    Key{"keep", [](const Line& line, Config& config) { config.keep = line.integer(line.value, 0, kYear); }},
+    Key{"ram", [](const Line& line, Config& config) { config.ram = line.size(); }},
+    Key{"ram_cache", [](const Line& line, Config& config) { config.ram_cache = line.folder(); }},
+    Key{"shared", [](const Line& line, Config& config) { config.shared = line.folder(); }},
+    Key{"bandwidth", [](const Line& line, Config& config) { config.bandwidth = line.size(); }},
+    Key{"cooperate", [](const Line& line, Config& config) { config.cooperate = line.yes(); }},
+    Key{"sources", [](const Line& line, Config& config) { config.sources = line.folders(); }},
+    Key{"helpers", [](const Line& line, Config& config) { config.helpers = line.folder(); }},
+    Key{"prefix", set_prefix},
+    Key{"ports", set_ports},
+    Key{"records", [](const Line& line, Config& config) { config.records = line.folder(); }},
+    Key{"group", [](const Line& line, Config& config) { config.group = line.value; }},
+    Key{"check_sources", [](const Line& line, Config& config) { config.check_sources = line.yes(); }},
+    Key{"wait", [](const Line& line, Config& config) { config.wait = line.integer(line.value, 1, kDay); }},
+    Key{"keep_records",
+        [](const Line& line, Config& config) { config.keep_records = line.integer(line.value, 0, kDay); }},
+};
+
 void set(const Line& line, Config& config) {
-  const std::string_view key = line.key;
-  if (key == "enabled") {
-    config.enabled = line.yes();
-  } else if (key == "cache") {
-    config.cache = line.folder();
-  } else if (key == "sources") {
-    config.sources = line.folders();
-  } else if (key == "helpers") {
-    config.helpers = line.folder();
-  } else if (key == "prefix") {
-    set_prefix(line, config);
-  } else if (key == "ports") {
-    set_ports(line, config);
-  } else if (key == "records") {
-    config.records = line.folder();
-  } else if (key == "group") {
-    config.group = line.value;
-  } else if (key == "check_sources") {
-    config.check_sources = line.yes();
-  } else if (key == "wait") {
-    config.wait = line.integer(line.value, 1, kDay);
-  } else if (key == "keep_records") {
-    config.keep_records = line.integer(line.value, 0, kDay);
-  } else if (key == "total" || key == "quota" || key == "ram") {
-    line.refuse("'" + std::string(key) + "' is not supported by this version");
-  } else if (!set_default(line, config)) {
-    line.refuse("unknown key '" + std::string(key) + "'");
+  const auto* const key =
+      std::find_if(kKeys.begin(), kKeys.end(), [&](const Key& each) { return each.name == line.key; });
+  if (key != kKeys.end()) {
+    key->set(line, config);
+  } else if (!set_default(line, config) && !set_limit(line, config)) {
+    line.refuse("unknown key '" + std::string(line.key) + "'");
+  }
+}
+
+void add_once(std::vector<std::string>& list, const std::string& item) {
+  if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+}
+
+// What `line`, which has been set in `from`, says for the partitions together.
+void note_everywhere(const Line& line, const Config& from, Config& config) {
+  if (line.key == "cache") add_once(config.caches, from.cache);
+  if (line.key == "ram_cache" || line.key == "ram") add_once(config.caches, from.ram_cache);
+  config.ram_somewhere = config.ram_somewhere || from.ram > 0;
+  for (std::size_t option = 0; option < kOptions; ++option) {
+    const auto& allowed = from.allowed.at(option);
+    if (!allowed) continue;
+    for (const std::string& word : *allowed) add_once(config.allowed_somewhere.at(option), word);
   }
 }
 
@@ -150,7 +214,7 @@ Config parse_config(std::string_view text, const std::string& path, std::string_
     Config elsewhere;
     Config& into = section.empty() || section == partition ? config : elsewhere;
     set(line, into);
-    if (line.key == "cache") config.caches.push_back(into.cache);
+    note_everywhere(line, into, config);
     if (!section.empty() && line.key == "prefix") line.refuse("'prefix' holds for all partitions");
   }
   return config;
@@ -170,6 +234,20 @@ Config read_config(const std::string& path, std::string_view partition) {
   ::close(fd);
   if (got < 0) throw Refusal("cannot read " + path + ": " + errno_text(error));
   return parse_config(text, path, partition);
+}
+
+void check_allowed(const Config& config, Option option, const Settings& settings, bool partition_known) {
+  const auto index = static_cast<std::size_t>(option);
+  const std::optional<std::vector<std::string>>& allowed = config.allowed.at(index);
+  // Without a limit in the general part all may be given somewhere: in partitions that have no section.
+  if (!allowed) return;
+  const std::vector<std::string>& words = partition_known ? *allowed : config.allowed_somewhere.at(index);
+  const std::string word = word_of(option, settings);
+  if (std::find(words.begin(), words.end(), word) != words.end()) return;
+  std::string names;
+  for (const std::string& each : words) names += (names.empty() ? "" : ", ") + each;
+  throw Refusal(std::string("--") + row_of(option).name + "=" + word +
+                " is not allowed here; the administrator allows: " + names);
 }
 
 }  // namespace lockstep::spank

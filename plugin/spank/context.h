@@ -37,7 +37,9 @@ void init_post_opt(spank_t spank);
 namespace remote {
 void init(spank_t spank, int argc, char** argv);
 void init_post_opt(spank_t spank);
+void user_init();
 void task_init(spank_t spank);
+void exit();
 }  // namespace remote
 
 namespace job_script {

@@ -30,7 +30,7 @@ Settings checked_settings() {
   }
   if (!given().config.enabled) return settings;
   check_names(settings.sources, given().config.sources);
-  if (!settings.sources.empty() && given().config.cache.empty()) {
+  if (!settings.sources.empty() && given().config.caches.empty()) {
     throw Refusal("--stage: the administrator has set no 'cache' in lockstep.conf");
   }
   if (given().config.check_sources) {

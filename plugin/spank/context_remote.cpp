@@ -12,6 +12,8 @@
 #include "plugin/spank/context.h"
 #include "plugin/spank/folder.h"
 #include "plugin/spank/given.h"
+#include "plugin/spank/helper_cpus.h"
+#include "plugin/spank/lease.h"
 #include "plugin/spank/node_tasks.h"
 #include "plugin/spank/pinning.h"
 #include "plugin/spank/report.h"
@@ -44,6 +46,8 @@ struct Prepared {
   std::string refusal;  ///< why the step cannot be served at all, or ""
   std::unique_ptr<NodeTasks> tasks;
   bool pins = false;
+  std::uint32_t granted_cpus = 0;  ///< CPUs of this node that the step was given
+  std::optional<Lease> lease;      ///< held until the step has ended
 };
 
 std::unique_ptr<Prepared>& prepared() {
@@ -105,10 +109,15 @@ void find_options_of_batch(spank_t spank) {
   }
 }
 
-void make_cache_folder(Prepared& step, gid_t gid) {
+void make_store(Prepared& step, gid_t gid) {
+  const std::string folder = tier_folder(given().config, step.settings);
+  if (folder.empty()) {
+    step.step.problem = "--stage: the administrator has set no 'cache' for this partition in lockstep.conf";
+    return;
+  }
+  step.step.store = folder + "/" + std::to_string(step.step.uid);
   try {
-    Folder::open_root(given().config.cache, true)
-        .own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
+    Folder::open_root(folder, true).own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
   } catch (const Refusal& refusal) {
     step.step.problem = refusal.what();
   }
@@ -147,6 +156,28 @@ void tell_task(spank_t spank, const Placement& place) {
   set(spank, "OMP_PROC_BIND", "close", false);
 }
 
+// The CPUs for the staging helper, "" where it keeps those of the task that starts it.
+std::string cpus_for_staging(Prepared& step) {
+  const std::optional<cpu_set_t> whole = step_cpus(step.granted_cpus);
+  if (!whole) return "";
+  if (step.settings.mode == "block") return format_cpus(*whole);
+  cpu_set_t masks = parse_cpus(step.tasks->all_cpus(kSecondsForTasks));
+  cpu_set_t computing = masks;
+  if (!step.tasks->placement(0).cpus.empty()) {
+    CPU_ZERO(&masks);
+    CPU_ZERO(&computing);
+    for (std::uint32_t task = 0; task < step.tasks->size(); ++task) {
+      const Placement place = step.tasks->placement(task);
+      const cpu_set_t compute = parse_cpus(place.cpus);
+      const cpu_set_t workers = parse_cpus(place.workers);
+      CPU_OR(&computing, &computing, &compute);
+      CPU_OR(&masks, &masks, &compute);
+      CPU_OR(&masks, &masks, &workers);
+    }
+  }
+  return format_cpus(spare_cpus(*whole, masks, computing));
+}
+
 // The node's share of the work, done once for all its tasks.
 Ended work_for_node(Prepared& step) {
   if (step.pins) {
@@ -157,6 +188,7 @@ Ended work_for_node(Prepared& step) {
     }
   }
   if (step.settings.sources.empty()) return Ended::well;
+  step.step.cpus = cpus_for_staging(step);
   return stage(step.step, given().config, step.settings, step.link ? &*step.link : nullptr);
 }
 
@@ -165,6 +197,7 @@ void pin_task(spank_t spank, const Prepared& step, std::uint32_t task) {
   if (place.cpus.empty()) return;
   try {
     bind(place);
+    if (step.settings.pin.memory == "interleave") interleave_memory(place);
     tell_task(spank, place);
   } catch (const Refusal& refusal) {
     say(step.step.node + ": task " + std::to_string(task) +
@@ -197,11 +230,29 @@ void init_post_opt(spank_t spank) {
   const bool stages = !step->settings.sources.empty();
   if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty()) return;
   step->step = identify(spank);
-  if (stages) make_cache_folder(*step, item<gid_t>(spank, S_JOB_GID));
+  step->granted_cpus = item<std::uint16_t>(spank, S_JOB_NCPUS);
+  step->step.watch = ::getpid();
+  if (stages) make_store(*step, item<gid_t>(spank, S_JOB_GID));
   if (step->settings.metrics) make_record_folder(*step);
   step->tasks = std::make_unique<NodeTasks>(
       std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_LOCAL_TASK_COUNT)));
   prepared() = std::move(step);
+}
+
+void user_init() {
+  if (!prepared() || prepared()->settings.sources.empty()) return;
+  StepOnNode& step = prepared()->step;
+  if (!step.problem.empty()) return;
+  try {
+    prepared()->lease.emplace(Lease::take(step.store, std::to_string(step.job) + "." + step.step));
+    step.lease = prepared()->lease->path();
+  } catch (const Refusal& refusal) {
+    step.problem = refusal.what();
+  }
+}
+
+void exit() {
+  if (prepared() && prepared()->lease) prepared()->lease->remove_name();
 }
 
 void task_init(spank_t spank) {
@@ -227,8 +278,7 @@ void task_init(spank_t spank) {
   // Not a return value: Slurm would ignore it, or let the other nodes' tasks run on without these.
   if (ended != Ended::well) ::_exit(kStagingFailed);
   if (step.pins) pin_task(spank, step, task);
-  if (!step.settings.sources.empty())
-    set(spank, "LOCKSTEP_DATA", data_folder(given().config, step.step.uid, step.step.job), true);
+  if (!step.settings.sources.empty()) set(spank, "LOCKSTEP_DATA", data_folder(step.step), true);
   set(spank, "LOCKSTEP_RECORD", step.step.record, true);
 }
 

@@ -80,6 +80,12 @@ Settings Given::settings() const {
     const auto index = static_cast<std::size_t>(row.option);
     const std::optional<std::string>& value = values.at(index) ? values.at(index) : config.defaults.at(index);
     if (value) apply(row.option, *value, settings);
+    if (values.at(index) && config.enabled) check_allowed(config, row.option, settings, partition_known);
+  }
+  const bool has_ram = partition_known ? config.ram > 0 : config.ram_somewhere;
+  if (config.enabled && settings.tier == "ram" && !settings.sources.empty() && !has_ram) {
+    throw Refusal(
+        "--stage-tier=ram: the administrator has given RAM no size ('ram' in lockstep.conf); use disk");
   }
   return settings;
 }
@@ -93,6 +99,7 @@ void load_config(int argc, char** argv, const std::string& partition) {
   }
   try {
     given().config = read_config(path, partition);
+    given().partition_known = !partition.empty();
     given().config_error.clear();
   } catch (const Refusal& refusal) {
     given().config_error = refusal.what();

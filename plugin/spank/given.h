@@ -20,11 +20,13 @@ namespace lockstep::spank {
 /// callbacks carry no pointer.
 struct Given {
   Config config;
-  std::string config_error;  ///< why the administrator's file could not be used, or ""
+  bool partition_known = false;  ///< the configuration is that of the job's partition
+  std::string config_error;      ///< why the administrator's file could not be used, or ""
   std::array<std::optional<std::string>, kOptions> values;
   std::optional<std::string> link;  ///< of srun, on the nodes
 
-  /// The settings: given values over the administrator's defaults. Throws Refusal.
+  /// The settings: given values over the administrator's defaults. Throws Refusal, also for what the
+  /// administrator does not allow.
   Settings settings() const;
   /// True where any option was given.
   bool any() const;

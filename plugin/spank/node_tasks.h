@@ -24,6 +24,9 @@ struct Placement {
 /// How a node's work ended: `killed` where it was cut short by a signal, as scancel's.
 enum class Ended { pending, well, badly, killed };
 
+/// A task that Slurm failed to start never comes; the others must not wait for it long.
+inline constexpr int kSecondsForTasks = 10;
+
 class NodeTasks {
  public:
   /// For this many tasks on the node. Throws Refusal where there is no memory.

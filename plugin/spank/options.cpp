@@ -1,7 +1,6 @@
 #include "plugin/spank/options.h"
 
 #include <charconv>
-#include <span>
 
 #include "plugin/spank/report.h"
 
@@ -30,11 +29,6 @@ constexpr std::array<OptionRow, kOptions> kTable{{
      "LOCKSTEP_METRICS"},
 }};
 
-struct Value {
-  std::string_view name;
-  bool supported;
-};
-
 std::string shown(Option option, std::string_view value) {
   constexpr std::size_t kLongest = 80;
   std::string text = std::string("--") + row_of(option).name + "=" + std::string(value.substr(0, kLongest));
@@ -45,20 +39,11 @@ std::string shown(Option option, std::string_view value) {
 }
 
 // The value itself where it is a good one.
-std::string choose(Option option, std::string_view value, std::span<const Value> good) {
+std::string choose(Option option, std::string_view value) {
   std::string names;
-  std::string_view usable;
-  for (const Value& candidate : good) {
-    if (candidate.supported && usable.empty()) usable = candidate.name;
-    if (candidate.name != value) {
-      names += (names.empty() ? "" : ", ") + std::string(candidate.name);
-      continue;
-    }
-    if (candidate.supported) return std::string(value);
-    for (const Value& other : good) {
-      if (other.supported && usable.empty()) usable = other.name;
-    }
-    throw Refusal(shown(option, value) + " is not supported by this version; use " + std::string(usable));
+  for (const std::string_view word : words_of(option)) {
+    if (word == value) return std::string(value);
+    names += (names.empty() ? "" : ", ") + std::string(word);
   }
   throw Refusal(shown(option, value) + " is not a value of this option; good values: " + names);
 }
@@ -80,7 +65,6 @@ int number(std::string_view whole, std::string_view item, std::size_t begin, int
   return value;
 }
 
-constexpr std::array<std::string_view, 5> kPolicies{"auto", "numa", "cache", "core", "off"};
 constexpr std::string_view kWorkers = "workers=";
 constexpr std::string_view kSmt = "smt=";
 constexpr std::string_view kMemory = "mem=";
@@ -96,10 +80,8 @@ void add_pin_item(std::string_view whole, std::string_view item, PinRequest& pin
   } else if (item.starts_with(kSmt)) {
     if (pin.smt) refuse_pin(whole, "smt= is there twice");
     pin.smt = number(whole, item, kSmt.size(), 1, kMostSmt);
-  } else if (item == "mem=local" || item == "mem=interleave") {
-    throw Refusal("--pin=..." + std::string(item) + " is not supported by this version; use mem=off");
-  } else if (item.starts_with(kMemory)) {
-    if (item != "mem=off") refuse_pin(whole, "'" + std::string(item) + "' is not known");
+  } else if (item == "mem=local" || item == "mem=interleave" || item == "mem=off") {
+    pin.memory = item.substr(kMemory.size());
   } else {
     refuse_pin(whole, "'" + std::string(item) + "' is not known");
   }
@@ -117,7 +99,7 @@ PinRequest parse_pin(std::string_view value) {
       continue;
     }
     bool known = false;
-    for (const std::string_view policy : kPolicies) known = known || item == policy;
+    for (const std::string_view policy : words_of(Option::pin)) known = known || item == policy;
     if (!known) refuse_pin(value, "'" + std::string(item) + "' is no policy");
     pin.policy = item;
   }
@@ -188,25 +170,64 @@ void apply(Option option, std::string_view value, Settings& settings) {
       settings.sources = split_sources(value);
       return;
     case Option::stage_mode:
-      settings.mode = choose(option, value, std::array{Value{"block", true}, Value{"background", false}});
+      settings.mode = choose(option, value);
       return;
     case Option::stage_tier:
-      settings.tier = choose(option, value, std::array{Value{"disk", true}, Value{"ram", false}});
+      settings.tier = choose(option, value);
       return;
     case Option::stage_on_error:
-      settings.on_error = choose(option, value, std::array{Value{"fail", true}, Value{"source", false}});
+      settings.on_error = choose(option, value);
       return;
     case Option::stage_verify:
-      settings.verify =
-          choose(option, value, std::array{Value{"quick", true}, Value{"full", true}, Value{"off", true}});
+      settings.verify = choose(option, value);
       return;
     case Option::pin:
       settings.pin = parse_pin(value);
       return;
     case Option::metrics:
-      settings.metrics = choose(option, value, std::array{Value{"on", true}, Value{"off", true}}) == "on";
+      settings.metrics = choose(option, value) == "on";
       return;
   }
+}
+
+std::vector<std::string_view> words_of(Option option) {
+  switch (option) {
+    case Option::stage:
+      return {};
+    case Option::stage_mode:
+      return {"block", "background"};
+    case Option::stage_tier:
+      return {"disk", "ram"};
+    case Option::stage_on_error:
+      return {"fail", "source"};
+    case Option::stage_verify:
+      return {"quick", "full", "off"};
+    case Option::pin:
+      return {"auto", "numa", "cache", "core", "off"};
+    case Option::metrics:
+      return {"on", "off"};
+  }
+  return {};
+}
+
+std::string word_of(Option option, const Settings& settings) {
+  switch (option) {
+    case Option::stage:
+      return "";
+    case Option::stage_mode:
+      return settings.mode;
+    case Option::stage_tier:
+      return settings.tier;
+    case Option::stage_on_error:
+      return settings.on_error;
+    case Option::stage_verify:
+      return settings.verify;
+    case Option::pin:
+      return settings.pin.policy;
+    case Option::metrics:
+      return settings.metrics ? "on" : "off";
+  }
+  return "";
 }
 
 }  // namespace lockstep::spank

@@ -31,10 +31,11 @@ const OptionRow& row_of(Option option);
 
 /// What --pin asks for.
 struct PinRequest {
-  std::string policy = "off";  ///< auto, numa, cache, core or off
-  std::optional<int> workers;  ///< CPUs for loader threads of each task
-  std::optional<int> smt;      ///< hardware threads used per core
-  bool explain = false;        ///< print where each task went, and why
+  std::string policy = "off";    ///< auto, numa, cache, core or off
+  std::optional<int> workers;    ///< CPUs for loader threads of each task
+  std::optional<int> smt;        ///< hardware threads used per core
+  std::string memory = "local";  ///< NUMA nodes to take memory from: local, interleave or off
+  bool explain = false;          ///< print where each task went, and why
   bool on() const { return policy != "off"; }
 };
 
@@ -49,9 +50,15 @@ struct Settings {
   bool metrics = false;
 };
 
-/// Reads one option's value into `settings`. Throws Refusal naming the option, the value and the good values;
-/// also for a value of the contract that this version does not support.
+/// Reads one option's value into `settings`. Throws Refusal naming the option, the value and the good values.
 void apply(Option option, std::string_view value, Settings& settings);
+
+/// The words of an option that an administrator can allow or not: its values, of --pin the policies, of
+/// --stage none.
+std::vector<std::string_view> words_of(Option option);
+
+/// The word that holds in `settings`, "" for --stage.
+std::string word_of(Option option, const Settings& settings);
 
 /// The sources of a --stage value: split at commas, "\," standing for a comma in a name. "none" gives none.
 std::vector<std::string> split_sources(std::string_view value);

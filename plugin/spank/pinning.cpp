@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,9 +14,6 @@
 
 namespace lockstep::spank {
 namespace {
-
-// A task that Slurm failed to start never comes; the others must not wait for it long.
-constexpr int kSecondsForTasks = 10;
 
 std::string field(const std::string& text) {
   return text == "-" ? "" : text;
@@ -35,7 +33,9 @@ Command plan_command(const Config& config, const PinRequest& pin, std::size_t ta
                        "--restrict",
                        cpus,
                        "--policy",
-                       pin.policy};
+                       pin.policy,
+                       "--mem",
+                       pin.memory};
   if (pin.workers)
     command.arguments.insert(command.arguments.end(), {"--workers", std::to_string(*pin.workers)});
   if (pin.smt) command.arguments.insert(command.arguments.end(), {"--smt", std::to_string(*pin.smt)});
@@ -98,6 +98,20 @@ void bind(const Placement& placement) {
   CPU_OR(&both, &both, &workers);
   if (::sched_setaffinity(0, sizeof both, &both) != 0) {
     throw Refusal("cannot run on CPUs " + format_cpus(both) + ": " + errno_text(errno));
+  }
+}
+
+void interleave_memory(const Placement& placement) {
+  constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h, which is not everywhere
+  constexpr unsigned long kBits = 8 * sizeof(unsigned long);
+  const cpu_set_t numbers = parse_cpus(placement.numa);
+  if (CPU_COUNT(&numbers) == 0) return;
+  std::array<unsigned long, CPU_SETSIZE / kBits> nodes{};
+  for (std::size_t node = 0; node < CPU_SETSIZE; ++node) {
+    if (CPU_ISSET(node, &numbers)) nodes.at(node / kBits) |= 1UL << (node % kBits);
+  }
+  if (::syscall(SYS_set_mempolicy, kInterleave, nodes.data(), CPU_SETSIZE + 1) != 0) {
+    throw Refusal("cannot take memory from NUMA nodes " + placement.numa + " in turn: " + errno_text(errno));
   }
 }
 

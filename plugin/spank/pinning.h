@@ -26,6 +26,9 @@ std::vector<Placement> parse_plan(const std::string& text, std::size_t tasks);
 /// refuses.
 void bind(const Placement& placement);
 
+/// Takes the calling process's memory from the placement's NUMA nodes in turn. Throws Refusal likewise.
+void interleave_memory(const Placement& placement);
+
 /// OMP_PLACES for compute CPUs: a place per core, with those hardware threads of it that are in the list.
 /// `siblings` gives the list of a CPU's core ("0,48").
 std::string openmp_places(const std::string& cpus, const std::function<std::string(int)>& siblings);

@@ -69,8 +69,18 @@ int slurm_spank_init_post_opt(spank_t spank, int /*argc*/, char** /*argv*/) {
   });
 }
 
+int slurm_spank_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
+  return guarded([&] { remote::user_init(); });
+}
+
 int slurm_spank_task_init(spank_t spank, int /*argc*/, char** /*argv*/) {
   return guarded([&] { remote::task_init(spank); });
+}
+
+int slurm_spank_exit(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
+  return guarded([&] {
+    if (spank_context() == S_CTX_REMOTE) remote::exit();
+  });
 }
 
 int slurm_spank_job_epilog(spank_t spank, int argc, char** argv) {

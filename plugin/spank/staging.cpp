@@ -11,37 +11,51 @@ namespace {
 
 constexpr int kSignalled = 128;
 
-Command step_command(const StepOnNode& step, const Config& config, const Settings& settings) {
-  Command command;
-  command.arguments = {config.helpers + "/lockstep-stage",
-                       "step",
-                       "--cache",
-                       config.cache + "/" + std::to_string(step.uid),
-                       "--job",
-                       std::to_string(step.job),
-                       "--step",
-                       step.step,
-                       "--node",
-                       step.node,
-                       "--node-id",
-                       std::to_string(step.node_id),
-                       "--nodes",
-                       std::to_string(step.nodes),
-                       "--verify",
-                       settings.verify};
-  const auto add = [&](const char* option, const std::string& value) {
-    if (!value.empty()) command.arguments.insert(command.arguments.end(), {option, value});
-  };
-  add("--node-list", step.node_list);
-  add("--record", step.record);
-  add("--problem", step.problem);
-  return command;
-}
-
 }  // namespace
 
-std::string data_folder(const Config& config, uid_t uid, std::uint32_t job) {
-  return config.cache + "/" + std::to_string(uid) + "/jobs/" + std::to_string(job) + "/data";
+const std::string& tier_folder(const Config& config, const Settings& settings) {
+  return settings.tier == "ram" ? config.ram_cache : config.cache;
+}
+
+std::string data_folder(const StepOnNode& step) {
+  return step.store + "/jobs/" + std::to_string(step.job) + "/data";
+}
+
+std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
+                                        const Settings& settings) {
+  std::vector<std::string> arguments{config.helpers + "/lockstep-stage", "step"};
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
+  };
+  const auto add_size = [&](const char* option, std::uint64_t value) {
+    if (value > 0) add(option, std::to_string(value));
+  };
+  const bool ram = settings.tier == "ram";
+  add("--cache", step.store);
+  add("--job", std::to_string(step.job));
+  add("--step", step.step);
+  add("--node", step.node);
+  add("--node-id", std::to_string(step.node_id));
+  add("--nodes", std::to_string(step.nodes));
+  add("--node-list", step.node_list);
+  add("--mode", settings.mode);
+  add("--on-error", settings.on_error);
+  add("--verify", settings.verify);
+  add_size("--quota", ram ? config.ram : config.quota);
+  if (!ram) add_size("--total", config.total);
+  add("--keep", std::to_string(config.keep));
+  add("--shared", config.shared);
+  add("--lease", step.lease);
+  add_size("--bandwidth", config.bandwidth);
+  if (step.watch > 0) add("--watch", std::to_string(step.watch));
+  add("--cpus", step.cpus);
+  add("--cooperate", config.cooperate ? "on" : "off");
+  if (config.first_port > 0) {
+    add("--ports", std::to_string(config.first_port) + "-" + std::to_string(config.last_port));
+  }
+  add("--record", step.record);
+  add("--problem", step.problem);
+  return arguments;
 }
 
 std::vector<std::string> sources_on_node(const Settings& settings, const Config& config,
@@ -59,7 +73,8 @@ std::vector<std::string> sources_on_node(const Settings& settings, const Config&
 }
 
 Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link) {
-  Command command = step_command(step, config, settings);
+  Command command;
+  command.arguments = step_arguments(step, config, settings);
   try {
     const std::vector<std::string> sources = sources_on_node(settings, config, link);
     command.arguments.emplace_back("--");

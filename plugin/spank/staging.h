@@ -24,6 +24,10 @@ struct StepOnNode {
   std::string node_list;      ///< of the step, in Slurm's brackets
   std::string srun_address;   ///< srun's address as the nodes see it
   uid_t uid = 0;
+  std::string store;    ///< the user's, on this node
+  std::string lease;    ///< file whose lock the step holds, or ""
+  pid_t watch = 0;      ///< slurmstepd, with which background staging ends
+  std::string cpus;     ///< where the helper runs, or "": wherever its task may
   std::string record;   ///< folder of the records, or ""
   std::string problem;  ///< why this node cannot stage, known before it starts, or ""
 };
@@ -33,8 +37,15 @@ struct StepOnNode {
 /// (`killed`).
 Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link);
 
+/// The folder of the stores of the tier that is asked for.
+const std::string& tier_folder(const Config& config, const Settings& settings);
+
 /// Where the step's tasks find the data.
-std::string data_folder(const Config& config, uid_t uid, std::uint32_t job);
+std::string data_folder(const StepOnNode& step);
+
+/// What lockstep-stage is called with, but for the sources.
+std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
+                                        const Settings& settings);
 
 /// The same sources as the nodes see them. Throws Refusal for a relative one without a link.
 std::vector<std::string> sources_on_node(const Settings& settings, const Config& config,

@@ -34,11 +34,9 @@ refused on_head sbatch --pin=socket --wrap hostname
 assert_contains "$output" "lockstep: --pin=socket"
 assert_contains "$output" "good values: auto, numa, cache, core, off"
 
-test_case "a value of a later version is refused by name"
-refused on_head srun --stage-mode=background hostname
-assert_equal "lockstep: --stage-mode=background is not supported by this version; use block" "$output"
-refused on_head salloc --stage-tier=ram hostname
-assert_contains "$output" "--stage-tier=ram is not supported by this version"
+test_case "RAM is refused where the administrator gave it no size"
+refused on_head srun --stage=$packs/good --stage-tier=ram hostname
+assert_contains "$output" "lockstep: --stage-tier=ram: the administrator has given RAM no size"
 
 test_case "each kind of bad source is refused at submission"
 declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty" [loose]="is not packed"
@@ -88,6 +86,9 @@ output=$(on_head srun -w n1 -n1 --stage=$packs/good bash -c "$what" 2>&1)
 assert_contains "$output" "switched off by the administrator"
 assert_contains "$output" "n1"
 assert_lacks "$output" "good"
+as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "allow_stage_on_error = fail" >>/etc/lockstep/lockstep.conf'
+refused on_head sbatch --stage=$packs/good --stage-on-error=source --wrap hostname
+assert_equal "lockstep: --stage-on-error=source is not allowed here; the administrator allows: fail" "$output"
 as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "cahe = /x" >>/etc/lockstep/lockstep.conf'
 assert_exit 0 on_head srun -n1 hostname
 refused on_head srun -n1 --pin=auto hostname

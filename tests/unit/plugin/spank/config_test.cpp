@@ -49,6 +49,74 @@ TEST(Config, APartitionsSectionOverridesAndOthersDoNot) {
   EXPECT_THAT(parse_config(kText, "f", "").caches, ElementsAre("/a", "/b", "/c"));
 }
 
+TEST(Config, ReadsSizesAsSlurmWritesThem) {
+  const Config config = parse_config(
+      "total = 2T\nquota = 500G\nram = 8M\nbandwidth = 12345\nkeep = 0\ncooperate = no\nshared = /a/shared\n"
+      "ram_cache = /run/ram\n",
+      "f", "");
+  EXPECT_EQ(config.total, std::uint64_t{2} << 40U);
+  EXPECT_EQ(config.quota, std::uint64_t{500} << 30U);
+  EXPECT_EQ(config.ram, std::uint64_t{8} << 20U);
+  EXPECT_EQ(config.bandwidth, 12345U);
+  EXPECT_EQ(config.keep, 0);
+  EXPECT_FALSE(config.cooperate);
+  EXPECT_EQ(config.shared, "/a/shared");
+  EXPECT_EQ(config.ram_cache, "/run/ram");
+}
+
+TEST(Config, WithoutItsKeysNothingIsLimitedAndThereIsNoRamTier) {
+  const Config config = parse_config("cache = /a\n", "f", "");
+  EXPECT_EQ(config.total, 0U);
+  EXPECT_EQ(config.quota, 0U);
+  EXPECT_EQ(config.ram, 0U);
+  EXPECT_FALSE(config.ram_somewhere);
+  EXPECT_EQ(config.keep, 600);
+  EXPECT_TRUE(config.cooperate);
+}
+
+TEST(Config, TheJobsEndKnowsTheStoresOfBothTiersOfAllPartitions) {
+  const Config config =
+      parse_config("cache = /a\n[gpu]\nram = 1G\n[big]\nram_cache = /r\ncache = /b\n", "f", "");
+  EXPECT_THAT(config.caches, ElementsAre("/a", "/dev/shm/lockstep", "/r", "/b"));
+  EXPECT_TRUE(config.ram_somewhere);
+  EXPECT_EQ(config.ram, 0U);
+}
+
+std::string not_allowed(std::string_view text, std::string_view partition, Option option,
+                        std::string_view value) {
+  Settings settings;
+  apply(option, value, settings);
+  try {
+    check_allowed(parse_config(text, "f", partition), option, settings, !partition.empty());
+  } catch (const Refusal& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+TEST(Config, LimitsHoldForTheGivenOption) {
+  constexpr std::string_view kText =
+      "allow_stage_mode = block\nallow_pin = auto, off\n[gpu]\nallow_pin = core\n";
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::stage_mode, "background"),
+            "--stage-mode=background is not allowed here; the administrator allows: block");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::stage_mode, "block"), "");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::stage_tier, "ram"), "");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::pin, "auto,workers=2"), "");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::pin, "core"),
+            "--pin=core is not allowed here; the administrator allows: auto, off");
+  EXPECT_EQ(not_allowed(kText, "gpu", Option::pin, "core"), "");
+  EXPECT_NE(not_allowed(kText, "gpu", Option::pin, "auto"), "");
+}
+
+TEST(Config, WhereThePartitionIsNotKnownWhatAnyPartitionAllowsMayBeGiven) {
+  constexpr std::string_view kText =
+      "allow_pin = auto, off\n[gpu]\nallow_pin = core\nallow_stage_mode = block\n";
+  EXPECT_EQ(not_allowed(kText, "", Option::pin, "core"), "");
+  EXPECT_EQ(not_allowed(kText, "", Option::pin, "numa"),
+            "--pin=numa is not allowed here; the administrator allows: auto, off, core");
+  EXPECT_EQ(not_allowed(kText, "", Option::stage_mode, "background"), "");
+}
+
 TEST(Config, MistakesAreNamedWithTheirLine) {
   EXPECT_EQ(refusal("cache = /a\ncahe = /b\n"), "/etc/l.conf:2: unknown key 'cahe'");
   EXPECT_EQ(refusal("[gpu]\nwait = soon\n"), "/etc/l.conf:2: 'wait' wants a number from 1 to 86400");
@@ -59,8 +127,13 @@ TEST(Config, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(refusal("ports = 20000-19000"), HasSubstr("'ports' wants a number"));
   EXPECT_THAT(refusal("prefix = A b"), HasSubstr("small letters"));
   EXPECT_THAT(refusal("[gpu\n"), HasSubstr("']'"));
-  EXPECT_THAT(refusal("stage_tier = ram"), HasSubstr("not supported by this version"));
-  EXPECT_THAT(refusal("quota = 10G"), HasSubstr("not supported by this version"));
+  EXPECT_EQ(refusal("quota = 10X\n"), "/etc/l.conf:1: 'quota' wants a size, as 500G");
+  for (const char* size :
+       {"", "G", "-1", "1.5G", "10 G", "10GG", "0x10", "18446744073709551616", "16777216T"}) {
+    EXPECT_THAT(refusal(std::string("total = ") + size), HasSubstr("wants a size")) << size;
+  }
+  EXPECT_EQ(refusal("allow_stage_tier = disk, tape"), "/etc/l.conf:1: 'tape' is no value of --stage-tier");
+  EXPECT_THAT(refusal("allow_stage = none"), HasSubstr("unknown key"));
   EXPECT_THAT(refusal("[gpu]\nprefix = x-\n"), HasSubstr("holds for all partitions"));
 }
 

@@ -65,15 +65,15 @@ TEST(Options, AnEndlessValueIsRefusedAndNotRepeatedInFull) {
   EXPECT_LT(message.size(), 300U);
 }
 
-TEST(Options, UnsupportedValuesAreRefusedByNameWithWhatToUse) {
-  EXPECT_EQ(refusal(Option::stage_mode, "background"),
-            "--stage-mode=background is not supported by this version; use block");
-  EXPECT_EQ(refusal(Option::stage_tier, "ram"),
-            "--stage-tier=ram is not supported by this version; use disk");
-  EXPECT_EQ(refusal(Option::stage_on_error, "source"),
-            "--stage-on-error=source is not supported by this version; use fail");
-  EXPECT_THAT(refusal(Option::pin, "auto,mem=local"),
-              HasSubstr("mem=local is not supported by this version"));
+TEST(Options, EveryWordOfAnOptionIsReadAndGivenBack) {
+  for (const OptionRow& row : option_table()) {
+    for (const std::string_view word : words_of(row.option)) {
+      Settings settings;
+      apply(row.option, word, settings);
+      EXPECT_EQ(word_of(row.option, settings), word) << row.name;
+      EXPECT_THAT(std::string("|") + row.arguments + "[,", HasSubstr(std::string(word))) << row.name;
+    }
+  }
 }
 
 TEST(Options, WrongValuesAreRefusedWithTheGoodOnes) {
@@ -91,6 +91,10 @@ TEST(Options, PinIsReadWithItsItems) {
   EXPECT_EQ(request.workers, 3);
   EXPECT_EQ(request.smt, 1);
   EXPECT_TRUE(request.explain);
+  EXPECT_EQ(request.memory, "off");
+  EXPECT_EQ(pin("auto,mem=interleave").memory, "interleave");
+  EXPECT_EQ(pin("auto,mem=local").memory, "local");
+  EXPECT_EQ(pin("auto").memory, "local");
 }
 
 TEST(Options, PinItemsThatMakeNoSenseAreRefused) {

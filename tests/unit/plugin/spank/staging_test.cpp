@@ -1,0 +1,82 @@
+#include "plugin/spank/staging.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep::spank {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string arguments(const StepOnNode& step, const Config& config, const Settings& settings) {
+  std::string line;
+  for (const std::string& each : step_arguments(step, config, settings)) line += each + " ";
+  return line;
+}
+
+StepOnNode some_step() {
+  StepOnNode step;
+  step.job = 7;
+  step.step = "0";
+  step.node = "n1";
+  step.store = "/cache/1000";
+  return step;
+}
+
+TEST(Staging, WithoutLimitsNoneIsPassed) {
+  EXPECT_EQ(
+      arguments(some_step(), {}, {}),
+      "/usr/bin/lockstep-stage step --cache /cache/1000 --job 7 --step 0 --node n1 --node-id 0 --nodes 1 "
+      "--mode block --on-error fail --verify quick --keep 600 --cooperate on ");
+}
+
+TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
+  Config config;
+  config.quota = 1000;
+  config.total = 5000;
+  config.keep = 0;
+  config.shared = "/cache/shared";
+  config.bandwidth = 77;
+  config.cooperate = false;
+  config.first_port = 20000;
+  config.last_port = 20010;
+  StepOnNode step = some_step();
+  step.lease = "/cache/1000/leases/held/7.0";
+  step.watch = 99;
+  step.cpus = "2-3";
+  Settings settings;
+  settings.mode = "background";
+  settings.on_error = "source";
+  settings.verify = "full";
+  const std::string line = arguments(step, config, settings);
+  for (const char* part :
+       {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--total 5000 ",
+        "--keep 0 ", "--shared /cache/shared ", "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ",
+        "--watch 99 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 "}) {
+    EXPECT_THAT(line, HasSubstr(part));
+  }
+}
+
+TEST(Staging, TheRamTierHasAFolderAndALimitOfItsOwn) {
+  Config config;
+  config.cache = "/disk";
+  config.ram_cache = "/ram";
+  config.quota = 1000;
+  config.total = 5000;
+  config.ram = 10;
+  Settings settings;
+  EXPECT_EQ(tier_folder(config, settings), "/disk");
+  settings.tier = "ram";
+  EXPECT_EQ(tier_folder(config, settings), "/ram");
+  const std::string line = arguments(some_step(), config, settings);
+  EXPECT_THAT(line, HasSubstr("--quota 10 "));
+  EXPECT_THAT(line, Not(HasSubstr("--total")));
+}
+
+TEST(Staging, AJobsDataLiesInItsStore) {
+  EXPECT_EQ(data_folder(some_step()), "/cache/1000/jobs/7/data");
+}
+
+}  // namespace
+}  // namespace lockstep::spank
