@@ -1,6 +1,6 @@
 // Random access to packed samples: one interface, whatever the format. Training code wants the number of
 // samples and their lengths without touching the payload, then any sample by one pread or one pointer into a
-// mapping.
+// mapping. docs/users/formats.md says what is particular about each format.
 //
 // Threads: open() is safe from any thread; after it every const member is safe from any thread, without locks
 // held while data is read.
@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "staging/pack/token_type.h"
+
 namespace lockstep::pack {
 
 /// One file of a sample. A sample has one part, or several where files share a base name ("cat.jpg",
@@ -22,9 +24,9 @@ namespace lockstep::pack {
 struct Part {
   std::string kind;          ///< what follows the first dot of the file's name ("jpg", "seg.png"), or ""
   std::uint64_t bytes = 0;   ///< length of the payload
-  std::string shard;         ///< file name of the shard that holds it
-  std::uint64_t offset = 0;  ///< of the payload in the shard, in bytes
-  std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload
+  std::string shard;         ///< the file that holds it, below the folder that was opened
+  std::uint64_t offset = 0;  ///< of the payload in that file, in bytes; 0 where the file is compressed
+  std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload; 0 where no index holds it
 };
 
 /// Samples of one pack, numbered from 0 in the order in which they were packed. Numbers out of range throw
@@ -42,10 +44,18 @@ class Reader {
   /// bytes(i) / token_bytes(); 0 where the pack holds no tokens.
   virtual std::uint64_t tokens(std::size_t i) const = 0;
 
-  /// 2 or 4 (little-endian unsigned integers) for packs of tokens, 0 otherwise.
+  /// Bytes of a token, 1, 2, 4 or 8; 0 where the samples are no tokens.
   virtual int token_bytes() const = 0;
 
-  /// The sample's name: its path in the packed folder without what follows the file name's first dot.
+  /// The tokens' type; pack::widen() (token_type.h) turns any of them into 64-bit integers. Packs of tar
+  /// shards have u16, u32 or none.
+  virtual TokenType token_type() const {
+    if (token_bytes() == 2) return TokenType::u16;
+    return token_bytes() == 4 ? TokenType::u32 : TokenType::none;
+  }
+
+  /// The sample's name: its path in the packed folder without what follows the file name's first dot, the key
+  /// in a database (any bytes), or its number where the format has no names.
   virtual std::string_view key(std::size_t i) const = 0;
 
   /// Reads sample i with pread; `into` is exactly bytes(i) long. Throws Error naming shard, sample and
@@ -53,8 +63,12 @@ class Reader {
   virtual void read(std::size_t i, std::span<std::byte> into) const = 0;
 
   /// Sample i in a mapping of its shard, valid while the reader lives. Touching it is SIGBUS when someone
-  /// truncates the file meanwhile; read() gives an Error then.
+  /// truncates the file meanwhile; read() gives an Error then. Throws Error where can_view() is false, or
+  /// where this one sample does not lie in one piece.
   virtual std::span<const std::byte> view(std::size_t i) const = 0;
+
+  /// False where samples are compressed or lie in pieces in their file, so that only read() gives them.
+  virtual bool can_view() const { return true; }
 
   /// All parts of sample i, the first one being what bytes(), read() and view() speak of.
   virtual std::vector<Part> parts(std::size_t i) const = 0;
@@ -63,16 +77,20 @@ class Reader {
   virtual void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const = 0;
 
   /// 32 hex digits of data and order: the same for a copy, another sharding or another place, and different
-  /// once a key, a length, a byte or the order differs. Costs one pass over the index.
+  /// once a key, a length, a byte or the order differs. Costs one pass over the index. Formats without
+  /// digests (all but tar packs, TFRecord and RecordIO) give their bytes a bounded look only: the lengths,
+  /// and the content of up to 64 samples.
   virtual std::string fingerprint() const = 0;
 
-  /// Reads everything and checks it against the index's digests. Throws Error naming the first shard, sample
-  /// and offset that does not fit.
+  /// Reads everything and checks it against whatever digests, checksums and tables the format has. Throws
+  /// Error naming the first shard, sample and offset that does not fit.
   virtual void verify() const = 0;
 };
 
-/// Opens a folder of shards, one of its shards (its samples only) or its index file. Checks the index and the
-/// shards' sizes, not their content. Throws Error naming what does not fit, or that the source is not packed.
+/// Opens a folder of shards, one of its shards (its samples only) or its index file; or a folder of files of
+/// one other format, one such file, "FILE.h5:/PATH" for one dataset of several, or the prefix of a Megatron
+/// pair. Checks the index and the shards' sizes, not their content. Throws Error naming what does not fit, or
+/// that the source is not packed.
 std::unique_ptr<Reader> open(const std::filesystem::path& source);
 
 }  // namespace lockstep::pack
