@@ -109,6 +109,14 @@ void find_options_of_batch(spank_t spank) {
   }
 }
 
+// Where users write down what they hold, so that together they stay below the node's total: the names are
+// root's, so that nobody can take another's (staging/cache/ledger.h).
+void make_claim(const Folder& stores, uid_t uid) {
+  const Folder claims = stores.own("claims", 0, 0, 0755);
+  claims.own_file("lock", 0, 0644);
+  claims.own_file(std::to_string(uid), uid, 0644);
+}
+
 void make_store(Prepared& step, gid_t gid) {
   const std::string folder = tier_folder(given().config, step.settings);
   if (folder.empty()) {
@@ -117,7 +125,9 @@ void make_store(Prepared& step, gid_t gid) {
   }
   step.step.store = folder + "/" + std::to_string(step.step.uid);
   try {
-    Folder::open_root(folder, true).own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
+    const Folder stores = Folder::open_root(folder, true);
+    stores.own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
+    if (step.settings.tier == "disk" && given().config.total > 0) make_claim(stores, step.step.uid);
   } catch (const Refusal& refusal) {
     step.step.problem = refusal.what();
   }

@@ -131,6 +131,21 @@ Folder Folder::own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) c
   return folder;
 }
 
+void Folder::own_file(const std::string& name, uid_t uid, mode_t mode) const {
+  const std::string path = path_ + "/" + name;
+  const int fd = ::openat(fd_, name.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+  if (fd < 0) refuse("make", path);
+  struct stat about {};
+  const bool regular = ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
+  const bool done = regular && (about.st_uid == uid || ::fchown(fd, uid, static_cast<gid_t>(-1)) == 0) &&
+                    ::fchmod(fd, mode) == 0;
+  const int error = errno;
+  ::close(fd);
+  if (!regular) throw Refusal("cannot make " + path + ": something else is there");
+  errno = error;
+  if (!done) refuse("hand over", path);
+}
+
 std::vector<std::string> Folder::names() const {
   return entries(fd_);
 }

@@ -34,6 +34,9 @@ class Folder {
   /// else, or somebody else's, is there.
   Folder own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const;
 
+  /// Makes (or finds) a file in this one that belongs to uid with this mode: for a folder that is root's.
+  void own_file(const std::string& name, uid_t uid, mode_t mode) const;
+
   /// Removes a folder in this one with all that is in it. Nothing there is no error.
   void remove(const std::string& name) const;
 

@@ -49,6 +49,29 @@ class FolderOfRoot : public testing::Test {
   fs::path base_;
 };
 
+TEST_F(FolderOfRoot, MakesAUsersFileAgainAndAgainAndKeepsWhatIsInIt) {
+  for (int round = 0; round < 2; ++round) {
+    const mode_t before = ::umask(077);
+    Folder::open_root(path("cache"), true).own_file("7", kUser, 0644);
+    ::umask(before);
+    EXPECT_EQ(about(path("cache/7")).st_uid, kUser);
+    EXPECT_EQ(about(path("cache/7")).st_mode & 07777U, 0644U);
+    if (round == 0) std::ofstream(path("cache/7")) << "123";
+  }
+  EXPECT_EQ(about(path("cache/7")).st_size, 3);
+}
+
+TEST_F(FolderOfRoot, GivesNobodyWhatAUsersFileIsALinkTo) {
+  std::ofstream(path("secret")) << "x";
+  fs::create_directory(path("cache"));
+  fs::create_symlink(path("secret"), path("cache/7"));
+  ASSERT_EQ(::mkfifo(path("cache/8").c_str(), 0600), 0);
+  const Folder folder = Folder::open_root(path("cache"), false);
+  EXPECT_THAT(refusal([&] { folder.own_file("7", kUser, 0644); }), HasSubstr("link"));
+  EXPECT_NE(refusal([&] { folder.own_file("8", kUser, 0644); }), "");
+  EXPECT_EQ(about(path("secret")).st_uid, 0U);
+}
+
 TEST_F(FolderOfRoot, MakesTheUsersOwnFolderAgainAndAgain) {
   for (int round = 0; round < 2; ++round) {
     const mode_t before = ::umask(077);
