@@ -69,6 +69,7 @@ void BlockPlanner::begin(std::vector<Item> items, std::size_t block, bool last, 
   items_ = std::move(items);
   next_ = 0;
   last_ = last;
+  fill_ = options_.ranks * options_.accumulate == 1 ? 1 : kFill;
   outliers_.clear();
   patience_ = 0;
   tokens_left_ = tokens_of(items_);

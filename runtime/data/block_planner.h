@@ -34,6 +34,10 @@ class BlockPlanner {
   /// Makes the next step. False when the block is over.
   bool next_step(StepView& step);
 
+  /// Tokens of a step whose slowest rank is full, and the part of it that a step takes.
+  std::uint64_t capacity() const { return capacity_; }
+  double fill() const { return fill_; }
+
   /// What the steps so far have left of the randomness budget.
   double saved() const { return budget_.saved(); }
 

@@ -1,6 +1,7 @@
 #include "runtime/data/epoch_planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -24,6 +25,7 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
       fingerprint_(source.fingerprint()),
       order_(source.size(), options.order, options.seed, options.epoch),
       planner_(options) {
+  if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
   start_.data = fingerprint_;
   start_.order = order_fingerprint();
   start_.geometry = options_;
@@ -41,6 +43,7 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
         "samples must be the same",
         state.order, start_.order);
   }
+  if (state.mixture) fail("cannot go on: the state is of a mixture");
   if (state.block > order_.blocks()) {
     fail("cannot go on: the state is at block {} of {}", state.block, order_.blocks());
   }
@@ -51,33 +54,16 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
   go_on_from(state);
 }
 
-// With the same geometry the block is planned again, and must have used the same samples by now; where it has
-// not (another version of this library planned it), what is left is planned anew as with another geometry.
 void EpochPlanner::go_on_from(const PlanState& state) {
-  start_ = state;
-  start_.geometry = options_;
-  start_.used = state.gone;
   next_block_ = state.block;
-  if (state.done == 0) return;
-  if (same_geometry(options_, state.geometry)) {
-    PlannedBlock block;
+  start_ = start_behind(state, options_, [&](const PlanState& start) -> std::optional<std::vector<bool>> {
     EpochPlanner probe(source_, options_);
-    probe.start_ = start_;
-    probe.start_.done = 0;
+    probe.start_ = start;
     probe.next_block_ = next_block_;
-    if (probe.next_block(block) && block.plan.micro_batches_per_rank() >= state.done) {
-      std::vector<bool> used = probe.state_after(block, state.done).used;
-      std::vector<bool> expected = state.used;
-      used.resize(std::max(used.size(), expected.size()));
-      expected.resize(used.size());
-      if (used == expected) return;
-    }
-  }
-  const auto accumulate = static_cast<std::uint64_t>(state.geometry.accumulate);
-  start_.steps_before += (state.done + accumulate - 1) / accumulate;
-  start_.gone = state.used;
-  start_.used = state.used;
-  start_.done = 0;
+    PlannedBlock block;
+    if (!probe.next_block(block) || block.plan.micro_batches_per_rank() < state.done) return std::nullopt;
+    return probe.state_after(block, state.done).used;
+  });
 }
 
 std::string EpochPlanner::order_fingerprint() const {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/data/block_planner.h"
+#include "runtime/data/blockwise_planner.h"
 #include "runtime/data/length_source.h"
 #include "runtime/data/order.h"
 #include "runtime/data/plan_state.h"
@@ -26,13 +27,7 @@
 
 namespace lockstep::data {
 
-struct PlannedBlock {
-  Plan plan;  ///< this block's steps; there may be none, where a step takes more than a block has
-  PlanState
-      start;  ///< before the first of them; start.done of each rank's micro-batches have been used already
-};
-
-class EpochPlanner {
+class EpochPlanner final : public BlockwisePlanner {
  public:
   /// `source` must outlive the planner. Throws UsageError when an option is wrong.
   EpochPlanner(const LengthSource& source, const PlanOptions& options);
@@ -44,17 +39,17 @@ class EpochPlanner {
 
   /// Replaces `block` by the next one. False, and no steps, when the epoch is over. Throws Error when a
   /// sample is empty or (unless the options say otherwise) longer than the cap, naming it.
-  bool next_block(PlannedBlock& block);
+  bool next_block(PlannedBlock& block) override;
 
   /// Appends the next block's steps to `plan`.
   bool append_block(Plan& plan);
 
   /// The state when each rank has used so many of the block's micro-batches (those used before the block's
   /// start included).
-  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const;
+  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const override;
 
   /// Plans the blocks to come with another cost and other speeds.
-  void change(const Cost& cost, const std::vector<double>& speeds);
+  void change(const Cost& cost, const std::vector<double>& speeds) override;
 
   /// An empty plan of this epoch.
   Plan empty_plan() const;

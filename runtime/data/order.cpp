@@ -16,7 +16,7 @@ constexpr int kVersion = 2;
 
 std::size_t shards_in(std::size_t samples) {
   const std::size_t shards = (samples + EpochOrder::kShardSamples - 1) / EpochOrder::kShardSamples;
-  if (shards > ~std::uint32_t{0}) fail("{} samples are more than an epoch can have", samples);
+  if (samples >= kMostSamples) fail("{} samples are more than an epoch can have", samples);
   return shards;
 }
 

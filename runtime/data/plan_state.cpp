@@ -1,8 +1,10 @@
 #include "runtime/data/plan_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "common/error.h"
 
@@ -75,6 +77,11 @@ void to_json(nlohmann::json& json, const PlanState& state) {
           {"used", hex_of(state.used)},
           {"saved", state.saved},
           {"steps_before", state.steps_before}};
+  if (state.geometry.longest > 0) json["longest"] = state.geometry.longest;
+  if (!state.mixture) return;
+  const MixtureState& mixture = *state.mixture;
+  json["mixture"] = {{"drawn", mixture.drawn}, {"owed", mixture.owed}, {"range", mixture.range}};
+  if (mixture.block_samples) json["mixture"]["block_samples"] = *mixture.block_samples;
 }
 
 void from_json(const nlohmann::json& json, PlanState& state) {
@@ -119,12 +126,49 @@ void from_json(const nlohmann::json& json, PlanState& state) {
   state.saved = member<double>(json, "saved");
   if (!std::isfinite(state.saved)) fail("the planner's state: \"saved\" is not a number");
   state.steps_before = member<std::uint64_t>(json, "steps_before");
+  if (json.contains("longest")) state.geometry.longest = member<std::uint64_t>(json, "longest");
+  state.mixture.reset();
+  if (!json.contains("mixture")) return;
+  const auto found = member<nlohmann::json>(json, "mixture");
+  MixtureState mixture;
+  mixture.drawn = member<std::vector<std::uint64_t>>(found, "drawn");
+  mixture.owed = member<std::vector<double>>(found, "owed");
+  mixture.range = member<std::size_t>(found, "range");
+  if (found.contains("block_samples")) {
+    mixture.block_samples = member<std::uint64_t>(found, "block_samples");
+  }
+  state.mixture = std::move(mixture);
 }
 
 bool same_geometry(const PlanOptions& x, const PlanOptions& y) {
   return x.ranks == y.ranks && x.accumulate == y.accumulate && x.cap == y.cap && x.cost.a == y.cost.a &&
          x.cost.b == y.cost.b && x.randomness == y.randomness && x.padded == y.padded &&
          x.pad_multiple == y.pad_multiple && x.speeds == y.speeds && x.tail == y.tail;
+}
+
+PlanState start_behind(
+    const PlanState& state, const PlanOptions& options,
+    const std::function<std::optional<std::vector<bool>>(const PlanState& start)>& used_again) {
+  PlanState start = state;
+  start.geometry = options;
+  start.used = state.gone;
+  if (state.done == 0) return start;
+  if (same_geometry(options, state.geometry)) {
+    PlanState begin = start;
+    begin.done = 0;
+    if (auto used = used_again(begin)) {
+      std::vector<bool> expected = state.used;
+      used->resize(std::max(used->size(), expected.size()));
+      expected.resize(used->size());
+      if (*used == expected) return start;
+    }
+  }
+  const auto accumulate = static_cast<std::uint64_t>(state.geometry.accumulate);
+  start.steps_before += (state.done + accumulate - 1) / accumulate;
+  start.gone = state.used;
+  start.used = state.used;
+  start.done = 0;
+  return start;
 }
 
 }  // namespace lockstep::data

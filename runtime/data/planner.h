@@ -54,14 +54,20 @@ enum class Tail {
   repeat,  ///< samples from the beginning of its block are used again
 };
 
-/// A sample that was split appears as several: each has the sample's number and its own, from 0.
+/// A sample that was split appears as several: each has the sample's number and its own, from 0. In a mixture
+/// (mixture.h) a sample appears once in each epoch of its data set, whose number, modulo 256, it has.
 constexpr unsigned kPieceShift = 48;
+constexpr unsigned kEpochShift = 40;
+constexpr std::size_t kMostSamples = std::size_t{1} << kEpochShift;
 inline SampleId sample_of(SampleId id) {
-  return id & ((SampleId{1} << kPieceShift) - 1);
+  return id & (kMostSamples - 1);
 }
 /// The piece with number p holds the tokens from p x cap on.
 inline std::uint64_t piece_of(SampleId id) {
   return id >> kPieceShift;
+}
+inline std::uint64_t epoch_of(SampleId id) {
+  return (id >> kEpochShift) & 0xffU;
 }
 
 struct PlanOptions {
@@ -86,6 +92,9 @@ struct PlanOptions {
   std::vector<double> speeds = {};
   TooLong too_long = TooLong::refuse;
   Tail tail = Tail::fill;
+  /// Longer samples count, and are handed out, as their first so many tokens; 0: as they are. Only a
+  /// mixture's ranges set it.
+  std::uint64_t longest = 0;
 };
 
 /// Throws UsageError naming the option that is wrong.
@@ -100,6 +109,7 @@ Tail tail_of(const std::string& word, const std::string& option);
 /// The tokens that a plan made with these options takes of a sample (or of a piece of one) of `length`
 /// tokens.
 inline std::uint32_t planned_length(SampleId id, std::uint32_t length, const PlanOptions& options) {
+  if (options.longest > 0 && length > options.longest) length = static_cast<std::uint32_t>(options.longest);
   const std::uint64_t begin = piece_of(id) * options.cap;
   if (options.too_long == TooLong::refuse || length <= begin) return length;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(options.cap, length - begin));

@@ -135,6 +135,27 @@ TEST(PlanState, GoingOnOnAsManyRanksGivesTheStepsThatWouldHaveCome) {
   EXPECT_EQ(samples, expected);
 }
 
+TEST(PlanState, WhatAnotherVersionPlannedDifferentlyIsPlannedAnew) {
+  const std::vector<std::uint32_t> lengths = length_lists(160, 100, 3)[1].lengths;
+  const LengthsInMemory source(lengths, "data");
+  const PlanOptions options{.ranks = 2, .cap = 120, .accumulate = 2, .cost = {10, 1}};
+  EpochPlanner planner(source, options);
+  Seen seen;
+  std::uint64_t used = 0;
+  PlanState state = use(planner, 5, seen, used);
+  // As if another sample had been in those micro-batches than would be now.
+  const auto in = std::find(state.used.begin(), state.used.end(), true);
+  const auto out = std::find(state.used.begin(), state.used.begin() + 160, false);
+  std::iter_swap(in, out);
+  const auto left = static_cast<std::size_t>(std::count(state.used.begin(), state.used.begin() + 160, false));
+  EpochPlanner again(source, options, state);
+  PlannedBlock block;
+  ASSERT_TRUE(again.next_block(block));
+  EXPECT_EQ(block.start.done, 0U);
+  EXPECT_EQ(block.start.steps_before, 3U) << "the step that was half done is one";
+  EXPECT_EQ(block.plan.ids().size(), left);
+}
+
 TEST(PlanState, IsSmallHoweverLargeTheData) {
   const std::vector<std::uint32_t> lengths(1000000, 100);
   const LengthsInMemory source(lengths, "data");

@@ -1,0 +1,254 @@
+#include "runtime/data/mixture_planner.h"
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "common/error.h"
+#include "runtime/data/order.h"
+#include "runtime/data/random.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::uint64_t kBlockSamples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+// A block's last steps need something to choose from.
+constexpr double kBeyond = 1.25;
+constexpr std::uint64_t kEndless = ~std::uint64_t{0};
+
+std::string order_name(const Mixture& mixture, const PlanOptions& options) {
+  std::string name = fingerprint_of(mixture);
+  name += options.order == Order::sequential ? "-sequential" : "-seed" + std::to_string(options.seed);
+  if (options.too_long != TooLong::refuse)
+    name += "-" + name_of(options.too_long) + std::to_string(options.cap);
+  return name;
+}
+
+}  // namespace
+
+MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture)
+    : source_(source),
+      options_((check_options(options), options)),
+      mixture_((check_mixture(mixture, source.size()), std::move(mixture))),
+      planner_(options) {
+  if (options_.too_long == TooLong::split) {
+    fail_usage("samples of a mixture cannot be split: truncate or skip them, or split them when packing");
+  }
+  if (source.size() >= kMostSamples) fail("{} samples are more than a mixture can have", source.size());
+  options_.epoch = 0;
+  start_.data = source.fingerprint();
+  start_.order = order_name(mixture_, options_);
+  start_.geometry = options_;
+  start_.mixture.emplace();
+  start_.mixture->drawn.assign(mixture_.parts.size(), 0);
+  start_.mixture->owed.assign(mixture_.parts.size(), 0);
+}
+
+MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture,
+                               const PlanState& state)
+    : MixturePlanner(source, options, std::move(mixture)) {
+  if (state.data != start_.data) {
+    fail("cannot go on: the state is of other data ({}) than these ({})", state.data, start_.data);
+  }
+  if (state.order != start_.order) {
+    fail("cannot go on: the state is of another mixture or order ({}) than this ({})", state.order,
+         start_.order);
+  }
+  if (!state.mixture || state.mixture->drawn.size() != mixture_.parts.size() ||
+      state.mixture->owed.size() != mixture_.parts.size() || state.mixture->range >= mixture_.ranges.size() ||
+      state.mixture->block_samples.value_or(0) > kBlockSamples) {
+    fail("cannot go on: the state does not say where the mixture's {} data sets are", mixture_.parts.size());
+  }
+  for (const SampleId id : state.carried) {
+    if (sample_of(id) >= source_.size()) {
+      fail("cannot go on: the state names sample {}, of {}", sample_of(id), source_.size());
+    }
+  }
+  const PlanOptions geometry = options_;
+  start_ = start_behind(state, geometry, [&](const PlanState& start) -> std::optional<std::vector<bool>> {
+    MixturePlanner probe(source_, options_, mixture_);
+    probe.start_ = start;
+    PlannedBlock block;
+    if (!probe.next_block(block) || block.plan.micro_batches_per_rank() < state.done) return std::nullopt;
+    return probe.state_after(block, state.done).used;
+  });
+}
+
+std::string MixturePlanner::part_name(SampleId id) const {
+  std::size_t behind = 0;
+  for (const MixturePart& part : mixture_.parts) {
+    behind += part.samples;
+    if (sample_of(id) < behind) return part.name;
+  }
+  return {};
+}
+
+// Tokens that the plan takes of a sample; 0: none, it is skipped.
+std::uint32_t MixturePlanner::checked_length(const PartStream::Sample& sample, std::uint64_t longest) const {
+  if (sample.length == 0) {
+    fail("sample {} (of '{}') is empty: remove it from the data", sample_of(sample.id), part_name(sample.id));
+  }
+  const auto length = longest > 0
+                          ? static_cast<std::uint32_t>(std::min<std::uint64_t>(longest, sample.length))
+                          : sample.length;
+  if (length <= options_.cap) return length;
+  if (options_.too_long == TooLong::refuse) {
+    fail(
+        "sample {} (of '{}') has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the "
+        "sample, or say what is to become of such samples",
+        sample_of(sample.id), part_name(sample.id), sample.length, options_.cap);
+  }
+  return options_.too_long == TooLong::skip ? 0 : static_cast<std::uint32_t>(options_.cap);
+}
+
+// The carried samples, and behind them so many new ones, or fewer that are tokens enough together.
+MixturePlanner::Drawn MixturePlanner::draw(const PlanState& start, std::uint64_t most_samples,
+                                           std::uint64_t enough_tokens) const {
+  Drawn drawn;
+  drawn.ids = start.carried;
+  drawn.behind = *start.mixture;
+  const MixtureRange& range = mixture_.ranges[start.mixture->range];
+  std::uint64_t tokens = 0;
+  for (const SampleId id : drawn.ids) {
+    std::uint32_t length = 0;
+    source_.read(sample_of(id), std::span(&length, 1));
+    // Where another range, or another cap, skips what was carried, there is no way back: it is cut.
+    const std::uint32_t taken = checked_length({id, length}, range.longest);
+    drawn.lengths.push_back(taken > 0 ? taken : static_cast<std::uint32_t>(options_.cap));
+    tokens += drawn.lengths.back();
+  }
+
+  const std::size_t parts = mixture_.parts.size();
+  std::vector<double> shares = range.weights;
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  std::vector<PartStream> streams;
+  std::size_t begin = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    streams.emplace_back(source_, begin, mixture_.parts[part].samples, options_.order,
+                         Random(options_.seed, part, 0).next(), start.mixture->drawn[part]);
+    begin += mixture_.parts[part].samples;
+  }
+  std::vector<double>& owed = drawn.behind.owed;
+  std::vector<std::size_t> skipped(parts, 0);
+  for (std::uint64_t count = 0; count < most_samples && tokens < enough_tokens; ++count) {
+    std::size_t part = parts;
+    for (std::size_t i = 0; i < parts; ++i) {
+      if (shares[i] > 0 && (part == parts || owed[i] > owed[part])) part = i;
+    }
+    PartStream::Sample sample = streams[part].next();
+    std::uint32_t length = checked_length(sample, range.longest);
+    for (; length == 0; length = checked_length(sample, range.longest)) {
+      if (++skipped[part] >= mixture_.parts[part].samples) {
+        fail("every sample of '{}' is longer than the cap of {}", mixture_.parts[part].name, options_.cap);
+      }
+      sample = streams[part].next();
+    }
+    skipped[part] = 0;
+    drawn.ids.push_back(sample.id);
+    drawn.lengths.push_back(length);
+    tokens += length;
+    for (std::size_t i = 0; i < parts; ++i) owed[i] += shares[i] * length;
+    owed[part] -= length;
+  }
+  for (std::size_t part = 0; part < parts; ++part) drawn.behind.drawn[part] = streams[part].position();
+  return drawn;
+}
+
+std::uint64_t MixturePlanner::steps_left() const {
+  const std::uint64_t end = mixture_.end_of(start_.mixture->range);
+  return end > start_.steps_before ? end - start_.steps_before : 0;
+}
+
+bool MixturePlanner::next_block(PlannedBlock& block) {
+  const bool begun = start_.mixture->block_samples.has_value();
+  if (!begun) {
+    if (start_.steps_before >= mixture_.steps) {
+      block.plan = Plan(options_, source_.size(), start_.data);
+      block.start = start_;
+      return false;
+    }
+    start_.mixture->range = mixture_.range_of(start_.steps_before);
+  }
+  const double enough = (static_cast<double>(steps_left()) * planner_.fill() + kBeyond) *
+                        static_cast<double>(planner_.capacity());
+  Drawn drawn =
+      begun ? draw(start_, *start_.mixture->block_samples, kEndless)
+            : draw(start_, kBlockSamples, enough < 1e18 ? static_cast<std::uint64_t>(enough) : kEndless);
+  start_.mixture->block_samples = drawn.ids.size() - start_.carried.size();
+  options_.longest = mixture_.ranges[start_.mixture->range].longest;
+  start_.geometry = options_;
+  block.start = start_;
+  block.plan = Plan(options_, source_.size(), start_.data);
+
+  std::vector<Item> items;
+  items.reserve(drawn.ids.size());
+  for (std::size_t i = 0; i < drawn.ids.size(); ++i) {
+    if (i < start_.gone.size() && start_.gone[i]) continue;
+    items.push_back({static_cast<std::uint32_t>(i), drawn.lengths[i]});
+  }
+  planner_.begin(std::move(items), start_.block, false, start_.saved);
+  const std::uint64_t most = steps_left();
+  StepView step;
+  while (block.plan.steps() < most && planner_.next_step(step)) {
+    block.plan.append_step(step, [&](std::uint32_t index) { return drawn.ids[index]; });
+  }
+
+  ++start_.block;
+  start_.steps_before += block.plan.steps();
+  start_.saved = planner_.saved();
+  start_.done = 0;
+  start_.gone.clear();
+  start_.used.clear();
+  start_.carried.clear();
+  for (const Item& item : planner_.take_left()) start_.carried.push_back(drawn.ids[item.index]);
+  start_.mixture = std::move(drawn.behind);
+  start_.mixture->block_samples.reset();
+  return true;
+}
+
+PlanState MixturePlanner::state_after(const PlannedBlock& block, std::uint64_t micro_batches) const {
+  const Plan& plan = block.plan;
+  PlanState state = block.start;
+  if (micro_batches > plan.micro_batches_per_rank()) {
+    fail_usage("a block of {} micro-batches has no state after {}", plan.micro_batches_per_rank(),
+               micro_batches);
+  }
+  state.done = micro_batches;
+  state.used = state.gone;
+  if (micro_batches == 0) return state;
+  std::unordered_map<SampleId, std::uint32_t> used;
+  const auto accumulate = static_cast<std::uint64_t>(plan.options().accumulate);
+  for (std::uint64_t i = 0; i < micro_batches; ++i) {
+    for (int rank = 0; rank < plan.options().ranks; ++rank) {
+      for (const SampleId id : plan.micro_batch(i / accumulate, rank, static_cast<int>(i % accumulate))) {
+        ++used[id];
+      }
+    }
+  }
+  // A tiny part may be in a block so often that even its epochs repeat: which of the same is used is the
+  // same.
+  const Drawn drawn = draw(state, state.mixture->block_samples.value_or(0), kEndless);
+  state.used.resize(drawn.ids.size());
+  for (std::size_t i = 0; i < drawn.ids.size(); ++i) {
+    if (state.used[i]) continue;
+    const auto found = used.find(drawn.ids[i]);
+    if (found == used.end() || found->second == 0) continue;
+    --found->second;
+    state.used[i] = true;
+  }
+  return state;
+}
+
+void MixturePlanner::change(const Cost& cost, const std::vector<double>& speeds) {
+  PlanOptions options = options_;
+  options.cost = cost;
+  options.speeds = speeds;
+  check_options(options);
+  options_ = options;
+  start_.geometry = options_;
+  planner_ = BlockPlanner(options_);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,62 @@
+// Plans a mixture (mixture.h) block by block. A block's samples are drawn one after the other, each from the
+// part that is furthest behind its weight, so that every step has nearly the shares that the weights say. A
+// block never reaches over the end of a range; what is left of it is carried into the next.
+//
+//   MixturePlanner planner(lengths, options, mixture);
+//   for (PlannedBlock block; planner.next_block(block);) ...
+//
+// Needs memory for a block, and for one of each part.
+//
+// Threads: a MixturePlanner belongs to one thread at a time; state_after() may be called from another beside
+// it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/data/block_planner.h"
+#include "runtime/data/blockwise_planner.h"
+#include "runtime/data/length_source.h"
+#include "runtime/data/mixture.h"
+#include "runtime/data/part_stream.h"
+
+namespace lockstep::data {
+
+class MixturePlanner final : public BlockwisePlanner {
+ public:
+  /// `source` holds the parts one behind the other, and must outlive the planner. `options.epoch` is not
+  /// looked at: parts count their own. Throws UsageError when an option or the mixture is wrong.
+  MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture);
+
+  /// Goes on from a state, as EpochPlanner does.
+  MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture,
+                 const PlanState& state);
+
+  /// False when the mixture's steps are done. Throws Error where a sample is empty or (unless the options say
+  /// otherwise) longer than the cap, naming it.
+  bool next_block(PlannedBlock& block) override;
+  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const override;
+  void change(const Cost& cost, const std::vector<double>& speeds) override;
+
+ private:
+  struct Drawn {
+    std::vector<SampleId> ids;  // carried, then drawn
+    std::vector<std::uint32_t> lengths;
+    MixtureState behind;  // the state after drawing
+  };
+  Drawn draw(const PlanState& start, std::uint64_t most_samples, std::uint64_t enough_tokens) const;
+  std::uint32_t checked_length(const PartStream::Sample& sample, std::uint64_t longest) const;
+  std::uint64_t steps_left() const;
+  std::string part_name(SampleId id) const;
+
+  const LengthSource& source_;
+  PlanOptions options_;
+  Mixture mixture_;
+  BlockPlanner planner_;
+  PlanState start_;  // of the next block
+};
+
+}  // namespace lockstep::data
