@@ -13,6 +13,27 @@
 #include "common/error.h"
 
 namespace lockstep {
+namespace {
+
+// Of folders that remove_all() goes into; each takes a descriptor.
+constexpr int kDeepest = 128;
+
+std::vector<std::string> names_in(UniqueFd fd, const std::filesystem::path& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd.get()), &::closedir);
+  if (!entries) fail_errno("cannot list {}", folder.string());
+  (void)fd.release();  // the DIR owns it now
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  if (errno != 0) fail_errno("cannot list {}", folder.string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
 
 FileSystem& FileSystem::real() {
   static FileSystem system;
@@ -94,6 +115,12 @@ void FileSystem::unlink(const Path& path) {
   if (call_unlink(path.c_str()) != 0) fail_errno("cannot remove {}", path.string());
 }
 
+bool FileSystem::unlink_if_there(const Path& path) {
+  if (call_unlink(path.c_str()) == 0) return true;
+  if (errno == ENOENT) return false;
+  fail_errno("cannot remove {}", path.string());
+}
+
 bool FileSystem::make_folder(const Path& path, mode_t mode) {
   if (call_mkdir(path.c_str(), mode) == 0) return true;
   if (errno == EEXIST) return false;
@@ -105,19 +132,13 @@ void FileSystem::remove_folder(const Path& path) {
 }
 
 std::vector<std::string> FileSystem::list(const Path& folder) {
-  UniqueFd fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd.get()), &::closedir);
-  if (!entries) fail_errno("cannot list {}", folder.string());
-  (void)fd.release();  // the DIR owns it now
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(entries.get())) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  if (errno != 0) fail_errno("cannot list {}", folder.string());
-  std::sort(names.begin(), names.end());
-  return names;
+  return names_in(open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW), folder);
+}
+
+std::optional<std::vector<std::string>> FileSystem::list_if_there(const Path& folder) {
+  std::optional<UniqueFd> fd = open_if_there(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!fd) return {};
+  return names_in(std::move(*fd), folder);
 }
 
 bool FileSystem::lock(int fd, LockKind kind, bool wait, const Path& path) {
@@ -136,6 +157,13 @@ std::optional<struct stat> FileSystem::status(const Path& path) {
   fail_errno("cannot stat {}", path.string());
 }
 
+std::uint64_t FileSystem::free_bytes(const Path& path) {
+  struct statvfs disk {};
+  if (call_statvfs(path.c_str(), &disk) != 0)
+    fail_errno("cannot ask for the free space at {}", path.string());
+  return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+}
+
 void FileSystem::remove_all(const Path& path) {
   const std::optional<struct stat> found = status(path);
   if (!found) return;
@@ -143,9 +171,54 @@ void FileSystem::remove_all(const Path& path) {
     unlink(path);
     return;
   }
-  if ((found->st_mode & 0700) != 0700) change_mode(path, 0700);
-  for (const std::string& name : list(path)) remove_all(path / name);
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  UniqueFd fd(call_open(path.c_str(), kFlags, 0));
+  if (!fd && errno == EACCES) {
+    change_mode(path, 0700);
+    fd.reset(call_open(path.c_str(), kFlags, 0));
+  }
+  if (!fd) fail_errno("cannot open {}", path.string());
+  remove_below(std::move(fd), path, 0);
   remove_folder(path);
+}
+
+// By descriptors: a name that becomes a link between two looks at it leads nowhere.
+void FileSystem::remove_below(UniqueFd folder, const Path& path, int depth) {
+  if (depth > kDeepest) fail("cannot remove {}: its folders are nested too deep", path.string());
+  struct stat found {};
+  if (::fstat(folder.get(), &found) != 0) fail_errno("cannot stat {}", path.string());
+  if ((found.st_mode & 0700) != 0700 && call_fchmod(folder.get(), 0700) != 0)
+    fail_errno("cannot change the mode of {}", path.string());
+  const int fd = folder.get();
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd), &::closedir);
+  if (!entries) fail_errno("cannot list {}", path.string());
+  (void)folder.release();  // the DIR owns it now
+  errno = 0;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    struct stat status {};
+    if (::fstatat(fd, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
+      if (errno == ENOENT) continue;
+      fail_errno("cannot stat {}", (path / name).string());
+    }
+    remove_entry(fd, entry->d_name, S_ISDIR(status.st_mode), path / name, depth);
+    errno = 0;
+  }
+  if (errno != 0) fail_errno("cannot list {}", path.string());
+}
+
+void FileSystem::remove_entry(int folder, const char* name, bool is_folder, const Path& path, int depth) {
+  if (is_folder) {
+    constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    UniqueFd fd(call_openat(folder, name, kFlags));
+    if (!fd && errno == EACCES && ::fchmodat(folder, name, 0700, 0) == 0)
+      fd.reset(call_openat(folder, name, kFlags));
+    if (!fd) fail_errno("cannot open {}", path.string());
+    remove_below(std::move(fd), path, depth + 1);
+  }
+  if (call_unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0) != 0 && errno != ENOENT)
+    fail_errno("cannot remove {}", path.string());
 }
 
 void FileSystem::write_file(const Path& path, std::string_view content, mode_t mode) {
@@ -200,6 +273,18 @@ int FileSystem::call_rmdir(const char* path) {
 }
 int FileSystem::call_flock(int fd, int operation) {
   return ::flock(fd, operation);
+}
+int FileSystem::call_statvfs(const char* path, struct statvfs* into) {
+  return ::statvfs(path, into);
+}
+int FileSystem::call_fchmod(int fd, mode_t mode) {
+  return ::fchmod(fd, mode);
+}
+int FileSystem::call_openat(int folder, const char* name, int flags) {
+  return ::openat(folder, name, flags);
+}
+int FileSystem::call_unlinkat(int folder, const char* name, int flags) {
+  return ::unlinkat(folder, name, flags);
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -54,18 +55,25 @@ class FileSystem {
   void link(const Path& from, const Path& to);
   void symlink(const std::string& target, const Path& at);
   void unlink(const Path& path);
+  /// As unlink(), but false where another was faster.
+  bool unlink_if_there(const Path& path);
   /// False where it was there already.
   bool make_folder(const Path& path, mode_t mode);
   void remove_folder(const Path& path);
   /// Names in a folder, sorted, without "." and "..".
   std::vector<std::string> list(const Path& folder);
+  /// The same, but nothing where the folder does not exist.
+  std::optional<std::vector<std::string>> list_if_there(const Path& folder);
   /// Takes the lock; waits unless `wait` is false, and returns false where another has it then.
   bool lock(int fd, LockKind kind, bool wait, const Path& path);
   /// Of what the path names, not of what a link points to; nothing where it does not exist.
   std::optional<struct stat> status(const Path& path);
 
-  /// Removes a file or a folder with all that is in it, read-only folders too; never follows a link. Nothing
-  /// there is no error.
+  /// Bytes that an ordinary user may still write where `path` lies.
+  std::uint64_t free_bytes(const Path& path);
+
+  /// Removes a file or a folder with all that is in it, read-only folders too; never follows a link, also
+  /// when somebody puts links there meanwhile. Nothing there is no error.
   void remove_all(const Path& path);
   /// Creates a file with this content and syncs it.
   void write_file(const Path& path, std::string_view content, mode_t mode);
@@ -86,6 +94,14 @@ class FileSystem {
   virtual int call_mkdir(const char* path, mode_t mode);
   virtual int call_rmdir(const char* path);
   virtual int call_flock(int fd, int operation);
+  virtual int call_statvfs(const char* path, struct statvfs* into);
+  virtual int call_fchmod(int fd, mode_t mode);
+  virtual int call_openat(int folder, const char* name, int flags);
+  virtual int call_unlinkat(int folder, const char* name, int flags);
+
+ private:
+  void remove_below(UniqueFd folder, const Path& path, int depth);
+  void remove_entry(int folder, const char* name, bool is_folder, const Path& path, int depth);
 };
 
 }  // namespace lockstep

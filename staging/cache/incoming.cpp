@@ -44,7 +44,7 @@ Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, bool res
     if (resumed_) unseal(system_, folder_);
     write_reserved(system_, folder_, bytes);
   } catch (const Error&) {
-    if (!resumed_) discard();
+    if (!resumed_) store_.drop(folder_);
     throw;
   }
 }
@@ -55,9 +55,10 @@ Incoming::~Incoming() {
 
 void Incoming::discard() noexcept {
   try {
-    system_.remove_all(folder_);
+    const Hold room = store_.lock_room();
+    store_.drop(folder_);
   } catch (const Error&) {
-    // The error that brought us here says more; the next call's recovery removes the folder.
+    // Nothing was removed then; recovery does it.
   }
 }
 
@@ -76,6 +77,8 @@ void Incoming::publish(const ObjectInfo& info) {
 }
 
 void Incoming::reserve(std::uint64_t bytes) {
+  const Hold room = store_.lock_room();
+  store_.make_room(name_, bytes);
   write_reserved(system_, folder_, bytes);
 }
 

@@ -21,6 +21,15 @@ struct stat status_of(int fd) {
   return status;
 }
 
+// Whether it works or not: times decide what goes first, nothing else.
+void set_time(const fs::path& path, Time time) noexcept {
+  const auto since = time.time_since_epoch();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(since);
+  const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+                                   {.tv_sec = seconds.count(), .tv_nsec = (since - seconds).count()}};
+  ::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
+}
+
 }  // namespace
 
 void Store::hold(const std::string& name, const fs::path& held_file) {
@@ -44,31 +53,50 @@ void Store::hold(const std::string& name, const fs::path& held_file) {
 
 std::vector<Lease> Store::leases(const std::string& name) {
   const fs::path folder = folder_ / "leases" / name;
-  std::vector<Lease> alive;
   const auto status = system_.status(folder);
-  if (!status || !S_ISDIR(status->st_mode)) return alive;
+  if (!status || !S_ISDIR(status->st_mode)) return {};
+  std::vector<Lease> alive;
+  bool ended = false;
   for (const std::string& step : system_.list(folder)) {
-    const fs::path file = folder / step;
-    const std::optional<UniqueFd> fd = system_.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-    if (!fd) continue;
-    const struct stat opened = status_of(fd->get());
-    if (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, file)) {
-      alive.push_back({.step = step, .user = opened.st_uid});
+    if (std::optional<Lease> lease = look_at(folder / step)) {
+      alive.push_back(std::move(*lease));
     } else {
-      system_.unlink(file);
+      ended = true;
     }
+  }
+  if (ended) {
+    // The steps ended some time before now: in the order of last uses that is late, but it is no reason to
+    // keep the object longer. Removing names has changed the folder's time, which counts as a use.
+    set_time(folder, modified(*status));
+    if (has(name)) set_time(objects_ / name / kDescription, std::max(last_use(name), now() - options_.keep));
   }
   return alive;
 }
 
-void Store::touch(const std::string& name) noexcept {
-  ::utimensat(AT_FDCWD, (objects_ / name / kDescription).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+std::optional<Lease> Store::look_at(const fs::path& file) {
+  const auto status = system_.status(file);
+  if (!status) return {};
+  if (!S_ISREG(status->st_mode)) {  // no lease, whoever put it there
+    system_.remove_all(file);
+    return {};
+  }
+  Lease lease{.step = file.filename().string(), .user = status->st_uid};
+  const std::optional<UniqueFd> fd = system_.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!fd) return {};
+  if (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, file)) return lease;
+  system_.unlink_if_there(file);  // another process may have found it as well
+  return {};
 }
 
-std::int64_t Store::last_use(const std::string& name) const {
-  const auto status = system_.status(objects_ / name / kDescription);
-  if (!status) fail("object {} is not in the cache {}", name, folder_.string());
-  return std::min<std::int64_t>(status->st_mtim.tv_sec, std::time(nullptr));
+void Store::touch(const std::string& name) noexcept {
+  set_time(objects_ / name / kDescription, now());
+}
+
+Time Store::last_use(const std::string& name) const {
+  const auto description = system_.status(objects_ / name / kDescription);
+  if (!description) fail("object {} is not in the cache {}", name, folder_.string());
+  const auto leases = system_.status(folder_ / "leases" / name);
+  return std::min(now(), std::max(modified(*description), leases ? modified(*leases) : Time()));
 }
 
 }  // namespace lockstep::cache

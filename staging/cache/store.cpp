@@ -9,6 +9,7 @@
 #include "staging/cache/layout.h"
 
 namespace lockstep::cache {
+
 namespace fs = std::filesystem;
 
 Store::Store(fs::path folder, FileSystem& system) : Store(std::move(folder), StoreOptions{}, system) {
@@ -77,6 +78,8 @@ Incoming Store::begin(const std::string& name) {
 }
 
 Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
+  const Hold room = lock_room();
+  make_room(name, bytes);
   return {*this, name, bytes, true};
 }
 
@@ -86,20 +89,6 @@ void Store::remove(const std::string& name) {
   system_.rename(objects_ / name, removed);
   system_.remove_all(removed);
   system_.sync_folder(objects_);
-}
-
-int Store::recover() {
-  int removed = 0;
-  for (const std::string& entry : system_.list(objects_)) {
-    const std::string name = object_of(entry);
-    if (name.empty()) continue;
-    const std::optional<Hold> hold =
-        try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
-    if (!hold) continue;  // its copier is alive
-    system_.remove_all(objects_ / entry);
-    ++removed;
-  }
-  return removed;
 }
 
 }  // namespace lockstep::cache

@@ -21,12 +21,15 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "common/file_system.h"
 #include "staging/cache/incoming.h"
+#include "staging/cache/ledger.h"
 #include "staging/cache/object.h"
+#include "staging/cache/usage.h"
 
 namespace lockstep::cache {
 
@@ -101,17 +104,41 @@ class Store {
 
   /// Marks an object as used now. What is not used longest is removed first.
   void touch(const std::string& name) noexcept;
-  /// Seconds since 1970, not later than now.
-  std::int64_t last_use(const std::string& name) const;
+  Time last_use(const std::string& name) const;
 
   /// Removes what killed processes left half-done, copies that may be resumed only when they are older than a
   /// day; returns how many folders. Work in progress elsewhere is left alone.
   int recover();
 
+  /// True where a lease or a job's folder uses it.
+  bool in_use(const std::string& name);
+  /// What is there. With `measured` every file is looked at, else objects' descriptions are believed.
+  Usage usage(bool measured = false);
+  /// Removes an object unless it is locked, in use, or was used less than `keep` ago; true where it did.
+  bool evict(const std::string& name, std::chrono::seconds keep);
+  /// Writes down for the node's other users what this store holds.
+  void write_claim();
+
  private:
   friend class Incoming;
+  friend class Room;
 
   std::optional<Hold> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
+  Hold lock_room();
+  /// The caller holds the room lock.
+  void make_room(const std::string& name, std::uint64_t bytes);
+  IncomingUsage incoming_usage(const std::string& name);
+  std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
+  Ledger ledger() const;
+  std::optional<Lease> look_at(const std::filesystem::path& file);
+  bool linked_elsewhere(const std::filesystem::path& folder) const;
+  /// Removes an incoming folder after an error, which says more than an error of this would; what is left
+  /// recovery removes. The caller holds the room lock.
+  void drop(const std::filesystem::path& incoming) noexcept;
+  bool remove_incoming(const std::string& name);
+  void forget(const std::string& name);
+  int recover_folders(const std::vector<std::string>& entries);
+  void recover_names(const std::filesystem::path& folder, const std::set<std::string>& known);
 
   FileSystem& system_;
   StoreOptions options_;

@@ -78,12 +78,64 @@ TEST_F(CacheStore, AHardLinkOutlivesTheObject) {
 TEST_F(CacheStore, RecoveryRemovesTheDeadsWorkAndNotTheLivings) {
   Store store(cache());
   fs::create_directories(cache() / "objects/.incoming-dead/files");
+  fs::create_directories(cache() / "objects/.incoming-killed/files");
   fs::create_directories(cache() / "objects/.removed-dead/files");
   fs::permissions(cache() / "objects/.removed-dead/files", fs::perms::owner_read | fs::perms::owner_exec);
+  fs::last_write_time(cache() / "objects/.incoming-dead/files",
+                      fs::file_time_type::clock::now() - std::chrono::hours(25));
+  write("cache/locks/gone", "");
   const Hold lock = store.lock("alive", LockKind::exclusive);
-  const Incoming incoming = store.begin("alive");
+  const Incoming incoming = store.begin("alive", 0);
   EXPECT_EQ(Store(cache()).recover(), 2);
-  EXPECT_THAT(objects(), ElementsAre(".incoming-alive"));
+  EXPECT_THAT(objects(), ElementsAre(".incoming-alive", ".incoming-killed"))
+      << "a copy that was killed can be resumed for a day";
+  EXPECT_THAT(FileSystem::real().list(cache() / "locks"), ElementsAre(".room", "alive", "killed"));
+}
+
+TEST_F(CacheStore, WhatAKilledCopyLeftIsContinued) {
+  Store store(cache());
+  const Hold lock = store.lock(kName, LockKind::exclusive);
+  {
+    Incoming killed = store.begin(kName, 8);
+    EXPECT_FALSE(killed.resumed());
+    write(killed.files() / "sub/a", "half");
+    killed.keep();
+  }
+  Incoming incoming = store.begin(kName, 8);
+  ASSERT_TRUE(incoming.resumed());
+  EXPECT_EQ(staging_test::read(incoming.files() / "sub/a"), "half");
+  FileSystem::real().write_file(incoming.files() / "b", "done", 0600);
+  incoming.publish({.name = kName, .source = "/source", .bytes = 8});
+  EXPECT_EQ(staging_test::content_of(store.files(kName)),
+            (std::map<std::string, std::string>{{"b", "done"}, {"sub/a", "half"}}));
+  EXPECT_EQ(staging_test::content_of(cache() / "objects" / kName).size(), 3U) << "more than object.json";
+  struct stat status {};
+  ASSERT_EQ(::stat((store.files(kName) / "sub").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0555U);
+  ASSERT_EQ(::stat((store.files(kName) / "sub/a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0444U);
+}
+
+TEST_F(CacheStore, ADescriptionKeepsEveryName) {
+  const ObjectInfo info{
+      .name = kName,
+      .source = "/data/\xff",
+      .bytes = 7,
+      .created = 8,
+      .format = "hdf5",
+      .files = {{.name = "a/\"b\"", .size = 3, .xxh3 = "01"}, {.name = "\xff\x01", .size = 4, .xxh3 = "02"}}};
+  const ObjectInfo again = parse_object(to_json(info), kName, "object.json");
+  EXPECT_EQ(again.format, "hdf5");
+  EXPECT_EQ(again.bytes, 7U);
+  ASSERT_EQ(again.files.size(), 2U);
+  EXPECT_EQ(again.files[0].name, info.files[0].name);
+  EXPECT_EQ(again.files[1].name, info.files[1].name);
+  EXPECT_EQ(again.files[1].xxh3, "02");
+  EXPECT_THAT(parse_object(to_json(info), kName, "object.json", true).files, IsEmpty());
+  for (const char* damaged : {"", "{", "[]", "{\"source\":1}", "{\"source\":\"a\",\"bytes\":\"x\"}"}) {
+    EXPECT_THAT([&] { parse_object(damaged, kName, "/x/object.json"); },
+                ThrowsErrorWith("/x/object.json: damaged"));
+  }
 }
 
 TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {

@@ -1,0 +1,76 @@
+// What killed processes left.
+
+#include <fcntl.h>
+
+#include <set>
+
+#include "common/error.h"
+#include "staging/cache/layout.h"
+#include "staging/cache/store.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::hours kResumable{24};
+
+}  // namespace
+
+bool Store::remove_incoming(const std::string& name) {
+  const std::optional<Hold> lock = try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+  if (!lock) return false;
+  system_.remove_all(hidden(objects_, kIncoming, name));
+  if (!has(name)) forget(name);
+  return true;
+}
+
+// The caller holds the object's exclusive lock; who waits for it finds out that the file has lost its name.
+void Store::forget(const std::string& name) {
+  const fs::path leases = folder_ / "leases" / name;
+  const auto status = system_.status(leases);
+  if (status && S_ISDIR(status->st_mode) && !leased(name)) system_.remove_all(leases);
+  system_.unlink(folder_ / "locks" / name);
+}
+
+int Store::recover_folders(const std::vector<std::string>& entries) {
+  int removed = 0;
+  for (const std::string& entry : entries) {
+    const std::string name = object_of(entry);
+    if (name.empty()) continue;
+    const std::optional<Hold> lock =
+        try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+    if (!lock) continue;  // its copier is alive
+    if (entry.starts_with(kIncoming) &&
+        now() - measure(system_, objects_ / entry / "files").newest < kResumable)
+      continue;
+    system_.remove_all(objects_ / entry);
+    if (!has(name) && !system_.status(hidden(objects_, kIncoming, name))) forget(name);
+    ++removed;
+  }
+  return removed;
+}
+
+// Locks and leases of objects that are gone.
+void Store::recover_names(const fs::path& folder, const std::set<std::string>& known) {
+  for (const std::string& name : system_.list(folder)) {
+    if (known.contains(name) || name == kRoomLock || name == kHeld) continue;
+    const std::optional<Hold> lock =
+        try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+    if (!lock) continue;  // somebody is about to make the object
+    if (!has(name) && !system_.status(hidden(objects_, kIncoming, name))) forget(name);
+  }
+}
+
+int Store::recover() {
+  const std::vector<std::string> entries = system_.list(objects_);
+  const int removed = recover_folders(entries);
+  std::set<std::string> known;
+  for (const std::string& entry : entries) known.insert(object_of(entry).empty() ? entry : object_of(entry));
+  recover_names(folder_ / "locks", known);
+  recover_names(folder_ / "leases", known);
+  if (removed > 0) write_claim();
+  return removed;
+}
+
+}  // namespace lockstep::cache

@@ -1,0 +1,224 @@
+// Room for what is to come: the least recently used goes first, what is in use stays.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/error.h"
+#include "common/units.h"
+#include "staging/cache/layout.h"
+#include "staging/cache/ledger.h"
+#include "staging/cache/store.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::uint64_t excess(std::uint64_t wanted, std::uint64_t limit) {
+  return wanted > limit ? wanted - limit : 0;
+}
+
+}  // namespace
+
+/// One call's work; the store's room lock is held.
+class Room {
+ public:
+  Room(Store& store, std::string name, std::uint64_t bytes)
+      : store_(store),
+        options_(store.options_),
+        ledger_(store.ledger()),
+        name_(std::move(name)),
+        bytes_(bytes),
+        usage_(store.usage()) {
+    for (const IncomingUsage& copy : usage_.incoming) {
+      if (copy.name == name_) {
+        present_ = copy.present;
+      } else if (copy.alive && copy.reserved > copy.present) {
+        promised_ = sum(promised_, copy.reserved - copy.present);
+      }
+    }
+    std::erase_if(usage_.incoming, [&](const IncomingUsage& copy) { return copy.name == name_; });
+    std::erase_if(usage_.objects, [&](const ObjectUsage& object) { return object.info.name == name_; });
+    used_ = usage_.bytes();
+    free_ = store.system_.free_bytes(store.folder_);
+  }
+
+  void make() {
+    const bool counted = options_.total > 0;
+    const std::optional<UniqueFd> fair = counted ? ledger_.lock() : std::nullopt;
+    if (counted) others_ = ledger_.claimed_by_others();
+    if (missing() > 0) evict();
+    if (!counted) return;
+    // Who claimed at the same time without the lock sees this claim, or we see his.
+    ledger_.claim(sum(used_, bytes_));
+    others_ = ledger_.claimed_by_others();
+    if (over_total() > 0) {
+      ledger_.claim(used_);
+      refuse();
+    }
+  }
+
+ private:
+  std::uint64_t over_quota() const {
+    return options_.quota > 0 ? excess(sum(used_, bytes_), options_.quota) : 0;
+  }
+  std::uint64_t over_total() const {
+    return options_.total > 0 ? excess(sum(sum(used_, bytes_), others_), options_.total) : 0;
+  }
+  std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), promised_), free_); }
+  std::uint64_t missing() const { return std::max({over_quota(), over_total(), over_disk()}); }
+
+  void freed(std::uint64_t bytes) {
+    used_ = excess(used_, bytes);
+    free_ = sum(free_, bytes);
+  }
+
+  /// What may go, least recently used first.
+  std::vector<ObjectUsage> idle() {
+    std::vector<ObjectUsage> objects;
+    for (ObjectUsage& object : usage_.objects) {
+      if (store_.in_use(object.info.name)) {
+        in_use_ = sum(in_use_, object.info.bytes);
+        continue;
+      }
+      // Asking has noticed steps that have ended.
+      if (store_.has(object.info.name)) object.last_use = store_.last_use(object.info.name);
+      if (now() - object.last_use < options_.keep) {
+        recent_ = sum(recent_, object.info.bytes);
+      } else {
+        objects.push_back(object);
+      }
+    }
+    std::stable_sort(objects.begin(), objects.end(),
+                     [](const ObjectUsage& a, const ObjectUsage& b) { return a.last_use < b.last_use; });
+    return objects;
+  }
+
+  void evict() {
+    const std::vector<ObjectUsage> objects = idle();
+    std::uint64_t possible = 0;
+    for (const ObjectUsage& object : objects) possible = sum(possible, object.info.bytes);
+    for (const IncomingUsage& copy : usage_.incoming) {
+      if (!copy.alive) possible = sum(possible, copy.bytes());
+    }
+    if (possible < missing()) refuse();
+    for (const ObjectUsage& object : objects) {
+      if (missing() == 0) return;
+      if (store_.evict(object.info.name, options_.keep)) freed(object.info.bytes);
+    }
+    for (const IncomingUsage& copy : usage_.incoming) {
+      if (missing() == 0) return;
+      if (!copy.alive && store_.remove_incoming(copy.name)) freed(copy.bytes());
+    }
+    if (missing() > 0) refuse();
+  }
+
+  [[noreturn]] void refuse() {
+    const std::string where = store_.folder_.string();
+    if (over_quota() > 0) {
+      fail(
+          "needs {}, quota {}, {} of it in use by running jobs{}; stage less, wait for jobs to end, or ask "
+          "for a larger quota",
+          format_bytes(bytes_), format_bytes(options_.quota), format_bytes(in_use_ + usage_.jobs),
+          others_text());
+    }
+    if (over_total() > 0) {
+      fail(
+          "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by "
+          "your "
+          "running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
+          format_bytes(bytes_), format_bytes(options_.total), format_bytes(others_),
+          format_bytes(in_use_ + usage_.jobs), others_text());
+    }
+    fail("needs {}, and the disk of the cache {} has {} free{}; make room there",
+         format_bytes(excess(bytes_, present_)), where, format_bytes(excess(free_, promised_)),
+         others_text());
+  }
+
+  /// What else takes room, where there is such.
+  std::string others_text() const {
+    std::uint64_t copying = 0;
+    for (const IncomingUsage& copy : usage_.incoming) copying = sum(copying, copy.bytes());
+    std::string text;
+    if (copying > 0) text += fmt::format(", {} being copied", format_bytes(copying));
+    if (recent_ > 0) {
+      text += fmt::format(", {} used less than {} ago", format_bytes(recent_),
+                          format_seconds(static_cast<double>(options_.keep.count())));
+    }
+    return text;
+  }
+
+  Store& store_;
+  const StoreOptions& options_;
+  Ledger ledger_;
+  std::string name_;
+  std::uint64_t bytes_;
+  Usage usage_;
+  std::uint64_t present_ = 0;   // of this copy already there
+  std::uint64_t promised_ = 0;  // to other copies, and not written yet
+  std::uint64_t used_ = 0;      // without this copy
+  std::uint64_t free_ = 0;      // on the disk
+  std::uint64_t others_ = 0;    // claims of other users
+  std::uint64_t in_use_ = 0;
+  std::uint64_t recent_ = 0;
+};
+
+Ledger Store::ledger() const {
+  if (options_.total == 0) return {fs::path(), system_};
+  if (!options_.ledger_folder.empty()) return {options_.ledger_folder, system_};
+  return {fs::absolute(folder_).parent_path() / kClaims, system_};
+}
+
+Hold Store::lock_room() {
+  return std::move(*try_lock(folder_ / "locks" / kRoomLock, FileSystem::LockKind::exclusive, true));
+}
+
+void Store::make_room(const std::string& name, std::uint64_t bytes) {
+  Room(*this, name, bytes).make();
+}
+
+void Store::write_claim() {
+  if (options_.total == 0) return;
+  const Hold room = lock_room();
+  ledger().claim(usage().bytes());
+}
+
+void Store::drop(const fs::path& incoming) noexcept {
+  try {
+    system_.remove_all(incoming);
+    if (options_.total > 0) ledger().claim(usage().bytes());
+  } catch (const Error&) {
+  }
+}
+
+// A job's folder has hard links to the files: removing the object would free nothing and lose the copy.
+bool Store::linked_elsewhere(const fs::path& folder) const {
+  for (const std::string& name : system_.list_if_there(folder).value_or(std::vector<std::string>())) {
+    const auto status = system_.status(folder / name);
+    if (!status) continue;
+    if (S_ISDIR(status->st_mode) ? linked_elsewhere(folder / name) : status->st_nlink > 1) return true;
+  }
+  return false;
+}
+
+bool Store::in_use(const std::string& name) {
+  if (leased(name)) return true;
+  try {
+    return linked_elsewhere(files(name));
+  } catch (const Error&) {
+    return has(name);  // cannot tell
+  }
+}
+
+bool Store::evict(const std::string& name, std::chrono::seconds keep) {
+  const fs::path lock_file = folder_ / "locks" / name;
+  const std::optional<Hold> lock = try_lock(lock_file, FileSystem::LockKind::exclusive, false);
+  // Only now: whoever takes a lease holds the lock meanwhile.
+  if (!lock || !has(name) || in_use(name) || now() - last_use(name) < keep) return false;
+  remove(name);
+  forget(name);
+  return true;
+}
+
+}  // namespace lockstep::cache

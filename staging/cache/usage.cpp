@@ -1,0 +1,158 @@
+#include "staging/cache/usage.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <map>
+
+#include "common/error.h"
+#include "staging/cache/layout.h"
+#include "staging/cache/store.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kBlock = 512;  // of st_blocks
+
+/// A file may be longer than what it takes (holes), or take more than it is long (whole blocks).
+std::uint64_t bytes_of(const struct stat& status) {
+  return std::min(static_cast<std::uint64_t>(status.st_size),
+                  static_cast<std::uint64_t>(status.st_blocks) * kBlock);
+}
+
+/// Calls `found` for every file below a folder; what vanishes meanwhile is left out.
+template <typename Found>
+void each_file(FileSystem& system, const fs::path& folder, const Found& found) {
+  const auto own = system.status(folder);
+  if (!own || !S_ISDIR(own->st_mode)) return;
+  for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>())) {
+    const auto status = system.status(folder / name);
+    if (!status) continue;
+    if (S_ISDIR(status->st_mode)) {
+      each_file(system, folder / name, found);
+    } else {
+      found(*status);
+    }
+  }
+}
+
+/// Files of jobs' folders that have no name outside them.
+std::uint64_t jobs_bytes(FileSystem& system, const fs::path& jobs) {
+  struct Seen {
+    nlink_t names = 0;
+    nlink_t links = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<ino_t, Seen> files;
+  each_file(system, jobs, [&](const struct stat& status) {
+    Seen& seen = files[status.st_ino];
+    ++seen.names;
+    seen.links = status.st_nlink;
+    seen.bytes = bytes_of(status);
+  });
+  std::uint64_t total = 0;
+  for (const auto& [inode, seen] : files) {
+    if (seen.names >= seen.links) total = sum(total, seen.bytes);
+  }
+  return total;
+}
+
+std::uint64_t read_reserved(FileSystem& system, const fs::path& incoming) {
+  const fs::path file = incoming / kReserved;
+  const std::optional<UniqueFd> fd = system.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!fd) return 0;
+  char text[20];
+  const std::size_t got = system.read_at(fd->get(), std::as_writable_bytes(std::span(text)), 0, file);
+  const char* begin = text;
+  while (begin != text + got && *begin == ' ') ++begin;
+  std::uint64_t bytes = 0;
+  std::from_chars(begin, text + got, bytes);
+  return bytes;
+}
+
+}  // namespace
+
+std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<std::uint64_t>::max() : result;
+}
+
+std::uint64_t Usage::bytes() const {
+  std::uint64_t total = jobs;
+  for (const ObjectUsage& object : objects) total = sum(total, object.info.bytes);
+  for (const IncomingUsage& copy : incoming) total = sum(total, copy.bytes());
+  return total;
+}
+
+Time modified(const struct stat& status) {
+  return Time(std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec));
+}
+
+Time now() {
+  return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now());
+}
+
+Measure measure(FileSystem& system, const fs::path& folder) {
+  Measure result;
+  if (const auto own = system.status(folder)) result.newest = modified(*own);
+  each_file(system, folder, [&](const struct stat& status) {
+    result.bytes = sum(result.bytes, bytes_of(status));
+    result.newest = std::max(result.newest, modified(status));
+  });
+  return result;
+}
+
+// The order matters: who publishes meanwhile has first written all bytes, then removes the note of how many
+// there are to be, then renames, then gives the lock back.
+IncomingUsage Store::incoming_usage(const std::string& name) {
+  const fs::path folder = hidden(objects_, kIncoming, name);
+  IncomingUsage copy{.name = name};
+  copy.alive = !try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+  copy.reserved = read_reserved(system_, folder);
+  const Measure there = measure(system_, folder / "files");
+  copy.present = there.bytes;
+  copy.newest = there.newest;
+  return copy;
+}
+
+std::optional<ObjectUsage> Store::object_usage(const std::string& name, bool measured) {
+  ObjectUsage object;
+  object.info.name = name;
+  try {
+    object.last_use = last_use(name);
+    object.info = info(name, true);
+  } catch (const Error& error) {
+    if (!has(name)) return {};  // removed meanwhile
+    object.problem = error.what();
+  }
+  if (measured || !object.problem.empty())
+    object.info.bytes = measure(system_, objects_ / name / "files").bytes;
+  return object;
+}
+
+Usage Store::usage(bool measured) {
+  Usage usage;
+  for (const std::string& entry : system_.list(objects_)) {
+    if (entry.starts_with(kRemoved)) continue;
+    std::string name = entry;
+    if (!object_of(entry).empty()) {
+      name = object_of(entry);
+      IncomingUsage copy = incoming_usage(name);
+      if (system_.status(objects_ / entry)) {
+        usage.incoming.push_back(std::move(copy));
+        continue;
+      }
+      // Published meanwhile, or given up.
+    }
+    if (std::optional<ObjectUsage> object = object_usage(name, measured))
+      usage.objects.push_back(std::move(*object));
+  }
+  usage.jobs = jobs_bytes(system_, folder_ / "jobs");
+  return usage;
+}
+
+}  // namespace lockstep::cache
