@@ -10,19 +10,23 @@ namespace lockstep {
 
 class Progress {
  public:
-  /// `label` stands before the bar; `total` is in bytes, 0 when unknown. Draws only when standard error is a
-  /// terminal.
-  Progress(std::string label, std::uint64_t total);
+  /// What is counted.
+  enum class Unit { bytes, things };
+
+  /// `label` stands before the bar; `total` is in bytes (or things), 0 when unknown. Draws only when standard
+  /// error is a terminal.
+  Progress(std::string label, std::uint64_t total, Unit unit = Unit::bytes);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Bytes done so far; redraws at most ten times a second.
+  /// Bytes (or things) done so far; redraws at most ten times a second.
   void update(std::uint64_t done);
 
  private:
   std::string label_;
   std::uint64_t total_;
+  Unit unit_;
   std::uint64_t begin_ns_;
   std::uint64_t drawn_ns_ = 0;
   bool terminal_;

@@ -4,14 +4,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+
+#include "common/clock.h"
 #include "common/error.h"
 #include "staging/pack/digest.h"
 
 namespace lockstep::pack {
 
-OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, int threads)
-    : folder_(std::move(folder)), files_(files) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+std::int64_t modified_ns(const struct stat& status) {
+  return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files,
+                             std::size_t first, int threads)
+    : folder_(std::move(folder)), files_(files), may_grow_(threads <= 0), taken_(first), handed_(first) {
+  if (may_grow_) threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 16U));
+  for (int i = 0; i < threads; ++i) start_thread();
 }
 
 OrderedLoader::~OrderedLoader() {
@@ -22,10 +32,22 @@ OrderedLoader::~OrderedLoader() {
   freed_.notify_all();
 }
 
-LoadedFile OrderedLoader::next() {
+void OrderedLoader::start_thread() {
+  threads_.emplace_back([this] { work(); });
+}
+
+std::optional<LoadedFile> OrderedLoader::next(const std::atomic<bool>* stop) {
+  constexpr double kSlow = 300e-6;  // seconds for a small file: more than any that lies in memory takes
   std::unique_lock lock(mutex_);
   Slot& slot = slots_[handed_ % kWindow];
-  filled_.wait(lock, [&] { return slot.ready; });
+  // Files come slowly, and the threads have nothing left to read ahead only because they wait for the file
+  // system.
+  if (!slot.ready && may_grow_ && load_seconds_ > kSlow && threads() < kMostThreads) start_thread();
+  while (!slot.ready) {
+    if (stop != nullptr && stop->load()) return {};
+    filled_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  if (stop != nullptr && stop->load()) return {};
   Slot done = std::exchange(slot, Slot());
   ++handed_;
   lock.unlock();
@@ -41,17 +63,25 @@ void OrderedLoader::work() {
     if (stop_ || taken_ == files_.size()) return;
     const std::size_t number = taken_++;
     lock.unlock();
-    Slot slot;
-    slot.ready = true;
-    try {
-      slot.file = load(files_[number]);
-    } catch (...) {
-      slot.error = std::current_exception();
-    }
+    const std::uint64_t begin = monotonic_ns();
+    Slot slot = load_slot(files_[number]);
+    const double seconds = seconds_between(begin, monotonic_ns());
     lock.lock();
+    load_seconds_ += (seconds - load_seconds_) / 16;
     slots_[number % kWindow] = std::move(slot);
-    filled_.notify_one();
+    if (number == handed_) filled_.notify_one();
   }
+}
+
+OrderedLoader::Slot OrderedLoader::load_slot(const std::string& path) const {
+  Slot slot;
+  slot.ready = true;
+  try {
+    slot.file = load(path);
+  } catch (...) {
+    slot.error = std::current_exception();
+  }
+  return slot;
 }
 
 LoadedFile OrderedLoader::load(const std::string& path) const {
@@ -64,6 +94,7 @@ LoadedFile OrderedLoader::load(const std::string& path) const {
   if (::fstat(file.fd.get(), &status) != 0) fail_errno("cannot stat {}", full.string());
   if (!S_ISREG(status.st_mode)) fail("{} is no regular file", full.string());
   file.size = static_cast<std::uint64_t>(status.st_size);
+  file.modified_ns = modified_ns(status);
   if (file.size > kWhole) return file;
 
   file.content.resize(file.size + 1);  // one more, to see a file that grew
@@ -74,6 +105,7 @@ LoadedFile OrderedLoader::load(const std::string& path) const {
     if (got < 0) fail_errno("cannot read {}", full.string());
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
+    if (done == file.size) break;
   }
   if (done != file.size)
     fail("{} changed while it was packed; pack again when nobody writes to it", full.string());

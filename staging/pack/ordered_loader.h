@@ -4,10 +4,15 @@
 // Threads: next() belongs to one thread; the loader's own threads end with it.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,25 +25,35 @@ struct LoadedFile {
   std::string path;                ///< as listed
   UniqueFd fd;                     ///< open, where the content is not loaded
   std::uint64_t size = 0;          ///< in bytes
+  std::int64_t modified_ns = 0;    ///< when its content was last changed
   std::uint64_t xxh3 = 0;          ///< XXH3-64 of the content, where it is loaded
   std::vector<std::byte> content;  ///< the file, where it is no larger than kWhole
   bool loaded() const { return !fd; }
 };
 
+/// When a file's content was last changed, in nanoseconds.
+std::int64_t modified_ns(const struct stat& status);
+
 class OrderedLoader {
  public:
   static constexpr std::size_t kWindow = 256;
   static constexpr std::uint64_t kWhole = std::uint64_t{256} << 10;
+  static constexpr int kMostThreads = 64;
 
-  /// `files` are relative to `folder` and must outlive the loader.
-  OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, int threads);
+  /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. With 0
+  /// `threads` it begins with a few and adds some while they mostly wait for the file system.
+  OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
+                int threads);
   ~OrderedLoader();
   OrderedLoader(const OrderedLoader&) = delete;
   OrderedLoader& operator=(const OrderedLoader&) = delete;
 
-  /// The next file in order; call it exactly files.size() times. Throws Error naming a file that cannot be
-  /// read, is no regular file, or changes meanwhile.
-  LoadedFile next();
+  /// The next file in order; call it once for each of them. Throws Error naming a file that cannot be
+  /// read, is no regular file, or changes meanwhile. Nothing once *stop is set, even when the file system
+  /// hangs.
+  std::optional<LoadedFile> next(const std::atomic<bool>* stop = nullptr);
+
+  int threads() const { return static_cast<int>(threads_.size()); }
 
  private:
   struct Slot {
@@ -47,17 +62,21 @@ class OrderedLoader {
     bool ready = false;
   };
 
+  void start_thread();
   void work();
+  Slot load_slot(const std::string& path) const;
   LoadedFile load(const std::string& path) const;
 
   std::filesystem::path folder_;
   const std::vector<std::string>& files_;
+  const bool may_grow_;
   std::mutex mutex_;
   std::condition_variable filled_;
   std::condition_variable freed_;
   std::vector<Slot> slots_{kWindow};
-  std::size_t taken_ = 0;   // files given to a thread
-  std::size_t handed_ = 0;  // files handed out
+  std::size_t taken_;        // files given to a thread
+  std::size_t handed_;       // files handed out
+  double load_seconds_ = 0;  // per file, lately
   bool stop_ = false;
   std::vector<std::jthread> threads_;
 };

@@ -22,9 +22,10 @@ void ShardWriter::Free::operator()(archive_entry* entry) const {
   archive_entry_free(entry);
 }
 
-ShardWriter::ShardWriter(std::filesystem::path path)
+ShardWriter::ShardWriter(std::filesystem::path path, FileSystem& system)
     : path_(std::move(path)),
-      fd_(open_file(path_, O_WRONLY | O_CREAT | O_EXCL, 0644)),
+      system_(system),
+      fd_(system_.open(path_, O_WRONLY | O_CREAT | O_EXCL)),
       entry_(archive_entry_new()),
       archive_(archive_write_new()) {
   buffer_.reserve(kBuffer);
@@ -76,7 +77,7 @@ void ShardWriter::write(std::span<const std::byte> payload) {
 void ShardWriter::finish() {
   check(archive_write_close(archive_.get()));
   flush();
-  if (::fsync(fd_.get()) != 0) fail_errno("cannot write {}", path_.string());
+  system_.sync(fd_.get(), path_);
 }
 
 void ShardWriter::check(std::int64_t code) {
@@ -86,20 +87,24 @@ void ShardWriter::check(std::int64_t code) {
 }
 
 void ShardWriter::emit(std::span<const std::byte> bytes) {
-  hasher_.update(bytes);
   size_ += bytes.size();
   if (buffer_.size() + bytes.size() > kBuffer) flush();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (text.size() >= kBuffer) {
-    write_all(fd_.get(), text, path_);
+  if (bytes.size() >= kBuffer) {
+    put(bytes);
   } else {
-    buffer_.append(text);
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
   }
 }
 
 void ShardWriter::flush() {
-  write_all(fd_.get(), buffer_, path_);
+  put(buffer_);
   buffer_.clear();
+}
+
+void ShardWriter::put(std::span<const std::byte> bytes) {
+  hasher_.update(bytes);  // in large pieces, which is several times faster than header by header
+  system_.write_at(fd_.get(), bytes, written_, path_);
+  written_ += bytes.size();
 }
 
 }  // namespace lockstep::pack

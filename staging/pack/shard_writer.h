@@ -9,8 +9,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
-#include "common/files.h"
+#include "common/file_system.h"
 #include "staging/pack/digest.h"
 
 struct archive;
@@ -21,7 +22,7 @@ namespace lockstep::pack {
 class ShardWriter {
  public:
   /// Creates the file, which must not exist. Throws Error naming it.
-  explicit ShardWriter(std::filesystem::path path);
+  explicit ShardWriter(std::filesystem::path path, FileSystem& system = FileSystem::real());
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
@@ -45,10 +46,13 @@ class ShardWriter {
   void check(std::int64_t code);
   void emit(std::span<const std::byte> bytes);
   void flush();
+  void put(std::span<const std::byte> bytes);
 
   std::filesystem::path path_;
+  FileSystem& system_;
   UniqueFd fd_;
-  std::string buffer_;
+  std::vector<std::byte> buffer_;
+  std::uint64_t written_ = 0;  // size_ less what is in the buffer
   std::string failure_;
   bool abandoned_ = false;
   std::uint64_t size_ = 0;

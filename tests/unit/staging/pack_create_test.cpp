@@ -122,7 +122,7 @@ TEST_F(PackCreate, AFailureLeavesNothingBehind) {
   EXPECT_THAT(names_here(), ElementsAre("s"));
 }
 
-TEST_F(PackCreate, AnInterruptedCallIsHiddenAndTheNextOneStartsOver) {
+TEST_F(PackCreate, AnInterruptedCallIsHiddenAndWhatItLeavesDoesNotGetIntoThePack) {
   write("s/a", std::string(5000, 'x'));
   EXPECT_EQ(staging_test::in_child([&] {
               CreateOptions killed = options("s", "out");
@@ -132,7 +132,8 @@ TEST_F(PackCreate, AnInterruptedCallIsHiddenAndTheNextOneStartsOver) {
             9);
   EXPECT_THAT(names_here(), ElementsAre(".out.unfinished", "s"));
   EXPECT_THAT([&] { open(folder_ / "out"); }, ThrowsErrorWith("No such file"));
-  write(".out.unfinished/shard-000007.tar", "left by the killed call");
+  write(".out.unfinished/pack/shard-000007.tar", "of a call that packed more");
+  write(".out.unfinished/shard-000000.tar", "of another version");
   create(options("s", "out"));
   EXPECT_THAT(names_here(), ElementsAre("out", "s"));
   open(folder_ / "out")->verify();

@@ -1,0 +1,35 @@
+// What create and append do alike on the command line: their options, progress, and a clean end by a signal.
+//
+// Threads: main's thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/tool.h"
+#include "staging/pack/packing.h"
+
+namespace lockstep::pack {
+
+struct PackingArguments {
+  std::string source;
+  std::string shard_size = "256M";
+  int threads = 0;
+  std::vector<std::string> filters;
+};
+
+void add_packing_options(CLI::App& verb, PackingArguments& arguments);
+
+/// Lists the files: those below the source, or those named on standard input.
+void list_files(const PackingArguments& arguments, PackingOptions& options);
+
+/// Does the work with progress on a terminal. SIGINT, SIGTERM and SIGHUP end it between two files: what
+/// stopped() says is printed then, and the process ends by that signal.
+PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work);
+
+/// Throws UsageError where `out` lies inside the folder to pack: it would be packed itself the next time.
+void refuse_out_inside(const std::filesystem::path& folder, const std::filesystem::path& out);
+
+}  // namespace lockstep::pack

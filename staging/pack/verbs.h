@@ -1,0 +1,14 @@
+// The verbs of lockstep-pack: each adds itself, with its options, to the command line.
+//
+// Threads: main's thread.
+#pragma once
+
+#include "common/tool.h"
+
+namespace lockstep::pack {
+
+void add_create_verb(Tool& tool);
+/// ls, cat, verify, stats
+void add_look_verbs(Tool& tool);
+
+}  // namespace lockstep::pack
