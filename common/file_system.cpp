@@ -106,6 +106,12 @@ void FileSystem::link(const Path& from, const Path& to) {
     fail_errno("cannot link {} to {}", to.string(), from.string());
 }
 
+bool FileSystem::link_unless_there(const Path& from, const Path& to) {
+  if (call_link(from.c_str(), to.c_str()) == 0) return true;
+  if (errno == EEXIST) return false;
+  fail_errno("cannot link {} to {}", to.string(), from.string());
+}
+
 void FileSystem::symlink(const std::string& target, const Path& at) {
   if (call_symlink(target.c_str(), at.c_str()) != 0)
     fail_errno("cannot make the symbolic link {}", at.string());

@@ -53,6 +53,8 @@ class FileSystem {
   void change_mode(const Path& path, mode_t mode);
   void rename(const Path& from, const Path& to);
   void link(const Path& from, const Path& to);
+  /// As link(), but false where something has that name already.
+  bool link_unless_there(const Path& from, const Path& to);
   void symlink(const std::string& target, const Path& at);
   void unlink(const Path& path);
   /// As unlink(), but false where another was faster.

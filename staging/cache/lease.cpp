@@ -1,4 +1,4 @@
-// Leases: a file that slurmstepd keeps locked, under a second name beside the object.
+#include "staging/cache/lease.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -15,9 +15,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct stat status_of(int fd) {
+// Of names for one step's lease: in the shared store others may take them.
+constexpr int kMostNames = 16;
+
+struct stat status_of(int fd, const fs::path& path) {
   struct stat status {};
-  if (::fstat(fd, &status) != 0) fail_errno("cannot stat an open file");
+  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
   return status;
 }
 
@@ -32,22 +35,34 @@ void set_time(const fs::path& path, Time time) noexcept {
 
 }  // namespace
 
-void Store::hold(const std::string& name, const fs::path& held_file) {
-  if (!has(name)) fail("object {} is not in the cache {}; put its source again", name, folder_.string());
+void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& leases) {
   // Read-only: any descriptor can carry a lock, and nothing is ever written to these files.
-  const UniqueFd held = system_.open(held_file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (system_.lock(held.get(), FileSystem::LockKind::exclusive, false, held_file)) {
+  const UniqueFd held = system.open(held_file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (system.lock(held.get(), FileSystem::LockKind::exclusive, false, held_file)) {
     fail("{}: nobody holds this lease file; the step's slurmstepd opens and locks it", held_file.string());
   }
+  const struct stat wanted = status_of(held.get(), held_file);
+  for (int n = 0; n < kMostNames; ++n) {
+    const std::string name = held_file.filename().string() + (n == 0 ? "" : "-" + std::to_string(n));
+    const fs::path lease = leases / name;
+    if (system.link_unless_there(held_file, lease)) return;
+    const auto there = system.status(lease);
+    if (there && there->st_ino == wanted.st_ino && there->st_dev == wanted.st_dev) return;
+    // Of a step of this name before the node was started anew; or, in the shared store, somebody else's.
+    if (there && there->st_uid == ::geteuid()) {
+      system.remove_all(lease);
+      if (system.link_unless_there(held_file, lease)) return;
+    }
+  }
+  fail("cannot make a lease in {}: all names like {} are taken", leases.string(),
+       held_file.filename().string());
+}
+
+void Store::hold(const std::string& name, const fs::path& held_file) {
+  if (!has(name)) fail("object {} is not in the cache {}; put its source again", name, folder_.string());
   const fs::path leases = folder_ / "leases" / name;
   system_.make_folder(leases, 0700);
-  const fs::path lease = leases / held_file.filename();
-  if (const auto there = system_.status(lease)) {
-    const struct stat wanted = status_of(held.get());
-    if (there->st_ino == wanted.st_ino && there->st_dev == wanted.st_dev) return;
-    system_.remove_all(lease);  // of a step of this name before the node was started anew
-  }
-  system_.link(held_file, lease);
+  link_lease(system_, held_file, leases);
   touch(name);
 }
 

@@ -1,0 +1,48 @@
+// The store that an admin fills (`lockstep-stage prefetch`), as users read it: nothing is changed in it but
+// that leases are put beside its objects.
+//
+//   <cache>/shared/objects/NAME/   root's; 0755, or 0750 for the group that may read it
+//   <cache>/shared/locks/NAME      0644: whoever reads takes it shared
+//   <cache>/shared/leases/NAME/    1777: users' lease files, hard-linked from their own stores
+//
+// Who may not read the source must not be served its copy: open the source before you ask here.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "common/file_system.h"
+#include "staging/cache/object.h"
+#include "staging/cache/store.h"
+
+namespace lockstep::cache {
+
+class Shared {
+ public:
+  /// The store at `folder`, or nothing where there is none. Throws Error where there is one that cannot be
+  /// trusted: not root's, or others may write to it.
+  static std::optional<Shared> open(const std::filesystem::path& folder,
+                                    FileSystem& system = FileSystem::real());
+
+  /// Takes an object's lock, shared, so that it stays while it is checked and leased. Nothing where it is not
+  /// there, being copied or removed, or not for this user. Never waits.
+  std::optional<Hold> find(const std::string& name) const;
+
+  /// As in Store; the caller has found the object and keeps what find() gave.
+  ObjectInfo info(const std::string& name, bool brief = false) const;
+  std::filesystem::path files(const std::string& name) const { return objects_ / name / "files"; }
+  /// As Store::hold(); `held_file` is in the user's own store, which must be on the same file system.
+  void hold(const std::string& name, const std::filesystem::path& held_file) const;
+
+ private:
+  Shared(std::filesystem::path folder, FileSystem& system);
+
+  FileSystem* system_;
+  std::filesystem::path folder_;
+  std::filesystem::path objects_;
+};
+
+}  // namespace lockstep::cache
