@@ -14,6 +14,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/format_check.h"
+#include "staging/pack/format_readers.h"
 #include "staging/pack/index.h"
 
 namespace lockstep::pack {
@@ -75,6 +76,10 @@ std::string_view without_shard_number(std::string_view name) {
   return name.substr(0, dash);
 }
 
+bool is_numbered(std::string_view name) {
+  return without_shard_number(name).size() != name.size();
+}
+
 /// What the name of one file says; plain where it says nothing, or not enough.
 Format format_by_name(std::string_view path) {
   const std::string_view name = last_name(path);
@@ -98,10 +103,15 @@ std::string replace_end(std::string_view path, std::string_view end, std::string
   return std::string(path.substr(0, path.size() - end.size())).append(by);
 }
 
-std::vector<std::string> list(const fs::path& folder) {
+enum class Links { refused, followed };
+
+std::vector<std::string> list(const fs::path& folder, Links links) {
+  const auto options = links == Links::followed ? fs::directory_options::follow_directory_symlink
+                                                : fs::directory_options::none;
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    const fs::file_type type = entry.symlink_status().type();
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, options)) {
+    const fs::file_type type =
+        links == Links::followed ? entry.status().type() : entry.symlink_status().type();
     if (type == fs::file_type::directory) continue;
     if (type == fs::file_type::symlink)
       fail("{} is a symbolic link; name the file it points to, or put that in its place",
@@ -148,9 +158,7 @@ Format format_of(const fs::path& folder, const std::vector<std::string>& files) 
   }
   if (has_megatron(folder, files)) found.insert(Format::megatron);
   if (found.empty()) {
-    const auto numbered = std::find_if(files.begin(), files.end(), [](const std::string& file) {
-      return without_shard_number(file).size() != file.size();
-    });
+    const auto numbered = std::find_if(files.begin(), files.end(), is_numbered);
     if (numbered != files.end() && is_tfrecord(first_bytes(folder / *numbered))) return Format::tfrecord;
   }
   return found.size() == 1 ? *found.begin() : Format::plain;
@@ -164,9 +172,9 @@ Contents of_pack(const fs::path& folder) {
   return contents;
 }
 
-Contents of_folder(const fs::path& folder) {
+Contents of_folder(const fs::path& folder, Links links) {
   if (is_file(folder / kIndexName)) return of_pack(folder);
-  Contents contents{.format = {}, .folder = folder, .files = list(folder)};
+  Contents contents{.format = {}, .folder = folder, .files = list(folder, links)};
   contents.format = format_of(folder, contents.files);
   return contents;
 }
@@ -207,7 +215,7 @@ bool add_recordio_pair(Contents& contents, const std::string& name) {
   return true;
 }
 
-Contents of_file(const fs::path& folder, const std::string& name) {
+Contents of_file(const fs::path& folder, const std::string& name, Links links) {
   if (name == kIndexName) return of_pack(folder);
   Contents contents{.format = {}, .folder = folder, .files = {name}, .one_file = true};
   if (is_file(folder / kIndexName)) {
@@ -221,7 +229,7 @@ Contents of_file(const fs::path& folder, const std::string& name) {
   }
   if (add_megatron_pair(contents, name) || add_recordio_pair(contents, name)) return contents;
   if (name == "index.json") {
-    Contents whole = of_folder(folder);
+    Contents whole = of_folder(folder, links);
     if (whole.format == Format::mds) return whole;
   }
   contents.format = format_by_name(name);
@@ -233,6 +241,19 @@ Contents of_file(const fs::path& folder, const std::string& name) {
   return contents;
 }
 
+Contents find(const fs::path& source, Links links) {
+  const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"
+  // Megatron's own tools name a pair by what its two files have in common.
+  if (::access(name.c_str(), F_OK) != 0 && is_file(name.string() + ".idx"))
+    return find(name.string() + ".idx", links);
+  const mode_t mode = status_of(name).st_mode;
+  if (S_ISDIR(mode)) return of_folder(without_links(name), links);
+  if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
+  // The folder is resolved, the file's name is not: other files and indexes know it by this name.
+  return of_file(without_links(name.has_parent_path() ? name.parent_path() : fs::path(".")),
+                 name.filename().string(), links);
+}
+
 }  // namespace
 
 std::string_view name_of(Format format) {
@@ -242,16 +263,15 @@ std::string_view name_of(Format format) {
 }
 
 Contents contents_of(const fs::path& source) {
-  const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"
-  // Megatron's own tools name a pair by what its two files have in common.
-  if (::access(name.c_str(), F_OK) != 0 && is_file(name.string() + ".idx"))
-    return contents_of(name.string() + ".idx");
-  const mode_t mode = status_of(name).st_mode;
-  if (S_ISDIR(mode)) return of_folder(without_links(name));
-  if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
-  // The folder is resolved, the file's name is not: other files and indexes know it by this name.
-  return of_file(without_links(name.has_parent_path() ? name.parent_path() : fs::path(".")),
-                 name.filename().string());
+  return find(source, Links::refused);
+}
+
+Contents readable_contents_of(const fs::path& source) {
+  return find(source, Links::followed);
+}
+
+bool is_of_format(Format format, std::string_view file) {
+  return format_by_name(file) == format || (format == Format::tfrecord && is_numbered(file));
 }
 
 }  // namespace lockstep::pack

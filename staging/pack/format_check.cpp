@@ -5,10 +5,15 @@
 #include "common/error.h"
 #include "staging/pack/crc32c.h"
 #include "staging/pack/format.h"
+#include "staging/pack/format_readers.h"
+#include "staging/pack/hdf5_file.h"
 #include "staging/pack/index.h"
+#include "staging/pack/lmdb_tree.h"
 #include "staging/pack/locate.h"
+#include "staging/pack/mds_index.h"
 #include "staging/pack/megatron_index.h"
 #include "staging/pack/megatron_layout.h"
+#include "staging/pack/npy_header.h"
 
 namespace lockstep::pack {
 namespace {
@@ -36,10 +41,32 @@ void check_pack(const fs::path& folder, const Contents& contents) {
   }
 }
 
+/// Each index.json's shards, or of one shard that one.
+void check_mds(const fs::path& folder, const Contents& contents) {
+  for (const std::string& file : contents.files) {
+    if (fs::path(file).filename() != "index.json") continue;
+    for (const MdsShard& shard : load_mds_index(folder / file)) {
+      if (contents.one_file && shard.raw.name != contents.files.back() &&
+          shard.compressed.name != contents.files.back())
+        continue;
+      check_mds_shard(folder / file, shard);
+    }
+  }
+}
+
 void check_file(Format format, const fs::path& file) {
   switch (format) {
     case Format::megatron:
       if (file.extension() == ".idx") check_megatron_data(MegatronIndex::load(file));
+      return;
+    case Format::npy:
+      if (is_of_format(format, file.native())) check_npy(file);
+      return;
+    case Format::lmdb:
+      if (is_of_format(format, file.native())) check_lmdb(file);
+      return;
+    case Format::hdf5:
+      if (is_of_format(format, file.native())) check_hdf5(file);
       return;
     default:
       return;
@@ -75,6 +102,7 @@ bool is_side_index(std::string_view path) {
 }
 
 void check_complete(const fs::path& folder, const Contents& contents) {
+  if (contents.format == Format::mds) return check_mds(folder, contents);
   if (contents.format == Format::tar) return check_pack(folder, contents);
   for (const std::string& file : contents.files) check_file(contents.format, folder / file);
 }

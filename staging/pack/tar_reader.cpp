@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/format_readers.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
@@ -134,7 +135,7 @@ class TarReader : public Reader {
 
 }  // namespace
 
-std::unique_ptr<Reader> open(const fs::path& source) {
+std::unique_ptr<Reader> open_tar(const fs::path& source) {
   return std::make_unique<TarReader>(locate(source));
 }
 

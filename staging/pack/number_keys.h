@@ -1,0 +1,31 @@
+// Names of samples that have none: their numbers, all with as many digits as the last one's, so that they
+// sort.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+namespace lockstep::pack {
+
+/// Text is made when it is asked for, in blocks, and stays: a job that never asks pays nothing.
+class NumberKeys {
+ public:
+  explicit NumberKeys(std::size_t count);
+  NumberKeys(const NumberKeys&) = delete;
+  NumberKeys& operator=(const NumberKeys&) = delete;
+  ~NumberKeys();
+
+  /// Number i, less than the count.
+  std::string_view operator[](std::size_t i) const;
+
+ private:
+  std::size_t digits_;
+  std::size_t blocks_;
+  std::unique_ptr<std::atomic<char*>[]> text_;
+};
+
+}  // namespace lockstep::pack
