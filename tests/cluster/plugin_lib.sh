@@ -10,8 +10,14 @@ make_pack() {
   for ((i = 0; i < files; ++i)); do head -c "$bytes" /dev/urandom >"$raw/$i.bin"; done
   mkdir -p "$shared/plugin_test"
   rm -rf "${shared:?}/plugin_test/$name"
-  "$build/bin/lockstep-pack" create "$raw" --out "$shared/plugin_test/$name" >/dev/null || fail "cannot make the pack $name"
+  "$prefix/bin/lockstep-pack" create "$raw" --out "$shared/plugin_test/$name" >/dev/null || fail "cannot make the pack $name"
   rm -rf "$raw"
+}
+
+# Ends what a test that failed has left running: for a trap.
+cancel_all() {
+  on_head scancel -u alice 2>/dev/null
+  assert_all_idle
 }
 
 # Forgets all that is staged, so that a test starts from nothing.
@@ -26,9 +32,10 @@ submit_there() { cluster exec --cwd "$packs" -- sbatch --parsable --output=/mnt/
 # Helpers that run anywhere in the cluster: every machine's processes are seen from the head.
 helpers_running() { as_root sh -c "pgrep -af '[l]ockstep-(stage|pin) ' || true"; }
 
-# left_on NODE: what a job left there that it should not: its folder, unfinished copies.
+# left_on NODE: what a job left there that it should not: its folder, its lease. A copy that was broken off stays, to be
+# gone on with.
 left_on() {
-  root_on_node "$1" sh -c "ls /mnt/local/lockstep/*/jobs; ls -d /mnt/local/lockstep/*/objects/.incoming-*" 2>/dev/null
+  root_on_node "$1" sh -c "ls /mnt/local/lockstep/*/jobs; ls /mnt/local/lockstep/*/leases/held; ls -d /mnt/local/lockstep/*/objects/.removed-*" 2>/dev/null
 }
 
 nothing_left_on() { [ -z "$(left_on "$1")" ]; }
