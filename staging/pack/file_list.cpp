@@ -21,6 +21,21 @@ bool matches(const std::string& path, const std::vector<std::string>& filters) {
          });
 }
 
+void add_entry(const fs::directory_entry& entry, const fs::path& folder,
+               const std::vector<std::string>& filters, std::vector<std::string>& files) {
+  const fs::file_type type = entry.symlink_status().type();
+  if (type == fs::file_type::directory) return;
+  std::string path = entry.path().lexically_relative(folder).string();
+  if (!matches(path, filters)) return;
+  if (type == fs::file_type::symlink) {
+    fail("{} is a symbolic link; pack the file it points to, or leave it out with --filter",
+         entry.path().string());
+  }
+  if (type != fs::file_type::regular)
+    fail("{} is no regular file; leave it out with --filter", entry.path().string());
+  files.push_back(std::move(path));
+}
+
 [[noreturn]] void nothing_to_pack(const std::string& source, bool filtered) {
   fail("{}: nothing to pack: {}", source, filtered ? "no file matches --filter" : "it holds no files");
 }
@@ -30,18 +45,12 @@ bool matches(const std::string& path, const std::vector<std::string>& filters) {
 std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& filters) {
   if (!fs::is_directory(folder)) fail("{} is not a folder", folder.string());
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    const fs::file_type type = entry.symlink_status().type();
-    if (type == fs::file_type::directory) continue;
-    std::string path = entry.path().lexically_relative(folder).string();
-    if (!matches(path, filters)) continue;
-    if (type == fs::file_type::symlink) {
-      fail("{} is a symbolic link; pack the file it points to, or leave it out with --filter",
-           entry.path().string());
-    }
-    if (type != fs::file_type::regular)
-      fail("{} is no regular file; leave it out with --filter", entry.path().string());
-    files.push_back(std::move(path));
+  try {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
+      add_entry(entry, folder, filters, files);
+  } catch (const fs::filesystem_error& error) {
+    fail("cannot list {}: {}", error.path1().empty() ? folder.string() : error.path1().string(),
+         error.code().message());
   }
   if (files.empty()) nothing_to_pack(folder.string(), !filters.empty());
   std::sort(files.begin(), files.end(), [](const std::string& a, const std::string& b) {

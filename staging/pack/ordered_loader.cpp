@@ -89,7 +89,9 @@ LoadedFile OrderedLoader::load(const std::string& path) const {
   LoadedFile file;
   file.path = path;
   // O_NONBLOCK: a FIFO in its place must not block; regular files ignore it.
-  file.fd = open_file(full, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  file.fd = UniqueFd(::open(full.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.fd && errno == ELOOP) fail("{} is a symbolic link; name the file it points to", full.string());
+  if (!file.fd) fail_errno("cannot open {}", full.string());
   struct stat status {};
   if (::fstat(file.fd.get(), &status) != 0) fail_errno("cannot stat {}", full.string());
   if (!S_ISREG(status.st_mode)) fail("{} is no regular file", full.string());

@@ -8,6 +8,7 @@
 namespace lockstep::pack {
 
 void add_create_verb(Tool& tool);
+void add_append_verb(Tool& tool);
 /// ls, cat, verify, stats
 void add_look_verbs(Tool& tool);
 
