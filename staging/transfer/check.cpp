@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <random>
 
-#include "common/files.h"
+#include "common/error.h"
+#include "common/file_system.h"
+#include "staging/cache/object.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/shard_check.h"
@@ -30,10 +32,54 @@ void check_some_samples(const std::filesystem::path& folder, const pack::Index& 
   }
 }
 
+std::uint64_t size_of(const std::filesystem::path& file) {
+  struct stat status {};
+  if (::lstat(file.c_str(), &status) != 0) fail_errno("{}", file.string());
+  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", file.string());
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+void check_digest(const std::filesystem::path& folder, const cache::ObjectFile& file) {
+  const std::filesystem::path path = folder / file.name;
+  const UniqueFd fd = open_file(path, O_RDONLY | O_NOFOLLOW);
+  pack::Hasher hasher;
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(file.size + 1, kLargestSample));
+  for (std::uint64_t done = 0;;) {
+    const std::size_t got = FileSystem::real().read_at(fd.get(), buffer, done, path);
+    if (got == 0) break;
+    hasher.update(std::span(buffer).first(got));
+    done += got;
+  }
+  const std::string now = pack::to_hex(hasher.digest());
+  if (now != file.xxh3) fail("{} is damaged: xxh3 {}, {} expected", path.string(), now, file.xxh3);
+}
+
+// Files that only object.json describes.
+void check_files(const std::filesystem::path& folder, Verify verify, int threads) {
+  const std::filesystem::path about = folder.parent_path() / "object.json";
+  const cache::ObjectInfo info =
+      cache::parse_object(read_text_file(about), folder.parent_path().filename().string(), about.string());
+  if (info.files.empty()) fail("{} says nothing about the files", about.string());
+  parallel_for(info.files.size(), threads, [&](std::size_t f, const std::function<bool()>&) {
+    const cache::ObjectFile& file = info.files[f];
+    const std::uint64_t size = size_of(folder / file.name);
+    if (size != file.size) fail("{}: {} bytes, {} expected", (folder / file.name).string(), size, file.size);
+    if (verify == Verify::full) check_digest(folder, file);
+  });
+  if (verify == Verify::full) return;
+  std::minstd_rand random(std::random_device{}());
+  std::uniform_int_distribution<std::size_t> any(0, info.files.size() - 1);
+  for (int n = 0; n < kSamples; ++n) {
+    const cache::ObjectFile& file = info.files[any(random)];
+    if (file.size <= kLargestSample) check_digest(folder, file);
+  }
+}
+
 }  // namespace
 
 void check_copy(const std::filesystem::path& folder, Verify verify, int threads) {
   if (verify == Verify::off) return;
+  if (!FileSystem::real().status(folder / pack::kIndexName)) return check_files(folder, verify, threads);
   const pack::Index index = pack::Index::load(folder / pack::kIndexName);
   if (verify == Verify::quick) {
     for (std::size_t s = 0; s < index.shards(); ++s) pack::check_shard_size(folder, index, s);

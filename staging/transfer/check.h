@@ -9,7 +9,8 @@
 
 namespace lockstep::transfer {
 
-/// Checks the pack in `folder`. Throws Error naming what is damaged.
+/// Checks the files of an object in `folder`: against their index, or else against the object.json beside it.
+/// Throws Error naming what is damaged.
 void check_copy(const std::filesystem::path& folder, Verify verify, int threads);
 
 }  // namespace lockstep::transfer

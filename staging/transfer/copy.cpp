@@ -1,63 +1,139 @@
 #include "staging/transfer/copy.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <vector>
+#include <algorithm>
+#include <exception>
+#include <thread>
 
 #include "common/error.h"
+#include "staging/transfer/parallel.h"
 
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::size_t kBlock = std::size_t{4} << 20;
+constexpr std::size_t kBuffers = 16;  // chunks in memory at once
+constexpr int kThreads = 4;
+constexpr int kMostThreads = 32;
 
-struct stat status_of(int fd, const std::filesystem::path& path) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
-  return status;
+// Where files are small, each thread mostly waits for the source.
+int threads_for(const ChunkPlan& plan) {
+  constexpr std::uint64_t kSmall = 1U << 18U;
+  return plan.files() > 16 && plan.total_bytes() / plan.files() < kSmall ? kMostThreads : kThreads;
 }
 
-[[noreturn]] void changed(const std::filesystem::path& path) {
-  fail("{} changed while it was copied; stage it again when nobody writes to it", path.string());
+std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files) {
+  std::vector<std::uint64_t> sizes(files.size());
+  std::transform(files.begin(), files.end(), sizes.begin(),
+                 [](const ManifestFile& file) { return file.size; });
+  return sizes;
+}
+
+std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
+  std::vector<std::string> names(files.size());
+  std::transform(files.begin(), files.end(), names.begin(),
+                 [](const ManifestFile& file) { return file.name; });
+  return names;
+}
+
+pack::Digest digest_of(const std::vector<ManifestFile>& files) {
+  std::string text;
+  for (const ManifestFile& file : files) {
+    text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.digest ? pack::to_hex(*file.digest) : "");
+  }
+  return pack::digest_of(std::as_bytes(std::span(text)));
 }
 
 }  // namespace
 
-pack::Digest copy_file(FileSystem& system, const std::filesystem::path& from, const std::filesystem::path& to,
-                       const CopyOptions& options) {
-  const UniqueFd source = system.open(from, O_RDONLY);
-  const struct stat before = status_of(source.get(), from);
-  if (static_cast<std::uint64_t>(before.st_size) != options.size) changed(from);
-  ::posix_fadvise(source.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options)
+    : files_(files),
+      options_(std::move(options)),
+      plan_(sizes_of(files), options_.chunk_bytes),
+      threads_(options_.threads > 0 ? std::min(options_.threads, kMostThreads) : threads_for(plan_)),
+      buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
+      source_(system, options_.source, files, plan_, limit),
+      local_(system, options_.target, names_of(files), plan_),
+      store_(system, local_, plan_, buffers_,
+             {.journal = options_.journal,
+              .plan = digest_of(files),
+              .mark_bytes = options_.mark_bytes,
+              .complete = [this](std::size_t file, const pack::Digest& digest) {
+                return check(file, digest);
+              }}) {
+  local_.make_folders();
+  resumed_ = store_.resume(threads_);
+  if (options_.copied && resumed_ > 0) options_.copied(resumed_);
+}
 
-  const UniqueFd target = system.open(to, O_WRONLY | O_CREAT | O_EXCL, 0600);
-  system.allocate(target.get(), options.size, to);
-  pack::Hasher hasher;
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(kBlock, options.size));
-  std::uint64_t done = 0;
-  while (done < options.size) {
-    if (options.stop && options.stop()) fail("{}: given up, another file failed", from.string());
-    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), options.size - done));
-    const std::size_t got = system.read_at(source.get(), want, done, from);
-    if (got == 0) changed(from);
-    const auto block = want.first(got);
-    hasher.update(block);
-    system.write_at(target.get(), block, done, to);
-    // Start writing out now, so that the sync at the end finds little left; and drop the source's pages,
-    // which nobody on this node will read again.
-    ::sync_file_range(target.get(), static_cast<off_t>(done), static_cast<off_t>(got), SYNC_FILE_RANGE_WRITE);
-    ::posix_fadvise(source.get(), static_cast<off_t>(done), static_cast<off_t>(got), POSIX_FADV_DONTNEED);
-    done += got;
-    if (options.copied) options.copied(got);
+bool Copy::check(std::size_t file, const pack::Digest& digest) {
+  if (files_[file].digest && *files_[file].digest != digest) return false;
+  if (options_.complete) options_.complete(file);
+  return true;
+}
+
+void Copy::read_from_source(std::size_t chunk, ChunkWork& work) {
+  ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  source_.read(chunk, data.bytes());
+  const pack::Digest digest = pack::digest_of(data.bytes());
+  take(chunk, std::move(data), digest, work);
+}
+
+void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work) {
+  const std::uint64_t bytes = data.bytes().size();
+  store_.put(chunk, std::move(data), digest);
+  work.done(chunk);
+  if (options_.copied) options_.copied(bytes);
+}
+
+void Copy::run() {
+  ChunkWork work(
+      plan_.size(), 1, 0, [](std::size_t) { return 0; },
+      [&](std::size_t chunk) { return !store_.has(chunk); });
+  parallel_for(static_cast<std::size_t>(threads_), threads_,
+               [&](std::size_t, const std::function<bool()>& stop) {
+                 try {
+                   while (!stop()) {
+                     const std::optional<std::size_t> chunk = work.take_own();
+                     if (!chunk) return;
+                     read_from_source(*chunk, work);
+                   }
+                 } catch (...) {
+                   work.stop();
+                   throw;
+                 }
+               });
+  finish();
+}
+
+void Copy::finish(const std::function<void(std::size_t chunk)>& wrong) {
+  store_.finish();
+  source_.check_unchanged();
+  for (const std::size_t file : store_.damaged()) repair(file, wrong);
+}
+
+void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
+  bool changed = false;
+  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && wrong; ++chunk) {
+    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+    source_.read(chunk, data.bytes());
+    const pack::Digest digest = pack::digest_of(data.bytes());
+    if (digest == store_.digest(chunk)) continue;
+    store_.replace(chunk, data, digest);
+    wrong(chunk);
+    changed = true;
   }
-  const struct stat after = status_of(source.get(), from);
-  if (after.st_size != before.st_size || after.st_mtim.tv_sec != before.st_mtim.tv_sec ||
-      after.st_mtim.tv_nsec != before.st_mtim.tv_nsec) {
-    changed(from);
-  }
-  system.sync(target.get(), to);
-  return hasher.digest();
+  const pack::Digest now = changed ? store_.rehash(file) : store_.file_digest(file);
+  if (now != *files_[file].digest) damaged(file, now);
+  store_.sync_file(file);
+  if (options_.complete) options_.complete(file);
+}
+
+void Copy::damaged(std::size_t file, const pack::Digest& digest) const {
+  fail(
+      "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run "
+      "lockstep-pack "
+      "verify, then pack again",
+      (options_.source / files_[file].name).string(), pack::to_hex(digest),
+      pack::to_hex(*files_[file].digest));
 }
 
 }  // namespace lockstep::transfer

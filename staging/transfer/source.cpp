@@ -113,9 +113,17 @@ Source resolve_source(const std::string& given) {
   if (given.empty()) fail_usage("a source has no name");
   Source source;
   source.given = given;
+  source.paths = paths;
   for (const fs::path& path : paths) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
+    if (::stat(path.c_str(), &status) != 0) {
+      const int error = errno;
+      // Megatron's own tools name a pair by what its two files have in common.
+      if (error != ENOENT || ::stat((path.string() + ".idx").c_str(), &status) != 0) {
+        errno = error;
+        fail_errno("{}", path.string());
+      }
+    }
     if (S_ISDIR(status.st_mode)) {
       if (paths.size() > 1)
         fail("{}: matches the folder {} among others; name each folder as a source", given, path.string());
@@ -137,11 +145,11 @@ Source resolve_source(const std::string& given) {
   return source;
 }
 
-Identity identify(const Source& source) {
+std::optional<Identity> identify(const Source& source) {
   const fs::path file = source.index_file();
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
-    if (errno == ENOENT) pack::locate(source.folder);  // says what is wrong
+    if (errno == ENOENT) return {};
     fail_errno("cannot open {}", file.string());
   }
   Identity identity;
@@ -149,7 +157,7 @@ Identity identify(const Source& source) {
   const auto size = static_cast<off_t>(identity.index.size());
   if (identity.status.st_size < size || ::pread(fd.get(), identity.index.data(), identity.index.size(),
                                                 identity.status.st_size - size) != size) {
-    pack::locate(source.folder);
+    pack::locate(source.folder);  // says what is wrong
     fail("cannot read {}", file.string());
   }
   return identity;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,12 +15,13 @@
 
 namespace lockstep::transfer {
 
-/// A pack, or some of its shards.
+/// What a name stands for: a folder, files in one folder, a pack or some of its shards.
 struct Source {
-  std::string given;                ///< as the user wrote it
-  std::filesystem::path folder;     ///< of the pack, without symbolic links
-  std::vector<std::string> shards;  ///< names of the chosen shards, sorted; empty for all
-  bool one_file = false;            ///< the user named one shard
+  std::string given;                         ///< as the user wrote it
+  std::filesystem::path folder;              ///< without symbolic links
+  std::vector<std::filesystem::path> paths;  ///< what the name stands for, one by one
+  std::vector<std::string> shards;  ///< names of the chosen files, sorted; empty for all of the folder
+  bool one_file = false;            ///< the user named one file
 
   std::filesystem::path index_file() const;
 };
@@ -29,7 +31,8 @@ struct Source {
 /// for itself.
 std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
 
-/// Finds the pack. Reads nothing of it. Throws Error where nothing is there, or it is not one pack.
+/// Finds the folder. Reads nothing in it. Throws Error where nothing is there, or files are of several
+/// folders.
 Source resolve_source(const std::string& given);
 
 /// The state of a pack's index file: while it is the same, so is what the pack claims to hold.
@@ -38,8 +41,8 @@ struct Identity {
   pack::Digest index{};  ///< the index's own checksum
 };
 
-/// Two small reads at the source. Throws Error where it is not packed or cannot be read.
-Identity identify(const Source& source);
+/// Two small reads at the source; nothing where it is no pack. Throws Error where it cannot be read.
+std::optional<Identity> identify(const Source& source);
 
 /// True while neither size, time, inode nor checksum differs.
 bool same(const Identity& a, const Identity& b);

@@ -57,12 +57,11 @@ TEST_F(StageTool, LsAndVerifyTellWhatIsThereAndWhatIsDamaged) {
 }
 
 TEST_F(StageTool, ARefusedSourceIsOneLineAndExitCodeOne) {
-  write("plain/a", "x");
-  const auto refused = run({"put", at("plain"), "--cache", at("cache"), "--json"});
+  fs::create_directory(folder_ / "empty");
+  const auto refused = run({"put", at("empty"), "--cache", at("cache"), "--json"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_EQ(refused.output, "");
-  EXPECT_EQ(refused.error, "lockstep-stage: not packed: " + at("plain") +
-                               " has no index.lockstep; run lockstep-pack create\n");
+  EXPECT_EQ(refused.error, "lockstep-stage: " + at("empty") + " is empty\n");
 }
 
 TEST_F(StageTool, AWrongCallIsExitCodeTwo) {

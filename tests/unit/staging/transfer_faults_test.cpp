@@ -44,6 +44,10 @@ class Watched : public FileSystem {
     return refused() ? -1 : FileSystem::call_fallocate(fd, size);
   }
   int call_fsync(int fd) override { return refused() ? -1 : FileSystem::call_fsync(fd); }
+  int call_syncfs(int fd) override { return refused() ? -1 : FileSystem::call_syncfs(fd); }
+  int call_link(const char* from, const char* to) override {
+    return refused() ? -1 : FileSystem::call_link(from, to);
+  }
   int call_chmod(const char* path, mode_t mode) override {
     return refused() ? -1 : FileSystem::call_chmod(path, mode);
   }
@@ -77,8 +81,12 @@ class TransferFaults : public staging_test::StagingTest {
     options.cache_dir = folder_ / "cache";
     options.verify = Verify::full;
     options.file_system = system;
+    options.chunk_bytes = 16384;
+    options.mark_bytes = 40'000;  // several marks
+    options.threads = threads_;
     return options;
   }
+  int threads_ = 2;
   PutResult put_one(const fs::path& source, FileSystem* system = nullptr) const {
     return put({source.string()}, options(system)).at(0);
   }
@@ -195,16 +203,17 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-/// Counts what put() reads through the seam, over all processes.
+/// Counts what put() reads of a source, over all processes.
 class Counting : public FileSystem {
  public:
-  explicit Counting(std::atomic<std::uint64_t>& bytes, std::function<void()> before_write = {})
-      : bytes_(bytes), before_write_(std::move(before_write)) {}
+  Counting(std::atomic<std::uint64_t>& bytes, fs::path source, std::function<void()> before_write = {})
+      : bytes_(bytes), source_(std::move(source)), before_write_(std::move(before_write)) {}
 
  protected:
   ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
     const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
-    if (got > 0) bytes_ += static_cast<std::uint64_t>(got);
+    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
+    if (got > 0 && file.parent_path() == source_) bytes_ += static_cast<std::uint64_t>(got);
     return got;
   }
   ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
@@ -214,6 +223,7 @@ class Counting : public FileSystem {
 
  private:
   std::atomic<std::uint64_t>& bytes_;
+  fs::path source_;
   std::function<void()> before_write_;
 };
 
@@ -228,7 +238,7 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   const pid_t first = ::fork();
   if (first == 0) {
     ::_exit(in_child([&] {
-      Counting system(bytes, [&] {
+      Counting system(bytes, pack, [&] {
         copying.tell();
         second_waits.wait();
       });
@@ -237,7 +247,7 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   }
   copying.wait();
   const int second = in_child([&] {
-    Counting system(bytes);
+    Counting system(bytes, pack);
     PutOptions waiting = options(&system);
     waiting.waiting = [&](const std::string&) { second_waits.tell(); };
     const PutResult result = put({pack.string()}, waiting).at(0);

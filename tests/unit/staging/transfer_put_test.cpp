@@ -4,6 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "common/files.h"
 #include "staging/cache/store.h"
 #include "staging/pack/reader.h"
@@ -35,13 +38,19 @@ bool own_mounts() {
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
+constexpr std::uint32_t kChunk = 16384;  // so that small data is many chunks
+
 class TransferPut : public staging_test::StagingTest {
  protected:
-  PutResult put_one(const fs::path& source, Verify verify = Verify::quick) const {
+  PutOptions options(Verify verify = Verify::quick) const {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
     options.verify = verify;
-    return put({source.string()}, options).at(0);
+    options.chunk_bytes = kChunk;
+    return options;
+  }
+  PutResult put_one(const fs::path& source, Verify verify = Verify::quick) const {
+    return put({source.string()}, options(verify)).at(0);
   }
   std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
 };
@@ -140,30 +149,99 @@ TEST_F(TransferPut, QuickVerificationReadsSamples) {
 
 TEST_F(TransferPut, ASourceThatChangesWhileItIsCopiedIsRefused) {
   const fs::path pack = make_large_pack("p", 100);
-  PutOptions options;
-  options.cache_dir = folder_ / "cache";
-  options.threads = 1;
+  PutOptions watching = options();
+  watching.threads = 1;
   int calls = 0;
-  options.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
-    if (++calls == 1)
-      fs::last_write_time(pack / "shard-000000.tar",
-                          fs::file_time_type::clock::now() + std::chrono::hours(1));
+  const auto second_chunk = [&](const std::function<void()>& change) {
+    calls = 0;
+    watching.progress = [&calls, change](const std::string&, std::uint64_t, std::uint64_t) {
+      if (++calls == 2) change();  // the index counts too
+    };
   };
-  EXPECT_THAT([&] { put({pack.string()}, options); },
-              ThrowsErrorWith((pack / "shard-000000.tar").string(), "changed while it was copied"));
+  const fs::path shard = pack / "shard-000000.tar";
+  second_chunk([&] { fs::last_write_time(shard, fs::file_time_type::clock::now() + std::chrono::hours(1)); });
+  EXPECT_THAT([&] { put({pack.string()}, watching); },
+              ThrowsErrorWith(shard.string(), "changed while it was copied"));
   EXPECT_THAT(objects(), IsEmpty());
+  second_chunk([&] { fs::resize_file(shard, kChunk + 100); });
+  EXPECT_THAT([&] { put({pack.string()}, watching); },
+              ThrowsErrorWith(shard.string(), "changed while it was copied"));
+  EXPECT_THAT(objects(), IsEmpty());
+}
+
+TEST_F(TransferPut, ASourceThatDisappearsWhileItIsCopiedIsRefused) {
+  const fs::path pack = make_large_pack("p", 100);
+  PutOptions watching = options();
+  watching.threads = 1;
+  int calls = 0;
+  watching.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+    if (++calls == 2) fs::remove_all(pack);
+  };
+  EXPECT_THAT([&] { put({pack.string()}, watching); }, ThrowsErrorWith(pack.string(), "No such file"));
+  EXPECT_THAT(objects(), IsEmpty());
+}
+
+TEST_F(TransferPut, PlainFoldersAndFilesAreCopiedAndVerifiedByTheirObject) {
+  write("d/empty", "");
+  write("d/sub/a", std::string(50'000, 'a'));
+  write("d/sub/deeper/b", "b");
+  const PutResult cold = put_one(folder_ / "d");
+  EXPECT_EQ(content_of(cold.path), content_of(folder_ / "d"));
+  EXPECT_EQ(cold.bytes, 50'001U);
+  EXPECT_EQ(cold.from_source, 50'001U);
+  EXPECT_TRUE(put_one(folder_ / "d", Verify::full).hit);
+  flip_byte(cold.path / "sub/a", 40'000);
+  const PutResult again = put_one(folder_ / "d", Verify::full);
+  EXPECT_FALSE(again.hit);
+  EXPECT_THAT(again.note, HasSubstr("sub/a is damaged"));
+  EXPECT_EQ(content_of(again.path), content_of(folder_ / "d"));
+  const PutResult one = put_one(folder_ / "d/sub/a");
+  EXPECT_EQ(one.path.filename(), "a");
+  EXPECT_EQ(one.bytes, 50'000U);
+  const PutResult some = put_one(folder_ / "d/sub/a*");
+  EXPECT_EQ(some.bytes, 50'000U);
+}
+
+TEST_F(TransferPut, ABinShorterThanItsIdxIsRefusedBeforeAnythingIsCopied) {
+  // Megatron's index of 3 sequences of 2 tokens of 2 bytes.
+  const auto number = [](auto value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  std::string index("MMIDIDX\0\0", 9);
+  index += number(std::uint64_t{1}) + '\x08' + number(std::uint64_t{3}) + number(std::uint64_t{4});
+  for (int i = 0; i < 3; ++i) index += number(std::int32_t{2});
+  for (int i = 0; i < 3; ++i) index += number(std::int64_t{4} * i);
+  for (int i = 0; i < 4; ++i) index += number(std::int64_t{i});
+  write("m/text.idx", index);
+  write("m/text.bin", std::string(11, 'x'));
+  EXPECT_THAT([&] { put_one(folder_ / "m"); }, ThrowsErrorWith("text.bin", "text.idx"));
+  EXPECT_THAT(objects(), IsEmpty());
+  write("m/text.bin", std::string(12, 'x'));
+  EXPECT_EQ(content_of(put_one(folder_ / "m").path), content_of(folder_ / "m"));
+  EXPECT_EQ(put_one(folder_ / "m/text").path.filename(), "text.bin");
+}
+
+TEST_F(TransferPut, ALimitOfBandwidthIsKeptByAllCopiesTogether) {
+  write("a/x", std::string(200'000, 'a'));
+  write("b/x", std::string(200'000, 'b'));
+  PutOptions limited = options();
+  limited.bandwidth = 1'000'000;
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread other([&] { put({(folder_ / "a").string()}, limited); });
+  put({(folder_ / "b").string()}, limited);
+  other.join();
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(390));
 }
 
 TEST_F(TransferPut, APackThatIsReplacedWhileItIsCopiedIsRefused) {
   const fs::path pack = make_large_pack("p", 100);
   const std::string index = staging_test::read(pack / "index.lockstep");
-  PutOptions options;
-  options.cache_dir = folder_ / "cache";
-  options.threads = 1;
-  options.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
+  PutOptions watching = options();
+  watching.threads = 1;
+  watching.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
     if (done == total) write_file_atomically(pack / "index.lockstep", index);
   };
-  EXPECT_THAT([&] { put({pack.string()}, options); },
+  EXPECT_THAT([&] { put({pack.string()}, watching); },
               ThrowsErrorWith(pack.string(), "changed while it was copied"));
   EXPECT_THAT(objects(), IsEmpty());
 }
@@ -217,12 +295,10 @@ TEST_F(TransferPut, AFullDiskIsOneCleanErrorAndNothingStays) {
 TEST_F(TransferPut, SeveralSourcesAreAllPutOrNamed) {
   const fs::path p = make_pack("p", {{"a", "x"}});
   const fs::path q = make_pack("q", {{"a", "y"}});
-  PutOptions options;
-  options.cache_dir = folder_ / "cache";
-  EXPECT_EQ(put({p.string(), q.string()}, options).size(), 2U);
+  EXPECT_EQ(put({p.string(), q.string()}, options()).size(), 2U);
   EXPECT_THAT(
       [&] {
-        put({p.string(), (folder_ / "none").string()}, options);
+        put({p.string(), (folder_ / "none").string()}, options());
       },
       ThrowsErrorWith("none: No such file"));
 }

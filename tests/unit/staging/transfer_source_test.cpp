@@ -1,3 +1,4 @@
+#include "staging/transfer/manifest.h"
 #include "staging/transfer/source.h"
 #include "tests/unit/staging/staging_world.h"
 
@@ -13,10 +14,7 @@ using testing::IsEmpty;
 class TransferSource : public staging_test::StagingTest {
  protected:
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
-  std::string name_of(const std::string& name) const {
-    const Source source = resolve_source(at(name));
-    return object_name(source, identify(source));
-  }
+  std::string name_of(const std::string& name) const { return look_at(resolve_source(at(name))).object; }
 };
 
 TEST_F(TransferSource, BracesCountWithTheirZeros) {
@@ -69,16 +67,49 @@ TEST_F(TransferSource, TheObjectsNameFollowsPathAndState) {
   EXPECT_NE(name_of("p"), first);
 }
 
-TEST_F(TransferSource, NothingThereEmptyAndNotPackedAreToldApart) {
+TEST_F(TransferSource, NothingThereEmptyAndDamagedAreToldApart) {
   fs::create_directory(folder_ / "empty");
-  write("plain/a", "x");
   write("short/index.lockstep", "x");
   EXPECT_THAT([&] { resolve_source(at("none")); }, ThrowsErrorWith(at("none") + ": No such file"));
   EXPECT_THAT([&] { name_of("empty"); }, ThrowsErrorWith(at("empty") + " is empty"));
-  EXPECT_THAT([&] { name_of("plain"); },
-              ThrowsErrorWith("not packed: " + at("plain"), "lockstep-pack create"));
-  EXPECT_THAT([&] { name_of("plain/a"); }, ThrowsErrorWith("not packed"));
   EXPECT_THAT([&] { name_of("short"); }, ThrowsErrorWith(at("short"), "damaged index"));
+}
+
+TEST_F(TransferSource, OfOtherFilesTheObjectsNameFollowsEveryFilesState) {
+  for (const char* name : {"d/a", "d/b", "d/sub/c"}) write(name, "x");
+  const std::string first = name_of("d");
+  EXPECT_EQ(name_of("d"), first);
+  EXPECT_NE(name_of("d/a"), first);
+  const fs::path file = folder_ / "d/sub/c";
+  fs::last_write_time(file, fs::last_write_time(file) + std::chrono::microseconds(1));
+  const std::string touched = name_of("d");
+  EXPECT_NE(touched, first);
+  write("d/sub/d", "");
+  EXPECT_NE(name_of("d"), touched);
+}
+
+TEST_F(TransferSource, AListOfFilesTravelsAsText) {
+  for (const char* name : {"d/a", "d/sub/b\n\xff"}) write(name, "xyz");
+  const Manifest here = look_at(resolve_source(at("d")));
+  Manifest there;
+  list_from_text(list_to_text(here), there);
+  ASSERT_EQ(there.files.size(), 2U);
+  EXPECT_EQ(there.files[1].name, here.files[1].name);
+  EXPECT_EQ(there.files[1].size, 3U);
+  EXPECT_EQ(there.format, pack::Format::plain);
+}
+
+TEST_F(TransferSource, AListThatLeadsOutOfTheFolderIsRefused) {
+  for (const char* name : {"../a", "/a", "", "a/../b", "."}) {
+    Manifest bad;
+    bad.format = pack::Format::plain;
+    bad.files = {{name, 1, {}, {}}};
+    Manifest there;
+    EXPECT_THROW(list_from_text(list_to_text(bad), there), Error) << name;
+  }
+  Manifest there;
+  EXPECT_THROW(list_from_text("", there), Error);
+  EXPECT_THROW(list_from_text("{}", there), Error);
 }
 
 }  // namespace

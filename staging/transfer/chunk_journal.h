@@ -1,0 +1,45 @@
+// What a copy has made durable so far, so that a killed one is continued: a file of records, each a chunk and
+// its digest, written after the chunk's bytes were synced. It is a hint, not a promise: who continues reads
+// the chunks back and takes only those that still have their digest.
+//
+//   "LOCKJRNL" version:u32 chunk_bytes:u32 plan:16 bytes       the plan's digest, as of the list of files
+//   { chunk:u64 digest:16 bytes check:u64 }...                 check: XXH3-64 of the 24 bytes before it
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "common/file_system.h"
+#include "staging/pack/digest.h"
+
+namespace lockstep::transfer {
+
+struct DoneChunk {
+  std::uint64_t chunk = 0;
+  pack::Digest digest{};
+};
+
+class ChunkJournal {
+ public:
+  /// Continues the journal in `file` where it is of this plan, and begins it anew otherwise.
+  ChunkJournal(FileSystem& system, std::filesystem::path file, const pack::Digest& plan,
+               std::uint32_t chunk_bytes);
+
+  /// What it held when it was opened; a torn end is left out.
+  const std::vector<DoneChunk>& found() const { return found_; }
+
+  /// Adds records, durably. The chunks' bytes are synced already.
+  void add(const std::vector<DoneChunk>& chunks);
+
+ private:
+  FileSystem& system_;
+  std::filesystem::path file_;
+  UniqueFd fd_;
+  std::uint64_t end_ = 0;
+  std::vector<DoneChunk> found_;
+};
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,57 @@
+// How the bytes of an object are cut into chunks, the unit that is read, sent, verified and remembered. Files
+// follow each other in the order given; a large one is cut at multiples of the chunk size, and ends of files
+// and small files share chunks, up to a number of files that keeps many of them in flight. The same sizes
+// give the same chunks on every node.
+//
+// Threads: const members are safe from any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lockstep::transfer {
+
+/// Consecutive bytes of one file.
+struct Extent {
+  std::uint64_t offset = 0;
+  std::uint32_t bytes = 0;
+  std::uint32_t file = 0;  ///< its place in the list
+};
+
+class ChunkPlan {
+ public:
+  static constexpr std::uint32_t kChunkBytes = std::uint32_t{4} << 20U;
+  static constexpr std::size_t kMostExtents = 64;
+
+  /// Throws Error where the numbers cannot be (too many files, chunks of no size).
+  ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes);
+
+  /// Number of chunks.
+  std::size_t size() const { return first_.size() - 1; }
+  std::size_t files() const { return sizes_.size(); }
+  std::uint64_t file_bytes(std::size_t file) const { return sizes_[file]; }
+  std::uint32_t chunk_bytes() const { return chunk_bytes_; }
+  std::uint64_t total_bytes() const { return total_; }
+
+  /// In the order of the chunk's bytes. A file without bytes has one extent without bytes.
+  std::span<const Extent> extents(std::size_t chunk) const {
+    return std::span(extents_).subspan(first_[chunk], first_[chunk + 1] - first_[chunk]);
+  }
+  std::uint32_t bytes(std::size_t chunk) const;
+
+  /// The chunks with bytes of a file: from first_chunk(f) to last_chunk(f), both included.
+  std::size_t first_chunk(std::size_t file) const { return first_chunk_[file]; }
+  std::size_t last_chunk(std::size_t file) const { return last_chunk_[file]; }
+
+ private:
+  std::vector<std::uint64_t> sizes_;
+  std::uint32_t chunk_bytes_;
+  std::uint64_t total_ = 0;
+  std::vector<Extent> extents_;
+  std::vector<std::size_t> first_;  // of each chunk in extents_
+  std::vector<std::uint32_t> first_chunk_, last_chunk_;
+};
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,153 @@
+#include "staging/transfer/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+#include "staging/pack/index.h"
+#include "staging/pack/member_name.h"
+#include "staging/transfer/parallel.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kManyAtOnce = 32;  // a network file system answers many questions in the time of one
+
+// The files behind what was named, of any format but packs.
+pack::Contents contents_of(const Source& source) {
+  pack::Contents all = pack::contents_of(source.paths.front());
+  if (source.paths.size() == 1) return all;
+  std::vector<pack::Contents> others(source.paths.size());
+  parallel_for(source.paths.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
+    others[i] = pack::contents_of(source.paths[i]);
+  });
+  for (const pack::Contents& other : others) {
+    if (other.format != all.format) all.format = pack::Format::plain;
+    all.files.insert(all.files.end(), other.files.begin(), other.files.end());
+  }
+  std::sort(all.files.begin(), all.files.end());
+  all.files.erase(std::unique(all.files.begin(), all.files.end()), all.files.end());
+  all.one_file = false;
+  return all;
+}
+
+std::string name_for(const Manifest& manifest) {
+  std::string text =
+      fmt::format("2\n{}\n{}\n{}\n", manifest.folder.string(), pack::name_of(manifest.format), manifest.main);
+  for (const ManifestFile& file : manifest.files) {
+    text += fmt::format("{}\n{}\n{}\n{}\n", file.name, file.size, file.state->mtime_ns, file.state->inode);
+  }
+  return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
+}
+
+}  // namespace
+
+FileState FileState::of(const struct stat& status) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return {static_cast<std::uint64_t>(status.st_size),
+          status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec, status.st_ino};
+}
+
+std::uint64_t Manifest::bytes() const {
+  std::uint64_t sum = 0;
+  for (const ManifestFile& file : files) sum += file.size;
+  return sum;
+}
+
+std::string Manifest::shown() const {
+  return (one_file ? folder / main : folder).string();
+}
+
+Manifest look_at(const Source& source) {
+  Manifest manifest;
+  manifest.source = source;
+  if (std::optional<Identity> index = identify(source)) {
+    manifest.format = pack::Format::tar;
+    manifest.folder = source.folder;
+    manifest.one_file = source.one_file;
+    if (source.one_file) manifest.main = source.shards.front();
+    manifest.index = *index;
+    manifest.object = object_name(source, *index);
+    return manifest;
+  }
+  const pack::Contents contents = contents_of(source);
+  if (contents.format == pack::Format::tar) {
+    fail("{}: shards of a pack are named by its folder, by one pattern, or one alone", source.given);
+  }
+  manifest.format = contents.format;
+  manifest.folder = contents.folder;
+  manifest.one_file = contents.one_file;
+  if (contents.one_file) {
+    const std::string named = source.paths.front().filename().string();
+    const bool exact = std::find(contents.files.begin(), contents.files.end(), named) != contents.files.end();
+    manifest.main = exact ? named : contents.files.front();
+  }
+  manifest.files.resize(contents.files.size());
+  parallel_for(contents.files.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
+    const fs::path path = contents.folder / contents.files[i];
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
+    if (S_ISLNK(status.st_mode) && ::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
+    if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path.string());
+    const FileState state = FileState::of(status);
+    manifest.files[i] = {contents.files[i], state.size, state, {}};
+  });
+  pack::check_complete(contents.folder, contents);
+  manifest.object = name_for(manifest);
+  return manifest;
+}
+
+void check_unchanged(const Manifest& manifest) {
+  if (!manifest.packed()) return;
+  const std::optional<Identity> now = identify(manifest.source);
+  if (!now || !same(manifest.index, *now)) {
+    fail("{} changed while it was copied; stage it again when nobody writes to it", manifest.folder.string());
+  }
+}
+
+std::string list_to_text(const Manifest& manifest) {
+  nlohmann::json files = nlohmann::json::array();
+  for (const ManifestFile& file : manifest.files) {
+    // Names are bytes, not text; as numbers they pass whatever they are.
+    files.push_back({nlohmann::json::binary_t({file.name.begin(), file.name.end()}), file.size});
+  }
+  const nlohmann::json list{{"format", static_cast<int>(manifest.format)},
+                            {"one_file", manifest.one_file},
+                            {"main", nlohmann::json::binary_t({manifest.main.begin(), manifest.main.end()})},
+                            {"files", std::move(files)}};
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(list);
+  return {bytes.begin(), bytes.end()};
+}
+
+void list_from_text(const std::string& text, Manifest& manifest) {
+  const auto name_of = [](const nlohmann::json& value) {
+    const auto& bytes = value.get_binary();
+    return std::string(bytes.begin(), bytes.end());
+  };
+  try {
+    const nlohmann::json list = nlohmann::json::from_cbor(text);
+    const int format = list.at("format");
+    if (format <= static_cast<int>(pack::Format::tar) || format > static_cast<int>(pack::Format::plain)) {
+      fail("a list of files of an unknown format");
+    }
+    manifest.format = static_cast<pack::Format>(format);
+    manifest.one_file = list.at("one_file");
+    manifest.main = name_of(list.at("main"));
+    manifest.files.clear();
+    for (const nlohmann::json& file : list.at("files")) {
+      manifest.files.push_back({name_of(file.at(0)), file.at(1), {}, {}});
+      const fs::path name(manifest.files.back().name);
+      const bool leads_out = name.empty() || name.is_absolute() ||
+                             std::any_of(name.begin(), name.end(), [](const fs::path& part) {
+                               return part == ".." || part == "." || part.empty();
+                             });
+      if (leads_out) fail("a list of files with the name '{}'", name.string());
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail("a list of files that cannot be read: {}", error.what());
+  }
+}
+
+}  // namespace lockstep::transfer

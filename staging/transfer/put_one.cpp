@@ -1,0 +1,298 @@
+#include "staging/transfer/put_one.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "staging/pack/index.h"
+#include "staging/pack/locate.h"
+#include "staging/transfer/check.h"
+#include "staging/transfer/parallel.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kThreads = 4;
+constexpr int kMostThreads = 32;
+constexpr std::size_t kMany = 10'000;  // files above which packing pays at once
+
+struct Busy {};
+
+// The shards that were named, by their numbers.
+std::vector<std::size_t> chosen(const pack::Index& index, const Source& source) {
+  std::vector<std::size_t> shards;
+  for (const std::string& name : source.shards) {
+    const std::size_t s = index.find_shard(name);
+    if (s == index.shards()) {
+      fail("not packed: {} is none of the shards of {}", (source.folder / name).string(),
+           index.file().string());
+    }
+    shards.push_back(s);
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+}  // namespace
+
+PutOne::PutOne(cache::Store& store, FileSystem& system, Limit& limit, const PutOptions& options,
+               const std::string& source)
+    : store_(store),
+      system_(system),
+      limit_(limit),
+      options_(options),
+      given_(source),
+      begin_ns_(monotonic_ns()) {
+  result_.source = source;
+}
+
+PutOne::~PutOne() = default;
+
+void PutOne::resolve() {
+  source_ = resolve_source(given_);
+}
+
+void PutOne::look() {
+  manifest_ = look_at(source_);
+  result_.object = manifest_.object;
+  if (manifest_.files.size() > kMany) {
+    note(fmt::format("{} files; lockstep-pack create makes a few of them, which are staged and read faster",
+                     manifest_.files.size()));
+  }
+}
+
+void PutOne::take_manifest(const Manifest& manifest) {
+  manifest_ = manifest;
+  result_.object = manifest_.object;
+}
+
+void PutOne::note(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  result_.note += (result_.note.empty() ? "" : "; ") + text;
+}
+
+bool PutOne::check(Verify verify, const fs::path& files) {
+  try {
+    check_copy(files, verify, options_.threads > 0 ? options_.threads : kThreads);
+    return true;
+  } catch (const Error& damage) {
+    note(fmt::format("the cached copy was damaged and is copied again ({})", damage.what()));
+    return false;
+  }
+}
+
+bool PutOne::find(bool wait) {
+  const auto waiting = [&] {
+    if (!wait) throw Busy();
+    if (!waited_ && options_.waiting) options_.waiting(given_);
+    waited_ = true;
+  };
+  try {
+    cache::Hold hold = store_.lock(manifest_.object, FileSystem::LockKind::shared, waiting);
+    if (!store_.has(manifest_.object) || !check(options_.verify, store_.files(manifest_.object)))
+      return false;
+    hold_ = std::move(hold);
+    result_.hit = true;
+    result_.bytes = store_.info(manifest_.object, true).bytes;
+    lease();
+    return true;
+  } catch (const Busy&) {
+    return false;
+  }
+}
+
+bool PutOne::lock(bool wait) {
+  const auto waiting = [&] {
+    if (!wait) throw Busy();
+    if (!waited_ && options_.waiting) options_.waiting(given_);
+    waited_ = true;
+  };
+  try {
+    hold_ = store_.lock(manifest_.object, FileSystem::LockKind::exclusive, waiting);
+  } catch (const Busy&) {
+    return false;
+  }
+  if (!store_.has(manifest_.object)) return true;
+  // Another process may have done the work meanwhile. Damage that was seen once is looked for everywhere,
+  // since a quick check may miss it the second time.
+  const std::string before = result_.note;
+  const bool damage_seen = before.find("damaged") != std::string::npos;
+  if (check(damage_seen ? Verify::full : options_.verify, store_.files(manifest_.object))) {
+    result_.hit = true;
+    result_.bytes = store_.info(manifest_.object, true).bytes;
+    lease();
+  } else {
+    if (damage_seen) result_.note = before;
+    store_.remove(manifest_.object);
+  }
+  return true;
+}
+
+void PutOne::lease() {
+  if (!options_.lease.empty()) store_.hold(manifest_.object, options_.lease);
+  store_.touch(manifest_.object);
+}
+
+fs::path PutOne::list_file() const {
+  if (!incoming_) return files() / pack::kIndexName;
+  if (!manifest_.packed()) return incoming_->files().parent_path() / "list";
+  const bool part = !source_.shards.empty();
+  return part ? incoming_->files().parent_path() / "index" : incoming_->files() / pack::kIndexName;
+}
+
+void PutOne::begin(std::uint64_t list_bytes) {
+  with_room([&] { incoming_.reset(new cache::Incoming(store_.begin(manifest_.object, list_bytes))); });
+}
+
+// The cache says how much is needed; which source it is for is known here.
+void PutOne::with_room(const std::function<void()>& work) const {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).starts_with("needs ")) fail("{} {}", given_, error.what());
+    throw;
+  }
+}
+
+void PutOne::get_list() {
+  const fs::path file = list_file();
+  if (system_.status(file)) system_.unlink(file);
+  if (!manifest_.packed()) {
+    system_.write_file(file, list_to_text(manifest_), 0600);
+    return;
+  }
+  // Copied before it is looked at: a mapping of the source's would be SIGBUS if that were truncated.
+  const fs::path from = source_.index_file();
+  const auto size = static_cast<std::uint64_t>(manifest_.index.status.st_size);
+  const UniqueFd source = system_.open(from, O_RDONLY);
+  const UniqueFd target = system_.open(file, O_WRONLY | O_CREAT | O_EXCL, 0600);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(size, std::uint64_t{1} << 20U));
+  for (std::uint64_t done = 0; done < size;) {
+    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    limit_.take(want.size());
+    const std::size_t got = system_.read_at(source.get(), want, done, from);
+    if (got == 0)
+      fail("{} changed while it was copied; stage it again when nobody writes to it", from.string());
+    system_.write_at(target.get(), want.first(got), done, file);
+    done += got;
+  }
+  system_.sync(target.get(), file);
+  result_.from_source += size;
+}
+
+void PutOne::use_list(bool check_source) {
+  const fs::path list = list_file();
+  files_.clear();
+  if (manifest_.packed()) {
+    pack::Index index = pack::Index::load(list, source_.index_file());
+    if (index.digest() != manifest_.index.index) {
+      fail("{} changed while it was copied; stage it again when nobody writes to it",
+           source_.index_file().string());
+    }
+    const fs::path local = incoming_->files() / pack::kIndexName;
+    if (!source_.shards.empty()) {
+      const std::string part = index.subset(chosen(index, source_));
+      if (system_.status(local)) system_.unlink(local);
+      system_.write_file(local, part, 0600);
+      index = pack::Index::load(local, source_.index_file());
+    }
+    list_bytes_ = index.file_bytes();
+    for (std::size_t s = 0; s < index.shards(); ++s) {
+      files_.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
+    }
+    if (check_source) {
+      parallel_for(index.shards(), kMostThreads, [&](std::size_t s, const std::function<bool()>&) {
+        pack::check_shard_size(source_.folder, index, s);
+      });
+    }
+  } else {
+    if (manifest_.files.empty()) list_from_text(read_text_file(list), manifest_);
+    files_ = manifest_.files;
+  }
+  std::uint64_t bytes = list_bytes_;
+  for (const ManifestFile& file : files_) bytes += file.size;
+  result_.bytes = bytes;
+  with_room([&] { incoming_->reserve(bytes); });
+  progress_.total = bytes;
+}
+
+void PutOne::start_copy() {
+  CopyOptions copy;
+  copy.source = manifest_.packed() ? source_.folder : manifest_.folder;
+  copy.target = incoming_->files();
+  copy.journal = incoming_->files().parent_path() / "journal";
+  copy.threads = options_.threads;
+  copy.chunk_bytes = options_.chunk_bytes;
+  copy.mark_bytes = options_.mark_bytes;
+  copy.copied = [this](std::uint64_t bytes) { progressed(bytes); };
+  if (options_.file) {
+    if (manifest_.packed()) complete(std::string(pack::kIndexName));
+    copy.complete = [this](std::size_t file) { complete(files_[file].name); };
+  }
+  progressed(list_bytes_);
+  copy_ = std::make_unique<Copy>(system_, files_, limit_, std::move(copy));
+  result_.resumed = copy_->resumed_bytes();
+}
+
+void PutOne::complete(const std::string& name) {
+  const fs::path copy = incoming_->files() / name;
+  system_.change_mode(copy, 0444);
+  options_.file(given_, name, copy);
+}
+
+void PutOne::progressed(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  progress_.done += bytes;
+  if (options_.progress) options_.progress(given_, progress_.done, progress_.total);
+  if (!options_.detailed_progress) return;
+  progress_.from_source = result_.from_source + (copy_ ? copy_->bytes_from_source() : 0);
+  progress_.from_peers = result_.from_peers;
+  options_.detailed_progress(given_, progress_);
+}
+
+void PutOne::count_from_peer(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  result_.from_peers += bytes;
+}
+
+void PutOne::publish() {
+  check_unchanged(manifest_);
+  cache::ObjectInfo info{.name = manifest_.object,
+                         .source = manifest_.shown(),
+                         .bytes = result_.bytes,
+                         .format = std::string(pack::name_of(manifest_.format))};
+  if (!manifest_.packed()) {
+    for (std::size_t f = 0; f < files_.size(); ++f) {
+      info.files.push_back({files_[f].name, files_[f].size, pack::to_hex(copy_->file_digest(f))});
+    }
+  }
+  result_.from_source += copy_->bytes_from_source();
+  const fs::path journal = incoming_->files().parent_path() / "journal";
+  for (const char* left : {"list", "index"}) {
+    const fs::path path = incoming_->files().parent_path() / left;
+    if (system_.status(path)) system_.unlink(path);
+  }
+  incoming_->publish(info);
+  lease();
+  // Last, since until the object has its name a killed copy is continued from it.
+  const fs::path published = store_.files(manifest_.object).parent_path() / journal.filename();
+  if (system_.status(published)) system_.unlink(published);
+}
+
+fs::path PutOne::files() const {
+  return store_.files(manifest_.object);
+}
+
+PutResult PutOne::result() const {
+  PutResult result = result_;
+  result.path = files();
+  if (manifest_.one_file) result.path /= manifest_.main;
+  result.seconds = seconds_between(begin_ns_, monotonic_ns());
+  return result;
+}
+
+}  // namespace lockstep::transfer

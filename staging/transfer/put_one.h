@@ -1,0 +1,86 @@
+// Puts one source, step by step, so that a node alone and the nodes of a step together can do it in one way.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "staging/cache/store.h"
+#include "staging/transfer/copy.h"
+#include "staging/transfer/manifest.h"
+#include "staging/transfer/put.h"
+
+namespace lockstep::transfer {
+
+class PutOne {
+ public:
+  /// All outlive it.
+  PutOne(cache::Store& store, FileSystem& system, Limit& limit, const PutOptions& options,
+         const std::string& source);
+  ~PutOne();
+
+  /// Finds what the name stands for, and nothing more than that it can be read.
+  void resolve();
+  /// Makes the manifest here.
+  void look();
+  /// Takes another node's word for what the source is.
+  void take_manifest(const Manifest& manifest);
+  const Manifest& manifest() const { return manifest_; }
+  const Source& source() const { return source_; }
+
+  /// A good copy is there; it is kept from being removed until this object is gone, and leased. Waits for who
+  /// copies it now, unless `wait` is false: then nothing is found.
+  bool find(bool wait);
+  /// Takes the right to copy, and looks again. False where `wait` is and somebody else has it.
+  bool lock(bool wait);
+
+  /// The list of files as other nodes need it: a pack's index, or a text. Written to this file by get_list().
+  std::filesystem::path list_file() const;
+  /// Begins the copy: room for the list.
+  void begin(std::uint64_t list_bytes);
+  /// Gets the list from the source.
+  void get_list();
+  /// Reads the list that is there now: makes room, and checks that the source's files are complete.
+  void use_list(bool check_source);
+  /// Takes over what an earlier copy left; then the copy can run.
+  void start_copy();
+  Copy& copy() { return *copy_; }
+  /// Makes it the object, leases it.
+  void publish();
+
+  /// The folder of the object's files.
+  std::filesystem::path files() const;
+  PutResult result() const;
+  void count_from_peer(std::uint64_t bytes);
+  void note(const std::string& text);
+
+ private:
+  bool check(Verify verify, const std::filesystem::path& files);
+  void lease();
+  void with_room(const std::function<void()>& work) const;
+  void progressed(std::uint64_t bytes);
+  void complete(const std::string& name);
+
+  cache::Store& store_;
+  FileSystem& system_;
+  Limit& limit_;
+  const PutOptions& options_;
+  std::string given_;
+  std::uint64_t begin_ns_;
+  bool waited_ = false;
+  Source source_;
+  Manifest manifest_;
+  std::optional<cache::Hold> hold_;
+  std::unique_ptr<cache::Incoming> incoming_;
+  std::vector<ManifestFile> files_;  // what is copied: a pack's shards, without its index
+  std::uint64_t list_bytes_ = 0;     // that are part of the object
+  std::unique_ptr<Copy> copy_;
+  std::mutex mutex_;  // of what the copying threads tell
+  PutProgress progress_;
+  PutResult result_;
+};
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,95 @@
+#include "staging/transfer/source_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/error.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::size_t kMostOpen = 96;
+
+FileState state_of(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
+  return FileState::of(status);
+}
+
+[[noreturn]] void changed(const std::filesystem::path& path) {
+  fail("{} changed while it was copied; stage it again when nobody writes to it", path.string());
+}
+
+}  // namespace
+
+SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
+                         const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit)
+    : system_(system),
+      folder_(std::move(folder)),
+      files_(files),
+      plan_(plan),
+      limit_(limit),
+      open_files_(kMostOpen, [this](std::size_t file) { return open(file); }) {
+}
+
+UniqueFd SourceFiles::open(std::size_t file) {
+  const std::filesystem::path path = folder_ / files_[file].name;
+  UniqueFd fd = system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  const FileState now = state_of(fd.get(), path);
+  if (now.size != files_[file].size) changed(path);
+  if (files_[file].state && !(*files_[file].state == now)) changed(path);
+  const std::lock_guard lock(mutex_);
+  const auto [first, fresh] = first_.try_emplace(file, now);
+  if (!fresh && !(first->second == now)) changed(path);
+  return fd;
+}
+
+void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
+  limit_.take(into.size());
+  std::size_t at = 0;
+  for (const Extent& extent : plan_.extents(chunk)) {
+    read_extent(extent, into.subspan(at, extent.bytes));
+    at += extent.bytes;
+  }
+}
+
+void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
+  const std::filesystem::path path = folder_ / files_[extent.file].name;
+  const std::shared_ptr<const UniqueFd> fd = open_files_.get(extent.file);
+  const auto offset = static_cast<off_t>(extent.offset);
+  // The kernel would otherwise ask for a few pages at a time; all of the chunk is wanted, at once.
+  if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
+  for (std::size_t done = 0; done < into.size();) {
+    const std::size_t got = system_.read_at(fd->get(), into.subspan(done), extent.offset + done, path);
+    if (got == 0) changed(path);
+    done += got;
+  }
+  bytes_ += into.size();
+  // Nobody on this node will read the source's pages again.
+  if (extent.bytes > 0) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_DONTNEED);
+  if (plan_.first_chunk(extent.file) != plan_.last_chunk(extent.file)) return;
+  FileState first;
+  {
+    const std::lock_guard lock(mutex_);
+    first = first_.at(extent.file);
+  }
+  if (!(state_of(fd->get(), path) == first)) changed(path);
+  open_files_.drop(extent.file);
+  const std::lock_guard lock(mutex_);
+  first_.erase(extent.file);
+}
+
+void SourceFiles::check_unchanged() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [file, first] : first_) {
+    const std::filesystem::path path = folder_ / files_[file].name;
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());
+      fail_errno("cannot stat {}", path.string());
+    }
+    if (!(FileState::of(status) == first)) changed(path);
+  }
+}
+
+}  // namespace lockstep::transfer

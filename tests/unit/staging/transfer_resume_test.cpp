@@ -1,0 +1,179 @@
+// Copies that were killed and are continued, and how data is cut into chunks.
+
+#include <unistd.h>
+
+#include <atomic>
+
+#include "common/file_system.h"
+#include "staging/transfer/chunk_plan.h"
+#include "staging/transfer/chunk_work.h"
+#include "staging/transfer/put.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::in_child;
+using testing::ElementsAre;
+using testing::StartsWith;
+
+constexpr std::uint32_t kChunk = 16384;
+constexpr int kKilled = 99;
+
+/// Dies when so many bytes of shards have been written down as synced.
+class DiesAfterMark : public FileSystem {
+ public:
+  explicit DiesAfterMark(int marks) : marks_(marks) {}
+
+ protected:
+  int call_fsync(int fd) override {
+    const int result = FileSystem::call_fsync(fd);
+    const std::string name = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).filename().string();
+    if (name == "journal" && --marks_ == 0) ::_exit(kKilled);
+    return result;
+  }
+
+ private:
+  std::atomic<int> marks_;
+};
+
+class TransferResume : public staging_test::StagingTest {
+ protected:
+  PutOptions options(FileSystem* system = nullptr) const {
+    PutOptions options;
+    options.cache_dir = folder_ / "cache";
+    options.file_system = system;
+    options.chunk_bytes = kChunk;
+    options.mark_bytes = 4 * kChunk;
+    options.threads = 1;
+    return options;
+  }
+  void kill_after(const fs::path& source, int marks) const {
+    ASSERT_EQ(in_child([&] {
+                DiesAfterMark system(marks);
+                put({source.string()}, options(&system));
+              }),
+              kKilled);
+  }
+  fs::path incoming() const {
+    for (const std::string& name : FileSystem::real().list(folder_ / "cache/objects")) {
+      if (name.starts_with(".incoming-")) return folder_ / "cache/objects" / name;
+    }
+    return {};
+  }
+};
+
+TEST_F(TransferResume, AKilledCopyGoesOnWhereItWasSynced) {
+  const fs::path pack = make_large_pack("p", 200);
+  kill_after(pack, 5);
+  const PutResult result = put({pack.string()}, options()).at(0);
+  EXPECT_GE(result.resumed, 15 * kChunk);
+  EXPECT_LE(result.from_source + result.resumed, result.bytes + fs::file_size(pack / "index.lockstep"));
+  EXPECT_EQ(content_of(result.path), content_of(pack));
+}
+
+TEST_F(TransferResume, PlainFoldersGoOnToo) {
+  for (int i = 0; i < 40; ++i)
+    write(fmt::format("d/{}/x", i), std::string(10'000, static_cast<char>('a' + i % 26)));
+  kill_after(folder_ / "d", 3);
+  const PutResult result = put({(folder_ / "d").string()}, options()).at(0);
+  EXPECT_GE(result.resumed, 8 * kChunk);
+  EXPECT_EQ(result.from_source + result.resumed, result.bytes);
+  EXPECT_EQ(content_of(result.path), content_of(folder_ / "d"));
+}
+
+TEST_F(TransferResume, AFlippedBitInWhatWasLeftIsFoundAndOnlyThatIsCopiedAgain) {
+  const fs::path pack = make_large_pack("p", 200);
+  kill_after(pack, 5);
+  ASSERT_FALSE(incoming().empty());
+  staging_test::flip_byte(incoming() / "files/shard-000000.tar", 100);
+  const PutResult result = put({pack.string()}, options()).at(0);
+  EXPECT_GE(result.resumed, 14 * kChunk);
+  EXPECT_EQ(content_of(result.path), content_of(pack));
+}
+
+TEST_F(TransferResume, ATornOrForeignJournalIsNoHarm) {
+  const fs::path pack = make_large_pack("p", 200);
+  for (const std::uint64_t cut : {std::uint64_t{10}, std::uint64_t{32}, std::uint64_t{32 + 3 * 32 + 7}}) {
+    FileSystem::real().remove_all(folder_ / "cache");
+    kill_after(pack, 5);
+    fs::resize_file(incoming() / "journal", cut);
+    const PutResult result = put({pack.string()}, options()).at(0);
+    EXPECT_LE(result.resumed, 3 * kChunk);
+    EXPECT_EQ(content_of(result.path), content_of(pack)) << cut;
+  }
+  FileSystem::real().remove_all(folder_ / "cache");
+  kill_after(pack, 5);
+  staging_test::flip_byte(incoming() / "journal", 20);  // the plan's digest
+  const PutResult result = put({pack.string()}, options()).at(0);
+  EXPECT_EQ(result.resumed, 0U);
+  EXPECT_EQ(content_of(result.path), content_of(pack));
+}
+
+TEST_F(TransferResume, AChangedSourceIsCopiedAnew) {
+  const fs::path pack = make_large_pack("p", 200);
+  kill_after(pack, 5);
+  const fs::path index = pack / "index.lockstep";
+  fs::last_write_time(index, fs::last_write_time(index) + std::chrono::seconds(1));
+  EXPECT_EQ(put({pack.string()}, options()).at(0).resumed, 0U);
+}
+
+TEST(ChunkPlan, CutsLargeFilesAtMultiplesAndLetsSmallOnesShare) {
+  const ChunkPlan plan({10, 250, 0, 30, 100}, 100);
+  std::uint64_t bytes = 0;
+  std::vector<std::uint64_t> next(5);
+  for (std::size_t c = 0; c < plan.size(); ++c) {
+    EXPECT_LE(plan.bytes(c), 100U);
+    for (const Extent& extent : plan.extents(c)) {
+      EXPECT_EQ(extent.offset, next[extent.file]);
+      EXPECT_EQ(extent.offset % 100, 0U);
+      next[extent.file] += extent.bytes;
+      bytes += extent.bytes;
+    }
+  }
+  EXPECT_EQ(bytes, 390U);
+  EXPECT_THAT(next, ElementsAre(10, 250, 0, 30, 100));
+  EXPECT_EQ(plan.size(), 5U);  // 10 | 100 | 100 | 50 + 0 + 30 | 100
+  EXPECT_EQ(plan.first_chunk(1), 1U);
+  EXPECT_EQ(plan.last_chunk(1), 3U);
+  EXPECT_EQ(plan.first_chunk(3), 3U);
+}
+
+TEST(ChunkPlan, ManySmallFilesAreManyChunks) {
+  const ChunkPlan plan(std::vector<std::uint64_t>(1000, 1), 1 << 20);
+  EXPECT_EQ(plan.size(), (1000 + ChunkPlan::kMostExtents - 1) / ChunkPlan::kMostExtents);
+  EXPECT_EQ(ChunkPlan({}, 100).size(), 0U);
+  EXPECT_THROW(ChunkPlan({1}, 0), Error);
+}
+
+TEST(ChunkWork, WhatADeadMemberWasToBringIsReadHere) {
+  ChunkWork work(
+      6, 2, 0, [](std::size_t chunk) { return chunk % 2; }, [](std::size_t chunk) { return chunk != 2; });
+  EXPECT_EQ(work.take(1), 1U);
+  EXPECT_EQ(work.take_own(), 0U);
+  EXPECT_EQ(work.slowest(), 1U);
+  work.give_up(1);
+  work.put_back(1, 0);
+  for (const std::size_t chunk : {1U, 3U, 4U, 5U}) EXPECT_EQ(work.take_own(), chunk);
+  EXPECT_FALSE(work.slowest());
+  for (int i = 0; i < 5; ++i) work.done(0);
+  EXPECT_TRUE(work.finished());
+  EXPECT_FALSE(work.take_own());
+}
+
+TEST(ChunkWork, CedesFromTheEndAndKeepsHalf) {
+  ChunkWork work(
+      8, 3, 1, [](std::size_t) { return 1; }, [](std::size_t) { return true; });
+  EXPECT_THAT(work.cede(3, 2), ElementsAre(7, 6, 5));
+  EXPECT_EQ(work.ceded_to(6), 2U);
+  EXPECT_FALSE(work.ceded_to(4));
+  EXPECT_EQ(work.take(2), 5U);
+  EXPECT_THAT(work.cede(10, 0), ElementsAre(4, 3));
+  EXPECT_EQ(work.take_own(), 0U);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer
