@@ -91,7 +91,8 @@ int main(int argc, char** argv) {
       ->type_name("FILE.xml|SYNTHETIC");
   plan_verb.add_option("--tasks", plan_call.tasks, "Tasks on the node")->type_name("N")->required();
   plan_call.options.add_to(plan_verb);
-  plan_verb.add_flag("--plain", plan_call.plain, "One line per task: TASK CPUS WORKER_CPUS NUMA THREADS");
+  plan_verb.add_flag("--plain", plan_call.plain,
+                     "One line per task: TASK CPUS WORKER_CPUS NUMA THREADS GPUS");
   plan_verb.add_option("--svg", plan_call.svg, "Also draw the plan into this file")->type_name("FILE");
 
   std::vector<int> pids;

@@ -15,7 +15,7 @@ namespace lockstep::affinity {
 /// {"topology":{…},"tasks":[{"task":0,"cpus":"0-11","worker_cpus":"","numa":[0],"gpus":[…],"threads":12,"why":"…"}]}
 nlohmann::json to_json(const Machine& machine, const std::vector<TaskPlan>& plans);
 
-/// "TASK CPUS WORKER_CPUS NUMA THREADS" per line, "-" for an empty field: for readers that link no JSON
+/// "TASK CPUS WORKER_CPUS NUMA THREADS GPUS" per line, "-" for an empty field: for readers that link no JSON
 /// library.
 std::string to_plain(const std::vector<TaskPlan>& plans);
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <climits>
 #include <csignal>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "plugin/spank/context.h"
 #include "plugin/spank/folder.h"
 #include "plugin/spank/given.h"
+#include "plugin/spank/gpus.h"
 #include "plugin/spank/helper_cpus.h"
 #include "plugin/spank/lease.h"
 #include "plugin/spank/node_tasks.h"
@@ -47,6 +49,7 @@ struct Prepared {
   std::unique_ptr<NodeTasks> tasks;
   bool pins = false;
   std::uint32_t granted_cpus = 0;  ///< CPUs of this node that the step was given
+  int cpus_per_task = 0;           ///< as the job asked for, or 0
   std::optional<Lease> lease;      ///< held until the step has ended
 };
 
@@ -161,9 +164,22 @@ void tell_task(spank_t spank, const Placement& place) {
   set(spank, "LOCKSTEP_CPUS", place.cpus, true);
   set(spank, "LOCKSTEP_WORKER_CPUS", place.workers, true);
   set(spank, "LOCKSTEP_NUMA", place.numa, true);
+  set(spank, "LOCKSTEP_GPUS", place.gpus, true);
   if (place.threads > 0) set(spank, "OMP_NUM_THREADS", std::to_string(place.threads), false);
   set(spank, "OMP_PLACES", openmp_places(place.cpus, siblings_here), false);
   set(spank, "OMP_PROC_BIND", "close", false);
+}
+
+// What only the task's own variables say: they are set for each task before task_init.
+void note_granted(spank_t spank, Prepared& step, std::uint32_t task) {
+  const std::string asked = job_variable(spank, "SLURM_CPUS_PER_TASK");
+  std::from_chars(asked.data(), asked.data() + asked.size(), step.cpus_per_task);
+  const std::string of_step = job_variable(spank, "SLURM_STEP_GPUS");
+  for (const char* const name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}) {
+    std::vector<std::string> gpus = gpus_of_task(job_variable(spank, name), of_step);
+    for (std::string& gpu : gpus) gpu = pci_address(gpu);
+    if (!gpus.empty()) return step.tasks->note_gpus(task, join_list(gpus));
+  }
 }
 
 // The CPUs for the staging helper, "" where it keeps those of the task that starts it.
@@ -192,7 +208,7 @@ std::string cpus_for_staging(Prepared& step) {
 Ended work_for_node(Prepared& step) {
   if (step.pins) {
     try {
-      plan_node(*step.tasks, given().config, step.settings.pin, step.step.node);
+      plan_node(*step.tasks, given().config, step.settings.pin, step.step.node, step.cpus_per_task);
     } catch (const Refusal& refusal) {
       say(step.step.node + ": tasks keep the CPUs that Slurm gave them: " + refusal.what());
     }
@@ -272,6 +288,7 @@ void task_init(spank_t spank) {
   const auto task = static_cast<std::uint32_t>(item<int>(spank, S_TASK_ID));
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
+  if (step.pins) note_granted(spank, step, task);
   if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) step.tasks->note_cpus(task, cpus);
   const Ended ended = step.tasks->once([&] {
     try {

@@ -43,7 +43,7 @@ struct NodeTasks::Slot {
   bool noted;
   cpu_set_t mask;
   std::array<char, kListBytes> cpus, workers;
-  std::array<char, kListBytes> numa;
+  std::array<char, kListBytes> numa, gpus, noted_gpus;
   int threads;
 };
 
@@ -112,6 +112,20 @@ void NodeTasks::note_cpus(std::uint32_t task, const cpu_set_t& cpus) {
   pthread_cond_broadcast(&shared_->noted);
 }
 
+void NodeTasks::note_gpus(std::uint32_t task, const std::string& gpus) {
+  if (task >= shared_->tasks) return;
+  const Hold hold(shared_->noting);
+  if (!store(slots_[task].noted_gpus, gpus)) slots_[task].noted_gpus.front() = '\0';
+}
+
+std::vector<std::string> NodeTasks::all_gpus() const {
+  const Hold hold(shared_->noting);
+  std::vector<std::string> all;
+  for (std::uint32_t task = 0; task < shared_->tasks; ++task)
+    all.emplace_back(slots_[task].noted_gpus.data());
+  return all;
+}
+
 Ended NodeTasks::once(const std::function<Ended()>& work) {
   const Hold hold(shared_->working);
   if (hold.orphaned() && shared_->ended == Ended::pending) shared_->ended = Ended::killed;
@@ -145,7 +159,8 @@ void NodeTasks::put_placements(const std::vector<Placement>& placements) {
     const Placement& from = placements[task];
     Slot& to = slots_[task];
     to.threads = from.threads;
-    if (!store(to.workers, from.workers) || !store(to.numa, from.numa) || !store(to.cpus, from.cpus)) {
+    if (!store(to.workers, from.workers) || !store(to.numa, from.numa) || !store(to.gpus, from.gpus) ||
+        !store(to.cpus, from.cpus)) {
       to.cpus.front() = '\0';
     }
   }
@@ -154,7 +169,7 @@ void NodeTasks::put_placements(const std::vector<Placement>& placements) {
 Placement NodeTasks::placement(std::uint32_t task) const {
   if (task >= shared_->tasks) return {};
   const Slot& slot = slots_[task];
-  return {slot.cpus.data(), slot.workers.data(), slot.numa.data(), slot.threads};
+  return {slot.cpus.data(), slot.workers.data(), slot.numa.data(), slot.gpus.data(), slot.threads};
 }
 
 std::string format_cpus(const cpu_set_t& cpus) {

@@ -18,6 +18,7 @@ namespace lockstep::spank {
 /// What lockstep-pin decided for one task: CPU lists in Linux form, "" for none.
 struct Placement {
   std::string cpus, workers, numa;
+  std::string gpus;  ///< PCI addresses
   int threads = 0;
 };
 
@@ -40,6 +41,9 @@ class NodeTasks {
   /// Notes the calling task's CPUs, as sched_getaffinity gives them.
   void note_cpus(std::uint32_t task, const cpu_set_t& cpus);
 
+  /// Notes the calling task's GPUs, before its CPUs; a list of any kind.
+  void note_gpus(std::uint32_t task, const std::string& gpus);
+
   /// Runs `work` in the first task that comes here and holds the others until it is done. Tells all of them
   /// how it ended: as `work` returned, or that its process was killed on the way.
   Ended once(const std::function<Ended()>& work);
@@ -48,6 +52,9 @@ class NodeTasks {
   /// list,
   /// "" where one did not come.
   std::string all_cpus(int seconds);
+
+  /// For `work`, after all_cpus(): the GPUs that each task has noted.
+  std::vector<std::string> all_gpus() const;
 
   /// For `work`: leaves the tasks' places for them; what does not fit is left out (the task keeps its CPUs).
   void put_placements(const std::vector<Placement>& placements);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <sstream>
 
+#include "plugin/spank/gpus.h"
 #include "plugin/spank/process.h"
 #include "plugin/spank/report.h"
 
@@ -23,26 +24,9 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-Command plan_command(const Config& config, const PinRequest& pin, std::size_t tasks,
-                     const std::string& cpus) {
+void explain(const std::vector<std::string>& arguments, const std::string& node) {
   Command command;
-  command.arguments = {config.helpers + "/lockstep-pin",
-                       "plan",
-                       "--tasks",
-                       std::to_string(tasks),
-                       "--restrict",
-                       cpus,
-                       "--policy",
-                       pin.policy,
-                       "--mem",
-                       pin.memory};
-  if (pin.workers)
-    command.arguments.insert(command.arguments.end(), {"--workers", std::to_string(*pin.workers)});
-  if (pin.smt) command.arguments.insert(command.arguments.end(), {"--smt", std::to_string(*pin.smt)});
-  return command;
-}
-
-void explain(const Command& command, const std::string& node) {
+  command.arguments = arguments;
   const Outcome outcome = capture(command);
   std::istringstream lines(outcome.output);
   const std::string prefix = node + ": pin: ";
@@ -64,7 +48,9 @@ std::vector<Placement> parse_plan(const std::string& text, std::size_t tasks) {
     if (!(fields >> task >> cpus >> workers >> numa >> threads) || task != placements.size() || threads < 0) {
       throw Refusal("lockstep-pin printed what is no plan: '" + line + "'");
     }
-    placements.push_back({field(cpus), field(workers), field(numa), threads});
+    std::string gpus = "-";
+    fields >> gpus;
+    placements.push_back({field(cpus), field(workers), field(numa), field(gpus), threads});
     parse_cpus(placements.back().cpus);
     parse_cpus(placements.back().workers);
   }
@@ -75,20 +61,50 @@ std::vector<Placement> parse_plan(const std::string& text, std::size_t tasks) {
   return placements;
 }
 
-void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node) {
-  const std::string cpus = tasks.all_cpus(kSecondsForTasks);
-  if (cpus.empty()) {
+std::vector<std::string> plan_arguments(const Config& config, const PinRequest& pin, const Granted& granted) {
+  std::vector<std::string> arguments{config.helpers + "/lockstep-pin", "plan"};
+  const auto add = [&](const char* option, const std::string& value) {
+    arguments.insert(arguments.end(), {option, value});
+  };
+  add("--tasks", std::to_string(granted.tasks));
+  add("--restrict", granted.cpus);
+  add("--policy", pin.policy);
+  add("--mem", pin.memory);
+  if (pin.workers) add("--workers", std::to_string(*pin.workers));
+  if (pin.smt) add("--smt", std::to_string(*pin.smt));
+  if (granted.cpus_per_task > 0) add("--cpus-per-task", std::to_string(granted.cpus_per_task));
+  if (!granted.gpus.empty()) add("--gpus", granted.gpus);
+  return arguments;
+}
+
+void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node,
+               int cpus_per_task) {
+  Granted granted{tasks.size(), tasks.all_cpus(kSecondsForTasks), cpus_per_task, ""};
+  if (granted.cpus.empty()) {
     throw Refusal("not all of the step's tasks started within " + std::to_string(kSecondsForTasks) + " s");
   }
-  Command command = plan_command(config, pin, tasks.size(), cpus);
-  if (pin.explain) explain(command, node);
+  std::vector<std::vector<std::string>> gpus;
+  for (const std::string& list : tasks.all_gpus()) gpus.push_back(split_list(list));
+  granted.gpus = list_for_plan(gpus);
+
+  Command command;
+  command.arguments = plan_arguments(config, pin, granted);
   command.arguments.emplace_back("--plain");
-  const Outcome outcome = capture(command);
+  Outcome outcome = capture(command);
+  if (outcome.exit_code != 0 && !granted.gpus.empty()) {
+    // A device that the topology does not show must not cost the tasks their cores.
+    say(node + ": pin: without the GPUs: " + first_line(outcome.error));
+    granted.gpus.clear();
+    command.arguments = plan_arguments(config, pin, granted);
+    command.arguments.emplace_back("--plain");
+    outcome = capture(command);
+  }
   if (outcome.exit_code != 0) {
     throw Refusal(outcome.error.empty()
                       ? "lockstep-pin ended with exit code " + std::to_string(outcome.exit_code)
                       : first_line(outcome.error));
   }
+  if (pin.explain) explain(plan_arguments(config, pin, granted), node);
   tasks.put_placements(parse_plan(outcome.output, tasks.size()));
 }
 

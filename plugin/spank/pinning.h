@@ -14,11 +14,24 @@
 
 namespace lockstep::spank {
 
-/// Runs lockstep-pin for the node's tasks within the CPUs that Slurm gave them, and leaves the places in
-/// `tasks`. Throws Refusal with the reason where the tasks have to be left alone.
-void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node);
+/// What Slurm granted to the step on the node.
+struct Granted {
+  std::size_t tasks = 0;
+  std::string cpus;       ///< of all tasks together
+  int cpus_per_task = 0;  ///< as --cpus-per-task asked; 0: it did not
+  std::string gpus;       ///< to be dealt to the tasks, or ""
+};
 
-/// Reads what `lockstep-pin plan --plain` prints: "TASK CPUS WORKER_CPUS NUMA THREADS" per task, "-" for
+/// Runs lockstep-pin for the node's tasks within what Slurm gave them, and leaves the places in `tasks`.
+/// `cpus_per_task` is what the job asked for, 0 where it did not. Throws Refusal with the reason where the
+/// tasks have to be left alone.
+void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node,
+               int cpus_per_task);
+
+/// What lockstep-pin is called with.
+std::vector<std::string> plan_arguments(const Config& config, const PinRequest& pin, const Granted& granted);
+
+/// Reads what `lockstep-pin plan --plain` prints: "TASK CPUS WORKER_CPUS NUMA THREADS GPUS" per task, "-" for
 /// none. Throws Refusal where it is not that for tasks 0 to `tasks` - 1.
 std::vector<Placement> parse_plan(const std::string& text, std::size_t tasks);
 

@@ -34,6 +34,18 @@ test_case "it stays within what Slurm gave the step"
 output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task=1 --pin=auto bash -c "$look")
 assert_equal 1 "$(column 2 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
+test_case "it keeps to --cpus-per-task where Slurm binds nothing"
+output=$(on_head srun -w n1 -N1 -n1 --exclusive --cpus-per-task=1 --cpu-bind=none --pin=core bash -c "$look")
+assert_equal 1 "$(column 3 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
+
+test_case "mem=interleave spreads the task's memory, mem=off names no NUMA nodes"
+output=$(on_head srun -w n1 -n1 --pin=auto,mem=interleave sh -c 'grep -c " interleave:0" /proc/self/numa_maps')
+assert_at_least 1 "$output" "mappings that are interleaved"
+output=$(on_head srun -w n1 -n1 --pin=auto sh -c 'grep -c " interleave:0" /proc/self/numa_maps; echo "[$LOCKSTEP_NUMA]"' | xargs)
+assert_equal "0 [0]" "$output"
+output=$(on_head srun -w n1 -n1 --pin=auto,mem=off sh -c 'echo "[$LOCKSTEP_NUMA]"')
+assert_equal "[]" "$output"
+
 test_case "worker CPUs are part of the mask and apart from the compute CPUs"
 output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task="$cpus" --pin=auto,workers=1 bash -c "$look")
 assert_equal "0-$((cpus - 1))" "$(column 2 "$output")" "the mask"

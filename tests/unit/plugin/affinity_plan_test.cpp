@@ -312,9 +312,9 @@ TEST(PlanRefuses, AFileThatIsNoTopology) {
   }
 }
 
-TEST(PlanPlain, HasFiveFieldsAndADashForNothing) {
+TEST(PlanPlain, HasSixFieldsAndADashForNothing) {
   EXPECT_EQ(to_plain(make_plan(load_description("package:2 [numa] core:2 pu:1"), tasks(2))),
-            "0 0-1 - 0 2\n1 2-3 - 1 2\n");
+            "0 0-1 - 0 2 -\n1 2-3 - 1 2 -\n");
 }
 
 }  // namespace

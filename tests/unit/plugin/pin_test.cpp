@@ -57,7 +57,7 @@ TEST(PinPlan, PrintsTheFixedJson) {
 
 TEST(PinPlan, PlainIsOneLinePerTask) {
   EXPECT_EQ(pin({"plan", "--topology", "core:4 pu:1", "--tasks", "2", "--plain"}).output,
-            "0 0-1 - 0 2\n1 2-3 - 0 2\n");
+            "0 0-1 - 0 2 -\n1 2-3 - 0 2 -\n");
 }
 
 TEST(PinPlan, AWrongCallIsTwoAndNamesWhatIsWrong) {

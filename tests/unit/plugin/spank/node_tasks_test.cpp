@@ -45,16 +45,19 @@ TEST(NodeTasks, TheWorkIsDoneOnceAndAllSeeItsOutcome) {
   NodeTasks tasks(8);
   std::atomic<int>& calls = shared_counter();
   const std::vector<int> codes = in_tasks(8, [&](int task) {
+    tasks.note_gpus(static_cast<std::uint32_t>(task), std::to_string(task % 2));
     tasks.note_cpus(static_cast<std::uint32_t>(task), cpus(std::to_string(task)));
     const Ended ended = tasks.once([&] {
       ++calls;
       if (tasks.all_cpus(10) != "0-7") return Ended::badly;
-      tasks.put_placements(std::vector<Placement>(8, {"1,3", "5", "0", 2}));
+      if (tasks.all_gpus() != std::vector<std::string>{"0", "1", "0", "1", "0", "1", "0", "1"})
+        return Ended::badly;
+      tasks.put_placements(std::vector<Placement>(8, {"1,3", "5", "0", "0000:07:00.0", 2}));
       return Ended::well;
     });
     const Placement place = tasks.placement(static_cast<std::uint32_t>(task));
     return ended == Ended::well && place.cpus == "1,3" && place.workers == "5" && place.numa == "0" &&
-                   place.threads == 2
+                   place.gpus == "0000:07:00.0" && place.threads == 2
                ? 0
                : 1;
   });
@@ -94,7 +97,7 @@ TEST(NodeTasks, TasksOutOfRangeAndListsTooLongAreLeftOut) {
   NodeTasks tasks(1);
   tasks.note_cpus(7, cpus("0"));
   EXPECT_EQ(tasks.placement(7).cpus, "");
-  tasks.put_placements({{std::string(5000, '1'), "", "", 1}, {"1", "", "", 1}});
+  tasks.put_placements({{std::string(5000, '1'), "", "", "", 1}, {"1", "", "", "", 1}});
   EXPECT_EQ(tasks.placement(0).cpus, "");
 }
 

@@ -1,6 +1,10 @@
 #include "plugin/spank/pinning.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <thread>
 
 #include "plugin/spank/report.h"
 
@@ -15,6 +19,46 @@ TEST(Pinning, ReadsAPlan) {
   EXPECT_EQ(plan[0].threads, 3);
   EXPECT_EQ(plan[1].workers, "");
   EXPECT_EQ(plan[1].numa, "0,1");
+}
+
+TEST(Pinning, ReadsTheGpusOfAPlan) {
+  const std::vector<Placement> plan = parse_plan("0 0 - 0 1 0000:07:00.0\n1 1 - 0 1 -\n", 2);
+  EXPECT_EQ(plan[0].gpus, "0000:07:00.0");
+  EXPECT_EQ(plan[1].gpus, "");
+}
+
+TEST(Pinning, WhatSlurmGrantedIsHandedOn) {
+  Config config;
+  PinRequest pin;
+  pin.policy = "numa";
+  const auto line = [&](const Granted& granted) {
+    std::string text;
+    for (const std::string& each : plan_arguments(config, pin, granted)) text += each + " ";
+    return text;
+  };
+  EXPECT_EQ(line({2, "0-7", 0, ""}),
+            "/usr/bin/lockstep-pin plan --tasks 2 --restrict 0-7 --policy numa --mem local ");
+  pin.memory = "interleave";
+  pin.workers = 1;
+  pin.smt = 1;
+  EXPECT_EQ(line({2, "0-7", 3, "0000:07:00.0,1"}),
+            "/usr/bin/lockstep-pin plan --tasks 2 --restrict 0-7 --policy numa --mem interleave --workers 1 "
+            "--smt 1 "
+            "--cpus-per-task 3 --gpus 0000:07:00.0,1 ");
+}
+
+TEST(Pinning, InterleavesMemoryOverTheNodesThatItIsGiven) {
+  std::thread([] {
+    if (::syscall(SYS_set_mempolicy, 0, nullptr, 0) != 0) GTEST_SKIP() << "the kernel has no memory policies";
+    interleave_memory({"0", "", "0", "", 1});
+    int policy = 0;
+    unsigned long nodes[16] = {};
+    ASSERT_EQ(::syscall(SYS_get_mempolicy, &policy, nodes, 1024UL, nullptr, 0UL), 0);
+    EXPECT_EQ(policy, 3);
+    EXPECT_EQ(nodes[0], 1U);
+    EXPECT_THROW(interleave_memory({"0", "", "1000", "", 1}), Refusal);
+    interleave_memory({"0", "", "", "", 1});  // none named: nothing to do
+  }).join();
 }
 
 TEST(Pinning, RefusesWhatIsNoPlan) {
@@ -38,11 +82,11 @@ TEST(Pinning, BindsToComputeAndWorkerCpusTogether) {
   ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
   int first = 0;
   while (!CPU_ISSET(first, &before)) ++first;
-  bind({std::to_string(first), "", "0", 1});
+  bind({std::to_string(first), "", "0", "", 1});
   cpu_set_t now;
   ASSERT_EQ(::sched_getaffinity(0, sizeof now, &now), 0);
   EXPECT_EQ(format_cpus(now), std::to_string(first));
-  EXPECT_THROW(bind({"1023", "", "", 1}), Refusal);
+  EXPECT_THROW(bind({"1023", "", "", "", 1}), Refusal);
   ::sched_setaffinity(0, sizeof before, &before);
 }
 
