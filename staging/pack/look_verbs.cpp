@@ -1,9 +1,8 @@
-// The verbs that look into packs: ls, cat, verify, stats.
+// The verbs that look into packed data: ls, cat, verify, stats, index.
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,13 +25,9 @@ void run_ls(const Tool& tool, const std::string& source) {
     for (const Part& part : reader->parts(i)) {
       const std::string name = join_member_name(reader->key(i), part.kind);
       if (tool.json()) {
-        nlohmann::json line = {{"sample", i},
-                               {"key", reader->key(i)},
-                               {"kind", part.kind},
-                               {"bytes", part.bytes},
-                               {"shard", part.shard},
-                               {"offset", part.offset},
-                               {"xxh3", fmt::format("{:016x}", part.xxh3)}};
+        nlohmann::json line = {{"sample", i},         {"key", reader->key(i)}, {"kind", part.kind},
+                               {"bytes", part.bytes}, {"shard", part.shard},   {"offset", part.offset}};
+        if (part.xxh3 != 0) line["xxh3"] = fmt::format("{:016x}", part.xxh3);
         if (reader->token_bytes() != 0) line["tokens"] = reader->tokens(i);
         Tool::print(line);
       } else {
@@ -63,7 +58,7 @@ std::size_t find_part(const Reader& reader, std::size_t sample, const CatArgumen
   const std::vector<Part> parts = reader.parts(sample);
   std::string_view kind =
       arguments.kind ? std::string_view(*arguments.kind) : split_member_name(arguments.key).kind;
-  if (!arguments.kind && kind.empty()) return 0;
+  if (!arguments.kind && (kind.empty() || reader.key(sample) == arguments.key)) return 0;
   for (std::size_t p = 0; p < parts.size(); ++p) {
     if (parts[p].kind == kind) return p;
   }
@@ -71,14 +66,9 @@ std::size_t find_part(const Reader& reader, std::size_t sample, const CatArgumen
 }
 
 /// The numbers of a sample of tokens.
-nlohmann::json token_list(const std::vector<std::byte>& payload, int token_bytes) {
-  nlohmann::json tokens = nlohmann::json::array();
-  const auto size = static_cast<std::size_t>(token_bytes);
-  for (std::size_t at = 0; at + size <= payload.size(); at += size) {
-    std::uint32_t token = 0;
-    std::memcpy(&token, payload.data() + at, size);
-    tokens.push_back(token);
-  }
+nlohmann::json token_list(const std::vector<std::byte>& payload, TokenType type) {
+  std::vector<std::int64_t> tokens(payload.size() / static_cast<unsigned>(bytes_of(type)));
+  widen(type, payload, tokens);
   return tokens;
 }
 
@@ -97,7 +87,7 @@ void run_cat(const Tool& tool, const CatArguments& arguments) {
   nlohmann::json line = {
       {"sample", sample}, {"key", reader->key(sample)}, {"kind", part.kind}, {"bytes", part.bytes}};
   if (reader->token_bytes() != 0) {
-    line["tokens"] = token_list(payload, reader->token_bytes());
+    line["tokens"] = token_list(payload, reader->token_type());
   } else {
     line["text"] = text;
   }
@@ -156,11 +146,25 @@ void run_stats(const Tool& tool, const std::string& source) {
       lengths.back());
 }
 
+/// Formats that do not say where their samples lie get an index beside them when they are first opened.
+void run_index(const Tool& tool, const std::vector<std::string>& sources) {
+  for (const std::string& source : sources) {
+    const std::uint64_t begin = monotonic_ns();
+    const std::unique_ptr<Reader> reader = open(source);
+    const double seconds = seconds_between(begin, monotonic_ns());
+    if (tool.json()) {
+      Tool::print({{"source", source}, {"samples", reader->size()}, {"seconds", seconds}});
+    } else {
+      fmt::print("{}: {} samples ({})\n", source, reader->size(), format_seconds(seconds));
+    }
+  }
+}
+
 }  // namespace
 
 void add_look_verbs(Tool& tool) {
   const auto source = std::make_shared<std::string>();
-  const char* kSource = "Folder of shards, one shard, or the index";
+  const char* kSource = "Packed data: a folder, a shard or a file";
   CLI::App& ls = tool.verb("ls", "List the samples", [&tool, source] { run_ls(tool, *source); });
   ls.add_option("pack", *source, kSource)->required();
 
@@ -175,7 +179,11 @@ void add_look_verbs(Tool& tool) {
   const auto sources = std::make_shared<std::vector<std::string>>();
   CLI::App& verify = tool.verb("verify", "Read everything and check it against the index",
                                [&tool, sources] { run_verify(tool, *sources); });
-  verify.add_option("pack", *sources, "Folders of shards, shards, or indexes")->required();
+  verify.add_option("pack", *sources, "Packed data: folders, shards or files")->required();
+
+  CLI::App& index = tool.verb("index", "Find all samples once, so that later openings need not",
+                              [&tool, sources] { run_index(tool, *sources); });
+  index.add_option("data", *sources, "Folders or files of any readable format")->required();
 
   CLI::App& stats =
       tool.verb("stats", "Lengths of the samples", [&tool, source] { run_stats(tool, *source); });

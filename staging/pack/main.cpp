@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
                       "Pack many small files into a few tar shards with an index, and look into packs");
   lockstep::pack::add_create_verb(tool);
   lockstep::pack::add_append_verb(tool);
+  lockstep::pack::add_convert_verb(tool);
   lockstep::pack::add_look_verbs(tool);
   return tool.run(argc, argv);
 }

@@ -9,7 +9,8 @@ namespace lockstep::pack {
 
 void add_create_verb(Tool& tool);
 void add_append_verb(Tool& tool);
-/// ls, cat, verify, stats
+void add_convert_verb(Tool& tool);
+/// ls, cat, verify, stats, index
 void add_look_verbs(Tool& tool);
 
 }  // namespace lockstep::pack

@@ -1,0 +1,205 @@
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "common/process.h"
+#include "staging/pack/convert.h"
+#include "staging/pack/index.h"
+#include "staging/pack/megatron_writer.h"
+#include "staging/pack/member_name.h"
+#include "staging/pack/reader.h"
+#include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/watched_files.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::FailsAt;
+using staging_test::in_child;
+using staging_test::KilledAt;
+using staging_test::kKilled;
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+
+template <typename T>
+std::string bytes_of_numbers(const std::vector<T>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T)};
+}
+
+std::string sample(const Reader& reader, std::size_t i) {
+  std::vector<std::byte> payload(reader.bytes(i));
+  reader.read(i, payload);
+  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
+}
+
+TEST(MemberKeys, NamesStayAndAnythingElseBecomesOneWithoutLosingADifference) {
+  for (const char* name : {"a", "d/e", "0007", "d.e/f"}) EXPECT_EQ(member_key(name), name);
+  EXPECT_EQ(member_key("img.001"), "img%2E001");
+  EXPECT_EQ(member_key("img%2E001"), "img%252E001");
+  EXPECT_EQ(member_key("/etc"), "%2Fetc");
+  EXPECT_EQ(member_key(std::string("a\0b", 3)), "a%00b");
+  EXPECT_EQ(member_key(""), "%");
+  for (const char* bad : {"..", "../a", "a//b", "a/", "/", ".", "a.", ".a", "a/../b", "\xff\xfe.x"}) {
+    const std::string key = member_key(bad);
+    EXPECT_EQ(unsafe_member_name(key), "") << bad;
+    EXPECT_EQ(split_member_name(key + ".x").key, key) << bad;
+  }
+}
+
+class PackConvert : public staging_test::StagingTest {
+ protected:
+  ConvertOptions options(const fs::path& source, const fs::path& out,
+                         ConvertOptions::To to = ConvertOptions::To::tar) const {
+    ConvertOptions options;
+    options.source = folder_ / source;
+    options.out = folder_ / out;
+    options.to = to;
+    return options;
+  }
+  /// Three sequences of 32-bit tokens.
+  void write_megatron(TokenType type = TokenType::i32, std::int64_t special = 7) const {
+    MegatronWriter writer(folder_ / "m", type);
+    for (const std::vector<std::int32_t>& sequence :
+         {std::vector<std::int32_t>{1, 2, 3}, {static_cast<std::int32_t>(special)}, {70000, 5}}) {
+      writer.add_sequence(std::as_bytes(std::span(sequence)));
+      writer.end_document();
+    }
+    writer.finish();
+  }
+  std::vector<std::string> names_here() const { return FileSystem::real().list(folder_); }
+};
+
+TEST_F(PackConvert, ShardsAnewWithTheSameSamplesAndFingerprint) {
+  const fs::path pack = make_large_pack("p", 40);
+  ConvertOptions larger = options("p", "q");
+  larger.shard_bytes = 1 << 20;
+  const ConvertResult result = convert(larger);
+  EXPECT_EQ(result.samples, 40U);
+  EXPECT_EQ(result.files, 1U);
+  const auto reader = open(folder_ / "q");
+  reader->verify();
+  EXPECT_EQ(reader->fingerprint(), open(pack)->fingerprint());
+  ConvertOptions back = options("q", "r");
+  back.shard_bytes = 64 << 10;
+  convert(back);
+  EXPECT_EQ(content_of(folder_ / "r"), content_of(pack)) << "what create made";
+}
+
+TEST_F(PackConvert, KeepsPartsNamesWithOddDotsAndOneShardsSamples) {
+  const fs::path pack =
+      make_pack("p", {{"a.json", "{}"}, {"a.txt", "text"}, {"b.", "dot"}, {".c", "hidden"}, {"d/e", ""}});
+  convert(options("p/shard-000000.tar", "q"));
+  EXPECT_EQ(open(folder_ / "q")->fingerprint(), open(pack)->fingerprint());
+}
+
+TEST_F(PackConvert, ADamagedSampleIsNamedAndNothingStays) {
+  const fs::path pack = make_large_pack("p", 40);
+  const Part part = open(pack)->parts(33)[0];
+  staging_test::flip_byte(pack / part.shard, part.offset + 77);
+  EXPECT_THAT([&] { convert(options("p", "q")); },
+              ThrowsErrorWith("sample 33 (0033)", part.shard, std::to_string(part.offset), "digest"));
+  EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
+}
+
+TEST_F(PackConvert, TokensBecomeMegatronsAndComeBack) {
+  make_pack("p",
+            {{"a.tok", bytes_of_numbers<std::uint16_t>({1, 2, 65535})},
+             {"b.tok", bytes_of_numbers<std::uint16_t>({9})}},
+            1 << 20, 2);
+  const ConvertResult result = convert(options("p", "m", ConvertOptions::To::megatron));
+  EXPECT_EQ(result.samples, 2U);
+  const auto reader = open(folder_ / "m.idx");
+  ASSERT_EQ(reader->size(), 2U);
+  EXPECT_EQ(reader->token_type(), TokenType::u16);
+  EXPECT_EQ(sample(*reader, 0), bytes_of_numbers<std::uint16_t>({1, 2, 65535}));
+  convert(options("m.idx", "back"));
+  const auto back = open(folder_ / "back");
+  back->verify();
+  EXPECT_EQ(back->token_bytes(), 2);
+  EXPECT_EQ(sample(*back, 1), bytes_of_numbers<std::uint16_t>({9}));
+  EXPECT_EQ(back->parts(1)[0].kind, "tok");
+}
+
+TEST_F(PackConvert, SignedTokensBecomeUnsigned) {
+  write_megatron();
+  convert(options("m.idx", "q"));
+  const auto reader = open(folder_ / "q");
+  EXPECT_EQ(reader->token_bytes(), 4);
+  EXPECT_EQ(sample(*reader, 2), bytes_of_numbers<std::uint32_t>({70000, 5}));
+}
+
+TEST_F(PackConvert, ANegativeTokenIsNamed) {
+  write_megatron(TokenType::i32, -1);
+  EXPECT_THAT([&] { convert(options("m.idx", "q")); }, ThrowsErrorWith("sample 1", "token 0 is -1"));
+}
+
+TEST_F(PackConvert, WhatHoldsNoTokensIsNothingForMegatron) {
+  make_pack("p", {{"a", "x"}});
+  EXPECT_THAT([&] { convert(options("p", "m", ConvertOptions::To::megatron)); },
+              ThrowsErrorWith("does not say that its samples are tokens"));
+  EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
+}
+
+TEST_F(PackConvert, AFolderThatExistsIsNotTouched) {
+  make_pack("p", {{"a", "x"}});
+  write("q/precious", "mine");
+  EXPECT_THAT([&] { convert(options("p", "q")); }, ThrowsErrorWith("exists already"));
+  EXPECT_EQ(content_of(folder_ / "q").size(), 1U);
+}
+
+TEST_F(PackConvert, KilledOrFailedAtAnyCallItLeavesNothingUnderTheNameAndTheNextCallWorks) {
+  make_large_pack("p", 12);
+  convert(options("p", "whole"));
+  const auto whole = content_of(folder_ / "whole");
+  int call = 1;
+  for (bool more = true; more && call < 500; ++call) {
+    SCOPED_TRACE(call);
+    more = in_child([&] {
+             KilledAt killed(call);
+             ConvertOptions doomed = options("p", "q");
+             doomed.system = &killed;
+             convert(doomed);
+           }) == kKilled;
+    if (!fs::exists(folder_ / "q")) convert(options("p", "q"));
+    ASSERT_EQ(content_of(folder_ / "q"), whole);
+    fs::remove_all(folder_ / "q");
+    FailsAt full(call, ENOSPC);
+    ConvertOptions failing = options("p", "q");
+    failing.system = &full;
+    try {
+      convert(failing);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("No space left"));
+    }
+    if (fs::exists(folder_ / "q")) {
+      ASSERT_EQ(content_of(folder_ / "q"), whole);
+    }
+    fs::remove_all(folder_ / "q");
+  }
+  EXPECT_GT(call, 10);
+}
+
+TEST_F(PackConvert, IsAVerbAndSoAreTheOthersOnWhatItMakes) {
+  write_megatron();
+  const auto run = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), LOCKSTEP_PACK);
+    return run_process(words);
+  };
+  const std::string idx = (folder_ / "m.idx").string();
+  const auto made = run({"convert", idx, "--out", (folder_ / "q").string(), "--to", "tar", "--json"});
+  ASSERT_EQ(made.exit_code, 0) << made.error;
+  EXPECT_EQ(nlohmann::json::parse(made.output).at("samples"), 3);
+  EXPECT_EQ(run({"verify", idx}).exit_code, 0);
+  EXPECT_EQ(run({"index", idx}).exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(run({"stats", idx, "--json"}).output).at("total"), 6);
+  const auto shown = nlohmann::json::parse(run({"cat", idx, "--sample", "2", "--json"}).output);
+  EXPECT_EQ(shown.at("tokens"), (std::vector<int>{70000, 5}));
+  const auto listed = run({"ls", idx});
+  EXPECT_EQ(std::count(listed.output.begin(), listed.output.end(), '\n'), 3);
+  EXPECT_EQ(run({"convert", idx, "--out", (folder_ / "r").string(), "--to", "zip"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace lockstep::pack
