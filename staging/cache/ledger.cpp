@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kLongestWait = std::chrono::seconds(5);
+constexpr auto kLongestWait = std::chrono::seconds(2);
 constexpr auto kLook = std::chrono::milliseconds(5);
 constexpr std::size_t kDigits = 20;
 

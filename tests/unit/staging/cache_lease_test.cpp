@@ -1,8 +1,13 @@
 // Leases: what a step uses is not removed while the step lives, however it ends.
 
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "common/files.h"
 #include "staging/cache/store.h"
@@ -85,6 +90,81 @@ TEST_F(CacheLease, OnlyALockedFileAndAnObjectThatIsThereMakeALease) {
   fs::create_symlink(step.file(), cache() / "leases/held/9.0");
   EXPECT_THAT([&] { store.hold(kName, cache() / "leases/held/9.0"); }, ThrowsErrorWith("held/9.0"));
   EXPECT_FALSE(store.leased(kName));
+}
+
+// Evicts, and lets another process do something after every single call of that.
+TEST_F(CacheLease, NobodyEvictsBetweenCheckAndLease) {
+  const auto take = [&](bool& got) {
+    // In a process of its own, as another job would.
+    const int code = staging_test::in_child([&] {
+      Store mine(cache());
+      const Step step(mine, "7.0");
+      const UniqueFd lock = open_file(cache() / "locks" / kName, O_RDWR | O_CREAT, 0600);
+      if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) ::_exit(3);  // it is being evicted
+      struct stat named {};
+      if (::stat((cache() / "locks" / kName).c_str(), &named) != 0 || !mine.has(kName)) ::_exit(3);
+      mine.hold(kName, step.file());
+      ::_exit(Store(cache()).evict(kName, std::chrono::seconds(0)) || !mine.has(kName) ? 4 : 0);
+    });
+    ASSERT_TRUE(code == 0 || code == 3) << code;
+    got = code == 0;
+  };
+  int taken = 0;
+  int late = 0;
+  bool evicted = false;
+  for (int call = 1; call < 1000; ++call) {
+    {
+      Store store(cache());
+      if (!store.has(kName)) publish(store, kName, "data");
+    }
+    bool got = false;
+    staging_test::WatchedFileSystem system([&](int now, const char*) {
+      if (now == call) take(got);
+      return 0;
+    });
+    Store store(cache(), system);
+    const bool reached_before = system.calls() >= call;
+    evicted = store.evict(kName, std::chrono::seconds(0));
+    if (system.calls() < call) break;
+    if (!reached_before) ++(got ? taken : late);
+    EXPECT_TRUE(evicted) << "the step that took a lease has ended";
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_GT(late, 3) << "the lease was never too late";
+}
+
+// The same by chance, with a lease that lasts.
+TEST_F(CacheLease, EvictionWhileAnotherJobReadsIsNeverTaken) {
+  constexpr int kRounds = 150;
+  Store store(cache());
+  publish(store, kName, "data");
+  const pid_t evictor = ::fork();
+  if (evictor == 0) {
+    Store mine(cache());
+    for (;;) {
+      if (mine.evict(kName, std::chrono::seconds(0))) publish(mine, kName, "data");
+    }
+  }
+  int held = 0;
+  for (int tries = 0; held < kRounds && tries < 100 * kRounds; ++tries) {
+    const Step step(store, "7.0");
+    {
+      const Hold lock = store.lock(kName, FileSystem::LockKind::shared);
+      if (!store.has(kName)) continue;
+      store.hold(kName, step.file());
+    }
+    ++held;
+    struct stat before {};
+    struct stat after {};
+    ASSERT_EQ(::stat((cache() / "objects" / kName).c_str(), &before), 0);
+    ::sched_yield();
+    ASSERT_EQ(::stat((cache() / "objects" / kName).c_str(), &after), 0);
+    ASSERT_EQ(before.st_ino, after.st_ino);
+    ASSERT_EQ(staging_test::read(store.files(kName) / "data"), "data");
+  }
+  ::kill(evictor, SIGKILL);
+  ::waitpid(evictor, nullptr, 0);
+  EXPECT_EQ(held, kRounds);
 }
 
 }  // namespace
