@@ -42,9 +42,15 @@ herr_t refuse_other_files(const char* /*from*/, const char* /*group*/, const cha
 herr_t collect_datasets(hid_t group, const char* name, const H5L_info_t* info, void* data) {
   if (info->type != H5L_TYPE_HARD) return 0;
   const Hdf5Object object(H5Oopen(group, name, H5P_DEFAULT));
-  if (object && H5Iget_type(object.get()) == H5I_DATASET)
+  // What cannot be opened is said when it is asked for.
+  if (!object || H5Iget_type(object.get()) == H5I_DATASET)
     static_cast<std::vector<std::string>*>(data)->push_back(std::string("/") + name);
   return 0;
+}
+
+bool is_external(hid_t file, const std::string& path) {
+  H5L_info_t info{};
+  return H5Lget_info(file, path.c_str(), &info, H5P_DEFAULT) >= 0 && info.type == H5L_TYPE_EXTERNAL;
 }
 
 std::string only_dataset(hid_t file, const fs::path& path) {
@@ -77,6 +83,10 @@ Opened open_dataset(const fs::path& path, const std::string& dataset) {
   if (!opened.file) fail("{}: libhdf5 cannot open it; h5dump says more", path.string());
   opened.path = dataset.empty() ? only_dataset(opened.file.get(), path) : dataset;
   opened.dataset = Hdf5Dataset(H5Dopen2(opened.file.get(), opened.path.c_str(), cached.get()));
+  if (!opened.dataset && H5Lexists(opened.file.get(), opened.path.c_str(), H5P_DEFAULT) > 0 &&
+      !is_external(opened.file.get(), opened.path))
+    fail("{}: {} cannot open {}: no dataset, damaged, or written by a newer version", path.string(),
+         H5_VERS_INFO, opened.path);
   if (!opened.dataset) fail("{}: there is no dataset {} in this file", path.string(), opened.path);
   const Hdf5Properties created(H5Dget_create_plist(opened.dataset.get()));
   if (H5Pget_layout(created.get()) == H5D_VIRTUAL || H5Pget_external_count(created.get()) > 0)

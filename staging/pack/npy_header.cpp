@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "common/error.h"
 #include "staging/pack/data_file.h"
@@ -39,7 +40,9 @@ class Dictionary {
       if (!accept(',') && peek() != '}') damaged("an entry does not end");
     }
     if (!has_type || !has_shape) damaged("'descr' or 'shape' is missing");
-    if (fortran_ && header.shape.size() > 1)
+    const bool fortran_differs = fortran_ && header.shape.size() > 1;
+    if (texts_) header.shape.push_back(std::exchange(header.item_bytes, 1));
+    if (fortran_differs)
       fail("{}: its numbers are in Fortran's order; write it with numpy.ascontiguousarray", name_.string());
   }
 
@@ -113,6 +116,7 @@ class Dictionary {
     if (type[0] == '>' && header.item_bytes > 1)
       fail("{}: its numbers are big-endian; write it with astype(dtype.newbyteorder('<'))", name_.string());
     header.type = plain(type[1], count);
+    texts_ = type[1] == 'S' || type[1] == 'U' || type[1] == 'V';
   }
 
   static TokenType plain(char kind, std::uint64_t bytes) {
@@ -135,6 +139,7 @@ class Dictionary {
   std::string_view text_;
   const std::filesystem::path& name_;
   bool fortran_ = false;
+  bool texts_ = false;
 };
 
 /// A product that says so when it would not fit.

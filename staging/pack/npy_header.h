@@ -16,7 +16,7 @@ struct NpyHeader {
   std::uint64_t data_offset = 0;  ///< in bytes
   std::uint64_t item_bytes = 0;
   TokenType type = TokenType::none;  ///< none for what is no plain number of at most 8 bytes
-  std::vector<std::uint64_t> shape;
+  std::vector<std::uint64_t> shape;  ///< of texts with one more axis, their characters
 
   /// Bytes of all numbers.
   std::uint64_t data_bytes() const;

@@ -1,0 +1,81 @@
+"""The real packages behind the formats, with as little of them loaded as their readers and writers need.
+
+Python must find them (PYTHONPATH): h5py, lmdb, tfrecord with protobuf and crc32c, mosaicml-streaming, megatron-core,
+mxnet. What these packages import besides (cloud clients, training) is replaced by empty modules.
+"""
+
+import importlib
+import importlib.util
+import sys
+import types
+
+
+def module(name: str, **content) -> types.ModuleType:
+    """An empty module of that name with this content."""
+    made = types.ModuleType(name)
+    made.__dict__.update(content)
+    sys.modules[name] = made
+    return made
+
+
+def bare_package(name: str) -> None:
+    """A package of which the modules are the real ones and nothing is run when it is imported."""
+    top = name.split(".")[0]
+    if name == top:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise ImportError(f"no package {name}")
+        path = list(spec.submodule_search_locations)
+    else:
+        parent, _, last = name.rpartition(".")
+        path = [f"{folder}/{last}" for folder in sys.modules[parent].__path__]
+    made = module(name)
+    made.__path__ = path
+
+
+def megatron_indexed_dataset():
+    """megatron.core.datasets.indexed_dataset."""
+    bare_package("megatron")
+    bare_package("megatron.core")
+    module("megatron.core.utils", log_single_rank=lambda *args, **kwargs: None)
+    return importlib.import_module("megatron.core.datasets.indexed_dataset")
+
+
+def mds():
+    """MDSWriter and the MDSReader of mosaicml-streaming."""
+    bare_package("streaming")
+    bare_package("streaming.base")
+    bare_package("streaming.base.format")
+    for name in ("brotli", "snappy", "zstd"):
+        module(name)
+    module("xxhash", algorithms_available=[])
+
+    class Local:
+        """Where the uploader would put the files: they stay."""
+
+        def __init__(self, out):
+            self.local = out
+            self.remote = None
+
+        def upload_file(self, name):
+            pass
+
+        @staticmethod
+        def get(out, *args, **kwargs):
+            import os
+
+            os.makedirs(out, exist_ok=True)
+            return Local(out)
+
+    module("streaming.base.storage.upload", CloudUploader=Local)
+    module("streaming.base.storage", __path__=[])
+    module("streaming.base.util", bytes_to_int=int)
+    module("streaming.base.array", Array=type("Array", (), {"size": 0}))
+    writer = importlib.import_module("streaming.base.format.mds.writer")
+    return writer.MDSWriter
+
+
+def recordio():
+    """mxnet.recordio, with the library in C++ behind it."""
+    bare_package("mxnet")
+    return importlib.import_module("mxnet.recordio")
