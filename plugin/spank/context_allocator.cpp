@@ -34,7 +34,7 @@ Settings checked_settings() {
     throw Refusal("--stage: the administrator has set no 'cache' in lockstep.conf");
   }
   if (given().config.check_sources) {
-    for (const std::string& source : settings.sources) check_packed(source);
+    for (const std::string& source : settings.sources) check_source(source);
   }
   return settings;
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array<OptionRow, kOptions> kTable{{
     {Option::stage, "stage", "SRC[,SRC...]|none",
-     "lockstep: put packed data (folders, shards, patterns) on the nodes' own disks before tasks start; they "
+     "lockstep: put data (folders, files, patterns) on the nodes' own disks before tasks start; they "
      "find "
      "it in $LOCKSTEP_DATA; a comma in a name is written \\,",
      "LOCKSTEP_STAGE"},

@@ -31,11 +31,6 @@ bool lies_in(const std::string& path, const std::string& prefix) {
   throw Refusal("--stage: " + source + ": " + errno_text(error) + "; check the path and its permissions");
 }
 
-[[noreturn]] void refuse_unpacked(const std::string& source, const std::string& folder) {
-  throw Refusal("--stage: " + source + " is not packed (no " + kIndex + " in " + folder +
-                "); pack it with lockstep-pack create");
-}
-
 bool folder_has_names(const std::string& folder) {
   DIR* const open = ::opendir(folder.c_str());
   if (open == nullptr) refuse(folder, errno);
@@ -51,11 +46,12 @@ bool folder_has_names(const std::string& folder) {
   return found;
 }
 
-void check_index(const std::string& source, const std::string& folder) {
+// Where there is a pack's index, the copy goes by it.
+void check_index(const std::string& folder) {
   const std::string index = (fs::path(folder) / kIndex).string();
   struct stat about {};
   if (::stat(index.c_str(), &about) != 0) {
-    if (errno == ENOENT) refuse_unpacked(source, folder);
+    if (errno == ENOENT) return;
     refuse(index, errno);
   }
   if (about.st_size == 0) throw Refusal("--stage: " + index + " is empty; pack the source again");
@@ -86,7 +82,7 @@ void check_pattern(const std::string& source) {
   }
   ::closedir(open);
   if (!found) throw Refusal("--stage: " + source + " matches no file");
-  check_index(source, folder);
+  check_index(folder);
 }
 
 [[noreturn]] void refuse_twin(const std::string& one, const std::string& other, const std::string& name) {
@@ -131,19 +127,19 @@ void check_names(const std::vector<std::string>& sources, const std::vector<std:
   }
 }
 
-void check_packed(const std::string& source) {
+void check_source(const std::string& source) {
   if (is_pattern(source)) return check_pattern(source);
   struct stat about {};
   if (::stat(source.c_str(), &about) != 0) refuse(source, errno);
   if (S_ISDIR(about.st_mode)) {
     if (::access(source.c_str(), R_OK | X_OK) != 0) refuse(source, errno);
     if (!folder_has_names(source)) throw Refusal("--stage: " + source + " is empty");
-    return check_index(source, source);
+    return check_index(source);
   }
   if (!S_ISREG(about.st_mode)) throw Refusal("--stage: " + source + " is neither a folder nor a file");
   if (about.st_size == 0) throw Refusal("--stage: " + source + " is empty");
   if (::access(source.c_str(), R_OK) != 0) refuse(source, errno);
-  check_index(source, fs::path(source).parent_path().string());
+  check_index(fs::path(source).parent_path().string());
 }
 
 }  // namespace lockstep::spank

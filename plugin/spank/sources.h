@@ -1,5 +1,5 @@
 // The sources of --stage where a job is submitted: absolute, inside what the administrator allows, and, as
-// far as it can be seen from there, packed. The nodes check again; this saves a user the wait in the queue.
+// far as it can be seen from there, readable. The nodes check again; this saves a user the wait in the queue.
 //
 // Threads: safe from any.
 #pragma once
@@ -23,8 +23,8 @@ bool is_pattern(const std::string& source);
 /// prefixes; no prefixes allow everything.
 void check_names(const std::vector<std::string>& sources, const std::vector<std::string>& prefixes);
 
-/// Throws Refusal where this process's user can see that a source does not exist, cannot be read, is empty or
-/// is not packed. A pack is a folder with an index.lockstep, or a shard beside one.
-void check_packed(const std::string& source);
+/// Throws Refusal where this process's user can see that a source does not exist, cannot be read or is empty.
+/// What it is made of, the nodes find out.
+void check_source(const std::string& source);
 
 }  // namespace lockstep::spank

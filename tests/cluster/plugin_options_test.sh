@@ -7,8 +7,7 @@ source "$(dirname "$0")/plugin_lib.sh"
 
 make_pack good 8 4000
 make_pack other 8 4000
-mkdir -p "$shared/plugin_test/empty" "$shared/plugin_test/loose"
-echo text >"$shared/plugin_test/loose/a.txt"
+mkdir -p "$shared/plugin_test/empty"
 rm -rf "$shared/plugin_test/secret"
 cp -r "$shared/plugin_test/good" "$shared/plugin_test/secret"
 chmod 700 "$shared/plugin_test/secret"
@@ -39,7 +38,7 @@ refused on_head srun --stage=$packs/good --stage-tier=ram hostname
 assert_contains "$output" "lockstep: --stage-tier=ram: the administrator has given RAM no size"
 
 test_case "each kind of bad source is refused at submission"
-declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty" [loose]="is not packed"
+declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty"
   ['good/x-*.tar']="matches no file" ['good,/mnt/shared/plugin_test/../plugin_test/good']="would both be")
 for source in "${!bad[@]}"; do
   refused cluster exec --cwd "$packs" -- sbatch --stage="$source" --wrap hostname

@@ -35,7 +35,7 @@ output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task=1 --pin=auto bash -c "$look"
 assert_equal 1 "$(column 2 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
 test_case "it keeps to --cpus-per-task where Slurm binds nothing"
-output=$(on_head srun -w n1 -N1 -n1 --exclusive --cpus-per-task=1 --cpu-bind=none --pin=core bash -c "$look")
+output=$(on_head salloc -w n1 -N1 -n1 --exclusive --cpus-per-task=1 srun --cpu-bind=none --pin=core bash -c "$look")
 assert_equal 1 "$(column 3 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
 test_case "mem=interleave spreads the task's memory, mem=off names no NUMA nodes"

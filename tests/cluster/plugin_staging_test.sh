@@ -20,6 +20,14 @@ sums=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c 'cd $LOCKSTEP_D
 assert_contains "$sums" "$(cat "$shared"/plugin_test/good/* | sha256sum)"
 assert_equal 2 "$(wc -l <<<"$sums")" "the same file system and the same bytes on both nodes: $sums"
 
+test_case "files of another format are staged as they are"
+mkdir -p "$shared/plugin_test/tokens"
+head -c 3000 /dev/urandom >"$shared/plugin_test/tokens/a.npy"
+output=$(on_head srun -w n1 -n1 --stage=$packs/tokens sh -c 'stat -f -c %T $LOCKSTEP_DATA && sha256sum <$LOCKSTEP_DATA/tokens/a.npy' 2>&1)
+assert_contains "$output" "$(sha256sum <"$shared/plugin_test/tokens/a.npy")"
+clear_caches
+on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>/dev/null
+
 test_case "the job's folder is gone after the job, the cache is not"
 assert_nothing_left
 assert_equal 1 "$(root_on_node n1 sh -c 'ls /mnt/local/lockstep/*/objects | wc -l')" "objects in the cache"
@@ -55,12 +63,13 @@ failed_step() {
 test_case "a bad source that only the nodes can see ends the whole step with one line naming nodes and path"
 as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; echo "check_sources = no" >>/etc/lockstep/lockstep.conf'
 trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
-mkdir -p "$shared/plugin_test/empty" "$shared/plugin_test/loose"
-echo text >"$shared/plugin_test/loose/a.txt"
+mkdir -p "$shared/plugin_test/empty"
+mkdir -p "$shared/plugin_test/linked"
+ln -sf /etc/passwd "$shared/plugin_test/linked/a.txt"
 rm -rf "$shared/plugin_test/secret"
 cp -r "$shared/plugin_test/good" "$shared/plugin_test/secret"
 chmod 700 "$shared/plugin_test/secret"
-declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty" [loose]="not packed"
+declare -A bad=([missing]="No such file" [secret]="Permission denied" [empty]="is empty" [linked]="is a symbolic link"
   ['good/x-*.tar']="matches nothing")
 for source in "${!bad[@]}"; do
   failed_step on_head srun -w n1,n2 -N2 -n4 --stage="$packs/$source" echo started

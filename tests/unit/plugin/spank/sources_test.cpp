@@ -41,7 +41,7 @@ class Sources : public testing::Test {
   }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string checked(const std::string& name) const {
-    return refusal([&] { check_packed(path(name)); });
+    return refusal([&] { check_source(path(name)); });
   }
   fs::path folder_;
 };
@@ -74,6 +74,14 @@ TEST_F(Sources, OnlyWhatLiesBelowThePrefixesIsAllowed) {
   EXPECT_THAT(refusal([] { check_names({"/"}, {}); }), HasSubstr("has no name"));
 }
 
+TEST_F(Sources, DataOfAnyFormatPasses) {
+  fs::create_directories(folder_ / "tokens");
+  write("tokens/a.bin", "x");
+  write("tokens/a.idx", "x");
+  for (const char* source : {"tokens", "tokens/a.bin", "tokens/a.*"})
+    EXPECT_EQ(checked(source), "") << source;
+}
+
 TEST_F(Sources, APackAndItsShardsPass) {
   EXPECT_EQ(checked("pack"), "");
   EXPECT_EQ(checked("pack/a-00.tar"), "");
@@ -90,8 +98,6 @@ TEST_F(Sources, EachKindOfBadSourceIsNamed) {
   write("cut/index.lockstep", "");
   EXPECT_THAT(checked("missing"), HasSubstr("missing: No such file"));
   EXPECT_THAT(checked("empty"), HasSubstr("empty is empty"));
-  EXPECT_THAT(checked("loose"), HasSubstr("is not packed"));
-  EXPECT_THAT(checked("loose/a.txt"), HasSubstr("is not packed"));
   EXPECT_THAT(checked("loose/zero.tar"), HasSubstr("is empty"));
   EXPECT_THAT(checked("cut"), HasSubstr("index.lockstep is empty"));
   EXPECT_THAT(checked("pack/b-*.tar"), HasSubstr("matches no file"));
