@@ -207,7 +207,7 @@ TEST_F(PackContinue, AnyDamageToTheJournalIsNoticed) {
   const auto whole = fresh();
   const fs::path journal = folder_ / ".out.unfinished/journal";
   const std::string good = staging_test::read(journal);
-  for (std::size_t at = 0; at < good.size(); at += 11) {
+  for (std::size_t at = 0; at < good.size(); at += 41) {
     SCOPED_TRACE(at);
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 4);
@@ -250,9 +250,9 @@ TEST_F(PackContinue, StoppedWhileItLooksAtPackedFilesItForgetsNothing) {
 }
 
 TEST_F(PackContinue, ControlCEndsTheProgramByThatSignalWithOneLine) {
-  for (int i = 0; i < 300; ++i) write(fmt::format("big/{:03}", i), std::string(100'000, 'x'));
+  for (int i = 0; i < 4000; ++i) write(fmt::format("many/{:04}", i), "x");  // and as many shards: it takes a while
   const std::string script =
-      R"("$1" create "$2/big" --out "$2/p" --shard-size 200K 2>"$2/said" & pid=$!
+      R"("$1" create "$2/many" --out "$2/p" --shard-size 1 2>"$2/said" & pid=$!
          until [ -e "$2/.p.unfinished/pack/shard-000001.tar" ]; do :; done; kill -TERM $pid; wait $pid)";
   const auto stopped = run_process({"bash", "-c", script, "bash", LOCKSTEP_PACK, folder_.string()});
   EXPECT_EQ(stopped.exit_code, 128 + SIGTERM);
@@ -260,8 +260,8 @@ TEST_F(PackContinue, ControlCEndsTheProgramByThatSignalWithOneLine) {
   EXPECT_THAT(said, testing::StartsWith("lockstep-pack: stopped; "));
   EXPECT_THAT(said, HasSubstr("the same call continues after them"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
-  const auto next = run_process({LOCKSTEP_PACK, "create", (folder_ / "big").string(), "--out",
-                                 (folder_ / "p").string(), "--shard-size", "200K"});
+  const auto next = run_process({LOCKSTEP_PACK, "create", (folder_ / "many").string(), "--out",
+                                 (folder_ / "p").string(), "--shard-size", "1"});
   EXPECT_EQ(next.exit_code, 0);
   EXPECT_THAT(next.error, HasSubstr("continuing after"));
   open(folder_ / "p")->verify();
