@@ -39,7 +39,7 @@ struct Line {
     const char* const end = value.data() + value.size();
     auto [stop, error] = std::from_chars(value.data(), end, result);
     constexpr std::string_view kUnits = "KMGT";
-    const std::size_t unit = stop + 1 == end ? kUnits.find(*stop) : std::string_view::npos;
+    const std::size_t unit = end - stop == 1 ? kUnits.find(*stop) : std::string_view::npos;
     const unsigned shift = unit == std::string_view::npos ? 0 : static_cast<unsigned>(unit + 1) * 10;
     if (error != std::errc{} || (stop != end && shift == 0) || result > (~std::uint64_t{0} >> shift)) {
       refuse("'" + std::string(key) + "' wants a size, as 500G");

@@ -29,13 +29,18 @@ constexpr std::array<OptionRow, kOptions> kTable{{
      "LOCKSTEP_METRICS"},
 }};
 
-std::string shown(Option option, std::string_view value) {
+// For a message: what somebody wrote, or as much of it as a line can hold.
+std::string cut(std::string_view text) {
   constexpr std::size_t kLongest = 80;
-  std::string text = std::string("--") + row_of(option).name + "=" + std::string(value.substr(0, kLongest));
+  return std::string(text.substr(0, kLongest)) + (text.size() > kLongest ? "..." : "");
+}
+
+std::string shown(Option option, std::string_view value) {
+  std::string text = std::string("--") + row_of(option).name + "=" + cut(value);
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
-  return value.size() > kLongest ? text + "..." : text;
+  return text;
 }
 
 // The value itself where it is a good one.
@@ -59,7 +64,7 @@ int number(std::string_view whole, std::string_view item, std::size_t begin, int
   const char* const end = item.data() + item.size();
   const auto [stop, error] = std::from_chars(item.data() + begin, end, value);
   if (error != std::errc{} || stop != end || value < low || value > high) {
-    refuse_pin(whole, "'" + std::string(item) + "' wants a number from " + std::to_string(low) + " to " +
+    refuse_pin(whole, "'" + cut(item) + "' wants a number from " + std::to_string(low) + " to " +
                           std::to_string(high));
   }
   return value;
@@ -83,7 +88,7 @@ void add_pin_item(std::string_view whole, std::string_view item, PinRequest& pin
   } else if (item == "mem=local" || item == "mem=interleave" || item == "mem=off") {
     pin.memory = item.substr(kMemory.size());
   } else {
-    refuse_pin(whole, "'" + std::string(item) + "' is not known");
+    refuse_pin(whole, "'" + cut(item) + "' is not known");
   }
 }
 
@@ -100,7 +105,7 @@ PinRequest parse_pin(std::string_view value) {
     }
     bool known = false;
     for (const std::string_view policy : words_of(Option::pin)) known = known || item == policy;
-    if (!known) refuse_pin(value, "'" + std::string(item) + "' is no policy");
+    if (!known) refuse_pin(value, "'" + cut(item) + "' is no policy");
     pin.policy = item;
   }
   return pin;

@@ -21,10 +21,11 @@ assert_contains "$sums" "$(cat "$shared"/plugin_test/good/* | sha256sum)"
 assert_equal 2 "$(wc -l <<<"$sums")" "the same file system and the same bytes on both nodes: $sums"
 
 test_case "files of another format are staged as they are"
+rm -rf "$shared/plugin_test/tokens"
 mkdir -p "$shared/plugin_test/tokens"
-head -c 3000 /dev/urandom >"$shared/plugin_test/tokens/a.npy"
-output=$(on_head srun -w n1 -n1 --stage=$packs/tokens sh -c 'stat -f -c %T $LOCKSTEP_DATA && sha256sum <$LOCKSTEP_DATA/tokens/a.npy' 2>&1)
-assert_contains "$output" "$(sha256sum <"$shared/plugin_test/tokens/a.npy")"
+head -c 3000 /dev/urandom >"$shared/plugin_test/tokens/a.raw"
+output=$(on_head srun -w n1 -n1 --stage=$packs/tokens sh -c 'stat -f -c %T $LOCKSTEP_DATA && sha256sum <$LOCKSTEP_DATA/tokens/a.raw' 2>&1)
+assert_contains "$output" "$(sha256sum <"$shared/plugin_test/tokens/a.raw")"
 clear_caches
 on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>/dev/null
 

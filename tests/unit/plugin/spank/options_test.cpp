@@ -63,6 +63,9 @@ TEST(Options, AnEndlessValueIsRefusedAndNotRepeatedInFull) {
   const std::string message = refusal(Option::stage, std::string(1U << 20U, 'a'));
   EXPECT_NE(message, "");
   EXPECT_LT(message.size(), 300U);
+  for (const char* before : {"", "auto,", "auto,workers="}) {
+    EXPECT_LT(refusal(Option::pin, before + std::string(5000, 'a')).size(), 500U) << before;
+  }
 }
 
 TEST(Options, EveryWordOfAnOptionIsReadAndGivenBack) {

@@ -1,0 +1,71 @@
+// The parser of the options of sbatch, salloc and srun, which also runs as root inside slurmstepd on what
+// came over the network. The first byte chooses the option, the rest is its value.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "plugin/spank/options.h"
+#include "plugin/spank/report.h"
+#include "plugin/spank/sources.h"
+#include "plugin/spank/srun_link.h"
+
+namespace lockstep::spank {
+void log(const std::string& /*text*/) noexcept {
+}  // there is no daemon whose log it would be
+}  // namespace lockstep::spank
+
+using namespace lockstep::spank;  // NOLINT: a program
+
+namespace {
+
+void require(bool what) {
+  if (!what) std::abort();
+}
+
+void read_option(Option option, std::string_view value) {
+  Settings settings;
+  try {
+    apply(option, value, settings);
+  } catch (const Refusal& refusal) {
+    require(std::string_view(refusal.what()).size() < 500);
+    return;
+  }
+  const std::vector<std::string_view> words = words_of(option);
+  require(option == Option::stage ||
+          std::find(words.begin(), words.end(), word_of(option, settings)) != words.end());
+  require(split_sources(join_sources(settings.sources)) == settings.sources);
+  for (const std::string& source : settings.sources) {
+    const std::string absolute = absolute_source(source, "/home");
+    require(absolute.starts_with('/') && absolute_source(absolute, "/") == absolute);
+  }
+  try {
+    check_names(settings.sources, {"/home"});
+  } catch (const Refusal&) {
+    return;
+  }
+}
+
+void read_link(std::string_view value) {
+  try {
+    const SrunLink link = SrunLink::decode(std::string(value));
+    require(SrunLink::decode(link.encode()).encode() == link.encode());
+  } catch (const Refusal&) {
+    return;
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view value(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const std::size_t which = data[0] % (kOptions + 1);
+  if (which == kOptions) {
+    read_link(value);
+  } else {
+    read_option(static_cast<Option>(which), value);
+  }
+  return 0;
+}
