@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Our files read by the formats' own packages, and theirs by us. Exit 77 where a package is not there (PYTHONPATH).
+
+Usage: formats_test.py CASE --peer formats_peer --pack lockstep-pack      CASE: megatron or webdataset
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+
+
+def lines_of(peer: str, source: pathlib.Path):
+    output = subprocess.run([peer, "read", str(source)], check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def documents(type_name: str, numpy):
+    """Documents of sequences, over all of a type's range."""
+    random = numpy.random.default_rng(7)
+    dtype = getattr(numpy, type_name)
+    for lengths in ([3, 0, 1], [200], [1], [5000, 17]):
+        if numpy.issubdtype(dtype, numpy.integer):
+            info = numpy.iinfo(dtype)
+            yield [random.integers(info.min, info.max, length, dtype=dtype, endpoint=True) for length in lengths]
+        else:
+            yield [random.standard_normal(length).astype(dtype) for length in lengths]
+
+
+def megatron(peer: str, folder: pathlib.Path, _pack: str) -> None:
+    import formats_peers
+    import numpy
+    import torch
+
+    indexed = formats_peers.megatron_indexed_dataset()
+    names = {"uint8": "u8", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "float64": "f64",
+             "float32": "f32", "uint16": "u16"}
+    for name, ours in names.items():
+        data = list(documents(name, numpy))
+        flat = [sequence for document in data for sequence in document]
+
+        builder = indexed.IndexedDatasetBuilder(str(folder / f"theirs_{name}.bin"), dtype=getattr(numpy, name))
+        for document in data:
+            for sequence in document:
+                # torch 1.13 has no uint16; the builder turns numbers into its own type.
+                wide = sequence.astype("float64" if name.startswith("float") else "int64")
+                builder.add_item(torch.from_numpy(wide))
+            builder.end_document()
+        builder.finalize(str(folder / f"theirs_{name}.idx"))
+        read = lines_of(peer, folder / f"theirs_{name}")
+        assert [line["parts"][0]["bytes"] for line in read] == [s.tobytes().hex() for s in flat], name
+        assert [line["tokens"] for line in read] == [len(s) for s in flat], name
+
+        lines = [json.dumps({"tokens": s.tobytes().hex(), "end": s is document[-1]}) for document in data for s in document]
+        subprocess.run([peer, "write", str(folder / f"ours_{name}"), ours], check=True, input="\n".join(lines), text=True)
+        dataset = indexed.IndexedDataset(str(folder / f"ours_{name}"), mmap=True)
+        assert len(dataset) == len(flat), name
+        for i, sequence in enumerate(flat):
+            assert dataset[i].dtype == sequence.dtype and dataset[i].tobytes() == sequence.tobytes(), (name, i)
+        assert dataset.document_indices.tolist() == [0, 3, 4, 5, 7], name
+        for end in ("bin", "idx"):
+            ours_bytes = (folder / f"ours_{name}.{end}").read_bytes()
+            assert ours_bytes == (folder / f"theirs_{name}.{end}").read_bytes(), (name, end)
+    print("8 types: Megatron-Core reads ours, we read Megatron-Core's, and the files are the same bytes")
+
+
+def webdataset(peer: str, folder: pathlib.Path, pack: str) -> None:
+    import webdataset as wds
+
+    source = folder / "source"
+    (source / "deep/er").mkdir(parents=True)
+    for i in range(60):
+        (source / f"deep/er/{i:04}.cls").write_text(str(i))
+        (source / f"deep/er/{i:04}.seg.bin").write_bytes(bytes((i + j) % 256 for j in range(i * 37)))
+    subprocess.run([pack, "create", str(source), "--out", str(folder / "packed"), "--shard-size", "16K"], check=True,
+                   capture_output=True)
+    shards = sorted(str(path) for path in (folder / "packed").glob("*.tar"))
+    assert len(shards) > 2, shards
+    theirs = {
+        sample["__key__"]: {kind: data for kind, data in sample.items() if not kind.startswith("__")}
+        for sample in wds.WebDataset(shards, shardshuffle=False)
+    }
+    ours = {
+        line["key"]: {part["kind"]: bytes.fromhex(part["bytes"]) for part in line["parts"]}
+        for line in lines_of(peer, folder / "packed")
+    }
+    assert len(ours) == 60 and theirs == ours
+    print("60 samples in", len(shards), "shards: WebDataset reads what we read")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=["megatron", "webdataset"])
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--pack", required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            {"megatron": megatron, "webdataset": webdataset}[arguments.case](
+                arguments.peer, pathlib.Path(folder), arguments.pack)
+        except ImportError as error:
+            print(f"skipped: {error}; pip install --no-deps --target DIR the package, and set PYTHONPATH=DIR")
+            return SKIPPED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
