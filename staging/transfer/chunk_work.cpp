@@ -8,7 +8,7 @@ namespace lockstep::transfer {
 ChunkWork::ChunkWork(std::size_t chunks, std::size_t members, std::size_t self,
                      const std::function<std::size_t(std::size_t chunk)>& owner,
                      const std::function<bool(std::size_t chunk)>& missing)
-    : self_(self), queues_(members) {
+    : self_(self), queues_(members), given_up_(members) {
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     if (!missing(chunk)) continue;
     queues_[owner(chunk)].push_back(static_cast<std::uint32_t>(chunk));
@@ -53,7 +53,7 @@ void ChunkWork::done(std::size_t) {
 void ChunkWork::put_back(std::size_t chunk, std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
-    auto& queue = queues_[member];
+    auto& queue = queues_[given_up_[member] ? self_ : member];
     const auto number = static_cast<std::uint32_t>(chunk);
     queue.insert(std::lower_bound(queue.begin(), queue.end(), number), number);
   }
@@ -68,6 +68,7 @@ void ChunkWork::give_up(std::size_t member) {
                std::back_inserter(both));
     queues_[self_] = std::move(both);
     queues_[member].clear();
+    given_up_[member] = true;
   }
   changed_.notify_all();
 }
@@ -75,6 +76,7 @@ void ChunkWork::give_up(std::size_t member) {
 std::vector<std::size_t> ChunkWork::cede(std::size_t most, std::size_t to) {
   const std::lock_guard lock(mutex_);
   std::vector<std::size_t> chunks;
+  if (given_up_[to]) return chunks;
   auto& own = queues_[self_];
   for (std::size_t share = std::min(most, own.size() / 2); share > 0; --share) {
     chunks.push_back(own.back());
@@ -92,6 +94,21 @@ std::optional<std::size_t> ChunkWork::ceded_to(std::size_t chunk) const {
     if (number == chunk) return to;
   }
   return {};
+}
+
+void ChunkWork::claim(std::size_t chunk, std::size_t member) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto& from = queues_[member];
+    const auto found = std::find(from.begin(), from.end(), static_cast<std::uint32_t>(chunk));
+    if (found == from.end()) return;
+    from.erase(found);
+    auto& own = queues_[self_];
+    own.insert(std::lower_bound(own.begin(), own.end(), static_cast<std::uint32_t>(chunk)),
+               static_cast<std::uint32_t>(chunk));
+    std::erase_if(ceded_, [&](const auto& entry) { return entry.first == chunk; });
+  }
+  changed_.notify_all();
 }
 
 std::optional<std::size_t> ChunkWork::slowest() const {

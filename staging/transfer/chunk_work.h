@@ -34,7 +34,7 @@ class ChunkWork {
   /// A chunk is there.
   void done(std::size_t chunk);
 
-  /// A chunk that was taken is to be got from `member` instead.
+  /// A chunk that was taken is to be got from `member` instead; read here where that has been given up.
   void put_back(std::size_t chunk, std::size_t member);
 
   /// Nothing more comes from this member: what is left of its queue is read from the source.
@@ -45,6 +45,11 @@ class ChunkWork {
   std::vector<std::size_t> cede(std::size_t most, std::size_t to);
   /// To whom a chunk of this node's was ceded.
   std::optional<std::size_t> ceded_to(std::size_t chunk) const;
+
+  /// A chunk that `member` ceded: it is read here, unless it is there or on its way already.
+  void claim(std::size_t chunk, std::size_t member);
+
+  std::size_t self() const { return self_; }
 
   /// The member with the longest queue, if it has several; this node not counted.
   std::optional<std::size_t> slowest() const;
@@ -60,6 +65,7 @@ class ChunkWork {
   mutable std::condition_variable changed_;
   std::vector<std::deque<std::uint32_t>> queues_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> ceded_;  // chunk, to
+  std::vector<bool> given_up_;
   std::size_t left_ = 0;
   bool stopped_ = false;
 };

@@ -20,6 +20,16 @@ int threads_for(const ChunkPlan& plan) {
   return plan.files() > 16 && plan.total_bytes() / plan.files() < kSmall ? kMostThreads : kThreads;
 }
 
+pack::Digest digest_of(const std::vector<ManifestFile>& files) {
+  std::string text;
+  for (const ManifestFile& file : files) {
+    text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.digest ? pack::to_hex(*file.digest) : "");
+  }
+  return pack::digest_of(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
 std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files) {
   std::vector<std::uint64_t> sizes(files.size());
   std::transform(files.begin(), files.end(), sizes.begin(),
@@ -33,16 +43,6 @@ std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
                  [](const ManifestFile& file) { return file.name; });
   return names;
 }
-
-pack::Digest digest_of(const std::vector<ManifestFile>& files) {
-  std::string text;
-  for (const ManifestFile& file : files) {
-    text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.digest ? pack::to_hex(*file.digest) : "");
-  }
-  return pack::digest_of(std::as_bytes(std::span(text)));
-}
-
-}  // namespace
 
 Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options)
     : files_(files),

@@ -24,6 +24,9 @@
 
 namespace lockstep::transfer {
 
+std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files);
+std::vector<std::string> names_of(const std::vector<ManifestFile>& files);
+
 struct CopyOptions {
   std::filesystem::path source;   ///< folder of the files
   std::filesystem::path target;   ///< folder for the copies

@@ -4,27 +4,16 @@
 
 #include "common/error.h"
 #include "staging/transfer/put_one.h"
+#include "staging/transfer/put_together.h"
 
 namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
 
-PutResult put_alone(PutOne& one) {
+void put_alone(PutOne& one) {
   one.look();
-  if (!one.find(true)) {
-    one.lock(true);
-    if (!one.result().hit) {
-      one.begin(one.manifest().packed() ? static_cast<std::uint64_t>(one.manifest().index.status.st_size)
-                                        : 0);
-      one.get_list();
-      one.use_list(true);
-      one.start_copy();
-      one.copy().run();
-      one.publish();
-    }
-  }
-  return one.result();
+  one.wait_for_other();
 }
 
 }  // namespace
@@ -45,10 +34,15 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
   Limit limit(options.bandwidth, store.folder() / "bandwidth");
   std::vector<PutResult> results;
   results.reserve(sources.size());
-  for (const std::string& source : sources) {
-    PutOne one(store, system, limit, options, source);
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    PutOne one(store, system, limit, options, sources[s]);
     one.resolve();
-    results.push_back(put_alone(one));
+    if (options.circle != nullptr) {
+      put_together(*options.circle, one, s, options);
+    } else {
+      put_alone(one);
+    }
+    results.push_back(one.result());
   }
   return results;
 }

@@ -1,6 +1,7 @@
 #include "staging/transfer/put_one.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -65,9 +66,30 @@ void PutOne::look() {
   }
 }
 
-void PutOne::take_manifest(const Manifest& manifest) {
-  manifest_ = manifest;
-  result_.object = manifest_.object;
+void PutOne::check_readable() const {
+  // Whoever gets the data from other nodes must be able to read it here too.
+  const fs::path path = source_.shards.empty() ? source_.folder : source_.paths.front();
+  const bool megatron = !system_.status(path);
+  if (::access(path.c_str(), R_OK) != 0 && !megatron) fail_errno("cannot open {}", path.string());
+}
+
+void PutOne::take_word(const std::string& object, bool packed, const std::string& index,
+                       const std::string& node) {
+  manifest_ = Manifest();
+  manifest_.source = source_;
+  manifest_.folder = source_.folder;
+  manifest_.object = object;
+  result_.object = object;
+  const std::optional<Identity> here = identify(source_);
+  if (packed != here.has_value() || (packed && pack::to_hex(here->index) != index)) {
+    fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
+         given_, node);
+  }
+  manifest_.one_file = source_.one_file;
+  if (source_.one_file) manifest_.main = source_.shards.front();
+  if (!packed) return;
+  manifest_.format = pack::Format::tar;
+  manifest_.index = *here;
 }
 
 void PutOne::note(const std::string& text) {
@@ -137,9 +159,8 @@ void PutOne::lease() {
   store_.touch(manifest_.object);
 }
 
-fs::path PutOne::list_file() const {
-  if (!incoming_) return files() / pack::kIndexName;
-  if (!manifest_.packed()) return incoming_->files().parent_path() / "list";
+// Where a pack's whole index is while it is copied.
+fs::path PutOne::index_file() const {
   const bool part = !source_.shards.empty();
   return part ? incoming_->files().parent_path() / "index" : incoming_->files() / pack::kIndexName;
 }
@@ -158,13 +179,41 @@ void PutOne::with_room(const std::function<void()>& work) const {
   }
 }
 
-void PutOne::get_list() {
-  const fs::path file = list_file();
-  if (system_.status(file)) system_.unlink(file);
-  if (!manifest_.packed()) {
-    system_.write_file(file, list_to_text(manifest_), 0600);
-    return;
+void PutOne::make_list() {
+  begin(manifest_.packed() ? static_cast<std::uint64_t>(manifest_.index.status.st_size) : 0);
+  if (manifest_.packed()) {
+    fetch_index();
+    choose_shards();
+  } else if (manifest_.files.empty()) {
+    const std::string object = manifest_.object;
+    manifest_ = look_at(source_);
+    manifest_.object = object;
   }
+  made_list_ = true;
+}
+
+void PutOne::take_list(const std::string& list) {
+  begin(manifest_.packed() ? list.size() : 0);
+  if (!manifest_.packed()) return list_from_text(list, manifest_);
+  const fs::path local = incoming_->files() / pack::kIndexName;
+  if (system_.status(local)) system_.unlink(local);
+  system_.write_file(local, list, 0600);
+}
+
+std::string PutOne::list_text() const {
+  if (!manifest_.packed()) return list_to_text(manifest_);
+  return read_text_file((incoming_ ? incoming_->files() : files()) / pack::kIndexName);
+}
+
+std::optional<std::string> PutOne::offered_list() const {
+  if (!made_list_ && !(result_.hit && !manifest_.files.empty()) && !(result_.hit && manifest_.packed()))
+    return {};
+  return list_text();
+}
+
+void PutOne::fetch_index() {
+  const fs::path file = index_file();
+  if (system_.status(file)) system_.unlink(file);
   // Copied before it is looked at: a mapping of the source's would be SIGBUS if that were truncated.
   const fs::path from = source_.index_file();
   const auto size = static_cast<std::uint64_t>(manifest_.index.status.st_size);
@@ -184,22 +233,23 @@ void PutOne::get_list() {
   result_.from_source += size;
 }
 
+// Only the shards that were named get into the object's index.
+void PutOne::choose_shards() {
+  const pack::Index index = pack::Index::load(index_file(), source_.index_file());
+  if (index.digest() != manifest_.index.index) {
+    fail("{} changed while it was copied; stage it again when nobody writes to it",
+         source_.index_file().string());
+  }
+  if (source_.shards.empty()) return;
+  const fs::path local = incoming_->files() / pack::kIndexName;
+  if (system_.status(local)) system_.unlink(local);
+  system_.write_file(local, index.subset(chosen(index, source_)), 0600);
+}
+
 void PutOne::use_list(bool check_source) {
-  const fs::path list = list_file();
   files_.clear();
   if (manifest_.packed()) {
-    pack::Index index = pack::Index::load(list, source_.index_file());
-    if (index.digest() != manifest_.index.index) {
-      fail("{} changed while it was copied; stage it again when nobody writes to it",
-           source_.index_file().string());
-    }
-    const fs::path local = incoming_->files() / pack::kIndexName;
-    if (!source_.shards.empty()) {
-      const std::string part = index.subset(chosen(index, source_));
-      if (system_.status(local)) system_.unlink(local);
-      system_.write_file(local, part, 0600);
-      index = pack::Index::load(local, source_.index_file());
-    }
+    const pack::Index index = pack::Index::load(incoming_->files() / pack::kIndexName, source_.index_file());
     list_bytes_ = index.file_bytes();
     for (std::size_t s = 0; s < index.shards(); ++s) {
       files_.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
@@ -210,7 +260,6 @@ void PutOne::use_list(bool check_source) {
       });
     }
   } else {
-    if (manifest_.files.empty()) list_from_text(read_text_file(list), manifest_);
     files_ = manifest_.files;
   }
   std::uint64_t bytes = list_bytes_;
@@ -272,15 +321,49 @@ void PutOne::publish() {
   }
   result_.from_source += copy_->bytes_from_source();
   const fs::path journal = incoming_->files().parent_path() / "journal";
-  for (const char* left : {"list", "index"}) {
-    const fs::path path = incoming_->files().parent_path() / left;
-    if (system_.status(path)) system_.unlink(path);
-  }
+  const fs::path whole_index = incoming_->files().parent_path() / "index";
+  if (system_.status(whole_index)) system_.unlink(whole_index);
   incoming_->publish(info);
   lease();
   // Last, since until the object has its name a killed copy is continued from it.
   const fs::path published = store_.files(manifest_.object).parent_path() / journal.filename();
   if (system_.status(published)) system_.unlink(published);
+}
+
+void PutOne::wait_for_other() {
+  if (find(true)) return;
+  lock(true);
+  if (result_.hit) return;
+  make_list();
+  use_list(true);
+  start_copy();
+  copy_->run();
+  publish();
+}
+
+std::string PutOne::content() const {
+  if (manifest_.packed()) return "";
+  std::string text;
+  if (copy_) {
+    for (std::size_t f = 0; f < files_.size(); ++f) text += pack::to_hex(copy_->file_digest(f));
+  } else {
+    for (const cache::ObjectFile& file : store_.info(manifest_.object).files) text += file.xxh3;
+  }
+  return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
+}
+
+std::vector<ManifestFile> PutOne::object_files() const {
+  std::vector<ManifestFile> list;
+  if (manifest_.packed()) {
+    const pack::Index index = pack::Index::load(files() / pack::kIndexName);
+    for (std::size_t s = 0; s < index.shards(); ++s) {
+      list.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, {}});
+    }
+  } else {
+    for (const cache::ObjectFile& file : store_.info(manifest_.object).files)
+      list.push_back({file.name, file.size, {}, {}});
+  }
+  return list;
 }
 
 fs::path PutOne::files() const {

@@ -26,8 +26,11 @@ class PutOne {
   void resolve();
   /// Makes the manifest here.
   void look();
-  /// Takes another node's word for what the source is.
-  void take_manifest(const Manifest& manifest);
+  /// Throws Error where this node cannot read the source.
+  void check_readable() const;
+  /// Takes another node's word for what the source is: the object, whether it is a pack, and its index's
+  /// digest. Throws Error where this node sees another index.
+  void take_word(const std::string& object, bool packed, const std::string& index, const std::string& node);
   const Manifest& manifest() const { return manifest_; }
   const Source& source() const { return source_; }
 
@@ -37,12 +40,14 @@ class PutOne {
   /// Takes the right to copy, and looks again. False where `wait` is and somebody else has it.
   bool lock(bool wait);
 
-  /// The list of files as other nodes need it: a pack's index, or a text. Written to this file by get_list().
-  std::filesystem::path list_file() const;
-  /// Begins the copy: room for the list.
-  void begin(std::uint64_t list_bytes);
-  /// Gets the list from the source.
-  void get_list();
+  /// Begins the copy with the list of the files, from the source: a pack's index, a list of names and sizes.
+  void make_list();
+  /// The same with the list that another node gave.
+  void take_list(const std::string& list);
+  /// The list as others need it, of a copy or of an object.
+  std::string list_text() const;
+  /// That, where this node made it.
+  std::optional<std::string> offered_list() const;
   /// Reads the list that is there now: makes room, and checks that the source's files are complete.
   void use_list(bool check_source);
   /// Takes over what an earlier copy left; then the copy can run.
@@ -51,6 +56,13 @@ class PutOne {
   /// Makes it the object, leases it.
   void publish();
 
+  /// Somebody else copies it on this node: finds it when they are done, or copies it then.
+  void wait_for_other();
+  /// One digest of all files that no index describes; "" for a pack.
+  std::string content() const;
+  /// The object's files without a pack's index.
+  std::vector<ManifestFile> object_files() const;
+
   /// The folder of the object's files.
   std::filesystem::path files() const;
   PutResult result() const;
@@ -58,6 +70,10 @@ class PutOne {
   void note(const std::string& text);
 
  private:
+  void begin(std::uint64_t list_bytes);
+  std::filesystem::path index_file() const;
+  void fetch_index();
+  void choose_shards();
   bool check(Verify verify, const std::filesystem::path& files);
   void lease();
   void with_room(const std::function<void()>& work) const;
@@ -77,6 +93,7 @@ class PutOne {
   std::unique_ptr<cache::Incoming> incoming_;
   std::vector<ManifestFile> files_;  // what is copied: a pack's shards, without its index
   std::uint64_t list_bytes_ = 0;     // that are part of the object
+  bool made_list_ = false;
   std::unique_ptr<Copy> copy_;
   std::mutex mutex_;  // of what the copying threads tell
   PutProgress progress_;

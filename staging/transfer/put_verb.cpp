@@ -1,14 +1,20 @@
 #include "staging/transfer/put_verb.h"
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/environment.h"
 #include "common/error.h"
+#include "common/files.h"
 #include "common/progress.h"
 #include "common/units.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/put_nodes.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -19,7 +25,11 @@ struct PutArguments {
   std::string verify = "quick";
   int threads = 0;
   std::vector<std::string> nodes;
-  int node_id = 0;
+  std::uint32_t node_id = 0;
+  std::string key_file;
+  std::string quota, total, bandwidth;
+  int keep = -1;
+  std::string shared;
 };
 
 /// One progress line per source that is copied.
@@ -39,12 +49,30 @@ class CopyProgress {
   std::unique_ptr<Progress> progress_;
 };
 
-void check_nodes(const PutArguments& arguments) {
-  if (arguments.nodes.size() > 1) {
-    fail_usage(
-        "--nodes: exchange between nodes is not supported by this version; run put on each node without it");
+std::string key_of(const PutArguments& arguments) {
+  if (arguments.key_file.empty()) return environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
+  std::string key = read_text_file(arguments.key_file);
+  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
+  return key;
+}
+
+std::vector<PutResult> put_here_or_together(const PutArguments& arguments, const PutOptions& options) {
+  if (arguments.nodes.size() < 2) {
+    if (arguments.node_id != 0)
+      fail_usage("--node-id {}: there is no such node in --nodes", arguments.node_id);
+    return put(arguments.sources, options);
   }
-  if (arguments.node_id != 0) fail_usage("--node-id {}: there is no such node in --nodes", arguments.node_id);
+  NodesOptions nodes;
+  nodes.nodes = arguments.nodes;
+  nodes.node_id = arguments.node_id;
+  nodes.key = key_of(arguments);
+  nodes.stop = [](const std::string& why) {
+    // The copy that runs meanwhile is left as it is; the next call goes on from there.
+    const std::string line = "lockstep-stage: " + why + "\n";
+    [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
+    ::_exit(1);
+  };
+  return put_on_nodes(arguments.sources, options, nodes);
 }
 
 void print_result(const Tool& tool, const PutResult& result) {
@@ -66,11 +94,16 @@ void print_result(const Tool& tool, const PutResult& result) {
 }
 
 void run_put(const Tool& tool, const PutArguments& arguments) {
-  check_nodes(arguments);
   PutOptions options;
   options.cache_dir = arguments.cache;
   options.verify = parse_verify(arguments.verify);
   options.threads = arguments.threads;
+  const auto size = [](const std::string& text) { return text.empty() ? 0 : parse_bytes(text); };
+  options.limits.quota = size(arguments.quota);
+  options.limits.total = size(arguments.total);
+  options.bandwidth = size(arguments.bandwidth);
+  if (arguments.keep >= 0) options.limits.keep = std::chrono::seconds(arguments.keep);
+  options.shared = arguments.shared;
   options.waiting = [](const std::string& source) {
     fmt::print(stderr, "lockstep-stage: {}: another process is copying it, waiting\n", source);
   };
@@ -80,7 +113,7 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
     options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
       progress.update(source, done, total);
     };
-    results = put(arguments.sources, options);
+    results = put_here_or_together(arguments, options);
   }
   for (const PutResult& result : results) print_result(tool, result);
 }
@@ -91,18 +124,28 @@ void add_put_verb(Tool& tool) {
   const auto arguments = std::make_shared<PutArguments>();
   CLI::App& verb = tool.verb("put", "Copy sources into the cache, or find them there",
                              [&tool, arguments] { run_put(tool, *arguments); });
-  verb.add_option("source", arguments->sources,
-                  "Pack folders, shards, or patterns of shards (\"a-{00..31}.tar\")")
+  verb.add_option("source", arguments->sources, "Folders, files, or patterns of files (\"a-{00..31}.tar\")")
       ->required();
   verb.add_option("--cache", arguments->cache, "Your store on this node; made if missing")->required();
   verb.add_option("--verify", arguments->verify,
                   "What a copy in the cache is checked for: quick, full or off")
       ->capture_default_str();
-  verb.add_option("--threads", arguments->threads, "Shards at a time, up to 32; 0 chooses")
+  verb.add_option("--threads", arguments->threads, "Chunks at a time, up to 32; 0 chooses")
       ->check(CLI::Range(0, 32));
-  verb.add_option("--nodes", arguments->nodes, "Nodes that stage together; this version takes one")
+  verb.add_option("--quota", arguments->quota, "Most that the store may hold (100G); default: any");
+  verb.add_option("--total", arguments->total,
+                  "Most that all users' stores beside it may hold; default: any");
+  verb.add_option("--keep", arguments->keep, "Seconds since its last use for which nothing is evicted (600)")
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--shared", arguments->shared, "A store that is looked into first");
+  verb.add_option("--bandwidth", arguments->bandwidth,
+                  "Most to read from sources in a second (200M); default: any");
+  verb.add_option("--nodes", arguments->nodes,
+                  "HOST:PORT of each node that puts the same at the same time: what one reads all get")
       ->delimiter(',');
   verb.add_option("--node-id", arguments->node_id, "Which of them this is, from 0");
+  verb.add_option("--key-file", arguments->key_file,
+                  "File with the nodes' common secret; default: LOCKSTEP_RENDEZVOUS_KEY");
 }
 
 }  // namespace lockstep::transfer

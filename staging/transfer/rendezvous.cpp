@@ -1,5 +1,6 @@
 #include "staging/transfer/rendezvous.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{5000};
 constexpr int kHighestPort = 65535;
+constexpr const char* kName = "srun's rendezvous";
 
 }  // namespace
 
@@ -30,14 +32,15 @@ RendezvousAddress RendezvousAddress::from_environment() {
 }
 
 Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
-                       std::function<void(const std::string& lost)> stop)
+                       std::function<void(const std::string& lost)> stop,
+                       std::function<void(const Verdict&)> failed)
     : socket_(connect_to(address.hosts, address.port, kPatience)),
       session_(Session::Role::node, address.key),
-      stop_(std::move(stop)) {
-  constexpr const char* kName = "srun's rendezvous";
+      stop_(std::move(stop)),
+      failed_(std::move(failed)) {
   write_all(socket_.get(), session_.greeting(), kName);
   session_.take_greeting(read_line());
-  write_all(socket_.get(), session_.seal(hello.to_text()), kName);
+  say(hello.to_text());
   listener_ = std::thread([this] { listen(); });
 }
 
@@ -46,16 +49,26 @@ Rendezvous::~Rendezvous() {
   listener_.join();
 }
 
+void Rendezvous::say(const std::string& payload) {
+  const std::lock_guard lock(saying_);
+  write_all(socket_.get(), session_.seal(payload), kName);
+}
+
 std::string Rendezvous::read_line() {
+  constexpr int kTellEvery = 1000;  // milliseconds
   std::size_t end = 0;
   while ((end = received_.find('\n')) == std::string::npos) {
-    std::array<char, 4096> buffer{};
+    pollfd wait{socket_.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, kTellEvery);
+    if (ready == 0 && session_.greeted()) say(kAlive);
+    if (ready <= 0) continue;
+    std::array<char, 65536> buffer{};
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_errno("lost srun's rendezvous");
     if (got == 0) fail("srun's rendezvous has ended");
     received_.append(buffer.data(), static_cast<std::size_t>(got));
-    if (received_.size() > kLongestLine) fail("srun's rendezvous sent a line that is too long");
+    if (received_.size() > kLongestServerLine) fail("srun's rendezvous sent a line that is too long");
   }
   std::string line = received_.substr(0, end);
   received_.erase(0, end + 1);
@@ -64,18 +77,60 @@ std::string Rendezvous::read_line() {
 
 void Rendezvous::listen() {
   try {
-    const Verdict verdict = Verdict::from_text(session_.open(read_line()));
-    verdict_.set_value(verdict);
-    if (!verdict.good) stop_("");
+    for (;;) take(session_.open(read_line()));
   } catch (const std::exception& error) {
-    verdict_.set_exception(std::current_exception());
+    {
+      const std::lock_guard lock(mutex_);
+      lost_ = error.what();
+      if (verdict_) return;
+    }
+    heard_.notify_all();
     stop_(error.what());
   }
 }
 
+void Rendezvous::take(const std::string& payload) {
+  bool stopped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (kind_of(payload) == Message::verdict) {
+      verdict_ = Verdict::from_text(payload);
+      stopped = !verdict_->good;
+    } else {
+      Word word = Word::from_text(payload);
+      rounds_.insert_or_assign(word.round, std::move(word.data));
+    }
+  }
+  heard_.notify_all();
+  if (!stopped) return;
+  failed_ ? failed_(*verdict_) : stop_("");
+}
+
+nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {
+  const std::string text = Word{round, std::move(data)}.to_text();
+  if (text.size() > kLongestLine / 2) fail("a word of {} bytes for srun's rendezvous", text.size());
+  say(text);
+  std::unique_lock lock(mutex_);
+  heard_.wait(lock,
+              [&] { return rounds_.contains(round) || !lost_.empty() || (verdict_ && !verdict_->good); });
+  if (rounds_.contains(round)) {
+    auto node = rounds_.extract(round);
+    return std::move(node.mapped());
+  }
+  if (verdict_ && !verdict_->good) fail("{}", verdict_->why);
+  fail("{}", lost_);
+}
+
+std::string Rendezvous::own_address() const {
+  return local_address(socket_);
+}
+
 Verdict Rendezvous::agree(const Verdict& outcome) {
-  write_all(socket_.get(), session_.seal(outcome.to_text()), "srun's rendezvous");
-  return verdict_.get_future().get();
+  say(outcome.to_text());
+  std::unique_lock lock(mutex_);
+  heard_.wait(lock, [&] { return verdict_ || !lost_.empty(); });
+  if (verdict_) return *verdict_;
+  fail("{}", lost_);
 }
 
 }  // namespace lockstep::transfer

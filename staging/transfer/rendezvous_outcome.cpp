@@ -60,15 +60,21 @@ std::string join_names(const std::vector<std::string>& names) {
 }  // namespace
 
 std::string Hello::to_text() const {
-  return nlohmann::json{{"job", job},         {"step", step},   {"node", node},
-                        {"node_id", node_id}, {"nodes", nodes}, {"node_list", node_list}}
+  return nlohmann::json{
+      {"job", job},     {"step", step},           {"node", node},          {"node_id", node_id},
+      {"nodes", nodes}, {"node_list", node_list}, {"component", component}}
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 Hello Hello::from_text(const std::string& text) {
   Hello hello = reading(text, [](const nlohmann::json& value) {
-    return Hello{value.at("job"),     value.at("step"),  value.at("node"),
-                 value.at("node_id"), value.at("nodes"), value.at("node_list")};
+    return Hello{value.at("job"),
+                 value.at("step"),
+                 value.at("node"),
+                 value.at("node_id"),
+                 value.at("nodes"),
+                 value.at("node_list"),
+                 value.value("component", "")};
   });
   if (hello.nodes == 0 || hello.nodes > kMostNodes || hello.node_id >= hello.nodes) {
     fail("node {} of {} cannot be", hello.node_id, hello.nodes);
@@ -85,6 +91,20 @@ Verdict Verdict::from_text(const std::string& text) {
   return reading(text, [](const nlohmann::json& value) {
     return Verdict{value.at("good"), value.at("why")};
   });
+}
+
+std::string Word::to_text() const {
+  return nlohmann::json{{"round", round}, {"data", data}}.dump(-1, ' ', true,
+                                                               nlohmann::json::error_handler_t::replace);
+}
+
+Word Word::from_text(const std::string& text) {
+  return reading(text, [](const nlohmann::json& value) { return Word{value.at("round"), value.at("data")}; });
+}
+
+Message kind_of(const std::string& text) {
+  if (text == kAlive) return Message::alive;
+  return text.starts_with("{\"good\"") ? Message::verdict : Message::word;
 }
 
 std::vector<std::string> expand_node_list(const std::string& list) {

@@ -27,7 +27,8 @@ constexpr milliseconds kStranger{10'000};    // how long one may stay that
 struct RendezvousServer::Peer {
   UniqueFd socket;
   Session session;
-  Clock::time_point since;
+  Clock::time_point since;  // it came
+  Clock::time_point heard;
   std::string received, unsent;
   std::optional<Hello> hello;
   Group* group = nullptr;
@@ -39,7 +40,8 @@ struct RendezvousServer::Group {
   std::string node_list;
   Clock::time_point first;                 // when its first node came
   std::optional<Clock::time_point> until;  // once a node has failed: when the others are told
-  std::set<std::uint32_t> here, done;
+  std::set<std::uint32_t> here, done, gone;
+  std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
 };
@@ -53,19 +55,23 @@ RendezvousServer::RendezvousServer(UniqueFd socket, Options options)
 RendezvousServer::~RendezvousServer() = default;
 
 void RendezvousServer::run(const UniqueFd& alive) {
+  std::optional<Clock::time_point> until;  // once told to return
   for (;;) {
     const auto strangers =
         std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
     const bool room = static_cast<std::size_t>(strangers) < kMostStrangers;  // others wait in the backlog
-    std::vector<pollfd> wait{{alive.get(), POLLIN, 0}, {room ? socket_.get() : -1, POLLIN, 0}};
+    std::vector<pollfd> wait{{until ? -1 : alive.get(), POLLIN, 0}, {room ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
       const int events = POLLIN | (peer.unsent.empty() ? 0 : POLLOUT);
       wait.push_back({peer.socket.get(), static_cast<short>(events), 0});
     }
-    if (::poll(wait.data(), wait.size(), milliseconds_to_next(Clock::now())) < 0 && errno != EINTR) {
+    constexpr int kDraining = 10;
+    if (::poll(wait.data(), wait.size(), until ? kDraining : milliseconds_to_next(Clock::now())) < 0 &&
+        errno != EINTR) {
       fail_errno("cannot wait for the step's nodes");
     }
-    if (wait[0].revents != 0) return;
+    if (wait[0].revents != 0 && !until) until = Clock::now() + options_.drain;
+    if (until && (peers_.empty() || Clock::now() >= *until)) return;
     std::size_t at = 2;
     for (Peer& peer : peers_) {
       const short events = wait[at++].revents;
@@ -87,8 +93,13 @@ void RendezvousServer::accept_one() {
   UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) return;
   notice_dead_peer(socket);
-  Peer& peer = peers_.emplace_back(
-      Peer{std::move(socket), Session(Session::Role::server, options_.key), Clock::now(), {}, {}, {}});
+  Peer& peer = peers_.emplace_back(Peer{std::move(socket),
+                                        Session(Session::Role::server, options_.key),
+                                        Clock::now(),
+                                        Clock::now(),
+                                        {},
+                                        {},
+                                        {}});
   send(peer, peer.session.greeting());
 }
 
@@ -117,20 +128,69 @@ void RendezvousServer::take_line(Peer& peer, const std::string& line) {
   if (!peer.session.greeted()) return peer.session.take_greeting(line);
   const std::string payload = peer.session.open(line);
   if (!peer.hello) return take_hello(peer, payload);
+  peer.heard = Clock::now();
+  if (peer.group == nullptr) return;
+  const Message kind = kind_of(payload);
+  if (kind == Message::alive) return;
+  if (kind == Message::word) return take_word(peer, payload);
   const Verdict outcome = Verdict::from_text(payload);
   peer.group->done.insert(peer.hello->node_id);
   if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why, options_.collect);
 }
 
+void RendezvousServer::take_word(Peer& peer, const std::string& payload) {
+  Word word = Word::from_text(payload);
+  peer.group->rounds[word.round].insert_or_assign(peer.hello->node_id, std::move(word.data));
+}
+
+// Who has told its outcome, or is gone, says nothing more and is not waited for.
+void RendezvousServer::tell_complete_rounds(Group& group) {
+  for (auto round = group.rounds.begin(); round != group.rounds.end();) {
+    nlohmann::json all = nlohmann::json::object();
+    bool complete = group.here.size() == group.nodes;
+    for (const std::uint32_t id : group.here) {
+      const auto said = round->second.find(id);
+      complete =
+          complete && (said != round->second.end() || group.gone.contains(id) || group.done.contains(id));
+      all[std::to_string(id)] = said == round->second.end() ? nlohmann::json() : said->second;
+    }
+    if (!complete) {
+      ++round;
+      continue;
+    }
+    const std::string text = Word{round->first, std::move(all)}.to_text();
+    for (Peer& peer : peers_) {
+      if (peer.group == &group && !peer.closed) send(peer, peer.session.seal(text));
+    }
+    round = group.rounds.erase(round);
+  }
+}
+
+// A helper that was stopped, or a machine that hangs: the connection stands, and nothing comes. Where nobody
+// of the group says anything, the whole step is suspended and goes on some day.
+void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
+  bool anybody = false;
+  for (const Peer& peer : peers_)
+    anybody = anybody || (peer.group == &group && now - peer.heard < options_.silent / 3);
+  for (const Peer& peer : peers_) {
+    if (!anybody || peer.group != &group || group.done.contains(peer.hello->node_id)) continue;
+    if (now - peer.heard < options_.silent) continue;
+    failed(group, peer.hello->node, "has stopped: its staging has said nothing for a while",
+           options_.collect);
+  }
+}
+
 void RendezvousServer::take_hello(Peer& peer, const std::string& text) {
   Hello hello = Hello::from_text(text);
-  // Components of a heterogeneous job come to the same srun; each is a group of its own.
-  Group& group = groups_[fmt::format("{}.{}", hello.job, hello.step)];
+  // Components of a heterogeneous job, or of one step of an ordinary job, come to the same srun; each is a
+  // group of its own. The latter have one number, and differ in their nodes unless they say which they are.
+  Group& group = groups_[fmt::format("{}.{}.{}.{}", hello.job, hello.step, hello.component, hello.node_list)];
   if (group.nodes == 0) {
     group.nodes = hello.nodes;
     group.node_list = hello.node_list;
     group.first = Clock::now();
   }
+  peer.heard = Clock::now();
   if (group.nodes != hello.nodes || !group.here.insert(hello.node_id).second) {
     fail("node {} of {} came twice, or to another step", hello.node_id, hello.nodes);
   }
@@ -140,7 +200,12 @@ void RendezvousServer::take_hello(Peer& peer, const std::string& text) {
 }
 
 void RendezvousServer::lost(Peer& peer) {
-  if (peer.group == nullptr || peer.group->verdict) return;
+  if (peer.group == nullptr) return;
+  peer.group->gone.insert(peer.hello->node_id);
+  if (peer.group->verdict) {
+    peer.group = nullptr;
+    return;
+  }
   // A failure that it has told stays the reason; otherwise that it broke off is. Not "done": see
   // Options::silence.
   failed(*peer.group, peer.hello->node, "broke off while it was staging", options_.silence);
@@ -155,7 +220,9 @@ void RendezvousServer::failed(Group& group, const std::string& node, const std::
 }
 
 void RendezvousServer::settle(Group& group, Clock::time_point now) {
+  tell_complete_rounds(group);
   if (group.verdict) return;
+  find_silent(group, now);
   if (group.here.size() < group.nodes && now - group.first >= options_.wait) {
     const std::vector<std::string> names = expand_node_list(group.node_list);
     for (std::uint32_t id = 0; id < group.nodes; ++id) {
@@ -200,6 +267,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
     if (group.verdict) continue;
     if (group.here.size() < group.nodes) consider(group.first + options_.wait);
     if (group.until) consider(*group.until);
+    consider(now + options_.silent / 4);
   }
   if (!next) return -1;
   // One more, since what is left of a millisecond would otherwise be spent spinning.

@@ -12,7 +12,6 @@
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::string_view kGreeting = "lockstep-rendezvous 1 ";
 constexpr std::size_t kNonceBytes = 16;
 constexpr std::size_t kMacBytes = 32;
 
@@ -32,25 +31,31 @@ std::string new_nonce() {
 
 }  // namespace
 
-Session::Session(Role role, std::string key) : role_(role), key_(std::move(key)), nonce_(new_nonce()) {
+Session::Session(Role role, std::string key, std::string purpose)
+    : role_(role), key_(std::move(key)), purpose_(std::move(purpose)), nonce_(new_nonce()) {
+}
+
+std::string Session::id() const {
+  return role_ == Role::server ? nonce_ + other_nonce_ : other_nonce_ + nonce_;
 }
 
 std::string Session::greeting() const {
-  return fmt::format("{}{}\n", kGreeting, nonce_);
+  return fmt::format("lockstep-{} 1 {}\n", purpose_, nonce_);
 }
 
 void Session::take_greeting(std::string_view line) {
-  const bool good = line.starts_with(kGreeting) && line.size() == kGreeting.size() + 2 * kNonceBytes &&
-                    line.find_first_not_of("0123456789abcdef", kGreeting.size()) == std::string_view::npos;
+  const std::string greeting = fmt::format("lockstep-{} 1 ", purpose_);
+  const bool good = line.starts_with(greeting) && line.size() == greeting.size() + 2 * kNonceBytes &&
+                    line.find_first_not_of("0123456789abcdef", greeting.size()) == std::string_view::npos;
   if (!good) fail("the other side speaks another protocol");
-  other_nonce_ = line.substr(kGreeting.size());
+  other_nonce_ = line.substr(greeting.size());
 }
 
 std::string Session::proof(Role sender, std::uint64_t number, std::string_view payload) const {
   const bool own = sender == role_;
   const std::string covered =
-      fmt::format("{}|{}|{}|{}|{}", sender == Role::server ? "server" : "node", own ? nonce_ : other_nonce_,
-                  own ? other_nonce_ : nonce_, number, payload);
+      fmt::format("{}|{}|{}|{}|{}|{}", purpose_, sender == Role::server ? "server" : "node",
+                  own ? nonce_ : other_nonce_, own ? other_nonce_ : nonce_, number, payload);
   std::array<unsigned char, kMacBytes> mac{};
   unsigned int length = 0;
   const auto* const data = reinterpret_cast<const unsigned char*>(covered.data());

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <memory>
 
 #include "common/error.h"
@@ -68,7 +69,52 @@ void notice_dead_peer(const UniqueFd& socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds patience) {
+std::string local_address(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  std::array<char, NI_MAXHOST> text{};
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  const std::string name = text.data();
+  // An IPv4 peer of a socket for both families.
+  constexpr std::string_view kMapped = "::ffff:";
+  return name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;
+}
+
+UniqueFd listen_on(int first, int last, int& port) {
+  // One socket for both families where the machine has both.
+  UniqueFd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool six = static_cast<bool>(socket);
+  if (!six) socket.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) fail_errno("cannot open a socket");
+  if (six) set(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  set(socket, SOL_SOCKET, SO_REUSEADDR, 1);
+  for (int candidate = first; candidate <= last; ++candidate) {
+    sockaddr_in6 address6{};
+    address6.sin6_family = AF_INET6;
+    address6.sin6_port = htons(static_cast<std::uint16_t>(candidate));
+    sockaddr_in address4{};
+    address4.sin_family = AF_INET;
+    address4.sin_port = htons(static_cast<std::uint16_t>(candidate));
+    const auto* const address =
+        six ? reinterpret_cast<const sockaddr*>(&address6) : reinterpret_cast<const sockaddr*>(&address4);
+    if (::bind(socket.get(), address, six ? sizeof address6 : sizeof address4) != 0) continue;
+    if (::listen(socket.get(), SOMAXCONN) != 0) continue;
+    sockaddr_storage bound{};
+    socklen_t length = sizeof bound;
+    ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+    // The port stands at the same place in both families' addresses.
+    port = ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
+    return socket;
+  }
+  fail("no port from {} to {} is free for the exchange between nodes", first, last);
+}
+
+UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds patience,
+                    const char* whom) {
   std::string tried;
   for (const std::string& host : hosts) {
     addrinfo hints{};
@@ -88,8 +134,8 @@ UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono
     }
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : ", ", host, why);
   }
-  fail("cannot reach srun's rendezvous at port {} ({}); 'ports' in lockstep.conf says which ports it may use",
-       port, tried);
+  fail("cannot reach {} at port {} ({}); 'ports' in lockstep.conf says which ports may be used", whom, port,
+       tried);
 }
 
 }  // namespace lockstep::transfer

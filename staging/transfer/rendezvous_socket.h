@@ -17,7 +17,15 @@ void set_nonblocking(const UniqueFd& socket);
 /// minute.
 void notice_dead_peer(const UniqueFd& socket);
 
+/// The address of this end, as text.
+std::string local_address(const UniqueFd& socket);
+
+/// A socket that listens, on one of the ports from `first` to `last`; 0 and 0: any. `port` says which. Throws
+/// Error where all are taken.
+UniqueFd listen_on(int first, int last, int& port);
+
 /// Connects to the first of the hosts (names or addresses) that answers. Throws Error naming all of them.
-UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds patience);
+UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds patience,
+                    const char* whom = "srun's rendezvous");
 
 }  // namespace lockstep::transfer

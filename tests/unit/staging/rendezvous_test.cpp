@@ -88,7 +88,7 @@ class Srun {
 };
 
 Hello hello(std::uint32_t id, std::uint32_t nodes, std::uint32_t job = 7) {
-  return {job, "0", fmt::format("n{}", id + 1), id, nodes, fmt::format("n[1-{}]", nodes)};
+  return {job, "0", fmt::format("n{}", id + 1), id, nodes, fmt::format("n[1-{}]", nodes), ""};
 }
 
 const auto kIgnore = [](const std::string&) {};

@@ -68,9 +68,9 @@ TEST_F(StageTool, AWrongCallIsExitCodeTwo) {
   make_pack("p", {{"a", "x"}});
   EXPECT_EQ(run({"put", at("p")}).exit_code, 2);
   EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--verify", "some"}).exit_code, 2);
-  const auto nodes = run({"put", at("p"), "--cache", at("c"), "--nodes", "n1,n2", "--node-id", "1"});
-  EXPECT_EQ(nodes.exit_code, 2);
-  EXPECT_THAT(nodes.error, HasSubstr("exchange between nodes is not supported"));
+  EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--nodes", "n1,n2", "--node-id", "1"}).exit_code, 2);
+  EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--nodes", "a:1,b:2", "--node-id", "2"}).exit_code, 2);
+  EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--quota", "much"}).exit_code, 2);
   EXPECT_EQ(run({"gc"}).exit_code, 2);
 }
 

@@ -1,0 +1,131 @@
+#include "staging/transfer/put_nodes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/transfer/circle.h"
+#include "staging/transfer/rendezvous_server.h"
+#include "staging/transfer/rendezvous_socket.h"
+
+namespace lockstep::transfer {
+namespace {
+
+struct Place {
+  std::string host;
+  int port = 0;
+};
+
+Place place_of(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  Place place{text.substr(0, colon), 0};
+  const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), place.port);
+  constexpr int kHighest = 65535;
+  if (place.host.empty() || error != std::errc() || end != port.data() + port.size() || place.port <= 0 ||
+      place.port > kHighest) {
+    fail_usage("--nodes: '{}' is no HOST:PORT", text);
+  }
+  // [::1] as URLs write it
+  if (place.host.starts_with('[') && place.host.ends_with(']'))
+    place.host = place.host.substr(1, place.host.size() - 2);
+  return place;
+}
+
+/// Where the nodes meet, on the first of them.
+class Meeting {
+ public:
+  Meeting(int port, const NodesOptions& nodes) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
+    open_.reset(ends[0]);
+    end_.reset(ends[1]);
+    RendezvousServer::Options options;
+    options.key = nodes.key;
+    options.wait = std::chrono::seconds(nodes.wait_seconds);
+    options.drain = std::chrono::seconds(2);
+    server_ = std::make_unique<RendezvousServer>(listen_on(port, port, port), options);
+    thread_ = std::thread([this] { server_->run(open_); });
+  }
+  ~Meeting() {
+    end_.reset();
+    thread_.join();
+  }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+ private:
+  UniqueFd open_, end_;
+  std::unique_ptr<RendezvousServer> server_;
+  std::thread thread_;
+};
+
+// The first node may start last.
+std::unique_ptr<Rendezvous> meet(const Place& first, const Hello& hello, const NodesOptions& nodes) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
+  for (;;) {
+    try {
+      return std::make_unique<Rendezvous>(
+          RendezvousAddress{first.port, {first.host}, nodes.key}, hello,
+          [&nodes](const std::string& lost) {
+            if (nodes.stop) nodes.stop(lost);
+          },
+          [&nodes](const Verdict& verdict) {
+            if (nodes.stop) nodes.stop(verdict.why);
+          });
+    } catch (const Error&) {
+      if (std::chrono::steady_clock::now() > until) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, PutOptions options,
+                                    const NodesOptions& nodes) {
+  if (nodes.node_id >= nodes.nodes.size()) fail_usage("--node-id {}: not among --nodes", nodes.node_id);
+  if (nodes.key.empty())
+    fail_usage("nodes that put together need a key: LOCKSTEP_RENDEZVOUS_KEY or --key-file");
+  std::vector<Place> places;
+  for (const std::string& node : nodes.nodes) places.push_back(place_of(node));
+  std::unique_ptr<Meeting> meeting;
+  if (nodes.node_id == 0) meeting = std::make_unique<Meeting>(places[0].port, nodes);
+  Hello hello;
+  hello.step = "put";
+  hello.node = nodes.nodes[nodes.node_id];
+  hello.node_id = nodes.node_id;
+  hello.nodes = static_cast<std::uint32_t>(nodes.nodes.size());
+  for (const std::string& node : nodes.nodes) hello.node_list += (hello.node_list.empty() ? "" : ",") + node;
+  const std::unique_ptr<Rendezvous> rendezvous = meet(places[0], hello, nodes);
+  Verdict here;
+  std::vector<PutResult> results;
+  // The exchange stays open until all have agreed.
+  std::unique_ptr<Circle> circle;
+  try {
+    Exchange::Options exchange;
+    exchange.key = nodes.key;
+    exchange.step = "0.put";
+    exchange.node_id = nodes.node_id;
+    exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : places[nodes.node_id].port;
+    exchange.chunk_bytes = options.chunk_bytes;
+    circle = std::make_unique<Circle>(*rendezvous, exchange, places[nodes.node_id].host);
+    options.circle = circle.get();
+    results = put(sources, options);
+  } catch (const Error& error) {
+    here = {false, error.what()};
+  }
+  const Verdict all = rendezvous->agree(here);
+  if (!here.good) fail("{}", here.why);
+  if (!all.good) fail("{}", all.why);
+  return results;
+}
+
+}  // namespace lockstep::transfer

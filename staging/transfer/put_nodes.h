@@ -1,0 +1,29 @@
+// put() on several nodes at once without Slurm: the first node's address is where all of them meet.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "staging/transfer/put.h"
+
+namespace lockstep::transfer {
+
+struct NodesOptions {
+  std::vector<std::string> nodes;  ///< "HOST:PORT" of each; on the first one's port all of them meet
+  std::uint32_t node_id = 0;       ///< which of them this is
+  std::string key;                 ///< the same on all nodes, and secret
+  int wait_seconds = 60;           ///< for the first node to be there, and for the last one after it
+  /// Another node has failed, or the first is lost: called from another thread while this one works. Ends the
+  /// process.
+  std::function<void(const std::string& why)> stop;
+};
+
+/// As put(), with all nodes agreeing: where one fails, all do. Throws UsageError for nodes that cannot be.
+std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, PutOptions options,
+                                    const NodesOptions& nodes);
+
+}  // namespace lockstep::transfer
