@@ -1,0 +1,22 @@
+// Megatron's .idx: an accepted one's sequences follow each other and fill the .bin.
+
+#include "staging/pack/megatron_index.h"
+#include "tests/fuzz/fuzz_input.h"
+
+using namespace lockstep;
+using namespace lockstep::pack;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  return fuzz::run([&] {
+    const MegatronIndex index = MegatronIndex::parse(fuzz::bytes_of(data, size), "fuzzed");
+    std::uint64_t end = 0;
+    for (std::size_t i = 0; i < index.sequences(); ++i) {
+      fuzz::require(index.offset(i) == end);
+      end += index.length(i) * static_cast<unsigned>(bytes_of(index.type()));
+      if (index.has_modes()) (void)index.mode(i);
+    }
+    fuzz::require(end == index.data_bytes());
+    for (std::size_t d = 0; d < index.document_entries(); ++d)
+      fuzz::require(index.document(d) <= index.sequences());
+  });
+}
