@@ -1,11 +1,18 @@
 #include "exporters/node/cache_usage.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <set>
 #include <system_error>
 #include <utility>
+
+#include "common/files.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -13,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaximumEntries = 200'000;
+constexpr std::size_t kMaximumUsers = 1000;
 
 // Bytes on disk below a folder, hard-linked files once; nothing where a part cannot be read or there is too
 // much.
@@ -35,6 +43,31 @@ std::optional<std::uint64_t> bytes_below(const fs::path& folder) {
   return bytes;
 }
 
+// A user's file of one number. It is his own, so it may hold anything.
+std::optional<std::uint64_t> read_claim(const fs::path& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  std::array<char, 32> text{};
+  const ssize_t got = fd ? ::pread(fd.get(), text.data(), text.size(), 0) : -1;
+  const char* begin = text.data();
+  const char* const end = begin + std::max<ssize_t>(got, 0);
+  while (begin != end && *begin == ' ') ++begin;
+  std::uint64_t bytes = 0;
+  if (std::from_chars(begin, end, bytes).ec != std::errc()) return std::nullopt;
+  return bytes;
+}
+
+std::map<std::string, std::uint64_t> read_claims(const fs::path& folder) {
+  std::map<std::string, std::uint64_t> claims;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string user = entry->path().filename().string();
+    if (user.find_first_not_of("0123456789") != std::string::npos || claims.size() == kMaximumUsers) continue;
+    if (const auto bytes = read_claim(entry->path())) claims.emplace(user, *bytes);
+  }
+  return claims;
+}
+
 CacheUsage measure(const fs::path& cache) {
   CacheUsage usage;
   struct statvfs status = {};
@@ -42,6 +75,7 @@ CacheUsage measure(const fs::path& cache) {
   usage.file_system_bytes = std::uint64_t{status.f_blocks} * status.f_frsize;
   usage.available_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
   usage.bytes = bytes_below(cache);
+  usage.claims = read_claims(cache / "claims");
   return usage;
 }
 

@@ -150,12 +150,21 @@ void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
 
 void add_staging(Families& families, const Labels& labels, const StagingRecord& staging) {
   const std::uint64_t read = staging.from_source() + staging.from_peers();
-  const std::uint64_t cached = staging.bytes() - std::min(staging.bytes(), read);
+  const std::uint64_t cached = staging.done() - std::min(staging.done(), read);
   const std::array<std::pair<const char*, std::uint64_t>, 3> origins = {
       {{"source", staging.from_source()}, {"peers", staging.from_peers()}, {"cache", cached}}};
   for (const auto& [origin, bytes] : origins) {
-    families.gauge("lockstep_stage_bytes", "Data staged for the job on this node, by where it came from.",
+    families.gauge("lockstep_stage_bytes",
+                   "Data staged for the job on this node by now, by where it came from.",
                    with(labels, "origin", origin), static_cast<double>(bytes));
+  }
+  families.gauge("lockstep_stage_expected_bytes", "Data that the job has asked for on this node.", labels,
+                 static_cast<double>(staging.bytes()));
+  for (std::size_t state = 0; state < kStagingStates.size(); ++state) {
+    families.gauge("lockstep_stage_state",
+                   "1 for what staging is doing: staging, done, reading from the source instead, failed.",
+                   with(labels, "state", kStagingStates.at(state)),
+                   static_cast<std::size_t>(staging.state) == state ? 1 : 0);
   }
   families.gauge("lockstep_stage_seconds", "Time that staging took before the job's first task.", labels,
                  staging.seconds());
@@ -174,6 +183,7 @@ void add_job(Families& families, const JobRecords& job, const std::string& node)
   }
   add_straggler_scores(families, labels, job);
   if (job.staging) add_staging(families, on_node, *job.staging);
+  if (job.ranks.empty()) return;
   const record::Identity& first = job.ranks.front().snapshot.identity;
   families.gauge("lockstep_job_info",
                  "A job step with ranks on this node: its user's number, program and ranks.",
@@ -188,6 +198,11 @@ void add_own(Families& families, const CacheUsage& cache, const OwnCounts& own, 
   };
   bytes("lockstep_cache_bytes", "Size of the node's cache on disk; absent where not all of it can be read.",
         cache.bytes);
+  for (const auto& [user, claimed] : cache.claims) {
+    families.gauge("lockstep_cache_claimed_bytes",
+                   "What a user's store on this node holds, as written down by it.", {{"user", user}},
+                   static_cast<double>(claimed));
+  }
   bytes("lockstep_cache_filesystem_size_bytes", "Size of the file system that holds the cache.",
         cache.file_system_bytes);
   bytes("lockstep_cache_filesystem_available_bytes", "Space left to users there.", cache.available_bytes);

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -159,7 +160,6 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
       ++result.record_errors;
     }
   }
-  if (job.ranks.empty()) return;
   std::sort(job.ranks.begin(), job.ranks.end(),
             [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
   try {
@@ -167,7 +167,23 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   } catch (const Error&) {
     ++result.staging_errors;
   }
+  if (job.ranks.empty()) {
+    if (user.served == limits_.files_per_user || served_ == limits_.files ||
+        !staging_is_served(fd.get(), job))
+      return;
+    ++user.served;
+    ++served_;
+  }
   result.jobs.push_back(std::move(job));
+}
+
+// A step without ranks is served while its job lives: the plugin marks the folder when the job has ended.
+bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
+  if (!job.staging) return false;
+  struct stat ended {};
+  if (::fstatat(folder, "ended", &ended, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return now_ - ended.st_mtim.tv_sec * kSecond <= std::chrono::nanoseconds(limits_.hold).count();
 }
 
 // The end of a killed rank is when it was first seen dead; of one that this exporter never saw alive, its

@@ -38,7 +38,7 @@ struct RankRecord {
 /// communication, which is where a rank waits for others. 0 where there is no step yet.
 double own_seconds(const std::vector<record::Step>& steps);
 
-/// A job step's ranks on this node.
+/// A job step's ranks on this node; none while it is staging, or where its program writes no records.
 struct JobRecords {
   std::string user;  ///< numeric; empty where the root has no folders of users
   std::string job;
@@ -72,6 +72,7 @@ class Scanner {
 
   void scan_user(int folder, const std::string& user, ScanResult& result);
   void scan_job(int folder, User& user, const std::string& name, ScanResult& result);
+  bool staging_is_served(int folder, const JobRecords& job) const;
   bool held(const std::string& key, const record::Snapshot& snapshot);
 
   std::filesystem::path root_;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -35,15 +36,24 @@ std::string read_bounded(int fd, const std::string& name) {
   return text;
 }
 
+// A record without a state was written when all was done; an unknown one is of a later version.
+StagingState state_of(const std::string& word) {
+  const auto found = std::find(kStagingStates.begin(), kStagingStates.end(), word);
+  if (found == kStagingStates.end()) return StagingState::done;
+  return static_cast<StagingState>(found - kStagingStates.begin());
+}
+
 StagingRecord parse(const std::string& text, const std::string& name) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     StagingRecord record;
     record.node = json.value("node", "");
+    record.state = state_of(json.value("state", ""));
     for (const nlohmann::json& entry : json.at("sources")) {
       if (record.sources.size() == kMaximumSources) break;
       record.sources.push_back({.source = entry.at("source").get<std::string>(),
                                 .bytes = entry.at("bytes").get<std::uint64_t>(),
+                                .done = entry.value("done", entry.at("bytes").get<std::uint64_t>()),
                                 .from_source = entry.at("from_source").get<std::uint64_t>(),
                                 .from_peers = entry.at("from_peers").get<std::uint64_t>(),
                                 .hit = entry.at("hit").get<bool>(),
@@ -59,6 +69,9 @@ StagingRecord parse(const std::string& text, const std::string& name) {
 
 std::uint64_t StagingRecord::bytes() const {
   return sum(sources, &StagedSource::bytes);
+}
+std::uint64_t StagingRecord::done() const {
+  return sum(sources, &StagedSource::done);
 }
 std::uint64_t StagingRecord::from_source() const {
   return sum(sources, &StagedSource::from_source);

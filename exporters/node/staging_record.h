@@ -4,6 +4,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -15,17 +16,31 @@ namespace lockstep::exporter {
 struct StagedSource {
   std::string source;
   std::uint64_t bytes = 0;
+  std::uint64_t done = 0;         ///< of them, on this node by now
   std::uint64_t from_source = 0;  ///< read from the shared file system
   std::uint64_t from_peers = 0;   ///< got from the job's other nodes
   bool hit = false;               ///< it was in the node's cache already
   double seconds = 0;
 };
 
+/// What becomes of a job's data on a node.
+enum class StagingState {
+  staging,  ///< being copied
+  done,     ///< on the node
+  source,   ///< read from the source, since copying failed
+  failed,
+};
+
+/// "staging", "done", …, in the order of the enumeration.
+inline constexpr std::array<const char*, 4> kStagingStates{"staging", "done", "source", "failed"};
+
 struct StagingRecord {
   std::string node;
+  StagingState state = StagingState::done;
   std::vector<StagedSource> sources;
 
   std::uint64_t bytes() const;
+  std::uint64_t done() const;
   std::uint64_t from_source() const;
   std::uint64_t from_peers() const;
   std::size_t hits() const;

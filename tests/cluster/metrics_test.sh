@@ -35,6 +35,10 @@ phases="sum(rate(lockstep_phase_seconds_total{$mine}[10s]))"
 assert_within 30 value_exceeds 0.999 "$phases / sum(rate(lockstep_step_seconds_sum{$mine}[10s]))"
 assert_within 30 value_is 3 "label_replace(vector(3), \"rank\", \"3\", \"\", \"\") and on (rank) topk(1, lockstep_straggler_score{$mine})"
 
+test_case "the rules are evaluated over it"
+assert_within 30 value_exceeds 0 "lockstep:tokens:rate2m{$mine}"
+assert_equal 0 "$(value 'sum(prometheus_rule_evaluation_failures_total)')" "failures of rules"
+
 test_case "a user reads the records of the own job, and nobody else does"
 node=$(on_head squeue -h -j "$job" -o %B)
 records=/run/lockstep/records/6001/$job.0

@@ -97,6 +97,8 @@ write_prometheus_yml() {
 global:
   scrape_interval: 1s
   scrape_timeout: 1s
+  evaluation_interval: 1s
+rule_files: [/mnt/lockstep/share/lockstep/lockstep.rules.yml]
 scrape_configs:
   - job_name: lockstep
     static_configs:

@@ -132,7 +132,8 @@ def main():
     processes = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "cache").mkdir()
+        (folder / "cache/claims").mkdir(parents=True)
+        (folder / "cache/claims/1000").write_text("10000\n")
         (folder / "cache/object").write_bytes(b"x" * 10000)
         try:
             job = subprocess.Popen([arguments.bin / "simulated_job", folder / f"records/1000/{JOB}.0", "--steps", "1000000",

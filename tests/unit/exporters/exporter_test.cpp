@@ -247,6 +247,53 @@ TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
   EXPECT_EQ(counter(families, "lockstep_stage_misses"), 1);
 }
 
+TEST_F(ExporterTest, StagingIsServedLiveBeforeThereAreRanks) {
+  const std::filesystem::path folder = job_folder("1000/7.0");
+  write_file_atomically(folder / "staging.json", R"({"job":7,"node":"n1","state":"staging","sources":[
+    {"source":"/a","bytes":100,"done":30,"from_source":20,"from_peers":10,"hit":false,"seconds":1.5},
+    {"source":"/b","bytes":50,"done":50,"from_source":0,"from_peers":0,"hit":true,"seconds":0.5}]})");
+  const auto families = collect();
+  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "source"), 20);
+  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "cache"), 50);
+  EXPECT_EQ(counter(families, "lockstep_stage_expected_bytes"), 150);
+  EXPECT_EQ(counter(families, "lockstep_stage_state", "state", "staging"), 1);
+  EXPECT_EQ(counter(families, "lockstep_stage_state", "state", "done"), 0);
+  EXPECT_EQ(family(families, "lockstep_job_info"), nullptr);
+}
+
+TEST_F(ExporterTest, StagingOfAJobWithoutRanksIsHeldForAWhileAfterTheJob) {
+  const std::filesystem::path folder = job_folder("1000/7.0");
+  write_file_atomically(folder / "staging.json", R"({"state":"failed","sources":[]})");
+  std::ofstream(folder / "ended").close();
+  EXPECT_EQ(counter(collect(), "lockstep_stage_state", "state", "failed"), 1);
+  std::filesystem::last_write_time(folder / "ended",
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
+  EXPECT_EQ(family(collect(), "lockstep_stage_state"), nullptr);
+}
+
+TEST_F(ExporterTest, StagingWithoutRanksCountsForTheLimits) {
+  for (int job = 0; job < 5; ++job) {
+    write_file_atomically(job_folder(fmt::format("1000/{}.0", job)) / "staging.json", R"({"sources":[]})");
+  }
+  const auto families = collect({.files_per_user = 3});
+  EXPECT_EQ(family(families, "lockstep_stage_seconds")->metric.size(), 3U);
+}
+
+TEST_F(ExporterTest, ClaimsOfUsersAreServedAndWhatIsNoClaimIsNot) {
+  const lockstep::testing::TemporaryFolder cache;
+  std::filesystem::create_directories(cache / "claims");
+  write_file_atomically(cache / "claims/1000", "                 500\n");
+  write_file_atomically(cache / "claims/1001", "lots\n");
+  write_file_atomically(cache / "claims/lock", "7");
+  std::filesystem::create_symlink(cache / "claims/1000", cache / "claims/1002");
+  CacheWatcher watcher(cache.path(), std::chrono::seconds(30));
+  const CacheUsage usage = watcher.usage(std::chrono::steady_clock::now());
+  EXPECT_EQ(usage.claims, (std::map<std::string, std::uint64_t>{{"1000", 500}}));
+  const auto families =
+      Collector({.records = root_.path(), .cache = cache.path(), .node = "n1", .limits = {}}).Collect();
+  EXPECT_EQ(counter(families, "lockstep_cache_claimed_bytes", "user", "1000"), 500);
+}
+
 TEST_F(ExporterTest, CacheIsMeasuredOnDiskWithHardLinksOnce) {
   const lockstep::testing::TemporaryFolder cache;
   std::filesystem::create_directories(cache / "1000/objects/a");
