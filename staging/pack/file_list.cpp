@@ -23,15 +23,17 @@ bool matches(const std::string& path, const std::vector<std::string>& filters) {
 
 void add_entry(const fs::directory_entry& entry, const fs::path& folder,
                const std::vector<std::string>& filters, std::vector<std::string>& files) {
-  const fs::file_type type = entry.symlink_status().type();
-  if (type == fs::file_type::directory) return;
+  // These know the type from the folder's listing; entry.symlink_status() would ask the file system for each
+  // file.
+  const bool link = entry.is_symlink();
+  if (!link && entry.is_directory()) return;
   std::string path = entry.path().lexically_relative(folder).string();
   if (!matches(path, filters)) return;
-  if (type == fs::file_type::symlink) {
+  if (link) {
     fail("{} is a symbolic link; pack the file it points to, or leave it out with --filter",
          entry.path().string());
   }
-  if (type != fs::file_type::regular)
+  if (!entry.is_regular_file())
     fail("{} is no regular file; leave it out with --filter", entry.path().string());
   files.push_back(std::move(path));
 }

@@ -17,6 +17,23 @@ std::int64_t modified_ns(const struct stat& status) {
   return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+UniqueFd OpenFolder::open(const std::filesystem::path& top, const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
+  if (!fd_ || parent != name_) {
+    fd_.reset();
+    fd_ = UniqueFd(::open((top / parent).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!fd_) fail_errno("cannot open {}", (top / path).string());
+    name_ = parent;
+  }
+  // O_NONBLOCK: a FIFO in its place must not block; regular files ignore it.
+  UniqueFd fd(::openat(fd_.get(), path.c_str() + (slash == std::string::npos ? 0 : slash + 1),
+                       O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd && errno == ELOOP) fail("{} is a symbolic link; name the file it points to", (top / path).string());
+  if (!fd) fail_errno("cannot open {}", (top / path).string());
+  return fd;
+}
+
 OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files,
                              std::size_t first, int threads)
     : folder_(std::move(folder)), files_(files), may_grow_(threads <= 0), taken_(first), handed_(first) {
@@ -57,6 +74,7 @@ std::optional<LoadedFile> OrderedLoader::next(const std::atomic<bool>* stop) {
 }
 
 void OrderedLoader::work() {
+  OpenFolder folder;
   std::unique_lock lock(mutex_);
   for (;;) {
     freed_.wait(lock, [&] { return stop_ || taken_ == files_.size() || taken_ < handed_ + kWindow; });
@@ -64,7 +82,7 @@ void OrderedLoader::work() {
     const std::size_t number = taken_++;
     lock.unlock();
     const std::uint64_t begin = monotonic_ns();
-    Slot slot = load_slot(files_[number]);
+    Slot slot = load_slot(files_[number], folder);
     const double seconds = seconds_between(begin, monotonic_ns());
     lock.lock();
     load_seconds_ += (seconds - load_seconds_) / 16;
@@ -73,25 +91,22 @@ void OrderedLoader::work() {
   }
 }
 
-OrderedLoader::Slot OrderedLoader::load_slot(const std::string& path) const {
+OrderedLoader::Slot OrderedLoader::load_slot(const std::string& path, OpenFolder& folder) const {
   Slot slot;
   slot.ready = true;
   try {
-    slot.file = load(path);
+    slot.file = load(path, folder);
   } catch (...) {
     slot.error = std::current_exception();
   }
   return slot;
 }
 
-LoadedFile OrderedLoader::load(const std::string& path) const {
+LoadedFile OrderedLoader::load(const std::string& path, OpenFolder& folder) const {
   const std::filesystem::path full = folder_ / path;
   LoadedFile file;
   file.path = path;
-  // O_NONBLOCK: a FIFO in its place must not block; regular files ignore it.
-  file.fd = UniqueFd(::open(full.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file.fd && errno == ELOOP) fail("{} is a symbolic link; name the file it points to", full.string());
-  if (!file.fd) fail_errno("cannot open {}", full.string());
+  file.fd = folder.open(folder_, path);
   struct stat status {};
   if (::fstat(file.fd.get(), &status) != 0) fail_errno("cannot stat {}", full.string());
   if (!S_ISREG(status.st_mode)) fail("{} is no regular file", full.string());

@@ -34,6 +34,18 @@ struct LoadedFile {
 /// When a file's content was last changed, in nanoseconds.
 std::int64_t modified_ns(const struct stat& status);
 
+/// The folder that was opened last: the files of one folder come one after the other, and a network file
+/// system would be asked for each of its parents again for each of them.
+class OpenFolder {
+ public:
+  /// Opens a file below `top`. Throws Error naming it; a symbolic link is refused.
+  UniqueFd open(const std::filesystem::path& top, const std::string& path);
+
+ private:
+  std::string name_;
+  UniqueFd fd_;
+};
+
 class OrderedLoader {
  public:
   static constexpr std::size_t kWindow = 256;
@@ -64,8 +76,8 @@ class OrderedLoader {
 
   void start_thread();
   void work();
-  Slot load_slot(const std::string& path) const;
-  LoadedFile load(const std::string& path) const;
+  Slot load_slot(const std::string& path, OpenFolder& folder) const;
+  LoadedFile load(const std::string& path, OpenFolder& folder) const;
 
   std::filesystem::path folder_;
   const std::vector<std::string>& files_;

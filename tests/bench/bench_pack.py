@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Times making a pack of many small files against `tar cf` and `cp -r` on the same files (--peers): from the page cache
+and, where this can be mounted (root, FUSE), from the metered shared file system with 2 ms more per operation. They take
+turns; medians over the runs. Lockstep hashes what it packs and syncs it to the disk, the others do neither."""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from ranks import Failure, run, say
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_pack", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"bench_pack {os.environ.get('LOCKSTEP_VERSION', '')}")
+    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
+    parser.add_argument("--peers", action="store_true", help="run tar and cp too")
+    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
+    parser.add_argument("--files", type=int, default=100_000, help="in the page cache (default 100,000)")
+    parser.add_argument("--bytes", type=int, default=2048, help="of each file (default 2,048)")
+    parser.add_argument("--threads", default="0,1", help="of lockstep-pack, as 0,1 (default; 0: as many as help)")
+    parser.add_argument("--metered-files", type=int, default=5000, help="on the metered file system; 0: leave it out")
+    parser.add_argument("--latency-ms", type=float, default=2, help="of the metered file system's operations")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--folder", help="where files and packs are made (default: where temporary files are)")
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    chosen.programs = pathlib.Path(chosen.programs).resolve()
+    chosen.threads = [int(word) for word in chosen.threads.split(",")]
+    if chosen.quick:
+        chosen.runs, chosen.files, chosen.threads, chosen.metered_files = 1, 2000, [0], 0
+    if min(chosen.runs, chosen.files, chosen.bytes) < 1 or min(chosen.threads) < 0:
+        parser.error("numbers are at least 1 (threads: 0)")
+    return chosen
+
+
+def make_files(folder, count, size):
+    make = random.Random(1)
+    for i in range(count):
+        if i % 1000 == 0:
+            part = folder / f"{i // 1000:04}"
+            part.mkdir(parents=True)
+        (part / f"{i:07}.txt").write_bytes(make.randbytes(size))
+
+
+def timed(command, what):
+    """Seconds and peak memory of a command that must succeed."""
+    begin = time.monotonic()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise Failure(f"{what}: exit code {process.returncode}: {said.strip()[-300:]}")
+    return time.monotonic() - begin, usage.ru_maxrss * 1024
+
+
+def commands(chosen, files, out):
+    pack = str(chosen.programs / "lockstep-pack")
+    for threads in chosen.threads:
+        yield ("lockstep", threads), [pack, "create", str(files), "--out", str(out), "--threads", str(threads)]
+    if chosen.peers:
+        yield ("tar", 1), ["tar", "cf", str(out), "-C", str(files.parent), files.name]
+        yield ("cp", 1), ["cp", "-r", str(files), str(out)]
+
+
+def remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def measure(chosen, files, folder, count, source):
+    """Lines about one source of files."""
+    found = {}
+    for number in range(chosen.runs):
+        say(f"{source}: run {number + 1} of {chosen.runs}")
+        for case, command in commands(chosen, files, folder / "out"):
+            found.setdefault(case, []).append(timed(command, " ".join(map(str, case))))
+            remove(folder / "out")
+    for (name, threads), results in found.items():
+        line = {
+            "bench": "pack",
+            "implementation": name,
+            "source": source,
+            "files": count,
+            "bytes": count * chosen.bytes,
+            "threads": threads,
+            "seconds": statistics.median(seconds for seconds, _ in results),
+            "memory_bytes": max(memory for _, memory in results),
+            "runs": chosen.runs,
+        }
+        if ("cp", 1) in found:  # in pairs: what the machine does besides hits both
+            pairs = zip(results, found["cp", 1])
+            line["over_cp"] = statistics.median(own[0] / copy[0] for own, copy in pairs)
+        if source == "metered":
+            line["latency_ms"] = chosen.latency_ms
+        yield line
+
+
+class Metered:
+    """The folder seen through the metered file system."""
+
+    def __init__(self, chosen, folder):
+        self.program = str(chosen.programs / "metered-fs")
+        self.latency_ms = chosen.latency_ms
+        self.backing, self.point, self.meter = folder / "backing", folder / "metered", folder / "meter"
+        self.server = None
+
+    def missing(self):
+        if not pathlib.Path(self.program).exists():
+            return "metered-fs is not built"
+        if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+            return "mounting needs root and /dev/fuse"
+        return ""
+
+    def __enter__(self):
+        self.point.mkdir()
+        limits = ["--create", "--latency-ms", str(self.latency_ms)]
+        run([self.program, "meter", str(self.meter), *limits], "metered-fs meter")
+        mount = [self.program, "mount", str(self.backing), str(self.point), "--meter", str(self.meter)]
+        self.server = subprocess.Popen([*mount, "--machine", "n1"], stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while not os.path.ismount(self.point):
+            if self.server.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise Failure("metered-fs does not mount")
+            time.sleep(0.02)
+        return self.point
+
+    def __exit__(self, *unused):
+        subprocess.run(["umount", str(self.point)], capture_output=True, check=False)
+        try:
+            self.server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait()
+
+
+def cases(chosen, folder):
+    files = folder / "files"
+    make_files(files, chosen.files, chosen.bytes)
+    yield from measure(chosen, files, folder, chosen.files, "page_cache")
+    shutil.rmtree(files)
+    if chosen.metered_files == 0:
+        return
+    metered = Metered(chosen, folder)
+    if metered.missing():
+        print(f"bench_pack: no metered file system: {metered.missing()}", file=sys.stderr)
+        return
+    make_files(metered.backing / "files", chosen.metered_files, chosen.bytes)
+    with metered as point:
+        yield from measure(chosen, point / "files", folder, chosen.metered_files, "metered")
+
+
+def describe(line):
+    return (
+        f"{line['implementation']:<9} {line['source']:<10} {line['files']} files, {line['threads']} threads"
+        f" {line['seconds']:>8.3f} s"
+        + (f" {line['over_cp']:>6.3f} x cp" if "over_cp" in line else "")
+        + f"  {line['memory_bytes'] / 2**20:.0f} MiB"
+    )
+
+
+def main():
+    chosen = arguments()
+    with tempfile.TemporaryDirectory(prefix="bench_pack.", dir=chosen.folder) as folder:
+        for line in cases(chosen, pathlib.Path(folder)):
+            print(json.dumps(line) if chosen.json else describe(line), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        print(f"bench_pack: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

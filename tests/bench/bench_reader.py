@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Times how fast samples come from a pack in the page cache: one after the other and at random, from Lockstep's mapped
+reader, with pread(2) alone (what a program does that knows where its samples lie) and, with --peers, from WebDataset,
+which reads in order only. They take turns; medians over the runs."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from ranks import Failure, json_lines, run, say
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# implementation, access, how our program is told; "lockstep_read" is our reader's pread, with its checks.
+WAYS = [
+    ("lockstep", "random", "view"),
+    ("lockstep_read", "random", "read"),
+    ("pread", "random", "pread"),
+    ("lockstep", "sequential", "view"),
+    ("lockstep_read", "sequential", "read"),
+    ("pread", "sequential", "pread"),
+]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_reader", description=__doc__)
+    parser.add_argument(
+        "--version", action="version", version=f"bench_reader {os.environ.get('LOCKSTEP_VERSION', '')}"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
+    parser.add_argument("--peers", action="store_true", help="run WebDataset too, where Python finds it")
+    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
+    parser.add_argument("--samples", type=int, default=100_000, help="of the pack (default 100,000)")
+    parser.add_argument("--bytes", type=int, default=2048, help="of a sample (default 2,048)")
+    parser.add_argument("--threads", default="1,2", help="that read, as 1,2 (default)")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--folder", help="where the pack is made (default: where temporary files are)")
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    chosen.threads = [int(word) for word in chosen.threads.split(",")]
+    chosen.seconds = 0.5
+    if chosen.quick:
+        chosen.runs, chosen.samples, chosen.seconds, chosen.threads = 1, 2000, 0.05, [1]
+    if min(chosen.threads + [chosen.runs, chosen.samples]) < 1:
+        parser.error("numbers are at least 1")
+    return chosen
+
+
+def has_webdataset():
+    command = [sys.executable, "-c", "import webdataset"]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
+
+
+def commands(chosen, folder):
+    program = [f"{chosen.programs}/bench_reader_lockstep", "--folder", folder, "--seconds", str(chosen.seconds)]
+    for threads in chosen.threads:
+        for name, access, way in WAYS:
+            options = ["--way", way, "--access", access, "--threads", str(threads)]
+            yield (name, access, threads), program + options
+    if not chosen.peers:
+        return
+    if has_webdataset():
+        peer = [sys.executable, str(HERE / "bench_reader_peer.py"), "--folder", folder]
+        yield ("webdataset", "sequential", 1), peer + ["--seconds", str(chosen.seconds)]
+    else:
+        print("bench_reader: Python finds no webdataset (PyPI: webdataset; set PYTHONPATH)", file=sys.stderr)
+
+
+def measure(chosen, folder):
+    make = ["--make", "--samples", str(chosen.samples), "--bytes", str(chosen.bytes)]
+    run([f"{chosen.programs}/bench_reader_lockstep", "--folder", folder, *make], "making the pack")
+    cases = list(commands(chosen, folder))
+    found = {case: [] for case, _ in cases}
+    for number in range(chosen.runs):
+        say(f"run {number + 1} of {chosen.runs}")
+        for case, command in cases:
+            found[case] += json_lines(run(command, " ".join(map(str, case))))
+    for (name, access, threads), lines in found.items():
+        line = {"bench": "reader", "implementation": name, "access": access, "threads": threads}
+        for key in ("samples", "sample_bytes", "samples_per_second", "bytes_per_second"):
+            line[key] = statistics.median(entry[key] for entry in lines)
+        yield {**line, "memory_bytes": max(entry["memory_bytes"] for entry in lines), "runs": chosen.runs}
+
+
+def describe(line):
+    return (
+        f"{line['implementation']:<13} {line['access']:<10} {line['threads']} threads"
+        f" {line['samples_per_second'] / 1e6:>8.3f} M samples/s {line['bytes_per_second'] / 1e9:>7.2f} GB/s"
+        f"  {line['memory_bytes'] / 2**20:.0f} MiB"
+    )
+
+
+def main():
+    chosen = arguments()
+    with tempfile.TemporaryDirectory(prefix="bench_reader.", dir=chosen.folder) as folder:
+        for line in measure(chosen, folder):
+            print(json.dumps(line) if chosen.json else describe(line), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        print(f"bench_reader: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
