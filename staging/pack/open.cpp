@@ -3,6 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <iterator>
+#include <thread>
 
 #include "common/error.h"
 #include "staging/pack/extent_reader.h"
@@ -14,6 +18,8 @@ namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kThreads = 4;
 
 bool is_file(const fs::path& path) {
   struct stat status {};
@@ -70,6 +76,35 @@ bool holds_data(const Contents& contents, const std::string& file) {
   return contents.format == Format::npy || fs::file_size(contents.folder / file) > 0;
 }
 
+/// Several at a time: opening is a conversation with a file server, and the first time a pass over the data.
+std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const std::vector<std::string>& files,
+                                              const std::string& dataset) {
+  std::vector<std::unique_ptr<Reader>> readers(files.size());
+  std::vector<std::exception_ptr> errors(files.size());
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < files.size() && !failed; i = next++) {
+      try {
+        readers[i] = open_file_of(contents, files[i], dataset);
+      } catch (...) {
+        errors[i] = std::current_exception();
+        failed = true;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    const std::size_t others = std::min(kThreads, files.size()) - std::min<std::size_t>(1, files.size());
+    for (std::size_t t = 0; t < others; ++t) threads.emplace_back(work);
+    work();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return readers;
+}
+
 /// Of something that is no packed data: locate() finds the words.
 [[noreturn]] void not_packed(const Contents& contents, const fs::path& source) {
   std::vector<std::string_view> formats;
@@ -98,14 +133,16 @@ std::unique_ptr<Reader> open(const fs::path& source) {
   const Contents contents = readable_contents_of(name);
   if (contents.format == Format::tar) return open_tar(source);
   if (contents.format == Format::plain) not_packed(contents, source);
+  std::vector<std::string> files;
+  std::copy_if(contents.files.begin(), contents.files.end(), std::back_inserter(files),
+               [&](const std::string& file) { return holds_data(contents, file); });
+  std::vector<std::unique_ptr<Reader>> opened = open_all(contents, files, named.dataset);
   std::vector<std::unique_ptr<Reader>> readers;
   std::vector<std::string> names;
-  for (const std::string& file : contents.files) {
-    if (!holds_data(contents, file)) continue;
-    std::unique_ptr<Reader> reader = open_file_of(contents, file, named.dataset);
-    if (reader == nullptr) continue;
-    readers.push_back(std::move(reader));
-    names.push_back((contents.folder / file).string());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (opened[i] == nullptr) continue;
+    readers.push_back(std::move(opened[i]));
+    names.push_back((contents.folder / files[i]).string());
   }
   if (readers.empty()) fail("{}: there are no samples in its files", source.string());
   return join(std::move(readers), names);
