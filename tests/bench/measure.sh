@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures the communicator and DDP for docs/benchmarks.md and rewrites its tables and pictures: some 25 minutes, as
-# root (two of the cases need the embedded cluster), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [page]      default: all
+# Measures communicator, DDP and staging for docs/benchmarks.md and rewrites its tables and pictures: some 45 minutes, as
+# root (two of the cases need the embedded cluster, others drop the page cache and mount the metered file system), on a
+# machine that does nothing else.
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [page]      default: all
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=build/release/bin
@@ -38,14 +39,19 @@ model() {
       --launches 2 --blocks 2
   done
 }
+staging() {
+  into stage $bin/bench_stage --json --peers
+  into pack $bin/bench_pack --json --peers --runs 3
+  into reader $bin/bench_reader --json --peers
+}
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, page" >&2
+      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, staging, page" >&2
       exit 2
       ;;
   esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rewrites what docs/benchmarks.md and docs/images show of the communicator and DDP, from the lines that measure.sh has
-put into docs/benchmarks/. What misses what it should reach is said to."""
+"""Rewrites what docs/benchmarks.md and docs/images show of communicator, DDP and staging, from the lines that measure.sh
+has put into docs/benchmarks/. What misses what it should reach is said to."""
 
 import json
 import pathlib
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import page_staging
 from lines import only, read, select
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -267,7 +268,8 @@ def main():
     ]
     model = json.loads(subprocess.run(model, check=True, stdout=subprocess.PIPE, text=True).stdout)
     (DATA / "step_model.json").write_text(json.dumps(model, indent=1) + "\n", encoding="utf-8")
-    results = Results(read(files))
+    lines = read(files)
+    results = Results(lines)
     text = PAGE.read_text(encoding="utf-8")
     for name, content in {
         "goals": goals(results),
@@ -275,6 +277,10 @@ def main():
         "assumptions": assumptions(model),
         "check": check(model),
         "scaling": scaling(model),
+        "staging goals": page_staging.goals(lines, show, verdict, table),
+        "staging": page_staging.staging(lines, table),
+        "packing": page_staging.packing(lines, table),
+        "reading": page_staging.reading(lines, table),
     }.items():
         text = replace(text, name, content)
     PAGE.write_text(text, encoding="utf-8")
