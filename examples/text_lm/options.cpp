@@ -1,5 +1,8 @@
 #include "examples/text_lm/options.h"
 
+#include <map>
+#include <string>
+
 #include "common/environment.h"
 #include "common/tool.h"
 
@@ -25,6 +28,16 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--cap", options.cap, "Tokens of a micro-batch, at most")->check(CLI::PositiveNumber);
   app.add_option("--accumulate", options.accumulate, "Micro-batches of each rank in a step")
       ->check(CLI::PositiveNumber);
+  app.add_option("--speeds", options.speeds,
+                 "The ranks' relative speeds, one for each: a slower rank gets less")
+      ->delimiter(',');
+  app.add_option("--learn", options.learn,
+                 "What to learn from measured steps and plan with: nothing, cost, or speeds too")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, data::Learn>{{"nothing", data::Learn::nothing},
+                                             {"cost", data::Learn::cost},
+                                             {"speeds", data::Learn::cost_and_speeds}}))
+      ->default_str("nothing");
   app.add_option("--lr", options.learning_rate, "Highest learning rate")->check(CLI::PositiveNumber);
   app.add_option("--warm-up", options.warm_up, "Steps until the learning rate is at its highest")
       ->check(CLI::NonNegativeNumber);

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
+
+#include "runtime/data/loader_options.h"
 
 namespace lockstep::text_lm {
 
@@ -21,8 +24,10 @@ struct Options {
   std::filesystem::path heldout;  ///< packed pages to measure on
   ModelOptions model;
 
-  std::uint64_t cap = 1024;  ///< tokens of a micro-batch, at most
-  int accumulate = 1;        ///< micro-batches of each rank in an optimizer step
+  std::uint64_t cap = 1024;                  ///< tokens of a micro-batch, at most
+  int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step
+  std::vector<double> speeds;                ///< of the ranks, relative; empty: all alike
+  data::Learn learn = data::Learn::nothing;  ///< from measured steps, for the batches to come
   double learning_rate = 8e-3;
   int warm_up = 10;  ///< steps
   double weight_decay = 0.05;

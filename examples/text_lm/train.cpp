@@ -48,8 +48,9 @@ struct Job {
                 .accumulate = options.accumulate,
                 // Of a sequence of L tokens: the linear layers' share and attention's.
                 .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
-                .seed = options.seed},
-               world),
+                .seed = options.seed,
+                .speeds = options.speeds},
+               world, {.learn = options.learn}),
         model(options.model) {
     if (!options.vocabulary_file.empty()) vocabulary.emplace(options.vocabulary_file);
   }
@@ -212,6 +213,9 @@ int run(const Options& options, int argc, char** argv) {
       format_count(rate));
   say(options, world, "waited {} for data after the first step; {}\n", format_seconds(summary.data_wait),
       data::to_text(job->loader.advice()));
+  if (options.learn != data::Learn::nothing) {
+    say(options, world, "learnt: {}\n", data::to_text(job->loader.learnt()));
+  }
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);

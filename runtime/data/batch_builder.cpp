@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/error.h"
-#include "runtime/data/random.h"
+#include "runtime/data/sample_seeds.h"
 #include "runtime/data/widen.h"
 
 namespace lockstep::data {
@@ -43,20 +43,20 @@ std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan) {
   return layout.used();
 }
 
-BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const SampleId> samples) {
-  const PlanOptions& plan = options_.plan;
+BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const SampleId> samples,
+                                            const PlanOptions& plan) {
   const auto rows = static_cast<std::int64_t>(samples.size());
   Target target{};
   std::vector<std::int64_t> shape;
   std::size_t places = 0;
   if (plan.padded) {
     std::size_t longest = 0;
-    for (const SampleId id : samples) longest = std::max(longest, length_of(id));
+    for (const SampleId id : samples) longest = std::max(longest, length_of(id, plan));
     target.row = samples.empty() ? 0 : padded_length(longest, plan.pad_multiple, plan.cap);
     places = samples.size() * target.row;
     shape = {rows, static_cast<std::int64_t>(target.row)};
   } else {
-    for (const SampleId id : samples) places += length_of(id);
+    for (const SampleId id : samples) places += length_of(id, plan);
     shape = {static_cast<std::int64_t>(places)};
   }
   host.buffer = buffers_->take();
@@ -87,13 +87,25 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
 }
 
 // What the plan takes of a sample: over-long ones are cut, or in pieces.
-std::size_t BatchBuilder::length_of(SampleId id) const {
-  const std::uint64_t cap = options_.plan.cap;
-  return std::min<std::uint64_t>(cap, lengths_[sample_of(id)] - piece_of(id) * cap);
+std::size_t BatchBuilder::length_of(SampleId id, const PlanOptions& plan) const {
+  return planned_length(id, lengths_[sample_of(id)], plan);
+}
+
+void BatchBuilder::widen_tokens(std::span<const std::byte> packed, std::span<std::int64_t> tokens) const {
+  const pack::TokenType type = reader_.token_type();
+  if (type == pack::TokenType::u16 || type == pack::TokenType::u32) {
+    return widen(packed.data(), static_cast<std::size_t>(pack::bytes_of(type)), tokens);
+  }
+  pack::widen(type, packed.first(tokens.size() * static_cast<std::size_t>(pack::bytes_of(type))), tokens);
 }
 
 std::span<const std::byte> BatchBuilder::packed_bytes(std::size_t number, int worker) {
-  if (options_.mapped) return reader_.view(number);
+  if (options_.mapped) {
+    try {
+      return reader_.view(number);
+    } catch (const Error&) {  // not in one piece, or not there: reading gives it, or says what is wrong
+    }
+  }
   std::vector<std::byte>& packed = packed_[static_cast<std::size_t>(worker)];
   const std::size_t bytes = reader_.bytes(number);
   if (packed.size() < bytes) packed.resize(bytes);
@@ -118,18 +130,14 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
                                       std::span<std::int64_t> tokens, std::span<bool> mask,
                                       std::uint64_t epoch, int worker) {
   const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
-  widen(packed.data() + piece_of(id) * options_.plan.cap * token_bytes, token_bytes, tokens);
+  widen_tokens(packed.subspan(piece_of(id) * options_.plan.cap * token_bytes), tokens);
   std::fill(mask.begin(), mask.end(), true);
   mask.front() = false;  // nothing is before it to predict it from
   if (!options_.transform) return tokens.size();
-  const auto ranks = static_cast<std::uint64_t>(options_.plan.ranks);
   Sample sample{.id = id, .key = reader_.key(sample_of(id)), .tokens = tokens, .loss_mask = mask};
-  sample.seed = Random(options_.plan.seed, epoch, id).next();
+  sample.seed = sample_seed(options_.plan, epoch, id);
   sample.worker = worker;
-  sample.worker_seed =
-      Random(options_.plan.seed, ~epoch,
-             static_cast<std::uint64_t>(worker) * ranks + static_cast<std::uint64_t>(options_.rank))
-          .next();
+  sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
   options_.transform(sample);
   if (sample.tokens.data() != tokens.data() || sample.tokens.empty() ||
       sample.tokens.size() > tokens.size()) {
@@ -149,8 +157,9 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   batch.step = static_cast<std::int64_t>(micro_batch.step);
   batch.last_of_step = (micro_batch.index + 1) % accumulate == 0;
   batch.empty = samples.empty();
-  const Target target = allocate(host, samples);
-  const bool padded = options_.plan.padded;
+  const PlanOptions& plan = micro_batch.block->block.plan.options();  // a mixture's range has its own
+  const Target target = allocate(host, samples, plan);
+  const bool padded = plan.padded;
 
   std::span<const std::byte> next;  // sample's bytes, where they are known already
   std::size_t at = 0;               // in the batch's tensors
@@ -158,7 +167,7 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   target.ends[0] = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const SampleId id = samples[i];
-    const std::size_t planned = length_of(id);
+    const std::size_t planned = length_of(id, plan);
     const std::span mask(target.loss_mask + at, planned);
     std::size_t length = 0;
     try {
@@ -175,6 +184,9 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
            batch.step, reader_.key(sample_of(id)), sample_of(id));
     }
     const std::size_t row = padded ? target.row : length;
+    host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
+    host.work_tokens += static_cast<double>(row);
+    host.work_squares += static_cast<double>(row) * static_cast<double>(row);
     count_up({target.positions + at, row});
     if (padded) {
       std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);

@@ -8,21 +8,12 @@
 #include <span>
 #include <vector>
 
-#include "runtime/data/batch_buffers.h"
-#include "runtime/data/epoch_cursor.h"
+#include "runtime/data/host_batch.h"
 #include "runtime/data/loader_batch.h"
 #include "runtime/data/planner.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
-
-/// A batch, and the buffer in which its tensors lie.
-struct HostBatch {
-  Batch batch;
-  MicroBatch micro_batch;  ///< which one it is; the end of an epoch has no batch
-  std::shared_ptr<BatchBuffer> buffer;
-  std::size_t used = 0;  ///< bytes of the buffer
-};
 
 struct BuildOptions {
   int rank = 0;
@@ -34,25 +25,25 @@ struct BuildOptions {
   bool page_locked = false;
 };
 
-class BatchBuilder {
+class BatchBuilder final : public HostBatchBuilder {
  public:
   /// `reader` and `lengths` must outlive the builder.
   BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths, BuildOptions options);
 
-  /// This rank's part of the micro-batch. Throws Error naming the sample.
-  HostBatch build(const MicroBatch& micro_batch, int worker);
+  HostBatch build(const MicroBatch& micro_batch, int worker) override;
 
   /// Bytes that a batch takes, at most.
   static std::size_t buffer_bytes(const PlanOptions& plan);
 
-  const BatchBuffers& buffers() const { return *buffers_; }
+  const BatchBuffers& buffers() const override { return *buffers_; }
 
  private:
   struct Target;
-  Target allocate(HostBatch& host, std::span<const SampleId> samples);
-  std::size_t length_of(SampleId id) const;
+  Target allocate(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan);
+  std::size_t length_of(SampleId id, const PlanOptions& plan) const;
   std::span<const std::byte> packed_bytes(std::size_t number, int worker);
   std::span<const std::byte> look_ahead(std::size_t number) const;
+  void widen_tokens(std::span<const std::byte> packed, std::span<std::int64_t> tokens) const;
   std::size_t take_sample(SampleId id, std::span<const std::byte> packed, std::span<std::int64_t> tokens,
                           std::span<bool> mask, std::uint64_t epoch, int worker);
 

@@ -33,6 +33,11 @@ constexpr std::size_t kPatience = 8;
 constexpr std::size_t kStepsToDrain = 16;
 // A step that is short of its target looks ahead so many times as many samples as it has, up to kLookAhead.
 constexpr std::size_t kTopUpLookAhead = 32;
+// Micro-batches of fewer samples than this, at the mean, are filled by exchanging samples, not by adding
+// some.
+constexpr std::size_t kFewSamples = 8;
+// Samples ahead among which it is looked for those.
+constexpr std::size_t kFitLookAhead = 256;
 // Samples ahead in which a step looks for one that fills its last gap.
 constexpr std::size_t kGapLookAhead = 32;
 // A block that is not the last ends when it has less than this many steps' tokens left, so that the last
@@ -60,7 +65,8 @@ BlockPlanner::BlockPlanner(const PlanOptions& options)
       capacity_(std::max<std::uint64_t>(1, static_cast<std::uint64_t>(capacity_of(options)))),
       share_(kFill * capacity_of(options) / options.ranks),
       fill_(options.ranks * options.accumulate == 1 ? 1 : kFill),
-      packer_(options),
+      own_packer_(options),
+      packer_(&own_packer_),
       padded_(options),
       random_(0, 0, 0) {
 }
@@ -298,8 +304,8 @@ void BlockPlanner::compose() {
     pinned_ = 0;
     choose(most);
     pack();
-    if (pinned_ == 0 || budget_.allows(packer_.tokens(), packer_.samples())) return;
-    packer_.for_each([this](const Item& item) {
+    if (pinned_ == 0 || budget_.allows(packer_->tokens(), packer_->samples())) return;
+    packer_->for_each([this](const Item& item) {
       item.length > longest_common_ ? outliers_.push_back(item) : left_.push_back(item);
     });
     put_back(left_);
@@ -307,9 +313,31 @@ void BlockPlanner::compose() {
   }
 }
 
+bool BlockPlanner::is_over() const {
+  return tokens_left_ == 0 ||
+         (!last_ && static_cast<double>(tokens_left_) < kLeaveOver * static_cast<double>(capacity_));
+}
+
+bool BlockPlanner::deal_step(StepPacker& packer, std::size_t& first) {
+  full_step_ = tokens_left_ > capacity_;
+  if (options_.padded || !full_step_ || is_over()) return false;
+  packer_ = &packer;
+  compose();
+  book();
+  first = random_.below(static_cast<std::uint64_t>(options_.ranks));
+  packer_ = &own_packer_;
+  return true;
+}
+
+// The step that was packed leaves the pool.
+void BlockPlanner::book() {
+  put_back(left_);
+  budget_.spend(packer_->tokens(), packer_->samples());
+  tokens_left_ -= packer_->tokens();
+}
+
 bool BlockPlanner::next_step(StepView& step) {
-  if (tokens_left_ == 0) return false;
-  if (!last_ && static_cast<double>(tokens_left_) < kLeaveOver * static_cast<double>(capacity_)) return false;
+  if (is_over()) return false;
   chosen_.clear();
   left_.clear();
   pinned_ = 0;
@@ -328,10 +356,9 @@ bool BlockPlanner::next_step(StepView& step) {
     outliers_.clear();
     pack();
   }
-  put_back(left_);
-  budget_.spend(packer_.tokens(), packer_.samples());
-  tokens_left_ -= packer_.tokens();
-  step = packer_.finish(random_.below(static_cast<std::uint64_t>(options_.ranks)));
+  book();
+  packer_->exchange();
+  step = packer_->finish(random_.below(static_cast<std::uint64_t>(options_.ranks)));
   return full_step_ || end_with(step);
 }
 
@@ -346,13 +373,13 @@ bool BlockPlanner::end_with(StepView& step) {
   if (!options_.padded) {
     sort_.longest_first(first_);
     // As often as it takes until each micro-batch has something.
-    for (std::size_t i = 0; i < packer_.micro_batches(); ++i) {
+    for (std::size_t i = 0; i < packer_->micro_batches(); ++i) {
       left_.clear();
-      packer_.deal(first_, std::numeric_limits<double>::infinity(), left_);
-      if (left_.size() == first_.size() || packer_.all_used()) break;
+      packer_->deal(first_, std::numeric_limits<double>::infinity(), left_);
+      if (left_.size() == first_.size() || packer_->all_used()) break;
     }
-    packer_.exchange();
-    step = packer_.finish(0);
+    packer_->exchange();
+    step = packer_->finish(0);
     return true;
   }
   const std::vector<Item> rest = chosen_;
@@ -374,23 +401,43 @@ void BlockPlanner::pack() {
     for (const Item& item : chosen_) enough += options_.cost.of(item.length);
     enough *= kOutlier / options_.ranks;
   }
-  packer_.clear();
-  packer_.deal(chosen_, enough, left_);
+  packer_->clear();
+  packer_->deal(chosen_, enough, left_);
   const auto least = static_cast<std::uint64_t>(kLeastFill * static_cast<double>(capacity_));
   if (full_step_) {
-    const bool short_of_target = packer_.tokens() < least;
+    const bool short_of_target = packer_->tokens() < least;
     // One sample that outweighs the other ranks' shares makes them wait anyway: they may as well be full.
-    const bool waits = (short_of_target || pinned_ > 0 || chosen_.size() < 4 * packer_.micro_batches()) &&
-                       packer_.greatest_is_one_sample();
-    if (short_of_target || waits) top_up(waits ? capacity_ : target(), !waits);
+    const bool waits = (short_of_target || pinned_ > 0 || chosen_.size() < 4 * packer_->micro_batches()) &&
+                       packer_->greatest_is_one_sample();
+    const bool few = chosen_.size() < kFewSamples * packer_->micro_batches() &&
+                     packer_->micro_batches() > 1 && options_.order != Order::sequential;
+    if (short_of_target && few && !waits && pinned_ == 0) {
+      fit();
+    } else if (short_of_target || waits) {
+      top_up(waits ? capacity_ : target(), !waits);
+    }
   }
-  packer_.exchange();
+}
+
+// Where micro-batches hold so few samples that what comes next does not fill them: looks for samples that do.
+void BlockPlanner::fit() {
+  take_window(std::max(kFitLookAhead, 2 * chosen_.size()));
+  candidates_.clear();
+  for (std::size_t i = 0; i < window_.size(); ++i) {
+    candidates_.push_back({static_cast<std::uint32_t>(i), window_[i].length});
+  }
+  sort_.longest_first(candidates_);
+  const auto wanted = static_cast<std::uint64_t>(kMostFill * static_cast<double>(options_.cap));
+  packer_->fit({window_, candidates_}, wanted, left_,
+               [this](std::uint64_t tokens, std::size_t samples) { return budget_.allows(tokens, samples); });
+  std::erase_if(window_, [](const Item& item) { return item.length == 0; });
+  put_back(window_);
 }
 
 // Looks through what comes next, longest first, for samples that fit into what room is left, up to so many
 // tokens.
 void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
-  std::uint64_t room = packer_.most_room();
+  std::uint64_t room = packer_->most_room();
   take_window(std::max(std::min(kLookAhead, kTopUpLookAhead * chosen_.size()), chosen_.size()));
   candidates_.clear();
   for (std::size_t i = 0; i < window_.size(); ++i) {
@@ -399,13 +446,13 @@ void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
   sort_.longest_first(candidates_);
   for (const Item& candidate : candidates_) {
     Item& item = window_[candidate.index];
-    if (item.length > room || packer_.tokens() + item.length > most ||
-        !budget_.allows_adding(item.length, packer_.tokens(), packer_.samples()) ||
-        !packer_.place_where_it_fits(item, lengthen)) {
+    if (item.length > room || packer_->tokens() + item.length > most ||
+        !budget_.allows_adding(item.length, packer_->tokens(), packer_->samples()) ||
+        !packer_->place_where_it_fits(item, lengthen)) {
       continue;
     }
     item.length = 0;  // gone
-    room = packer_.most_room();
+    room = packer_->most_room();
     if (room == 0) break;
   }
   window_.erase(

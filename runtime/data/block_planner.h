@@ -25,6 +25,8 @@ class BlockPlanner {
  public:
   /// `options` must have been checked (planner.h).
   explicit BlockPlanner(const PlanOptions& options);
+  BlockPlanner(const BlockPlanner&) = delete;
+  BlockPlanner& operator=(const BlockPlanner&) = delete;
 
   /// Begins a block of these items, all with lengths in 1..cap. `last`: nothing comes after it, so its
   /// samples must all go into steps; otherwise what does not fill a step is left over. The same items and
@@ -33,6 +35,11 @@ class BlockPlanner {
 
   /// Makes the next step. False when the block is over.
   bool next_step(StepView& step);
+
+  /// As next_step, but only deals the step's samples, into `packer`, and says which rank is the first one:
+  /// exchange() and finish() are the caller's, and nothing here waits for them. False, and nothing done, when
+  /// the block is over or the step is not one of the full ones.
+  bool deal_step(StepPacker& packer, std::size_t& first);
 
   /// Tokens of a step whose slowest rank is full, and the part of it that a step takes.
   std::uint64_t capacity() const { return capacity_; }
@@ -45,6 +52,8 @@ class BlockPlanner {
   std::vector<Item> take_left();
 
  private:
+  bool is_over() const;
+  void book();
   std::size_t pool_size() const { return items_.size() - next_; }
   bool is_outlier(const Item& item) const;
   std::size_t most_waiting() const;
@@ -62,6 +71,7 @@ class BlockPlanner {
                                std::size_t longs_first, std::size_t change);
   void pack();
   void top_up(std::uint64_t most, bool lengthen);
+  void fit();
   void choose_padded();
   bool end_with(StepView& step);
 
@@ -69,7 +79,8 @@ class BlockPlanner {
   std::uint64_t capacity_;  // tokens of a step whose slowest rank is full
   double share_;            // of the capacity, in cost: a rank's part of a full step, at mean speed
   double fill_;             // of the capacity, that a step takes from the pool
-  StepPacker packer_;
+  StepPacker own_packer_;
+  StepPacker* packer_;  // of the step that is composed
   PaddedPacker padded_;
   LengthSort sort_;
   RandomnessBudget budget_;

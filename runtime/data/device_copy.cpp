@@ -15,6 +15,10 @@ namespace {
 torch::Tensor on_device(const torch::Tensor& host, const BatchBuffer& buffer, const torch::Tensor& bytes) {
   if (!host.defined()) return host;
   if (host.numel() == 0) return torch::empty(host.sizes(), bytes.options().dtype(host.scalar_type()));
+  // Images are seen otherwise than they lie.
+  if (!host.is_contiguous()) {
+    return on_device(host.permute({0, 2, 3, 1}), buffer, bytes).permute({0, 3, 1, 2});
+  }
   const auto offset = static_cast<const std::byte*>(host.data_ptr()) - buffer.data();
   return bytes.narrow(0, offset, static_cast<std::int64_t>(host.nbytes()))
       .view(host.scalar_type())
@@ -47,8 +51,8 @@ HostBatch DeviceCopy::begin(HostBatch host) {
   const torch::Tensor bytes =
       host.buffer->bytes().narrow(0, 0, static_cast<std::int64_t>(host.used)).to(device_, true);
   Batch& batch = host.batch;
-  for (torch::Tensor* tensor :
-       {&batch.tokens, &batch.positions, &batch.loss_mask, &batch.attention_mask, &batch.cu_seqlens}) {
+  for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask, &batch.attention_mask,
+                                &batch.cu_seqlens, &batch.images, &batch.labels}) {
     *tensor = on_device(*tensor, *host.buffer, bytes);
   }
   c10::Event done(device_.type());
@@ -62,8 +66,8 @@ Batch DeviceCopy::finish(HostBatch copied) {
   const c10::Stream compute = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   under_way_.back().done.block(compute);
   // The memory came from the copying stream's pool: it must not be given away while this stream works on it.
-  for (const torch::Tensor* tensor : {&copied.batch.tokens, &copied.batch.cu_seqlens}) {
-    tensor->record_stream(compute);
+  for (const torch::Tensor* tensor : {&copied.batch.tokens, &copied.batch.cu_seqlens, &copied.batch.images}) {
+    if (tensor->defined()) tensor->record_stream(compute);
   }
   return std::move(copied.batch);
 }

@@ -13,7 +13,7 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/data/batch_builder.h"
+#include "runtime/data/host_batch.h"
 
 namespace lockstep::data {
 

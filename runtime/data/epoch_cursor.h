@@ -1,17 +1,21 @@
 // Which micro-batch comes next: follows an epoch's plan, block after block, from any point of it, and then
 // the next epoch's. The block that comes next is planned in the background, so that neither a block nor an
-// epoch begins with a wait.
+// epoch begins with a wait. Where costs are learnt, it is planned when the cursor is told with which.
 //
-// Threads: one call at a time, from any thread.
+// Threads: next() and move_to() one call at a time, from any thread; plan_on() and cancel() from another
+// beside them.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <vector>
 
-#include "runtime/data/epoch_planner.h"
-#include "runtime/data/length_source.h"
+#include "runtime/data/blockwise_planner.h"
 
 namespace lockstep::data {
 
@@ -19,7 +23,13 @@ namespace lockstep::data {
 struct EpochBlock {
   std::uint64_t epoch = 0;
   PlannedBlock block;
-  std::shared_ptr<const EpochPlanner> planner;
+  std::shared_ptr<const BlockwisePlanner> planner;
+
+  /// The micro-batch with which the costs of the next block are decided; one that is handed out.
+  std::uint64_t decides_at() const {
+    const std::uint64_t first = block.start.done;
+    return first + (block.plan.micro_batches_per_rank() - first) / 2;
+  }
 };
 
 /// A micro-batch of every rank, or the end of an epoch.
@@ -30,29 +40,56 @@ struct MicroBatch {
   std::uint64_t step = 0;   ///< of the epoch
 };
 
+struct CursorOptions {
+  PlanOptions plan;
+  bool follow = true;  ///< one epoch by the next; otherwise next() has nothing after an epoch
+  bool told = false;   ///< blocks behind the first wait for plan_on()
+};
+
 class EpochCursor {
  public:
-  /// `lengths` must outlive the cursor. Where epochs do not `follow`, next() has nothing after an epoch.
-  EpochCursor(const LengthSource& lengths, const PlanOptions& options, bool follow)
-      : lengths_(lengths), options_(options), follow_(follow) {}
+  /// Makes the planner of an epoch with these options.
+  using MakePlanner = std::function<std::shared_ptr<BlockwisePlanner>(const PlanOptions&)>;
+
+  EpochCursor(MakePlanner make, const CursorOptions& options)
+      : make_(std::move(make)), options_(options.plan), follow_(options.follow), told_(options.told) {}
+  /// Waits for the planning that is under way.
+  ~EpochCursor();
 
   /// Begins this epoch; with a `planner`, where that stands in it.
-  void move_to(std::uint64_t epoch, std::shared_ptr<EpochPlanner> planner);
+  void move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner);
 
-  /// The next micro-batch or end of epoch. Throws what planning throws.
+  /// The next micro-batch or end of epoch. Throws what planning throws. Nothing once it was cancelled.
   std::optional<MicroBatch> next();
+
+  /// Plans what comes behind the current block with this cost and these speeds. Once in each block of which
+  /// micro-batches were handed out, where the cursor is `told`.
+  void plan_on(const Cost& cost, const std::vector<double>& speeds);
+
+  /// The same cost and speeds for the planners to come, before anything is planned.
+  void set(const Cost& cost, const std::vector<double>& speeds);
+
+  /// Ends a wait for plan_on() until move_to().
+  void cancel();
 
  private:
   using Block = std::shared_ptr<const EpochBlock>;
   Block plan_next();
+  bool wait_for_next(std::unique_lock<std::mutex>& lock);
 
-  const LengthSource& lengths_;
+  const MakePlanner make_;
   PlanOptions options_;
   bool follow_;
+  bool told_;
+
+  std::mutex mutex_;  // of all below
+  std::condition_variable may_plan_;
+  bool cancelled_ = false;
 
   // Of the block to be planned next; a null block ends an epoch.
   std::uint64_t planned_epoch_ = 0;
-  std::shared_ptr<EpochPlanner> planner_;
+  std::shared_ptr<BlockwisePlanner> planner_;
+  bool changed_ = false;  // the planner has not been told of the cost yet
   std::future<Block> planned_;
 
   // Of the block that is followed.

@@ -1,7 +1,9 @@
 #include "runtime/data/epoch_planner.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +14,11 @@ namespace {
 
 constexpr auto kBlockSamples =
     static_cast<std::uint32_t>(EpochOrder::kShardSamples * EpochOrder::kBlockShards);
+
+// Steps that may be dealt and wait for their exchanges.
+constexpr std::size_t kStepsAhead = 32;
+// Blocks of fewer samples are planned before another thread has begun.
+constexpr std::size_t kWorthAThread = 16384;
 
 bool bit(const std::vector<bool>& bits, std::size_t place) {
   return place < bits.size() && bits[place];
@@ -24,8 +31,9 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
       options_((check_options(options), options)),
       fingerprint_(source.fingerprint()),
       order_(source.size(), options.order, options.seed, options.epoch),
-      planner_(options) {
+      planner_(std::make_unique<BlockPlanner>(options)) {
   if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
+  use_threads(0);
   start_.data = fingerprint_;
   start_.order = order_fingerprint();
   start_.geometry = options_;
@@ -169,20 +177,33 @@ bool EpochPlanner::append_block(Plan& plan) {
 bool EpochPlanner::plan_block(Plan& plan) {
   if (next_block_ >= order_.blocks()) return false;
   read_block(next_block_);
-  planner_.begin(std::move(items_), next_block_, next_block_ + 1 == order_.blocks(), start_.saved);
+  const std::size_t items_in_block = items_.size();
+  planner_->begin(std::move(items_), next_block_, next_block_ + 1 == order_.blocks(), start_.saved);
   const std::size_t steps = plan.steps();
-  for (StepView step; planner_.next_step(step);) {
+  const auto append = [&](const StepView& step) {
     plan.append_step(step, [this](std::uint32_t index) { return id_of(index); });
+  };
+  if (threads_ > 1 && items_in_block > kWorthAThread && options_.ranks > 1) {
+    if (dealt_.empty()) {
+      for (std::size_t i = 0; i < kStepsAhead; ++i) dealt_.push_back({StepPacker(options_), 0});
+    }
+    in_pipeline(
+        dealt_, [this](DealtStep& step) { return planner_->deal_step(step.packer, step.first); },
+        [&append](DealtStep& step) {
+          step.packer.exchange();
+          append(step.packer.finish(step.first));
+        });
   }
+  for (StepView step; planner_->next_step(step);) append(step);
   ++next_block_;
   start_.steps_before += plan.steps() - steps;
-  start_.saved = planner_.saved();
+  start_.saved = planner_->saved();
   start_.block = next_block_;
   start_.done = 0;
   start_.gone.clear();
   start_.used.clear();
   start_.geometry = options_;
-  items_ = planner_.take_left();
+  items_ = planner_->take_left();
   start_.carried.clear();
   for (const Item& item : items_) start_.carried.push_back(id_of(item.index));
   return true;
@@ -233,14 +254,21 @@ PlanState EpochPlanner::state_after(const PlannedBlock& block, std::uint64_t mic
   return state;
 }
 
+void EpochPlanner::use_threads(int threads) {
+  threads_ = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
+}
+
 void EpochPlanner::change(const Cost& cost, const std::vector<double>& speeds) {
   PlanOptions options = options_;
   options.cost = cost;
   options.speeds = speeds;
   check_options(options);
-  options_ = options;
+  // No more than these: state_after() may be reading the others.
+  options_.cost = cost;
+  options_.speeds = speeds;
   start_.geometry = options_;
-  planner_ = BlockPlanner(options_);
+  planner_ = std::make_unique<BlockPlanner>(options_);
+  dealt_.clear();
 }
 
 }  // namespace lockstep::data

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "runtime/data/order.h"
 #include "runtime/data/plan_state.h"
 #include "runtime/data/planner.h"
+#include "runtime/data/step_pipeline.h"
 
 namespace lockstep::data {
 
@@ -51,6 +53,10 @@ class EpochPlanner final : public BlockwisePlanner {
   /// Plans the blocks to come with another cost and other speeds.
   void change(const Cost& cost, const std::vector<double>& speeds) override;
 
+  /// At most two threads plan a block together, as many as the CPUs allow unless said otherwise (0). The
+  /// steps are the same.
+  void use_threads(int threads);
+
   /// An empty plan of this epoch.
   Plan empty_plan() const;
 
@@ -70,7 +76,9 @@ class EpochPlanner final : public BlockwisePlanner {
   PlanOptions options_;
   std::string fingerprint_;
   EpochOrder order_;
-  BlockPlanner planner_;
+  std::unique_ptr<BlockPlanner> planner_;
+  int threads_ = 1;
+  std::vector<DealtStep> dealt_;  // on their way from one thread to the other
   OverLong over_long_;
   std::size_t next_block_ = 0;
   PlanState start_;                     // of the next block

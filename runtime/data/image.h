@@ -8,18 +8,9 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/data/image_size.h"
+
 namespace lockstep::data {
-
-struct ImageSize {
-  std::size_t height = 0;
-  std::size_t width = 0;
-
-  /// Of the decoded image, in RGB.
-  std::size_t bytes() const { return height * width * kChannels; }
-  static constexpr std::size_t kChannels = 3;
-
-  bool operator==(const ImageSize&) const = default;
-};
 
 /// From the header alone. Throws Error when it is neither PNG nor JPEG, or damaged.
 ImageSize image_size(std::span<const std::byte> packed);

@@ -2,25 +2,21 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "common/clock.h"
-#include "common/cpu_list.h"
-#include "common/environment.h"
 #include "common/error.h"
 #include "common/units.h"
 #include "runtime/comm/world.h"
-#include "runtime/data/batch_builder.h"
+#include "runtime/data/cost_learner.h"
 #include "runtime/data/device_copy.h"
 #include "runtime/data/epoch_cursor.h"
-#include "runtime/data/epoch_planner.h"
 #include "runtime/data/length_source.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader_advice.h"
+#include "runtime/data/loader_setup.h"
 #include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/profile/step_timer.h"
@@ -28,80 +24,45 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t kMostWorkers = 4;
-constexpr std::uint64_t kLargestCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
-
 PlanOptions for_ranks(PlanOptions plan, int ranks) {
   plan.ranks = ranks;
   return plan;
 }
 
-PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch_bytes) {
-  PrefetchOptions prefetch;
-  std::size_t threads = 1;
-  if (const auto workers = environment::get("LOCKSTEP_WORKER_CPUS")) {
-    prefetch.cpus = parse_cpu_list(*workers);
-    threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMostWorkers);
-  } else if (const auto compute = environment::get("LOCKSTEP_CPUS")) {
-    prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have put this thread on a single one of them
-  }
-  prefetch.threads = options.workers > 0 ? options.workers : static_cast<int>(threads);
-  prefetch.ahead = std::clamp<std::size_t>(options.bytes_ahead / batch_bytes, 1,
-                                           static_cast<std::size_t>(options.batches_ahead));
-  return prefetch;
-}
-
-Lengths checked_lengths(const pack::Reader& reader, const PlanOptions& plan) {
-  Lengths lengths = lengths_from_pack(reader, "the loader's data");
-  for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {
-    if (lengths.tokens[i] > plan.cap && plan.too_long == TooLong::refuse) {
-      fail(
-          "sample '{}' (number {}) has {} tokens, over the cap of {} per micro-batch: raise the cap or "
-          "shorten it, or say in too_long what is to become of it",
-          reader.key(i), i, lengths.tokens[i], plan.cap);
-    }
-  }
-  return lengths;
-}
-
-BuildOptions build_options(const PlanOptions& plan, int rank, const LoaderOptions& options, int workers) {
-  return {.rank = rank,
-          .workers = workers,
-          .plan = plan,
-          .padding_token = options.padding_token,
-          .transform = options.transform,
-          .mapped = options.mapped,
-          // A LibTorch without CUDA has no page-locked memory and throws.
-          .page_locked = options.device.is_cuda() && torch::cuda::is_available()};
-}
-
 }  // namespace
 
 struct Loader::State {
-  State(const pack::Reader& reader, const PlanOptions& plan, int its_rank, profile::StepTimer* its_timer,
-        const LoaderOptions& its_options)
-      : rank(its_rank),
-        timer(its_timer),
+  State(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* its_timer,
+        comm::Communicator* communicator, const LoaderOptions& its_options)
+      : timer(its_timer),
         options(its_options),
         plan_options(plan),
-        prefetch(prefetch_options(options, BatchBuilder::buffer_bytes(plan))),
-        token_bytes(reader.token_bytes()),
-        lengths(checked_lengths(reader, plan)),
-        builder(reader, lengths.tokens, build_options(plan, rank, options, prefetch.threads)),
+        prefetch(prefetch_options(options, batch_bytes(plan, options))),
+        lengths(planned_lengths(reader, plan, options)),
+        builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
         source(lengths.tokens, lengths.fingerprint),
-        cursor(source, plan, options.next_epoch_ahead),
+        cursor([this](const PlanOptions& wanted_plan) { return make_planner(source, wanted_plan, options); },
+               {.plan = plan,
+                .follow = options.next_epoch_ahead && !options.mixture,
+                .told = options.learn != Learn::nothing}),
+        learner(options.learn, plan.cost, plan.speeds, communicator, timer),
         copy(options.device) {
-    wanted.epoch = at.epoch = plan.epoch;
+    if (options.mixture) {
+      plan_options.epoch = 0;
+      make_planner(source, plan_options, options);  // says what is wrong with it
+    }
+    wanted.epoch = at.epoch = plan_options.epoch;
   }
+  ~State() { cursor.cancel(); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
     const std::uint64_t begin = monotonic_ns();
-    HostBatch built = builder.build(micro_batch, worker);
+    HostBatch built = builder->build(micro_batch, worker);
     if (!micro_batch.block) return built;
     meter.built(monotonic_ns() - begin);
-    if (timer != nullptr) {
-      timer->add_bytes_read(static_cast<std::uint64_t>(built.batch.token_count * token_bytes));
-    }
+    if (timer != nullptr) timer->add_bytes_read(built.bytes_read);
     return built;
   }
 
@@ -136,6 +97,7 @@ struct Loader::State {
     batch.reset();
     waited_ns = 0;
     meter.asked();
+    learner.asked();
     HostBatch host = take();
     if (!host.micro_batch.block) {
       meter.got(waited_ns, true);
@@ -144,28 +106,40 @@ struct Loader::State {
       return;
     }
     at = host.micro_batch;
+    learner.handed_out(host.work_tokens, host.work_squares);
     batch = copy.finish(std::move(host));
     stage_next();
+    if (options.learn != Learn::nothing && at.index == at.block->decides_at()) {
+      const Learnt& learnt = learner.decide();
+      cursor.plan_on(learnt.cost, learnt.speeds);
+    }
     meter.got(waited_ns, first);
   }
 
-  int rank;
+  // The options of the blocks to come.
+  PlanOptions plan_now() const {
+    PlanOptions now = plan_options;
+    now.cost = learner.learnt().cost;
+    now.speeds = learner.learnt().speeds;
+    return now;
+  }
+
   profile::StepTimer* timer;
   LoaderOptions options;
   PlanOptions plan_options;
   PrefetchOptions prefetch;
-  int token_bytes;
   Lengths lengths;
   LoaderMeter meter;
-  BatchBuilder builder;
+  std::unique_ptr<HostBatchBuilder> builder;
   LengthsInMemory source;
   EpochCursor cursor;
+  CostLearner learner;
   DeviceCopy copy;
 
   // Where the next begin() starts: at the epoch's first micro-batch, or where a state says.
   struct Start {
     std::uint64_t epoch = 0;
-    std::shared_ptr<EpochPlanner> planner;
+    std::shared_ptr<BlockwisePlanner> planner;
     std::string state;
   };
   Start wanted;
@@ -179,25 +153,31 @@ struct Loader::State {
   std::optional<OrderedPrefetch<MicroBatch, HostBatch>> queue;  // last: its threads use the others
 };
 
-Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options)
-    : Loader(reader, for_ranks(std::move(plan), world.size()), world.rank(), &world.timer(),
-             std::move(options)) {
+Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options) {
+  comm::Communicator* const communicator = world.size() > 1 ? &world.communicator() : nullptr;
+  make(reader, for_ranks(std::move(plan), world.size()), world.rank(), &world.timer(), communicator, options);
 }
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
                LoaderOptions options) {
-  check_options(plan);
-  if (rank < 0 || rank >= plan.ranks) fail_usage("rank {} is not one of {} ranks", rank, plan.ranks);
-  if (options.workers < 0) fail_usage("workers must not be negative, but is {}", options.workers);
-  if (options.batches_ahead < 1)
-    fail_usage("batches_ahead must be at least 1, not {}", options.batches_ahead);
-  if (plan.cap > kLargestCap) fail_usage("a cap of {} is over the largest, {}", plan.cap, kLargestCap);
-  state_ = std::make_unique<State>(reader, plan, rank, timer, options);
+  if (options.learn != Learn::nothing && (plan.ranks > 1 || timer == nullptr)) {
+    fail_usage("a loader learns from the steps of all ranks: give it the world");
+  }
+  make(reader, plan, rank, timer, nullptr, options);
+}
+
+void Loader::make(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* timer,
+                  comm::Communicator* communicator, const LoaderOptions& options) {
+  check_loader_options(plan, rank, options);
+  state_ = std::make_unique<State>(reader, plan, rank, timer, communicator, options);
 }
 
 Loader::~Loader() = default;
 
 void Loader::set_epoch(std::uint64_t epoch) {
+  if (state_->options.mixture && epoch != 0) {
+    fail_usage("a mixture has no epoch {}: its data sets count their own", epoch);
+  }
   if (epoch != state_->wanted.epoch) state_->wanted = {.epoch = epoch, .planner = nullptr, .state = {}};
 }
 
@@ -213,12 +193,12 @@ std::string Loader::state() const {
   if (s.at.block) {
     state.plan = s.at.block->planner->state_after(s.at.block->block, s.at.index + 1);
   } else {
-    PlanOptions options = s.plan_options;
+    PlanOptions options = s.plan_now();
     options.epoch = s.at.epoch;
-    EpochPlanner planner(s.source, options);
+    const auto planner = make_planner(s.source, options, s.options);
     PlannedBlock first;
-    planner.next_block(first);
-    state.plan = planner.state_after(first, 0);
+    planner->next_block(first);
+    state.plan = planner->state_after(first, 0);
   }
   return to_text(state);
 }
@@ -229,10 +209,16 @@ void Loader::resume(std::string_view text) {
   if (state.seed != s.plan_options.seed) {
     fail("cannot resume: the state's seed is {}, not {}", state.seed, s.plan_options.seed);
   }
-  PlanOptions options = s.plan_options;
+  // What had been learnt; speeds are of those ranks that there were.
+  const PlanOptions& before = state.plan.geometry;
+  if (s.options.learn != Learn::nothing) {
+    const bool same_ranks = before.ranks == s.plan_options.ranks;
+    s.learner.begin_with(before.cost, same_ranks ? before.speeds : s.plan_options.speeds);
+  }
+  PlanOptions options = s.plan_now();
   options.epoch = state.epoch;
   s.wanted = {.epoch = state.epoch,
-              .planner = std::make_shared<EpochPlanner>(s.source, options, state.plan),
+              .planner = make_planner(s.source, options, s.options, &state.plan),
               .state = std::string(text)};
 }
 
@@ -243,7 +229,10 @@ Loader::Iterator Loader::begin() {
   s.at = {.block = nullptr, .epoch = start.epoch, .index = 0, .step = 0};
   s.begun_at = std::move(start.state);
   s.comes_next.reset();
-  const auto move = [&] { s.cursor.move_to(start.epoch, std::move(start.planner)); };
+  const auto move = [&] {
+    s.cursor.set(s.plan_now().cost, s.plan_now().speeds);
+    s.cursor.move_to(start.epoch, std::move(start.planner));
+  };
   if (!s.queue) {
     move();
     s.queue.emplace(
@@ -251,6 +240,7 @@ Loader::Iterator Loader::begin() {
         [&s](const MicroBatch& micro_batch, int worker) { return s.build(micro_batch, worker); });
   } else if (!goes_on) {
     s.staged.reset();
+    s.cursor.cancel();
     s.queue->restart(move);
   }
   s.ended = false;
@@ -261,9 +251,9 @@ Loader::Iterator Loader::begin() {
 LoaderMemory Loader::memory() const {
   const State& s = *state_;
   const std::size_t on_their_way = s.copy.needed() ? 2 : 0;
-  return {.batch = s.builder.buffers().capacity(),
+  return {.batch = s.builder->buffers().capacity(),
           .batches = s.prefetch.ahead + 1 + on_their_way,
-          .page_locked = s.builder.buffers().page_locked()};
+          .page_locked = s.builder->buffers().page_locked()};
 }
 
 std::string Loader::describe() const {
@@ -279,6 +269,17 @@ LoaderAdvice Loader::advice() const {
   advice.memory.batches =
       advice.memory.batches - state_->prefetch.ahead + static_cast<std::size_t>(advice.batches_ahead);
   return advice;
+}
+
+const Learnt& Loader::learnt() const {
+  return state_->learner.learnt();
+}
+
+std::vector<MixtureProgress> Loader::mixture_progress() const {
+  const State& s = *state_;
+  if (!s.options.mixture) fail_usage("the loader has no mixture");
+  if (s.at.block) return progress_of(*s.options.mixture, s.at.block->block.start);
+  return progress_of(*s.options.mixture, state_from_text(state()).plan);
 }
 
 const Batch& Loader::Iterator::operator*() const {

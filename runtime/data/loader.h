@@ -10,7 +10,8 @@
 //
 // Waiting for a batch is timed as data_wait; a batch that is ready costs none. What goes wrong on a worker is
 // thrown from the loop, naming the sample. When an epoch ends the next one is planned already, and its first
-// batches are built.
+// batches are built. Samples are tokens, or images (image_batch.h); several data sets can be mixed
+// (mixture.h).
 //
 // Threads: one thread uses a Loader and its iterators; one loop at a time. The workers live as long as the
 // Loader.
@@ -23,12 +24,17 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/data/loader_batch.h"
+#include "runtime/data/loader_options.h"
 #include "runtime/data/planner.h"
 
 namespace lockstep {
 class World;
+namespace comm {
+class Communicator;
+}
 namespace pack {
 class Reader;
 }
@@ -38,47 +44,6 @@ class StepTimer;
 }  // namespace lockstep
 
 namespace lockstep::data {
-
-struct LoaderOptions {
-  /// Threads that build batches; 0: one for each worker CPU that the job was given, at most 4.
-  int workers = 0;
-  /// Batches that may be under way or ready and waiting.
-  int batches_ahead = 4;
-  /// Bytes that they may take together, which can make them fewer; there is always one.
-  std::size_t bytes_ahead = std::size_t{1} << 30U;
-  /// Samples are taken from a mapping of their shard: no system call and no copy for each. Where that is no
-  /// use, on a file system that is slow to map, or on one where others may truncate a shard that is in use (a
-  /// mapping ends the process then, a read throws), they are read.
-  bool mapped = true;
-  /// Where batches are to be. They are copied there beside its work, one batch ahead, from page-locked
-  /// memory.
-  torch::Device device = torch::kCPU;
-  /// What padded rows end with.
-  std::int64_t padding_token = 0;
-  /// User code for each sample, on the workers.
-  Transform transform = nullptr;
-  /// Whether the next epoch is planned, and its first batches built, before anyone asks for it.
-  bool next_epoch_ahead = true;
-};
-
-/// What the loader holds at most, in bytes, however long it runs; batches that the loop keeps come on top.
-struct LoaderMemory {
-  std::size_t batch = 0;    ///< one batch
-  std::size_t batches = 0;  ///< of them: ahead, in use, and on their way to the device
-  bool page_locked = false;
-  std::size_t total() const { return batch * batches; }
-};
-
-/// What was measured since the loader was made, and what follows from it.
-struct LoaderAdvice {
-  double build_seconds = 0;   ///< of a batch, on one worker; mean
-  double longest_build = 0;   ///< seconds
-  double use_seconds = 0;     ///< between two batches, waiting left out: what the loop does with one; mean
-  double waited_seconds = 0;  ///< by the loop, for all batches but the first of each start
-  int workers = 0;            ///< that suffice
-  int batches_ahead = 0;      ///< that suffice
-  LoaderMemory memory;        ///< that these take
-};
 
 class Loader {
  public:
@@ -99,7 +64,7 @@ class Loader {
   /// Waits for batches that are being built, and no more.
   ~Loader();
 
-  /// Chooses the epoch of the next begin().
+  /// Chooses the epoch of the next begin(). A mixture has only the one, 0: its data sets count their own.
   void set_epoch(std::uint64_t epoch);
   std::uint64_t epoch() const;
 
@@ -125,14 +90,19 @@ class Loader {
   /// Meaningful after some steps. All zero before the first batch.
   LoaderAdvice advice() const;
 
+  /// What was learnt from the steps, where LoaderOptions::learn says to.
+  const Learnt& learnt() const;
+
+  /// How far each of a mixture's data sets is, when the current block began. Throws UsageError without one.
+  std::vector<MixtureProgress> mixture_progress() const;
+
  private:
   friend class Iterator;
   struct State;
+  void make(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* timer,
+            comm::Communicator* communicator, const LoaderOptions& options);
   std::unique_ptr<State> state_;
 };
-
-/// As a line: "a batch takes 1.2 ms to build and 9.8 ms to use: 1 worker and 2 batches ahead suffice (…)".
-std::string to_text(const LoaderAdvice& advice);
 
 /// Moves through this rank's micro-batches once.
 class Loader::Iterator {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "runtime/data/loader.h"
+#include "runtime/data/loader_options.h"
 
 namespace lockstep::data {
 

@@ -15,14 +15,17 @@
 namespace lockstep::data {
 
 /// Its samples end to end without padding (T tokens), or one per row (R rows, each as long as the longest,
-/// L). Tensors may be kept for as long as one likes: their memory is used again only once nobody holds them.
+/// L); or images. What does not apply is undefined. Tensors may be kept for as long as one likes: their
+/// memory is used again only once nobody holds them.
 struct Batch {
   torch::Tensor tokens;          ///< int64 [T] or [R, L]; padding is LoaderOptions::padding_token
   torch::Tensor positions;       ///< int64 [T] or [R, L]: from 0 within each sample
   torch::Tensor loss_mask;       ///< bool [T] or [R, L]: tokens that count in the loss
   torch::Tensor attention_mask;  ///< bool [R, L]: what is no padding; undefined in packed batches
+  torch::Tensor images;          ///< uint8 [N, channels, height, width], as the memory format channels_last
+  torch::Tensor labels;          ///< int64 [N]; undefined where there are none
   torch::Tensor cu_seqlens;      ///< int32 [n + 1]: where each sample would begin end to end, and T
-  torch::Tensor sample_ids;  ///< int64 [n], on the CPU; sample_of() and piece_of() where samples are split
+  torch::Tensor sample_ids;  ///< int64 [n], on the CPU; sample_of(), piece_of(), epoch_of() take them apart
   std::int64_t max_length = 0;
   std::int64_t token_count = 0;  ///< without padding
   std::int64_t loss_tokens = 0;  ///< that the loss mask lets count

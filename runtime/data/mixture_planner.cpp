@@ -1,6 +1,7 @@
 #include "runtime/data/mixture_planner.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <unordered_map>
 #include <utility>
@@ -31,7 +32,7 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
     : source_(source),
       options_((check_options(options), options)),
       mixture_((check_mixture(mixture, source.size()), std::move(mixture))),
-      planner_(options) {
+      planner_(std::make_unique<BlockPlanner>(options)) {
   if (options_.too_long == TooLong::split) {
     fail_usage("samples of a mixture cannot be split: truncate or skip them, or split them when packing");
   }
@@ -171,8 +172,8 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     }
     start_.mixture->range = mixture_.range_of(start_.steps_before);
   }
-  const double enough = (static_cast<double>(steps_left()) * planner_.fill() + kBeyond) *
-                        static_cast<double>(planner_.capacity());
+  const double enough = (static_cast<double>(steps_left()) * planner_->fill() + kBeyond) *
+                        static_cast<double>(planner_->capacity());
   Drawn drawn =
       begun ? draw(start_, *start_.mixture->block_samples, kEndless)
             : draw(start_, kBlockSamples, enough < 1e18 ? static_cast<std::uint64_t>(enough) : kEndless);
@@ -188,21 +189,21 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     if (i < start_.gone.size() && start_.gone[i]) continue;
     items.push_back({static_cast<std::uint32_t>(i), drawn.lengths[i]});
   }
-  planner_.begin(std::move(items), start_.block, false, start_.saved);
+  planner_->begin(std::move(items), start_.block, false, start_.saved);
   const std::uint64_t most = steps_left();
   StepView step;
-  while (block.plan.steps() < most && planner_.next_step(step)) {
+  while (block.plan.steps() < most && planner_->next_step(step)) {
     block.plan.append_step(step, [&](std::uint32_t index) { return drawn.ids[index]; });
   }
 
   ++start_.block;
   start_.steps_before += block.plan.steps();
-  start_.saved = planner_.saved();
+  start_.saved = planner_->saved();
   start_.done = 0;
   start_.gone.clear();
   start_.used.clear();
   start_.carried.clear();
-  for (const Item& item : planner_.take_left()) start_.carried.push_back(drawn.ids[item.index]);
+  for (const Item& item : planner_->take_left()) start_.carried.push_back(drawn.ids[item.index]);
   start_.mixture = std::move(drawn.behind);
   start_.mixture->block_samples.reset();
   return true;
@@ -246,9 +247,11 @@ void MixturePlanner::change(const Cost& cost, const std::vector<double>& speeds)
   options.cost = cost;
   options.speeds = speeds;
   check_options(options);
-  options_ = options;
+  // No more than these: state_after() may be reading the others.
+  options_.cost = cost;
+  options_.speeds = speeds;
   start_.geometry = options_;
-  planner_ = BlockPlanner(options_);
+  planner_ = std::make_unique<BlockPlanner>(options_);
 }
 
 }  // namespace lockstep::data

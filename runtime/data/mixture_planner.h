@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,7 +56,7 @@ class MixturePlanner final : public BlockwisePlanner {
   const LengthSource& source_;
   PlanOptions options_;
   Mixture mixture_;
-  BlockPlanner planner_;
+  std::unique_ptr<BlockPlanner> planner_;
   PlanState start_;  // of the next block
 };
 

@@ -14,6 +14,8 @@ constexpr double kCloseEnough = 3e-4;
 constexpr std::size_t kRounds = 10;
 // Samples that a rank may get more of by exchanges than it was dealt.
 constexpr std::size_t kSlack = 6;
+// Exchanges that bring a micro-batch nearer to what is wanted of it.
+constexpr int kFitRounds = 3;
 
 }  // namespace
 
@@ -131,6 +133,80 @@ bool StepPacker::place_where_it_fits(const Item& item, bool lengthen) {
   if (best == nothing) return false;
   put(item, best / accumulate_, best);
   sorted_ = false;
+  return true;
+}
+
+void StepPacker::fit(Choice choice, std::uint64_t wanted, std::vector<Item>& out,
+                     const std::function<bool(std::uint64_t, std::size_t)>& may) {
+  std::vector<std::vector<std::uint32_t>> held(batch_tokens_.size());
+  for (std::size_t i = 0; i < placed_.size(); ++i)
+    held[placed_[i].batch].push_back(static_cast<std::uint32_t>(i));
+  for (std::size_t batch = 0; batch < held.size(); ++batch) {
+    // Each exchange leaves a smaller gap.
+    for (int round = 0; round < kFitRounds; ++round) {
+      const std::size_t before = placed_.size();
+      if (!fit_batch(batch, held[batch], choice, wanted, out, may)) break;
+      if (placed_.size() > before) held[batch].push_back(static_cast<std::uint32_t>(before));
+    }
+  }
+  sorted_ = false;
+}
+
+// The exchange (or addition) after which the micro-batch is nearest to what is wanted. False: there is none
+// that brings it nearer.
+bool StepPacker::fit_batch(std::size_t batch, std::span<const std::uint32_t> held, Choice& choice,
+                           std::uint64_t wanted, std::vector<Item>& out,
+                           const std::function<bool(std::uint64_t, std::size_t)>& may) {
+  constexpr std::size_t nothing = ~std::size_t{0};
+  std::vector<Item>& others = choice.order;
+  const std::uint64_t sum = batch_tokens_[batch];
+  const auto distance = [wanted](std::uint64_t tokens) {
+    return tokens > wanted ? tokens - wanted : wanted - tokens;
+  };
+  std::uint64_t nearest = distance(sum);
+  // Not worth an exchange.
+  if (nearest * 256 <= wanted) return false;
+  std::size_t give = nothing;
+  std::size_t take = nothing;
+  for (std::size_t i = 0; i <= held.size(); ++i) {
+    const std::uint32_t given = i < held.size() ? placed_[held[i]].length : 0;
+    if (wanted + given <= sum) continue;
+    const std::uint64_t ideal = wanted + given - sum;
+    auto found =
+        std::lower_bound(others.begin(), others.end(), ideal,
+                         [](const Item& item, std::uint64_t length) { return item.length > length; });
+    for (int side = 0; side < 2; ++side) {
+      if (side == 1) {
+        if (found == others.begin()) break;
+        --found;
+      }
+      if (found == others.end() || found->length == given) continue;
+      const std::uint64_t after = sum - given + found->length;
+      if (after > cap_ || distance(after) >= nearest) continue;
+      if (!may(tokens_ - sum + after, placed_.size() + (given == 0 ? 1 : 0))) continue;
+      nearest = distance(after);
+      give = i;
+      take = static_cast<std::size_t>(found - others.begin());
+    }
+  }
+  if (take == nothing) return false;
+  Item& chosen = choice.window[others[take].index];
+  const Item taken{chosen.index, std::exchange(chosen.length, 0U)};
+  others.erase(others.begin() + static_cast<std::ptrdiff_t>(take));
+  const std::size_t rank = batch / accumulate_;
+  if (give == held.size()) {
+    put(taken, rank, batch);
+  } else {
+    Placed& place = placed_[held[give]];
+    out.push_back({place.index, place.length});
+    times_[rank] += (cost(taken.length) - cost(place.length)) * slowness_[rank];
+    batch_tokens_[batch] += taken.length;
+    batch_tokens_[batch] -= place.length;
+    tokens_ += taken.length;
+    tokens_ -= place.length;
+    place.index = taken.index;
+    place.length = taken.length;
+  }
   return true;
 }
 

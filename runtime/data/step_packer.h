@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,20 @@ class StepPacker {
   /// Places one item in the fullest micro-batch that has room for it; only with a rank that does not become
   /// the slowest by it, unless the step may `lengthen`. False when there is none.
   bool place_where_it_fits(const Item& item, bool lengthen);
+
+  /// Samples from which fit() may choose: all of `window`, longest first by `order`, which names their
+  /// places.
+  struct Choice {
+    std::span<Item> window;
+    std::vector<Item>& order;
+  };
+
+  /// Exchanges samples for others, and adds some, so that each micro-batch comes as near to `wanted` tokens
+  /// as it can: what few samples leave free in a micro-batch, the next sample that comes rarely fills. What
+  /// is taken gets the length 0 in the window; what was taken out is appended to `out`. `may` says whether
+  /// the step may have so many tokens and samples.
+  void fit(Choice choice, std::uint64_t wanted, std::vector<Item>& out,
+           const std::function<bool(std::uint64_t tokens, std::size_t samples)>& may);
 
   /// Ends placing, and swaps samples between the slowest ranks and the fastest until the greatest time is
   /// within a small fraction of the mean, or no exchange lowers it.
@@ -85,6 +100,8 @@ class StepPacker {
   std::size_t roomiest(std::size_t rank) const;
   std::uint64_t room(std::size_t batch) const { return cap_ - batch_tokens_[batch]; }
   void put(const Item& item, std::size_t rank, std::size_t batch);
+  bool fit_batch(std::size_t batch, std::span<const std::uint32_t> held, Choice& choice, std::uint64_t wanted,
+                 std::vector<Item>& out, const std::function<bool(std::uint64_t, std::size_t)>& may);
   void reopen(std::uint32_t length);
   void group_by_rank();
   bool improve(std::size_t from, std::size_t to, double good_enough);

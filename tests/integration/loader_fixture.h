@@ -52,6 +52,8 @@ class WatchedReader : public pack::Reader {
     before_(i);
     return reader_.view(i);
   }
+  // So that nobody looks but the workers.
+  bool can_view() const override { return false; }
   std::vector<pack::Part> parts(std::size_t i) const override { return reader_.parts(i); }
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override {
     reader_.read_part(i, p, into);

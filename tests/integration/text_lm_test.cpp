@@ -241,6 +241,31 @@ TEST_F(TextLm, EveryTokenIsTrainedOnOnceInAnEpoch) {
   EXPECT_EQ(json["tokens"], tokens);
 }
 
+TEST_F(TextLm, RanksOfUnequalSpeedsTrainOnEveryTokenOnceAndLearnAsWell) {
+  std::int64_t tokens = 0;
+  for (int i = 0; i < 60; ++i) tokens += 5 + i * 7 % 40;
+  for (const std::string more : {"--speeds=1,3", "--learn=speeds"}) {
+    const auto json =
+        nlohmann::json::parse(run(2, "train", {"--cap=50", "--epochs=12", "--json", more}).output);
+    EXPECT_EQ(json["tokens"], 12 * tokens) << more;
+    EXPECT_EQ(json["samples_seen_once"], 60) << more;
+    EXPECT_LT(json["perplexity_after"].get<double>(), 10) << more;
+  }
+  const auto shown = run(2, "train", {"--cap=50", "--epochs=12", "--learn=speeds"});
+  EXPECT_THAT(shown.output, HasSubstr("learnt: "));
+  const auto wrong = run(2, "train", {"--cap=50", "--speeds=1,2,3"});
+  EXPECT_NE(wrong.exit_code, 0);
+  EXPECT_THAT(wrong.error, HasSubstr("3 speeds for 2 ranks"));
+}
+
+TEST_F(TextLm, AfterTheFirstStepNoRankWaitsForData) {
+  make_pack("long", 1800, 50, 2);
+  width_ = "64";
+  const auto json = nlohmann::json::parse(run(2, "long", {"--cap=400", "--epochs=1", "--json"}).output);
+  EXPECT_GT(json["steps"], 40);
+  EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.002 * json["seconds"].get<double>());
+}
+
 TEST_F(TextLm, MissingDataEndsItWithOneLine) {
   const auto result = run(2, "nowhere");
   EXPECT_EQ(result.exit_code, 1);

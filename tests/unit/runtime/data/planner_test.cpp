@@ -8,6 +8,7 @@
 #include <set>
 
 #include "common/error.h"
+#include "runtime/data/epoch_planner.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/plan_stats.h"
 #include "tests/unit/runtime/data/length_lists.h"
@@ -311,6 +312,89 @@ TEST_P(ConversationLengths, AreBalanced) {
     EXPECT_LE(stats.step_mean_ratio, 1.5) << "seed " << seed;
     EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1);
     EXPECT_EQ(stats.dropped + stats.duplicated, 0U);
+  }
+}
+
+TEST(Planner, StepsAreTheSameOnAnyNumberOfThreads) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    for (const LengthList& list : length_lists(40'000, 3000, seed)) {
+      const LengthsInMemory source(list.lengths, "data");
+      PlanOptions options{.ranks = 4 + static_cast<int>(seed), .cap = 8192, .cost = {3000, 1}, .seed = seed};
+      options.accumulate = 1 + static_cast<int>(seed % 2);
+      std::vector<std::vector<SampleId>> steps;
+      for (const int threads : {1, 2, 5}) {
+        EpochPlanner planner(source, options);
+        planner.use_threads(threads);
+        Plan plan = planner.empty_plan();
+        while (planner.append_block(plan)) {
+        }
+        steps.push_back(flat(plan));
+      }
+      EXPECT_EQ(steps[0], steps[1]) << list.name;
+      EXPECT_EQ(steps[0], steps[2]) << list.name;
+    }
+  }
+}
+
+TEST(StepPipeline, StepsAreFinishedOnceInTheirOrder) {
+  const PlanOptions options{.ranks = 2, .cap = 100};
+  for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 31U, 32U, 33U, 1000U}) {
+    std::vector<DealtStep> places;
+    for (int i = 0; i < 32; ++i) places.push_back({StepPacker(options), 0});
+    std::size_t dealt = 0;
+    std::vector<std::size_t> finished;
+    in_pipeline(
+        places, [&](DealtStep& step) { return dealt < count && (step.first = dealt++, true); },
+        [&](DealtStep& step) { finished.push_back(step.first); });
+    ASSERT_EQ(finished.size(), count);
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(finished[i], i);
+  }
+}
+
+TEST(StepPipeline, WhatEitherThreadThrowsIsThrownAndNothingHangs) {
+  const PlanOptions options{.ranks = 2, .cap = 100};
+  for (const std::size_t at : {0U, 5U, 40U, 900U}) {
+    for (const bool dealing : {true, false}) {
+      std::vector<DealtStep> places;
+      for (int i = 0; i < 32; ++i) places.push_back({StepPacker(options), 0});
+      std::size_t dealt = 0;
+      std::size_t finished = 0;
+      const auto run = [&] {
+        in_pipeline(
+            places,
+            [&](DealtStep&) {
+              if (dealing && dealt == at) throw std::runtime_error("dealing");
+              return ++dealt <= 1000;
+            },
+            [&](DealtStep&) {
+              if (!dealing && finished == at) throw std::runtime_error("finishing");
+              ++finished;
+            });
+      };
+      EXPECT_THAT(run, ThrowsMessage<std::runtime_error>(HasSubstr(dealing ? "dealing" : "finishing")));
+    }
+  }
+}
+
+// Three samples a micro-batch: what is left free in each adds up.
+TEST(Planner, MicroBatchesOfFewSamplesAreFilledToo) {
+  for (const auto& [file, cap] :
+       {std::pair{"squad11_seq384_histogram.csv", 512}, std::pair{"squad11_seq384_histogram.csv", 1024},
+        std::pair{"wikipedia_bert_seq512_histogram.csv", 1024}}) {
+    const Lengths lengths =
+        lengths_from_histogram(std::string(LOCKSTEP_TEST_DATA "/lengths/") + file, 40'000);
+    for (const int ranks : {8, 64}) {
+      PlanOptions options{.ranks = ranks, .cost = {24576, 1}};
+      options.cap = static_cast<std::uint64_t>(cap);
+      const std::string what = fmt::format("{}, cap {}, {} ranks", file, cap, ranks);
+      const Plan plan = make_plan(lengths.tokens, options);
+      expect_valid(plan, lengths.tokens, what);
+      const PlanStats stats = stats_of(plan, lengths.tokens);
+      EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1)
+          << what;
+      EXPECT_LE(stats.imbalance_cost, stats.lower_bound_cost + 0.01) << what;
+      EXPECT_LE(stats.step_mean_ratio, 1.5) << what;
+    }
   }
 }
 

@@ -1,0 +1,162 @@
+#include "runtime/data/cost_learner.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "common/error.h"
+#include "runtime/comm/communicator.h"
+#include "runtime/profile/step_timer.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t kFewestSteps = 8;
+constexpr std::size_t kRecent = 256;
+// A fitted number counts where its standard error is below this part of it.
+constexpr double kCertain = 0.25;
+// Ranks that differ by less than this are alike: so much, measurements do.
+constexpr double kAlike = 1.05;
+// No rank is taken for more than so many times slower than the fastest: something else went on there.
+constexpr double kMostDifference = 16;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+CostLearner::CostLearner(Learn what, const Cost& cost, std::vector<double> speeds,
+                         comm::Communicator* communicator, const profile::StepTimer* timer)
+    : what_(what), communicator_(communicator), timer_(timer), fit_(kRecent) {
+  learnt_.cost = cost;
+  learnt_.speeds = std::move(speeds);
+  if (timer_ != nullptr) steps_seen_ = timer_->totals().steps;
+}
+
+void CostLearner::begin_with(const Cost& cost, const std::vector<double>& speeds) {
+  learnt_.cost = cost;
+  learnt_.speeds = speeds;
+}
+
+// Of the step that ended last, without what is no work on its samples. A program that marks no phases has all
+// its work in `other`.
+double CostLearner::work_seconds() const {
+  const profile::Times& step = timer_->last_step();
+  const auto of = [&](profile::Phase phase) {
+    return static_cast<double>(step.phase_ns[static_cast<std::size_t>(phase)]) * 1e-9;
+  };
+  const double marked = of(profile::Phase::forward) + of(profile::Phase::backward);
+  return marked > 0 ? marked : of(profile::Phase::other);
+}
+
+void CostLearner::asked() {
+  if (timer_ == nullptr || timer_->totals().steps == steps_seen_) return;
+  // More than one step since: whose samples were whose is not known.
+  const bool one = timer_->totals().steps == steps_seen_ + 1;
+  steps_seen_ = timer_->totals().steps;
+  const Measured step{std::exchange(tokens_, 0), std::exchange(squares_, 0), work_seconds()};
+  if (!one || !(step.tokens > 0) || !(step.seconds > 0)) return;
+  fit_.add(step.tokens, step.squares, step.seconds);
+  if (recent_.size() < kRecent) {
+    recent_.push_back(step);
+  } else {
+    recent_[next_] = step;
+    next_ = (next_ + 1) % kRecent;
+  }
+}
+
+void CostLearner::handed_out(double tokens, double squares) {
+  tokens_ += tokens;
+  squares_ += squares;
+}
+
+// The cost is taken over where it is certain enough; what was fitted is shown in any case.
+void CostLearner::fit_on_rank_0() {
+  std::array<double, 11> numbers{};
+  if (communicator_ == nullptr || communicator_->rank() == 0) {
+    if (const auto fitted = fit_.fit()) {
+      const auto certain = [](double value, double error, double before) {
+        return value > 0 ? error <= kCertain * value : before == 0;
+      };
+      const bool take = certain(fitted->cost.a, fitted->error_a, learnt_.cost.a) &&
+                        certain(fitted->cost.b, fitted->error_b, learnt_.cost.b);
+      numbers = {1.0,
+                 take ? 1.0 : 0.0,
+                 fitted->cost.a,
+                 fitted->cost.b,
+                 fitted->fixed,
+                 fitted->error,
+                 fitted->error_a,
+                 fitted->error_b,
+                 static_cast<double>(fitted->steps),
+                 static_cast<double>(fitted->outliers),
+                 0.0};
+    }
+  }
+  if (communicator_ != nullptr) {
+    communicator_->broadcast({numbers.data(), numbers.size(), comm::DataType::f64}, 0, "the fitted cost")
+        ->wait();
+  }
+  if (numbers[0] == 0) return;
+  learnt_.fit = FittedCost{.cost = {numbers[2], numbers[3]},
+                           .fixed = numbers[4],
+                           .error = numbers[5],
+                           .error_a = numbers[6],
+                           .error_b = numbers[7],
+                           .steps = static_cast<std::size_t>(numbers[8]),
+                           .outliers = static_cast<std::size_t>(numbers[9])};
+  learnt_.fit_is_used = numbers[1] != 0;
+  if (!learnt_.fit_is_used) return;
+  learnt_.cost = learnt_.fit->cost;
+  fixed_ = learnt_.fit->fixed;
+  in_seconds_ = true;
+}
+
+// Seconds of this rank for what should take one; 0 where too little was measured.
+double CostLearner::slowness() const {
+  if (recent_.size() < kFewestSteps) return 0;
+  std::vector<double> ratios;
+  for (const Measured& step : recent_) {
+    const double expected =
+        learnt_.cost.a * step.tokens + learnt_.cost.b * step.squares + (in_seconds_ ? fixed_ : 0);
+    ratios.push_back(step.seconds / expected);
+  }
+  return median(std::move(ratios));
+}
+
+void CostLearner::compare_ranks() {
+  const auto ranks = static_cast<std::size_t>(communicator_->size());
+  double mine = slowness();
+  std::vector<double> all(ranks);
+  communicator_->all_gather({&mine, 1, comm::DataType::f64}, all.data(), "the ranks' speeds")->wait();
+  // Rank 0's arithmetic decides: ranks may run on different processors.
+  std::vector<double> speeds(ranks + 1, 0.0);
+  if (communicator_->rank() == 0 && *std::min_element(all.begin(), all.end()) > 0) {
+    const double fastest = *std::min_element(all.begin(), all.end());
+    const double slowest = *std::max_element(all.begin(), all.end());
+    speeds[0] = slowest > kAlike * fastest ? 2 : 1;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      speeds[rank + 1] = fastest / std::min(all[rank], kMostDifference * fastest);
+    }
+  }
+  communicator_->broadcast({speeds.data(), speeds.size(), comm::DataType::f64}, 0, "the ranks' speeds")
+      ->wait();
+  if (speeds[0] == 0) return;
+  learnt_.speeds.assign(speeds.begin() + 1, speeds.end());
+  if (speeds[0] == 1) learnt_.speeds.clear();
+}
+
+const Learnt& CostLearner::decide() {
+  if (what_ == Learn::nothing) return learnt_;
+  fit_on_rank_0();
+  if (what_ == Learn::cost_and_speeds && communicator_ != nullptr && communicator_->size() > 1)
+    compare_ranks();
+  ++learnt_.decisions;
+  return learnt_;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,109 @@
+#include "runtime/data/loader_setup.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "common/cpu_list.h"
+#include "common/environment.h"
+#include "common/error.h"
+#include "runtime/data/batch_builder.h"
+#include "runtime/data/epoch_planner.h"
+#include "runtime/data/image_batch_builder.h"
+#include "runtime/data/mixture_planner.h"
+#include "runtime/data/safe_to_map.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t kMostWorkers = 4;
+constexpr std::uint64_t kLargestCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
+
+// A LibTorch without CUDA has no page-locked memory and throws.
+bool page_locked(const LoaderOptions& options) {
+  return options.device.is_cuda() && torch::cuda::is_available();
+}
+
+}  // namespace
+
+void check_loader_options(const PlanOptions& plan, int rank, const LoaderOptions& options) {
+  check_options(plan);
+  if (rank < 0 || rank >= plan.ranks) fail_usage("rank {} is not one of {} ranks", rank, plan.ranks);
+  if (options.workers < 0) fail_usage("workers must not be negative, but is {}", options.workers);
+  if (options.batches_ahead < 1)
+    fail_usage("batches_ahead must be at least 1, not {}", options.batches_ahead);
+  if (plan.cap > kLargestCap) fail_usage("a cap of {} is over the largest, {}", plan.cap, kLargestCap);
+  if (options.images && plan.padded) fail_usage("batches of images are not padded");
+}
+
+std::size_t batch_bytes(const PlanOptions& plan, const LoaderOptions& options) {
+  return options.images ? ImageBatchBuilder::buffer_bytes(plan, *options.images)
+                        : BatchBuilder::buffer_bytes(plan);
+}
+
+PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch_bytes) {
+  PrefetchOptions prefetch;
+  std::size_t threads = 1;
+  if (const auto workers = environment::get("LOCKSTEP_WORKER_CPUS")) {
+    prefetch.cpus = parse_cpu_list(*workers);
+    threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMostWorkers);
+  } else if (const auto compute = environment::get("LOCKSTEP_CPUS")) {
+    prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have put this thread on a single one of them
+  }
+  prefetch.threads = options.workers > 0 ? options.workers : static_cast<int>(threads);
+  prefetch.ahead = std::clamp<std::size_t>(options.bytes_ahead / batch_bytes, 1,
+                                           static_cast<std::size_t>(options.batches_ahead));
+  return prefetch;
+}
+
+Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, const LoaderOptions& options) {
+  if (options.images) {
+    return {.tokens = std::vector<std::uint32_t>(reader.size(), 1), .fingerprint = reader.fingerprint()};
+  }
+  Lengths lengths = lengths_from_pack(reader, "the loader's data");
+  if (plan.too_long != TooLong::refuse || options.mixture) return lengths;  // a mixture says it in time
+  for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {
+    if (lengths.tokens[i] > plan.cap) {
+      fail(
+          "sample '{}' (number {}) has {} tokens, over the cap of {} per micro-batch: raise the cap or "
+          "shorten it, or say in too_long what is to become of it",
+          reader.key(i), i, lengths.tokens[i], plan.cap);
+    }
+  }
+  return lengths;
+}
+
+std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,
+                                               const PlanOptions& plan, int rank, int workers,
+                                               const LoaderOptions& options) {
+  if (options.images) {
+    return std::make_unique<ImageBatchBuilder>(reader,
+                                               ImageBuildOptions{.rank = rank,
+                                                                 .workers = workers,
+                                                                 .plan = plan,
+                                                                 .images = *options.images,
+                                                                 .page_locked = page_locked(options)});
+  }
+  const bool mapped = options.mapped ? *options.mapped && reader.can_view() : safe_to_map(reader);
+  return std::make_unique<BatchBuilder>(reader, lengths.tokens,
+                                        BuildOptions{.rank = rank,
+                                                     .workers = workers,
+                                                     .plan = plan,
+                                                     .padding_token = options.padding_token,
+                                                     .transform = options.transform,
+                                                     .mapped = mapped,
+                                                     .page_locked = page_locked(options)});
+}
+
+std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const PlanOptions& plan,
+                                               const LoaderOptions& options, const PlanState* state) {
+  if (options.mixture) {
+    return state != nullptr ? std::make_shared<MixturePlanner>(source, plan, *options.mixture, *state)
+                            : std::make_shared<MixturePlanner>(source, plan, *options.mixture);
+  }
+  return state != nullptr ? std::make_shared<EpochPlanner>(source, plan, *state)
+                          : std::make_shared<EpochPlanner>(source, plan);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,227 @@
+// The loader learns what samples cost and how fast ranks are, all ranks the same, and plans with it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/error.h"
+#include "runtime/data/loader.h"
+#include "runtime/ddp/distributed_data_parallel.h"
+#include "runtime/profile/step_timer.h"
+#include "tests/integration/loader_fixture.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A step that takes as long as its samples say, on a rank that is so many times slower.
+class Work {
+ public:
+  Work(double a, double b, double slowness) : a_(a * slowness), b_(b * slowness) {}
+
+  void add(const Batch& batch) {
+    const auto* const ends = batch.cu_seqlens.data_ptr<std::int32_t>();
+    for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i) {
+      const double length = ends[i + 1] - ends[i];
+      seconds_ += a_ * length + b_ * length * length;
+      tokens_ += length;
+    }
+    if (!batch.last_of_step) return;
+    {
+      const auto scope = world().timer().phase(profile::Phase::forward);
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+    }
+    world().timer().end_step({});
+    seconds_ = 0;
+  }
+  // Since it was asked last.
+  double tokens() { return std::exchange(tokens_, 0.0); }
+
+ private:
+  double a_;
+  double b_;
+  double seconds_ = 0;
+  double tokens_ = 0;
+};
+
+TEST_F(LoaderTest, ARankThatIsSlowerGetsLessAndAllRanksKnowTheSame) {
+  const int slow = world().size() - 1;
+  PlanOptions plan = options(128, 2);
+  plan.cost = {40, 1};
+  Loader loader(*reader_, plan, world(), {.workers = 1, .learn = Learn::cost_and_speeds});
+  Work work(4e-6, 1e-7, world().rank() == slow ? 3 : 1);
+  std::vector<std::int64_t> seen(kSamples);
+  double first = 0;
+  double last = 0;
+  for (std::uint64_t epoch = 0; epoch < 12; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      work.add(batch);
+      for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i) {
+        ++seen[static_cast<std::size_t>(batch.sample_ids[i].item<std::int64_t>())];
+      }
+    }
+    (epoch == 0 ? first : last) = work.tokens();
+  }
+  world().communicator().all_reduce({seen.data(), seen.size(), comm::DataType::i64}, "seen")->wait();
+  EXPECT_THAT(seen, ::testing::Each(12)) << "every sample once in each epoch, whatever was learnt";
+  EXPECT_EQ(loader.learnt().decisions, 12);
+  if (world().size() == 1) return;
+  const auto& speeds = loader.learnt().speeds;
+  ASSERT_EQ(speeds.size(), static_cast<std::size_t>(world().size()));
+  EXPECT_NEAR(speeds[static_cast<std::size_t>(slow)], 1.0 / 3, 0.1);
+  EXPECT_THAT(to_text(loader.learnt()), HasSubstr("speeds "));
+  std::vector<double> most = speeds;
+  world()
+      .communicator()
+      .all_reduce({most.data(), most.size(), comm::DataType::f64}, "speeds", {.op = comm::ReduceOp::max})
+      ->wait();
+  EXPECT_EQ(most, speeds);
+  // The slow rank's part of an epoch, before and after.
+  double parts[] = {world().rank() == slow ? first : 0, world().rank() == slow ? last : 0, first, last};
+  world().communicator().all_reduce({parts, 4, comm::DataType::f64}, "tokens")->wait();
+  const double ranks = world().size();
+  EXPECT_GT(parts[0] / parts[2], 0.8 / ranks);
+  EXPECT_LT(parts[1] / parts[3], 0.7 / ranks);
+}
+
+TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorShown) {
+  PlanOptions plan = options(128, 2);
+  plan.cost = {1, 1};
+  Loader loader(*reader_, plan, world(), {.workers = 1, .learn = Learn::cost});
+  Work work(1e-5, 5e-7, 1);
+  const auto planned_with = [&] {
+    return nlohmann::json::parse(loader.state())["plan"]["geometry"]["cost"].get<std::vector<double>>();
+  };
+  for (std::uint64_t epoch = 0; epoch < 12; ++epoch) {
+    loader.set_epoch(epoch);
+    bool begun = false;
+    const Cost decided = loader.learnt().cost;
+    for (const Batch& batch : loader) {
+      if (!begun) {
+        EXPECT_EQ(planned_with(), (std::vector<double>{decided.a, decided.b})) << "epoch " << epoch;
+      }
+      begun = true;
+      work.add(batch);
+    }
+  }
+  const Learnt& learnt = loader.learnt();
+  ASSERT_TRUE(learnt.fit.has_value());
+  EXPECT_TRUE(learnt.fit_is_used) << to_text(learnt);
+  EXPECT_GT(learnt.cost.a / learnt.cost.b, 10) << to_text(learnt);
+  EXPECT_LT(learnt.cost.a / learnt.cost.b, 40) << to_text(learnt);
+  EXPECT_LT(learnt.fit->error, 0.3);
+  EXPECT_THAT(to_text(learnt), HasSubstr("error of a step "));
+  EXPECT_TRUE(learnt.speeds.empty());
+}
+
+TEST_F(LoaderTest, WhatWasLearntGoesOnWithTheState) {
+  PlanOptions plan = options(128, 2);
+  const LoaderOptions learning{.workers = 1, .learn = Learn::cost_and_speeds};
+  Loader loader(*reader_, plan, world(), learning);
+  Work work(1e-5, 5e-7, 1 + world().rank());
+  for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) work.add(batch);
+  }
+  loader.set_epoch(6);
+  auto at = loader.begin();
+  ++at;
+  const std::string state = loader.state();
+  Loader resumed(*reader_, plan, world(), learning);
+  resumed.resume(state);
+  const auto geometry = nlohmann::json::parse(state)["plan"]["geometry"];
+  EXPECT_EQ(resumed.learnt().speeds, geometry["speeds"].get<std::vector<double>>());
+  EXPECT_EQ(resumed.learnt().cost.a, geometry["cost"][0].get<double>());
+  std::vector<std::int64_t> expected;
+  for (++at; !(at == loader.end()) && expected.size() < 6; ++at)
+    expected.push_back(at->sample_ids.sum().item<std::int64_t>());
+  std::vector<std::int64_t> found;
+  for (auto it = resumed.begin(); !(it == resumed.end()) && found.size() < expected.size(); ++it) {
+    found.push_back(it->sample_ids.sum().item<std::int64_t>());
+  }
+  EXPECT_EQ(found, expected);
+}
+
+TEST_F(LoaderTest, LeavingTheLoopBeforeAnythingIsDecidedHangsNothing) {
+  Loader loader(*reader_, options(), world(),
+                {.workers = 3, .batches_ahead = 200, .learn = Learn::cost_and_speeds});
+  for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      // Let the workers come to the block's end, where they wait to be told.
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (batch.step == 0) break;
+    }
+  }
+  EXPECT_THAT(seen_on_all_ranks(loader), ::testing::Each(1));
+}
+
+TEST_F(LoaderTest, LearningWithoutAWorldIsRefused) {
+  EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.learn = Learn::cost}), UsageError);
+}
+
+struct LineImpl : torch::nn::Module {
+  LineImpl() { weights = register_parameter("weights", torch::tensor({0.3, -0.2}, torch::kFloat64)); }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    const auto x = tokens.to(torch::kFloat64) / 1e4;
+    return weights[0] * x + weights[1];
+  }
+  torch::Tensor weights;
+};
+TORCH_MODULE(Line);
+
+// The sum over tokens of something that depends on each.
+torch::Tensor loss_of(const torch::Tensor& out, const torch::Tensor& tokens) {
+  return (out - torch::cos(tokens.to(torch::kFloat64))).pow(2).sum();
+}
+
+TEST_F(LoaderTest, WithUnequalSharesTheGradientIsThatOfTheWholeStep) {
+  PlanOptions plan = options(128, 2);
+  plan.ranks = world().size();
+  for (int rank = 0; rank < world().size(); ++rank) plan.speeds.push_back(1 + 2 * rank);
+  Loader loader(*reader_, plan, world());
+  const Plan planned = make_plan(lengths_from_pack(*reader_, "test").tokens, plan);
+  Line model;
+  DistributedDataParallel<LineImpl> ddp(model, world());
+  double mine = 0;
+  double all = 0;
+  for (const Batch& batch : loader) {
+    {
+      const auto hold = ddp.no_sync_unless(batch.last_of_step);
+      if (batch.empty) {
+        ddp.skip();
+      } else {
+        ddp.backward(loss_of(ddp(batch.tokens), batch.tokens), batch.token_count);
+      }
+    }
+    mine += static_cast<double>(batch.token_count);
+    if (!batch.last_of_step) continue;
+    // The same in one process.
+    Line whole;
+    std::vector<std::int64_t> tokens;
+    for (int rank = 0; rank < world().size(); ++rank) {
+      for (int m = 0; m < 2; ++m) {
+        for (const SampleId id : planned.micro_batch(static_cast<std::size_t>(batch.step), rank, m)) {
+          for (std::int64_t t = 0; t < length_of(id); ++t) tokens.push_back(token_of(id, t) % 65536);
+        }
+      }
+    }
+    all += static_cast<double>(tokens.size());
+    const auto as_tensor = torch::tensor(tokens);
+    (loss_of(whole->forward(as_tensor), as_tensor) / static_cast<double>(tokens.size())).backward();
+    const auto off = (model->weights.grad() - whole->weights.grad()).abs().max().item<double>();
+    EXPECT_LT(off, 1e-9) << "step " << batch.step;
+    model->weights.mutable_grad().zero_();
+  }
+  if (world().size() > 1 && world().rank() == 0) {
+    EXPECT_LT(mine / all, 0.8 / world().size()) << "the shares were not unequal";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
