@@ -66,6 +66,10 @@ std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t so_far) {
   static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
   if (has_instruction) return ~by_instruction(data.data(), data.size(), ~so_far);
 #endif
+  return crc32c_by_tables(data, so_far);
+}
+
+std::uint32_t crc32c_by_tables(std::span<const std::byte> data, std::uint32_t so_far) {
   return ~by_tables(data.data(), data.size(), ~so_far);
 }
 

@@ -17,10 +17,16 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
+/// The library would turn 1e300 into any integer.
+std::uint64_t whole_number(const Json& json) {
+  if (!json.is_number_unsigned()) fail("a size or count in it is no whole number");
+  return json.get<std::uint64_t>();
+}
+
 MdsFile file_of(const Json& json) {
   MdsFile file;
   file.name = json.at("basename").get<std::string>();
-  file.bytes = json.at("bytes").get<std::uint64_t>();
+  file.bytes = whole_number(json.at("bytes"));
   for (const auto& [algorithm, digits] : json.at("hashes").items())
     file.hashes[algorithm] = digits.get<std::string>();
   return file;
@@ -32,16 +38,19 @@ std::vector<MdsColumn> columns_of(const Json& json) {
   const Json& sizes = json.at("column_sizes");
   std::vector<MdsColumn> columns;
   for (std::size_t c = 0; c < names.size(); ++c) {
-    const Json& size = sizes.at(c);
+    const Json& given = sizes.at(c);
+    const std::uint64_t size = given.is_null() ? 0 : whole_number(given);
+    if (size > std::numeric_limits<std::uint32_t>::max())
+      fail("a column of {} bytes does not fit into a shard", size);
     columns.push_back({.name = names.at(c).get<std::string>(),
                        .encoding = encodings.at(c).get<std::string>(),
-                       .size = size.is_null() ? 0 : size.get<std::uint32_t>()});
+                       .size = static_cast<std::uint32_t>(size)});
   }
   return columns;
 }
 
 MdsShard shard_of(const Json& json) {
-  const auto version = json.at("version").get<int>();
+  const auto version = whole_number(json.at("version"));
   if (version != 2) fail("version {} is not supported, only 2", version);
   const auto format = json.at("format").get<std::string>();
   if (format != "mds") fail("format '{}' is not supported, only mds", format);
@@ -49,7 +58,7 @@ MdsShard shard_of(const Json& json) {
   shard.raw = file_of(json.at("raw_data"));
   if (json.contains("zip_data") && !json.at("zip_data").is_null())
     shard.compressed = file_of(json.at("zip_data"));
-  shard.samples = json.at("samples").get<std::uint64_t>();
+  shard.samples = whole_number(json.at("samples"));
   shard.columns = columns_of(json);
   if (shard.columns.empty()) fail("it has no columns");
   if (shard.samples >= std::numeric_limits<std::uint32_t>::max() / sizeof(std::uint32_t))

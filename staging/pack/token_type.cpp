@@ -13,7 +13,7 @@ void widen_from(std::span<const std::byte> from, std::span<std::int64_t> into) {
   for (std::size_t i = 0; i < into.size(); ++i) {
     T number;
     std::memcpy(&number, from.data() + i * sizeof(T), sizeof(T));
-    into[i] = static_cast<std::int64_t>(number);
+    into[i] = static_cast<std::int64_t>(number);  // NOLINT(bugprone-signed-char-misuse): the sign is meant
   }
 }
 

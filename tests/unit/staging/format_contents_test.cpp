@@ -28,6 +28,15 @@ TEST(Crc32c, GivesTheKnownAnswersInOneGoAndInPieces) {
   EXPECT_EQ(crc32c(std::vector<std::byte>(32)), 0x8a9136aaU);  // RFC 3720, B.4
 }
 
+TEST(Crc32c, IsTheSameWithoutTheProcessorsInstruction) {
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(crc32c_by_tables(bytes), crc32c(bytes)) << i;
+    EXPECT_EQ(crc32c_by_tables(bytes, 0x12345678U), crc32c(bytes, 0x12345678U)) << i;
+    bytes.push_back(static_cast<std::byte>(i * 37 + 1));
+  }
+}
+
 TEST_F(FormatContents, APackIsItsIndexAndTheShardsThatItNames) {
   const fs::path pack = make_large_pack("p", 40);
   write("p/notes.txt", "not of the pack");

@@ -138,6 +138,9 @@ TEST_F(FormatMegatron, AKilledWritersLeftoversAreReplacedAndFinishedFilesAreNot)
             9);
   EXPECT_EQ(names_here().size(), 3U);
   write("d.bin", "as after a kill between the two renames");
+  EXPECT_THAT([&] { MegatronWriter(folder_ / "d", TokenType::u16).finish(); },
+              ThrowsErrorWith("no sequence"));
+  EXPECT_THAT(names_here(), ElementsAre());
   write_one();
   EXPECT_THAT(names_here(), ElementsAre("d.bin", "d.idx"));
   EXPECT_EQ(open(folder_ / "d")->tokens(0), 2U);
@@ -179,6 +182,10 @@ TEST_F(FormatMegatron, DamagedIndexesAreRefusedByWhatIsWrong) {
 TEST_F(FormatMegatron, DataOfAnotherLengthIsRefusedByOpen) {
   write_pair(megatron_index(4, {3, 2, 4}), 35);
   EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("a.bin", "a.idx", "sequence 2 at offset 20"));
+  write("a.bin", std::string(19, 'x'));
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence 1 at offset 12"));
+  write("a.bin", "");
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence 0 at offset 0"));
 }
 
 TEST_F(FormatMegatron, DataTruncatedInUseIsACleanError) {

@@ -115,6 +115,15 @@ TEST_F(FormatRecords, ATfrecordOfAllLengthsSurvivesTheBordersOfBlocks) {
   reader->verify();
 }
 
+TEST_F(FormatRecords, AFileThatIsTruncatedWhileAllOfItIsReadIsAnError) {
+  write("data", std::string(3 << 20, 'a'));
+  const DataFile file(folder_ / "data");
+  Stream stream(file);
+  EXPECT_EQ(stream.next().size(), std::size_t{1} << 20);
+  fs::resize_file(folder_ / "data", (1 << 20) + 5);
+  EXPECT_THAT([&] { (void)stream.next(); }, ThrowsErrorWith("data was truncated to 1048581 bytes"));
+}
+
 TEST_F(FormatRecords, TheIndexIsMadeOnceAndAnewWhenTheDataChange) {
   write("d/data", std::string(20'000, 'a'));
   EXPECT_TRUE(must_make(folder_ / "d/data"));

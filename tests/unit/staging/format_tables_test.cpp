@@ -107,6 +107,40 @@ TEST_F(FormatTables, WhatIsNoIndexOfMdsIsRefusedByWhatIsMissing) {
           "shard 0");
 }
 
+TEST_F(FormatTables, SizesThatAreNoWholeNumbersAreRefused) {
+  const fs::path mds = vector("mds/tokens");
+  const nlohmann::json good = nlohmann::json::parse(staging_test::read(mds / "index.json"));
+  const auto refused = [&](const char* pointer, const nlohmann::json& value, auto... texts) {
+    nlohmann::json bad = good;
+    bad[nlohmann::json::json_pointer(pointer)] = value;
+    EXPECT_THAT([&] { parse_mds_index(bad.dump(), "i.json"); }, ThrowsErrorWith("i.json, shard 0", texts...));
+  };
+  refused("/shards/0/version", 1e94, "no whole number");
+  refused("/shards/0/samples", -1, "no whole number");
+  refused("/shards/0/raw_data/bytes", 2.5, "no whole number");
+  refused("/shards/0/column_sizes/0", 1e94, "no whole number");
+  refused("/shards/0/column_sizes/0", std::uint64_t{1} << 32, "column of 4294967296 bytes");
+  refused("/shards/0/samples", std::uint64_t{1} << 31, "do not fit into a shard");
+}
+
+TEST_F(FormatTables, SamplesOfMdsThatDoNotFollowEachOtherAreRefused) {
+  MdsShard shard;
+  shard.samples = 2;
+  shard.raw.bytes = 30;
+  const auto table = [](std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+    return bytes_of(std::uint32_t{2}) + bytes_of(a) + bytes_of(b) + bytes_of(c);
+  };
+  EXPECT_THAT(parse_mds_table(table(16, 20, 30), shard, "s"), testing::ElementsAre(16, 20, 30));
+  EXPECT_THAT([&] { parse_mds_table(table(15, 20, 30), shard, "s"); },
+              ThrowsErrorWith("s, sample 0, offset 15"));
+  EXPECT_THAT([&] { parse_mds_table(table(25, 20, 30), shard, "s"); },
+              ThrowsErrorWith("s, sample 1, offset 20"));
+  EXPECT_THAT([&] { parse_mds_table(table(16, 31, 30), shard, "s"); },
+              ThrowsErrorWith("s, sample 1, offset 31"));
+  EXPECT_THAT([&] { parse_mds_table(table(16, 20, 29), shard, "s"); },
+              ThrowsErrorWith("ends at 29, the file at 30"));
+}
+
 TEST_F(FormatTables, AnNpyOfAnotherLengthIsNotComplete) {
   write("a.npy", npy("<u2", "(3, 2)", std::string(12, 'x')));
   EXPECT_NO_THROW(check(folder_ / "a.npy"));
