@@ -139,6 +139,14 @@ void check_megatron(const fs::path& prefix, const SampleSource& source, TokenTyp
   }
 }
 
+bool is_megatron(const fs::path& source) {
+  try {
+    return contents_of(source).format == Format::megatron;
+  } catch (const Error&) {  // "FILE.h5:/PATH" is no file
+    return false;
+  }
+}
+
 ConvertResult to_megatron(const ConvertOptions& options) {
   SampleSource source(options.source);
   const TokenType type = source.reader().token_type();
@@ -149,7 +157,7 @@ ConvertResult to_megatron(const ConvertOptions& options) {
         "format holds nothing else",
         options.source.string());
   }
-  if (contents_of(options.source).format == Format::megatron)
+  if (is_megatron(options.source))
     fail("{} is in this format already; copy its two files", options.source.string());
   MegatronWriter writer(options.out, type);
   ConvertResult result;
