@@ -55,6 +55,9 @@ void LocalFiles::make_folders() {
 }
 
 UniqueFd LocalFiles::create(std::size_t file, int flags) {
+  // Read-only where an earlier copy had it complete, and what is on disk has changed since.
+  const std::optional<struct stat> before = system_.status(path(file));
+  if (before && (before->st_mode & S_IWUSR) == 0) system_.change_mode(path(file), 0600);
   UniqueFd fd = system_.open(path(file), O_WRONLY | O_CREAT | O_NOFOLLOW | flags, 0600);
   // All of it at once: a full disk is known early, and parallel writers do not make it longer one by one.
   if (plan_.first_chunk(file) != plan_.last_chunk(file))

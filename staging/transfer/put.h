@@ -58,6 +58,8 @@ struct PutOptions {
   std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
   /// Called once before waiting for another process that is copying the same source.
   std::function<void(const std::string& source)> waiting;
+  /// The names of a source's files are known; copying begins.
+  std::function<void(const std::string& source, const std::vector<std::string>& names)> listed;
   /// A file of a source is complete and verified, under this name below the source's folder; the local copy
   /// is not published yet, but may be linked to. Called from the copying threads, one at a time.
   std::function<void(const std::string& source, const std::string& name, const std::filesystem::path& copy)>

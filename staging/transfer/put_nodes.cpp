@@ -29,7 +29,7 @@ Place place_of(const std::string& text) {
   const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), place.port);
   constexpr int kHighest = 65535;
-  if (place.host.empty() || error != std::errc() || end != port.data() + port.size() || place.port <= 0 ||
+  if (place.host.empty() || error != std::errc() || end != port.data() + port.size() || place.port < 0 ||
       place.port > kHighest) {
     fail_usage("--nodes: '{}' is no HOST:PORT", text);
   }
@@ -96,6 +96,7 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     fail_usage("nodes that put together need a key: LOCKSTEP_RENDEZVOUS_KEY or --key-file");
   std::vector<Place> places;
   for (const std::string& node : nodes.nodes) places.push_back(place_of(node));
+  if (places[0].port == 0) fail_usage("--nodes: the first node needs a port, on which the others find it");
   std::unique_ptr<Meeting> meeting;
   if (nodes.node_id == 0) meeting = std::make_unique<Meeting>(places[0].port, nodes);
   Hello hello;

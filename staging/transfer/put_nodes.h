@@ -13,10 +13,11 @@
 namespace lockstep::transfer {
 
 struct NodesOptions {
-  std::vector<std::string> nodes;  ///< "HOST:PORT" of each; on the first one's port all of them meet
-  std::uint32_t node_id = 0;       ///< which of them this is
-  std::string key;                 ///< the same on all nodes, and secret
-  int wait_seconds = 60;           ///< for the first node to be there, and for the last one after it
+  std::vector<std::string>
+      nodes;  ///< "HOST:PORT" of each; on the first one's all of them meet; the others' may be 0
+  std::uint32_t node_id = 0;  ///< which of them this is
+  std::string key;            ///< the same on all nodes, and secret
+  int wait_seconds = 60;      ///< for the first node to be there, and for the last one after it
   /// Another node has failed, or the first is lost: called from another thread while this one works. Ends the
   /// process.
   std::function<void(const std::string& why)> stop;

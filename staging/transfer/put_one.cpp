@@ -87,6 +87,8 @@ void PutOne::take_word(const std::string& object, bool packed, const std::string
   }
   manifest_.one_file = source_.one_file;
   if (source_.one_file) manifest_.main = source_.shards.front();
+  // A pair of files that was named by what their names have in common.
+  if (source_.one_file && !system_.status(source_.paths.front())) manifest_.main += ".bin";
   if (!packed) return;
   manifest_.format = pack::Format::tar;
   manifest_.index = *here;
@@ -107,7 +109,34 @@ bool PutOne::check(Verify verify, const fs::path& files) {
   }
 }
 
+// What an admin has put there is for who can read the source.
+bool PutOne::find_shared() {
+  if (options_.shared.empty()) return false;
+  shared_ = cache::Shared::open(options_.shared, system_);
+  if (!shared_) return false;
+  std::optional<cache::Hold> hold = shared_->find(manifest_.object);
+  if (!hold) return false;
+  parallel_for(manifest_.files.size(), kMostThreads, [&](std::size_t f, const std::function<bool()>&) {
+    const fs::path path = manifest_.folder / manifest_.files[f].name;
+    if (::access(path.c_str(), R_OK) != 0) fail_errno("cannot open {}", path.string());
+  });
+  try {
+    check_copy(shared_->files(manifest_.object), options_.verify,
+               options_.threads > 0 ? options_.threads : kThreads);
+  } catch (const Error& damage) {
+    note(fmt::format("the shared copy is damaged, tell the admin ({})", damage.what()));
+    return false;
+  }
+  if (!options_.lease.empty()) shared_->hold(manifest_.object, options_.lease);
+  hold_ = std::move(hold);
+  result_.hit = true;
+  result_.shared = true;
+  result_.bytes = shared_->info(manifest_.object, true).bytes;
+  return true;
+}
+
 bool PutOne::find(bool wait) {
+  if (find_shared()) return true;
   const auto waiting = [&] {
     if (!wait) throw Busy();
     if (!waited_ && options_.waiting) options_.waiting(given_);
@@ -278,6 +307,11 @@ void PutOne::start_copy() {
   copy.chunk_bytes = options_.chunk_bytes;
   copy.mark_bytes = options_.mark_bytes;
   copy.copied = [this](std::uint64_t bytes) { progressed(bytes); };
+  if (options_.listed) {
+    std::vector<std::string> names = names_of(files_);
+    if (manifest_.packed()) names.emplace_back(pack::kIndexName);
+    options_.listed(given_, names);
+  }
   if (options_.file) {
     if (manifest_.packed()) complete(std::string(pack::kIndexName));
     copy.complete = [this](std::size_t file) { complete(files_[file].name); };
@@ -341,13 +375,17 @@ void PutOne::wait_for_other() {
   publish();
 }
 
+cache::ObjectInfo PutOne::info() const {
+  return result_.shared ? shared_->info(manifest_.object) : store_.info(manifest_.object);
+}
+
 std::string PutOne::content() const {
   if (manifest_.packed()) return "";
   std::string text;
   if (copy_) {
     for (std::size_t f = 0; f < files_.size(); ++f) text += pack::to_hex(copy_->file_digest(f));
   } else {
-    for (const cache::ObjectFile& file : store_.info(manifest_.object).files) text += file.xxh3;
+    for (const cache::ObjectFile& file : info().files) text += file.xxh3;
   }
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }
@@ -360,14 +398,13 @@ std::vector<ManifestFile> PutOne::object_files() const {
       list.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, {}});
     }
   } else {
-    for (const cache::ObjectFile& file : store_.info(manifest_.object).files)
-      list.push_back({file.name, file.size, {}, {}});
+    for (const cache::ObjectFile& file : info().files) list.push_back({file.name, file.size, {}, {}});
   }
   return list;
 }
 
 fs::path PutOne::files() const {
-  return store_.files(manifest_.object);
+  return result_.shared ? shared_->files(manifest_.object) : store_.files(manifest_.object);
 }
 
 PutResult PutOne::result() const {

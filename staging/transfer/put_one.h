@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "staging/cache/shared.h"
 #include "staging/cache/store.h"
 #include "staging/transfer/copy.h"
 #include "staging/transfer/manifest.h"
@@ -75,7 +76,9 @@ class PutOne {
   void fetch_index();
   void choose_shards();
   bool check(Verify verify, const std::filesystem::path& files);
+  bool find_shared();
   void lease();
+  cache::ObjectInfo info() const;
   void with_room(const std::function<void()>& work) const;
   void progressed(std::uint64_t bytes);
   void complete(const std::string& name);
@@ -89,6 +92,7 @@ class PutOne {
   bool waited_ = false;
   Source source_;
   Manifest manifest_;
+  std::optional<cache::Shared> shared_;
   std::optional<cache::Hold> hold_;
   std::unique_ptr<cache::Incoming> incoming_;
   std::vector<ManifestFile> files_;  // what is copied: a pack's shards, without its index

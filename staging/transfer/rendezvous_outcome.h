@@ -29,7 +29,8 @@ struct Hello {
 /// How a node's staging ended, or what all nodes' came to.
 struct Verdict {
   bool good = true;
-  std::string why;  ///< "" where good
+  std::string why;    ///< "" where good
+  bool more = false;  ///< the node stays for rounds: staging goes on in the background
 
   std::string to_text() const;
   static Verdict from_text(const std::string& text);

@@ -38,9 +38,9 @@ struct RendezvousServer::Peer {
 struct RendezvousServer::Group {
   std::uint32_t nodes = 0;
   std::string node_list;
-  Clock::time_point first;                 // when its first node came
-  std::optional<Clock::time_point> until;  // once a node has failed: when the others are told
-  std::set<std::uint32_t> here, done, gone;
+  Clock::time_point first;                   // when its first node came
+  std::optional<Clock::time_point> until;    // once a node has failed: when the others are told
+  std::set<std::uint32_t> here, done, gone;  // gone: says nothing more
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
@@ -135,6 +135,7 @@ void RendezvousServer::take_line(Peer& peer, const std::string& line) {
   if (kind == Message::word) return take_word(peer, payload);
   const Verdict outcome = Verdict::from_text(payload);
   peer.group->done.insert(peer.hello->node_id);
+  if (!outcome.more) peer.group->gone.insert(peer.hello->node_id);
   if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why, options_.collect);
 }
 
@@ -150,8 +151,7 @@ void RendezvousServer::tell_complete_rounds(Group& group) {
     bool complete = group.here.size() == group.nodes;
     for (const std::uint32_t id : group.here) {
       const auto said = round->second.find(id);
-      complete =
-          complete && (said != round->second.end() || group.gone.contains(id) || group.done.contains(id));
+      complete = complete && (said != round->second.end() || group.gone.contains(id));
       all[std::to_string(id)] = said == round->second.end() ? nlohmann::json() : said->second;
     }
     if (!complete) {
@@ -172,9 +172,10 @@ void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
   bool anybody = false;
   for (const Peer& peer : peers_)
     anybody = anybody || (peer.group == &group && now - peer.heard < options_.silent / 3);
-  for (const Peer& peer : peers_) {
-    if (!anybody || peer.group != &group || group.done.contains(peer.hello->node_id)) continue;
-    if (now - peer.heard < options_.silent) continue;
+  for (Peer& peer : peers_) {
+    if (!anybody || peer.group != &group || now - peer.heard < options_.silent) continue;
+    if (group.verdict) peer.closed = true;  // in the background the others go on without it
+    if (group.verdict || group.done.contains(peer.hello->node_id)) continue;
     failed(group, peer.hello->node, "has stopped: its staging has said nothing for a while",
            options_.collect);
   }
@@ -221,8 +222,8 @@ void RendezvousServer::failed(Group& group, const std::string& node, const std::
 
 void RendezvousServer::settle(Group& group, Clock::time_point now) {
   tell_complete_rounds(group);
-  if (group.verdict) return;
   find_silent(group, now);
+  if (group.verdict) return;
   if (group.here.size() < group.nodes && now - group.first >= options_.wait) {
     const std::vector<std::string> names = expand_node_list(group.node_list);
     for (std::uint32_t id = 0; id < group.nodes; ++id) {
@@ -264,10 +265,10 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
     if (!peer.hello) consider(peer.since + kStranger);
   }
   for (const auto& [name, group] : groups_) {
+    consider(now + options_.silent / 4);
     if (group.verdict) continue;
     if (group.here.size() < group.nodes) consider(group.first + options_.wait);
     if (group.until) consider(*group.until);
-    consider(now + options_.silent / 4);
   }
   if (!next) return -1;
   // One more, since what is left of a millisecond would otherwise be spent spinning.

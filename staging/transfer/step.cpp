@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -10,110 +9,11 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "staging/cache/store.h"
-#include "staging/transfer/put.h"
-#include "staging/transfer/rendezvous.h"
 #include "staging/transfer/rendezvous_server.h"
-#include "staging/transfer/step_folder.h"
-#include "staging/transfer/step_report.h"
+#include "staging/transfer/stage_step.h"
 
 namespace lockstep::transfer {
 namespace {
-
-struct StepCall {
-  Hello hello;
-  std::vector<std::string> sources;
-  std::string cache, verify = "quick", record, problem;
-  std::string mode = "block", on_error = "fail", cooperate = "on";
-  std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
-  int keep = 600;                                     // seconds
-  std::string shared, lease, ports, cpus;
-  int watch = 0;  // process whose end ends background staging
-};
-
-// One line into the job's output, in one write.
-void say(const std::string& text) {
-  const std::string line = "lockstep: " + text + "\n";
-  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
-}
-
-// Ends the call where the line that says why has been printed, here or by srun. What is half copied goes with
-// the next call: a failed step must not wait for a slow read to come back.
-[[noreturn]] void end_failed() {
-  ::_exit(1);
-}
-
-std::vector<PutResult> put_missing(const StepCall& call, StepFolder& folder) {
-  const std::vector<std::string> missing = folder.missing(call.sources);
-  if (missing.empty()) return {};
-  PutOptions options;
-  options.cache_dir = call.cache;
-  options.verify = parse_verify(call.verify);
-  options.waiting = [&](const std::string& source) {
-    say(fmt::format("{}: another job is staging {}, waiting for it", call.hello.node, source));
-  };
-  std::vector<PutResult> results = put(missing, options);
-  for (const PutResult& result : results) {
-    if (!result.note.empty()) say(fmt::format("{}: {}: {}", call.hello.node, result.source, result.note));
-    folder.add(result);
-  }
-  return results;
-}
-
-void check_shards(const std::vector<std::string>& sources) {
-  std::size_t alone = 0;
-  for (const std::string& source : sources) {
-    if (std::filesystem::is_regular_file(source)) ++alone;
-  }
-  if (alone > 1)
-    fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
-}
-
-// What this node can say by itself.
-Verdict stage_here(const StepCall& call) {
-  try {
-    if (!call.problem.empty()) fail("{}", call.problem);
-    check_shards(call.sources);
-    StepFolder folder(call.cache, call.hello.job);
-    folder.check_names(call.sources);
-    const std::vector<PutResult> results = put_missing(call, folder);
-    if (!results.empty()) say(call.hello.node + ": " + summary(results));
-    if (!call.record.empty()) {
-      write_staging_record(call.record, call.hello.job, call.hello.step, call.hello.node,
-                           folder.staged(call.sources));
-    }
-    return {true, ""};
-  } catch (const std::exception& error) {
-    return {false, error.what()};
-  }
-}
-
-void run_alone(const StepCall& call) {
-  const Verdict verdict = stage_here(call);
-  if (verdict.good) return;
-  say(call.hello.node + ": " + verdict.why);
-  end_failed();
-}
-
-void run_together(const StepCall& call) {
-  // Without srun nobody prints for all; the step's first node does, so that it is still one line.
-  const auto lost = [&](const std::string& why) {
-    if (call.hello.node_id == 0) say(call.hello.node + ": " + why);
-    end_failed();
-  };
-  std::atomic<bool> told = false;
-  try {
-    Rendezvous rendezvous(RendezvousAddress::from_environment(), call.hello, [&](const std::string& why) {
-      if (told) return;
-      if (!why.empty()) lost(why);
-      end_failed();
-    });
-    const Verdict here = stage_here(call);
-    told = true;
-    if (!rendezvous.agree(here).good) end_failed();
-  } catch (const Error& error) {
-    lost(error.what());
-  }
-}
 
 void run_rendezvous(int wait_seconds) {
   // Ctrl-C in a terminal goes to this process too, but it is srun that decides what becomes of the step.
@@ -126,7 +26,7 @@ void run_rendezvous(int wait_seconds) {
   RendezvousServer::Options options;
   options.key = *key;
   options.wait = std::chrono::seconds(wait_seconds);
-  options.report = [](const std::string& why) { say(why); };
+  options.report = [](const std::string& why) { say_to_job(why); };
   RendezvousServer server(UniqueFd(kSocket), options);
   server.run(alive);
 }
@@ -138,7 +38,7 @@ void add_step_verbs(Tool& tool) {
   CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [call] {
     if (call->hello.node_id >= call->hello.nodes)
       fail_usage("--node-id {}: not below --nodes", call->hello.node_id);
-    call->hello.nodes > 1 ? run_together(*call) : run_alone(*call);
+    stage_step(*call);
   });
   step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
   step.add_option("--cache", call->cache, "The user's store on this node")->required();
@@ -148,6 +48,7 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--node-id", call->hello.node_id, "Which of the step's nodes this is, from 0");
   step.add_option("--nodes", call->hello.nodes, "How many nodes the step has")->check(CLI::PositiveNumber);
   step.add_option("--node-list", call->hello.node_list, "Their names in Slurm's brackets");
+  step.add_option("--component", call->hello.component, "Of a heterogeneous step: which component this is");
   step.add_option("--verify", call->verify, "quick, full or off");
   step.add_option("--record", call->record, "Folder of the step's records");
   step.add_option("--problem", call->problem, "Why this node cannot stage, to be told to the others");

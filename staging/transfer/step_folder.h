@@ -1,7 +1,9 @@
 // A job's folder on a node, <store>/jobs/JOB: what LOCKSTEP_DATA names, and what its steps have staged so
 // far.
 //
-//   data/NAME       a source's files, hard links to the read-only objects of the store
+//   data/NAME       a source's files: hard links to the read-only objects of the store, or symbolic links to
+//   the
+//                   shared store's; before that, and where staging failed, symbolic links to the source
 //   staged.json     what has been put there, so that the job's next step finds it done
 //   lock            flock: held by the step that works here
 //
@@ -36,11 +38,26 @@ class StepFolder {
   /// Links the local copy under the source's name and remembers it.
   void add(const PutResult& result);
 
+  /// Names the source itself, where nothing has that name yet or, with `replace`, in the place of what has: a
+  /// symbolic link to its folder, or to each of its files where it is not a whole folder.
+  void point_at_source(const std::string& source, bool replace);
+
+  /// Replaces the link to one file of a source, if it has one, by the local copy.
+  void replace_file(const std::string& source, const std::string& name, const std::filesystem::path& copy);
+
+  /// Names each of a folder's files by a link of its own, so that they can be replaced one by one.
+  void open_up(const std::string& source, const std::vector<std::string>& names);
+
   /// What this job has staged on this node, of these sources.
   std::vector<PutResult> staged(const std::vector<std::string>& sources) const;
 
  private:
-  void link_file(const std::filesystem::path& from, const std::filesystem::path& to) const;
+  std::filesystem::path entry(const std::string& source) const {
+    return folder_ / "data" / entry_name(source);
+  }
+  void place(const std::filesystem::path& made, const std::filesystem::path& name) const;
+  void link_file(const std::filesystem::path& from, const std::filesystem::path& to, bool symbolic) const;
+  std::filesystem::path empty_part() const;
   void remember() const;
 
   std::filesystem::path folder_;

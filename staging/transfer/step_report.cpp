@@ -34,6 +34,7 @@ nlohmann::json to_json(const std::vector<PutResult>& results) {
                     {"from_source", result.from_source},
                     {"from_peers", result.from_peers},
                     {"hit", result.hit},
+                    {"shared", result.shared},
                     {"seconds", result.seconds}});
   }
   return list;
@@ -51,6 +52,7 @@ std::vector<PutResult> results_from_json(const std::string& text) {
       result.from_source = value.at("from_source");
       result.from_peers = value.at("from_peers");
       result.hit = value.at("hit");
+      result.shared = value.value("shared", false);
       result.seconds = value.at("seconds");
       results.push_back(std::move(result));
     }
@@ -60,14 +62,34 @@ std::vector<PutResult> results_from_json(const std::string& text) {
   return results;
 }
 
-void write_staging_record(const std::filesystem::path& folder, std::uint32_t job, const std::string& step,
-                          const std::string& node, const std::vector<PutResult>& results) {
+void write_staging_record(const std::filesystem::path& folder, const StagingRecord& record) {
   double seconds = 0;
-  for (const PutResult& result : results) seconds += result.seconds;
-  const nlohmann::json record{{"version", 1}, {"job", job},         {"step", step},
-                              {"node", node}, {"seconds", seconds}, {"sources", to_json(results)}};
+  for (const PutResult& result : record.results) seconds += result.seconds;
+  nlohmann::json sources = to_json(record.results);
+  for (nlohmann::json& source : sources) {
+    const auto done = record.done.find(source.at("source"));
+    source["done"] = done == record.done.end() ? source.at("bytes").get<std::uint64_t>() : done->second;
+  }
+  const nlohmann::json text{
+      {"version", 1},          {"job", record.job},  {"step", record.step},          {"node", record.node},
+      {"state", record.state}, {"seconds", seconds}, {"sources", std::move(sources)}};
   constexpr mode_t kForTheGroup = 0640;
-  write_file_atomically(folder / "staging.json", record.dump() + "\n", kForTheGroup);
+  write_file_atomically(folder / "staging.json",
+                        text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",
+                        kForTheGroup);
+}
+
+std::string progress_line(const PutProgress& progress, double seconds) {
+  const double rate = seconds > 0 ? static_cast<double>(progress.done) / seconds : 0;
+  const double share =
+      progress.total > 0 ? static_cast<double>(progress.done) / static_cast<double>(progress.total) : 1;
+  std::string text = fmt::format("{:.0f} % of {}, {}/s", 100 * share, format_bytes(progress.total),
+                                 format_bytes(static_cast<std::uint64_t>(rate)));
+  if (rate > 0) {
+    text +=
+        fmt::format(", {} left", format_seconds(static_cast<double>(progress.total - progress.done) / rate));
+  }
+  return text;
 }
 
 }  // namespace lockstep::transfer

@@ -46,7 +46,8 @@ UniqueFd bound_socket(int& port) {
 // srun with its rendezvous, on a thread; it ends with the object.
 class Srun {
  public:
-  explicit Srun(milliseconds wait = kLong, milliseconds silence = milliseconds(50)) {
+  explicit Srun(milliseconds wait = kLong, milliseconds silence = milliseconds(50),
+                milliseconds silent = kLong) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("no pipe");
     alive_.reset(ends[0]);
@@ -56,6 +57,7 @@ class Srun {
     options.wait = wait;
     options.collect = milliseconds(50);
     options.silence = silence;
+    options.silent = silent;
     options.report = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       lines_.push_back(line);
@@ -243,6 +245,87 @@ TEST(Rendezvous, WhereNothingListensIsNamed) {
 std::string line_of(std::string text) {
   text.pop_back();
   return text;
+}
+
+// A node that connects, says hello, and then nothing any more: as one that was stopped.
+UniqueFd silent_node(const Srun& srun, const Hello& who) {
+  UniqueFd socket = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
+  Session session(Session::Role::node, kKey);
+  write_all(socket.get(), session.greeting(), "srun");
+  std::string greeting;
+  for (char byte = 0; ::recv(socket.get(), &byte, 1, 0) == 1 && byte != '\n';) greeting += byte;
+  session.take_greeting(greeting);
+  write_all(socket.get(), session.seal(who.to_text()), "srun");
+  return socket;
+}
+
+TEST(Rendezvous, ANodeThatHasStoppedIsNamedByTheOthersWhoGoOn) {
+  Srun srun(kLong, milliseconds(50), milliseconds(4000));
+  const UniqueFd stopped = silent_node(srun, hello(1, 2));
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  EXPECT_FALSE(first.get().good);
+  ASSERT_EQ(srun.lines().size(), 1U);
+  EXPECT_THAT(srun.lines().front(), HasSubstr("n2: has stopped"));
+}
+
+TEST(Rendezvous, AStepThatIsSuspendedAsAWholeIsLeftAlone) {
+  Srun srun(kLong, milliseconds(50), milliseconds(400));
+  const UniqueFd first = silent_node(srun, hello(0, 2));
+  const UniqueFd second = silent_node(srun, hello(1, 2));
+  std::this_thread::sleep_for(milliseconds(1000));
+  EXPECT_THAT(srun.lines(), IsEmpty());
+}
+
+TEST(Rendezvous, ARoundTellsEveryoneWhatEveryoneSaid) {
+  Srun srun;
+  std::vector<std::future<nlohmann::json>> nodes;
+  for (std::uint32_t id = 0; id < 5; ++id) {
+    nodes.push_back(std::async(std::launch::async, [&srun, id] {
+      Rendezvous one(srun.address(), hello(id, 5), kIgnore);
+      nlohmann::json first = one.gather("first", id * 10);
+      const nlohmann::json second = one.gather("second", std::string(20'000, 'x'));
+      EXPECT_EQ(second.size(), 5U);
+      EXPECT_TRUE(one.agree({true, ""}).good);
+      return first;
+    }));
+  }
+  for (auto& one : nodes) EXPECT_EQ(one.get().dump(), R"({"0":0,"1":10,"2":20,"3":30,"4":40})");
+}
+
+TEST(Rendezvous, ARoundDoesNotWaitForWhoHasSpokenItsVerdictUnlessItStays) {
+  Srun srun;
+  Rendezvous first(srun.address(), hello(0, 3), kIgnore);
+  std::future<Verdict> left = node(srun, hello(1, 3), {true, ""});
+  std::future<nlohmann::json> stays = std::async(std::launch::async, [&srun] {
+    Rendezvous one(srun.address(), hello(2, 3), kIgnore);
+    EXPECT_TRUE(one.agree({true, "", true}).good);
+    return one.gather("later", "here");
+  });
+  EXPECT_TRUE(first.agree({true, "", true}).good);
+  EXPECT_EQ(first.gather("later", "too").dump(), R"({"0":"too","1":null,"2":"here"})");
+  EXPECT_EQ(stays.get().at("0"), "too");
+  EXPECT_TRUE(left.get().good);
+}
+
+TEST(Rendezvous, ARoundOfAFailedStepThrows) {
+  Srun srun;
+  Rendezvous first(srun.address(), hello(0, 2), kIgnore);
+  std::future<Verdict> second = node(srun, hello(1, 2), {false, "/x: no"});
+  EXPECT_THROW(first.gather("never", 1), Error);
+}
+
+TEST(Rendezvous, ComponentsOfOneStepAgreeEachForItself) {
+  Srun srun;
+  Hello other = hello(0, 1);
+  other.node_list = "m1";
+  Hello third = hello(0, 1);
+  third.component = "2";
+  std::future<Verdict> bad = node(srun, other, {false, "/x: no"});
+  std::future<Verdict> good = node(srun, hello(0, 1), {true, ""});
+  std::future<Verdict> also = node(srun, third, {true, ""});
+  EXPECT_FALSE(bad.get().good);
+  EXPECT_TRUE(good.get().good);
+  EXPECT_TRUE(also.get().good);
 }
 
 struct Conversation {

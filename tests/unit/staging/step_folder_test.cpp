@@ -100,14 +100,22 @@ TEST_F(JobsFolder, ADamagedListIsNamed) {
 
 TEST_F(JobsFolder, TheRecordIsForTheGroupWhateverTheUmask) {
   const mode_t before = ::umask(077);
-  write_staging_record(store_, 5, "0", "n1", {folder_result("/mnt/man")});
+  write_staging_record(store_, {.job = 5,
+                                .step = "0",
+                                .node = "n1",
+                                .state = "staging",
+                                .results = {folder_result("/mnt/man"), folder_result("/mnt/b")},
+                                .done = {{"/mnt/b", 3}}});
   ::umask(before);
   struct stat about {};
   ASSERT_EQ(::stat((store_ / "staging.json").c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 07777U, 0640U);
   const nlohmann::json record = nlohmann::json::parse(read_text_file(store_ / "staging.json"));
   EXPECT_EQ(record.at("node"), "n1");
+  EXPECT_EQ(record.at("state"), "staging");
   EXPECT_EQ(record.at("sources").at(0).at("bytes"), 10);
+  EXPECT_EQ(record.at("sources").at(0).at("done"), 10);
+  EXPECT_EQ(record.at("sources").at(1).at("done"), 3);
 }
 
 TEST(StepReport, TheSummaryNamesSourcesAndHits) {

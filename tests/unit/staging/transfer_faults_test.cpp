@@ -106,6 +106,7 @@ class TransferFaults : public staging_test::StagingTest {
     EXPECT_EQ(content_of(next.path), content_of(pack));
     EXPECT_THAT(objects(), ElementsAre(next.object));
   }
+  void expect_survives_kills(const fs::path& pack);
   void clear_cache() const { FileSystem::real().remove_all(folder_ / "cache"); }
 };
 
@@ -113,7 +114,37 @@ constexpr int kMostCalls = 1000;
 constexpr int kKilled = 99;
 
 TEST_F(TransferFaults, KilledAtAnyCallItLeavesTheOldStateOrTheNew) {
-  const fs::path pack = make_large_pack("p", 25);
+  expect_survives_kills(make_large_pack("p", 25));
+}
+
+TEST_F(TransferFaults, KilledAtAnyCallOfAPlainFoldersCopyItLeavesTheOldStateOrTheNew) {
+  write("d/a", std::string(40'000, 'a'));
+  write("d/sub/b", "b");
+  write("d/sub/empty", "");
+  expect_survives_kills(folder_ / "d");
+}
+
+TEST_F(TransferFaults, KilledAgainAndAgainItStillComesToItsEnd) {
+  const fs::path pack = make_large_pack("p", 60);
+  int kills = 0;
+  for (; kills < kMostCalls; ++kills) {
+    const int code = in_child([&] {
+      // Each time a little later, so that each goes on from what the one before left.
+      Watched killer([&](int now) {
+        if (now == 60 + kills) ::_exit(kKilled);
+        return 0;
+      });
+      put_one(pack, &killer);
+    });
+    if (code == 0) break;
+    ASSERT_EQ(code, kKilled);
+  }
+  EXPECT_GT(kills, 3);
+  EXPECT_LT(kills, kMostCalls);
+  expect_consistent(pack, kills);
+}
+
+void TransferFaults::expect_survives_kills(const fs::path& pack) {
   int call = 1;
   for (; call < kMostCalls; ++call) {
     clear_cache();
@@ -261,6 +292,34 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   std::uint64_t size = 0;
   for (const auto& [name, content] : content_of(pack)) size += content.size();
   EXPECT_EQ(bytes, size) << "the source was not read exactly once";
+  ::munmap(shared, 4096);
+}
+
+TEST_F(TransferFaults, EightAtOnceCopyOnce) {
+  const fs::path pack = make_large_pack("p", 300);
+  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& bytes = *new (shared) std::atomic<std::uint64_t>(0);
+  std::vector<pid_t> jobs;
+  for (int job = 0; job < 8; ++job) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::_exit(in_child([&] {
+        Counting system(bytes, pack);
+        if (content_of(put_one(pack, &system).path) != content_of(pack)) fail("something else");
+      }));
+    }
+    jobs.push_back(pid);
+  }
+  for (const pid_t job : jobs) {
+    int status = 0;
+    ::waitpid(job, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  std::uint64_t size = 0;
+  for (const auto& [name, content] : content_of(pack)) size += content.size();
+  EXPECT_EQ(bytes, size);
+  EXPECT_EQ(objects().size(), 1U);
   ::munmap(shared, 4096);
 }
 

@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+"""Times how data gets to a node: cold (caches dropped, synced), warm, on several nodes at once, and as many small
+files; with --peers also by cp and rsync, in turn. The source lies on the metered file system where that is what is
+measured: one mount per node, a bandwidth for all of them together, a delay per operation."""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from ranks import Failure
+
+CASES = ["cold", "warm", "cooperative", "small_files"]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_stage", description=__doc__)
+    parser.add_argument(
+        "--version", action="version", version=f"bench_stage {os.environ.get('LOCKSTEP_VERSION', '')}"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
+    parser.add_argument("--peers", action="store_true", help="run cp and rsync too")
+    parser.add_argument("--quick", action="store_true", help="little data, one run, to see that it works")
+    parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
+    parser.add_argument("--bytes", type=int, default=4 << 30, help="of the cold case (default 4 GiB)")
+    parser.add_argument("--shards", type=int, default=1000, help="of the warm case (default 1000)")
+    parser.add_argument("--nodes", type=int, default=4, help="of the cooperative case (default 4)")
+    parser.add_argument("--bandwidth", type=int, default=200_000_000, help="bytes a second, of the metered source")
+    parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
+    parser.add_argument("--files", type=int, default=20_000, help="of 2 KB, of the last case (default 20000)")
+    parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--folder", help="where to work (default: a temporary folder)")
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    chosen.cases = chosen.cases.split(",")
+    for case in chosen.cases:
+        if case not in CASES:
+            parser.error(f"'{case}' is none of {', '.join(CASES)}")
+    if chosen.quick:
+        chosen.bytes, chosen.metered_bytes, chosen.bandwidth = 24 << 20, 12 << 20, 40_000_000
+        chosen.shards, chosen.files, chosen.runs, chosen.latency_ms = 50, 200, 1, 0.5
+    if min(chosen.bytes, chosen.shards, chosen.nodes, chosen.files, chosen.runs) < 1:
+        parser.error("numbers are at least 1")
+    return chosen
+
+
+def run(command, **more):
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **more)
+    if result.returncode != 0:
+        raise Failure(f"{command[0]}: {result.stderr.strip() or result.returncode}")
+    return result.stdout
+
+
+class World:
+    """Folders to work in, and the tools."""
+
+    def __init__(self, chosen, folder):
+        self.chosen = chosen
+        self.folder = pathlib.Path(folder)
+        self.programs = pathlib.Path(chosen.programs)
+        self.dropped = True
+
+    def drop_caches(self):
+        os.sync()
+        try:
+            pathlib.Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
+        except OSError as error:
+            if self.dropped:
+                print(f"bench_stage: caches stay warm: {error}", file=sys.stderr)
+            self.dropped = False
+
+    def cache(self, node=0):
+        return self.folder / f"cache{node}"
+
+    def remove_caches(self):
+        for cache in self.folder.glob("cache*"):
+            subprocess.run(["chmod", "-R", "u+w", str(cache)], check=False)
+            shutil.rmtree(cache)
+
+    def put(self, source, node=0):
+        """Seconds as a shell sees them, and what the tool says."""
+        begin = time.monotonic()
+        text = run([self.programs / "lockstep-stage", "put", source, "--cache", self.cache(node), "--json"])
+        return time.monotonic() - begin, json.loads(text)
+
+    def make_files(self, name, total, count):
+        source = self.folder / name
+        source.mkdir()
+        block = os.urandom(1 << 20)
+        for number in range(count):
+            left = total // count
+            with open(source / f"{number:05}.bin", "wb") as file:
+                while left > 0:
+                    left -= file.write(block[: min(left, len(block))])
+        return source
+
+    def pack(self, source, name, shard_bytes):
+        target = self.folder / name
+        run([self.programs / "lockstep-pack", "create", source, "--out", target, "--shard-size", shard_bytes])
+        return target
+
+    @contextlib.contextmanager
+    def metered(self, backing, nodes=1, bandwidth=0, latency_ms=0.0):
+        """Mounts, one per node, and the meter's file."""
+        tool = self.programs / "metered-fs"
+        meter = self.folder / "meter"
+        run([tool, "meter", meter, "--create", "--bandwidth", bandwidth, "--latency-ms", latency_ms])
+        mounts = [self.folder / f"mount{node}" for node in range(nodes)]
+        servers = []
+        try:
+            for node, mount in enumerate(mounts):
+                mount.mkdir()
+                server = subprocess.Popen(
+                    [tool, "mount", backing, mount, "--meter", meter, "--machine", f"n{node}"], stderr=subprocess.PIPE
+                )
+                servers.append(server)
+                while not os.path.ismount(mount):
+                    if server.poll() is not None:
+                        raise Failure(f"metered-fs: {server.stderr.read().decode().strip()}")
+                    time.sleep(0.01)
+            yield mounts, lambda: bytes_read(tool, meter)
+        finally:
+            for mount, server in zip(mounts, servers):
+                subprocess.run(["fusermount3", "-u", str(mount)], check=False, capture_output=True)
+                server.wait(10)
+            for mount in mounts:
+                if mount.exists():
+                    mount.rmdir()
+            meter.unlink()
+
+
+def bytes_read(tool, meter):
+    machines = json.loads(run([tool, "meter", meter, "--json"]))["machines"]
+    return sum(counters["bytes_read"] for counters in machines.values())
+
+
+def copy_and_sync(command, target):
+    """What a careful person would do by hand: the data on disk, not in memory."""
+    begin = time.monotonic()
+    run(command)
+    for folder, _, files in os.walk(target):
+        for name in files + ["."]:
+            fd = os.open(os.path.join(folder, name), os.O_RDONLY)
+            os.fsync(fd)
+            os.close(fd)
+    return time.monotonic() - begin
+
+
+def peers_of(chosen, source, target):
+    if not chosen.peers:
+        return {}
+    commands = {"cp": ["cp", "-r", "--reflink=never", source, target]}
+    if shutil.which("rsync"):
+        commands["rsync"] = ["rsync", "-a", f"{source}/", target]
+    return commands
+
+
+def line(case, implementation, nodes, total, from_source, seconds, runs, **more):
+    return {
+        "bench": "stage",
+        "implementation": implementation,
+        "case": case,
+        "nodes": nodes,
+        "bytes": total,
+        "from_source": from_source,
+        "seconds": statistics.median(seconds),
+        "runs": runs,
+        **more,
+    }
+
+
+def cold(world):
+    chosen = world.chosen
+    source = world.make_files("cold", chosen.bytes, 16)
+    target = world.folder / "copy"
+    seconds = {"lockstep": []}
+    for _ in range(chosen.runs):
+        world.drop_caches()
+        took, said = world.put(source)
+        seconds["lockstep"].append(took)
+        world.remove_caches()
+        for name, command in peers_of(chosen, source, target).items():
+            world.drop_caches()
+            seconds.setdefault(name, []).append(copy_and_sync(command, target))
+            shutil.rmtree(target)
+    for name, took in seconds.items():
+        yield line("cold", name, 1, said["bytes"], said["bytes"], took, chosen.runs, caches_dropped=world.dropped)
+    shutil.rmtree(source)
+
+
+def warm(world):
+    chosen = world.chosen
+    files = world.make_files("samples", chosen.shards * 4096, chosen.shards)
+    backing = world.folder / "backing"
+    backing.mkdir()
+    world.pack(files, "backing/pack", 4096)
+    for latency in [0, chosen.latency_ms]:
+        with world.metered(backing, latency_ms=latency) as (mounts, _):
+            said = world.put(mounts[0] / "pack")[1]
+            shards = len(list(pathlib.Path(said["path"]).glob("*.tar")))
+            took = []
+            for _ in range(max(3, chosen.runs)):
+                seconds, again = world.put(mounts[0] / "pack")
+                if not again["hit"]:
+                    raise Failure("a warm put was no hit")
+                took.append(seconds)
+        world.remove_caches()
+        yield line("warm", "lockstep", 1, said["bytes"], 0, took, len(took), shards=shards, latency_ms=latency)
+    shutil.rmtree(files)
+    shutil.rmtree(backing)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def put_together(world, mounts):
+    """Seconds until the last node has it, and what each says."""
+    addresses = ",".join(["127.0.0.1:0"] * len(mounts)).replace(":0", f":{free_port()}", 1)
+    environment = {**os.environ, "LOCKSTEP_RENDEZVOUS_KEY": "benchmark"}
+    begin = time.monotonic()
+    nodes = []
+    for node, mount in enumerate(mounts):
+        command = [world.programs / "lockstep-stage", "put", mount / "data", "--cache", world.cache(node), "--json"]
+        if len(mounts) > 1:
+            command += ["--nodes", addresses, "--node-id", str(node)]
+        nodes.append(
+            subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
+    said = [node.communicate() for node in nodes]
+    took = time.monotonic() - begin
+    for node, (_, error) in zip(nodes, said):
+        if node.returncode != 0:
+            raise Failure(error.strip())
+    return took, [json.loads(output) for output, _ in said]
+
+
+def cooperative(world):
+    chosen = world.chosen
+    backing = world.folder / "backing"
+    backing.mkdir()
+    world.make_files("backing/data", chosen.metered_bytes, 8)
+    for count in [1, chosen.nodes]:
+        took, read = [], []
+        for _ in range(chosen.runs):
+            with world.metered(backing, count, bandwidth=chosen.bandwidth) as (mounts, meter):
+                seconds, said = put_together(world, mounts)
+                took.append(seconds)
+                read.append(meter())
+            world.remove_caches()
+        yield line(
+            "cooperative",
+            "lockstep",
+            count,
+            said[0]["bytes"],
+            statistics.median(read),
+            took,
+            chosen.runs,
+            bandwidth=chosen.bandwidth,
+        )
+    shutil.rmtree(backing)
+
+
+def small_files(world):
+    chosen = world.chosen
+    backing = world.folder / "backing"
+    backing.mkdir()
+    world.make_files("backing/data", 2048 * chosen.files, chosen.files)
+    target = world.folder / "copy"
+    seconds = {}
+    with world.metered(backing, bandwidth=chosen.bandwidth, latency_ms=chosen.latency_ms) as (mounts, _):
+        source = mounts[0] / "data"
+        begin = time.monotonic()
+        pack = world.pack(source, "pack", 256 << 20)
+        said = world.put(pack)[1]
+        seconds["lockstep"] = time.monotonic() - begin
+        world.remove_caches()
+        for name, command in peers_of(chosen, source, target).items():
+            seconds[name] = copy_and_sync(command, target)
+            shutil.rmtree(target)
+    for name, took in seconds.items():
+        yield line(
+            "small_files", name, 1, said["bytes"], 2048 * chosen.files, [took], 1,
+            files=chosen.files, latency_ms=chosen.latency_ms, bandwidth=chosen.bandwidth,
+        )  # fmt: skip
+    shutil.rmtree(backing)
+
+
+def measure(chosen, folder):
+    world = World(chosen, folder)
+    has_metered = (world.programs / "metered-fs").exists() and os.path.exists("/dev/fuse")
+    for case in chosen.cases:
+        if case != "cold" and not has_metered:
+            print(f"bench_stage: no {case}: metered-fs or /dev/fuse is missing", file=sys.stderr)
+            continue
+        yield from {"cold": cold, "warm": warm, "cooperative": cooperative, "small_files": small_files}[case](world)
+
+
+def describe(found):
+    rate = found["bytes"] / found["seconds"] / 1e6
+    extra = " ".join(f"{key} {found[key]}" for key in ["latency_ms", "shards", "files", "bandwidth"] if key in found)
+    return (
+        f"{found['case']:<12} {found['implementation']:<9} {found['nodes']} nodes {found['bytes'] / 1e6:>9.1f} MB in"
+        f" {found['seconds']:>8.3f} s, {rate:>7.1f} MB/s, {found['from_source'] / 1e6:>9.1f} MB read at the source {extra}"
+    )
+
+
+def main():
+    chosen = arguments()
+    with tempfile.TemporaryDirectory(prefix="bench_stage.", dir=chosen.folder) as folder:
+        for found in measure(chosen, folder):
+            print(json.dumps(found) if chosen.json else describe(found), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as error:
+        sys.exit(f"bench_stage: {error}")

@@ -1,0 +1,307 @@
+// Nodes that read a source once for all of them: the share of each, and what becomes of it when one of them
+// fails.
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "staging/cache/store.h"
+#include "staging/transfer/exchange_link.h"
+#include "tests/unit/staging/transfer_nodes_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+class TransferNodes : public NodesTest {
+ protected:
+  static std::uint64_t size_of(const fs::path& source) {
+    std::uint64_t bytes = 0;
+    for (const auto& [name, content] : staging_test::content_of(source)) bytes += content.size();
+    return bytes;
+  }
+  fs::path make_plain(int files) const {
+    for (int i = 0; i < files; ++i) {
+      write(fmt::format("d/{}/x", i),
+            std::string(static_cast<std::size_t>(1000 * i), static_cast<char>('a' + i % 26)));
+    }
+    return folder_ / "d";
+  }
+};
+
+TEST_F(TransferNodes, ReadTheSourceOnceWhateverTheirNumber) {
+  const fs::path pack = make_large_pack("p", 300);
+  for (int count = 2; count <= 4; ++count) {
+    SCOPED_TRACE(count);
+    const std::uint64_t from_source = expect_good(put_on(count, pack), pack);
+    EXPECT_EQ(from_source, size_of(pack));
+    for (int node = 0; node < count; ++node) FileSystem::real().remove_all(cache(node));
+  }
+}
+
+TEST_F(TransferNodes, ShareThePlainFilesOfAFolderToo) {
+  const fs::path plain = make_plain(40);
+  const auto ends = put_on(3, plain);
+  EXPECT_EQ(expect_good(ends, plain), size_of(plain));
+  for (const NodeEnd& end : ends) EXPECT_LT(end.result.at("from_source"), 2 * size_of(plain) / 3);
+}
+
+TEST_F(TransferNodes, MayBeMoreThanThereAreChunks) {
+  const fs::path pack = make_pack("p", {{"a", "x"}});
+  EXPECT_EQ(expect_good(put_on(4, pack), pack), size_of(pack));
+}
+
+TEST_F(TransferNodes, PutOneShardToo) {
+  const fs::path pack = make_large_pack("p", 100);
+  for (const NodeEnd& end : put_on(2, pack / "shard-000001.tar")) {
+    ASSERT_EQ(end.code, 0) << end.error;
+    EXPECT_EQ(staging_test::read(end.result.at("path").get<std::string>()),
+              staging_test::read(pack / "shard-000001.tar"));
+  }
+}
+
+TEST_F(TransferNodes, OneThatHasItServesTheOthersAndTheSourceIsNotRead) {
+  const fs::path pack = make_large_pack("p", 300);
+  for (const int has : {0, 1}) {
+    SCOPED_TRACE(has);
+    for (int node = 0; node < 3; ++node) FileSystem::real().remove_all(cache(node));
+    PutOptions alone;
+    alone.cache_dir = cache(has);
+    put({pack.string()}, alone);
+    const auto ends = put_on(3, pack);
+    EXPECT_LE(expect_good(ends, pack), has == 0 ? 0 : fs::file_size(pack / "index.lockstep"));
+    EXPECT_TRUE(ends[static_cast<std::size_t>(has)].result.at("hit"));
+    EXPECT_FALSE(ends[2].result.at("hit"));
+  }
+  for (const NodeEnd& end : put_on(3, pack)) EXPECT_TRUE(end.result.at("hit"));
+}
+
+TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
+  const fs::path pack = make_large_pack("p", 100);
+  // A view of its own of the same pack.
+  fs::copy(pack, folder_ / "view/p", fs::copy_options::recursive);
+  NodeChange other;
+  other.before = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "view/p").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  };
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  expect_good(put_on(2, pack, {{1, other}}), pack);
+  // And of another one under the same name.
+  FileSystem::real().remove_all(folder_ / "view/p");
+  fs::rename(make_large_pack("q", 90), folder_ / "view/p");
+  for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
+  for (const NodeEnd& end : put_on(2, pack, {{1, other}})) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("is not what"));
+  }
+}
+
+TEST_F(TransferNodes, OneThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads dies(pack, [](int n) {
+    if (n == 6) ::raise(SIGKILL);
+  });
+  NodeChange killed;
+  killed.system = &dies;
+  const auto begin = steady_clock::now();
+  const auto ends = put_on(3, pack, {{1, killed}});
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  EXPECT_EQ(ends[1].code, 128 + SIGKILL);
+  for (const std::size_t node : {0U, 2U}) {
+    EXPECT_EQ(ends[node].code, 1);
+    EXPECT_THAT(ends[node].error, HasSubstr("127.0.0.1:0: broke off while it was staging"));
+  }
+  expect_good(put_on(3, pack), pack);
+}
+
+TEST_F(TransferNodes, OneThatStopsForAWhileIsReplacedByTheSource) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads stops(pack, [](int n) {
+    if (n == 6) ::raise(SIGSTOP);
+  });
+  NodeChange stopped;
+  stopped.system = &stops;
+  start(3, pack, {{2, stopped}});
+  int status = 0;
+  ASSERT_EQ(::waitpid(running_[2], &status, WUNTRACED), running_[2]);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(kPeerPatience + seconds(2));
+  ::kill(running_[2], SIGCONT);
+  const auto ends = finish();
+  EXPECT_GT(expect_good(ends, pack), size_of(pack));
+  EXPECT_THAT(ends[0].result.at("note").get<std::string>(), HasSubstr("its share is read from the source"));
+}
+
+TEST_F(TransferNodes, ASlowOneCedesItsChunksAndHoldsNobodyUp) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  NodeChange change;
+  change.system = &slow;
+  const auto begin = steady_clock::now();
+  const auto ends = put_on(2, pack, {{1, change}});
+  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  // Alone it would have taken half of 56 chunks, two at a time: 4 s and more.
+  EXPECT_LT(steady_clock::now() - begin, seconds(3));
+  EXPECT_GT(ends[0].result.at("from_source"), size_of(pack) * 3 / 4);
+}
+
+TEST_F(TransferNodes, OneThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads lies(pack, {}, [](int n, std::byte* data, std::size_t size) {
+    if (n == 5) data[size / 2] ^= std::byte{1};
+  });
+  NodeChange liar;
+  liar.system = &lies;
+  const auto ends = put_on(3, pack, {{1, liar}});
+  expect_good(ends, pack);
+  EXPECT_THAT(ends[0].result.at("note").get<std::string>(), HasSubstr("127.0.0.1 sent other bytes"));
+}
+
+TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparing) {
+  const fs::path plain = make_plain(60);
+  // One has it in its cache, damaged where a quick look does not see it, and serves the other.
+  PutOptions alone;
+  alone.cache_dir = cache(0);
+  alone.chunk_bytes = kChunk;
+  const PutResult before = put({plain.string()}, alone).at(0);
+  staging_test::flip_byte(before.path / "59/x", 30'000);
+  const auto ends = put_on(2, plain);
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("got other bytes than"));
+  }
+}
+
+/// Flips a bit in what is read back from a copy, where that is sent to others.
+class FlipsOnTheWay : public FileSystem {
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
+    const bool copy = file.string().find(".incoming-") != std::string::npos && file.extension() == ".tar";
+    if (copy && got > 1000 && ++reads_ == 3) static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    return got;
+  }
+
+ private:
+  std::atomic<int> reads_ = 0;
+};
+
+TEST_F(TransferNodes, ABitThatFlipsOnTheWayIsFoundOnArrival) {
+  const fs::path pack = make_large_pack("p", 300);
+  FlipsOnTheWay flips;
+  NodeChange change;
+  change.system = &flips;
+  const auto ends = put_on(2, pack, {{1, change}});
+  const std::uint64_t from_source = expect_good(ends, pack);
+  const std::string notes =
+      ends[0].result.at("note").get<std::string>() + ends[1].result.at("note").get<std::string>();
+  EXPECT_THAT(notes, HasSubstr("came damaged from"));
+  EXPECT_GT(from_source, size_of(pack));
+}
+
+/// A disk that is full when so much is on it.
+class Full : public FileSystem {
+ protected:
+  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+    written_ += size;
+    if (written_ > 200'000) {
+      errno = ENOSPC;
+      return -1;
+    }
+    return FileSystem::call_pwrite(fd, from, size, offset);
+  }
+
+ private:
+  std::atomic<std::size_t> written_ = 0;
+};
+
+TEST_F(TransferNodes, AFullDiskOnOneIsOneOutcomeForAllWithItsName) {
+  const fs::path pack = make_large_pack("p", 300);
+  Full full;
+  NodeChange change;
+  change.system = &full;
+  const auto ends = put_on(3, pack, {{1, change}});
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("No space left on device"));
+  }
+  EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0: "));
+  expect_good(put_on(3, pack), pack);
+}
+
+TEST_F(TransferNodes, OneThatNeverComesIsNamed) {
+  wait_seconds_ = 1;
+  const fs::path pack = make_large_pack("p", 50);
+  NodeChange absent;
+  absent.absent = true;
+  const auto ends = put_on(3, pack, {{2, absent}});
+  ASSERT_EQ(ends.size(), 2U);
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("did not reach"));
+  }
+}
+
+TEST_F(TransferNodes, OneWithAnotherKeyIsNobody) {
+  wait_seconds_ = 1;
+  const fs::path pack = make_large_pack("p", 50);
+  NodeChange stranger;
+  stranger.key = "guessed";
+  const auto ends = put_on(2, pack, {{1, stranger}});
+  EXPECT_EQ(ends[0].code, 1);
+  EXPECT_THAT(ends[0].error, HasSubstr("did not reach"));
+  EXPECT_EQ(ends[1].code, 1);
+  EXPECT_FALSE(fs::exists(cache(1) / "objects") && !FileSystem::real().list(cache(1) / "objects").empty());
+}
+
+TEST_F(TransferNodes, OneWhoseSourceIsMissingIsOneOutcomeForAll) {
+  const fs::path pack = make_large_pack("p", 50);
+  NodeChange blind;
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  fs::create_directory(folder_ / "nothing");
+  blind.before = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "nothing").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  };
+  for (const NodeEnd& end : put_on(3, pack, {{1, blind}})) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr(pack.string()));
+  }
+}
+
+TEST_F(TransferNodes, OneWhereAnotherJobCopiesWaitsAndIsNotWaitedFor) {
+  const fs::path pack = make_large_pack("p", 300);
+  // The other job: holds the lock on node 1, and lets go after a while.
+  cache::Store store(cache(1));
+  PutOptions probe;
+  probe.cache_dir = folder_ / "probe";
+  const std::string object = put({pack.string()}, probe).at(0).object;
+  auto lock = std::make_unique<cache::Hold>(store.lock(object, FileSystem::LockKind::exclusive));
+  NodeChange waits;
+  waits.before = [&] { ::close(lock->fd()); };  // the copy of it that fork made
+  NodeChange also = waits;
+  start(2, pack, {{0, also}, {1, waits}});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  lock.reset();
+  const auto ends = finish();
+  EXPECT_EQ(expect_good(ends, pack), 2 * size_of(pack));
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

@@ -1,0 +1,70 @@
+// Nodes that put together, each a process of its own.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/file_system.h"
+#include "staging/transfer/put_nodes.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+
+/// What one of them came to.
+struct NodeEnd {
+  int code = 0;       ///< of the process, or 128 + signal
+  std::string error;  ///< what it threw, or was told
+  nlohmann::json result;
+};
+
+/// What is different about one of them.
+struct NodeChange {
+  FileSystem* system = nullptr;
+  std::string key = "secret";
+  std::function<void()> before;  ///< in its process
+  bool absent = false;
+};
+
+/// Reads of a source's files are where nodes are made to fail.
+class SourceReads : public FileSystem {
+ public:
+  /// `at_read` is called before the n-th read below `folder`, from 1; it may change what was read afterwards.
+  SourceReads(std::filesystem::path folder, std::function<void(int n)> before,
+              std::function<void(int n, std::byte* data, std::size_t size)> after = {})
+      : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
+
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override;
+
+ private:
+  std::filesystem::path folder_;
+  std::function<void(int)> before_;
+  std::function<void(int, std::byte*, std::size_t)> after_;
+  std::atomic<int> reads_ = 0;
+};
+
+class NodesTest : public staging_test::StagingTest {
+ protected:
+  static constexpr std::uint32_t kChunk = 16384;
+
+  /// Starts `count` nodes; finish() waits for them.
+  void start(int count, const std::filesystem::path& source, std::map<int, NodeChange> changes = {});
+  std::vector<NodeEnd> finish();
+  std::vector<NodeEnd> put_on(int count, const std::filesystem::path& source,
+                              std::map<int, NodeChange> changes = {}) {
+    start(count, source, std::move(changes));
+    return finish();
+  }
+  std::filesystem::path cache(int node) const { return folder_ / ("cache" + std::to_string(node)); }
+
+  /// All good, each has the whole content; returns the bytes read from the source by all.
+  std::uint64_t expect_good(const std::vector<NodeEnd>& ends, const std::filesystem::path& source) const;
+
+  std::vector<pid_t> running_;
+  int wait_seconds_ = 20;
+};
+
+}  // namespace lockstep::transfer
