@@ -96,6 +96,11 @@ void FileSystem::change_mode(const Path& path, mode_t mode) {
   if (call_chmod(path.c_str(), mode) != 0) fail_errno("cannot change the mode of {}", path.string());
 }
 
+void FileSystem::change_group(const Path& path, gid_t group) {
+  if (call_lchown(path.c_str(), static_cast<uid_t>(-1), group) != 0)
+    fail_errno("cannot give {} to group {}", path.string(), group);
+}
+
 void FileSystem::rename(const Path& from, const Path& to) {
   if (call_rename(from.c_str(), to.c_str()) != 0)
     fail_errno("cannot rename {} to {}", from.string(), to.string());
@@ -258,6 +263,9 @@ int FileSystem::call_syncfs(int fd) {
 }
 int FileSystem::call_chmod(const char* path, mode_t mode) {
   return ::chmod(path, mode);
+}
+int FileSystem::call_lchown(const char* path, uid_t user, gid_t group) {
+  return ::lchown(path, user, group);
 }
 int FileSystem::call_rename(const char* from, const char* to) {
   return std::rename(from, to);

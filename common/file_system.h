@@ -51,6 +51,8 @@ class FileSystem {
   /// fsync of a folder: makes names in it durable.
   void sync_folder(const Path& folder);
   void change_mode(const Path& path, mode_t mode);
+  /// Of what the path names, a link itself.
+  void change_group(const Path& path, gid_t group);
   void rename(const Path& from, const Path& to);
   void link(const Path& from, const Path& to);
   /// As link(), but false where something has that name already.
@@ -89,6 +91,7 @@ class FileSystem {
   virtual int call_fsync(int fd);
   virtual int call_syncfs(int fd);
   virtual int call_chmod(const char* path, mode_t mode);
+  virtual int call_lchown(const char* path, uid_t user, gid_t group);
   virtual int call_rename(const char* from, const char* to);
   virtual int call_link(const char* from, const char* to);
   virtual int call_symlink(const char* target, const char* at);

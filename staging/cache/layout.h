@@ -18,6 +18,7 @@ inline constexpr const char* kDescription = "object.json";
 inline constexpr const char* kReserved = "reserved";  // in an incoming folder: the bytes it is to hold
 inline constexpr const char* kHeld = "held";          // in leases: the files that slurmstepd locks
 inline constexpr const char* kClaims = "claims";      // beside the stores: what users hold
+inline constexpr const char* kShared = "shared";      // among the stores: the admin's
 inline constexpr const char* kRoomLock = ".room";     // in locks
 
 /// The object that a hidden folder belongs to, or "".

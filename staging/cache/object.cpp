@@ -58,7 +58,7 @@ std::string to_json(const ObjectInfo& info) {
   if (!info.files.empty()) {
     json files = json::array();
     for (const ObjectFile& file : info.files) files.push_back(to_json(file));
-    description["files"] = std::move(files);
+    description["files"] = files;
   }
   return description.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -9,13 +9,8 @@
 #include "staging/cache/store.h"
 
 namespace lockstep::cache {
-namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::chrono::hours kResumable{24};
-
-}  // namespace
 
 bool Store::remove_incoming(const std::string& name) {
   const std::optional<Hold> lock = try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
@@ -33,7 +28,7 @@ void Store::forget(const std::string& name) {
   system_.unlink(folder_ / "locks" / name);
 }
 
-int Store::recover_folders(const std::vector<std::string>& entries) {
+int Store::recover_folders(const std::vector<std::string>& entries, std::chrono::seconds abandoned) {
   int removed = 0;
   for (const std::string& entry : entries) {
     const std::string name = object_of(entry);
@@ -42,7 +37,7 @@ int Store::recover_folders(const std::vector<std::string>& entries) {
         try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
     if (!lock) continue;  // its copier is alive
     if (entry.starts_with(kIncoming) &&
-        now() - measure(system_, objects_ / entry / "files").newest < kResumable)
+        now() - measure(system_, objects_ / entry / "files").newest < abandoned)
       continue;
     system_.remove_all(objects_ / entry);
     if (!has(name) && !system_.status(hidden(objects_, kIncoming, name))) forget(name);
@@ -62,9 +57,9 @@ void Store::recover_names(const fs::path& folder, const std::set<std::string>& k
   }
 }
 
-int Store::recover() {
+int Store::recover(std::chrono::seconds abandoned) {
   const std::vector<std::string> entries = system_.list(objects_);
-  const int removed = recover_folders(entries);
+  const int removed = recover_folders(entries, abandoned);
   std::set<std::string> known;
   for (const std::string& entry : entries) known.insert(object_of(entry).empty() ? entry : object_of(entry));
   recover_names(folder_ / "locks", known);

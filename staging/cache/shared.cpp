@@ -25,6 +25,18 @@ void check_trusted(FileSystem& system, const fs::path& folder) {
   }
 }
 
+/// Everything below an object's folder.
+void open_below(FileSystem& system, const fs::path& folder, std::optional<gid_t> group) {
+  for (const std::string& name : system.list(folder)) {
+    const fs::path path = folder / name;
+    const auto status = system.status(path);
+    const bool is_folder = status && S_ISDIR(status->st_mode);
+    if (is_folder) open_below(system, path, group);
+    if (group) system.change_group(path, *group);
+    system.change_mode(path, is_folder ? (group ? 0550 : 0555) : (group ? 0440 : 0444));
+  }
+}
+
 }  // namespace
 
 Shared::Shared(fs::path folder, FileSystem& system)
@@ -62,6 +74,25 @@ void Shared::hold(const std::string& name, const fs::path& held_file) const {
   const fs::path leases = folder_ / "leases" / name;
   if (!system_->status(leases)) fail("{} is missing; run lockstep-stage prefetch again", leases.string());
   link_lease(*system_, held_file, leases);
+}
+
+void share(const fs::path& store, const std::string& name, std::optional<gid_t> group, FileSystem& system) {
+  Store opened(store, system);
+  const Hold lock = opened.lock(name, FileSystem::LockKind::exclusive);
+  if (!opened.has(name))
+    fail("object {} is not in the cache {} any more; prefetch it again", name, store.string());
+  for (const fs::path& folder : {store, store / "objects", store / "locks", store / "leases"})
+    system.change_mode(folder, 0755);
+  const fs::path leases = store / "leases" / name;
+  system.make_folder(leases, 01777);
+  system.change_mode(leases, 01777);
+  system.change_mode(store / "locks" / name, 0644);
+  // Closed while its readers change, opened last.
+  const fs::path object = store / "objects" / name;
+  system.change_mode(object, 0700);
+  open_below(system, object, group);
+  if (group) system.change_group(object, *group);
+  system.change_mode(object, group ? 0750 : 0755);
 }
 
 }  // namespace lockstep::cache

@@ -45,4 +45,9 @@ class Shared {
   std::filesystem::path objects_;
 };
 
+/// Opens a published object of a store that the caller owns to readers: all, or one group. Whatever the
+/// umask.
+void share(const std::filesystem::path& store, const std::string& name, std::optional<gid_t> group,
+           FileSystem& system);
+
 }  // namespace lockstep::cache

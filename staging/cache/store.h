@@ -106,14 +106,16 @@ class Store {
   void touch(const std::string& name) noexcept;
   Time last_use(const std::string& name) const;
 
-  /// Removes what killed processes left half-done, copies that may be resumed only when they are older than a
-  /// day; returns how many folders. Work in progress elsewhere is left alone.
-  int recover();
+  /// Removes what killed processes left half-done, copies that may be resumed only when they are older than
+  /// `abandoned`; returns how many folders. Work in progress elsewhere is left alone.
+  int recover(std::chrono::seconds abandoned = std::chrono::hours(24));
 
   /// True where a lease or a job's folder uses it.
   bool in_use(const std::string& name);
   /// What is there. With `measured` every file is looked at, else objects' descriptions are believed.
   Usage usage(bool measured = false);
+  /// Of a copy under way.
+  IncomingUsage incoming_usage(const std::string& name);
   /// Removes an object unless it is locked, in use, or was used less than `keep` ago; true where it did.
   bool evict(const std::string& name, std::chrono::seconds keep);
   /// Writes down for the node's other users what this store holds.
@@ -127,7 +129,6 @@ class Store {
   Hold lock_room();
   /// The caller holds the room lock.
   void make_room(const std::string& name, std::uint64_t bytes);
-  IncomingUsage incoming_usage(const std::string& name);
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
   Ledger ledger() const;
   std::optional<Lease> look_at(const std::filesystem::path& file);
@@ -137,7 +138,7 @@ class Store {
   void drop(const std::filesystem::path& incoming) noexcept;
   bool remove_incoming(const std::string& name);
   void forget(const std::string& name);
-  int recover_folders(const std::vector<std::string>& entries);
+  int recover_folders(const std::vector<std::string>& entries, std::chrono::seconds abandoned);
   void recover_names(const std::filesystem::path& folder, const std::set<std::string>& known);
 
   FileSystem& system_;

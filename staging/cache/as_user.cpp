@@ -1,0 +1,103 @@
+#include "staging/cache/as_user.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+#include "common/files.h"
+
+namespace lockstep::cache {
+namespace {
+
+using nlohmann::json;
+
+// The user could make a store of any size; its report must not fill root's memory.
+constexpr std::size_t kLongestAnswer = std::size_t{256} << 20U;
+
+void become(uid_t user, gid_t group) {
+  if (::geteuid() == 0) {
+    if (::setgroups(0, nullptr) != 0) fail_errno("cannot give up root's groups");
+    if (::setresgid(group, group, group) != 0) fail_errno("cannot become group {}", group);
+    if (::setresuid(user, user, user) != 0) fail_errno("cannot become user {}", user);
+  }
+  if (::geteuid() != user) fail("cannot become user {}", user);
+  // Changing ids has made it untraceable by the user; and nobody is left who would read its answer when its
+  // parent is gone.
+  ::prctl(PR_SET_DUMPABLE, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::umask(077);
+}
+
+[[noreturn]] void run_child(int pipe, uid_t user, gid_t group, const std::function<json()>& work) {
+  json answer;
+  try {
+    become(user, group);
+    answer["result"] = work();
+  } catch (const std::exception& error) {
+    answer = {{"error", error.what()}};
+  }
+  try {
+    write_all(pipe, answer.dump(-1, ' ', false, json::error_handler_t::replace), "a pipe");
+  } catch (const std::exception&) {
+    ::_exit(1);
+  }
+  ::_exit(0);
+}
+
+/// Everything that comes before the end; false when it takes too long or is too much.
+bool read_answer(int pipe, std::chrono::seconds patience, std::string& text) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  std::array<char, 65536> buffer{};
+  while (text.size() < kLongestAnswer) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return false;
+    pollfd waited{.fd = pipe, .events = POLLIN, .revents = 0};
+    if (::poll(&waited, 1, static_cast<int>(left.count())) <= 0) continue;
+    const ssize_t got = ::read(pipe, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return got == 0;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  return false;
+}
+
+}  // namespace
+
+json as_user(uid_t user, gid_t group, std::chrono::seconds patience, const std::function<json()>& work) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const pid_t child = ::fork();
+  if (child < 0) fail_errno("cannot start a process for user {}", user);
+  if (child == 0) {
+    read_end.reset();
+    run_child(write_end.get(), user, group, work);
+  }
+  write_end.reset();
+  std::string text;
+  const bool whole = read_answer(read_end.get(), patience, text);
+  if (!whole) ::kill(child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!whole)
+    fail("gave up after {} s: somebody has stopped it, or the store is very large", patience.count());
+  const json answer = json::parse(text, nullptr, false);
+  if (WIFSIGNALED(status) || !answer.is_object())
+    fail("the process that worked there was killed ({})", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+  if (answer.contains("error")) throw Error(answer.at("error").get<std::string>());
+  return answer.at("result");
+}
+
+}  // namespace lockstep::cache
