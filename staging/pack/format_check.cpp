@@ -97,7 +97,8 @@ std::string side_index_name(std::string_view data_file) {
 
 bool is_side_index(std::string_view path) {
   const std::size_t slash = path.rfind('/');
-  const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  if (name.ends_with(kUnfinishedEnd)) name.remove_suffix(kUnfinishedEnd.size());
   return name.starts_with('.') && name.ends_with(kSideIndexEnd) && name.size() > kSideIndexEnd.size() + 1;
 }
 

@@ -17,6 +17,8 @@ bool is_lmdb(std::string_view first_bytes);
 
 /// The file in which this library keeps where the samples of `data_file` lie: ".NAME.lockstep" beside it.
 std::string side_index_name(std::string_view data_file);
+inline constexpr std::string_view kUnfinishedEnd = ".unfinished";
+/// Whether a file is one of these, or what a killed process left of one (with kUnfinishedEnd behind).
 bool is_side_index(std::string_view path);
 
 }  // namespace lockstep::pack

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -33,10 +34,31 @@ std::optional<fs::path> cache_folder() {
   return {};
 }
 
-bool store(const fs::path& path, const std::string& bytes) {
+/// The lock on the data keeps others from the unfinished file, and what a killed process left of it is
+/// overwritten.
+void write_beside(const fs::path& path, const std::string& bytes) {
+  const fs::path unfinished = path.string() + std::string(kUnfinishedEnd);
+  {
+    const UniqueFd fd = open_file(unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+    try {
+      write_all(fd.get(), bytes, unfinished);
+      if (::fsync(fd.get()) != 0) fail_errno("cannot sync {}", unfinished.string());
+      if (::rename(unfinished.c_str(), path.c_str()) != 0) fail_errno("cannot write {}", path.string());
+    } catch (...) {
+      ::unlink(unfinished.c_str());
+      throw;
+    }
+  }
+}
+
+bool store(const fs::path& path, const std::string& bytes, bool beside) {
   try {
-    fs::create_directories(path.parent_path());
-    write_file_atomically(path, bytes);
+    if (beside) {
+      write_beside(path, bytes);
+    } else {
+      fs::create_directories(path.parent_path());
+      write_file_atomically(path, bytes);
+    }
     return true;
   } catch (const Error&) {
     return false;
@@ -62,7 +84,7 @@ SideIndex::SideIndex(const DataFile& file, std::string_view also,
   const UniqueFd lock = open_file(file.path(), O_RDONLY);
   const bool locked = ::flock(lock.get(), LOCK_EX) == 0;
   if (locked && load_any()) return;
-  make(file, state, scan);
+  make(file, state, scan, locked);
 }
 
 std::vector<fs::path> SideIndex::places(const DataFile& file, const Digest& state) {
@@ -87,7 +109,7 @@ bool SideIndex::load(const fs::path& path, const DataFile& file, const Digest& s
 }
 
 void SideIndex::make(const DataFile& file, const Digest& state,
-                     const std::function<void(IndexBuilder&)>& scan) {
+                     const std::function<void(IndexBuilder&)>& scan, bool locked) {
   std::string bytes;
   {
     IndexBuilder builder(0);
@@ -99,7 +121,9 @@ void SideIndex::make(const DataFile& file, const Digest& state,
   }
   made_ = true;
   for (const fs::path& place : places(file, state)) {
-    if (store(place, bytes) && load(place, file, state)) return;
+    const bool beside = place.parent_path() == file.path().parent_path();
+    if (beside && !locked) continue;
+    if (store(place, bytes, beside) && load(place, file, state)) return;
   }
   memory_.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
   std::memcpy(memory_.data(), bytes.data(), bytes.size());

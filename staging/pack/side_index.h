@@ -37,7 +37,8 @@ class SideIndex {
 
  private:
   bool load(const std::filesystem::path& path, const DataFile& file, const Digest& state);
-  void make(const DataFile& file, const Digest& state, const std::function<void(IndexBuilder&)>& scan);
+  void make(const DataFile& file, const Digest& state, const std::function<void(IndexBuilder&)>& scan,
+            bool locked);
   /// Where it may be kept, the best first.
   static std::vector<std::filesystem::path> places(const DataFile& file, const Digest& state);
 

@@ -1,7 +1,11 @@
 #include <sys/stat.h>
 
+#include <atomic>
+#include <thread>
+
 #include "staging/pack/crc32c.h"
 #include "staging/pack/format.h"
+#include "staging/pack/number_keys.h"
 #include "tests/unit/staging/format_world.h"
 
 namespace lockstep::pack {
@@ -35,6 +39,23 @@ TEST(Crc32c, IsTheSameWithoutTheProcessorsInstruction) {
     EXPECT_EQ(crc32c_by_tables(bytes, 0x12345678U), crc32c(bytes, 0x12345678U)) << i;
     bytes.push_back(static_cast<std::byte>(i * 37 + 1));
   }
+}
+
+TEST(NumberKeys, AreTheNumbersWithAsManyDigitsAsTheLast) {
+  const NumberKeys keys(3001);
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (std::size_t i = 0; i < 3001; ++i) wrong += keys[i] != fmt::format("{:04}", i);
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(NumberKeys(1)[0], "0");
+  EXPECT_EQ(NumberKeys(10)[9], "9");
+  EXPECT_EQ(NumberKeys(11)[9], "09");
 }
 
 TEST_F(FormatContents, APackIsItsIndexAndTheShardsThatItNames) {

@@ -136,6 +136,15 @@ TEST_F(FormatRecords, TheIndexIsMadeOnceAndAnewWhenTheDataChange) {
   EXPECT_FALSE(must_make(folder_ / "d/data"));
 }
 
+TEST_F(FormatRecords, WhatAKilledProcessLeftOfAnIndexIsReplacedAndNotStaged) {
+  write("t/a.tfrecord", tfrecord({"one"}));
+  write("t/.a.tfrecord.lockstep.unfinished", "left");
+  EXPECT_THAT(contents_of(folder_ / "t").files, testing::ElementsAre("a.tfrecord"));
+  open(folder_ / "t");
+  EXPECT_TRUE(fs::exists(folder_ / "t/.a.tfrecord.lockstep"));
+  EXPECT_FALSE(fs::exists(folder_ / "t/.a.tfrecord.lockstep.unfinished"));
+}
+
 TEST_F(FormatRecords, ADamagedIndexIsMadeAnew) {
   write("d/data", std::string(20'000, 'a'));
   EXPECT_TRUE(must_make(folder_ / "d/data"));

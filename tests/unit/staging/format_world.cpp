@@ -34,7 +34,7 @@ std::string tfrecord(const std::vector<std::string>& records) {
   std::string file;
   for (const std::string& record : records) {
     const std::string length = bytes_of(std::uint64_t{record.size()});
-    file += length + checksum(length) + record + checksum(record);
+    file.append(length).append(checksum(length)).append(record).append(checksum(record));
   }
   return file;
 }
