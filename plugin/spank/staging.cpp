@@ -38,6 +38,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   add("--node-id", std::to_string(step.node_id));
   add("--nodes", std::to_string(step.nodes));
   add("--node-list", step.node_list);
+  add("--component", step.component);
   add("--mode", settings.mode);
   add("--on-error", settings.on_error);
   add("--verify", settings.verify);

@@ -22,6 +22,7 @@ struct StepOnNode {
   std::uint32_t node_id = 0;  ///< among the step's nodes
   std::uint32_t nodes = 1;    ///< 1 too for a batch or interactive step, which stages for its node alone
   std::string node_list;      ///< of the step, in Slurm's brackets
+  std::string component;      ///< tells a heterogeneous step's components apart; they stage each for itself
   std::string srun_address;   ///< srun's address as the nodes see it
   uid_t uid = 0;
   std::string store;    ///< the user's, on this node

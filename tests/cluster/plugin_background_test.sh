@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Background staging: the job starts at once, and a program that opens its files by name sees links turn into copies.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack large 24 1500000
+chmod 777 "$shared/plugin_test"
+clear_caches
+trap 'cluster meter --bandwidth 0 >/dev/null; cancel_all' EXIT
+sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
+
+# Reads all shards again and again; prints how many were local at first, at last, and whether each round had all bytes.
+cat >"$shared/plugin_test/read.py" <<'PYTHON'
+import hashlib, os, sys, time
+folder = os.environ["LOCKSTEP_DATA"] + "/large"
+def local(name):
+    real = os.path.realpath(f"{folder}/{name}")
+    return not real.startswith("/mnt/shared")
+rounds, first, good = 0, None, True
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".tar"))
+    count = sum(local(name) for name in names)
+    if first is None:
+        first = count
+    digest = hashlib.sha256()
+    for name in names:
+        with open(f"{folder}/{name}", "rb") as shard:
+            digest.update(shard.read())
+    good = good and digest.hexdigest() == sys.argv[1]
+    rounds += 1
+    if count == len(names):
+        break
+print(f"{os.uname().nodename} at first {first} local, at last {count} of {len(names)}, good {good}, rounds {'some' if rounds > 1 else rounds}", flush=True)
+PYTHON
+
+test_case "a Python job that opens files in a loop sees links become local files"
+cluster meter --bandwidth 8M >/dev/null
+output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large python3 $packs/read.py "$sum" 2>&1)
+cluster meter --bandwidth 0 >/dev/null
+shards=$(find "$shared/plugin_test/large" -name '*.tar' | wc -l)
+for node in n1 n2; do
+  assert_contains "$output" "$node at first 0 local, at last $shards of $shards, good True, rounds some"
+done
+assert_nothing_left
+
+test_case "what is there already is local from the start"
+output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large sh -c 'sleep 1; readlink -f $LOCKSTEP_DATA/large' 2>/dev/null | sort -u)
+assert_lacks "$output" "/mnt/shared"
+
+test_case "a job that ends before its data is there ends at once, and leaves nothing running"
+clear_caches
+cluster meter --bandwidth 2M >/dev/null
+begin=$SECONDS
+output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large sh -c 'readlink -f $LOCKSTEP_DATA/large/*.tar | head -n 1' 2>&1)
+assert_at_most 5 $((SECONDS - begin)) "seconds"
+assert_contains "$output" "$packs/large/"
+assert_nothing_left
+assert_all_idle 5
+
+test_case "scancel ends it within seconds"
+job=$(submit_there -w n1,n2 -N2 -n2 --stage-mode=background --stage=large --wrap 'srun sleep 1000')
+step_runs() { root_on_node n1 pgrep -x sleep; }
+assert_within 20 step_runs
+on_head scancel "$job"
+# Slurm alone needs three seconds where the tasks run already.
+wait_until 8 sinfo_all_idle || fail "nodes are not free 8 s after scancel: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"
+assert_nothing_left
+
+test_case "a batch script goes on from where that was broken off"
+cluster meter --bandwidth 0 >/dev/null
+job=$(submit_there -w n1 -n1 --stage-mode=background --stage=large --wrap "python3 read.py $sum")
+await_job "$job"
+assert_contains "$(job_output "$job")" "at last $shards of $shards, good True"
+
+test_case "the helper keeps off the CPUs of tasks where the step leaves some"
+cpus=$(on_node n1 nproc --all)
+clear_caches
+cluster meter --bandwidth 2M >/dev/null
+rm -f "$shared/plugin_test/up"
+job=$(submit_there -w n1 -N1 -n1 -c "$cpus" <<'SCRIPT'
+#!/bin/bash
+srun --cpu-bind=none --pin=core,workers=1 --stage-mode=background --stage=large sh -c 'echo "compute $LOCKSTEP_CPUS loaders $LOCKSTEP_WORKER_CPUS"; touch up; sleep 1000'
+SCRIPT
+)
+assert_within 20 test -e "$shared/plugin_test/up"
+helper=$(as_root pgrep -f 'lockstep-stage step .* --node n1 ' | tail -n 1)
+[ -n "$helper" ] || fail "no helper runs"
+where=$(as_root sed -n 's/Cpus_allowed_list:\t//p' "/proc/$helper/status")
+assert_equal "$(job_output "$job" | sed -n 's/.* loaders //p')" "$where" "the helper's CPUs"
+on_head scancel "$job"
+await_job "$job"
+rm -f "$shared/plugin_test/up"
+
+cluster meter --bandwidth 0 >/dev/null
+assert_nothing_left
+assert_all_idle

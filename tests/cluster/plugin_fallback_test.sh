@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# What becomes of a step where a node cannot stage: it ends with one line, or, with --stage-on-error=source, runs and
+# reads from the source there.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack good 8 4000
+make_pack large 4 1000000
+clear_caches
+sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum)
+as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept'
+full_disk_off() { root_on_node n2 sh -c 'umount /mnt/local/lockstep 2>/dev/null'; }
+trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf; cancel_all; full_disk_off' EXIT
+# configure LINE...: the administrator's file with these lines more.
+configure() {
+  as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
+  printf '%s\n' "$@" | as_root tee -a /etc/lockstep/lockstep.conf >/dev/null
+}
+read_all='echo "$(hostname) $(readlink $LOCKSTEP_DATA/large) $(cat $LOCKSTEP_DATA/large/*.tar | sha256sum)"'
+
+# The store of n2 on a disk of 1 MB.
+root_on_node n2 mkdir -p /mnt/local/lockstep
+root_on_node n2 mount -t tmpfs -o size=1M,mode=755 tmpfs /mnt/local/lockstep
+
+test_case "a full disk on one node ends the step everywhere with one line that names it"
+assert_exit 3 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large echo started
+assert_lacks "$output" "started"
+assert_equal 1 "$(lines_of_ours "$output" | grep -vc ': staged ')" "$output"
+assert_contains "$output" "lockstep: n2: "
+assert_contains "$output" "$packs/large"
+
+test_case "with --stage-on-error=source that node reads from the source, the other its copy"
+output=$(on_head srun -w n1,n2 -N2 -n2 --stage-on-error=source --stage=$packs/large bash -c "$read_all" 2>&1)
+assert_contains "$output" "n1  $sum"
+assert_contains "$output" "$sum"
+assert_equal 2 "$(grep -c -F "$sum" <<<"$output")" "tasks that read all: $output"
+assert_equal 1 "$(grep -c '^lockstep: n2: .*reads from the source' <<<"$output")" "$output"
+assert_equal 0 "$(grep -c '^lockstep: n1: .*reads from the source' <<<"$output")" "$output"
+assert_contains "$(root_on_node n1 ls /mnt/local/lockstep/6001/objects)" ""
+
+test_case "so does a batch script"
+job=$(submit_there -w n2 -N1 -n1 --stage-on-error=source --stage=large --wrap "$read_all")
+await_job "$job"
+assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
+assert_equal 1 "$(job_output "$job" | grep -c -F "$sum")" "$(job_output "$job")"
+full_disk_off
+clear_caches
+
+test_case "a quota that is too small is said in one line, with what is missing"
+configure "quota = 2M"
+assert_exit 3 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large echo started
+assert_equal 1 "$(lines_of_ours "$output" | grep -vc ': staged ')" "$output"
+assert_contains "$output" "lockstep: n1, n2: "
+assert_contains "$output" "quota"
+
+test_case "within the quota what is unused makes room, what a running job uses does not"
+configure "quota = 6M" "keep = 0"
+rm -f "$shared/plugin_test/stop"
+make_pack second 4 1000000
+chmod 777 "$shared/plugin_test"
+job=$(submit_there -w n1 -n1 --stage=large --wrap 'touch up; until [ -e stop ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum')
+assert_within 30 test -e "$shared/plugin_test/up"
+assert_exit 3 on_head srun -w n1 -n1 --overlap --stage=$packs/second echo started
+assert_contains "$output" "in use by running jobs"
+touch "$shared/plugin_test/stop"
+await_job "$job"
+assert_contains "$(job_output "$job")" "$sum"
+rm -f "$shared"/plugin_test/{up,stop}
+output=$(on_head srun -w n1 -n1 --stage=$packs/second sh -c 'ls $LOCKSTEP_DATA' 2>/dev/null)
+assert_equal second "$output"
+assert_equal 1 "$(root_on_node n1 sh -c 'ls /mnt/local/lockstep/6001/objects | wc -l')" "objects left within the quota"
+
+test_case "a store that is another user's is refused, and not touched"
+clear_caches
+root_on_node n1 sh -c 'mkdir -p /mnt/local/lockstep/6001 && chown nobody /mnt/local/lockstep/6001'
+assert_exit 3 on_head srun -w n1 --stage=$packs/good echo started
+assert_contains "$output" "/mnt/local/lockstep/6001 belongs to user"
+assert_equal "nobody" "$(root_on_node n1 stat -c %U /mnt/local/lockstep/6001)"
+
+test_case "links that a user plants in the store are not followed by root"
+for at in 6001 6001/jobs 6001/leases 6001/objects 6001/locks; do
+  clear_caches
+  root_on_node n1 sh -c "mkdir -p /mnt/local/lockstep/6001 /mnt/local/elsewhere && chown alice /mnt/local/lockstep/6001 && rmdir --ignore-fail-on-non-empty /mnt/local/lockstep/$at 2>/dev/null; ln -s /mnt/local/elsewhere /mnt/local/lockstep/$at; chown -h alice /mnt/local/lockstep/$at; chown root /mnt/local/elsewhere"
+  output=$(on_head srun -w n1 --stage=$packs/good echo started 2>&1)
+  assert_lacks "$output" "started"
+  assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "$at: $output"
+  assert_equal "root " "$(root_on_node n1 sh -c 'stat -c %U /mnt/local/elsewhere; ls /mnt/local/elsewhere' | xargs) " "what is behind the link at $at"
+done
+root_on_node n1 rmdir /mnt/local/elsewhere
+clear_caches
+
+assert_all_idle

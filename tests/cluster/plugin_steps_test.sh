@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Staging in the kinds of jobs and steps that Slurm knows: each finds its data, and nothing is left of it.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack good 8 4000
+make_pack other 8 4000
+chmod 777 "$shared/plugin_test"
+clear_caches
+trap cancel_all EXIT
+# A task says where it runs and what it finds.
+what='echo "$(hostname) $(ls $LOCKSTEP_DATA | xargs)"'
+# tasks OUTPUT: the tasks' lines of it.
+tasks() { grep -E '^n[1-4] ' <<<"$1" | sort | xargs; }
+
+test_case "a batch script, its steps, and steps on fewer nodes"
+job=$(submit_there -w n1,n2 -N2 -n2 --stage=good --wrap "$what; srun bash -c '$what'; srun -N1 -n1 -w n2 bash -c '$what'")
+await_job "$job"
+assert_equal "n1 good n1 good n2 good n2 good" "$(tasks "$(job_output "$job")")"
+assert_equal 2 "$(job_output "$job" | grep -c ': staged good.*(miss)')" "copies, one per node: $(job_output "$job")"
+
+test_case "an interactive allocation: each step stages what it asks for"
+output=$(on_head salloc -w n1,n2 -N2 sh -c "srun -n2 --stage=$packs/good bash -c '$what'; srun -n2 --stage=$packs/other bash -c '$what'" 2>/dev/null)
+assert_equal "n1 good n1 good other n2 good n2 good other" "$(tasks "$output")"
+
+test_case "steps at the same time"
+job=$(submit_there -w n1,n2 -N2 -n4 <<SCRIPT
+#!/bin/bash
+for pack in good other good other; do srun --exact -N2 -n2 --stage=\$pack bash -c 'cat \$LOCKSTEP_DATA/'\$pack'/*.tar >/dev/null && echo "\$(hostname) \$0"' \$pack & done
+wait
+SCRIPT
+)
+await_job "$job"
+assert_equal "n1 good n1 good n1 other n1 other n2 good n2 good n2 other n2 other" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
+assert_equal "COMPLETED 0:0" "$(job_state "$job")"
+
+test_case "the tasks of a job array on one node"
+array=$(submit_there -w n1 --array=0-3 -n1 --stage=good,other --wrap "$what")
+for task in 0 1 2 3; do await_job "${array}_$task"; done
+assert_equal 4 "$(on_head sh -c "cat \$(ls -t job-*.out | head -n 4) | grep -c '^n1 good other$'")" "array tasks that found both"
+
+test_case "a heterogeneous job: each component is a group of its own"
+output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c "$what" : -w n3,n4 -N2 -n2 bash -c "$what" 2>&1)
+assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
+
+test_case "a heterogeneous step of an ordinary job"
+output=$(on_head salloc -N4 srun -N2 -n2 --stage=$packs/good bash -c "$what" : -N2 -n2 bash -c "$what" 2>&1)
+assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
+
+test_case "--export=NONE, for the job and for its steps"
+job=$(submit_there --export=NONE -w n1,n2 -N2 -n2 --stage=good <<SCRIPT
+#!/bin/bash
+/usr/bin/env PATH=/usr/bin:/bin srun --export=NONE /bin/bash -c 'PATH=/usr/bin:/bin; $what'
+SCRIPT
+)
+await_job "$job"
+assert_equal "n1 good n2 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
+
+test_case "two jobs that want the same data at once copy it once"
+clear_caches
+cluster meter --bandwidth 200K >/dev/null
+cluster meter --reset >/dev/null
+jobs=()
+for _ in 1 2; do jobs+=("$(submit_there -w n1 -n1 --stage=good --wrap "$what")"); done
+for job in "${jobs[@]}"; do
+  await_job "$job"
+  assert_equal "n1 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
+done
+cluster meter --bandwidth 0 >/dev/null
+bytes=$(cat "$shared"/plugin_test/good/* | wc -c)
+# read NODE: bytes that it has read from the shared file system.
+bytes_read() { cluster meter --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["machines"][sys.argv[1]]["bytes_read"])' "$1"; }
+assert_at_most $((bytes * 3 / 2)) "$(bytes_read n1)" "bytes read for $bytes bytes of data"
+
+for node in n1 n2 n3 n4; do wait_until 10 nothing_left_on $node || fail "left on $node: $(left_on $node)"; done
+assert_equal "" "$(helpers_running)"
+assert_all_idle
