@@ -1,12 +1,29 @@
-// The verbs of lockstep-stage that look after a node's cache.
+// The verbs of lockstep-stage that look after a node's cache: ls, verify, status, gc, prefetch.
 //
 // Threads: main's thread.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "common/tool.h"
+#include "staging/cache/node.h"
 
 namespace lockstep::transfer {
 
 void add_cache_verbs(Tool& tool);
+
+// The pieces, a file each.
+void add_gc_verb(Tool& tool);
+void add_prefetch_verb(Tool& tool);
+void add_status_verb(Tool& tool);
+
+/// "2026-11-21 03:04:05", in the node's time zone; "-" for no time.
+std::string format_time(cache::Time time);
+/// A user's name, or the number where it has none.
+std::string user_name(uid_t user);
+/// Opens a store that is there. Throws Error naming the folder.
+cache::Store existing_store(const std::string& folder, cache::StoreOptions options = {});
 
 }  // namespace lockstep::transfer
