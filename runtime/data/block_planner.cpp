@@ -67,7 +67,7 @@ BlockPlanner::BlockPlanner(const PlanOptions& options)
       fill_(options.ranks * options.accumulate == 1 ? 1 : kFill),
       own_packer_(options),
       packer_(&own_packer_),
-      padded_(options),
+      padded_(options, capacity_),
       random_(0, 0, 0) {
 }
 
@@ -75,7 +75,7 @@ void BlockPlanner::begin(std::vector<Item> items, std::size_t block, bool last, 
   items_ = std::move(items);
   next_ = 0;
   last_ = last;
-  fill_ = options_.ranks * options_.accumulate == 1 ? 1 : kFill;
+  padded_.begin();
   outliers_.clear();
   patience_ = 0;
   tokens_left_ = tokens_of(items_);
@@ -314,6 +314,7 @@ void BlockPlanner::compose() {
 }
 
 bool BlockPlanner::is_over() const {
+  if (options_.padded && !padded_.empty()) return false;
   return tokens_left_ == 0 ||
          (!last_ && static_cast<double>(tokens_left_) < kLeaveOver * static_cast<double>(capacity_));
 }
@@ -343,9 +344,14 @@ bool BlockPlanner::next_step(StepView& step) {
   pinned_ = 0;
   full_step_ = tokens_left_ > capacity_;
   if (options_.padded) {
-    choose_padded();
-    step = padded_.pack(chosen_);
-    return full_step_ || end_with(step);
+    if (padded_.empty()) {
+      next_ += padded_.take(std::span(items_).subspan(next_), last_, budget_, random_);
+    }
+    step = padded_.next(chosen_);
+    const std::uint64_t tokens = tokens_of(chosen_);
+    tokens_left_ -= tokens;
+    budget_.spend(tokens, chosen_.size());
+    return !last_ || tokens_left_ > 0 || end_with(step);
   }
   if (full_step_) {
     compose();
@@ -386,10 +392,9 @@ bool BlockPlanner::end_with(StepView& step) {
   for (std::size_t count = step.ends.size() * 2; count > 0; --count) {
     for (std::size_t i = 0; i < count; ++i) chosen_.push_back(first_[i % first_.size()]);
     sort_.longest_first(chosen_);
-    if (padded_.needed(chosen_) <= step.ends.size()) break;
+    if (padded_.pack_alone(chosen_, step)) return true;
     chosen_ = rest;
   }
-  step = padded_.pack(chosen_);
   return true;
 }
 
@@ -461,36 +466,9 @@ void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
   put_back(window_);
 }
 
-// Takes as much of the pool's front as its padding lets fit; `fill_` follows what did.
-void BlockPlanner::choose_padded() {
-  const auto batches =
-      static_cast<std::size_t>(options_.ranks) * static_cast<std::size_t>(options_.accumulate);
-  std::size_t count = 0;
-  std::uint64_t sum = 0;
-  const std::uint64_t most = tokens_left_ <= target() ? tokens_left_ : target();
-  while (count < pool_size() && (count == 0 || sum + items_[next_ + count].length <= most)) {
-    sum += items_[next_ + count++].length;
-  }
-  for (;;) {
-    chosen_.assign(items_.begin() + static_cast<std::ptrdiff_t>(next_),
-                   items_.begin() + static_cast<std::ptrdiff_t>(next_ + count));
-    sort_.longest_first(chosen_);
-    const std::size_t needed = padded_.needed(chosen_);
-    const double ratio = static_cast<double>(batches) / static_cast<double>(std::max<std::size_t>(needed, 1));
-    if (needed <= batches) {
-      if (full_step_) fill_ = std::min(1.0, fill_ * std::min(1.25, ratio) * 0.995);
-      break;
-    }
-    fill_ *= ratio * 0.99;
-    count = std::max<std::size_t>(
-        1, std::min(count - 1, static_cast<std::size_t>(static_cast<double>(count) * ratio * 0.99)));
-  }
-  next_ += count;
-  tokens_left_ -= tokens_of(chosen_);
-}
-
 std::vector<Item> BlockPlanner::take_left() {
   outliers_.insert(outliers_.end(), items_.begin() + static_cast<std::ptrdiff_t>(next_), items_.end());
+  padded_.put_back(outliers_);
   items_.clear();
   next_ = 0;
   return std::exchange(outliers_, {});

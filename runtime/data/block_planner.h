@@ -13,7 +13,7 @@
 
 #include "runtime/data/item.h"
 #include "runtime/data/length_sort.h"
-#include "runtime/data/padded_packer.h"
+#include "runtime/data/padded_window.h"
 #include "runtime/data/planner.h"
 #include "runtime/data/random.h"
 #include "runtime/data/randomness_budget.h"
@@ -43,7 +43,7 @@ class BlockPlanner {
 
   /// Tokens of a step whose slowest rank is full, and the part of it that a step takes.
   std::uint64_t capacity() const { return capacity_; }
-  double fill() const { return fill_; }
+  double fill() const { return options_.padded ? padded_.fill() : fill_; }
 
   /// What the steps so far have left of the randomness budget.
   double saved() const { return budget_.saved(); }
@@ -54,7 +54,6 @@ class BlockPlanner {
  private:
   bool is_over() const;
   void book();
-  std::size_t pool_size() const { return items_.size() - next_; }
   bool is_outlier(const Item& item) const;
   std::size_t most_waiting() const;
   std::uint64_t target() const;
@@ -72,7 +71,6 @@ class BlockPlanner {
   void pack();
   void top_up(std::uint64_t most, bool lengthen);
   void fit();
-  void choose_padded();
   bool end_with(StepView& step);
 
   PlanOptions options_;
@@ -81,7 +79,7 @@ class BlockPlanner {
   double fill_;             // of the capacity, that a step takes from the pool
   StepPacker own_packer_;
   StepPacker* packer_;  // of the step that is composed
-  PaddedPacker padded_;
+  PaddedWindow padded_;
   LengthSort sort_;
   RandomnessBudget budget_;
   Random random_;

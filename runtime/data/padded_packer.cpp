@@ -32,7 +32,8 @@ double PaddedPacker::cost(std::uint64_t length) const {
 }
 
 // Cuts into groups whose cost is within the limit and whose tokens, padding included, are within the cap.
-std::size_t PaddedPacker::cut(std::span<const Item> items, double limit, std::vector<Group>* groups) const {
+std::size_t PaddedPacker::cut(std::span<const Item> items, double limit,
+                              std::vector<PaddedGroup>* groups) const {
   std::size_t count = 0;
   for (std::size_t begin = 0; begin < items.size(); ++count) {
     const std::uint64_t longest = row(items[begin].length);
@@ -52,27 +53,45 @@ std::size_t PaddedPacker::needed(std::span<const Item> items) const {
   return cut(items, std::numeric_limits<double>::infinity(), nullptr);
 }
 
-StepView PaddedPacker::pack(std::span<const Item> items) {
-  const std::size_t batches = ranks_ * accumulate_;
-  groups_.clear();
-  if (!items.empty()) {
-    // The least limit on a micro-batch's cost that still gives no more micro-batches than there are.
-    double low = 0;
-    double high = cost(row(items.front().length)) * static_cast<double>(items.size());
-    for (int i = 0; i < 40 && high - low > 1e-4 * high; ++i) {
-      const double middle = (low + high) / 2;
-      (cut(items, middle, nullptr) <= batches ? high : low) = middle;
-    }
-    cut(items, high, &groups_);
+std::vector<PaddedGroup> PaddedPacker::cut_into(std::span<const Item> items, std::size_t batches) const {
+  std::vector<PaddedGroup> groups;
+  if (items.empty()) return groups;
+  // The least limit on a micro-batch's cost that still gives no more micro-batches than there are.
+  double low = 0;
+  double high = cost(row(items.front().length)) * static_cast<double>(items.size());
+  for (int i = 0; i < 40 && high - low > 1e-4 * high; ++i) {
+    const double middle = (low + high) / 2;
+    (cut(items, middle, nullptr) <= batches ? high : low) = middle;
   }
+  cut(items, high, &groups);
+  // A rank with nothing to do would wait: the costliest that have two rows are halved.
+  while (groups.size() < batches) {
+    auto costliest = groups.end();
+    for (auto group = groups.begin(); group != groups.end(); ++group) {
+      if (group->end - group->begin < 2) continue;
+      if (costliest == groups.end() || group->cost > costliest->cost) costliest = group;
+    }
+    if (costliest == groups.end()) break;
+    const std::size_t middle = costliest->begin + (costliest->end - costliest->begin) / 2;
+    const auto cost_of = [&](std::size_t begin, std::size_t end) {
+      return static_cast<double>(end - begin) * cost(row(items[begin].length));
+    };
+    const PaddedGroup second{middle, costliest->end, cost_of(middle, costliest->end)};
+    *costliest = {costliest->begin, middle, cost_of(costliest->begin, middle)};
+    groups.insert(costliest + 1, second);
+  }
+  return groups;
+}
 
+StepView PaddedPacker::deal(std::span<const Item> items, std::vector<PaddedGroup>& groups) {
+  const std::size_t batches = ranks_ * accumulate_;
   // Costliest first to the rank with the least time so far, each rank as many micro-batches as any other.
-  std::stable_sort(groups_.begin(), groups_.end(),
-                   [](const Group& x, const Group& y) { return x.cost > y.cost; });
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const PaddedGroup& x, const PaddedGroup& y) { return x.cost > y.cost; });
   std::vector<double> times(ranks_);
   std::vector<std::size_t> given(ranks_);
-  std::vector<const Group*> dealt(batches);
-  for (const Group& group : groups_) {
+  std::vector<const PaddedGroup*> dealt(batches);
+  for (const PaddedGroup& group : groups) {
     std::size_t best = ranks_;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       if (given[rank] == accumulate_) continue;
@@ -86,7 +105,7 @@ StepView PaddedPacker::pack(std::span<const Item> items) {
   }
   indices_.clear();
   ends_.clear();
-  for (const Group* group : dealt) {
+  for (const PaddedGroup* group : dealt) {
     if (group != nullptr) {
       for (std::size_t i = group->begin; i < group->end; ++i) indices_.push_back(items[i].index);
     }

@@ -1,5 +1,5 @@
-// Cuts the samples of one optimizer step into micro-batches of rows x longest, as models need that cannot
-// take packed ones: longest first, so that rows of similar length share a micro-batch.
+// Cuts samples into micro-batches of rows x longest, as models need that cannot take packed ones: longest
+// first, so that rows of similar length share a micro-batch.
 //
 // Threads: a PaddedPacker belongs to one thread at a time.
 #pragma once
@@ -14,6 +14,13 @@
 
 namespace lockstep::data {
 
+/// Neighbours in a list of items.
+struct PaddedGroup {
+  std::size_t begin;
+  std::size_t end;
+  double cost;
+};
+
 class PaddedPacker {
  public:
   explicit PaddedPacker(const PlanOptions& options);
@@ -21,17 +28,15 @@ class PaddedPacker {
   /// How many micro-batches these items take at least; longest first.
   std::size_t needed(std::span<const Item> items) const;
 
-  /// Cuts them into the step's micro-batches, of least possible greatest cost. There must be no more than
-  /// needed() allows. The items must live until the step has been used.
-  StepView pack(std::span<const Item> items);
+  /// Cuts them into so many micro-batches, of least possible greatest cost; fewer only where there are fewer
+  /// items. There must be no fewer than needed().
+  std::vector<PaddedGroup> cut_into(std::span<const Item> items, std::size_t batches) const;
+
+  /// Deals a step's micro-batches to the ranks.
+  StepView deal(std::span<const Item> items, std::vector<PaddedGroup>& groups);
 
  private:
-  struct Group {
-    std::size_t begin;
-    std::size_t end;
-    double cost;
-  };
-  std::size_t cut(std::span<const Item> items, double limit, std::vector<Group>* groups) const;
+  std::size_t cut(std::span<const Item> items, double limit, std::vector<PaddedGroup>* groups) const;
   std::uint64_t row(std::uint32_t length) const;
   double cost(std::uint64_t length) const;
 
@@ -41,7 +46,6 @@ class PaddedPacker {
   std::uint32_t multiple_;
   Cost cost_;
   std::vector<double> slowness_;
-  std::vector<Group> groups_;
   std::vector<std::uint32_t> indices_;
   std::vector<std::uint32_t> ends_;
 };

@@ -192,8 +192,10 @@ TEST(Planner, OutliersOfALongEpochStayWithinTheBudgetToo) {
 }
 
 TEST(Planner, TheTailIsFilledDroppedOrRepeatedAsAsked) {
-  const std::vector<std::uint32_t> lengths(85, 10);
   for (const bool padded : {false, true}) {
+    // Padded steps share their samples, so that there is one for each micro-batch, unless a row fills it.
+    const std::vector<std::uint32_t> lengths =
+        padded ? std::vector<std::uint32_t>(83, 95) : std::vector<std::uint32_t>(85, 10);
     PlanOptions options{.ranks = 4, .cap = 100, .accumulate = 2, .padded = padded, .pad_multiple = 1};
     const auto empty = [](const Plan& plan) {
       int count = 0;
@@ -374,6 +376,34 @@ TEST(StepPipeline, WhatEitherThreadThrowsIsThrownAndNothingHangs) {
       EXPECT_THAT(run, ThrowsMessage<std::runtime_error>(HasSubstr(dealing ? "dealing" : "finishing")));
     }
   }
+}
+
+// Neighbours in length from several steps share a micro-batch, as far as steps stay random.
+TEST(Planner, PaddingFallsWithinTheRandomnessBudget) {
+  const auto stats_with = [](const Lengths& lengths, int ranks, double randomness) {
+    PlanOptions options{
+        .ranks = ranks, .cap = 16384, .cost = {24576, 1}, .randomness = randomness, .padded = true};
+    return stats_of(make_plan(lengths.tokens, options), lengths.tokens);
+  };
+  const std::string folder = LOCKSTEP_TEST_DATA "/lengths/";
+  const Lengths azure = lengths_from_csv(folder + "azure_llm_conv_2023_lengths.csv", "length");
+  const Lengths wikipedia = lengths_from_histogram(folder + "wikipedia_bert_seq512_histogram.csv", 100'000);
+  const Lengths squad = lengths_from_histogram(folder + "squad11_seq384_histogram.csv", 100'000);
+  struct Case {
+    const Lengths& lengths;
+    int ranks;
+    double padding;
+  };
+  for (const Case& c : {Case{azure, 8, 0.02}, Case{azure, 64, 0.01}, Case{wikipedia, 8, 0.115},
+                        Case{wikipedia, 64, 0.02}, Case{squad, 8, 0.085}, Case{squad, 64, 0.03}}) {
+    const PlanStats stats = stats_with(c.lengths, c.ranks, 1.5);
+    EXPECT_LE(stats.padding, c.padding) << c.ranks << " ranks";
+    EXPECT_LE(stats.step_mean_ratio, 1.5) << c.ranks << " ranks";
+    EXPECT_EQ(stats.dropped + stats.duplicated, 0U);
+  }
+  const PlanStats more = stats_with(wikipedia, 8, 4);
+  EXPECT_LE(more.padding, 0.05) << "who gives up randomness saves padding";
+  EXPECT_LE(more.step_mean_ratio, 4);
 }
 
 // Three samples a micro-batch: what is left free in each adds up.
