@@ -46,6 +46,7 @@ TEST(NumberKeys, AreTheNumbersWithAsManyDigitsAsTheLast) {
   std::atomic<int> wrong = 0;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(4);
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&] {
         for (std::size_t i = 0; i < 3001; ++i) wrong += keys[i] != fmt::format("{:04}", i);

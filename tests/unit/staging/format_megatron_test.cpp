@@ -41,8 +41,8 @@ class FormatMegatron : public staging_test::StagingTest {
 };
 
 constexpr std::size_t kLengths = 34;
-constexpr std::size_t kOffsets = kLengths + 3 * 4;
-constexpr std::size_t kDocuments = kOffsets + 3 * 8;
+constexpr std::size_t kOffsets = kLengths + std::size_t{3} * 4;
+constexpr std::size_t kDocuments = kOffsets + std::size_t{3} * 8;
 
 template <typename T>
 std::span<const std::byte> tokens_of(const std::vector<T>& tokens) {

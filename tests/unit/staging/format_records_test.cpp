@@ -116,7 +116,7 @@ TEST_F(FormatRecords, ATfrecordOfAllLengthsSurvivesTheBordersOfBlocks) {
 }
 
 TEST_F(FormatRecords, AFileThatIsTruncatedWhileAllOfItIsReadIsAnError) {
-  write("data", std::string(3 << 20, 'a'));
+  write("data", std::string(std::size_t{3} << 20, 'a'));
   const DataFile file(folder_ / "data");
   Stream stream(file);
   EXPECT_EQ(stream.next().size(), std::size_t{1} << 20);
