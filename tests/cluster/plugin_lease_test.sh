@@ -38,6 +38,10 @@ for node in n1 n2; do
   assert_equal "alice 600" "$(root_on_node $node stat -c '%U %a' "$held/$job.0")"
 done
 
+test_case "what the step uses has the same lease"
+inode=$(root_on_node n1 stat -c %i "$held/$job.0")
+assert_equal 1 "$(leases_of_objects_on n1 | grep -c "^ *$inode .*/$job.0$")" "$(leases_of_objects_on n1)"
+
 test_case "the tasks' programs have no descriptor of it"
 fds=$(root_on_node n1 sh -c "ls -l /proc/\$(pgrep -f '^[^ ]*sh -c touch up' | head -n 1)/fd")
 assert_contains "$fds" "pipe:"
