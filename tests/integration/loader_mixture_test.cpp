@@ -9,6 +9,7 @@
 #include "runtime/data/joined_packs.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/safe_to_map.h"
+#include "staging/pack/megatron_writer.h"
 #include "tests/integration/loader_fixture.h"
 
 namespace lockstep::data {
@@ -141,6 +142,46 @@ TEST_F(MixedLoader, JoinedPacksKnowWhereTheirSamplesAre) {
   EXPECT_THROW(packs_->bytes(2 * kSamples), Error);
   Loader loader(*packs_, alone(), 0, nullptr, {});
   EXPECT_EQ(take(loader, kAll).size(), 2 * kSamples);
+}
+
+// Tokens of every type that Megatron's files have.
+TEST_F(LoaderTest, MegatronsPacksAreReadWhateverTheirTokensType) {
+  for (const auto type :
+       {pack::TokenType::u16, pack::TokenType::i16, pack::TokenType::i32, pack::TokenType::i64}) {
+    const std::filesystem::path folder = folder_ / ("megatron_" + std::string(pack::name_of(type)));
+    std::filesystem::create_directories(folder);
+    pack::MegatronWriter writer(folder / "text", type);
+    const auto width = static_cast<std::size_t>(pack::bytes_of(type));
+    for (std::size_t i = 0; i < kSamples; ++i) {
+      std::vector<std::byte> bytes;
+      for (std::int64_t p = 0; p < length_of(i); ++p) {
+        const std::int64_t token = token_of(i, p);  // little-endian, as the machine
+        const auto* const first = reinterpret_cast<const std::byte*>(&token);
+        bytes.insert(bytes.end(), first, first + width);
+      }
+      writer.add_sequence(bytes);
+      writer.end_document();
+    }
+    writer.finish();
+    const auto reader = pack::open(folder);
+    ASSERT_EQ(reader->size(), kSamples);
+    for (const bool mapped : {true, false}) {
+      Loader loader(*reader, alone(), 0, nullptr, {.mapped = mapped, .next_epoch_ahead = false});
+      std::size_t samples = 0;
+      for (const Batch& batch : loader) {
+        for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i, ++samples) {
+          const auto sample = static_cast<std::size_t>(batch.sample_ids[i].item<std::int64_t>());
+          const auto begin = batch.cu_seqlens[i].item<std::int32_t>();
+          ASSERT_EQ(batch.cu_seqlens[i + 1].item<std::int32_t>() - begin, length_of(sample));
+          for (std::int64_t t = 0; t < length_of(sample); ++t) {
+            ASSERT_EQ(batch.tokens[begin + t].item<std::int64_t>(), token_of(sample, t))
+                << pack::name_of(type);
+          }
+        }
+      }
+      EXPECT_EQ(samples, kSamples);
+    }
+  }
 }
 
 // Truncates a file of a pack that is in use.

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 
 #include "common/files.h"
 #include "common/process.h"
+#include "staging/pack/create.h"
 
 namespace lockstep::data {
 namespace {
@@ -282,6 +284,48 @@ TEST_F(PlanTool, AHistogramIsSpreadExactly) {
       0);
   EXPECT_EQ(tool({"check", plan(), "--histogram", csv, "--samples", "9"}).exit_code, 0);
   EXPECT_EQ(tool({"check", plan(), "--histogram", csv, "--samples", "10"}).exit_code, 1);
+}
+
+TEST_F(PlanTool, PackedFoldersArePlannedCheckedAndDescribed) {
+  std::uint64_t tokens = 0;
+  for (const std::string name : {"first", "second"}) {
+    std::filesystem::create_directories(folder_ / "files");
+    pack::CreateOptions options;
+    for (int i = 0; i < 20; ++i) {
+      options.files.push_back(fmt::format("{}{:02}.tok", name, i));
+      write(std::string("files/") + options.files.back(),
+            std::string(static_cast<std::size_t>(2 * (10 + i)), 'x'));
+      tokens += 10 + static_cast<std::uint64_t>(i);
+    }
+    options.folder = folder_ / "files";
+    options.out = folder_ / name;
+    options.token_bytes = 2;
+    pack::create(options);
+  }
+  const std::string first = (folder_ / "first").string();
+  const std::string second = (folder_ / "second").string();
+  const ProcessResult described = tool({"stats", first, second, "--json"});
+  ASSERT_EQ(described.exit_code, 0) << described.error;
+  EXPECT_EQ(nlohmann::json::parse(described.output)["samples"], 40);
+  EXPECT_EQ(nlohmann::json::parse(described.output)["tokens"], tokens);
+
+  const ProcessResult made =
+      tool({"make", first, second, "--ranks", "2", "--cap", "100", "--out", plan(), "--json"});
+  ASSERT_EQ(made.exit_code, 0) << made.error;
+  EXPECT_EQ(nlohmann::json::parse(made.output)["dropped"], 0);
+  const ProcessResult checked = tool({"check", plan(), first, second, "--json"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.error;
+  const ProcessResult balance = tool({"stats", plan(), first, second, "--json"});
+  EXPECT_EQ(balance.exit_code, 0) << balance.error;
+  EXPECT_EQ(nlohmann::json::parse(balance.output)["steps"], nlohmann::json::parse(made.output)["steps"]);
+
+  // The other way round they are other data; one alone has too few samples.
+  const ProcessResult swapped = tool({"check", plan(), second, first});
+  EXPECT_EQ(swapped.exit_code, 1);
+  EXPECT_THAT(swapped.error, HasSubstr("other data or another order"));
+  const ProcessResult half = tool({"check", plan(), first});
+  EXPECT_EQ(half.exit_code, 1);
+  EXPECT_THAT(half.error, HasSubstr("for 40 samples, the data have 20"));
 }
 
 }  // namespace
