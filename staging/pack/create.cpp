@@ -38,7 +38,7 @@ fs::path unfinished_folder(const fs::path& out) {
   return out.parent_path() / ("." + out.filename().string() + ".unfinished");
 }
 
-fs::path new_folder(const fs::path& given, FileSystem& system) {
+fs::path new_folder(const fs::path& given, FileSystem& system) try {
   fs::path out = fs::absolute(given).lexically_normal();
   if (!out.has_filename()) out = out.parent_path();
   if (!fs::is_directory(out.parent_path()))
@@ -48,6 +48,8 @@ fs::path new_folder(const fs::path& given, FileSystem& system) {
     fail("{} exists already; name a new folder with --out", out.string());
   }
   return out;
+} catch (const fs::filesystem_error& error) {
+  fail("cannot look at {}: {}", error.path1().string(), error.code().message());
 }
 
 CreateResult create(const CreateOptions& options) {

@@ -21,12 +21,18 @@ bool matches(const std::string& path, const std::vector<std::string>& filters) {
          });
 }
 
+void add_folder(const fs::path& part, const fs::path& folder, const std::vector<std::string>& filters,
+                std::vector<std::string>& files);
+
 void add_entry(const fs::directory_entry& entry, const fs::path& folder,
                const std::vector<std::string>& filters, std::vector<std::string>& files) {
   // These know the type from the folder's listing; entry.symlink_status() would ask the file system for each
   // file.
   const bool link = entry.is_symlink();
-  if (!link && entry.is_directory()) return;
+  if (!link && entry.is_directory()) {
+    add_folder(entry.path(), folder, filters, files);
+    return;
+  }
   std::string path = entry.path().lexically_relative(folder).string();
   if (!matches(path, filters)) return;
   if (link) {
@@ -38,6 +44,13 @@ void add_entry(const fs::directory_entry& entry, const fs::path& folder,
   files.push_back(std::move(path));
 }
 
+/// Not a recursive_directory_iterator: its errors name the topmost folder only.
+void add_folder(const fs::path& part, const fs::path& folder, const std::vector<std::string>& filters,
+                std::vector<std::string>& files) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(part))
+    add_entry(entry, folder, filters, files);
+}
+
 [[noreturn]] void nothing_to_pack(const std::string& source, bool filtered) {
   fail("{}: nothing to pack: {}", source, filtered ? "no file matches --filter" : "it holds no files");
 }
@@ -45,11 +58,10 @@ void add_entry(const fs::directory_entry& entry, const fs::path& folder,
 }  // namespace
 
 std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& filters) {
-  if (!fs::is_directory(folder)) fail("{} is not a folder", folder.string());
   std::vector<std::string> files;
   try {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
-      add_entry(entry, folder, filters, files);
+    if (!fs::is_directory(folder)) fail("{} is not a folder", folder.string());
+    add_folder(folder, folder, filters, files);
   } catch (const fs::filesystem_error& error) {
     fail("cannot list {}: {}", error.path1().empty() ? folder.string() : error.path1().string(),
          error.code().message());

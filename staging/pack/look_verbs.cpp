@@ -67,7 +67,8 @@ std::size_t find_part(const Reader& reader, std::size_t sample, const CatArgumen
 
 /// The numbers of a sample of tokens.
 nlohmann::json token_list(const std::vector<std::byte>& payload, TokenType type) {
-  std::vector<std::int64_t> tokens(payload.size() / static_cast<unsigned>(bytes_of(type)));
+  const auto bytes = static_cast<std::size_t>(std::max(1, bytes_of(type)));
+  std::vector<std::int64_t> tokens(payload.size() / bytes);
   widen(type, payload, tokens);
   return tokens;
 }

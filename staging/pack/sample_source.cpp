@@ -70,8 +70,9 @@ TarTokens::TarTokens(TokenType from) : from_(from) {
 }
 
 std::span<const std::byte> TarTokens::convert(std::span<const std::byte> payload, const std::string& where) {
-  if (as_it_is_) return payload;
-  numbers_.resize(payload.size() / static_cast<unsigned>(bytes_of(from_)));
+  const auto from_bytes = static_cast<std::size_t>(bytes_of(from_));
+  if (as_it_is_ || from_bytes == 0) return payload;
+  numbers_.resize(payload.size() / from_bytes);
   widen(from_, payload, numbers_);
   const auto most = static_cast<std::int64_t>(bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max()
                                                           : std::numeric_limits<std::uint32_t>::max());

@@ -1,0 +1,307 @@
+// Input that is wrong or made to harm: tar files built byte by byte for verify, and files that are no good to
+// pack.
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "common/files.h"
+#include "common/process.h"
+#include "staging/pack/create.h"
+#include "staging/pack/file_list.h"
+#include "staging/pack/index.h"
+#include "staging/pack/index_builder.h"
+#include "staging/pack/reader.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::in_child;
+using staging_test::ThrowsErrorWith;
+using testing::HasSubstr;
+
+struct Member {
+  std::string name;
+  char type = '0';
+  std::string size = "00000000004";
+  std::string content = "data";
+  std::string link = "";
+};
+
+std::string padded(std::string content) {
+  content.resize((content.size() + 511) / 512 * 512, '\0');
+  return content;
+}
+
+/// A ustar header and the content after it, whatever they say.
+std::string bytes_of(const Member& member) {
+  std::string header(512, '\0');
+  const auto put = [&](std::size_t at, const std::string& text) { header.replace(at, text.size(), text); };
+  put(0, member.name.substr(0, 100));
+  put(100, "0000644");
+  put(108, "0000000");
+  put(116, "0000000");
+  put(124, member.size);
+  put(136, "00000000000");
+  put(148, "        ");
+  header[156] = member.type;
+  put(157, member.link);
+  put(257, std::string("ustar\00000", 8));
+  unsigned sum = 0;
+  for (const char byte : header) sum += static_cast<unsigned char>(byte);
+  put(148, fmt::format("{:06o}", sum) + '\0');
+  return header + padded(member.content);
+}
+
+std::string pax(const std::string& key, const std::string& value, char type = 'x') {
+  const std::string rest = " " + key + "=" + value + "\n";
+  std::size_t length = rest.size() + 1;
+  while (std::to_string(length).size() + rest.size() != length) ++length;
+  const std::string record = std::to_string(length) + rest;
+  return bytes_of(
+      {.name = "pax", .type = type, .size = fmt::format("{:011o}", record.size()), .content = record});
+}
+
+class HostileShard : public staging_test::StagingTest {
+ protected:
+  /// A pack whose index believes that `bad` is a sample of four bytes, behind those `before` it.
+  fs::path pack(const std::string& bad, std::size_t before = 0) {
+    std::string shard = bytes_of({.name = "good"});
+    const std::size_t offset = shard.size() + before + 512;
+    shard += bad;
+    shard.resize(std::max(shard.size(), offset + 512) + 1024, '\0');
+    IndexBuilder builder(0);
+    builder.begin_shard("shard-000000.tar");
+    for (const auto& [key, at] : {std::pair<const char*, std::size_t>{"good", 512}, {"bad", offset}}) {
+      builder.add_sample(key);
+      builder.add_part("", at, 4, xxh3_64(std::as_bytes(std::span(shard)).subspan(at, 4)));
+    }
+    builder.end_shard(shard.size(), digest_of(std::as_bytes(std::span(shard))));
+    write("p/shard-000000.tar", shard);
+    write("p/index.lockstep", builder.finish());
+    return folder_ / "p";
+  }
+  template <typename... Texts>
+  void refused(const std::string& bad, std::size_t before, Texts... texts) {
+    EXPECT_THAT([&] { open(pack(bad, before))->verify(); }, ThrowsErrorWith("shard-000000.tar", texts...));
+  }
+};
+
+TEST_F(HostileShard, AGoodOneIsAccepted) {
+  open(pack(bytes_of({.name = "bad"})))->verify();
+}
+
+TEST_F(HostileShard, LinksDevicesFoldersAndPipesAreNamed) {
+  for (const char type : {'1', '2', '3', '4', '5', '6'}) {
+    SCOPED_TRACE(type);
+    refused(bytes_of({.name = "bad", .type = type, .size = "00000000000", .link = "good"}), 0, "bad");
+  }
+}
+
+TEST_F(HostileShard, NamesThatLeaveTheFolderAreNamedHoweverTheyAreWritten) {
+  const std::string plain = bytes_of({.name = "bad"});
+  for (const std::string name : {"../bad", "/bad", "a/../../bad", "/etc/passwd"}) {
+    SCOPED_TRACE(name);
+    refused(bytes_of({.name = name}), 0, name);
+    refused(pax("path", name) + plain, 1024, name);
+    const std::string text = name + '\0';
+    refused(bytes_of({.name = "././@LongLink",
+                      .type = 'L',
+                      .size = fmt::format("{:011o}", text.size()),
+                      .content = text}) +
+                plain,
+            1024, name);
+  }
+}
+
+TEST_F(HostileShard, HeadersThatSayTwoSizesAreNamed) {
+  refused(pax("size", "3") + bytes_of({.name = "bad"}), 1024, "bad");
+  refused(pax("size", "99999999999999") + bytes_of({.name = "bad"}), 1024);
+  refused(pax("size", "-1") + bytes_of({.name = "bad"}), 1024);
+}
+
+TEST_F(HostileShard, HeadersForAllMembersDoNotRenameThem) {
+  const std::string global = pax("path", "../evil", 'g');
+  try {  // tar programs differ in what they make of it; what they see as the name has to be the index's
+    open(pack(global + bytes_of({.name = "bad"}), 1024))->verify();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("shard-000000.tar"));
+  }
+}
+
+TEST_F(HostileShard, SparseFilesAreNamed) {
+  refused(pax("GNU.sparse.map", "0,2,6,2") + bytes_of({.name = "bad"}), 1024, "bad");
+}
+
+TEST_F(HostileShard, SizesThatCannotBeAreNamed) {
+  for (const std::string size : {"77777777777", "00000000005", "-0000000004", "zzzzzzzzzzz"}) {
+    SCOPED_TRACE(size);
+    refused(bytes_of({.name = "bad", .size = size}), 0);
+  }
+  std::string negative(11, '\377');
+  refused(bytes_of({.name = "bad", .size = negative}), 0);
+}
+
+TEST_F(HostileShard, DamagedHeadersAreNamed) {
+  std::string wrong = bytes_of({.name = "bad"});
+  wrong[1] = 'A';  // the checksum is of another name
+  refused(wrong, 0);
+  refused(std::string(1024, '\0'), 0, "the shard ends before it");
+  refused(std::string(1024, '\377'), 0);
+}
+
+class BadFiles : public staging_test::StagingTest {
+ protected:
+  CreateResult pack_all() const {
+    CreateOptions options;
+    options.folder = folder_ / "s";
+    options.files = files_below(options.folder, {});
+    options.out = folder_ / "p";
+    return create(options);
+  }
+  CreateResult pack_listed(const std::vector<std::string>& files) const {
+    CreateOptions options;
+    options.folder = folder_ / "s";
+    options.files = files;
+    options.out = folder_ / "p";
+    return create(options);
+  }
+};
+
+TEST_F(BadFiles, PipesAndSocketsAreNamed) {
+  write("s/a", "x");
+  ASSERT_EQ(::mkfifo((folder_ / "s/pipe").c_str(), 0600), 0);
+  EXPECT_THAT([&] { pack_all(); }, ThrowsErrorWith("s/pipe is no regular file"));
+  EXPECT_THAT([&] { pack_listed({"pipe"}); }, ThrowsErrorWith("s/pipe is no regular file"));
+  fs::remove(folder_ / "s/pipe");
+  const UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, (folder_ / "s/socket").c_str(), sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_THAT([&] { pack_all(); }, ThrowsErrorWith("s/socket is no regular file"));
+}
+
+TEST_F(BadFiles, ListedLinksFoldersAndMissingFilesAreNamed) {
+  write("s/a", "x");
+  write("s/d/b", "x");
+  fs::create_symlink("a", folder_ / "s/link");
+  EXPECT_THAT([&] { pack_listed({"a", "link"}); }, ThrowsErrorWith("s/link is a symbolic link"));
+  EXPECT_THAT([&] { pack_listed({"a", "d"}); }, ThrowsErrorWith("s/d is no regular file"));
+  EXPECT_THAT([&] { pack_listed({"a", "gone"}); }, ThrowsErrorWith("s/gone", "No such file"));
+  EXPECT_THAT([&] { pack_listed({"a", "gone/b"}); }, ThrowsErrorWith("s/gone/b", "No such file"));
+  EXPECT_THAT([&] { pack_listed({std::string(300, 'n')}); }, ThrowsErrorWith("nnn", "File name too long"));
+  EXPECT_FALSE(fs::exists(folder_ / "p"));
+}
+
+TEST_F(BadFiles, AFileThatVanishesWhileOthersArePackedIsNamed) {
+  for (int i = 0; i < 600; ++i) write(fmt::format("s/{:03}", i), "x");  // more than the loader reads ahead
+  CreateOptions options;
+  options.folder = folder_ / "s";
+  options.files = files_below(options.folder, {});
+  options.out = folder_ / "p";
+  options.progress = [&](std::size_t files, std::uint64_t) {
+    if (files == 1) fs::remove(folder_ / "s/599");
+  };
+  EXPECT_THAT([&] { create(options); }, ThrowsErrorWith("s/599", "No such file"));
+}
+
+TEST_F(BadFiles, WhatMayNotBeReadIsNamed) {
+  write("s/a", "x");
+  write("s/closed/b", "x");
+  fs::create_directory(folder_ / "out");
+  fs::permissions(folder_, fs::perms(0755));
+  fs::permissions(folder_ / "out", fs::perms::all);
+  const auto said_by_nobody = [&] {
+    std::string said;
+    EXPECT_EQ(in_child([&] {
+                if (::geteuid() == 0 && ::setuid(65534) != 0) fail_errno("setuid");
+                CreateOptions options;
+                options.folder = folder_ / "s";
+                try {
+                  options.files = files_below(options.folder, {});
+                  options.out = folder_ / "out/p";
+                  create(options);
+                } catch (const Error& error) {
+                  write_file_atomically(folder_ / "out/said", error.what());
+                }
+              }),
+              0);
+    return staging_test::read(folder_ / "out/said");
+  };
+  fs::permissions(folder_ / "s/closed", fs::perms::none);
+  EXPECT_THAT(said_by_nobody(), testing::AllOf(HasSubstr("s/closed"), HasSubstr("Permission denied")));
+  fs::permissions(folder_ / "s/closed", fs::perms::all);
+  fs::permissions(folder_ / "s/a", fs::perms::none);
+  EXPECT_THAT(said_by_nobody(), testing::AllOf(HasSubstr("s/a"), HasSubstr("Permission denied")));
+}
+
+TEST_F(BadFiles, ATargetThatCannotBeWrittenIsNamed) {
+  write("s/a", "x");
+  fs::create_directory(folder_ / "closed");
+  fs::permissions(folder_ / "closed", fs::perms(0555));
+  fs::permissions(folder_, fs::perms(0755));
+  EXPECT_EQ(in_child([&] {
+              if (::geteuid() == 0 && ::setuid(65534) != 0) fail_errno("setuid");
+              CreateOptions options;
+              options.folder = folder_ / "s";
+              options.files = {"a"};
+              options.out = folder_ / "closed/p";
+              EXPECT_THAT([&] { create(options); },
+                          ThrowsErrorWith("closed/.p.unfinished: Permission denied"));
+              if (testing::Test::HasFailure()) fail("another message");
+            }),
+            0);
+}
+
+TEST_F(BadFiles, APlaceThatMayNotBeLookedAtIsNamed) {
+  write("s/a", "x");
+  fs::create_directory(folder_ / "closed");
+  fs::permissions(folder_ / "closed", fs::perms::none);
+  fs::permissions(folder_, fs::perms(0755));
+  EXPECT_EQ(in_child([&] {
+              if (::geteuid() == 0 && ::setuid(65534) != 0) fail_errno("setuid");
+              EXPECT_THAT([&] { files_below(folder_ / "closed/s", {}); },
+                          ThrowsErrorWith("closed/s", "Permission denied"));
+              EXPECT_THAT([&] { new_folder(folder_ / "closed/out/p"); },
+                          ThrowsErrorWith("closed/out", "Permission denied"));
+              if (testing::Test::HasFailure()) fail("another message");
+            }),
+            0);
+}
+
+TEST_F(BadFiles, NamesOfAnyBytesAndLengthComeBack) {
+  const std::string deep = std::string(200, 'd') + "/" + std::string(200, 'e') + "/" + std::string(200, 'f');
+  std::map<std::string, std::string> files = {{"\xff\xfe.bin", "not UTF-8"}, {"new\nline.txt", "a line"},
+                                              {deep + ".txt", "deep"},       {"sp ace.txt", "space"},
+                                              {std::string(99, 'x'), "99"},  {std::string(100, 'y'), "100"},
+                                              {std::string(101, 'z'), "101"}};
+  const fs::path made = make_pack("p", files);
+  const auto reader = open(made);
+  reader->verify();
+  EXPECT_EQ(reader->size(), files.size());
+  fs::create_directory(folder_ / "unpacked");
+  const auto tar = run_process(
+      {"tar", "-xf", (made / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
+  ASSERT_EQ(tar.exit_code, 0) << tar.error;
+  EXPECT_EQ(staging_test::content_of(folder_ / "unpacked"), files);
+}
+
+TEST_F(BadFiles, EmptyFilesAndShardsOfOneByteAreFine) {
+  for (int i = 0; i < 30; ++i) write(fmt::format("s/{:02}", i), i % 3 == 0 ? "" : "x");
+  CreateOptions options;
+  options.folder = folder_ / "s";
+  options.files = files_below(options.folder, {});
+  options.out = folder_ / "p";
+  options.shard_bytes = 1;
+  EXPECT_EQ(create(options).shards, 30U);
+  open(folder_ / "p")->verify();
+}
+
+}  // namespace
+}  // namespace lockstep::pack
