@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures communicator, DDP and staging for docs/benchmarks.md and rewrites its tables and pictures: some 45 minutes, as
+# Measures communicator, DDP, staging, planner and loader for docs/benchmarks.md and rewrites its tables and pictures: some 45 minutes, as
 # root (two of the cases need the embedded cluster, others drop the page cache and mount the metered file system), on a
 # machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [page]      default: all
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [page]      default: all
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=build/release/bin
@@ -44,14 +44,20 @@ staging() {
   into pack $bin/bench_pack --json --peers --runs 3
   into reader $bin/bench_reader --json --peers
 }
+planner() {
+  into planner $bin/bench_planner --json
+  into planner_peers $bin/bench_planner --json --peers --samples 200000 --ranks 8,64
+  into planner_stream $bin/bench_planner --json --stream 1000000000
+}
+loader() { into loader $bin/bench_loader --json --peers; }
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | planner | loader | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, staging, page" >&2
+      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, staging, planner, loader, page" >&2
       exit 2
       ;;
   esac

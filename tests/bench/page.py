@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import page_staging
+import planner_page
 from lines import only, read, select
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -283,6 +284,9 @@ def main():
         "reading": page_staging.reading(lines, table),
     }.items():
         text = replace(text, name, content)
+    for name, section in {"planner": planner_page.planner, "loader": planner_page.loader}.items():
+        if select(lines, bench=name):
+            text = replace(text, name, section(lines, table))
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -1,0 +1,61 @@
+"""What docs/benchmarks.md shows of the planner and the loader."""
+
+from lines import select
+
+WAYS = {
+    "lockstep": "Lockstep",
+    "fairseq": "fairseq's way",
+    "multipack": "multipack's way",
+    "greedy_with_swaps": "greedy with swaps",
+}
+LISTS = {
+    "azure_conv": "azure_conv",
+    "wikipedia": "wikipedia",
+    "squad": "squad",
+    "azure_conv_drawn": "azure_conv, drawn",
+}
+
+
+def planner(lines, table):
+    rows = []
+    for line in select(lines, bench="planner"):
+        if line["lengths"] not in LISTS:
+            continue
+        rows.append(
+            [
+                f"{LISTS[line['lengths']]}, {line['samples']:,}",
+                str(line["ranks"]),
+                WAYS.get(line["implementation"], line["implementation"]),
+                f"{line['imbalance_cost']:.4f} ({line['lower_bound_cost']:.4f})",
+                f"{line['step_mean_ratio']:.2f}",
+                f"{line['steps']} ({line['minimum_steps']})",
+                str(line["dropped"]),
+                f"{line['seconds']:.4f}",
+                f"{1e9 * line['seconds'] / line['samples']:.0f}",
+            ]
+        )
+    head = ["lengths", "ranks", "way", "cost imbalance (bound)", "step-mean ratio", "steps (at least)", "samples lost"]
+    text = table([*head, "seconds", "ns per sample"], rows)
+    for line in select(lines, bench="planner", lengths="stream"):
+        text += (
+            f"\n\nA stream of {line['samples']:,} lengths on {line['ranks']} ranks: {line['seconds']:.0f} s, "
+            f"{line['samples_per_second'] / 1e6:.1f} M lengths/s, the whole program at most "
+            f"{line['peak_bytes'] / 2**20:.0f} MiB."
+        )
+    return text
+
+
+def loader(lines, table):
+    rows = []
+    for line in select(lines, bench="loader"):
+        part = line["bytes_per_second"] / line["workers"] / line["memcpy_bytes_per_second"]
+        rows.append(
+            [
+                line["implementation"],
+                str(line["workers"]),
+                f"{line['tokens_per_second'] / 1e6:.1f}",
+                f"{line['bytes_per_second'] / 1e9:.2f}",
+                f"{part:.2f}",
+            ]
+        )
+    return table(["loader", "workers", "M tokens/s", "GB/s of batches", "of memcpy's bandwidth, per worker"], rows)
