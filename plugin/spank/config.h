@@ -21,33 +21,33 @@ template <typename T>
 using PerOption = std::array<T, kOptions>;
 
 struct Config {
-  bool enabled = true;
   std::string cache;        ///< the nodes' store; users' folders are made in it
   std::uint64_t total = 0;  ///< bytes that all users' data may take on a node; 0: any
   std::uint64_t quota = 0;  ///< bytes that a user's data may take on a node; 0: any
-  int keep = 600;           ///< seconds since its last use for which data is not evicted
   std::uint64_t ram = 0;    ///< bytes that a user's data may take in a node's RAM; 0: no such tier
   std::string ram_cache = "/dev/shm/lockstep";
   std::string shared;                ///< the store that the administrator fills, or ""
   std::uint64_t bandwidth = 0;       ///< bytes a second that a node reads from sources; 0: any
-  bool cooperate = true;             ///< a step's nodes pass each other what one of them has read
   std::vector<std::string> sources;  ///< prefixes that may be staged; none: all
   std::string helpers = "/usr/bin";  ///< folder of lockstep-stage and lockstep-pin
   std::string prefix;                ///< before every option's name
-  int first_port = 0;  ///< ports that srun's rendezvous and nodes may use; 0: the system chooses
-  int last_port = 0;
   std::string records = "/run/lockstep/records";
   std::string group = "lockstep";  ///< the exporter's group; records are off where it does not exist
-  bool check_sources = true;       ///< look at the sources where the job is submitted
-  int wait = 60;                   ///< seconds for every node of a step to reach the rendezvous
-  int keep_records = 3600;         ///< seconds that an ended job's records stay
+  int keep = 600;                  ///< seconds since its last use for which data is not evicted
+  int first_port = 0;              ///< ports that srun's rendezvous and nodes may use; 0: the system chooses
+  int last_port = 0;
+  int wait = 60;            ///< seconds for every node of a step to reach the rendezvous
+  int keep_records = 3600;  ///< seconds that an ended job's records stay
+  bool enabled = true;
+  bool cooperate = true;       ///< a step's nodes pass each other what one of them has read
+  bool check_sources = true;   ///< look at the sources where the job is submitted
+  bool ram_somewhere = false;  ///< some partition has a RAM tier
 
   PerOption<std::optional<std::string>> defaults;              ///< values of options that are not given
   PerOption<std::optional<std::vector<std::string>>> allowed;  ///< words that may be given; none: all
 
   // Of all partitions together, for where a job's partition is not known yet, and for its end.
   std::vector<std::string> caches;
-  bool ram_somewhere = false;
   PerOption<std::vector<std::string>> allowed_somewhere;
 };
 

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A step on four nodes reads its source once for all of them.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack large 16 6000000
+clear_caches
+as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept'
+trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf; cluster meter --bandwidth 0 >/dev/null; cancel_all' EXIT
+bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
+sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
+nodes_read() { cluster meter --json | python3 -c 'import json, sys; print(sum(m["bytes_read"] for name, m in json.load(sys.stdin)["machines"].items() if name != "head"))'; }
+
+# stage_on_four: what its tasks read, once each; the bytes that the nodes read from the source are left in $read.
+stage_on_four() {
+  cluster meter --reset >/dev/null
+  output=$(on_head srun -N4 -n4 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
+  read=$(nodes_read)
+  assert_equal 4 "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
+}
+
+test_case "the source is read once for four nodes"
+cluster meter --bandwidth 40M >/dev/null
+begin=$(date +%s%N)
+stage_on_four
+together=$((($(date +%s%N) - begin) / 1000000))
+cluster meter --bandwidth 0 >/dev/null
+assert_at_most $((bytes * 102 / 100)) "$read" "bytes read from the source for $bytes of data"
+echo "   $read bytes read for $bytes of data on 4 nodes, $together ms at 40 MB/s"
+
+test_case "the next step reads nothing of it"
+stage_on_four
+assert_at_most $((bytes / 50)) "$read" "bytes read from the source"
+
+test_case "in the background too"
+clear_caches
+cluster meter --reset >/dev/null
+output=$(on_head srun -N4 -n4 --stage-mode=background --stage=$packs/large sh -c 'until [ -z "$(find $LOCKSTEP_DATA/large/ -type l; readlink $LOCKSTEP_DATA/large)" ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
+assert_equal 4 "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
+assert_at_most $((bytes * 102 / 100)) "$(nodes_read)" "bytes read from the source for $bytes of data"
+
+test_case "with cooperate = no each node reads for itself"
+clear_caches
+as_root sh -c 'echo "cooperate = no" >>/etc/lockstep/lockstep.conf'
+stage_on_four
+assert_at_least $((bytes * 39 / 10)) "$read" "bytes read from the source for $bytes of data"
+as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
+
+assert_nothing_left
+assert_all_idle

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# What jobs leave: their folders and leases go with them, their data stays until `gc --all`, run by root's timer beside
+# running jobs, removes what nobody uses.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack good 8 4000
+make_pack large 4 1000000
+chmod 777 "$shared/plugin_test"
+clear_caches
+trap 'touch "$shared/plugin_test/stop"; cancel_all' EXIT
+rm -f "$shared"/plugin_test/{up,stop}
+sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
+objects() { root_on_node n1 sh -c 'grep -ho "\"source\":\"[^\"]*\"" /mnt/local/lockstep/6001/objects/*/object.json 2>/dev/null' | sort | sed 's|.*/||; s|"||' | xargs; }
+gc() { root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep "$@"; }
+
+test_case "a job's folder and lease go with it, its data stays"
+on_head srun -w n1 -n1 --stage=$packs/good,$packs/large true 2>/dev/null
+wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
+assert_equal "good large" "$(objects)"
+
+test_case "gc --all removes nothing that is within the limits"
+gc >/dev/null || fail "gc failed"
+assert_equal "good large" "$(objects)"
+
+test_case "gc --all over a quota leaves what a running job uses, and takes the rest"
+job=$(submit_there -w n1 -n1 --stage=large --wrap 'touch up; until [ -e stop ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum')
+assert_within 30 test -e "$shared/plugin_test/up"
+gc --keep 0 --quota 1K >/dev/null 2>&1
+assert_equal "large" "$(objects)"
+
+test_case "jobs stage and run while gc --all runs again and again"
+(while [ ! -e "$shared/plugin_test/stop" ]; do gc --keep 0 --quota 1K >/dev/null 2>&1; done) &
+collector=$!
+for _ in 1 2 3 4 5; do
+  output=$(on_head srun -w n1 -n1 --overlap --stage=$packs/good sh -c 'cat $LOCKSTEP_DATA/good/*.tar | sha256sum' 2>&1)
+  assert_contains "$output" "$(cat "$shared"/plugin_test/good/*.tar | sha256sum)"
+done
+touch "$shared/plugin_test/stop"
+wait $collector
+await_job "$job"
+assert_contains "$(job_output "$job")" "$sum"
+assert_equal "COMPLETED 0:0" "$(job_state "$job")"
+
+test_case "then that goes too, with what killed processes left"
+root_on_node n1 sh -c 'cd /mnt/local/lockstep/6001 && mkdir -p objects/.removed-00000000000000000000000000000000/files && chown -R alice: objects/.removed-*'
+gc --keep 0 --quota 1K >/dev/null || fail "gc failed"
+assert_equal "" "$(objects)"
+wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
+
+test_case "the next job stages anew"
+output=$(on_head srun -w n1 -n1 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null)
+assert_contains "$output" "$sum"
+rm -f "$shared"/plugin_test/{up,stop}
+assert_nothing_left
+assert_all_idle
