@@ -92,6 +92,36 @@ TEST_F(CacheLease, OnlyALockedFileAndAnObjectThatIsThereMakeALease) {
   EXPECT_FALSE(store.leased(kName));
 }
 
+TEST_F(CacheLease, AWarmHitCostsTheSameWhateverTheNumberOfFiles) {
+  const auto calls_for = [&](int files) {
+    const std::string name = fmt::format("object-of-{}", files);
+    Store store(cache());
+    {
+      const Hold lock = store.lock(name, FileSystem::LockKind::exclusive);
+      Incoming incoming = store.begin(name, 4);
+      ObjectInfo info{.name = name, .source = "/source", .bytes = 4};
+      for (int f = 0; f < files; ++f) {
+        write(incoming.files() / std::to_string(f), "");
+        info.files.push_back({.name = std::to_string(f), .size = 0, .xxh3 = std::string(32, '0')});
+      }
+      incoming.publish(info);
+    }
+    const Step step(store, "7.0");
+    staging_test::WatchedFileSystem system([](int, const char*) { return 0; });
+    Store mine(cache(), system);
+    mine.recover();
+    const Hold lock = mine.lock(name, FileSystem::LockKind::shared);
+    EXPECT_TRUE(mine.has(name));
+    EXPECT_EQ(mine.info(name).files.size(), static_cast<std::size_t>(files));
+    mine.touch(name);
+    mine.hold(name, step.file());
+    return system.calls();
+  };
+  const int few = calls_for(1);
+  EXPECT_EQ(calls_for(1000), few);
+  EXPECT_LT(few, 20);
+}
+
 // Evicts, and lets another process do something after every single call of that.
 TEST_F(CacheLease, NobodyEvictsBetweenCheckAndLease) {
   const auto take = [&](bool& got) {
