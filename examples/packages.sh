@@ -10,12 +10,12 @@ declare -A packages=(
   [build]="build-essential cmake ninja-build ccache pkg-config git ca-certificates
     libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread prometheus-cpp-dev
     libcli11-dev libfmt-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libsentencepiece-dev libfuse3-dev
-    libssl-dev libpng-dev libjpeg62-turbo-dev liblmdb-dev libhdf5-dev libzstd-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
+    libssl-dev libpng-dev libjpeg62-turbo-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
   [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
     iproute2 util-linux procps fuse3"
   [corpus]="sentencepiece mandoc"
   [monitoring]="prometheus curl"
-  [peers]="python3-torch python3-matplotlib python3-scipy rsync"
+  [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
   [test]="clang clang-format clang-tidy libclang-rt-14-dev shellcheck python3"
   [pip]="python3 python3-pip"
 )

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 preset=release
 case "${1:-}" in
   -h | --help)
-    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, cluster, lint, tidy (tests/run.sh -L unit)"
+    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, cluster, peers, fuzz, lint, tidy (tests/run.sh -L unit)"
     exit 0
     ;;
   --torch=pip)
@@ -23,7 +23,9 @@ case "${1:-}" in
 esac
 
 if [ $preset = release ]; then
-  examples/packages.sh build cluster corpus monitoring test
+  examples/packages.sh build cluster corpus monitoring test peers pip
+  # Without a package index these tests are skipped.
+  if peers=$(tests/peers/packages.sh); then export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}; fi
 else
   examples/packages.sh build cluster
   python3 -m pip --version >/dev/null 2>&1 || examples/packages.sh pip
