@@ -72,6 +72,15 @@ output=$(on_head srun -w n1 -n1 --stage=$packs/second sh -c 'ls $LOCKSTEP_DATA' 
 assert_equal second "$output"
 assert_equal 1 "$(root_on_node n1 sh -c 'ls /mnt/local/lockstep/6001/objects | wc -l')" "objects left within the quota"
 
+test_case "the RAM tier has a store and a limit of its own, and no more is left there than on the disk"
+configure "ram = 6M"
+output=$(on_head srun -w n1 -n1 --stage-tier=ram --stage=$packs/large sh -c 'stat -f -c %T $LOCKSTEP_DATA; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null | xargs)
+assert_equal "tmpfs $(xargs <<<"$sum")" "$output"
+assert_exit 3 on_head srun -w n1 -n1 --stage-tier=ram --stage=$packs/large,$packs/second echo started
+assert_contains "$output" "quota"
+assert_equal "" "$(root_on_node n1 sh -c 'ls /dev/shm/lockstep/6001/jobs /dev/shm/lockstep/6001/leases/held | grep -v :' | xargs)" "left in RAM"
+root_on_node n1 rm -rf /dev/shm/lockstep
+
 test_case "a store that is another user's is refused, and not touched"
 clear_caches
 root_on_node n1 sh -c 'mkdir -p /mnt/local/lockstep/6001 && chown nobody /mnt/local/lockstep/6001'
