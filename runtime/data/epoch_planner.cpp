@@ -15,8 +15,13 @@ namespace {
 constexpr auto kBlockSamples =
     static_cast<std::uint32_t>(EpochOrder::kShardSamples * EpochOrder::kBlockShards);
 
-// Steps that may be dealt and wait for their exchanges.
-constexpr std::size_t kStepsAhead = 32;
+// Micro-batches that may be dealt and wait for their exchanges.
+constexpr std::size_t kAhead = 2048;
+
+std::size_t steps_ahead(const PlanOptions& options) {
+  const auto batches = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+  return std::clamp<std::size_t>(kAhead / batches / 4 * 4, 16, 256);
+}
 // Blocks of fewer samples are planned before another thread has begun.
 constexpr std::size_t kWorthAThread = 16384;
 
@@ -185,7 +190,7 @@ bool EpochPlanner::plan_block(Plan& plan) {
   };
   if (threads_ > 1 && items_in_block > kWorthAThread && options_.ranks > 1) {
     if (dealt_.empty()) {
-      for (std::size_t i = 0; i < kStepsAhead; ++i) dealt_.push_back({StepPacker(options_), 0});
+      for (std::size_t i = steps_ahead(options_); i > 0; --i) dealt_.push_back({StepPacker(options_), 0});
     }
     in_pipeline(
         dealt_, [this](DealtStep& step) { return planner_->deal_step(step.packer, step.first); },

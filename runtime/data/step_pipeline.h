@@ -22,13 +22,13 @@ struct DealtStep {
 };
 
 /// Calls `deal` for one place after the other until it says false, and `finish` for each in the same order,
-/// both as far ahead as there are places, a multiple of 8 and at least 16. Throws what either throws.
+/// both as far ahead as there are places, a multiple of 4. Throws what either throws.
 template <typename Deal, typename Finish>
 void in_pipeline(std::span<DealtStep> places, Deal&& deal, Finish&& finish) {
   constexpr std::uint64_t kOver = std::uint64_t{1} << 63U;
-  constexpr std::uint64_t kTogether =
-      8;                                 // steps handed over at once: waking a thread takes as long as a step
-  std::atomic<std::uint64_t> dealt = 0;  // with kOver: no more will come
+  // Handed over at once: waking a thread takes as long as some steps, and longer where CPUs are busy.
+  const std::uint64_t together = places.size() / 4;
+  std::atomic<std::uint64_t> dealt = 0;     // with kOver: no more will come
   std::atomic<std::uint64_t> finished = 0;  // with kOver: no more is finished, after an error
   std::future<void> helper = std::async(std::launch::async, [&] {
     try {
@@ -40,7 +40,7 @@ void in_pipeline(std::span<DealtStep> places, Deal&& deal, Finish&& finish) {
           continue;
         }
         finish(places[done % places.size()]);
-        if (++done % kTogether != 0) continue;
+        if (++done % together != 0) continue;
         finished.store(done, std::memory_order_release);
         finished.notify_one();
       }
@@ -63,7 +63,7 @@ void in_pipeline(std::span<DealtStep> places, Deal&& deal, Finish&& finish) {
         done = finished.load(std::memory_order_acquire);
       }
       if ((done & kOver) != 0 || !deal(places[count % places.size()])) break;
-      if (++count % kTogether != 0) continue;
+      if (++count % together != 0) continue;
       dealt.store(count, std::memory_order_release);
       dealt.notify_one();
     }
