@@ -153,6 +153,11 @@ void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, co
   digests_[chunk] = digest;
 }
 
+pack::Digest ChunkStore::read_digest(std::size_t chunk) {
+  const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  return local_.read(chunk, data.bytes()) ? pack::digest_of(data.bytes()) : pack::Digest{};
+}
+
 pack::Digest ChunkStore::rehash(std::size_t file) {
   pack::Hasher hasher;
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && chunk < plan_.size();

@@ -55,6 +55,8 @@ class ChunkStore {
   void finish();
   /// Files that `complete` refused.
   const std::vector<std::size_t>& damaged() const { return damaged_; }
+  /// Of a chunk as it is on the disk now.
+  pack::Digest read_digest(std::size_t chunk);
   /// Replaces a chunk; what `complete` was told about its files no longer holds.
   void replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest);
   /// Reads a file back and hashes it.

@@ -110,18 +110,17 @@ void Copy::finish(const std::function<void(std::size_t chunk)>& wrong) {
   for (const std::size_t file : store_.damaged()) repair(file, wrong);
 }
 
+// What is wrong may be what another node sent, what the disk gave back, or the source itself.
 void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
-  bool changed = false;
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && wrong; ++chunk) {
     const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
     source_.read(chunk, data.bytes());
     const pack::Digest digest = pack::digest_of(data.bytes());
-    if (digest == store_.digest(chunk)) continue;
-    store_.replace(chunk, data, digest);
-    wrong(chunk);
-    changed = true;
+    const bool differs = digest != store_.digest(chunk);
+    if (differs) wrong(chunk);
+    if (differs || store_.read_digest(chunk) != digest) store_.replace(chunk, data, digest);
   }
-  const pack::Digest now = changed ? store_.rehash(file) : store_.file_digest(file);
+  const pack::Digest now = store_.rehash(file);
   if (now != *files_[file].digest) damaged(file, now);
   store_.sync_file(file);
   if (options_.complete) options_.complete(file);

@@ -1,6 +1,7 @@
 #include "staging/transfer/exchange.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -68,6 +69,7 @@ void Exchange::accept_all() {
 }
 
 void Exchange::serve_client(Client& client) {
+  ::pthread_setname_np(::pthread_self(), kThreadName);
   try {
     Link link(std::move(client.socket), Session::Role::server, options_.key, options_.step);
     link.shake_hands(options_.node_id);
@@ -119,12 +121,13 @@ bool Exchange::answer(Link& link, const Asked& asked) {
   const std::shared_ptr<Shelf> from = shelf(asked.topic);
   if (!from) return false;
   if (asked.list) {
-    const std::string list = from->list().value_or("");
-    const auto bytes = std::as_bytes(std::span(list));
-    link.send(fmt::format("list {} {} {}", asked.topic, list.size(), pack::to_hex(pack::digest_of(bytes))),
+    const std::shared_ptr<const std::string> list = from->list();
+    const auto bytes = list ? std::as_bytes(std::span(*list)) : std::span<const std::byte>();
+    link.send(fmt::format("list {} {} {}", asked.topic, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
               bytes);
     return true;
   }
+  if (from->chunks() == 0) return false;  // only the list is there yet
   if (asked.chunk < from->chunks() && !from->has(asked.chunk)) {
     const std::optional<std::uint32_t> node = from->moved(asked.chunk);
     if (node) link.send(fmt::format("moved {} {} {}", asked.topic, asked.chunk, *node));

@@ -30,8 +30,9 @@
 // between the nodes before it is published. Nobody waits for ever, since whoever is silent at srun's
 // rendezvous too fails the step there.
 //
-// Memory: two more chunks for each of up to four who are served at once; the asking side takes part in the
-// copy's own budget. A thread for each node that asks, and for each that is asked.
+// Memory: eight chunks for those who are served; the asking side takes part in the copy's own budget. The
+// list of files, a pack's index, is in memory once while it is passed on. A thread for each node that asks,
+// and for each that is asked.
 //
 // Threads: an Exchange may be used from several.
 #pragma once
@@ -55,6 +56,9 @@ namespace lockstep::transfer {
 
 class Exchange {
  public:
+  /// Of the threads that serve other nodes, as `top -H` shows it.
+  static constexpr const char* kThreadName = "stage-serve";
+
   struct Options {
     std::string key;
     std::string step;  ///< "JOB.STEP"

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "common/error.h"
@@ -67,19 +68,30 @@ class Meeting {
   std::thread thread_;
 };
 
+/// Says once that the work is over, whichever thread finds out; the others wait, since saying it ends the
+/// process.
+class Stop {
+ public:
+  explicit Stop(std::function<void(const std::string&)> stop) : stop_(std::move(stop)) {}
+  void operator()(const std::string& why) {
+    if (stop_) std::call_once(once_, stop_, why);
+  }
+
+ private:
+  std::function<void(const std::string&)> stop_;
+  std::once_flag once_;
+};
+
 // The first node may start last.
-std::unique_ptr<Rendezvous> meet(const Place& first, const Hello& hello, const NodesOptions& nodes) {
+std::unique_ptr<Rendezvous> meet(const Place& first, const Hello& hello, const NodesOptions& nodes,
+                                 Stop& stop) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
   for (;;) {
     try {
       return std::make_unique<Rendezvous>(
           RendezvousAddress{first.port, {first.host}, nodes.key}, hello,
-          [&nodes](const std::string& lost) {
-            if (nodes.stop) nodes.stop(lost);
-          },
-          [&nodes](const Verdict& verdict) {
-            if (nodes.stop) nodes.stop(verdict.why);
-          });
+          [&stop](const std::string& lost) { stop(lost); },
+          [&stop](const Verdict& verdict) { stop(verdict.why); });
     } catch (const Error&) {
       if (std::chrono::steady_clock::now() > until) throw;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -105,7 +117,8 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
   hello.node_id = nodes.node_id;
   hello.nodes = static_cast<std::uint32_t>(nodes.nodes.size());
   for (const std::string& node : nodes.nodes) hello.node_list += (hello.node_list.empty() ? "" : ",") + node;
-  const std::unique_ptr<Rendezvous> rendezvous = meet(places[0], hello, nodes);
+  Stop stop(nodes.stop);
+  const std::unique_ptr<Rendezvous> rendezvous = meet(places[0], hello, nodes, stop);
   Verdict here;
   std::vector<PutResult> results;
   // The exchange stays open until all have agreed.
@@ -120,13 +133,18 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     circle = std::make_unique<Circle>(*rendezvous, exchange, places[nodes.node_id].host);
     options.circle = circle.get();
     results = put(sources, options);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     here = {false, error.what()};
   }
-  const Verdict all = rendezvous->agree(here);
-  if (!here.good) fail("{}", here.why);
-  if (!all.good) fail("{}", all.why);
-  return results;
+  Verdict all;
+  try {
+    all = rendezvous->agree(here);
+  } catch (const Error& lost) {
+    all = {false, lost.what()};
+  }
+  if (all.good) return results;
+  stop(all.why);
+  fail("{}", all.why);
 }
 
 }  // namespace lockstep::transfer

@@ -218,7 +218,6 @@ void PutOne::make_list() {
     manifest_ = look_at(source_);
     manifest_.object = object;
   }
-  made_list_ = true;
 }
 
 void PutOne::take_list(const std::string& list) {
@@ -232,12 +231,6 @@ void PutOne::take_list(const std::string& list) {
 std::string PutOne::list_text() const {
   if (!manifest_.packed()) return list_to_text(manifest_);
   return read_text_file((incoming_ ? incoming_->files() : files()) / pack::kIndexName);
-}
-
-std::optional<std::string> PutOne::offered_list() const {
-  if (!made_list_ && !(result_.hit && !manifest_.files.empty()) && !(result_.hit && manifest_.packed()))
-    return {};
-  return list_text();
 }
 
 void PutOne::fetch_index() {

@@ -47,8 +47,6 @@ class PutOne {
   void take_list(const std::string& list);
   /// The list as others need it, of a copy or of an object.
   std::string list_text() const;
-  /// That, where this node made it.
-  std::optional<std::string> offered_list() const;
   /// Reads the list that is there now: makes room, and checks that the source's files are complete.
   void use_list(bool check_source);
   /// Takes over what an earlier copy left; then the copy can run.
@@ -97,7 +95,6 @@ class PutOne {
   std::unique_ptr<cache::Incoming> incoming_;
   std::vector<ManifestFile> files_;  // what is copied: a pack's shards, without its index
   std::uint64_t list_bytes_ = 0;     // that are part of the object
-  bool made_list_ = false;
   std::unique_ptr<Copy> copy_;
   std::mutex mutex_;  // of what the copying threads tell
   PutProgress progress_;

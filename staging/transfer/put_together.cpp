@@ -45,7 +45,8 @@ class Together {
   std::size_t topic_;
   const PutOptions& options_;
 
-  std::uint32_t first_ = 0;  // the node whose word holds
+  std::uint32_t first_ = 0;                  // the node whose word holds
+  std::shared_ptr<const std::string> list_;  // where this is the first node
   std::uint64_t list_bytes_ = 0;
   std::string list_digest_;
   std::vector<std::uint32_t> members_;  // who has it or needs it, in order
@@ -93,13 +94,12 @@ Together::State Together::find_or_lock() {
 }
 
 void Together::offer(State state) {
-  std::optional<std::string> list;
   if (circle_.self() == first_ && state != State::busy) {
     if (state == State::needs) one_.make_list();
-    list = one_.list_text();
-    list_bytes_ = list->size();
-    list_digest_ = pack::to_hex(pack::digest_of(std::as_bytes(std::span(*list))));
-    circle_.exchange().serve(topic_, std::make_shared<ListShelf>(*list));
+    list_ = std::make_shared<const std::string>(one_.list_text());
+    list_bytes_ = list_->size();
+    list_digest_ = pack::to_hex(pack::digest_of(std::as_bytes(std::span(*list_))));
+    circle_.exchange().serve(topic_, std::make_shared<ListShelf>(list_));
   }
   constexpr std::array<const char*, 3> kNames{"has", "needs", "busy"};
   const std::map<std::uint32_t, json> said =
@@ -167,7 +167,7 @@ void Together::exchange_chunks() {
       copy.plan().size(), members_.size(), self_,
       [&](std::size_t chunk) { return *member_of(owners[chunk % owners.size()]); },
       [&](std::size_t chunk) { return !copy.store().has(chunk); });
-  circle_.exchange().serve(topic_, std::make_shared<CopyShelf>(copy, *work_, members_, one_.offered_list()));
+  circle_.exchange().serve(topic_, std::make_shared<CopyShelf>(copy, *work_, members_, list_));
   for (const std::uint32_t node : members_) {
     if (node == circle_.self()) continue;
     peers_.push_back(std::make_unique<ExchangePeer>(
@@ -250,9 +250,8 @@ void Together::run() {
     exchange_chunks();
     finish();
   } else if (state == State::has && !needing_.empty()) {
-    circle_.exchange().serve(
-        topic_, std::make_shared<ObjectShelf>(one_.files(), one_.object_files(), options_.chunk_bytes,
-                                              one_.offered_list()));
+    circle_.exchange().serve(topic_, std::make_shared<ObjectShelf>(one_.files(), one_.object_files(),
+                                                                   options_.chunk_bytes, list_));
   }
   json end{{"end", 1}};
   if (state != State::busy) end["content"] = one_.content();

@@ -23,7 +23,7 @@ std::vector<std::size_t> CopyShelf::cede(std::uint32_t node) {
 }
 
 ObjectShelf::ObjectShelf(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
-                         std::uint32_t chunk_bytes, std::optional<std::string> list)
+                         std::uint32_t chunk_bytes, std::shared_ptr<const std::string> list)
     : plan_(sizes_of(files), chunk_bytes),
       files_(FileSystem::real(), folder, names_of(files), plan_),
       list_(std::move(list)) {

@@ -3,6 +3,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,7 +18,7 @@ class Shelf {
   virtual ~Shelf() = default;
 
   /// The list of files; nothing where this node cannot give it.
-  virtual std::optional<std::string> list() = 0;
+  virtual std::shared_ptr<const std::string> list() = 0;
   virtual std::size_t chunks() const = 0;
   virtual std::uint32_t bytes(std::size_t chunk) const = 0;
   virtual bool has(std::size_t chunk) = 0;
@@ -32,8 +33,8 @@ class Shelf {
 /// Gives only the list.
 class ListShelf : public Shelf {
  public:
-  explicit ListShelf(std::string list) : list_(std::move(list)) {}
-  std::optional<std::string> list() override { return list_; }
+  explicit ListShelf(std::shared_ptr<const std::string> list) : list_(std::move(list)) {}
+  std::shared_ptr<const std::string> list() override { return list_; }
   std::size_t chunks() const override { return 0; }
   std::uint32_t bytes(std::size_t) const override { return 0; }
   bool has(std::size_t) override { return false; }
@@ -42,16 +43,17 @@ class ListShelf : public Shelf {
   std::vector<std::size_t> cede(std::uint32_t) override { return {}; }
 
  private:
-  std::string list_;
+  std::shared_ptr<const std::string> list_;
 };
 
 /// A copy that is being made.
 class CopyShelf : public Shelf {
  public:
   /// `copy` and `work` outlive it; `members` are the nodes' ids, as the queues of `work`.
-  CopyShelf(Copy& copy, ChunkWork& work, std::vector<std::uint32_t> members, std::optional<std::string> list)
+  CopyShelf(Copy& copy, ChunkWork& work, std::vector<std::uint32_t> members,
+            std::shared_ptr<const std::string> list)
       : copy_(copy), work_(work), members_(std::move(members)), list_(std::move(list)) {}
-  std::optional<std::string> list() override { return list_; }
+  std::shared_ptr<const std::string> list() override { return list_; }
   std::size_t chunks() const override { return copy_.plan().size(); }
   std::uint32_t bytes(std::size_t chunk) const override { return copy_.plan().bytes(chunk); }
   bool has(std::size_t chunk) override { return copy_.store().has(chunk); }
@@ -63,15 +65,15 @@ class CopyShelf : public Shelf {
   Copy& copy_;
   ChunkWork& work_;
   std::vector<std::uint32_t> members_;
-  std::optional<std::string> list_;
+  std::shared_ptr<const std::string> list_;
 };
 
 /// An object of the cache.
 class ObjectShelf : public Shelf {
  public:
   ObjectShelf(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
-              std::uint32_t chunk_bytes, std::optional<std::string> list);
-  std::optional<std::string> list() override { return list_; }
+              std::uint32_t chunk_bytes, std::shared_ptr<const std::string> list);
+  std::shared_ptr<const std::string> list() override { return list_; }
   std::size_t chunks() const override { return plan_.size(); }
   std::uint32_t bytes(std::size_t chunk) const override { return plan_.bytes(chunk); }
   bool has(std::size_t) override { return true; }
@@ -82,7 +84,7 @@ class ObjectShelf : public Shelf {
  private:
   ChunkPlan plan_;
   LocalFiles files_;
-  std::optional<std::string> list_;
+  std::shared_ptr<const std::string> list_;
 };
 
 }  // namespace lockstep::transfer

@@ -38,6 +38,8 @@ UniqueFd SourceFiles::open(std::size_t file) {
   const FileState now = state_of(fd.get(), path);
   if (now.size != files_[file].size) changed(path);
   if (files_[file].state && !(*files_[file].state == now)) changed(path);
+  // Each chunk is asked for as a whole. Read-ahead beyond it would fetch what another node reads, or another thread.
+  if (now.size > plan_.chunk_bytes()) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
   const std::lock_guard lock(mutex_);
   const auto [first, fresh] = first_.try_emplace(file, now);
   if (!fresh && !(first->second == now)) changed(path);

@@ -307,13 +307,6 @@ TEST(Rendezvous, ARoundDoesNotWaitForWhoHasSpokenItsVerdictUnlessItStays) {
   EXPECT_TRUE(left.get().good);
 }
 
-TEST(Rendezvous, ARoundOfAFailedStepThrows) {
-  Srun srun;
-  Rendezvous first(srun.address(), hello(0, 2), kIgnore);
-  std::future<Verdict> second = node(srun, hello(1, 2), {false, "/x: no"});
-  EXPECT_THROW(first.gather("never", 1), Error);
-}
-
 TEST(Rendezvous, ComponentsOfOneStepAgreeEachForItself) {
   Srun srun;
   Hello other = hello(0, 1);

@@ -118,6 +118,14 @@ TEST_F(JobsFolder, TheRecordIsForTheGroupWhateverTheUmask) {
   EXPECT_EQ(record.at("sources").at(1).at("done"), 3);
 }
 
+TEST(StepReport, ALongCopySaysHowFarItIs) {
+  PutProgress progress;
+  progress.done = 256U << 20U;
+  progress.total = 1U << 30U;
+  EXPECT_EQ(progress_line(progress, 2), "25 % of 1.00 GiB, 128 MiB/s, 6.00 s left");
+  EXPECT_EQ(progress_line({}, 0), "100 % of 0 B, 0 B/s");
+}
+
 TEST(StepReport, TheSummaryNamesSourcesAndHits) {
   PutResult man;
   man.source = "/mnt/man";

@@ -1,17 +1,20 @@
 // Nodes that read a source once for all of them: the share of each, and what becomes of it when one of them
 // fails.
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <thread>
 
 #include "staging/cache/store.h"
-#include "staging/transfer/exchange_link.h"
+#include "staging/transfer/exchange.h"
 #include "tests/unit/staging/transfer_nodes_world.h"
 
 namespace lockstep::transfer {
@@ -89,6 +92,7 @@ TEST_F(TransferNodes, OneThatHasItServesTheOthersAndTheSourceIsNotRead) {
 TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
   const fs::path pack = make_large_pack("p", 100);
   // A view of its own of the same pack.
+  fs::create_directories(folder_ / "view");
   fs::copy(pack, folder_ / "view/p", fs::copy_options::recursive);
   NodeChange other;
   other.before = [&] {
@@ -185,20 +189,45 @@ TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparing) {
   }
 }
 
-/// Flips a bit in what is read back from a copy, where that is sent to others.
+/// Flips a bit in what is read to be sent to others.
 class FlipsOnTheWay : public FileSystem {
  protected:
   ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
     const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
-    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
-    const bool copy = file.string().find(".incoming-") != std::string::npos && file.extension() == ".tar";
-    if (copy && got > 1000 && ++reads_ == 3) static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    std::array<char, 16> thread{};
+    ::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
+    if (thread.data() == std::string(Exchange::kThreadName) && got > 1000 && ++reads_ == 2) {
+      static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    }
     return got;
   }
 
  private:
   std::atomic<int> reads_ = 0;
 };
+
+/// Flips a bit once in what is read back of a copy to be hashed.
+class FlipsInMemory : public FileSystem {
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
+    const bool copy = file.string().find(".incoming-") != std::string::npos && file.extension() == ".tar";
+    if (copy && got > 1000 && ++reads_ == 1) static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    return got;
+  }
+
+ private:
+  std::atomic<int> reads_ = 0;
+};
+
+TEST_F(TransferNodes, ABitThatFlipsInWhatTheDiskGivesBackIsNoHarm) {
+  const fs::path pack = make_large_pack("p", 300);
+  FlipsInMemory flips;
+  NodeChange change;
+  change.system = &flips;
+  expect_good(put_on(2, pack, {{1, change}}), pack);
+}
 
 TEST_F(TransferNodes, ABitThatFlipsOnTheWayIsFoundOnArrival) {
   const fs::path pack = make_large_pack("p", 300);
@@ -301,6 +330,36 @@ TEST_F(TransferNodes, OneWhereAnotherJobCopiesWaitsAndIsNotWaitedFor) {
   lock.reset();
   const auto ends = finish();
   EXPECT_EQ(expect_good(ends, pack), 2 * size_of(pack));
+}
+
+/// Two ends that shake hands; what the asking one throws, or "".
+std::string shake_hands(const std::string& key, const std::string& step) {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");
+  std::thread server([&] {
+    try {
+      Link link(UniqueFd(ends[0]), Session::Role::server, "secret", "7.0");
+      link.shake_hands(0);
+      link.receive(kPeerPatience);
+    } catch (const PeerError&) {
+      // It closes the connection.
+    }
+  });
+  std::string thrown;
+  try {
+    Link link(UniqueFd(ends[1]), Session::Role::node, key, step);
+    EXPECT_EQ(link.shake_hands(1), 0U);
+  } catch (const PeerError& error) {
+    thrown = error.what();
+  }
+  server.join();
+  return thrown;
+}
+
+TEST(ExchangeLink, OnlyWhoHasTheKeyOfTheStepIsTalkedTo) {
+  EXPECT_EQ(shake_hands("secret", "7.0"), "");
+  EXPECT_NE(shake_hands("guessed", "7.0"), "");
+  EXPECT_NE(shake_hands("secret", "8.0"), "") << "another step's";
 }
 
 }  // namespace
