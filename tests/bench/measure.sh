@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures communicator, DDP, staging, planner and loader for docs/benchmarks.md and rewrites its tables and pictures: some 45 minutes, as
-# root (two of the cases need the embedded cluster, others drop the page cache and mount the metered file system), on a
-# machine that does nothing else.
+# Measures communicator, DDP, staging, planner and loader for docs/benchmarks.md and rewrites its tables and pictures:
+# about an hour, as root (two of the cases need the embedded cluster, others drop the page cache and mount the metered
+# file system), on a machine that does nothing else.
 # Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [page]      default: all
 set -euo pipefail
 cd "$(dirname "$0")/../.."

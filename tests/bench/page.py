@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 
-import page_staging
 import planner_page
+import staging_page
 from lines import only, read, select
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -278,10 +278,10 @@ def main():
         "assumptions": assumptions(model),
         "check": check(model),
         "scaling": scaling(model),
-        "staging goals": page_staging.goals(lines, show, verdict, table),
-        "staging": page_staging.staging(lines, table),
-        "packing": page_staging.packing(lines, table),
-        "reading": page_staging.reading(lines, table),
+        "staging goals": staging_page.goals(lines, show, verdict, table),
+        "staging": staging_page.staging(lines, table),
+        "packing": staging_page.packing(lines, table),
+        "reading": staging_page.reading(lines, table),
     }.items():
         text = replace(text, name, content)
     for name, section in {"planner": planner_page.planner, "loader": planner_page.loader}.items():
