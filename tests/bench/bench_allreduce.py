@@ -4,11 +4,11 @@ beside it, with --peers, through MPI_Allreduce and Gloo. Implementations take tu
 
 import argparse
 import collections
-import json
 import os
 import statistics
 import sys
 
+import program
 import ranks as starting
 from ranks import Failure, say
 
@@ -108,15 +108,8 @@ def main():
             raise Failure(f"none of {chosen.ranks} ranks divides among {nodes} nodes")
         with starting.site(chosen.programs, nodes) as site:
             for ranks in of_this:
-                for line in measure(site, chosen, ranks):
-                    print(json.dumps(line) if chosen.json else describe(line), flush=True)
+                program.show(measure(site, chosen, ranks), chosen, describe)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        print(f"bench_allreduce: {failure}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run("bench_allreduce", main)

@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 
+import program
 import ranks as starting
 from ranks import Failure, say
 
@@ -184,15 +185,8 @@ def main():
     chosen = arguments()
     with starting.site(chosen.programs, chosen.nodes) as site:
         for what in chosen.measure:
-            for line in MEASURES[what](site, chosen):
-                print(json.dumps(line) if chosen.json else describe(line), flush=True)
+            program.show(MEASURES[what](site, chosen), chosen, describe)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        print(f"bench_ddp: {failure}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run("bench_ddp", main)

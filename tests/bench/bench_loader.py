@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 
+import program
 from ranks import Failure, peer_is_missing
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -78,15 +79,8 @@ def describe(line):
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_loader.") as folder:
-        for line in measure(chosen, folder):
-            print(json.dumps(line) if chosen.json else describe(line), flush=True)
+        program.show(measure(chosen, folder), chosen, describe)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        print(f"bench_loader: {failure}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run("bench_loader", main)

@@ -4,7 +4,6 @@ and, where this can be mounted (root, FUSE), from the metered shared file system
 turns; medians over the runs. Lockstep hashes what it packs and syncs it to the disk, the others do neither."""
 
 import argparse
-import json
 import os
 import pathlib
 import random
@@ -15,6 +14,7 @@ import sys
 import tempfile
 import time
 
+import program
 from ranks import Failure, run, say
 
 
@@ -176,15 +176,8 @@ def describe(line):
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_pack.", dir=chosen.folder) as folder:
-        for line in cases(chosen, pathlib.Path(folder)):
-            print(json.dumps(line) if chosen.json else describe(line), flush=True)
+        program.show(cases(chosen, pathlib.Path(folder)), chosen, describe)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        print(f"bench_pack: {failure}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run("bench_pack", main)

@@ -4,7 +4,6 @@ reader, with pread(2) alone (what a program does that knows where its samples li
 which reads in order only. They take turns; medians over the runs."""
 
 import argparse
-import json
 import os
 import pathlib
 import statistics
@@ -12,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-from ranks import Failure, json_lines, run, say
+import program
+from ranks import json_lines, run, say
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -98,15 +98,8 @@ def describe(line):
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_reader.", dir=chosen.folder) as folder:
-        for line in measure(chosen, folder):
-            print(json.dumps(line) if chosen.json else describe(line), flush=True)
+        program.show(measure(chosen, folder), chosen, describe)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as failure:
-        print(f"bench_reader: {failure}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    program.run("bench_reader", main)

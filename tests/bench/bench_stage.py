@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import program
 from ranks import Failure
 
 CASES = ["cold", "warm", "cooperative", "small_files"]
@@ -319,12 +320,8 @@ def describe(found):
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_stage.", dir=chosen.folder) as folder:
-        for found in measure(chosen, folder):
-            print(json.dumps(found) if chosen.json else describe(found), flush=True)
+        program.show(measure(chosen, folder), chosen, describe)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failure as error:
-        sys.exit(f"bench_stage: {error}")
+    program.run("bench_stage", main)
