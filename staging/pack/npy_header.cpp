@@ -115,6 +115,8 @@ class Dictionary {
     header.item_bytes = type[1] == 'U' ? 4 * count : count;
     if (type[0] == '>' && header.item_bytes > 1)
       fail("{}: its numbers are big-endian; write it with astype(dtype.newbyteorder('<'))", name_.string());
+    if ((type[1] == 'u' || type[1] == 'i') && count != 1 && count != 2 && count != 4 && count != 8)
+      damaged(fmt::format("there are no numbers of type '{}'", type));
     header.type = plain(type[1], count);
     texts_ = type[1] == 'S' || type[1] == 'U' || type[1] == 'V';
   }

@@ -162,6 +162,8 @@ TEST_F(FormatTables, HeadersOfNpyThatMakeNoSenseAreRefused) {
   refused(npy("<u2", "(3", ""), "a number is missing");
   refused(npy("<u2", "(-3,)", ""), "number is missing");
   refused(npy("<u", "(3,)", ""), "no size");
+  for (const char* type : {"<u3", "<u16", "<i0", "<i12"})
+    refused(npy(type, "(3,)", ""), "no numbers of type", type);
   refused(npy("<u2", "(3,)", "", "Maybe"), "neither True nor False");
   refused(npy("<u2", "(4294967296, 4294967296, 4294967296)", ""), "larger than any file");
   refused(npy("<u8", "(9223372036854775807,)", ""), "larger than any file");
