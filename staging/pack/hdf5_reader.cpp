@@ -70,6 +70,23 @@ std::vector<std::uint64_t> shape_of(hid_t space) {
   return {lengths.begin(), lengths.end()};
 }
 
+/// A shape costs nothing where nothing was written: a file of a few bytes may claim more samples than can be
+/// counted. No compression packs data to less than a millionth.
+void refuse_unwritten(const Opened& opened, const fs::path& path) {
+  constexpr std::uint64_t kMostPacked = std::uint64_t{1} << 20;
+  const std::uint64_t file_bytes = fs::file_size(path);
+  std::uint64_t bytes = H5Tget_size(opened.type.get());
+  bool too_large = false;
+  if (std::find(opened.shape.begin(), opened.shape.end(), 0) != opened.shape.end()) return;
+  for (const std::uint64_t length : opened.shape)
+    too_large = __builtin_mul_overflow(bytes, length, &bytes) || too_large;
+  if (too_large || bytes / kMostPacked > file_bytes)
+    fail(
+        "{}:{}: its shape ({}) is that of far more data than a file of {} bytes can hold; most of it was "
+        "never written",
+        path.string(), opened.path, fmt::join(opened.shape, ", "), file_bytes);
+}
+
 Opened open_dataset(const fs::path& path, const std::string& dataset) {
   const Hdf5Properties access(H5Pcreate(H5P_LINK_ACCESS));
   H5Pset_elink_cb(access.get(), refuse_other_files, nullptr);
@@ -95,8 +112,20 @@ Opened open_dataset(const fs::path& path, const std::string& dataset) {
   opened.type = Hdf5Type(H5Dget_type(opened.dataset.get()));
   opened.space = Hdf5Space(H5Dget_space(opened.dataset.get()));
   if (!opened.type || !opened.space) fail("{}:{}: libhdf5 cannot read it", path.string(), opened.path);
+  if (H5Sget_simple_extent_type(opened.space.get()) == H5S_NULL)
+    fail("{}:{}: it has no shape (a null dataspace), so there are no samples in it", path.string(),
+         opened.path);
   opened.shape = shape_of(opened.space.get());
+  refuse_unwritten(opened, path);
   return opened;
+}
+
+/// Integers that do not fill their bytes lie shifted or padded in the file; what is read is its bytes.
+void refuse_bits(hid_t type, const std::string& name) {
+  const std::size_t bits = 8 * H5Tget_size(type);
+  if (H5Tget_precision(type) != bits || H5Tget_offset(type) != 0)
+    fail("{}: its integers have {} of {} bits, from bit {} on; write them with all their bits", name,
+         H5Tget_precision(type), bits, H5Tget_offset(type));
 }
 
 TokenType number_type(hid_t type) {
@@ -288,6 +317,7 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
     if (kind == H5T_VLEN) {
       const Hdf5Type item(H5Tget_super(opened.type.get()));
       refuse_big_endian(item.get(), name);
+      if (H5Tget_class(item.get()) == H5T_INTEGER) refuse_bits(item.get(), name);
       // Lists of bytes are how pictures are stored, not tokens.
       if (H5Tget_class(item.get()) == H5T_INTEGER && H5Tget_size(item.get()) > 1)
         type = number_type(item.get());
@@ -302,6 +332,7 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
   std::vector<std::uint64_t> shape = opened.shape;
   if (kind == H5T_INTEGER) {
     refuse_big_endian(opened.type.get(), name);
+    refuse_bits(opened.type.get(), name);
     type = tokens_of(number_type(opened.type.get()), shape.size());
   } else if (kind == H5T_STRING || kind == H5T_OPAQUE) {
     shape.push_back(std::exchange(item_bytes, 1));  // each text is a sample

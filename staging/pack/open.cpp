@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <thread>
 
 #include "common/error.h"
@@ -87,6 +88,11 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
     for (std::size_t i = next++; i < files.size() && !failed; i = next++) {
       try {
         readers[i] = open_file_of(contents, files[i], dataset);
+      } catch (const std::bad_alloc&) {
+        errors[i] = std::make_exception_ptr(
+            Error(fmt::format("{}: opening it takes more memory than there is; it is damaged, or too large",
+                              (contents.folder / files[i]).string())));
+        failed = true;
       } catch (...) {
         errors[i] = std::current_exception();
         failed = true;
