@@ -126,6 +126,10 @@ void Index::check_strings() const {
       damaged(file_, "shard {} is named '{}', which is no shard in its folder", s, name);
     }
   }
+  for (std::size_t k = 0; k < kinds_; ++k) {
+    const std::string_view reason = unsafe_kind(string(shards() + k));
+    if (!reason.empty()) damaged(file_, "kind {} {}", k, reason);
+  }
   for (std::size_t i = 0; i < samples(); ++i) {
     const std::string_view reason = unsafe_member_name(key(i));
     if (!reason.empty()) damaged(file_, "the key of sample {} {}", i, reason);

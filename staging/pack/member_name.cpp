@@ -30,4 +30,10 @@ std::string_view unsafe_member_name(std::string_view path) {
   return {};
 }
 
+std::string_view unsafe_kind(std::string_view kind) {
+  if (kind.find('/') != std::string_view::npos) return "contains a slash";
+  if (kind.find('\0') != std::string_view::npos) return "contains a zero byte";
+  return {};
+}
+
 }  // namespace lockstep::pack

@@ -25,4 +25,7 @@ std::string join_member_name(std::string_view key, std::string_view kind);
 /// folder.
 std::string_view unsafe_member_name(std::string_view path);
 
+/// The same for a kind, which must not lead out of its key's folder, or into another.
+std::string_view unsafe_kind(std::string_view kind);
+
 }  // namespace lockstep::pack

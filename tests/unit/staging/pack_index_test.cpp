@@ -128,6 +128,18 @@ TEST(PackIndex, ShardsOutsideTheFolderAreRefused) {
   }
 }
 
+TEST(PackIndex, KindsThatLeadToAnotherFolderAreRefused) {
+  for (const std::string& kind : {std::string("/../../x"), std::string("a/b"), std::string("a\0b", 3)}) {
+    IndexBuilder builder(0);
+    builder.begin_shard("s.tar");
+    builder.add_sample("a");
+    builder.add_part(kind, 0, 0, 0);
+    builder.end_shard(0, {});
+    const Parsed parsed(builder.finish());
+    EXPECT_THAT([&] { parsed.index(); }, ThrowsErrorWith("damaged index", "kind 0 contains")) << kind;
+  }
+}
+
 TEST(PackIndex, AnIndexOfNothingIsRefused) {
   const Parsed parsed(IndexBuilder(0).finish());
   EXPECT_THAT([&] { parsed.index(); }, ThrowsErrorWith("holds no samples"));
