@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Times how data gets to a node: cold (caches dropped, synced), warm, on several nodes at once, and as many small
-files; with --peers also by cp and rsync, in turn. The source lies on the metered file system where that is what is
+files; with --peers also by cp, rsync and sbcast, in turn. The source lies on the metered file system where that is what is
 measured: one mount per node, a bandwidth for all of them together, a delay per operation."""
 
 import argparse
@@ -18,6 +18,7 @@ import time
 
 import program
 from ranks import Failure
+from sbcast import Sbcast
 
 CASES = ["cold", "warm", "cooperative", "small_files"]
 
@@ -28,7 +29,7 @@ def arguments():
         "--version", action="version", version=f"bench_stage {os.environ.get('LOCKSTEP_VERSION', '')}"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run cp and rsync too")
+    parser.add_argument("--peers", action="store_true", help="run cp, rsync and sbcast too")
     parser.add_argument("--quick", action="store_true", help="little data, one run, to see that it works")
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
     parser.add_argument("--bytes", type=int, default=4 << 30, help="of the cold case (default 4 GiB)")
@@ -271,6 +272,20 @@ def cooperative(world):
             bandwidth=chosen.bandwidth,
         )
     shutil.rmtree(backing)
+    if chosen.peers:
+        yield from broadcast(chosen, world.programs)
+
+
+def broadcast(chosen, programs):
+    """Slurm's own way to all nodes."""
+    if Sbcast.missing():
+        print(f"bench_stage: no sbcast: {Sbcast.missing()}", file=sys.stderr)
+        return
+    with Sbcast(programs, chosen.nodes, chosen.bandwidth, chosen.metered_bytes) as cluster:
+        took, read = zip(*[cluster.copy() for _ in range(chosen.runs)])
+    more = {"bandwidth": chosen.bandwidth}
+    size = chosen.metered_bytes
+    yield line("cooperative", "sbcast", chosen.nodes, size, statistics.median(read), took, chosen.runs, **more)
 
 
 def small_files(world):
