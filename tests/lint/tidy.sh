@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # clang-tidy over the sources that do not include LibTorch (a minute each there, most of it LibTorch's own headers).
-# A file is looked at again only when it, a header it includes, the settings or the tool have changed.
+# A file is looked at again only when it, a header it includes, the settings or the tool have changed, also from another
+# clone: what has passed is remembered in $XDG_CACHE_HOME/lockstep/tidy, or ~/.cache/lockstep/tidy.
 # Usage: tidy.sh BUILD_DIR
 set -euo pipefail
 build=$(realpath "${1:?Usage: tidy.sh BUILD_DIR}")
@@ -8,8 +9,9 @@ build=$(realpath "${1:?Usage: tidy.sh BUILD_DIR}")
 . "$(dirname "$0")/files.sh"
 need clang-tidy clang-tidy
 need python3 python3
-passed=$build/tests/lint/tidy
-mkdir -p "$passed"
+work=$build/tests/lint/tidy
+passed=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/tidy
+mkdir -p "$work" "$passed"
 
 # GCC's own warning names are unknown to clang; clang 14 knows _Float16 on x86 only with this instruction set.
 extra="--extra-arg=-Wno-unknown-warning-option"
@@ -17,7 +19,7 @@ extra="--extra-arg=-Wno-unknown-warning-option"
 
 # Prints a NUL-separated "FILE NUL PREPROCESSOR COMMAND NUL" for each source of the project that is compiled.
 sources() {
-  python3 - "$build/compile_commands.json" "$PWD" "$passed/compile_commands.json" <<'PYTHON'
+  python3 - "$build/compile_commands.json" "$PWD" "$work/compile_commands.json" <<'PYTHON'
 import json, os, shlex, sys
 chosen = {}
 for entry in json.load(open(sys.argv[1])):
@@ -36,21 +38,21 @@ PYTHON
 
 check() {
   local file=$1 preprocess=$2 key
-  key=$({ echo "$file"; cat .clang-tidy; clang-tidy --version; eval "$preprocess"; } 2>/dev/null | sha256sum | cut -c 1-40)
-  [ ! -e "$passed/$key" ] || return 0
+  key=$({ echo "${file#"$PWD"/}"; cat .clang-tidy; clang-tidy --version; eval "$preprocess"; } 2>/dev/null | sha256sum | cut -c 1-40)
+  [ ! -e "$passed/$key" ] || { touch "$passed/$key"; return 0; }
   # shellcheck disable=SC2086  # several words
-  if clang-tidy -p "$passed" --quiet $extra "$file" 2>"$passed/$key.stderr"; then
-    mv "$passed/$key.stderr" "$passed/$key"
+  if clang-tidy -p "$work" --quiet $extra "$file" 2>"$work/$key.stderr"; then
+    touch "$passed/$key"
   else
-    grep -E 'error|cannot|unable' "$passed/$key.stderr" >&2 || true
+    grep -E 'error|cannot|unable' "$work/$key.stderr" >&2 || true
     echo "clang-tidy: ${file#"$PWD"/}" >&2
     return 1
   fi
 }
 export -f check
-export build passed extra
+export passed work extra
 
 find "$passed" -type f -mtime +14 -delete
-sources >"$passed/sources"
+sources >"$work/sources"
 # shellcheck disable=SC2016  # expanded by the inner shell
-xargs -0 -r -a "$passed/sources" -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' check
+xargs -0 -r -a "$work/sources" -n 2 -P "$(nproc)" bash -c 'check "$1" "$2"' check
