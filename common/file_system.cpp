@@ -92,8 +92,15 @@ void FileSystem::sync_folder(const Path& folder) {
   sync(fd.get(), folder);
 }
 
+// chmod(2) follows links and there is no other that does not; an O_PATH descriptor names what it was opened
+// for, whatever takes its name afterwards.
+int FileSystem::change_mode_of(int path_fd, mode_t mode) {
+  return call_chmod(fmt::format("/proc/self/fd/{}", path_fd).c_str(), mode);
+}
+
 void FileSystem::change_mode(const Path& path, mode_t mode) {
-  if (call_chmod(path.c_str(), mode) != 0) fail_errno("cannot change the mode of {}", path.string());
+  const UniqueFd fd(call_open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));
+  if (!fd || change_mode_of(fd.get(), mode) != 0) fail_errno("cannot change the mode of {}", path.string());
 }
 
 void FileSystem::change_group(const Path& path, gid_t group) {
@@ -111,9 +118,10 @@ void FileSystem::link(const Path& from, const Path& to) {
     fail_errno("cannot link {} to {}", to.string(), from.string());
 }
 
-bool FileSystem::link_unless_there(const Path& from, const Path& to) {
-  if (call_link(from.c_str(), to.c_str()) == 0) return true;
-  if (errno == EEXIST) return false;
+FileSystem::Linked FileSystem::try_link(const Path& from, const Path& to) {
+  if (call_link(from.c_str(), to.c_str()) == 0) return Linked::made;
+  if (errno == EEXIST) return Linked::name_taken;
+  if (errno == EXDEV) return Linked::other_file_system;
   fail_errno("cannot link {} to {}", to.string(), from.string());
 }
 
@@ -163,7 +171,7 @@ bool FileSystem::lock(int fd, LockKind kind, bool wait, const Path& path) {
 
 std::optional<struct stat> FileSystem::status(const Path& path) {
   struct stat found {};
-  if (::lstat(path.c_str(), &found) == 0) return found;
+  if (call_lstat(path.c_str(), &found) == 0) return found;
   if (errno == ENOENT) return {};
   fail_errno("cannot stat {}", path.string());
 }
@@ -223,8 +231,10 @@ void FileSystem::remove_entry(int folder, const char* name, bool is_folder, cons
   if (is_folder) {
     constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     UniqueFd fd(call_openat(folder, name, kFlags));
-    if (!fd && errno == EACCES && ::fchmodat(folder, name, 0700, 0) == 0)
-      fd.reset(call_openat(folder, name, kFlags));
+    if (!fd && errno == EACCES) {
+      const UniqueFd closed(call_openat(folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      if (closed && change_mode_of(closed.get(), 0700) == 0) fd.reset(call_openat(folder, name, kFlags));
+    }
     if (!fd) fail_errno("cannot open {}", path.string());
     remove_below(std::move(fd), path, depth + 1);
   }
@@ -287,6 +297,9 @@ int FileSystem::call_rmdir(const char* path) {
 }
 int FileSystem::call_flock(int fd, int operation) {
   return ::flock(fd, operation);
+}
+int FileSystem::call_lstat(const char* path, struct stat* into) {
+  return ::lstat(path, into);
 }
 int FileSystem::call_statvfs(const char* path, struct statvfs* into) {
   return ::statvfs(path, into);

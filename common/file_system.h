@@ -50,13 +50,16 @@ class FileSystem {
   void sync_all(int fd, const Path& path);
   /// fsync of a folder: makes names in it durable.
   void sync_folder(const Path& folder);
+  /// Of a file or a folder; throws Error where the path names a link, and never follows one.
   void change_mode(const Path& path, mode_t mode);
   /// Of what the path names, a link itself.
   void change_group(const Path& path, gid_t group);
   void rename(const Path& from, const Path& to);
   void link(const Path& from, const Path& to);
-  /// As link(), but false where something has that name already.
-  bool link_unless_there(const Path& from, const Path& to);
+  /// As link(), but says so where something has that name already, or the two are not on the same file
+  /// system.
+  enum class Linked { made, name_taken, other_file_system };
+  Linked try_link(const Path& from, const Path& to);
   void symlink(const std::string& target, const Path& at);
   void unlink(const Path& path);
   /// As unlink(), but false where another was faster.
@@ -99,12 +102,15 @@ class FileSystem {
   virtual int call_mkdir(const char* path, mode_t mode);
   virtual int call_rmdir(const char* path);
   virtual int call_flock(int fd, int operation);
+  virtual int call_lstat(const char* path, struct stat* into);
   virtual int call_statvfs(const char* path, struct statvfs* into);
   virtual int call_fchmod(int fd, mode_t mode);
   virtual int call_openat(int folder, const char* name, int flags);
   virtual int call_unlinkat(int folder, const char* name, int flags);
 
  private:
+  /// -1 and errno, as call_chmod().
+  int change_mode_of(int path_fd, mode_t mode);
   void remove_below(UniqueFd folder, const Path& path, int depth);
   void remove_entry(int folder, const char* name, bool is_folder, const Path& path, int depth);
 };

@@ -31,7 +31,7 @@ class Incoming {
   /// The destructor leaves what is here for the next that begins the same object.
   void keep() { keep_ = true; }
 
-  /// Makes room for `bytes` in all, where more are to come than begin() was told. Throws Error as begin().
+  /// Makes room for `bytes` in all, where more are to come than begin() was told. Throws as begin().
   void reserve(std::uint64_t bytes);
 
   /// Makes it the object of its name, durably. Throws Error; the object is then as it was before.

@@ -1,6 +1,7 @@
 #include "staging/cache/lease.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <ctime>
@@ -15,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Of names for one step's lease: in the shared store others may take them.
-constexpr int kMostNames = 16;
+constexpr int kMostNames = 16;  // tried for one step's lease
+constexpr char kMark = '-';     // between the step and what makes a name its own
 
 struct stat status_of(int fd, const fs::path& path) {
   struct stat status {};
@@ -33,7 +34,35 @@ void set_time(const fs::path& path, Time time) noexcept {
   ::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
 }
 
+std::uint64_t random_number() {
+  // Nobody can take such a name before its step does.
+  std::uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) fail_errno("cannot get random bytes");
+  return number;
+}
+
+// Whatever is wrong with the folder of leases is no reason to fail a step that can have its own copy.
+FileSystem::Linked try_link(FileSystem& system, const fs::path& held_file, const fs::path& lease) {
+  try {
+    return system.try_link(held_file, lease);
+  } catch (const Error& error) {
+    throw NoLease(error.what());
+  }
+}
+
+/// True where nobody locks it, or it is no lease at all.
+bool ended(FileSystem& system, const fs::path& lease) {
+  const auto status = system.status(lease);
+  if (!status || !S_ISREG(status->st_mode)) return true;
+  const std::optional<UniqueFd> fd = system.open_if_there(lease, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  return !fd || system.lock(fd->get(), FileSystem::LockKind::exclusive, false, lease);
+}
+
 }  // namespace
+
+std::string step_of(const std::string& lease) {
+  return lease.substr(0, lease.find(kMark));
+}
 
 void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& leases) {
   // Read-only: any descriptor can carry a lock, and nothing is ever written to these files.
@@ -42,20 +71,26 @@ void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& l
     fail("{}: nobody holds this lease file; the step's slurmstepd opens and locks it", held_file.string());
   }
   const struct stat wanted = status_of(held.get(), held_file);
-  for (int n = 0; n < kMostNames; ++n) {
-    const std::string name = held_file.filename().string() + (n == 0 ? "" : "-" + std::to_string(n));
+  const std::string step = held_file.filename().string();
+  std::string name = step;
+  for (int tries = 0; tries < kMostNames; ++tries) {
     const fs::path lease = leases / name;
-    if (system.link_unless_there(held_file, lease)) return;
+    const auto linked = try_link(system, held_file, lease);
+    if (linked == FileSystem::Linked::made) return;
+    if (linked == FileSystem::Linked::other_file_system) {
+      throw NoLease(fmt::format("cannot make a lease in {}: {} is on another file system", leases.string(),
+                                held_file.string()));
+    }
     const auto there = system.status(lease);
     if (there && there->st_ino == wanted.st_ino && there->st_dev == wanted.st_dev) return;
     // Of a step of this name before the node was started anew; or, in the shared store, somebody else's.
-    if (there && there->st_uid == ::geteuid()) {
+    if (there && there->st_uid == ::geteuid() && ended(system, lease)) {
       system.remove_all(lease);
-      if (system.link_unless_there(held_file, lease)) return;
+    } else {
+      name = fmt::format("{}{}{:016x}", step, kMark, random_number());
     }
   }
-  fail("cannot make a lease in {}: all names like {} are taken", leases.string(),
-       held_file.filename().string());
+  throw NoLease(fmt::format("cannot make a lease in {}: all names are taken", leases.string()));
 }
 
 void Store::hold(const std::string& name, const fs::path& held_file) {
@@ -95,7 +130,7 @@ std::optional<Lease> Store::look_at(const fs::path& file) {
     system_.remove_all(file);
     return {};
   }
-  Lease lease{.step = file.filename().string(), .user = status->st_uid};
+  Lease lease{.step = step_of(file.filename().string()), .user = status->st_uid};
   const std::optional<UniqueFd> fd = system_.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd) return {};
   if (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, file)) return lease;

@@ -38,6 +38,8 @@ void check_trusted(FileSystem& system, const fs::path& cache) {
   }
 }
 
+constexpr std::chrono::seconds kShort{10};
+
 class Node {
  public:
   Node(fs::path cache, FileSystem& system, const NodeOptions& options) : system_(system), options_(options) {
@@ -51,8 +53,7 @@ class Node {
   void each(const Work& work) {
     for (const Place& place : places_) {
       try {
-        const json answer =
-            as_user(place.user, place.group, options_.patience, [&] { return json(work(place)); });
+        const json answer = as_user(place.user, place.group, patience(), [&] { return json(work(place)); });
         add(answer.get<StoreReport>());
       } catch (const std::exception& error) {
         report_.problems.push_back(fmt::format("{}: {}", place.folder.string(), error.what()));
@@ -98,20 +99,43 @@ class Node {
   }
 
  private:
+  /// Nobody can make many others wait.
+  std::chrono::seconds patience() const {
+    const bool late = std::chrono::steady_clock::now() - began_ > options_.budget;
+    return late ? std::min(options_.patience, kShort) : options_.patience;
+  }
+
   void find() {
     for (const std::string& name : system_.list(report_.cache)) {
-      const auto status = system_.status(report_.cache / name);
       uid_t user = 0;
       const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), user);
       const bool number = error == std::errc() && end == name.data() + name.size();
-      if (!status || (!number && name != kShared)) continue;
-      if (!S_ISDIR(status->st_mode) || status->st_uid != user) {
-        report_.problems.push_back(fmt::format("{} belongs to user {} and is left alone; remove it",
-                                               (report_.cache / name).string(), status->st_uid));
-        continue;
+      if (!number && name != kShared) continue;
+      const fs::path folder = report_.cache / name;
+      try {
+        add_place(folder, user);
+      } catch (const std::exception& problem) {
+        report_.problems.push_back(fmt::format("{}: {}; it is left alone", folder.string(), problem.what()));
       }
-      places_.push_back({.folder = report_.cache / name, .user = user, .group = status->st_gid});
     }
+  }
+
+  /// A user may have mounted a file system of his own there, which refuses or never answers: it is asked in
+  /// another process.
+  void add_place(const fs::path& folder, uid_t user) {
+    const json answer = as_user(::geteuid(), ::getegid(), std::min(patience(), kShort), [&] {
+      const auto status = system_.status(folder);
+      if (!status) return json();
+      return json{{"user", status->st_uid}, {"group", status->st_gid}, {"folder", S_ISDIR(status->st_mode)}};
+    });
+    if (answer.is_null()) return;
+    const uid_t owner = answer.at("user");
+    if (!answer.at("folder").get<bool>() || owner != user) {
+      report_.problems.push_back(
+          fmt::format("{} belongs to user {} and is left alone; remove it", folder.string(), owner));
+      return;
+    }
+    places_.push_back({.folder = folder, .user = user, .group = answer.at("group")});
   }
 
   /// Of the same store a later report takes the place of the earlier one.
@@ -139,8 +163,14 @@ class Node {
   /// A file for every user who has a store, and none for who has none any more.
   void prepare_ledger() {
     if (options_.total == 0 || options_.store.dry_run) return;
+    for (const Place& place : places_) {
+      try {
+        Ledger::prepare(report_.cache / kClaims, place.user);
+      } catch (const Error& error) {
+        report_.problems.emplace_back(error.what());
+      }
+    }
     try {
-      for (const Place& place : places_) Ledger::prepare(report_.cache / kClaims, place.user);
       for (const std::string& name :
            system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>())) {
         const bool known =
@@ -205,6 +235,7 @@ class Node {
 
   FileSystem& system_;
   const NodeOptions& options_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   NodeReport report_;
   std::vector<Place> places_;
 };

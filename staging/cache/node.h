@@ -20,6 +20,7 @@ struct NodeOptions {
   std::uint64_t total = 0;             ///< of all stores together, bytes; 0: none
   std::uint64_t room = 0;              ///< of total, to be left free for those who come next
   std::chrono::seconds patience{300};  ///< with one user's store; then its process is killed
+  std::chrono::seconds budget{900};    ///< once all of them have taken that long, the rest get 10 s each
 };
 
 struct NodeReport {

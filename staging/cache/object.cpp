@@ -1,13 +1,23 @@
 #include "staging/cache/object.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/files.h"
 
 namespace lockstep::cache {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::uint64_t kBrief = 65536;                      // more than all but the list of files takes
+constexpr std::uint64_t kLongest = std::uint64_t{1} << 30U;  // millions of files
+constexpr const char* kFiles = R"(,"files":[)";              // as to_json() writes it
 
 /// A name of bytes that JSON cannot hold goes in as hexadecimal digits: it must be found again as it is.
 bool is_utf8(const std::string& text) {
@@ -51,6 +61,26 @@ ObjectFile parse_file(const json& value) {
 
 }  // namespace
 
+ObjectInfo read_object(const std::filesystem::path& file, const std::string& name, bool brief) {
+  const UniqueFd fd = open_file(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
+  if (!S_ISREG(status.st_mode)) fail("{}: damaged, it is not a file; put the source again", file.string());
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (!brief && size > kLongest) fail("{}: damaged, it has {} bytes", file.string(), size);
+  std::string text(brief ? std::min(size, kBrief) : size, '\0');
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = ::pread(fd.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno("cannot read {}", file.string());
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  text.resize(done);
+  return parse_object(text, name, file.string(), brief);
+}
+
 std::string to_json(const ObjectInfo& info) {
   // The files last: who needs only the rest stops reading there.
   nlohmann::ordered_json description = {
@@ -66,15 +96,9 @@ std::string to_json(const ObjectInfo& info) {
 ObjectInfo parse_object(const std::string& text, const std::string& name, const std::string& file,
                         bool brief) {
   try {
-    json description;
-    if (brief) {
-      const json::parser_callback_t without_files = [](int depth, json::parse_event_t event, json& parsed) {
-        return depth != 1 || event != json::parse_event_t::key || parsed != "files";
-      };
-      description = json::parse(text, without_files);
-    } else {
-      description = json::parse(text);
-    }
+    // A quote within a name has a backslash before it, so this can only be the list itself.
+    const std::size_t files = brief ? text.find(kFiles) : std::string::npos;
+    const json description = json::parse(files == std::string::npos ? text : text.substr(0, files) + "}");
     ObjectInfo info{.name = name,
                     .source = description.at("source"),
                     .bytes = description.at("bytes"),

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,12 @@ struct ObjectInfo {
 /// The text of object.json. Bytes of names that are no UTF-8 are replaced in it.
 std::string to_json(const ObjectInfo& info);
 
-/// Reads it; `file` is named in the Error where it is damaged. With `brief` the files are left out, which is
-/// cheaper where there are thousands.
+/// Reads an object.json, which is another user's where root looks after the node: never waits, follows no
+/// link, and `brief` reads no more than its beginning. Throws Error naming the file.
+ObjectInfo read_object(const std::filesystem::path& file, const std::string& name, bool brief = false);
+
+/// Reads its text; `file` is named in the Error where it is damaged. With `brief` the files are left out,
+/// which is cheaper where there are thousands.
 ObjectInfo parse_object(const std::string& text, const std::string& name, const std::string& file,
                         bool brief = false);
 

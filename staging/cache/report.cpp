@@ -14,6 +14,8 @@ namespace fs = std::filesystem;
 
 using nlohmann::json;
 
+constexpr std::size_t kLongestText = 4096;
+
 std::int64_t count(Time time) {
   return time.time_since_epoch().count();
 }
@@ -32,22 +34,47 @@ json to_json(const ObjectReport& report) {
           {"in_use", report.in_use}};
 }
 
+std::string text_from(const json& value) {
+  return printable(value.get<std::string>());
+}
+
 ObjectReport object_from(const json& value) {
   ObjectReport report;
-  report.object = {.info = {.name = value.at("name").get<std::string>(),
-                            .source = value.at("source").get<std::string>(),
+  report.object = {.info = {.name = text_from(value.at("name")),
+                            .source = text_from(value.at("source")),
                             .bytes = value.at("bytes").get<std::uint64_t>(),
                             .created = value.at("created").get<std::int64_t>(),
-                            .format = value.at("format").get<std::string>()},
+                            .format = text_from(value.at("format"))},
                    .last_use = time_of(value.at("last_use")),
-                   .problem = value.at("problem").get<std::string>()};
+                   .problem = text_from(value.at("problem"))};
   for (const json& lease : value.at("leases"))
-    report.leases.push_back({.step = lease.at("step"), .user = lease.at("user")});
+    report.leases.push_back({.step = text_from(lease.at("step")), .user = lease.at("user")});
   report.in_use = value.at("in_use");
   return report;
 }
 
 }  // namespace
+
+std::string printable(const std::string& text) {
+  const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (result.size() >= kLongestText) {
+      // Not in the middle of a character.
+      while ((static_cast<unsigned char>(result.back()) & 0xc0U) == 0x80U) result.pop_back();
+      if (static_cast<unsigned char>(result.back()) >= 0xc0U) result.pop_back();
+      return result + "...";
+    }
+    if (at(i) < 0x20 || at(i) == 0x7f) {
+      result += fmt::format("\\x{:02x}", at(i));
+    } else if (at(i) == 0xc2 && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) {  // control characters as UTF-8
+      result += fmt::format("\\u{:04x}", at(++i));
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
 
 std::uint64_t StoreReport::bytes() const {
   std::uint64_t total = sum(jobs_bytes, bytes_copying());
@@ -111,7 +138,7 @@ StoreReport survey_shared(const fs::path& folder, FileSystem& system) {
     const fs::path description = folder / "objects" / name / kDescription;
     try {
       ObjectReport object;
-      object.object.info = parse_object(read_text_file(description), name, description, true);
+      object.object.info = read_object(description, name, true);
       if (const auto status = system.status(description)) object.object.last_use = modified(*status);
       const auto leases = system.status(folder / "leases" / name);
       if (leases) object.object.last_use = std::max(object.object.last_use, modified(*leases));
@@ -149,21 +176,21 @@ void from_json(const json& value, StoreReport& report) {
   report.user = value.at("user");
   report.jobs = value.at("jobs");
   report.jobs_bytes = value.at("jobs_bytes");
-  report.problems = value.at("problems").get<std::vector<std::string>>();
+  for (const json& problem : value.at("problems")) report.problems.push_back(text_from(problem));
   for (const json& object : value.at("objects")) report.objects.push_back(object_from(object));
   for (const json& copy : value.at("incoming")) {
-    report.incoming.push_back({.name = copy.at("name").get<std::string>(),
+    report.incoming.push_back({.name = text_from(copy.at("name")),
                                .reserved = copy.at("reserved"),
                                .present = copy.at("present"),
                                .alive = copy.at("alive"),
                                .newest = time_of(copy.at("newest"))});
   }
   for (const json& removal : value.at("removed")) {
-    report.removed.push_back({.what = removal.at("what"),
-                              .name = removal.at("name"),
-                              .source = removal.at("source"),
+    report.removed.push_back({.what = text_from(removal.at("what")),
+                              .name = text_from(removal.at("name")),
+                              .source = text_from(removal.at("source")),
                               .bytes = removal.at("bytes"),
-                              .why = removal.at("why")});
+                              .why = text_from(removal.at("why"))});
   }
 }
 

@@ -117,23 +117,22 @@ class Room {
   [[noreturn]] void refuse() {
     const std::string where = store_.folder_.string();
     if (over_quota() > 0) {
-      fail(
+      throw NoRoom(fmt::format(
           "needs {}, quota {}, {} of it in use by running jobs{}; stage less, wait for jobs to end, or ask "
           "for a larger quota",
           format_bytes(bytes_), format_bytes(options_.quota), format_bytes(in_use_ + usage_.jobs),
-          others_text());
+          others_text()));
     }
     if (over_total() > 0) {
-      fail(
+      throw NoRoom(fmt::format(
           "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by "
-          "your "
-          "running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
+          "your running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
           format_bytes(bytes_), format_bytes(options_.total), format_bytes(others_),
-          format_bytes(in_use_ + usage_.jobs), others_text());
+          format_bytes(in_use_ + usage_.jobs), others_text()));
     }
-    fail("needs {}, and the disk of the cache {} has {} free{}; make room there",
-         format_bytes(excess(bytes_, present_)), where, format_bytes(excess(free_, promised_)),
-         others_text());
+    throw NoRoom(fmt::format("needs {}, and the disk of the cache {} has {} free{}; make room there",
+                             format_bytes(excess(bytes_, present_)), where,
+                             format_bytes(excess(free_, promised_)), others_text()));
   }
 
   /// What else takes room, where there is such.
@@ -214,8 +213,11 @@ bool Store::in_use(const std::string& name) {
 bool Store::evict(const std::string& name, std::chrono::seconds keep) {
   const fs::path lock_file = folder_ / "locks" / name;
   const std::optional<Hold> lock = try_lock(lock_file, FileSystem::LockKind::exclusive, false);
-  // Only now: whoever takes a lease holds the lock meanwhile.
-  if (!lock || !has(name) || in_use(name) || now() - last_use(name) < keep) return false;
+  if (!lock || !has(name)) return false;
+  // Only now: whoever takes a lease holds one of the two locks meanwhile.
+  const std::optional<Hold> readers =
+      system_.status(folder_ / "leases" / name) ? lock_readers(name) : Hold(UniqueFd());
+  if (!readers || in_use(name) || now() - last_use(name) < keep) return false;
   remove(name);
   forget(name);
   return true;

@@ -2,8 +2,12 @@
 // that leases are put beside its objects.
 //
 //   <cache>/shared/objects/NAME/   root's; 0755, or 0750 for the group that may read it
-//   <cache>/shared/locks/NAME      0644: whoever reads takes it shared
-//   <cache>/shared/leases/NAME/    1777: users' lease files, hard-linked from their own stores
+//   <cache>/shared/locks/NAME      0600: whoever fills or removes it, as in each store; users cannot lock it
+//   <cache>/shared/leases/NAME/    1777: users' lease files, hard-linked from their own stores; flock,
+//   shared:
+//                                  who checks the object and takes a lease
+//
+// Root never waits for what a user can lock: an object that is locked is not removed and stays as it is.
 //
 // Who may not read the source must not be served its copy: open the source before you ask here.
 //
@@ -34,7 +38,8 @@ class Shared {
   /// As in Store; the caller has found the object and keeps what find() gave.
   ObjectInfo info(const std::string& name, bool brief = false) const;
   std::filesystem::path files(const std::string& name) const { return objects_ / name / "files"; }
-  /// As Store::hold(); `held_file` is in the user's own store, which must be on the same file system.
+  /// As Store::hold(); `held_file` is in the user's own store. Throws NoLease where that is on another file
+  /// system: the object can then go at any time, and the user needs a copy of his own.
   void hold(const std::string& name, const std::filesystem::path& held_file) const;
 
  private:
@@ -46,7 +51,8 @@ class Shared {
 };
 
 /// Opens a published object of a store that the caller owns to readers: all, or one group. Whatever the
-/// umask.
+/// umask. Where that is so already nothing is touched; throws Error where it is not and somebody uses the
+/// object.
 void share(const std::filesystem::path& store, const std::string& name, std::optional<gid_t> group,
            FileSystem& system);
 

@@ -36,8 +36,7 @@ bool Store::has(const std::string& name) const {
 }
 
 ObjectInfo Store::info(const std::string& name, bool brief) const {
-  const fs::path file = objects_ / name / kDescription;
-  return parse_object(read_text_file(file), name, file.string(), brief);
+  return read_object(objects_ / name / kDescription, name, brief);
 }
 
 std::vector<ObjectInfo> Store::list() const {
@@ -71,6 +70,14 @@ Hold Store::lock(const std::string& name, FileSystem::LockKind kind, const std::
   if (std::optional<Hold> hold = try_lock(file, kind, false)) return std::move(*hold);
   if (waiting) waiting();
   return std::move(*try_lock(file, kind, true));
+}
+
+std::optional<Hold> Store::lock_readers(const std::string& name) {
+  const fs::path folder = folder_ / "leases" / name;
+  system_.make_folder(folder, 0700);
+  UniqueFd fd = system_.open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!system_.lock(fd.get(), FileSystem::LockKind::exclusive, false, folder)) return {};
+  return Hold(std::move(fd));
 }
 
 Incoming Store::begin(const std::string& name) {

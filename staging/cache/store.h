@@ -9,7 +9,7 @@
 //   locks/NAME                    flock: exclusive to copy or remove, shared to check and to take a lease
 //   locks/.room                   flock: held while somebody makes room
 //   leases/held/JOB.STEP          flock: shared by slurmstepd for as long as the step lives
-//   leases/NAME/JOB.STEP          the same file again: that step uses the object
+//   leases/NAME/JOB.STEP[-...]    the same file again: that step uses the object
 //   jobs/JOB/                     the jobs' folders (staging/transfer/step_folder.h)
 //
 // Threads: a Store may be used from several threads and processes at once; locks and incoming folders belong
@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "common/error.h"
 #include "common/file_system.h"
 #include "staging/cache/incoming.h"
 #include "staging/cache/ledger.h"
@@ -32,6 +33,21 @@
 #include "staging/cache/usage.h"
 
 namespace lockstep::cache {
+
+/// Quota, total or disk leave too little room. The message ("needs 3 GiB, quota ...") goes on after the
+/// source's name.
+class NoRoom : public Error {
+ public:
+  using Error::Error;
+};
+
+/// An object is there, but this step cannot keep it from being removed: its lease file is on another file
+/// system than the store (the RAM tier beside a shared store on disk), or the lease cannot be made there. Use
+/// one's own copy.
+class NoLease : public Error {
+ public:
+  using Error::Error;
+};
 
 struct StoreOptions {
   /// Bytes that this store may hold; 0: no limit.
@@ -80,10 +96,13 @@ class Store {
 
   /// Takes an object's lock; calls `waiting` once if another process has it, then waits.
   Hold lock(const std::string& name, FileSystem::LockKind kind, const std::function<void()>& waiting = {});
+  /// Locks out those who come by the shared store (staging/cache/shared.h); nothing where somebody is there.
+  /// Never waits.
+  std::optional<Hold> lock_readers(const std::string& name);
 
   /// Begins a new object of `bytes` bytes, or continues one that was left half-done. Where quota, total or
   /// disk would be passed, removes unused objects first, least recently used first, then copies left
-  /// half-done. The caller holds the object's exclusive lock until after publish(). Throws Error where there
+  /// half-done. The caller holds the object's exclusive lock until after publish(). Throws NoRoom where there
   /// is not enough to remove; nothing has been removed then.
   Incoming begin(const std::string& name, std::uint64_t bytes);
   /// Begins one anew, of a size not known yet: call reserve() once it is.
@@ -95,7 +114,8 @@ class Store {
 
   /// Keeps an object from being removed to make room for as long as somebody, slurmstepd, holds a lock on
   /// `held_file`, which is in this store's leases/held. The caller holds the object's lock, shared or
-  /// exclusive. Throws Error where the object is not there (any more), or nobody holds the file.
+  /// exclusive. Throws Error where the object is not there (any more), or nobody holds the file; NoLease as
+  /// that says.
   void hold(const std::string& name, const std::filesystem::path& held_file);
   /// True while anybody holds a lease. Removes leases whose steps have ended.
   bool leased(const std::string& name) { return !leases(name).empty(); }

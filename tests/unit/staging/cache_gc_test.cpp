@@ -13,15 +13,18 @@
 #include "staging/cache/collect.h"
 #include "staging/cache/ledger.h"
 #include "staging/cache/node.h"
-#include "staging/cache/shared.h"
-#include "tests/unit/staging/cache_world.h"
+#include "tests/unit/staging/cache_node_world.h"
 
 namespace lockstep::cache {
 namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheTest;
+using staging_test::CacheGc;
+using staging_test::CacheOfANode;
+using staging_test::kOne;
+using staging_test::kTwo;
+using staging_test::kUnit;
 using staging_test::ThrowsErrorWith;
 using testing::Contains;
 using testing::ElementsAre;
@@ -29,32 +32,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
-
-constexpr uid_t kOne = 54001;
-constexpr uid_t kTwo = 54002;
-constexpr std::uint64_t kUnit = 10'000;
-
-class CacheGc : public CacheTest {
- protected:
-  /// As if nothing in it had been touched for that long.
-  static void age(const fs::path& path, seconds by) {
-    const auto then = fs::file_time_type::clock::now() - by;
-    if (fs::is_directory(fs::symlink_status(path))) {
-      for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path)) {
-        if (!entry.is_symlink()) fs::last_write_time(entry, then);
-      }
-    }
-    fs::last_write_time(path, then);
-  }
-  void make_job(const std::string& job, seconds age_of_it) const {
-    write(fs::path("cache/jobs") / job / "lock", "");
-    write(fs::path("cache/jobs") / job / "data/x", "data");
-    age(cache() / "jobs" / job, age_of_it);
-  }
-  static StoreReport gc(Store& store, const CollectOptions& options = {.keep = seconds(0)}) {
-    return collect(store, FileSystem::real(), options);
-  }
-};
 
 TEST_F(CacheGc, FoldersOfJobsThatEndedLongAgoGoAndOfLiveOnesNever) {
   Store store(cache());
@@ -127,40 +104,6 @@ TEST_F(CacheGc, AReportSurvivesItsWayBetweenProcesses) {
   EXPECT_EQ(again.bytes_copying(), kUnit);
   EXPECT_EQ(again.removed.size(), 1U);
 }
-
-class CacheOfANode : public CacheGc {
- protected:
-  void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root to be several users";
-    ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
-    fs::create_directory(cache());
-    ASSERT_EQ(::chmod(cache().c_str(), 0755), 0);
-    for (const uid_t user : {kOne, kTwo}) {
-      fs::create_directory(store_of(user));
-      ASSERT_EQ(::chown(store_of(user).c_str(), user, user), 0);
-      ASSERT_EQ(::chmod(store_of(user).c_str(), 0700), 0);
-    }
-  }
-  fs::path store_of(uid_t user) const { return cache() / std::to_string(user); }
-  void put(uid_t user, const std::string& name, std::uint64_t units, seconds used_ago) const {
-    ASSERT_EQ(as_user(user,
-                      [&] {
-                        Store store(store_of(user));
-                        publish(store, name, std::string(units * kUnit, 'x'));
-                      }),
-              0);
-    age(store_of(user) / "objects" / name / "object.json", used_ago);
-  }
-  static NodeOptions total(std::uint64_t bytes) {
-    NodeOptions options;
-    options.store.keep = seconds(10);
-    options.total = bytes;
-    return options;
-  }
-  NodeReport gc_all(const NodeOptions& options) const {
-    return collect_node(cache(), FileSystem::real(), options);
-  }
-};
 
 TEST_F(CacheOfANode, TheLeastRecentlyUsedOfAllUsersGoesFirst) {
   put(kOne, "a", 2, seconds(500));
@@ -246,11 +189,105 @@ TEST_F(CacheOfANode, OneUsersTroubleDoesNotKeepTheOthersFromBeingServed) {
   EXPECT_THAT(names(store_of(kTwo) / "objects"), IsEmpty());
 }
 
+/// As where a user has mounted a file system of his own: root is refused, or never answered.
+class MountedByAUser : public FileSystem {
+ public:
+  MountedByAUser(fs::path at, bool answers) : at_(std::move(at)), answers_(answers) {}
+
+ protected:
+  int call_lstat(const char* path, struct stat* into) override {
+    if (path != at_ || ::geteuid() != 0) return FileSystem::call_lstat(path, into);
+    while (!answers_) ::pause();
+    errno = EACCES;
+    return -1;
+  }
+
+ private:
+  fs::path at_;
+  bool answers_;
+};
+
+TEST_F(CacheOfANode, AStoreThatRootCannotLookAtKeepsNoOtherFromBeingServed) {
+  put(kTwo, "c", 2, seconds(400));
+  for (const bool answers : {true, false}) {
+    MountedByAUser system(store_of(kOne), answers);
+    NodeOptions options = total(100 * kUnit);
+    options.patience = seconds(1);
+    EXPECT_EQ(staging_test::in_child([&] {
+                ::alarm(60);
+                const NodeReport survey = survey_node(cache(), system, options);
+                if (survey.problems.size() != 1 || survey.stores.size() != 1) ::_exit(2);
+                const NodeReport report = collect_node(cache(), system, options);
+                if (report.problems.size() != 1 || report.stores.size() != 1) ::_exit(3);
+                if (!report.problems.at(0).starts_with(store_of(kOne).string())) ::_exit(4);
+                if (report.stores.at(0).bytes() != 2 * kUnit) ::_exit(5);
+              }),
+              0)
+        << answers;
+  }
+}
+
+TEST_F(CacheOfANode, DescriptionsThatAreNoneAreProblemsAndNothingMore) {
+  for (const char* name : {"fifo", "huge", "folder", "link", "loud"}) put(kOne, name, 1, seconds(1));
+  write("secret", R"({"source":"secret","bytes":1,"created":0})");
+  ASSERT_EQ(as_user(kOne,
+                    [&] {
+                      const auto description = [&](const char* name) {
+                        return store_of(kOne) / "objects" / name / "object.json";
+                      };
+                      for (const char* name : {"fifo", "huge", "folder", "link", "loud"})
+                        fs::remove(description(name));
+                      if (::mkfifo(description("fifo").c_str(), 0600) != 0) ::_exit(2);
+                      write(description("huge"), "{");
+                      fs::resize_file(description("huge"), std::uint64_t{1} << 33U);
+                      fs::create_directory(description("folder"));
+                      fs::create_symlink(folder_ / "secret", description("link"));
+                      write(description("loud"), R"({"source":"/\u001b[2J\u009b\n\u00e9)" +
+                                                     std::string(20'000, 'x') +
+                                                     R"(","bytes":1,"created":0,"files":[{"name":)");
+                    }),
+            0);
+  NodeOptions options;
+  options.patience = seconds(20);
+  const NodeReport report = survey_node(cache(), FileSystem::real(), options);
+  EXPECT_THAT(report.problems, IsEmpty());
+  ASSERT_EQ(report.stores.size(), 2U);
+  const StoreReport& store = report.stores.at(0);
+  EXPECT_THAT(store.problems, testing::UnorderedElementsAre(
+                                  HasSubstr("fifo/object.json: damaged, it is not a file"),
+                                  HasSubstr("huge/object.json: damaged"),
+                                  HasSubstr("folder/object.json: damaged, it is not a file"),
+                                  HasSubstr("link/object.json: Too many levels of symbolic links")));
+  for (const ObjectReport& object : store.objects) {
+    if (object.object.info.name != "loud") continue;
+    const std::string& source = object.object.info.source;
+    EXPECT_THAT(source, testing::StartsWith("/\\x1b[2J\\u009b\\x0a\u00e9xxx"));
+    EXPECT_LE(source.size(), 5000U);
+  }
+}
+
+TEST_F(CacheOfANode, WhoMakesRootWaitGetsLessPatienceAndOthersAreStillServed) {
+  put(kTwo, "c", 2, seconds(400));
+  MountedByAUser system(store_of(kOne), false);
+  NodeOptions options = total(100 * kUnit);
+  options.patience = seconds(1);
+  options.budget = seconds(0);
+  EXPECT_EQ(collect_node(cache(), system, options).stores.size(), 1U);
+}
+
 TEST_F(CacheOfANode, AUserWhoStopsTheProcessHoldsUpNobody) {
   EXPECT_THAT(
       [] {
         cache::as_user(kOne, kOne, seconds(0), [] {
           ::pause();
+          return nlohmann::json();
+        });
+      },
+      ThrowsErrorWith("gave up"));
+  EXPECT_THAT(
+      [] {
+        cache::as_user(kOne, kOne, seconds(1), [] {
+          ::kill(::getpid(), SIGSTOP);  // as any other process of the user may
           return nlohmann::json();
         });
       },
@@ -274,139 +311,6 @@ TEST_F(CacheOfANode, InAUsersStoreRootIsThatUserForGood) {
     return nlohmann::json{real, effective, saved, ::getegid(), ::getgroups(0, nullptr), ::setuid(0)};
   });
   EXPECT_EQ(ids, (nlohmann::json{kOne, kOne, kOne, kTwo, 0, -1}));
-}
-
-class CacheShared : public CacheOfANode {
- protected:
-  void SetUp() override {
-    CacheOfANode::SetUp();
-    if (IsSkipped()) return;
-    const mode_t before = ::umask(077);
-    Store store(shared());
-    publish(store, "a", "for all");
-    publish(store, "g", "for a group");
-    share(shared(), "a", {}, FileSystem::real());
-    share(shared(), "g", kTwo, FileSystem::real());
-    ::umask(before);
-  }
-  fs::path shared() const { return cache() / "shared"; }
-  static std::optional<Shared> open(const fs::path& folder) { return Shared::open(folder); }
-};
-
-TEST_F(CacheShared, UsersReadWhatTheyMay) {
-  EXPECT_EQ(as_user(kOne,
-                    [&] {
-                      const std::optional<Shared> store = open(shared());
-                      const std::optional<Hold> found = store->find("a");
-                      if (!found || staging_test::read(store->files("a") / "data") != "for all") ::_exit(2);
-                      if (store->info("a").source != "/source") ::_exit(3);
-                      if (store->find("g")) ::_exit(4);
-                      if (store->find("missing")) ::_exit(5);
-                      if (Store(store_of(kOne)).has("a")) ::_exit(6);
-                    }),
-            0);
-  EXPECT_EQ(
-      as_user(kTwo,
-              [&] {
-                const std::optional<Shared> store = open(shared());
-                if (!store->find("g") || staging_test::read(store->files("g") / "data") != "for a group")
-                  ::_exit(2);
-              }),
-      0);
-}
-
-TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
-  const pid_t user = ::fork();
-  if (user == 0) {
-    ::_exit(as_user(kOne, [&] {
-      Store mine(store_of(kOne));
-      const Step step(mine, "7.0");
-      const std::optional<Shared> store = open(shared());
-      {
-        const std::optional<Hold> found = store->find("a");
-        store->hold("a", step.file());
-        store->hold("a", step.file());
-      }
-      write(store_of(kOne) / "ready", "");
-      while (!fs::exists(cache() / "end")) ::usleep(1000);
-    }));
-  }
-  while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
-  {
-    Store store(shared());
-    EXPECT_THAT(store.leases("a"), ElementsAre(testing::AllOf(testing::Field(&Lease::step, "7.0"),
-                                                              testing::Field(&Lease::user, kOne))));
-    EXPECT_FALSE(store.evict("a", seconds(0)));
-    EXPECT_TRUE(store.evict("g", seconds(0)));
-  }
-  write(cache() / "end", "");
-  int status = 0;
-  ::waitpid(user, &status, 0);
-  EXPECT_EQ(status, 0);
-  Store store(shared());
-  EXPECT_TRUE(store.evict("a", seconds(0)));
-  EXPECT_THAT(names(shared() / "leases"), IsEmpty());
-}
-
-TEST_F(CacheShared, WhatUsersPlantAmongItsLeasesIsRemovedAndLeadsNowhere) {
-  write("secret/x", "secret");
-  ASSERT_EQ(::chmod((folder_ / "secret").c_str(), 0700), 0);
-  ASSERT_EQ(as_user(kOne,
-                    [&] {
-                      const fs::path leases = shared() / "leases/a";
-                      fs::create_directory_symlink(folder_ / "secret", leases / "1.0");
-                      fs::create_directories(leases / "2.0/deep/er");
-                      fs::create_directory_symlink(folder_ / "secret", leases / "2.0/deep/er/link");
-                      if (::mkfifo((leases / "3.0").c_str(), 0600) != 0) ::_exit(2);
-                      write(leases / "4.0", "nobody locks it");
-                      if (::mkdir((shared() / "leases/other").c_str(), 0700) == 0) ::_exit(3);
-                      if (::unlink((shared() / "locks/a").c_str()) == 0) ::_exit(4);
-                      if (::chmod((shared() / "objects/a").c_str(), 0777) == 0) ::_exit(5);
-                    }),
-            0);
-  Store store(shared());
-  EXPECT_FALSE(store.leased("a"));
-  EXPECT_THAT(names(shared() / "leases/a"), IsEmpty());
-  EXPECT_EQ(staging_test::read(folder_ / "secret/x"), "secret");
-  EXPECT_TRUE(store.evict("a", seconds(0)));
-}
-
-TEST_F(CacheShared, ANameThatAnotherTookIsNoHindrance) {
-  ASSERT_EQ(as_user(kTwo, [&] { write(shared() / "leases/a/7.0", "mine"); }), 0);
-  EXPECT_EQ(as_user(kOne,
-                    [&] {
-                      Store mine(store_of(kOne));
-                      const Step step(mine, "7.0");
-                      const std::optional<Shared> store = open(shared());
-                      const std::optional<Hold> found = store->find("a");
-                      store->hold("a", step.file());
-                      if (!fs::exists(shared() / "leases/a/7.0-1")) ::_exit(2);
-                    }),
-            0);
-}
-
-TEST_F(CacheShared, AUserWhoLocksItExclusivelyHoldsUpNobody) {
-  const UniqueFd lock = open_file(shared() / "locks/a", O_RDONLY);
-  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
-  EXPECT_EQ(as_user(kOne,
-                    [&] {
-                      if (open(shared())->find("a")) ::_exit(2);
-                    }),
-            0);
-}
-
-TEST_F(CacheShared, OnlyRootsStoreIsTrusted) {
-  EXPECT_FALSE(open(cache() / "missing").has_value());
-  EXPECT_EQ(as_user(kOne, [&] { Store mine(store_of(kOne)); }), 0);
-  EXPECT_EQ(as_user(kTwo,
-                    [&] {
-                      if (open(cache() / "missing")) ::_exit(2);
-                    }),
-            0);
-  ASSERT_EQ(::chmod(store_of(kOne).c_str(), 0755), 0);
-  EXPECT_NE(as_user(kTwo, [&] { (void)open(store_of(kOne)); }), 0) << "another user's store was trusted";
-  ASSERT_EQ(::chmod((shared() / "locks").c_str(), 0777), 0);
-  EXPECT_THAT([&] { (void)open(shared()); }, ThrowsErrorWith("must be root's, 0755"));
 }
 
 }  // namespace
