@@ -33,26 +33,40 @@ if [ ${#names[@]} -eq 0 ]; then
 fi
 
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0
-failed=()
-for name in "${names[@]}"; do
-  found=build/fuzz/found/$name
+# One fuzzer: what it says is in $probe/NAME.said, and $probe/NAME.failed is there where it failed.
+fuzz() {
+  local name=$1 found=build/fuzz/found/$1 corpus=tests/fuzz/corpus/$1
   mkdir -p "$found" "build/fuzz/crashes/$name"
-  corpus=tests/fuzz/corpus/$name
   if ! nice build/fuzz/bin/"fuzz_$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=65536 \
       -artifact_prefix="build/fuzz/crashes/$name/" -print_final_stats=1 "$found" "$corpus" >"$probe/$name" 2>&1; then
-    grep -E -A 30 'ERROR|runtime error|terminate' "$probe/$name" >&2 || tail -n 40 "$probe/$name" >&2
-    echo "run.sh: fuzz_$name failed; the input is in build/fuzz/crashes/$name" >&2
-    failed+=("$name")
-    continue
+    touch "$probe/$name.failed"
+    grep -E -A 30 'ERROR|runtime error|terminate' "$probe/$name" || tail -n 40 "$probe/$name"
+    echo "run.sh: fuzz_$name failed; the input is in build/fuzz/crashes/$name"
+    return
   fi
-  runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$probe/$name")
-  echo "fuzz_$name: $runs inputs in $seconds s, nothing found"
+  echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$probe/$name") inputs in $seconds s, nothing found"
   if [ $keep = yes ]; then
-    mkdir "$probe/kept"
-    build/fuzz/bin/"fuzz_$name" -merge=1 -max_len=16384 "$probe/kept" "$corpus" "$found" >/dev/null 2>&1
+    mkdir "$probe/$name.kept"
+    build/fuzz/bin/"fuzz_$name" -merge=1 -max_len=16384 "$probe/$name.kept" "$corpus" "$found" >/dev/null 2>&1
     rm -f "$corpus"/*
-    cp "$probe/kept"/* "$corpus"/
-    rm -r "$probe/kept"
+    cp "$probe/$name.kept"/* "$corpus"/
+  fi
+}
+
+# One on each core; whatever ends this script ends them.
+trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; rm -rf "$probe"' EXIT
+for name in "${names[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
+  fuzz "$name" >"$probe/$name.said" 2>&1 &
+done
+wait
+status=0
+for name in "${names[@]}"; do
+  if [ -e "$probe/$name.failed" ]; then
+    status=1
+    cat "$probe/$name.said" >&2
+  else
+    cat "$probe/$name.said"
   fi
 done
-[ ${#failed[@]} -eq 0 ]
+exit $status
