@@ -79,7 +79,7 @@ std::vector<MixtureProgress> progress_of(const Mixture& mixture, const PlanState
 }
 
 std::string fingerprint_of(const Mixture& mixture) {
-  std::string name = "mixture-1-";
+  std::string name = "mixture-2-";
   for (const MixturePart& part : mixture.parts) fmt::format_to(std::back_inserter(name), "{}+", part.samples);
   for (const MixtureRange& range : mixture.ranges) {
     fmt::format_to(std::back_inserter(name), "-from{}", range.first_step);

@@ -76,19 +76,26 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
   });
 }
 
-std::string MixturePlanner::part_name(SampleId id) const {
-  std::size_t behind = 0;
-  for (const MixturePart& part : mixture_.parts) {
-    behind += part.samples;
-    if (sample_of(id) < behind) return part.name;
+std::size_t MixturePlanner::part_of(SampleId id) const {
+  std::size_t part = 0;
+  for (std::size_t behind = mixture_.parts[0].samples; sample_of(id) >= behind;) {
+    behind += mixture_.parts[++part].samples;
   }
-  return {};
+  return part;
+}
+
+std::vector<double> MixturePlanner::shares_of(std::size_t range) const {
+  std::vector<double> shares = mixture_.ranges[range].weights;
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  return shares;
 }
 
 // Tokens that the plan takes of a sample; 0: none, it is skipped.
 std::uint32_t MixturePlanner::checked_length(const PartStream::Sample& sample, std::uint64_t longest) const {
   if (sample.length == 0) {
-    fail("sample {} (of '{}') is empty: remove it from the data", sample_of(sample.id), part_name(sample.id));
+    fail("sample {} (of '{}') is empty: remove it from the data", sample_of(sample.id),
+         mixture_.parts[part_of(sample.id)].name);
   }
   const auto length = longest > 0
                           ? static_cast<std::uint32_t>(std::min<std::uint64_t>(longest, sample.length))
@@ -98,32 +105,19 @@ std::uint32_t MixturePlanner::checked_length(const PartStream::Sample& sample, s
     fail(
         "sample {} (of '{}') has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the "
         "sample, or say what is to become of such samples",
-        sample_of(sample.id), part_name(sample.id), sample.length, options_.cap);
+        sample_of(sample.id), mixture_.parts[part_of(sample.id)].name, sample.length, options_.cap);
   }
   return options_.too_long == TooLong::skip ? 0 : static_cast<std::uint32_t>(options_.cap);
 }
 
-// The carried samples, and behind them so many new ones, or fewer that are tokens enough together.
+// So many samples, or fewer that are tokens enough together; of each part first what was carried.
 MixturePlanner::Drawn MixturePlanner::draw(const PlanState& start, std::uint64_t most_samples,
                                            std::uint64_t enough_tokens) const {
   Drawn drawn;
-  drawn.ids = start.carried;
   drawn.behind = *start.mixture;
-  const MixtureRange& range = mixture_.ranges[start.mixture->range];
-  std::uint64_t tokens = 0;
-  for (const SampleId id : drawn.ids) {
-    std::uint32_t length = 0;
-    source_.read(sample_of(id), std::span(&length, 1));
-    // Where another range, or another cap, skips what was carried, there is no way back: it is cut.
-    const std::uint32_t taken = checked_length({id, length}, range.longest);
-    drawn.lengths.push_back(taken > 0 ? taken : static_cast<std::uint32_t>(options_.cap));
-    tokens += drawn.lengths.back();
-  }
-
+  const std::uint64_t longest = mixture_.ranges[start.mixture->range].longest;
+  const std::vector<double> shares = shares_of(start.mixture->range);
   const std::size_t parts = mixture_.parts.size();
-  std::vector<double> shares = range.weights;
-  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  for (double& share : shares) share /= sum;
   std::vector<PartStream> streams;
   std::size_t begin = 0;
   for (std::size_t part = 0; part < parts; ++part) {
@@ -131,35 +125,68 @@ MixturePlanner::Drawn MixturePlanner::draw(const PlanState& start, std::uint64_t
                          Random(options_.seed, part, 0).next(), start.mixture->drawn[part]);
     begin += mixture_.parts[part].samples;
   }
+  std::vector<std::vector<SampleId>> carried(parts);
+  for (const SampleId id : start.carried) carried[part_of(id)].push_back(id);
+  std::vector<std::size_t> next_carried(parts, 0);
+  const auto next_of = [&](std::size_t part) {
+    if (next_carried[part] == carried[part].size()) return streams[part].next();
+    PartStream::Sample sample{carried[part][next_carried[part]++], 0};
+    source_.read(sample_of(sample.id), std::span(&sample.length, 1));
+    return sample;
+  };
+
+  std::uint64_t tokens = 0;
   std::vector<double>& owed = drawn.behind.owed;
-  std::vector<std::size_t> skipped(parts, 0);
   for (std::uint64_t count = 0; count < most_samples && tokens < enough_tokens; ++count) {
     std::size_t part = parts;
     for (std::size_t i = 0; i < parts; ++i) {
       if (shares[i] > 0 && (part == parts || owed[i] > owed[part])) part = i;
     }
-    PartStream::Sample sample = streams[part].next();
-    std::uint32_t length = checked_length(sample, range.longest);
-    for (; length == 0; length = checked_length(sample, range.longest)) {
-      if (++skipped[part] >= mixture_.parts[part].samples) {
+    const std::size_t whole_part = carried[part].size() + mixture_.parts[part].samples;
+    PartStream::Sample sample{};
+    std::uint32_t length = 0;
+    for (std::size_t skipped = 0; length == 0; ++skipped) {
+      if (skipped > whole_part) {
         fail("every sample of '{}' is longer than the cap of {}", mixture_.parts[part].name, options_.cap);
       }
-      sample = streams[part].next();
+      sample = next_of(part);
+      length = checked_length(sample, longest);
     }
-    skipped[part] = 0;
     drawn.ids.push_back(sample.id);
     drawn.lengths.push_back(length);
     tokens += length;
     for (std::size_t i = 0; i < parts; ++i) owed[i] += shares[i] * length;
     owed[part] -= length;
   }
-  for (std::size_t part = 0; part < parts; ++part) drawn.behind.drawn[part] = streams[part].position();
+  for (std::size_t part = 0; part < parts; ++part) {
+    drawn.behind.drawn[part] = streams[part].position();
+    drawn.aside.insert(drawn.aside.end(),
+                       carried[part].begin() + static_cast<std::ptrdiff_t>(next_carried[part]),
+                       carried[part].end());
+  }
   return drawn;
 }
 
 std::uint64_t MixturePlanner::steps_left() const {
   const std::uint64_t end = mixture_.end_of(start_.mixture->range);
   return end > start_.steps_before ? end - start_.steps_before : 0;
+}
+
+// What is left of a block counts as not drawn.
+void MixturePlanner::give_back(Drawn& drawn, std::vector<Item> left) {
+  std::sort(left.begin(), left.end(), [](const Item& x, const Item& y) { return x.index < y.index; });
+  const std::vector<double> shares = shares_of(drawn.behind.range);
+  std::vector<double>& owed = drawn.behind.owed;
+  start_.carried.clear();
+  for (const Item& item : left) {
+    const SampleId id = drawn.ids[item.index];
+    start_.carried.push_back(id);
+    for (std::size_t i = 0; i < owed.size(); ++i) owed[i] -= shares[i] * item.length;
+    owed[part_of(id)] += item.length;
+  }
+  start_.carried.insert(start_.carried.end(), drawn.aside.begin(), drawn.aside.end());
+  start_.mixture = std::move(drawn.behind);
+  start_.mixture->block_samples.reset();
 }
 
 bool MixturePlanner::next_block(PlannedBlock& block) {
@@ -177,7 +204,7 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   Drawn drawn =
       begun ? draw(start_, *start_.mixture->block_samples, kEndless)
             : draw(start_, kBlockSamples, enough < 1e18 ? static_cast<std::uint64_t>(enough) : kEndless);
-  start_.mixture->block_samples = drawn.ids.size() - start_.carried.size();
+  start_.mixture->block_samples = drawn.ids.size();
   options_.longest = mixture_.ranges[start_.mixture->range].longest;
   start_.geometry = options_;
   block.start = start_;
@@ -202,10 +229,7 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   start_.done = 0;
   start_.gone.clear();
   start_.used.clear();
-  start_.carried.clear();
-  for (const Item& item : planner_->take_left()) start_.carried.push_back(drawn.ids[item.index]);
-  start_.mixture = std::move(drawn.behind);
-  start_.mixture->block_samples.reset();
+  give_back(drawn, planner_->take_left());
   return true;
 }
 

@@ -1,6 +1,8 @@
 // Plans a mixture (mixture.h) block by block. A block's samples are drawn one after the other, each from the
 // part that is furthest behind its weight, so that every step has nearly the shares that the weights say. A
-// block never reaches over the end of a range; what is left of it is carried into the next.
+// block never reaches over the end of a range. What is left of it goes back to its part and is drawn first
+// when that part's turn comes: however much is left (a range that ends on fewer ranks than it began with uses
+// less of its last block), it keeps no range from its weights.
 //
 //   MixturePlanner planner(lengths, options, mixture);
 //   for (PlannedBlock block; planner.next_block(block);) ...
@@ -20,6 +22,7 @@
 
 #include "runtime/data/block_planner.h"
 #include "runtime/data/blockwise_planner.h"
+#include "runtime/data/item.h"
 #include "runtime/data/length_source.h"
 #include "runtime/data/mixture.h"
 #include "runtime/data/part_stream.h"
@@ -44,14 +47,17 @@ class MixturePlanner final : public BlockwisePlanner {
 
  private:
   struct Drawn {
-    std::vector<SampleId> ids;  // carried, then drawn
+    std::vector<SampleId> ids;
     std::vector<std::uint32_t> lengths;
-    MixtureState behind;  // the state after drawing
+    std::vector<SampleId> aside;  // of those carried, the ones whose turn has not come
+    MixtureState behind;          // the state after drawing
   };
   Drawn draw(const PlanState& start, std::uint64_t most_samples, std::uint64_t enough_tokens) const;
+  void give_back(Drawn& drawn, std::vector<Item> left);
   std::uint32_t checked_length(const PartStream::Sample& sample, std::uint64_t longest) const;
   std::uint64_t steps_left() const;
-  std::string part_name(SampleId id) const;
+  std::size_t part_of(SampleId id) const;
+  std::vector<double> shares_of(std::size_t range) const;
 
   const LengthSource& source_;
   PlanOptions options_;

@@ -151,8 +151,6 @@ TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRange) {
     EXPECT_EQ(block.start.steps_before, steps);
     for (std::size_t step = 0; step < block.plan.steps(); ++step, ++steps) {
       const std::size_t range = world.mixture.range_of(steps);
-      // What is carried over a border is of the range before: some steps are left out.
-      if (steps - world.mixture.ranges[range].first_step < 4) continue;
       for (int rank = 0; rank < 2; ++rank) {
         for (const SampleId id : block.plan.micro_batch(step, rank, 0)) {
           const SampleId sample = sample_of(id);
@@ -169,6 +167,51 @@ TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRange) {
       EXPECT_NEAR(tokens[range][part] / sum, expected[range][part], 0.01)
           << "range " << range << ", part " << part;
     }
+  }
+}
+
+// A range's last block was drawn for many ranks; on fewer ones, most of it is not used before the border.
+TEST(Mixture, ResumedOnFewerRanksEveryRangeKeepsToItsWeights) {
+  World world(1, 90);
+  world.lengths.assign(6000, 100);
+  world.mixture.parts = {{"first", 3000}, {"second", 3000}};
+  world.mixture.ranges = {{.first_step = 0, .weights = {1, 0}, .longest = 0},
+                          {.first_step = 30, .weights = {0, 1}, .longest = 0},
+                          {.first_step = 60, .weights = {1, 3}, .longest = 0}};
+  const LengthsInMemory source(world.lengths, "data");
+  const PlanOptions many{.ranks = 16, .cap = 1000};
+  for (const int ranks : {1, 3, 16, 40}) {
+    const std::string what = fmt::format("on {} ranks", ranks);
+    Seen seen;
+    std::uint64_t used = 0;
+    MixturePlanner planner(source, many, world.mixture);
+    const PlanState state = use(planner, 5, seen, used);
+    PlanOptions options = many;
+    options.ranks = ranks;
+    MixturePlanner again(source, options, world.mixture, state);
+    std::uint64_t step = 5;
+    std::uint64_t firsts = 0;
+    std::uint64_t both = 0;
+    PlannedBlock block;
+    while (again.next_block(block)) {
+      for (std::uint64_t i = block.start.done; i < block.plan.micro_batches_per_rank(); ++i, ++step) {
+        see(block.plan, i, seen);
+        for (int rank = 0; rank < ranks; ++rank) {
+          for (const SampleId id : block.plan.micro_batch(i, rank, 0)) {
+            const bool first = sample_of(id) < 3000;
+            if (step < 60) {
+              ASSERT_EQ(first, step < 30) << what << ", step " << step;
+            }
+            if (step >= 60) ++both;
+            if (step >= 60 && first) ++firsts;
+          }
+        }
+      }
+    }
+    EXPECT_EQ(step, 90U) << what;
+    EXPECT_NEAR(static_cast<double>(firsts) / static_cast<double>(both), 0.25, 0.01) << what;
+    expect_beginnings(world, many, seen, block.start, what);
+    EXPECT_EQ(nlohmann::json(through_text(block.start)), nlohmann::json(block.start));
   }
 }
 
