@@ -141,7 +141,7 @@ class MegatronWriter::Files {
   }
 
   void add(std::span<const std::byte> tokens) {
-    const auto token = static_cast<std::size_t>(bytes_of(type_));
+    const auto token = static_cast<std::size_t>(std::max(1, bytes_of(type_)));
     const std::size_t count = tokens.size() / token;
     if (tokens.size() % token != 0)
       fail("{}: sequence {} has {} bytes, no whole number of tokens of type {}", name(), sequences,
