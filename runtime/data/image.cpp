@@ -5,6 +5,7 @@
 // jpeglib.h does not compile before stdio.h.
 // clang-format off
 #include <cstdio>
+#include <jerror.h>
 #include <jpeglib.h>
 // clang-format on
 
@@ -49,8 +50,9 @@ class Png {
     image_.format = PNG_FORMAT_RGB;
     const png_color black{0, 0, 0};
     if (png_image_finish_read(&image_, &black, pixels.data(), 0, nullptr) == 0) complain();
-    // A file that ends early is a warning to libpng, which leaves the rest of the pixels grey.
-    if (PNG_IMAGE_FAILED(image_) || image_.warning_or_error != 0) complain();
+    // Warnings are of what is no pixel: a wrong colour profile, text or time. Pixels that are missing or
+    // whose checksum is wrong are errors.
+    if (PNG_IMAGE_FAILED(image_)) complain();
   }
 
  private:
@@ -70,9 +72,14 @@ struct JpegErrors {
     errors->manager.format_message(jpeg, errors->message);
     std::longjmp(errors->leave, 1);
   }
-  // Warnings are damage too: data that end early or do not fit are filled up with grey.
+  // Warnings are damage too: data that end early or do not fit are filled up with grey. But for these, after
+  // which all pixels are there: bytes that nobody asked for between two parts, and versions of what
+  // describes the file.
   static void emit(j_common_ptr jpeg, int level) {
-    if (level < 0) exit(jpeg);
+    const int what = jpeg->err->msg_code;
+    if (level < 0 && what != JWRN_EXTRANEOUS_DATA && what != JWRN_JFIF_MAJOR && what != JWRN_ADOBE_XFORM) {
+      exit(jpeg);
+    }
   }
 };
 

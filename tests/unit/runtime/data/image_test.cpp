@@ -12,6 +12,8 @@
 // clang-format on
 
 #include <cstdlib>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/error.h"
@@ -134,6 +136,58 @@ TEST(Image, CutShortIsRefused) {
       EXPECT_THAT([&] { decode(cut); }, ThrowsMessage<Error>(HasSubstr("cannot decode "))) << bytes;
     }
   }
+}
+
+// A PNG with a chunk before its pixels; its checksum is right where said.
+Bytes png_with(const Bytes& png, const std::string& name_and_content, bool right) {
+  const auto big = [](std::uint32_t number) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(number >> shift));
+    return bytes;
+  };
+  std::uint32_t sum = 0xffffffff;
+  for (const char character : name_and_content) {
+    sum ^= static_cast<unsigned char>(character);
+    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1U) ^ ((sum & 1U) != 0 ? 0xedb88320U : 0U);
+  }
+  const std::string chunk = big(static_cast<std::uint32_t>(name_and_content.size() - 4)) + name_and_content +
+                            big(right ? ~sum : 1U);
+  Bytes with = png;
+  const auto* const begin = reinterpret_cast<const std::byte*>(chunk.data());
+  with.insert(with.begin() + 8 + 25, begin, begin + chunk.size());  // behind the signature and IHDR
+  return with;
+}
+
+TEST(Image, PngWithFaultsThatAreNotInItsPixelsComesOutAsItWas) {
+  const Bytes plain = png_of(gradient(3), PNG_FORMAT_RGB);
+  using namespace std::string_literals;
+  EXPECT_EQ(decode(png_with(plain, "tEXtAuthor\0somebody"s, false)), gradient(3));
+  EXPECT_EQ(decode(png_with(plain, "tIME\x07\xe8\x0d\x28\x19\x3d\x3d"s, true)), gradient(3));
+  EXPECT_EQ(decode(png_with(plain, "iCCPname\0\0no profile"s, true)), gradient(3));
+}
+
+TEST(Image, PngOfWhichAnyBytesOfThePixelsAreMissingOrWrongIsRefused) {
+  const Bytes whole = png_of(gradient(3), PNG_FORMAT_RGB);
+  const std::string_view text(reinterpret_cast<const char*>(whole.data()), whole.size());
+  const std::size_t begin = text.find("IDAT");
+  const std::size_t end = text.find("IEND") - 4;
+  for (std::size_t i = begin; i < end; ++i) {
+    const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_THROW(decode(cut), Error) << "cut at " << i << " of " << whole.size();
+    Bytes wrong = whole;
+    wrong[i] ^= std::byte{0x04};
+    EXPECT_THROW(decode(wrong), Error) << "byte " << i << " of " << whole.size();
+  }
+}
+
+TEST(Image, JpegWithBytesBetweenItsPartsComesOutAsItWas) {
+  const Bytes plain = jpeg_of(gradient(3), 3);
+  Bytes more = plain;
+  more.insert(more.end() - 2, 5, std::byte{0});  // before the end-of-image marker
+  EXPECT_EQ(decode(more), decode(plain));
+  more = plain;
+  more.insert(more.begin() + 2 + 18, 5, std::byte{0});  // behind the header's first part
+  EXPECT_EQ(decode(more), decode(plain));
 }
 
 TEST(Image, DamagedIsRefused) {
