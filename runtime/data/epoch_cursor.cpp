@@ -15,13 +15,16 @@ void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner>
   planned_epoch_ = epoch_ = epoch;
   planner_ = std::move(planner);
   changed_ = false;
+  given_ = told_ && planner_;
   block_ = nullptr;
   over_ = false;
   cancelled_ = false;
 }
 
+// Planning reads the options without the lock, so it ends before they change.
 void EpochCursor::set(const Cost& cost, const std::vector<double>& speeds) {
   const std::lock_guard lock(mutex_);
+  if (planned_.valid()) planned_.wait();
   options_.cost = cost;
   options_.speeds = speeds;
 }
@@ -43,7 +46,7 @@ EpochCursor::Block EpochCursor::plan_next() {
   } else if (changed_) {
     planner_->change(options_.cost, options_.speeds);
   }
-  changed_ = false;
+  changed_ = std::exchange(given_, false);
   auto next = std::make_shared<EpochBlock>();
   next->epoch = planned_epoch_;
   next->planner = planner_;
@@ -56,6 +59,7 @@ EpochCursor::Block EpochCursor::plan_next() {
 void EpochCursor::plan_on(const Cost& cost, const std::vector<double>& speeds) {
   {
     const std::lock_guard lock(mutex_);
+    if (planned_.valid()) planned_.wait();
     options_.cost = cost;
     options_.speeds = speeds;
     changed_ = true;

@@ -56,7 +56,8 @@ class EpochCursor {
   /// Waits for the planning that is under way.
   ~EpochCursor();
 
-  /// Begins this epoch; with a `planner`, where that stands in it.
+  /// Begins this epoch; with a `planner`, where that stands in it. Where the cursor is `told`, that plans its
+  /// first block as it was made, and those behind with what plan_on() or set() said last.
   void move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner);
 
   /// The next micro-batch or end of epoch. Throws what planning throws. Nothing once it was cancelled.
@@ -66,7 +67,7 @@ class EpochCursor {
   /// micro-batches were handed out, where the cursor is `told`.
   void plan_on(const Cost& cost, const std::vector<double>& speeds);
 
-  /// The same cost and speeds for the planners to come, before anything is planned.
+  /// The cost and speeds of the planners to come. Waits for the planning that is under way.
   void set(const Cost& cost, const std::vector<double>& speeds);
 
   /// Ends a wait for plan_on() until move_to().
@@ -90,6 +91,7 @@ class EpochCursor {
   std::uint64_t planned_epoch_ = 0;
   std::shared_ptr<BlockwisePlanner> planner_;
   bool changed_ = false;  // the planner has not been told of the cost yet
+  bool given_ = false;    // it was made elsewhere, maybe with another cost, and has planned nothing yet
   std::future<Block> planned_;
 
   // Of the block that is followed.
