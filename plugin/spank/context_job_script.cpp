@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 
@@ -15,12 +16,16 @@
 namespace lockstep::spank::job_script {
 namespace {
 
+// slurmd drains a node whose epilog takes too long.
+constexpr std::chrono::seconds kPatience{30};
+
 // The job's folder of names, and what a copy that was killed left half-done. As the user, to whom all of it
 // belongs; the data itself stays in the cache.
 void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job) {
   const std::string user = cache + "/" + std::to_string(uid);
-  if (::access((user + "/jobs/" + job).c_str(), F_OK) != 0) return;
-  as_user(uid, gid, [&] {
+  as_user(uid, gid, kPatience, [&] {
+    // Not as root: the user may have mounted something there that never answers.
+    if (::access((user + "/jobs/" + job).c_str(), F_OK) != 0) return;
     Folder::open_path(user + "/jobs").remove(job);
     Command recover;
     recover.arguments = {given().config.helpers + "/lockstep-stage", "recover", "--cache", user};

@@ -99,7 +99,9 @@ Folder Folder::open_root(const std::string& path, bool make) {
   struct stat about {};
   if (::fstat(folder.fd_, &about) != 0) refuse("look at", path);
   if (about.st_uid != 0 || (about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    throw Refusal(path + " must belong to root and be writable by root alone");
+    throw Refusal(path + " must belong to root and be writable by root alone; it belongs to user " +
+                  std::to_string(about.st_uid) +
+                  ": remove it, and let the system make it as it starts (tmpfiles.d)");
   }
   return folder;
 }

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <utility>
 
@@ -114,6 +115,25 @@ struct Pipe {
   }
 };
 
+// False where it takes longer than that. The pipe's other end is held by the child, and by nobody else who
+// may outlive it.
+bool ends_within(pid_t child, int pipe, std::chrono::milliseconds patience) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    siginfo_t about{};
+    if (::waitid(P_PID, static_cast<id_t>(child), &about, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        about.si_pid == child) {
+      return true;
+    }
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return false;
+    pollfd wait{pipe, POLLIN, 0};
+    // At its end a process closes its files a moment before it can be waited for.
+    if (::poll(&wait, 1, static_cast<int>(left)) > 0) ::poll(nullptr, 0, 1);
+  }
+}
+
 void drain(Pipe& pipe, std::string& into) {
   std::array<char, 4096> buffer{};
   const ssize_t got = ::read(pipe.ends[0], buffer.data(), buffer.size());
@@ -151,13 +171,17 @@ Outcome capture(const Command& command) {
   return outcome;
 }
 
-bool as_user(uid_t uid, gid_t gid, const std::function<void()>& work) {
+bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds patience, const std::function<void()>& work) {
+  // Nobody writes to it: it ends when the child has.
+  Pipe life;
   const pid_t child = ::fork();
   if (child < 0) {
     log("cannot start a process: " + errno_text(errno));
     return false;
   }
   if (child == 0) {
+    // A group of its own, whose number nobody else gets while the child has not been waited for.
+    ::setpgid(0, 0);
     // All three ids and the groups: a child that keeps a saved id could take root back.
     if (::setgroups(1, &gid) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {
       log("cannot become user " + std::to_string(uid) + ": " + errno_text(errno));
@@ -174,7 +198,16 @@ bool as_user(uid_t uid, gid_t gid, const std::function<void()>& work) {
     }
     ::_exit(0);
   }
-  return wait_for(child) == 0;
+  ::setpgid(child, child);  // whoever of the two comes first
+  life.close(1);
+  const bool in_time = ends_within(child, life.ends[0], patience);
+  if (!in_time) {
+    log("a process of user " + std::to_string(uid) + " did not end in " + std::to_string(patience.count()) +
+        " ms and is killed; what is left, lockstep-stage gc removes");
+    ::kill(child, SIGKILL);
+    ::kill(-child, SIGKILL);  // what it started
+  }
+  return wait_for(child) == 0 && in_time;
 }
 
 }  // namespace lockstep::spank

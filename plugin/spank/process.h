@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -43,7 +44,9 @@ Outcome run(const Command& command);
 Outcome capture(const Command& command);
 
 /// Runs `work` in a child that is uid:gid for good, with no other groups, and waits. Returns false where the
-/// child could not drop its privileges or `work` threw; it has said why then, through log().
-bool as_user(uid_t uid, gid_t gid, const std::function<void()>& work);
+/// child could not drop its privileges or `work` threw; it has said why then, through log(). The user may
+/// stop the child, or make a folder that never answers: after `patience` it is killed with all that it
+/// started, and this returns false.
+bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds patience, const std::function<void()>& work);
 
 }  // namespace lockstep::spank

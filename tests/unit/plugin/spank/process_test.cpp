@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 
@@ -100,13 +101,40 @@ TEST(Process, AHelperDiesWithItsParent) {
 
 TEST(Process, AUsersChildCannotBecomeRootAgain) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  EXPECT_TRUE(as_user(12345, 12346, [] {
+  EXPECT_TRUE(as_user(12345, 12346, std::chrono::seconds(20), [] {
     if (::setuid(0) == 0 || ::seteuid(0) == 0 || ::setresuid(0, 0, 0) == 0)
       throw Refusal("became root again");
     if (::getuid() != 12345 || ::getgid() != 12346 || ::getgroups(0, nullptr) != 1)
       throw Refusal("not the user");
   }));
-  EXPECT_FALSE(as_user(12345, 12346, [] { throw Refusal("told"); }));
+  EXPECT_FALSE(as_user(12345, 12346, std::chrono::seconds(20), [] { throw Refusal("told"); }));
+}
+
+// As the user's own processes may do to it.
+TEST(Process, AUsersChildThatIsStoppedIsKilledWithItsHelpers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const auto stopped = [&](const std::function<void()>& work) {
+    ::alarm(60);
+    const bool well = as_user(12345, 12346, std::chrono::milliseconds(300), work);
+    ::alarm(0);
+    return well;
+  };
+  EXPECT_FALSE(stopped([] { ::kill(::getpid(), SIGSTOP); }));
+  EXPECT_FALSE(stopped([&] {
+    Command helper = shell("kill -STOP $$");
+    helper.descriptors = {pipe[1]};
+    helper.dies_with_parent = false;
+    run(helper);
+  }));
+  ::close(pipe[1]);
+  // The helper held the other end.
+  char byte = 0;
+  ::alarm(60);
+  EXPECT_EQ(::read(pipe[0], &byte, 1), 0);
+  ::alarm(0);
+  ::close(pipe[0]);
 }
 
 }  // namespace
