@@ -16,6 +16,7 @@
 #include "runtime/data/length_source.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader_advice.h"
+#include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_setup.h"
 #include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
@@ -33,7 +34,7 @@ PlanOptions for_ranks(PlanOptions plan, int ranks) {
 
 struct Loader::State {
   State(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* its_timer,
-        comm::Communicator* communicator, const LoaderOptions& its_options)
+        comm::Communicator* its_communicator, const LoaderOptions& its_options)
       : timer(its_timer),
         options(its_options),
         plan_options(plan),
@@ -45,6 +46,7 @@ struct Loader::State {
                {.plan = plan,
                 .follow = options.next_epoch_ahead && !options.mixture,
                 .told = options.learn != Learn::nothing}),
+        communicator(its_communicator),
         learner(options.learn, plan.cost, plan.speeds, communicator, timer),
         copy(options.device) {
     if (options.mixture) {
@@ -52,6 +54,7 @@ struct Loader::State {
       make_planner(source, plan_options, options);  // says what is wrong with it
     }
     wanted.epoch = at.epoch = plan_options.epoch;
+    if (communicator != nullptr) check_agreement(*communicator, planned_from(lengths, plan_options, options));
   }
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
@@ -133,6 +136,7 @@ struct Loader::State {
   std::unique_ptr<HostBatchBuilder> builder;
   LengthsInMemory source;
   EpochCursor cursor;
+  comm::Communicator* communicator;  // null: this rank is on its own
   CostLearner learner;
   DeviceCopy copy;
 
@@ -190,6 +194,9 @@ std::string Loader::state() const {
   if (!s.wanted.state.empty()) return s.wanted.state;
   if (!s.at.block && !s.begun_at.empty()) return s.begun_at;
   LoaderState state{.seed = s.plan_options.seed, .epoch = s.at.epoch, .plan = {}};
+  if (s.options.learn != Learn::nothing) {
+    state.learnt = {.cost = s.learner.learnt().cost, .speeds = s.learner.learnt().speeds};
+  }
   if (s.at.block) {
     state.plan = s.at.block->planner->state_after(s.at.block->block, s.at.index + 1);
   } else {
@@ -209,13 +216,24 @@ void Loader::resume(std::string_view text) {
   if (state.seed != s.plan_options.seed) {
     fail("cannot resume: the state's seed is {}, not {}", state.seed, s.plan_options.seed);
   }
-  // What had been learnt; speeds are of those ranks that there were.
+  // The block that was begun goes on with the cost and speeds it was planned with, those behind it are
+  // planned with what had been learnt since. Speeds are of those ranks that there were.
   const PlanOptions& before = state.plan.geometry;
+  PlanOptions options = s.plan_now();
   if (s.options.learn != Learn::nothing) {
     const bool same_ranks = before.ranks == s.plan_options.ranks;
-    s.learner.begin_with(before.cost, same_ranks ? before.speeds : s.plan_options.speeds);
+    const auto speeds_of = [&](const std::vector<double>& speeds) {
+      return same_ranks ? speeds : s.plan_options.speeds;
+    };
+    const LoaderState::Learned learnt =
+        state.learnt.value_or(LoaderState::Learned{before.cost, before.speeds});
+    s.learner.begin_with(learnt.cost, speeds_of(learnt.speeds));
+    options = s.plan_now();
+    PlanOptions as_before = options;
+    as_before.cost = before.cost;
+    as_before.speeds = speeds_of(before.speeds);
+    if (same_geometry(as_before, before)) options = std::move(as_before);
   }
-  PlanOptions options = s.plan_now();
   options.epoch = state.epoch;
   s.wanted = {.epoch = state.epoch,
               .planner = make_planner(s.source, options, s.options, &state.plan),
@@ -224,6 +242,10 @@ void Loader::resume(std::string_view text) {
 
 Loader::Iterator Loader::begin() {
   State& s = *state_;
+  if (s.communicator != nullptr) {
+    check_agreement(*s.communicator, {{"the epoch", std::to_string(s.wanted.epoch)},
+                                      {"the state it resumes", s.wanted.state}});
+  }
   State::Start start = std::exchange(s.wanted, {.epoch = s.wanted.epoch, .planner = nullptr, .state = {}});
   const bool goes_on = s.queue && s.comes_next == start.epoch && !start.planner && s.options.next_epoch_ahead;
   s.at = {.block = nullptr, .epoch = start.epoch, .index = 0, .step = 0};

@@ -1,5 +1,6 @@
 #include "runtime/data/loader_setup.h"
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -72,6 +73,29 @@ Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, con
     }
   }
   return lengths;
+}
+
+std::vector<Agreed> planned_from(const Lengths& lengths, const PlanOptions& plan,
+                                 const LoaderOptions& options) {
+  const auto of_mixture = [&] {
+    if (!options.mixture) return std::string("none");
+    return fmt::format("{} steps of {}", options.mixture->steps, fingerprint_of(*options.mixture));
+  };
+  return {{"the number of samples", std::to_string(lengths.tokens.size())},
+          {"the data's fingerprint", lengths.fingerprint},
+          {"the seed", std::to_string(plan.seed)},
+          {"the first epoch", std::to_string(plan.epoch)},
+          {"the order", plan.order == Order::sequential ? "sequential" : "shuffled"},
+          {"the cap", std::to_string(plan.cap)},
+          {"accumulate", std::to_string(plan.accumulate)},
+          {"the cost", fmt::format("{},{}", plan.cost.a, plan.cost.b)},
+          {"randomness", std::to_string(plan.randomness)},
+          {"the speeds", fmt::format("{}", fmt::join(plan.speeds, ","))},
+          {"padding", plan.padded ? fmt::format("to multiples of {}", plan.pad_multiple) : "none"},
+          {"too_long", name_of(plan.too_long)},
+          {"tail", name_of(plan.tail)},
+          {"the mixture", of_mixture()},
+          {"what is learnt", std::to_string(static_cast<int>(options.learn))}};
 }
 
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/host_batch.h"
 #include "runtime/data/length_source.h"
 #include "runtime/data/lengths.h"
+#include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "staging/pack/reader.h"
@@ -25,6 +27,10 @@ PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch
 
 /// Of each sample; an image counts as one token. Throws Error naming a sample that the plan would refuse.
 Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, const LoaderOptions& options);
+
+/// What the plan depends on, to be the same on all ranks.
+std::vector<Agreed> planned_from(const Lengths& lengths, const PlanOptions& plan,
+                                 const LoaderOptions& options);
 
 /// `reader` and `lengths` must outlive the builder.
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,

@@ -7,7 +7,12 @@
 namespace lockstep::data {
 
 std::string to_text(const LoaderState& state) {
-  return nlohmann::json{{"seed", state.seed}, {"epoch", state.epoch}, {"plan", state.plan}}.dump();
+  nlohmann::json json{{"seed", state.seed}, {"epoch", state.epoch}, {"plan", state.plan}};
+  if (state.learnt) {
+    json["learnt"] = {{"cost", {state.learnt->cost.a, state.learnt->cost.b}},
+                      {"speeds", state.learnt->speeds}};
+  }
+  return json.dump();
 }
 
 LoaderState state_from_text(std::string_view text) {
@@ -17,6 +22,11 @@ LoaderState state_from_text(std::string_view text) {
     state.seed = json.at("seed");
     state.epoch = json.at("epoch");
     from_json(json.at("plan"), state.plan);
+    if (json.contains("learnt")) {
+      const auto& learnt = json.at("learnt");
+      state.learnt = {.cost = {learnt.at("cost").at(0), learnt.at("cost").at(1)},
+                      .speeds = learnt.at("speeds").get<std::vector<double>>()};
+    }
     return state;
   } catch (const nlohmann::json::exception& error) {
     fail("the loader's state cannot be read: {}", error.what());

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/data/plan_state.h"
 
@@ -16,6 +18,12 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   PlanState plan;
+  /// What had been learnt, where the loader learns: the blocks behind this one are to be planned with it.
+  struct Learned {
+    Cost cost;
+    std::vector<double> speeds;
+  };
+  std::optional<Learned> learnt = std::nullopt;
 };
 
 /// As JSON, and back. state_from_text throws Error where that is no state of a loader.

@@ -147,6 +147,38 @@ TEST_F(LoaderTest, WhatWasLearntGoesOnWithTheState) {
   EXPECT_EQ(found, expected);
 }
 
+TEST_F(LoaderTest, WhatWasDecidedInABlockIsUsedBehindItAfterResumingToo) {
+  PlanOptions plan = options(128, 2);
+  const LoaderOptions learning{.workers = 1, .learn = Learn::cost};
+  Loader loader(*reader_, plan, world(), learning);
+  Work work(1e-5, 5e-7, 1);
+  std::string state;
+  for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      work.add(batch);
+      state = loader.state();
+    }
+  }
+  const auto cost_of = [](const std::string& text) {
+    return nlohmann::json::parse(text)["plan"]["geometry"]["cost"].get<std::vector<double>>();
+  };
+  // What it decided is in the state; that it is another cost than the block's does not hang on measurements.
+  auto json = nlohmann::json::parse(state);
+  EXPECT_EQ(json["learnt"]["cost"][0], loader.learnt().cost.a);
+  const std::vector<double> decided{3.5, 0.25};
+  ASSERT_NE(cost_of(state), decided);
+  json["learnt"]["cost"] = decided;
+  state = json.dump();
+  Loader resumed(*reader_, plan, world(), learning);
+  resumed.resume(state);
+  EXPECT_EQ(resumed.learnt().cost.a, decided[0]);
+  for (const Batch& batch : resumed) FAIL() << "step " << batch.step << " was left of an epoch that was over";
+  resumed.set_epoch(6);
+  resumed.begin();
+  EXPECT_EQ(cost_of(resumed.state()), decided);
+}
+
 TEST_F(LoaderTest, LeavingTheLoopBeforeAnythingIsDecidedHangsNothing) {
   Loader loader(*reader_, options(), world(),
                 {.workers = 3, .batches_ahead = 200, .learn = Learn::cost_and_speeds});

@@ -109,5 +109,53 @@ TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
   EXPECT_THROW(loader.resume(state.substr(0, state.size() / 2)), Error);
 }
 
+// One rank is not as the others.
+class OneRankDiffers : public LoaderTest {
+ protected:
+  OneRankDiffers() : last_(world().size() - 1), other_(world().rank() == last_) {}
+
+  template <typename Call>
+  void expect_told(const Call& call, const std::string& what) {
+    EXPECT_THAT(call, ThrowsMessage<Error>(::testing::AllOf(
+                          HasSubstr(what), HasSubstr(fmt::format("on rank {} and ", last_)))));
+  }
+  void SetUp() override {
+    if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  }
+
+  const int last_;
+  const bool other_;
+};
+
+TEST_F(OneRankDiffers, WhenTheLoaderIsMade) {
+  PlanOptions plan = options();
+  const auto make_loader = [&] { const Loader loader(*reader_, plan, world()); };
+  if (other_) plan.cap = 256;
+  expect_told(make_loader, "the cap is '256'");
+  plan = options();
+  if (other_) plan.seed = 8;
+  expect_told(make_loader, "the seed is '8'");
+  plan = options();
+  if (other_) plan.cost.b = 2;
+  expect_told(make_loader, "the cost is '10,2'");
+  plan = options();
+  if (other_) reader_ = make<std::uint32_t>(4);
+  expect_told(make_loader, "the data's fingerprint is '");
+}
+
+TEST_F(OneRankDiffers, WhenALoopBegins) {
+  std::string state;
+  take_on_ranks(*reader_, options(), 2, 3, state);
+  Loader loader(*reader_, options(), world());
+  if (!other_) loader.resume(state);
+  expect_told([&] { loader.begin(); }, "the state it resumes is ''");
+  Loader epochs(*reader_, options(), world());
+  if (other_) epochs.set_epoch(4);
+  expect_told([&] { epochs.begin(); }, "the epoch is '4'");
+  Loader same(*reader_, options(), world());
+  same.resume(state);
+  EXPECT_NO_THROW(same.begin());
+}
+
 }  // namespace
 }  // namespace lockstep::data

@@ -1,0 +1,30 @@
+// Whether all ranks' loaders were given the same. They plan for themselves and never exchange plans, so where
+// one has other data, options or another state, ranks would train on some samples twice and on others never,
+// and nothing else would show it.
+//
+// Threads: the thread that uses the communicator.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+namespace comm {
+class Communicator;
+}
+}  // namespace lockstep
+
+namespace lockstep::data {
+
+/// Something that must be the same on all ranks.
+struct Agreed {
+  std::string name;   ///< "the data's fingerprint"
+  std::string value;  ///< compared whole, shown to its first 80 bytes
+};
+
+/// Collective: all ranks give the same names in the same order, at the cost of one gathering of eight bytes
+/// for each. Throws Error on every rank where a value differs, naming the first that does, the rank whose it
+/// is, and both values.
+void check_agreement(comm::Communicator& communicator, const std::vector<Agreed>& agreed);
+
+}  // namespace lockstep::data
