@@ -47,6 +47,9 @@ struct ImageOptions {
   /// `label_key`. Empty: there are no labels.
   std::string label = "cls";
   std::string label_key = "label";
+  /// A PNG or JPEG of more pixels is refused before memory is taken for it: a few bytes can say that they are
+  /// billions. Images of the batch's size are not.
+  std::size_t most_pixels = std::size_t{64} << 20U;
   /// Without one, every image must have the batch's size.
   ImageTransform transform = nullptr;
 };

@@ -232,6 +232,26 @@ TEST_F(ImageLoader, AnImageOfAnotherSizeNamesTheSampleAndBothSizes) {
   expect_failure({}, AllOf(HasSubstr("5 x 6, not 12 x 10"), HasSubstr("crop_and_scale")));
 }
 
+TEST_F(ImageLoader, AnImageOfMorePixelsThanAllowedIsRefusedBeforeMemoryIsTakenForIt) {
+  // The width and height of a PNG are its bytes 16 to 23; they are made to say 1,000,000 x 1,000,000. The
+  // header's checksum is computed again.
+  std::string bomb = png_of(picture(0), kSize);
+  const std::string million("\x00\x0f\x42\x40", 4);
+  bomb.replace(16, 8, million + million);
+  std::uint32_t sum = 0xffffffff;
+  for (std::size_t i = 12; i < 29; ++i) {
+    sum ^= static_cast<unsigned char>(bomb[i]);
+    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1U) ^ ((sum & 1U) != 0 ? 0xedb88320U : 0U);
+  }
+  for (int i = 0; i < 4; ++i)
+    bomb[29 + static_cast<std::size_t>(i)] = static_cast<char>(~sum >> (24 - 8 * i));
+  write("i0.png", bomb);
+  write("i0.cls", "1");
+  ImageOptions options;
+  options.transform = [](ImageSample& /*sample*/) {};
+  expect_failure(options, AllOf(HasSubstr("1000000 x 1000000"), HasSubstr("most_pixels")));
+}
+
 TEST_F(ImageLoader, ADamagedImageIsNotTrainedOn) {
   const std::string whole = png_of(picture(0), kSize);
   write("i0.png", whole.substr(0, whole.size() / 2));
