@@ -2,6 +2,11 @@
 // the others, so that a job plans once and not once per rank, and lengths and state need to be readable on
 // one node only. What rank 0 was given decides; the other ranks' options and state are not looked at.
 //
+// The loader does not need it: it plans on every rank, in the background, and compares what the ranks were
+// given. A shared plan is for programs that plan themselves, where only one rank can read the lengths or the
+// ranks' threads cannot spare the planning time. Its calls wait for rank 0. Of an epoch; mixtures are not
+// shared.
+//
 // Every rank calls the same functions in the same order (they are collective, but for state_after).
 //
 // Threads: a SharedPlan belongs to the thread that uses the communicator.
