@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -32,17 +33,37 @@ std::uint64_t hash_of(std::string_view key) {
   return xxh3_64(std::as_bytes(std::span(key)));
 }
 
-void refuse_known_keys(const Index& index, const std::vector<std::string>& files) {
+/// Whether every file is in the pack already, by name and size: what a call finds that repeats one which was
+/// killed after it had replaced the index.
+bool all_are_packed(const Index& index, const AppendOptions& options) {
+  std::map<std::string, std::uint64_t, std::less<>> packed;
+  for (std::size_t i = 0; i < index.samples(); ++i) {
+    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p)
+      packed.emplace(join_member_name(index.key(i), index.kind(index.part(p))), index.part(p).size);
+  }
+  return std::all_of(options.files.begin(), options.files.end(), [&](const std::string& file) {
+    const auto found = packed.find(file);
+    std::error_code error;
+    return found != packed.end() && fs::file_size(options.folder / file, error) == found->second && !error;
+  });
+}
+
+void refuse_known_keys(const Index& index, const AppendOptions& options) {
   std::vector<std::uint64_t> known(index.samples());
   for (std::size_t i = 0; i < known.size(); ++i) known[i] = hash_of(index.key(i));
   std::sort(known.begin(), known.end());
-  for (const std::string& file : files) {
+  for (const std::string& file : options.files) {
     const std::string_view key = split_member_name(file).key;
     if (!std::binary_search(known.begin(), known.end(), hash_of(key))) continue;
     for (std::size_t i = 0; i < index.samples(); ++i) {
-      if (index.key(i) == key)
-        fail("{}: {} has a sample '{}' already; leave the file out or rename it", file, index.file().string(),
-             key);
+      if (index.key(i) != key) continue;
+      if (all_are_packed(index, options))
+        fail(
+            "{}: all {} files are in the pack already, with these names and sizes; an earlier call has added "
+            "them",
+            options.pack.string(), options.files.size());
+      fail("{}: {} has a sample '{}' already; leave the file out or rename it", file, index.file().string(),
+           key);
     }
   }
 }
@@ -106,7 +127,7 @@ PackingResult append(const AppendOptions& options) {
     fail("{} has tokens of {} bytes (0: none), --token-bytes says {}", base.file().string(),
          base.token_bytes(), *options.token_bytes);
   }
-  refuse_known_keys(base, options.files);
+  refuse_known_keys(base, options);
   const fs::path growing = unfinished.folder() / kPack;
   (void)system.make_folder(growing, 0755);
   Journal journal(unfinished.folder() / kJournal, purpose_of(options, base, folder), system);

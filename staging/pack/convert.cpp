@@ -10,6 +10,7 @@
 #include "staging/pack/megatron_writer.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/packer.h"
+#include "staging/pack/packing.h"
 #include "staging/pack/sample_source.h"
 #include "staging/pack/unfinished.h"
 
@@ -23,13 +24,16 @@ void done(const ConvertOptions& options, ConvertResult& result) {
   if (options.progress) options.progress(result.samples);
 }
 
+void stop_if_asked(const ConvertOptions& options) {
+  if (options.stop != nullptr && options.stop->load()) throw Stopped("stopped: nothing is kept");
+}
+
 /// The names of samples and parts in tar shards.
 class Names {
  public:
   Names(const SampleSource& source, const ConvertOptions& options, bool tokens)
       : source_(source), kind_(options.kind.empty() ? (tokens ? "tok" : "bin") : options.kind) {
-    if (unsafe_member_name("a." + kind_) != "" || kind_.find('/') != std::string::npos)
-      fail_usage("--kind '{}' cannot end a file's name", kind_);
+    if (!unsafe_kind(kind_).empty()) fail_usage("--kind '{}' cannot end a file's name", kind_);
     refuse_twins();
   }
 
@@ -86,33 +90,55 @@ void add_sample(std::size_t i, SampleSource& source, const Names& names, TarToke
   }
 }
 
+/// A folder of its own in the hidden one, where create() keeps what it can continue: that is not touched.
+fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
+  if (system.status(unfinished.folder() / "journal")) {
+    unfinished.keep();
+    fail("{}: an interrupted create has packed a part of it; call that again, or remove {}", out.string(),
+         unfinished.folder().string());
+  }
+  fs::path work = unfinished.folder() / "convert";
+  system.remove_all(work);
+  (void)system.make_folder(work, 0755);
+  return work;
+}
+
+/// Reads what was written: the digests in its index are those of what was read.
+void check_tar(const fs::path& pack, const Journal& journal, const SampleSource& source,
+               const ConvertOptions& options) {
+  const std::unique_ptr<Reader> written = open(pack);
+  if (written->size() != source.size() ||
+      (source.of_files() && written->fingerprint() != source.reader().fingerprint()))
+    fail("{}: what was written differs from it; convert again", options.source.string());
+  for (std::size_t s = 0; s < journal.shards(); ++s) {
+    stop_if_asked(options);
+    open(pack / shard_file_name(s))->verify();
+  }
+}
+
 ConvertResult to_tar(const ConvertOptions& options) {
   FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
   SampleSource source(options.source);
   TarTokens tokens(source.reader().token_type());
   const Names names(source, options, tokens.bytes() != 0);
   const fs::path out = new_folder(options.out, system);
-  const Unfinished unfinished(unfinished_folder(out), out, system);
-  for (const std::string& name : system.list(unfinished.folder()))
-    system.remove_all(unfinished.folder() / name);
-  const fs::path pack = unfinished.folder() / "pack";
+  Unfinished unfinished(unfinished_folder(out), out, system);
+  const fs::path work = working_folder(unfinished, out, system);
+  const fs::path pack = work / "pack";
   (void)system.make_folder(pack, 0755);
-  Journal journal(unfinished.folder() / "journal", "convert", system);
+  Journal journal(work / "journal", "convert", system);
   Packer packer(
       {.folder = pack, .first_number = 0, .shard_bytes = options.shard_bytes, .token_bytes = tokens.bytes()},
       journal, system);
   ConvertResult result;
   for (std::size_t i = 0; i < source.size(); ++i) {
+    stop_if_asked(options);
     add_sample(i, source, names, tokens, packer, result);
     done(options, result);
   }
   packer.finish();
   write_index(pack / kIndexName, tokens.bytes(), pieces_of(journal), system);
-  if (source.of_files()) {
-    const std::unique_ptr<Reader> written = open(pack);
-    if (written->fingerprint() != source.reader().fingerprint())
-      fail("{}: what was written differs from it; convert again", options.source.string());
-  }
+  check_tar(pack, journal, source, options);
   system.sync_folder(pack);
   system.rename(pack, out);
   system.sync_folder(out.parent_path());
@@ -122,7 +148,7 @@ ConvertResult to_tar(const ConvertOptions& options) {
 
 /// Reads what was written and compares it, sample by sample, since the format has no digests.
 void check_megatron(const fs::path& prefix, const SampleSource& source, TokenType written_type,
-                    const std::vector<std::uint64_t>& digests) {
+                    const std::vector<std::uint64_t>& digests, const ConvertOptions& options) {
   const std::unique_ptr<Reader> written = open(prefix.string() + ".idx");
   const auto refuse = [&](std::size_t i) {
     fail("{}: what was written as {} differs from it; convert again", source.where(i), prefix.string());
@@ -131,6 +157,7 @@ void check_megatron(const fs::path& prefix, const SampleSource& source, TokenTyp
   std::vector<std::byte> payload;
   std::vector<std::int64_t> numbers;
   for (std::size_t i = 0; i < written->size(); ++i) {
+    stop_if_asked(options);
     payload.resize(written->bytes(i));
     written->read(i, payload);
     numbers.resize(written->tokens(i));
@@ -164,6 +191,7 @@ ConvertResult to_megatron(const ConvertOptions& options) {
   std::vector<std::uint64_t> digests(source.size());  // of the numbers, whatever type they are written in
   std::vector<std::int64_t> numbers;
   for (std::size_t i = 0; i < source.size(); ++i) {
+    stop_if_asked(options);
     const std::vector<Part> parts = source.reader().parts(i);
     if (parts.size() > 1)
       fail("{} has {} parts, and a sample of tokens has one", source.where(i), parts.size());
@@ -177,7 +205,12 @@ ConvertResult to_megatron(const ConvertOptions& options) {
     done(options, result);
   }
   writer.finish();
-  check_megatron(options.out, source, writer.written_type(), digests);
+  try {
+    check_megatron(options.out, source, writer.written_type(), digests, options);
+  } catch (...) {
+    for (const char* end : {".idx", ".bin"}) FileSystem::real().remove_all(options.out.string() + end);
+    throw;
+  }
   result.files = 1;
   return result;
 }

@@ -5,6 +5,7 @@
 // Threads: safe from any thread and process; two calls for the same target do not mix, the second is refused.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -23,6 +24,7 @@ struct ConvertOptions {
   /// Of parts that have none (all formats but tar and MDS); "" chooses "tok" for tokens and "bin".
   std::string kind;
   std::function<void(std::uint64_t samples)> progress;  ///< done so far
+  const std::atomic<bool>* stop = nullptr;              ///< set to true it ends the call: Stopped (packing.h)
   FileSystem* system = nullptr;                         ///< what tar shards are written through
 };
 
@@ -33,7 +35,8 @@ struct ConvertResult {
 };
 
 /// Throws Error naming the sample that cannot be converted: digests that differ, numbers that the target's
-/// tokens cannot hold, keys that come twice.
+/// tokens cannot hold, keys that come twice. An interrupted create() for the same folder is not thrown away:
+/// it is an Error, too.
 ConvertResult convert(const ConvertOptions& options);
 
 /// A sample's name in a tar file, from a key of any bytes: what would leave the folder, split at another dot

@@ -5,6 +5,7 @@
 #include "common/progress.h"
 #include "common/units.h"
 #include "staging/pack/convert.h"
+#include "staging/pack/packing_verb.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/verbs.h"
 
@@ -24,15 +25,16 @@ void run_convert(const Tool& tool, const ConvertArguments& arguments) {
   ConvertOptions options;
   options.source = arguments.source;
   options.out = arguments.out;
-  options.shard_bytes = parse_bytes(arguments.shard_size);
+  options.shard_bytes = parse_shard_size(arguments.shard_size);
   options.kind = arguments.kind;
   if (arguments.to == "megatron") options.to = ConvertOptions::To::megatron;
   ConvertResult result;
-  {
+  run_until_stopped([&](const std::atomic<bool>& stop) {
+    options.stop = &stop;
     Progress progress("converting samples:", open(options.source)->size(), Progress::Unit::things);
     options.progress = [&](std::uint64_t samples) { progress.update(samples); };
     result = convert(options);
-  }
+  });
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {
     Tool::print({{"source", arguments.source},

@@ -174,7 +174,8 @@ void add_look_verbs(Tool& tool) {
       tool.verb("cat", "Write one sample to standard output", [&tool, chosen] { run_cat(tool, *chosen); });
   cat.add_option("pack", chosen->source, kSource)->required();
   cat.add_option("key", chosen->key, "The sample's key, or a packed file's whole name");
-  cat.add_option("--sample", chosen->number, "The sample's number instead of its key");
+  cat.add_option("--sample", chosen->number, "The sample's number instead of its key")
+      ->check(CLI::NonNegativeNumber);
   cat.add_option("--kind", chosen->kind, "Which part of the sample (\"json\"); the first one if not given");
 
   const auto sources = std::make_shared<std::vector<std::string>>();

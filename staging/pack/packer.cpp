@@ -33,10 +33,17 @@ void Packer::begin_sample(std::string_view key, std::uint64_t bytes) {
   if (shard_ && !fits(shard_->size() + kEndOfArchive, bytes, options_.shard_bytes)) end_shard();
   if (!shard_) begin_shard();
   key_ = key;
+  kinds_.clear();
   index_->add_sample(key);
 }
 
 void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t modified_ns) {
+  // Kinds of other formats are columns' names: any text.
+  std::string_view reason = unsafe_kind(kind);
+  if (reason.empty()) reason = unsafe_member_name(join_member_name(key_, kind));
+  if (reason.empty() && !kinds_.emplace(kind).second) reason = "comes twice";
+  if (!reason.empty())
+    fail("sample '{}': its part '{}' cannot be a file of a tar shard: the name {}", key_, kind, reason);
   kind_ = kind;
   size_ = size;
   offset_ = shard_->begin(join_member_name(key_, kind), size);

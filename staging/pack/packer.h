@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,7 +44,8 @@ class Packer {
   Packer(Options options, Journal& journal, FileSystem& system);
 
   /// Then for each part begin_part, write until its bytes are there, and end_part. `bytes` is the sum of
-  /// member_bytes() of its parts.
+  /// member_bytes() of its parts. Throws Error where a part's kind would be a name outside the shard's
+  /// folder, or that of another part of the sample.
   void begin_sample(std::string_view key, std::uint64_t bytes);
   void begin_part(std::string_view kind, std::uint64_t size, std::int64_t modified_ns = 0);
   void write(std::span<const std::byte> payload) { shard_->write(payload); }
@@ -62,6 +65,7 @@ class Packer {
   std::optional<IndexBuilder> index_;
   std::vector<std::int64_t> modified_ns_;
   std::string key_;
+  std::set<std::string, std::less<>> kinds_;  // of this sample, so far
   std::string kind_;
   std::uint64_t offset_ = 0;
   std::uint64_t size_ = 0;

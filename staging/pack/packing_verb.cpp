@@ -63,8 +63,14 @@ void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
                   "Pack only files of which path or name matches this pattern (may be repeated)");
 }
 
+std::uint64_t parse_shard_size(const std::string& text) {
+  const std::uint64_t bytes = parse_bytes(text);
+  if (bytes == 0) fail_usage("--shard-size {}: a shard holds at least a byte", text);
+  return bytes;
+}
+
 void list_files(const PackingArguments& arguments, PackingOptions& options) {
-  options.shard_bytes = parse_bytes(arguments.shard_size);
+  options.shard_bytes = parse_shard_size(arguments.shard_size);
   options.threads = arguments.threads;
   if (arguments.source == "-") {
     options.folder = ".";
@@ -75,24 +81,31 @@ void list_files(const PackingArguments& arguments, PackingOptions& options) {
   }
 }
 
-PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work) {
+void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work) {
   const StopOnSignals signals;
-  options.stop = &stop;
-  options.notice = [](const std::string& line) { fmt::print(stderr, "lockstep-pack: {}\n", line); };
   std::string stopped;
-  {
-    Progress progress("packing files:", options.files.size(), Progress::Unit::things);
-    options.progress = [&](std::size_t files, std::uint64_t) { progress.update(files); };
-    try {
-      return work();
-    } catch (const Stopped& error) {
-      stopped = error.what();
-    }
+  try {
+    work(stop);
+    return;
+  } catch (const Stopped& error) {
+    stopped = error.what();
   }
   fmt::print(stderr, "lockstep-pack: {}\n", stopped);
   std::fflush(stderr);
   end_by_signal();
   fail("{}", stopped);  // where the signal is blocked
+}
+
+PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work) {
+  options.notice = [](const std::string& line) { fmt::print(stderr, "lockstep-pack: {}\n", line); };
+  PackingResult result;
+  run_until_stopped([&](const std::atomic<bool>& asked) {
+    options.stop = &asked;
+    Progress progress("packing files:", options.files.size(), Progress::Unit::things);
+    options.progress = [&](std::size_t files, std::uint64_t) { progress.update(files); };
+    result = work();
+  });
+  return result;
 }
 
 void refuse_out_inside(const fs::path& folder, const fs::path& out) {

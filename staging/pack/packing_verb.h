@@ -3,6 +3,8 @@
 // Threads: main's thread.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,11 +24,17 @@ struct PackingArguments {
 
 void add_packing_options(CLI::App& verb, PackingArguments& arguments);
 
+/// "256M" in bytes. Throws UsageError for what is no size, or none.
+std::uint64_t parse_shard_size(const std::string& text);
+
 /// Lists the files: those below the source, or those named on standard input.
 void list_files(const PackingArguments& arguments, PackingOptions& options);
 
-/// Does the work with progress on a terminal. SIGINT, SIGTERM and SIGHUP end it between two files: what
-/// stopped() says is printed then, and the process ends by that signal.
+/// Does the work. SIGINT, SIGTERM and SIGHUP set `stop`; when the work throws Stopped then, that is printed,
+/// and the process ends by that signal. A second signal ends it at once.
+void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work);
+
+/// So, with progress on a terminal; stops between two files.
 PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work);
 
 /// Throws UsageError where `out` lies inside the folder to pack: it would be packed itself the next time.

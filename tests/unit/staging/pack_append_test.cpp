@@ -104,6 +104,15 @@ TEST_F(PackAppend, ASampleThatIsThereAlreadyIsNamed) {
   EXPECT_EQ(content_of(pack_), before);
 }
 
+TEST_F(PackAppend, RepeatedWhenAllIsInThePackItSaysSo) {
+  append(options());
+  const auto before = content_of(pack_);
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("all 12 files are in the pack already"));
+  write("more/n03.bin", "of another size");
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("n00.bin", "has a sample 'n00' already"));
+  EXPECT_EQ(content_of(pack_), before);
+}
+
 TEST_F(PackAppend, TokensAreThePacksTokens) {
   pack_ = make_pack("t", {{"a.tok", "12345678"}}, 1 << 20, 4);
   write("more/odd", "123");
@@ -167,7 +176,7 @@ class PackAppendFaults : public PackAppend {
       continued_ = std::max(continued_, append(options()).continued_files);
     } catch (const Error& error) {
       EXPECT_EQ(reader->size(), 32U);
-      EXPECT_THAT(error.what(), HasSubstr("has a sample 'n00' already"));
+      EXPECT_THAT(error.what(), HasSubstr("all 12 files are in the pack already"));
     }
     EXPECT_EQ(content_of(pack_), whole_);
     reset();

@@ -3,6 +3,8 @@
 
 #include "common/process.h"
 #include "staging/pack/convert.h"
+#include "staging/pack/create.h"
+#include "staging/pack/file_list.h"
 #include "staging/pack/index.h"
 #include "staging/pack/megatron_writer.h"
 #include "staging/pack/member_name.h"
@@ -67,6 +69,16 @@ class PackConvert : public staging_test::StagingTest {
       writer.end_document();
     }
     writer.finish();
+  }
+  /// A sample of two columns of these names (JSON), 20 and 5 bytes long.
+  void write_mds(const std::string& columns) const {
+    const auto words = [](const std::vector<std::uint32_t>& numbers) { return bytes_of_numbers(numbers); };
+    const std::string shard = words({1, 12, 45}) + words({20, 5}) + std::string(20, 'n') + "other";
+    write("mds/shard.00000.mds", shard);
+    write("mds/index.json",
+          R"({"version":2,"shards":[{"version":2,"format":"mds","samples":1,"column_names":)" + columns +
+              R"(,"column_encodings":["bytes","bytes"],"column_sizes":[null,null],"raw_data":)"
+              R"({"basename":"shard.00000.mds","bytes":45,"hashes":{}},"zip_data":null}]})");
   }
   std::vector<std::string> names_here() const { return FileSystem::real().list(folder_); }
 };
@@ -179,6 +191,71 @@ TEST_F(PackConvert, KilledOrFailedAtAnyCallItLeavesNothingUnderTheNameAndTheNext
     fs::remove_all(folder_ / "q");
   }
   EXPECT_GT(call, 10);
+}
+
+/// Files that do not keep what is written to them.
+class Forgetful : public FileSystem {
+ protected:
+  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+    std::string bytes(static_cast<const char*>(from), size);
+    const std::size_t at = bytes.find("nnnnnnnn");
+    if (at != std::string::npos) bytes[at] = 'm';
+    return FileSystem::call_pwrite(fd, bytes.data(), size, offset);
+  }
+};
+
+TEST_F(PackConvert, WhatWasNotWrittenAsItWasReadIsFound) {
+  write_mds(R"(["text","other"])");
+  make_pack("p", {{"a.txt", std::string(3000, 'n')}});
+  for (const char* source : {"p", "mds"}) {
+    Forgetful files;
+    ConvertOptions broken = options(source, "q");
+    broken.system = &files;
+    EXPECT_THAT([&] { convert(broken); }, ThrowsErrorWith("shard-000000.tar, sample 0"));
+    EXPECT_THAT(names_here(), ElementsAre("mds", "p", "p.src"));
+  }
+  convert(options("mds", "q"));
+}
+
+TEST_F(PackConvert, ColumnsWhoseNamesAreNoNamesOfFilesAreRefused) {
+  for (const char* columns :
+       {R"(["x","../../../evil"])", R"(["x","/evil"])", R"(["x","a/b"])", R"(["x","x"])", R"(["","bin"])"}) {
+    write_mds(columns);
+    EXPECT_THAT([&] { convert(options("mds", "q")); }, ThrowsErrorWith("sample '", "cannot be a file"))
+        << columns;
+    EXPECT_THAT(names_here(), ElementsAre("mds"));
+  }
+}
+
+TEST_F(PackConvert, StoppedItLeavesNothing) {
+  make_pack("p", {{"a.tok", "12345678"}, {"b.tok", "1234"}}, 1 << 20, 4);
+  for (const auto to : {ConvertOptions::To::tar, ConvertOptions::To::megatron}) {
+    std::atomic<bool> stop = false;
+    ConvertOptions stopped = options("p", "q", to);
+    stopped.stop = &stop;
+    for (const std::uint64_t after : {0U, 1U, 2U}) {  // 2: while the result is read
+      stop = after == 0;
+      stopped.progress = [&](std::uint64_t samples) { stop = samples == after; };
+      EXPECT_THROW(convert(stopped), Stopped) << after;
+      EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
+    }
+  }
+}
+
+TEST_F(PackConvert, APackThatCreateWouldContinueIsNotThrownAway) {
+  const fs::path source = make_large_pack("p", 40).parent_path() / "p.src";
+  CreateOptions interrupted;
+  interrupted.folder = source;
+  interrupted.files = files_below(source, {});
+  interrupted.out = folder_ / "q";
+  interrupted.shard_bytes = 64 << 10;
+  std::atomic<bool> stop = false;
+  interrupted.stop = &stop;
+  interrupted.progress = [&](std::size_t files, std::uint64_t) { stop = files > 30; };
+  EXPECT_THROW(create(interrupted), Stopped);
+  EXPECT_THAT([&] { convert(options("p", "q")); }, ThrowsErrorWith("interrupted create", ".q.unfinished"));
+  interrupted.stop = nullptr;
+  EXPECT_GT(create(interrupted).continued_files, 0U);
 }
 
 TEST_F(PackConvert, IsAVerbAndSoAreTheOthersOnWhatItMakes) {

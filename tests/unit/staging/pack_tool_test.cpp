@@ -76,7 +76,11 @@ TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
   EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--token-bytes", "3"}).exit_code, 2);
   EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--shard-size", "much"}).exit_code, 2);
   EXPECT_EQ(run({"create", at("s"), "--out", at("s/p")}).exit_code, 2);
+  EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--shard-size", "0"}).exit_code, 2);
   EXPECT_EQ(run({"convert"}).exit_code, 2);
+  EXPECT_EQ(run({"convert", at("s"), "--out", at("p"), "--shard-size", "0"}).exit_code, 2);
+  make_pack("q", {{"a", "x"}});
+  EXPECT_EQ(run({"cat", at("q"), "--sample", "-1"}).exit_code, 2);
   EXPECT_EQ(run({"cat", at("s")}).exit_code, 1);
 }
 

@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <memory>
+#include <sstream>
+#include <thread>
 
 #include "common/error.h"
 #include "staging/transfer/step_report.h"
@@ -90,6 +93,28 @@ TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedAlsoAcrossSteps) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("$LOCKSTEP_DATA/man"));
   }
+}
+
+// What gc does to a job's folder that nobody needs any more.
+TEST_F(JobsFolder, AFolderThatIsRenamedAwayWhileWaitedForIsMadeAnew) {
+  auto first = std::make_unique<StepFolder>(store_, 5);
+  struct stat lock {};
+  ASSERT_EQ(::stat((store_ / "jobs/5/lock").c_str(), &lock), 0);
+  std::thread second([&] { StepFolder(store_, 5).add(folder_result("/mnt/man")); });
+  const auto waits = [&] {
+    std::istringstream locks(read_text_file("/proc/locks"));
+    const std::string inode = ":" + std::to_string(lock.st_ino) + " ";
+    for (std::string line; std::getline(locks, line);) {
+      if (line.find("-> FLOCK") != std::string::npos && line.find(inode) != std::string::npos) return true;
+    }
+    return false;
+  };
+  while (!waits()) std::this_thread::yield();
+  fs::rename(store_ / "jobs/5", store_ / "jobs/.removed-5");
+  first.reset();
+  second.join();
+  EXPECT_TRUE(fs::exists(data("man/s.tar")));
+  EXPECT_THAT(StepFolder(store_, 5).missing({"/mnt/man"}), testing::IsEmpty());
 }
 
 TEST_F(JobsFolder, ADamagedListIsNamed) {

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 
 #include "staging/cache/store.h"
 #include "staging/transfer/exchange.h"
+#include "staging/transfer/rendezvous_socket.h"
 #include "tests/unit/staging/transfer_nodes_world.h"
 
 namespace lockstep::transfer {
@@ -176,19 +178,50 @@ TEST_F(TransferNodes, OneThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   EXPECT_THAT(ends[0].result.at("note").get<std::string>(), HasSubstr("127.0.0.1 sent other bytes"));
 }
 
-TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparing) {
-  const fs::path plain = make_plain(60);
-  // One has it in its cache, damaged where a quick look does not see it, and serves the other.
+TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparingAndTheDamagedCopyIsRemoved) {
+  const fs::path plain = make_plain(10);
+  write("d/large", std::string(2'000'000, 'l'));  // no quick look reads all of it
+  // One has it in its cache, damaged, and serves the other.
   PutOptions alone;
   alone.cache_dir = cache(0);
   alone.chunk_bytes = kChunk;
   const PutResult before = put({plain.string()}, alone).at(0);
-  staging_test::flip_byte(before.path / "59/x", 30'000);
-  const auto ends = put_on(2, plain);
+  staging_test::flip_byte(before.path / "large", 1'030'000);
+  for (const NodeEnd& end : put_on(2, plain)) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("127.0.0.1's copy in its cache was damaged"));
+  }
+  expect_good(put_on(2, plain), plain);
+}
+
+TEST_F(TransferNodes, ADamagedCopyThatWasServedIsReplacedWhereItLies) {
+  const fs::path pack = make_large_pack("p", 300);
+  PutOptions alone;
+  alone.cache_dir = cache(0);
+  const PutResult before = put({pack.string()}, alone).at(0);
+  staging_test::flip_byte(before.path / "shard-000001.tar", 10);  // in a header, where no sample is
+  const auto ends = put_on(2, pack);
+  expect_good(ends, pack);
+  EXPECT_THAT(ends[0].result.at("note").get<std::string>(), HasSubstr("was damaged"));
+}
+
+TEST_F(TransferNodes, OneThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  write("d/x", std::string(600'000, 'a'));
+  write("view/x", std::string(600'000, 'b'));
+  NodeChange other;
+  other.before = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "view").c_str(), (folder_ / "d").c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  };
+  const auto ends = put_on(2, folder_ / "d", {{1, other}});
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error, HasSubstr("got other bytes than"));
+    EXPECT_THAT(end.error, HasSubstr("is not what"));
   }
+  EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
 }
 
 /// Flips a bit in what is read to be sent to others.
@@ -362,6 +395,43 @@ TEST(ExchangeLink, OnlyWhoHasTheKeyOfTheStepIsTalkedTo) {
   EXPECT_EQ(shake_hands("secret", "7.0"), "");
   EXPECT_NE(shake_hands("guessed", "7.0"), "");
   EXPECT_NE(shake_hands("secret", "8.0"), "") << "another step's";
+}
+
+TEST(Exchange, StrangersWhoTakeAllItsDescriptorsShutNobodyOut) {
+  EXPECT_EQ(staging_test::in_child([] {
+              rlimit few{};
+              ::getrlimit(RLIMIT_NOFILE, &few);
+              const rlim_t many = few.rlim_cur;
+              few.rlim_cur = 64;
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              Exchange exchange({.key = "secret", .step = "7.0", .node_id = 0, .chunk_bytes = 4096});
+              std::array<int, 2> pipe{};
+              if (::pipe(pipe.data()) != 0) fail_errno("pipe");
+              const pid_t strangers = ::fork();
+              if (strangers == 0) {
+                few.rlim_cur = many;
+                ::setrlimit(RLIMIT_NOFILE, &few);
+                std::vector<UniqueFd> held;
+                for (int i = 0; i < 300; ++i) {
+                  held.push_back(connect_to({"127.0.0.1"}, exchange.port(), seconds(1), "it"));
+                }
+                ::close(pipe[1]);
+                ::pause();
+              }
+              ::close(pipe[1]);
+              char byte = 0;
+              (void)!::read(pipe[0], &byte, 1);
+              std::string failed;
+              try {
+                exchange.connect({"127.0.0.1"}, exchange.port(), 0);
+              } catch (const PeerError& error) {
+                failed = error.what();
+              }
+              ::kill(strangers, SIGKILL);
+              ::waitpid(strangers, nullptr, 0);
+              if (!failed.empty()) fail("a peer was shut out: {}", failed);
+            }),
+            0);
 }
 
 }  // namespace

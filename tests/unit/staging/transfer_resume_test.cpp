@@ -121,6 +121,59 @@ TEST_F(TransferResume, AChangedSourceIsCopiedAnew) {
   EXPECT_EQ(put({pack.string()}, options()).at(0).resumed, 0U);
 }
 
+TEST_F(TransferResume, AShardThatWasRepairedAtTheSourceMeanwhileIsReadAgain) {
+  const fs::path pack = make_large_pack("p", 200);
+  staging_test::flip_byte(pack / "shard-000000.tar", 100);
+  kill_after(pack, 5);
+  staging_test::flip_byte(pack / "shard-000000.tar", 100);
+  const PutResult result = put({pack.string()}, options()).at(0);
+  EXPECT_GE(result.resumed, 15 * kChunk);
+  EXPECT_EQ(content_of(result.path), content_of(pack));
+}
+
+/// A source that cannot be read any more after some reads.
+class SourceFails : public FileSystem {
+ public:
+  SourceFails(fs::path folder, int reads) : folder_(std::move(folder)), reads_(reads) {}
+
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    const std::string file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).string();
+    if (file.starts_with(folder_.string() + "/") && --reads_ < 0) {
+      errno = EIO;
+      return -1;
+    }
+    return FileSystem::call_pread(fd, into, size, offset);
+  }
+
+ private:
+  fs::path folder_;
+  std::atomic<int> reads_;
+};
+
+TEST_F(TransferResume, WhatWasCopiedStaysWhereTheSourceFails) {
+  const fs::path pack = make_large_pack("p", 200);
+  SourceFails fails(pack, 25);
+  EXPECT_THAT([&] { put({pack.string()}, options(&fails)); }, staging_test::ThrowsErrorWith("Input/output"));
+  const PutResult result = put({pack.string()}, options()).at(0);
+  EXPECT_GE(result.resumed, 15 * kChunk);
+  EXPECT_EQ(content_of(result.path), content_of(pack));
+}
+
+TEST_F(TransferResume, WhatWasCopiedOfAChangingSourceGoes) {
+  write("d/large", std::string(30 * kChunk, 'a'));
+  EXPECT_THAT(
+      [&] {
+        PutOptions changing = options();
+        changing.progress = [&](const std::string&, std::uint64_t done, std::uint64_t) {
+          if (done == 20 * kChunk) write("d/large", std::string(30 * kChunk, 'b'));
+        };
+        put({(folder_ / "d").string()}, changing);
+      },
+      staging_test::ThrowsErrorWith("changed while it was copied"));
+  EXPECT_TRUE(incoming().empty());
+}
+
 TEST(ChunkPlan, CutsLargeFilesAtMultiplesAndLetsSmallOnesShare) {
   const ChunkPlan plan({10, 250, 0, 30, 100}, 100);
   std::uint64_t bytes = 0;
@@ -173,6 +226,39 @@ TEST(ChunkWork, CedesFromTheEndAndKeepsHalf) {
   EXPECT_EQ(work.take(2), 5U);
   EXPECT_THAT(work.cede(10, 0), ElementsAre(4, 3));
   EXPECT_EQ(work.take_own(), 0U);
+}
+
+TEST(ChunkWork, AChunkThatComesBackIsReadByOneOnly) {
+  const auto all = [](std::size_t) { return true; };
+  const auto zero = [](std::size_t) { return 0; };
+  ChunkWork first(4, 2, 0, zero, all), second(4, 2, 1, zero, all);
+  // To the second, and back before the first, who asks for it, has heard from the second.
+  ASSERT_THAT(first.cede(2, 1), ElementsAre(3, 2));
+  for (const std::size_t chunk : {3U, 2U}) second.claim(chunk);
+  EXPECT_EQ(first.take(1), 2U);
+  EXPECT_EQ(first.take(1), 3U);
+  ASSERT_THAT(second.cede(1, 0), ElementsAre(3));
+  EXPECT_EQ(second.take(0), 0U);
+  EXPECT_EQ(second.take(0), 1U);
+  EXPECT_EQ(second.take(0), 3U);
+  first.claim(3);     // the second's answer, and
+  first.moved(3, 0);  // that to the question
+  EXPECT_FALSE(first.ceded_to(3)) << "it would send the second back to itself";
+  for (const std::size_t chunk : {0U, 1U, 3U}) EXPECT_EQ(first.take_own(), chunk);
+  // Had it been told earlier that the chunk is its own, it would have asked again.
+  second.moved(3, 1);
+  EXPECT_EQ(second.take_own(), 2U);
+  EXPECT_EQ(second.take(0), 3U);
+}
+
+TEST(ChunkWork, AChunkThatGoesRoundIsClaimedWhereverItIsExpected) {
+  const auto all = [](std::size_t) { return true; };
+  ChunkWork work(
+      4, 3, 0, [](std::size_t) { return 0; }, all);
+  ASSERT_THAT(work.cede(1, 1), ElementsAre(3));  // and from 1 on to 2, and from 2 back
+  work.claim(3);
+  EXPECT_FALSE(work.take(1));
+  for (const std::size_t chunk : {0U, 1U, 2U, 3U}) EXPECT_EQ(work.take_own(), chunk);
 }
 
 }  // namespace

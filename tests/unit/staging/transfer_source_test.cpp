@@ -96,6 +96,8 @@ TEST_F(TransferSource, AListOfFilesTravelsAsText) {
   ASSERT_EQ(there.files.size(), 2U);
   EXPECT_EQ(there.files[1].name, here.files[1].name);
   EXPECT_EQ(there.files[1].size, 3U);
+  EXPECT_TRUE(there.files[1].state->fits(*here.files[1].state));
+  EXPECT_EQ(state_digest(there), state_digest(here));
   EXPECT_EQ(there.format, pack::Format::plain);
 }
 

@@ -1,0 +1,148 @@
+// A step as the plugin starts it, lockstep-stage step, and srun's side of it.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/files.h"
+#include "staging/transfer/rendezvous_server.h"
+#include "staging/transfer/rendezvous_socket.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::staging_test {
+
+inline constexpr const char* kKey = "0123";
+
+class StageStep : public StagingTest {
+ protected:
+  StageStep() {
+    // What a step leaves running becomes this process's child, so that it can be waited for, and found.
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    fs::create_directory(folder_ / "records");
+  }
+  ~StageStep() override {
+    for (const pid_t pid : watched_) ::kill(pid, SIGKILL);
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+  }
+
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  fs::path data(const std::string& name, int node = 0) const {
+    return folder_ / fmt::format("cache{}/jobs/7/data", node) / name;
+  }
+
+  /// A pack of several shards of about 5 MB.
+  fs::path make_big_pack(const std::string& name) const {
+    std::map<std::string, std::string> files;
+    for (int i = 0; i < 15; ++i)
+      files[fmt::format("{:02}", i)] = std::string(1'000'000, static_cast<char>('a' + i));
+    return make_pack(name, files, 5'000'000);
+  }
+
+  /// Starts the step on a node; its output goes to "error.NODE".
+  pid_t start(const std::vector<std::string>& more, const std::vector<std::string>& sources,
+              int node = 0) const {
+    std::vector<std::string> words{
+        LOCKSTEP_STAGE, "step", "--cache", at(fmt::format("cache{}", node)), "--job", "7",
+        "--step",       "0",    "--node",  fmt::format("n{}", node + 1)};
+    words.insert(words.end(), more.begin(), more.end());
+    words.emplace_back("--");
+    words.insert(words.end(), sources.begin(), sources.end());
+    fs::create_directories(at(fmt::format("cache{}", node)));
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const int out = ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      ::dup2(out, STDERR_FILENO);
+      std::vector<char*> arguments;
+      arguments.reserve(words.size() + 1);
+      for (std::string& word : words) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      ::execv(LOCKSTEP_STAGE, arguments.data());
+      ::_exit(127);
+    }
+    return pid;
+  }
+  int step(const std::vector<std::string>& more, const std::vector<std::string>& sources,
+           int node = 0) const {
+    return end_of(start(more, sources, node));
+  }
+  static int end_of(pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::string said(int node = 0) const { return read(at(fmt::format("error.{}", node))); }
+  static std::ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+  /// A process for a step to live with, as slurmstepd.
+  pid_t watched() {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      for (;;) ::pause();
+    }
+    watched_.push_back(pid);
+    return pid;
+  }
+  nlohmann::json record() const {
+    return nlohmann::json::parse(read_text_file(folder_ / "records/staging.json"));
+  }
+
+  /// A file that is locked, as slurmstepd's, for --lease.
+  UniqueFd lease(const std::string& step) const {
+    fs::create_directories(folder_ / "cache0/leases/held");
+    fs::permissions(folder_ / "cache0", fs::perms::owner_all);
+    UniqueFd lock = open_file(lease_file(step), O_RDWR | O_CREAT, 0600);
+    if (::flock(lock.get(), LOCK_SH) != 0) fail_errno("flock");
+    return lock;
+  }
+  std::string lease_file(const std::string& step) const { return at("cache0/leases/held/" + step); }
+
+  std::vector<pid_t> watched_;
+};
+
+/// srun's side for steps of several nodes.
+class Srun {
+ public:
+  explicit Srun(std::chrono::milliseconds drain = transfer::RendezvousServer::Options().drain) {
+    int port = 0;
+    UniqueFd socket = transfer::listen_on(0, 0, port);
+    ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
+    ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
+    alive_.reset(ends[0]);
+    end_.reset(ends[1]);
+    transfer::RendezvousServer::Options options;
+    options.key = kKey;
+    options.drain = drain;
+    options.report = [this](const std::string& line) { said_ += line + "\n"; };
+    server_ = std::make_unique<transfer::RendezvousServer>(std::move(socket), options);
+    thread_ = std::thread([this] { server_->run(alive_); });
+  }
+  ~Srun() { end(); }
+  /// What it has printed.
+  std::string end() {
+    end_.reset();
+    if (thread_.joinable()) thread_.join();
+    server_.reset();  // as a process that ends, it closes its connections
+    ::unsetenv("LOCKSTEP_RENDEZVOUS");
+    return said_;
+  }
+
+ private:
+  UniqueFd alive_, end_;
+  std::string said_;
+  std::unique_ptr<transfer::RendezvousServer> server_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::staging_test
