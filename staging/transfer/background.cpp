@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,6 +49,9 @@ Background& Background::start(pid_t watched) {
   }
   read_end.reset();
   ::setsid();
+  // The step computes meanwhile; all threads that are started from here on inherit it.
+  constexpr int kNice = 10;
+  ::setpriority(PRIO_PROCESS, 0, kNice);
   ::signal(SIGPIPE, SIG_IGN);
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (nothing) {

@@ -15,9 +15,9 @@ namespace lockstep::transfer {
 class Background {
  public:
   /// Returns in the process that works: in a session of its own, so that a Ctrl-C meant for the step passes
-  /// it by, with nothing but standard error. The calling process waits for release() and ends with what that
-  /// says; where it is killed before, the other ends too. From then on the other ends with the process
-  /// `watched`; 0: with the parent of the calling process.
+  /// it by, niced, with nothing but standard error. The calling process waits for release() and ends with
+  /// what that says; where it is killed before, the other ends too. From then on the other ends with the
+  /// process `watched`; 0: with the parent of the calling process.
   static Background& start(pid_t watched);
 
   /// Lets the calling process end.

@@ -44,12 +44,22 @@ ChunkBuffers::~ChunkBuffers() {
 }
 
 ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes) {
+  return take(bytes, true);
+}
+
+ChunkBuffers::Buffer ChunkBuffers::try_take(std::size_t bytes) {
+  return take(bytes, false);
+}
+
+ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes, bool wait) {
   Buffer buffer;
   // Small chunks get their own size; the larger ones are all alike, so that they can be used again.
   buffer.capacity_ = round_up(bytes) <= chunk_ / 4 ? round_up(bytes) : std::max(chunk_, round_up(bytes));
   {
     std::unique_lock lock(mutex_);
-    freed_.wait(lock, [&] { return used_ == 0 || used_ + buffer.capacity_ <= budget_; });
+    const auto room = [&] { return used_ == 0 || used_ + buffer.capacity_ <= budget_; };
+    if (!wait && !room()) return {};
+    freed_.wait(lock, room);
     used_ += buffer.capacity_;
     if (buffer.capacity_ == chunk_ && !spare_.empty()) {
       buffer.memory_ = spare_.back();

@@ -47,8 +47,11 @@ class ChunkBuffers {
 
   /// Waits until there is room.
   Buffer take(std::size_t bytes);
+  /// An empty one where there is none now.
+  Buffer try_take(std::size_t bytes);
 
  private:
+  Buffer take(std::size_t bytes, bool wait);
   void give_back(Buffer& buffer);
 
   std::size_t budget_;

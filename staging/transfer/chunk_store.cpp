@@ -51,11 +51,12 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
   return digests_[chunk];
 }
 
-void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest) {
+void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside) {
   local_.write(chunk, data);
-  written(chunk, digest);
+  written(chunk, digest, aside);
   {
     const std::lock_guard lock(mutex_);
+    if (chunk < next_) return;  // whoever hashes has come by here, and read it back
     if (hashing_ || chunk != next_) {
       // Whoever hashes comes by here. Of those that wait, the ones that are needed first stay in memory.
       early_.emplace(chunk, std::move(data));
@@ -70,10 +71,11 @@ void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::D
   hash_from(chunk, std::move(data));
 }
 
-void ChunkStore::written(std::size_t chunk, const pack::Digest& digest) {
+void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool aside) {
   bool due = false;
   {
     const std::lock_guard lock(mutex_);
+    if (mark_failed_) std::rethrow_exception(mark_failed_);
     there_[chunk] = true;
     digests_[chunk] = digest;
     unmarked_.push_back({chunk, digest});
@@ -82,7 +84,29 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest) {
     due = !marking_ && unmarked_bytes_ >= options_.mark_bytes;
     marking_ = marking_ || due;
   }
-  if (due) mark();
+  if (due) aside ? mark_aside() : mark();
+}
+
+void ChunkStore::mark_aside() {
+  const std::lock_guard one(marker_mutex_);
+  if (marker_.joinable()) marker_.join();  // it is done, else none would be due
+  marker_ = std::thread([this] {
+    try {
+      mark();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      mark_failed_ = std::current_exception();
+    }
+  });
+}
+
+void ChunkStore::join_marker() {
+  const std::lock_guard one(marker_mutex_);
+  if (marker_.joinable()) marker_.join();
+}
+
+ChunkStore::~ChunkStore() {
+  join_marker();
 }
 
 void ChunkStore::mark() {
@@ -113,6 +137,7 @@ void ChunkStore::hash_from(std::size_t chunk, ChunkBuffers::Buffer data) {
     data = {};
     const std::lock_guard lock(mutex_);
     chunk = ++next_;
+    early_.erase(early_.begin(), early_.lower_bound(chunk));
     if (chunk == plan_.size() || !there_[chunk]) {
       hashing_ = false;
       return;
@@ -144,6 +169,8 @@ void ChunkStore::finish() {
     hashing_ = hashing_ || more;
   }
   if (more) hash_from(next_, {});
+  join_marker();
+  if (mark_failed_) std::rethrow_exception(mark_failed_);
   mark();
 }
 

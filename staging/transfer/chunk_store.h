@@ -9,11 +9,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "staging/pack/digest.h"
@@ -42,8 +44,11 @@ class ChunkStore {
   /// Takes over what an earlier copy left, as far as it is still what the journal says; returns its bytes.
   std::uint64_t resume(int threads);
 
-  /// Writes a chunk that nobody has put before.
-  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest);
+  ~ChunkStore();
+
+  /// Writes a chunk that nobody has put before. With `aside` what is to be synced is synced by a thread of
+  /// its own; where that fails, the next call throws.
+  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside = false);
 
   bool has(std::size_t chunk) const;
   /// Of a chunk that is there.
@@ -51,6 +56,8 @@ class ChunkStore {
   /// Reads a chunk that is there back from the disk.
   bool read(std::size_t chunk, std::span<std::byte> into) { return local_.read(chunk, into); }
 
+  /// Makes durable what is there.
+  void mark();
   /// All chunks are there: hashes what is left, and makes everything durable.
   void finish();
   /// Files that `complete` refused.
@@ -65,10 +72,11 @@ class ChunkStore {
   void sync_file(std::size_t file) { local_.sync({static_cast<std::uint32_t>(file)}); }
 
  private:
-  void written(std::size_t chunk, const pack::Digest& digest);
+  void written(std::size_t chunk, const pack::Digest& digest, bool aside);
+  void mark_aside();
+  void join_marker();
   void hash_from(std::size_t chunk, ChunkBuffers::Buffer data);
   void hash_chunk(std::size_t chunk, std::span<const std::byte> data);
-  void mark();
 
   FileSystem& system_;
   LocalFiles& local_;
@@ -87,6 +95,9 @@ class ChunkStore {
   std::set<std::uint32_t> unsynced_;
   std::uint64_t unmarked_bytes_ = 0;
   bool marking_ = false;
+  std::exception_ptr mark_failed_;
+  std::mutex marker_mutex_;
+  std::thread marker_;
 
   pack::Hasher hasher_;  // of whoever has set hashing_
   std::vector<pack::Digest> file_digests_;

@@ -53,9 +53,24 @@ void ChunkWork::done(std::size_t) {
 void ChunkWork::put_back(std::size_t chunk, std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
-    auto& queue = queues_[given_up_[member] ? self_ : member];
-    const auto number = static_cast<std::uint32_t>(chunk);
-    queue.insert(std::lower_bound(queue.begin(), queue.end(), number), number);
+    insert(chunk, member);
+  }
+  changed_.notify_all();
+}
+
+void ChunkWork::insert(std::size_t chunk, std::size_t member) {
+  const auto number = static_cast<std::uint32_t>(chunk);
+  if (given_up_[member]) member = self_;
+  if (member == self_) ceded_.erase(number);
+  auto& queue = queues_[member];
+  queue.insert(std::lower_bound(queue.begin(), queue.end(), number), number);
+}
+
+void ChunkWork::moved(std::size_t chunk, std::size_t member) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto away = ceded_.find(static_cast<std::uint32_t>(chunk));
+    insert(chunk, member == self_ && away != ceded_.end() ? away->second : member);
   }
   changed_.notify_all();
 }
@@ -69,6 +84,7 @@ void ChunkWork::give_up(std::size_t member) {
     queues_[self_] = std::move(both);
     queues_[member].clear();
     given_up_[member] = true;
+    std::erase_if(ceded_, [&](const auto& entry) { return entry.second == member; });
   }
   changed_.notify_all();
 }
@@ -80,7 +96,7 @@ std::vector<std::size_t> ChunkWork::cede(std::size_t most, std::size_t to) {
   auto& own = queues_[self_];
   for (std::size_t share = std::min(most, own.size() / 2); share > 0; --share) {
     chunks.push_back(own.back());
-    ceded_.emplace_back(own.back(), static_cast<std::uint32_t>(to));
+    ceded_[own.back()] = static_cast<std::uint32_t>(to);
     queues_[to].push_back(own.back());
     own.pop_back();
   }
@@ -90,23 +106,23 @@ std::vector<std::size_t> ChunkWork::cede(std::size_t most, std::size_t to) {
 
 std::optional<std::size_t> ChunkWork::ceded_to(std::size_t chunk) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [number, to] : ceded_) {
-    if (number == chunk) return to;
-  }
-  return {};
+  const auto found = ceded_.find(static_cast<std::uint32_t>(chunk));
+  if (found == ceded_.end()) return {};
+  return found->second;
 }
 
-void ChunkWork::claim(std::size_t chunk, std::size_t member) {
+void ChunkWork::claim(std::size_t chunk) {
   {
     const std::lock_guard lock(mutex_);
-    auto& from = queues_[member];
-    const auto found = std::find(from.begin(), from.end(), static_cast<std::uint32_t>(chunk));
-    if (found == from.end()) return;
-    from.erase(found);
-    auto& own = queues_[self_];
-    own.insert(std::lower_bound(own.begin(), own.end(), static_cast<std::uint32_t>(chunk)),
-               static_cast<std::uint32_t>(chunk));
-    std::erase_if(ceded_, [&](const auto& entry) { return entry.first == chunk; });
+    ceded_.erase(static_cast<std::uint32_t>(chunk));
+    for (std::size_t member = 0; member < queues_.size(); ++member) {
+      auto& from = queues_[member];
+      const auto found = std::find(from.begin(), from.end(), static_cast<std::uint32_t>(chunk));
+      if (member == self_ || found == from.end()) continue;
+      from.erase(found);
+      insert(chunk, self_);
+      break;
+    }
   }
   changed_.notify_all();
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 namespace lockstep::transfer {
@@ -37,6 +38,10 @@ class ChunkWork {
   /// A chunk that was taken is to be got from `member` instead; read here where that has been given up.
   void put_back(std::size_t chunk, std::size_t member);
 
+  /// The same where the member that was asked says that `member` reads it now: where that is this node, but
+  /// it has passed the chunk on since, it is got from whom it was passed to.
+  void moved(std::size_t chunk, std::size_t member);
+
   /// Nothing more comes from this member: what is left of its queue is read from the source.
   void give_up(std::size_t member);
 
@@ -46,8 +51,9 @@ class ChunkWork {
   /// To whom a chunk of this node's was ceded.
   std::optional<std::size_t> ceded_to(std::size_t chunk) const;
 
-  /// A chunk that `member` ceded: it is read here, unless it is there or on its way already.
-  void claim(std::size_t chunk, std::size_t member);
+  /// A chunk that was ceded to this node: it is read here. Where somebody is being asked for it, that follows
+  /// when they answer that it has moved here.
+  void claim(std::size_t chunk);
 
   std::size_t self() const { return self_; }
 
@@ -60,11 +66,13 @@ class ChunkWork {
   void wait_for_change(int milliseconds) const;
 
  private:
+  void insert(std::size_t chunk, std::size_t member);
+
   std::size_t self_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::vector<std::deque<std::uint32_t>> queues_;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> ceded_;  // chunk, to
+  std::unordered_map<std::uint32_t, std::uint32_t> ceded_;  // chunk, to whom it went from here last
   std::vector<bool> given_up_;
   std::size_t left_ = 0;
   bool stopped_ = false;

@@ -74,12 +74,13 @@ void Copy::read_from_source(std::size_t chunk, ChunkWork& work) {
   ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
   source_.read(chunk, data.bytes());
   const pack::Digest digest = pack::digest_of(data.bytes());
-  take(chunk, std::move(data), digest, work);
+  take(chunk, std::move(data), digest, work, false);
 }
 
-void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work) {
+void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work,
+                bool waiting) {
   const std::uint64_t bytes = data.bytes().size();
-  store_.put(chunk, std::move(data), digest);
+  store_.put(chunk, std::move(data), digest, waiting);
   work.done(chunk);
   if (options_.copied) options_.copied(bytes);
 }
@@ -110,14 +111,15 @@ void Copy::finish(const std::function<void(std::size_t chunk)>& wrong) {
   for (const std::size_t file : store_.damaged()) repair(file, wrong);
 }
 
-// What is wrong may be what another node sent, what the disk gave back, or the source itself.
+// What is wrong may be what another node sent, what the disk gave back, what an earlier copy took from a
+// source that was repaired since, or the source itself.
 void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
-  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && wrong; ++chunk) {
+  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
     const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
     source_.read(chunk, data.bytes());
     const pack::Digest digest = pack::digest_of(data.bytes());
     const bool differs = digest != store_.digest(chunk);
-    if (differs) wrong(chunk);
+    if (differs && wrong) wrong(chunk);
     if (differs || store_.read_digest(chunk) != digest) store_.replace(chunk, data, digest);
   }
   const pack::Digest now = store_.rehash(file);

@@ -57,11 +57,18 @@ class Copy {
   /// Reads one chunk at the source and stores it.
   void read_from_source(std::size_t chunk, ChunkWork& work);
   /// Stores a chunk that came from elsewhere.
-  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work);
+  /// `waiting` says that somebody waits for the caller, who shall not be held up by a sync.
+  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work,
+            bool waiting = true);
   /// Hashes and syncs what is left, checks that the source has not changed. Files that are not what they
   /// should be are compared with the source chunk by chunk, and `wrong` is told of each chunk that differs.
   /// Throws Error where the source itself does not match its index.
   void finish(const std::function<void(std::size_t chunk)>& wrong = {});
+
+  /// True where the source could not be read; what was copied is good then.
+  bool source_failed() const { return source_.failed(); }
+  /// Makes durable what is there, for a copy that goes on from it. No thread copies.
+  void mark() { store_.mark(); }
 
   /// Bytes found of an earlier copy.
   std::uint64_t resumed_bytes() const { return resumed_; }

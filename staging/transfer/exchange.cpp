@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,10 +18,18 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
 constexpr std::size_t kMostClients = 4096;
-constexpr std::size_t kMostAsked = 64;  // by one of them
-constexpr milliseconds kLook{5};        // how often a chunk that is not there yet is looked for
+constexpr std::size_t kMostStrangers = 1024;  // who have not proved themselves yet
+constexpr std::size_t kMostAsked = 64;        // by one of them
+constexpr milliseconds kLook{5};              // how often a chunk that is not there yet is looked for
 constexpr milliseconds kIdle{500};
 constexpr milliseconds kAliveEvery{1000};
+
+// A part of the descriptors, since the copy needs some too.
+std::size_t most_strangers() {
+  rlimit open{};
+  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMostStrangers;
+  return std::clamp<std::size_t>(open.rlim_cur / 4, 16, kMostStrangers);
+}
 
 }  // namespace
 
@@ -32,6 +41,8 @@ struct Exchange::Asked {
 
 struct Exchange::Client {
   UniqueFd socket;
+  int fd = -1;          // while it is open; with proven, under the exchange's mutex
+  bool proven = false;  // it has the key
   std::thread thread;
   std::atomic<bool> ended = false;
 };
@@ -55,24 +66,68 @@ void Exchange::accept_all() {
     pollfd wait{socket_.get(), POLLIN, 0};
     if (::poll(&wait, 1, static_cast<int>(kIdle.count() / 5)) <= 0) continue;
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket) continue;
     std::erase_if(clients_, [](Client& client) {
       if (!client.ended) return false;
       client.thread.join();
       return true;
     });
-    if (clients_.size() >= kMostClients) continue;
-    Client& client = clients_.emplace_back();
-    client.socket = std::move(socket);
+    try {
+      if (!socket) fail_errno("accept");
+      take_client(std::move(socket));
+    } catch (const std::exception&) {
+      // No descriptor or no thread is left: it waits in the socket's queue, or is closed and tries again.
+      drop_oldest_stranger();
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+}
+
+void Exchange::take_client(UniqueFd socket) {
+  if (clients_.size() >= kMostClients || strangers() >= most_strangers()) drop_oldest_stranger();
+  if (clients_.size() >= 2 * kMostClients) return;
+  Client& client = clients_.emplace_back();
+  client.fd = socket.get();
+  client.socket = std::move(socket);
+  try {
     client.thread = std::thread([this, &client] { serve_client(client); });
+  } catch (const std::exception&) {
+    clients_.pop_back();
+    throw;
+  }
+}
+
+std::size_t Exchange::strangers() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [](const Client& client) {
+    return !client.proven && client.fd >= 0;
+  }));
+}
+
+void Exchange::drop_oldest_stranger() {
+  const std::lock_guard lock(mutex_);
+  for (Client& client : clients_) {
+    if (client.proven || client.fd < 0) continue;
+    ::shutdown(client.fd, SHUT_RDWR);
+    client.fd = -1;
+    return;
   }
 }
 
 void Exchange::serve_client(Client& client) {
   ::pthread_setname_np(::pthread_self(), kThreadName);
+  const auto closing = [this, &client](void*) {
+    const std::lock_guard lock(mutex_);
+    client.fd = -1;
+  };
   try {
     Link link(std::move(client.socket), Session::Role::server, options_.key, options_.step);
+    // Before the link, and with it the socket, is closed.
+    const std::unique_ptr<void, decltype(closing)> before(this, closing);
     link.shake_hands(options_.node_id);
+    {
+      const std::lock_guard lock(mutex_);
+      client.proven = true;
+    }
     talk(client, link);
   } catch (const std::exception&) {
     // A stranger, or one that is gone; the other side says what it makes of it.
@@ -134,7 +189,8 @@ bool Exchange::answer(Link& link, const Asked& asked) {
     return node.has_value();
   }
   if (asked.chunk < from->chunks()) {
-    const ChunkBuffers::Buffer buffer = buffers_.take(from->bytes(asked.chunk));
+    const ChunkBuffers::Buffer buffer = buffers_.try_take(from->bytes(asked.chunk));
+    if (!buffer) return false;  // others are being served; this one hears that we are alive
     pack::Digest digest;
     if (from->read(asked.chunk, buffer.bytes(), digest)) {
       link.send(fmt::format("chunk {} {} {} {}", asked.topic, asked.chunk, buffer.bytes().size(),

@@ -24,11 +24,14 @@
 // them, and the source is not read. A node that has read all of its own asks the slowest to cede.
 //
 // What goes wrong: a chunk whose digest does not fit is asked for no more there, but read from the source;
-// three of them, silence for five seconds (a stopped process, a dead machine), or a closed connection, and
-// the node's share is read from the source. When a whole file does not match the pack's index, its chunks are
-// compared with the source, and who sent other bytes is named. Data that no index describes is compared
-// between the nodes before it is published. Nobody waits for ever, since whoever is silent at srun's
-// rendezvous too fails the step there.
+// three of them, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a
+// minute, or a connection that breaks twice, and the node's share is read from the source. When a whole file
+// does not match the pack's index, its chunks are compared with the source, and who sent other bytes is
+// named. Data that no index describes is compared between the nodes before it is published. Nobody waits for
+// ever, since whoever is silent at srun's rendezvous too fails the step there.
+//
+// Strangers: who has not proved itself within ten seconds is dropped, and the oldest of those before that
+// when there are many (a quarter of the process's descriptors at most).
 //
 // Memory: eight chunks for those who are served; the asking side takes part in the copy's own budget. The
 // list of files, a pack's index, is in memory once while it is passed on. A thread for each node that asks,
@@ -91,6 +94,9 @@ class Exchange {
   void accept_all();
   void serve_client(Client& client);
   void talk(Client& client, Link& link);
+  void take_client(UniqueFd socket);
+  std::size_t strangers();
+  void drop_oldest_stranger();
   bool answer(Link& link, const Asked& asked);
   std::shared_ptr<Shelf> shelf(std::size_t topic);
 

@@ -23,8 +23,8 @@ constexpr std::size_t kLongestExchangeLine = 8192;
 
 Link::Link(UniqueFd socket, Session::Role role, const std::string& key, const std::string& step)
     : socket_(std::move(socket)), role_(role), step_(step), session_(role, key, "exchange-" + step) {
-  const timeval patience{kPeerPatience.count() / 1000, 0};
-  ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const timeval often{1, 0};
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &often, sizeof often);
   notice_dead_peer(socket_);
 }
 
@@ -57,11 +57,12 @@ std::uint32_t Link::shake_hands(std::uint32_t own_node_id) {
 }
 
 void Link::send_all(std::span<const std::byte> bytes) {
+  const auto until = std::chrono::steady_clock::now() + kChunkPatience;
   while (!bytes.empty()) {
+    if (std::chrono::steady_clock::now() > until) throw PeerError("it takes nothing any more");
     const ssize_t put = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno == EAGAIN) throw PeerError("it takes nothing any more");
-    if (put < 0) throw PeerError("it is gone: " + errno_text(errno));
+    if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (put < 0) throw PeerLost("it is gone: " + errno_text(errno));
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
 }
@@ -80,8 +81,8 @@ bool Link::fill(std::chrono::milliseconds wait) {
   std::array<char, 65536> buffer{};
   const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
   if (got < 0 && errno == EINTR) return false;
-  if (got < 0) throw PeerError("it is gone: " + errno_text(errno));
-  if (got == 0) throw PeerError("it has closed the connection");
+  if (got < 0) throw PeerLost("it is gone: " + errno_text(errno));
+  if (got == 0) throw PeerLost("it has closed the connection");
   received_.append(buffer.data(), static_cast<std::size_t>(got));
   return true;
 }
@@ -111,7 +112,8 @@ std::optional<std::string> Link::receive(std::chrono::milliseconds wait) {
   }
 }
 
-void Link::receive_bytes(std::span<std::byte> into) {
+void Link::receive_bytes(std::span<std::byte> into, std::chrono::milliseconds patience) {
+  const auto until = std::chrono::steady_clock::now() + patience;
   const std::size_t had = std::min(into.size(), received_.size());
   std::memcpy(into.data(), received_.data(), had);
   received_.erase(0, had);
@@ -121,10 +123,11 @@ void Link::receive_bytes(std::span<std::byte> into) {
     const int count = ::poll(&ready, 1, static_cast<int>(kPeerPatience.count()));
     if (count < 0 && errno == EINTR) continue;
     if (count == 0) throw PeerError("it has stopped in the middle of a chunk");
+    if (std::chrono::steady_clock::now() > until) throw PeerError("it sends too slowly");
     const ssize_t got = ::recv(socket_.get(), into.data(), into.size(), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw PeerError("it is gone: " + errno_text(errno));
-    if (got == 0) throw PeerError("it has closed the connection");
+    if (got < 0) throw PeerLost("it is gone: " + errno_text(errno));
+    if (got == 0) throw PeerLost("it has closed the connection");
     into = into.subspan(static_cast<std::size_t>(got));
   }
 }

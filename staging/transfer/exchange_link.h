@@ -23,6 +23,15 @@ class PeerError : public Error {
   using Error::Error;
 };
 
+/// The connection broke, or was closed.
+class PeerLost : public PeerError {
+ public:
+  using PeerError::PeerError;
+};
+
+/// A chunk that takes longer than this on its way is not worth waiting for.
+inline constexpr std::chrono::milliseconds kChunkPatience{30'000};
+
 /// A side that lets nothing through for so long is dead.
 inline constexpr std::chrono::milliseconds kPeerPatience{5000};
 
@@ -34,14 +43,15 @@ class Link {
   /// Proves this side, and has the other prove itself; returns its node id. Throws PeerError.
   std::uint32_t shake_hands(std::uint32_t own_node_id);
 
-  /// Throws PeerError where the other side is gone, or takes nothing for kPeerPatience.
+  /// Throws PeerError where the other side is gone, or has not taken all of it within kChunkPatience.
   void send(const std::string& line, std::span<const std::byte> bytes = {});
 
   /// The next line; nothing where none comes in time. Throws PeerError where the other side is gone.
   std::optional<std::string> receive(std::chrono::milliseconds wait);
 
-  /// What follows a line. Throws PeerError where it stops for kPeerPatience.
-  void receive_bytes(std::span<std::byte> into);
+  /// What follows a line. Throws PeerError where it stops for kPeerPatience, or takes longer than `patience`
+  /// in all.
+  void receive_bytes(std::span<std::byte> into, std::chrono::milliseconds patience = kChunkPatience);
 
  private:
   void send_all(std::span<const std::byte> bytes);

@@ -16,14 +16,32 @@ constexpr int kMostDamaged = 3;
 }  // namespace
 
 void ExchangePeer::run() {
-  try {
-    const std::unique_ptr<Link> link = options_.connect();
-    talk(*link);
-    return;
-  } catch (const PeerError& error) {
-    options_.note(fmt::format("{} gives nothing any more ({}); its share is read from the source",
-                              options_.name, error.what()));
+  for (;;) {
+    try {
+      const std::unique_ptr<Link> link = options_.connect();
+      talk(*link);
+      return;
+    } catch (const PeerLost& lost) {
+      if (reconnected_) {
+        give_up(lost.what());
+        return;
+      }
+    } catch (const PeerError& error) {
+      give_up(error.what());
+      return;
+    }
+    // A connection may break where the other side is well. What it ceded last may be lost: it says so when it
+    // is asked for it.
+    reconnected_ = true;
+    asked_to_cede_ = false;
+    for (const std::size_t chunk : asked_) work_.put_back(chunk, options_.member);
+    asked_.clear();
   }
+}
+
+void ExchangePeer::give_up(const std::string& why) {
+  options_.note(
+      fmt::format("{} gives nothing any more ({}); its share is read from the source", options_.name, why));
   dead_ = true;
   for (const std::size_t chunk : asked_) work_.put_back(chunk, work_.self());
   work_.give_up(options_.member);
@@ -80,12 +98,12 @@ void ExchangePeer::take_line(Link& link, const std::string& line) {
   if (words[0] == "moved" && words.size() == 4) {
     const std::size_t chunk = answered(words[2]);
     const std::optional<std::size_t> member = options_.member_of(number_of(words[3]));
-    work_.put_back(chunk, member.value_or(work_.self()));
+    work_.moved(chunk, member.value_or(work_.self()));
   } else if (words[0] == "gone" && words.size() == 3) {
     work_.put_back(answered(words[2]), work_.self());
   } else if (words[0] == "ceded") {
     asked_to_cede_ = false;
-    for (std::size_t i = 2; i < words.size(); ++i) work_.claim(number_of(words[i]), options_.member);
+    for (std::size_t i = 2; i < words.size(); ++i) work_.claim(number_of(words[i]));
   } else {
     throw PeerError("it makes no sense");
   }

@@ -45,6 +45,7 @@ class ExchangePeer {
 
  private:
   void talk(Link& link);
+  void give_up(const std::string& why);
   void ask(Link& link);
   void take_line(Link& link, const std::string& line);
   void take_chunk(Link& link, const std::vector<std::string>& words);
@@ -58,6 +59,7 @@ class ExchangePeer {
   std::atomic<bool> asked_to_cede_ = false;
   std::atomic<bool> dead_ = false;
   int damaged_ = 0;
+  bool reconnected_ = false;
 };
 
 }  // namespace lockstep::transfer

@@ -6,18 +6,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
+#include <string>
 #include <thread>
 
 #include "common/clock.h"
+#include "staging/pack/digest.h"
 
 namespace lockstep::transfer {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr std::uint64_t kFarthest = 600 * kSecond;  // later than this: left by an earlier boot
 constexpr std::size_t kPage = 4096;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "it is shared between processes");
+
+std::uint64_t this_boot() {
+  const std::string id = read_text_file("/proc/sys/kernel/random/boot_id");
+  return pack::xxh3_64(std::as_bytes(std::span(id)));
+}
 
 }  // namespace
 
@@ -29,6 +36,10 @@ Limit::Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared
   if (mapping == MAP_FAILED) return;
   mapping_ = mapping;
   next_ = static_cast<std::atomic<std::uint64_t>*>(mapping);
+  // The clock begins anew with each boot.
+  std::atomic<std::uint64_t>& boot = next_[1];
+  const std::uint64_t now = this_boot();
+  if (boot.exchange(now) != now) next_->store(0);
 }
 
 Limit::~Limit() {
@@ -43,7 +54,7 @@ void Limit::take(std::uint64_t bytes) {
   std::uint64_t seen = next_->load();
   std::uint64_t mine = 0;
   do {
-    mine = seen > now + kFarthest ? now : std::max(seen, now);
+    mine = std::max(seen, now);
   } while (!next_->compare_exchange_weak(seen, mine + cost));
   // It is my turn when what was asked for before me, and this, may have passed.
   std::this_thread::sleep_for(std::chrono::nanoseconds(mine + cost - now));

@@ -107,11 +107,20 @@ void check_unchanged(const Manifest& manifest) {
   }
 }
 
+std::string state_digest(const Manifest& manifest) {
+  std::string text;
+  for (const ManifestFile& file : manifest.files) {
+    text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.state ? file.state->mtime_ns : 0);
+  }
+  return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
+}
+
 std::string list_to_text(const Manifest& manifest) {
   nlohmann::json files = nlohmann::json::array();
   for (const ManifestFile& file : manifest.files) {
     // Names are bytes, not text; as numbers they pass whatever they are.
     files.push_back({nlohmann::json::binary_t({file.name.begin(), file.name.end()}), file.size});
+    if (file.state) files.back().push_back(file.state->mtime_ns);
   }
   const nlohmann::json list{{"format", static_cast<int>(manifest.format)},
                             {"one_file", manifest.one_file},
@@ -138,6 +147,7 @@ void list_from_text(const std::string& text, Manifest& manifest) {
     manifest.files.clear();
     for (const nlohmann::json& file : list.at("files")) {
       manifest.files.push_back({name_of(file.at(0)), file.at(1), {}, {}});
+      if (file.size() > 2) manifest.files.back().state = FileState{file.at(1), file.at(2), 0};
       const fs::path name(manifest.files.back().name);
       const bool leads_out = name.empty() || name.is_absolute() ||
                              std::any_of(name.begin(), name.end(), [](const fs::path& part) {

@@ -26,6 +26,10 @@ struct FileState {
   std::uint64_t inode = 0;
 
   static FileState of(const struct stat& status);
+  /// Whether `now` is the same file; what another node saw (inode 0) has an inode of its own there.
+  bool fits(const FileState& now) const {
+    return size == now.size && mtime_ns == now.mtime_ns && (inode == 0 || inode == now.inode);
+  }
   friend bool operator==(const FileState&, const FileState&) = default;
 };
 
@@ -59,7 +63,10 @@ Manifest look_at(const Source& source);
 /// read.)
 void check_unchanged(const Manifest& manifest);
 
-/// Names, sizes and format as text, for nodes that have not looked themselves.
+/// One digest of all names, sizes and times: nodes that see the same files come to the same.
+std::string state_digest(const Manifest& manifest);
+
+/// Names, sizes, times and format as text, for nodes that have not looked themselves.
 std::string list_to_text(const Manifest& manifest);
 /// The reverse. Throws Error where the text is none, or names lead out of the folder.
 void list_from_text(const std::string& text, Manifest& manifest);

@@ -51,7 +51,39 @@ PutOne::PutOne(cache::Store& store, FileSystem& system, Limit& limit, const PutO
   result_.source = source;
 }
 
-PutOne::~PutOne() = default;
+PutOne::~PutOne() {
+  if (copy_ && copy_->source_failed()) keep();
+}
+
+void PutOne::keep() noexcept {
+  if (!incoming_ || !copy_) return;
+  try {
+    copy_->mark();
+    incoming_->keep();
+  } catch (const std::exception&) {
+    // Then it is discarded; the error that led here says more.
+  }
+}
+
+std::string PutOne::remove_if_damaged() {
+  try {
+    check_copy(files(), Verify::full, options_.threads > 0 ? options_.threads : kThreads);
+    return "";
+  } catch (const Error& damage) {
+    result_.hit = false;
+    hold_.reset();
+    if (result_.shared) {
+      shared_damaged_ = true;
+      result_.shared = false;
+      note(fmt::format("the shared copy is damaged, tell the admin ({})", damage.what()));
+      return damage.what();
+    }
+    const cache::Hold alone = store_.lock(manifest_.object, FileSystem::LockKind::exclusive);
+    if (store_.has(manifest_.object)) store_.remove(manifest_.object);
+    note(fmt::format("the cached copy was damaged and is copied again ({})", damage.what()));
+    return damage.what();
+  }
+}
 
 void PutOne::resolve() {
   source_ = resolve_source(given_);
@@ -74,7 +106,9 @@ void PutOne::check_readable() const {
 }
 
 void PutOne::take_word(const std::string& object, bool packed, const std::string& index,
-                       const std::string& node) {
+                       const std::string& files, const std::string& node) {
+  word_node_ = node;
+  word_files_ = files;
   manifest_ = Manifest();
   manifest_.source = source_;
   manifest_.folder = source_.folder;
@@ -96,6 +130,7 @@ void PutOne::take_word(const std::string& object, bool packed, const std::string
 
 void PutOne::note(const std::string& text) {
   const std::lock_guard lock(mutex_);
+  if (result_.note.find(text) != std::string::npos) return;
   result_.note += (result_.note.empty() ? "" : "; ") + text;
 }
 
@@ -104,22 +139,33 @@ bool PutOne::check(Verify verify, const fs::path& files) {
     check_copy(files, verify, options_.threads > 0 ? options_.threads : kThreads);
     return true;
   } catch (const Error& damage) {
-    note(fmt::format("the cached copy was damaged and is copied again ({})", damage.what()));
+    if (!damage_seen_)
+      note(fmt::format("the cached copy was damaged and is copied again ({})", damage.what()));
+    damage_seen_ = true;
     return false;
   }
 }
 
-// What an admin has put there is for who can read the source.
-bool PutOne::find_shared() {
-  if (options_.shared.empty()) return false;
-  shared_ = cache::Shared::open(options_.shared, system_);
-  if (!shared_) return false;
-  std::optional<cache::Hold> hold = shared_->find(manifest_.object);
-  if (!hold) return false;
-  parallel_for(manifest_.files.size(), kMostThreads, [&](std::size_t f, const std::function<bool()>&) {
-    const fs::path path = manifest_.folder / manifest_.files[f].name;
-    if (::access(path.c_str(), R_OK) != 0) fail_errno("cannot open {}", path.string());
+// The shared copy of files is for who may read them at the source. A pack's shards are asked for by sample:
+// its index was read, and it may have thousands.
+void PutOne::check_readable_files(const fs::path& copy) const {
+  std::vector<std::string> names = names_of(manifest_.files);
+  if (manifest_.packed()) {
+    constexpr std::size_t kAsked = 8;
+    const pack::Index index = pack::Index::load(copy / pack::kIndexName);
+    const std::size_t last = index.shards() > 0 ? index.shards() - 1 : 0;
+    const std::size_t asked = std::min(kAsked, index.shards());
+    for (std::size_t i = 0; i < asked; ++i)
+      names.emplace_back(index.shard_name(asked > 1 ? i * last / (asked - 1) : 0));
+  }
+  const fs::path& folder = manifest_.packed() ? source_.folder : manifest_.folder;
+  parallel_for(names.size(), kMostThreads, [&](std::size_t f, const std::function<bool()>&) {
+    if (::access((folder / names[f]).c_str(), R_OK) != 0)
+      fail_errno("cannot open {}", (folder / names[f]).string());
   });
+}
+
+bool PutOne::check_shared() {
   try {
     check_copy(shared_->files(manifest_.object), options_.verify,
                options_.threads > 0 ? options_.threads : kThreads);
@@ -127,7 +173,27 @@ bool PutOne::find_shared() {
     note(fmt::format("the shared copy is damaged, tell the admin ({})", damage.what()));
     return false;
   }
-  if (!options_.lease.empty()) shared_->hold(manifest_.object, options_.lease);
+  if (options_.lease.empty()) return true;
+  try {
+    shared_->hold(manifest_.object, options_.lease);
+    return true;
+  } catch (const Error& error) {
+    // Another file system than the user's store, or somebody stands in the way: a copy of one's own is as
+    // good.
+    note(fmt::format("the shared copy is not used, since it could be removed meanwhile: {}", error.what()));
+    return false;
+  }
+}
+
+// What an admin has put there is for who can read the source.
+bool PutOne::find_shared() {
+  if (options_.shared.empty() || shared_damaged_) return false;
+  shared_ = cache::Shared::open(options_.shared, system_);
+  if (!shared_) return false;
+  std::optional<cache::Hold> hold = shared_->find(manifest_.object);
+  if (!hold) return false;
+  if (!check_shared()) return false;
+  check_readable_files(shared_->files(manifest_.object));
   hold_ = std::move(hold);
   result_.hit = true;
   result_.shared = true;
@@ -170,14 +236,11 @@ bool PutOne::lock(bool wait) {
   if (!store_.has(manifest_.object)) return true;
   // Another process may have done the work meanwhile. Damage that was seen once is looked for everywhere,
   // since a quick check may miss it the second time.
-  const std::string before = result_.note;
-  const bool damage_seen = before.find("damaged") != std::string::npos;
-  if (check(damage_seen ? Verify::full : options_.verify, store_.files(manifest_.object))) {
+  if (check(damage_seen_ ? Verify::full : options_.verify, store_.files(manifest_.object))) {
     result_.hit = true;
     result_.bytes = store_.info(manifest_.object, true).bytes;
     lease();
   } else {
-    if (damage_seen) result_.note = before;
     store_.remove(manifest_.object);
   }
   return true;
@@ -202,9 +265,8 @@ void PutOne::begin(std::uint64_t list_bytes) {
 void PutOne::with_room(const std::function<void()>& work) const {
   try {
     work();
-  } catch (const Error& error) {
-    if (std::string_view(error.what()).starts_with("needs ")) fail("{} {}", given_, error.what());
-    throw;
+  } catch (const cache::NoRoom& error) {
+    throw cache::NoRoom(fmt::format("{} {}", given_, error.what()));
   }
 }
 
@@ -217,6 +279,11 @@ void PutOne::make_list() {
     const std::string object = manifest_.object;
     manifest_ = look_at(source_);
     manifest_.object = object;
+    if (!word_files_.empty() && state_digest(manifest_) != word_files_) {
+      fail(
+          "{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
+          given_, word_node_);
+    }
   }
 }
 
@@ -307,7 +374,9 @@ void PutOne::start_copy() {
   }
   if (options_.file) {
     if (manifest_.packed()) complete(std::string(pack::kIndexName));
-    copy.complete = [this](std::size_t file) { complete(files_[file].name); };
+    copy.complete = [this](std::size_t file) {
+      files_[file].digest ? complete(files_[file].name) : complete_unindexed(files_[file]);
+    };
   }
   progressed(list_bytes_);
   copy_ = std::make_unique<Copy>(system_, files_, limit_, std::move(copy));
@@ -318,6 +387,16 @@ void PutOne::complete(const std::string& name) {
   const fs::path copy = incoming_->files() / name;
   system_.change_mode(copy, 0444);
   options_.file(given_, name, copy);
+}
+
+// Nothing says what such a file should be but the source, which must not have changed since it was looked at.
+// Where other nodes read parts of it, what all have is compared at the end; nobody reads it before that.
+void PutOne::complete_unindexed(const ManifestFile& file) {
+  if (options_.circle != nullptr || !file.state) return;
+  const fs::path path = manifest_.folder / file.name;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || !(FileState::of(status) == *file.state)) return;  // an error soon
+  complete(file.name);
 }
 
 void PutOne::progressed(std::uint64_t bytes) {

@@ -30,8 +30,9 @@ class PutOne {
   /// Throws Error where this node cannot read the source.
   void check_readable() const;
   /// Takes another node's word for what the source is: the object, whether it is a pack, and its index's
-  /// digest. Throws Error where this node sees another index.
-  void take_word(const std::string& object, bool packed, const std::string& index, const std::string& node);
+  /// digest, and the digest of other files' state. Throws Error where this node sees another index.
+  void take_word(const std::string& object, bool packed, const std::string& index, const std::string& files,
+                 const std::string& node);
   const Manifest& manifest() const { return manifest_; }
   const Source& source() const { return source_; }
 
@@ -62,6 +63,12 @@ class PutOne {
   /// The object's files without a pack's index.
   std::vector<ManifestFile> object_files() const;
 
+  /// Reads every byte of the copy that was found. What is damaged is no longer found, by nobody on this node;
+  /// returns what was wrong, or "".
+  std::string remove_if_damaged();
+  /// What was copied so far is left for the next call, where this one fails.
+  void keep() noexcept;
+
   /// The folder of the object's files.
   std::filesystem::path files() const;
   PutResult result() const;
@@ -74,12 +81,15 @@ class PutOne {
   void fetch_index();
   void choose_shards();
   bool check(Verify verify, const std::filesystem::path& files);
+  void check_readable_files(const std::filesystem::path& copy) const;
+  bool check_shared();
   bool find_shared();
   void lease();
   cache::ObjectInfo info() const;
   void with_room(const std::function<void()>& work) const;
   void progressed(std::uint64_t bytes);
   void complete(const std::string& name);
+  void complete_unindexed(const ManifestFile& file);
 
   cache::Store& store_;
   FileSystem& system_;
@@ -88,8 +98,11 @@ class PutOne {
   std::string given_;
   std::uint64_t begin_ns_;
   bool waited_ = false;
+  bool shared_damaged_ = false;
+  bool damage_seen_ = false;  // of what was in the cache
   Source source_;
   Manifest manifest_;
+  std::string word_node_, word_files_;  // who looked at the source for this node, and what it saw
   std::optional<cache::Shared> shared_;
   std::optional<cache::Hold> hold_;
   std::unique_ptr<cache::Incoming> incoming_;

@@ -36,7 +36,8 @@ class Together {
   void exchange_chunks();
   void read_own(const std::function<bool()>& stop);
   void finish();
-  void compare(const std::map<std::uint32_t, json>& ends) const;
+  std::map<std::uint32_t, json> end(State state);
+  void settle(State state, const std::map<std::uint32_t, json>& ends);
   std::string round(const char* name) const { return fmt::format("{}:{}", name, topic_); }
   void note(const std::string& text);
 
@@ -75,16 +76,18 @@ void Together::agree_on_source() {
     const Manifest& manifest = one_.manifest();
     word = {{"object", manifest.object},
             {"packed", manifest.packed()},
+            {"files", manifest.packed() ? "" : state_digest(manifest)},
             {"index", pack::to_hex(manifest.index.index)}};
   }
   const std::map<std::uint32_t, json> said = circle_.gather(round("source"), std::move(word));
   if (circle_.self() == first_) return;
   const auto found = said.find(first_);
   if (found == said.end() || !found->second.contains("object")) {
-    fail("{}: {} was to look at it for all nodes, and has left", one_.source().given, circle_.name(first_));
+    throw AnotherLeft(fmt::format("{}: {} was to look at it for all nodes, and has left", one_.source().given,
+                                  circle_.name(first_)));
   }
   one_.take_word(found->second.at("object"), found->second.at("packed"), found->second.at("index"),
-                 circle_.name(first_));
+                 found->second.at("files"), circle_.name(first_));
 }
 
 Together::State Together::find_or_lock() {
@@ -225,19 +228,50 @@ void Together::finish() {
   });
 }
 
-void Together::compare(const std::map<std::uint32_t, json>& ends) const {
-  std::string differing;
-  const std::string own = one_.content();
-  for (const auto& [node, word] : ends) {
-    if (!word.contains("content") || word.at("content") == own) continue;
-    differing += (differing.empty() ? "" : ", ") + circle_.name(node);
+// What each came to, and whom it found to have sent other bytes.
+std::map<std::uint32_t, json> Together::end(State state) {
+  json word{{"end", 1}, {"liars", json::array()}};
+  if (state != State::busy) word["content"] = one_.content();
+  for (const std::uint32_t from : liars_) word["liars"].push_back(from - 1);
+  try {
+    std::map<std::uint32_t, json> ends = circle_.gather(round("end"), std::move(word));
+    circle_.exchange().withdraw(topic_);
+    return ends;
+  } catch (const Error&) {
+    one_.keep();  // it is others that failed
+    throw;
   }
-  if (differing.empty()) return;
+}
+
+// Who served a copy that others found wrong looks at all of it: a quick look had found it good. Where no
+// index tells which bytes are right, nobody publishes any.
+void Together::settle(State state, const std::map<std::uint32_t, json>& ends) {
+  std::set<std::string> contents;
+  bool accused = false;
+  for (const auto& [node, word] : ends) {
+    if (word.contains("content")) contents.insert(word.at("content").get<std::string>());
+    for (const json& liar : word.at("liars")) accused = accused || liar == circle_.self();
+  }
+  const bool differing = contents.size() > 1;
+  if (!differing && !accused) return;
+  const std::string damage = state == State::has ? one_.remove_if_damaged() : "";
+  if (!differing) {
+    if (!damage.empty()) one_.wait_for_other();
+    return;
+  }
+  std::string members;
+  for (const auto& [node, word] : circle_.gather(round("damage"), json{{"damage", damage}})) {
+    const std::string text = word.at("damage");
+    if (!text.empty()) {
+      fail("{}: {}'s copy in its cache was damaged ({}); stage it again", one_.source().given,
+           circle_.name(node), text);
+    }
+    members += (members.empty() ? "" : ", ") + circle_.name(node);
+  }
   fail(
-      "{}: {} got other bytes than {}; stage it again when nobody writes to it, or pack it, so that an index "
-      "can tell "
-      "who is wrong",
-      one_.source().given, circle_.name(circle_.self()), differing);
+      "{}: {} got different bytes; stage it again when nobody writes to it, or pack it, so that an index can "
+      "tell who is wrong",
+      one_.source().given, members);
 }
 
 void Together::run() {
@@ -253,18 +287,12 @@ void Together::run() {
     circle_.exchange().serve(topic_, std::make_shared<ObjectShelf>(one_.files(), one_.object_files(),
                                                                    options_.chunk_bytes, list_));
   }
-  json end{{"end", 1}};
-  if (state != State::busy) end["content"] = one_.content();
-  const std::map<std::uint32_t, json> ends = circle_.gather(round("end"), std::move(end));
-  circle_.exchange().withdraw(topic_);
+  settle(state, end(state));
   if (state == State::busy) {
     one_.wait_for_other();
     return;
   }
-  if (state == State::needs) {
-    compare(ends);
-    one_.publish();
-  }
+  if (state == State::needs) one_.publish();
 }
 
 }  // namespace

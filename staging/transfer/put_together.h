@@ -3,8 +3,10 @@
 // In rounds at the rendezvous, named by the source's place in the call:
 //   there    who is there, and can read the source
 //   source   the first node that is there says what the source is: which object, how long its list
-//   have     each says whether it has the object already, copies it now, or that somebody else does on its
-//   node end      each has all its chunks and says what they came to; from then on nobody is asked for any
+//   have     each says whether it has the object already, copies it now, or waits for who does on its node
+//   end      each has all its chunks, says what they came to and who sent wrong ones; from then on nobody is
+//            asked for any
+//   damage   where they came to different bytes: who found its own copy damaged
 //
 // Threads: one at a time.
 #pragma once

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <sstream>
 
@@ -38,8 +39,8 @@ Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
       session_(Session::Role::node, address.key),
       stop_(std::move(stop)),
       failed_(std::move(failed)) {
-  write_all(socket_.get(), session_.greeting(), kName);
-  session_.take_greeting(read_line());
+  send_all(socket_, session_.greeting(), kName);
+  session_.take_greeting(read_line(address.patience));
   say(hello.to_text());
   listener_ = std::thread([this] { listen(); });
 }
@@ -51,16 +52,23 @@ Rendezvous::~Rendezvous() {
 
 void Rendezvous::say(const std::string& payload) {
   const std::lock_guard lock(saying_);
-  write_all(socket_.get(), session_.seal(payload), kName);
+  send_all(socket_, session_.seal(payload), kName);
 }
 
-std::string Rendezvous::read_line() {
+std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patience) {
   constexpr int kTellEvery = 1000;  // milliseconds
+  const int wait_for =
+      patience ? static_cast<int>(std::min<std::int64_t>(kTellEvery, patience->count())) : kTellEvery;
+  const auto begin = std::chrono::steady_clock::now();
   std::size_t end = 0;
   while ((end = received_.find('\n')) == std::string::npos) {
     pollfd wait{socket_.get(), POLLIN, 0};
-    const int ready = ::poll(&wait, 1, kTellEvery);
+    const int ready = ::poll(&wait, 1, wait_for);
     if (ready == 0 && session_.greeted()) say(kAlive);
+    // Something else listens there, or srun hangs; after the greeting the kernel and srun's silence tell.
+    if (patience && std::chrono::steady_clock::now() - begin > *patience) {
+      fail("{} did not answer within {:.3g} s", kName, std::chrono::duration<double>(*patience).count());
+    }
     if (ready <= 0) continue;
     std::array<char, 65536> buffer{};
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);

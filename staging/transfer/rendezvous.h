@@ -5,6 +5,7 @@
 // second that this process is not stopped.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -24,6 +25,7 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
+  std::chrono::milliseconds patience{10'000};  ///< for its greeting
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, as the plugin sets them. Throws
   /// Error where they are missing or make no sense.
@@ -53,7 +55,7 @@ class Rendezvous {
   Verdict agree(const Verdict& outcome);
 
  private:
-  std::string read_line();
+  std::string read_line(std::optional<std::chrono::milliseconds> patience = {});
   void say(const std::string& payload);
   void listen();
   void take(const std::string& payload);

@@ -69,6 +69,15 @@ void notice_dead_peer(const UniqueFd& socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
+void send_all(const UniqueFd& socket, std::string_view bytes, const char* whom) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_errno("lost {}", whom);
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
 std::string local_address(const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/files.h"
@@ -16,6 +17,9 @@ void set_nonblocking(const UniqueFd& socket);
 /// Lets the kernel end the connection when the other machine is gone without a word, after about half a
 /// minute.
 void notice_dead_peer(const UniqueFd& socket);
+
+/// Sends all bytes; a connection that is closed is an Error naming `whom`, never SIGPIPE.
+void send_all(const UniqueFd& socket, std::string_view bytes, const char* whom);
 
 /// The address of this end, as text.
 std::string local_address(const UniqueFd& socket);

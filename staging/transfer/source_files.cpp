@@ -8,6 +8,25 @@
 namespace lockstep::transfer {
 namespace {
 
+/// A file system that cannot be reached for a while; a file that is gone or closed to us is another matter.
+bool is_out_of_reach(int error) {
+  switch (error) {
+    case EIO:
+    case EREMOTEIO:
+    case ESTALE:
+    case ENOTCONN:
+    case ECONNRESET:
+    case ETIMEDOUT:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case ENETUNREACH:
+      return true;
+    default:
+      return false;
+  }
+}
+
 constexpr std::size_t kMostOpen = 96;
 
 FileState state_of(int fd, const std::filesystem::path& path) {
@@ -32,13 +51,40 @@ SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
       open_files_(kMostOpen, [this](std::size_t file) { return open(file); }) {
 }
 
+UniqueFd SourceFiles::open_file(const std::filesystem::path& path) {
+  try {
+    return system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  } catch (const Error&) {
+    if (is_out_of_reach(errno)) failed_ = true;
+    throw;
+  }
+}
+
+std::size_t SourceFiles::read_some(int fd, std::span<std::byte> into, std::uint64_t offset,
+                                   const std::filesystem::path& path) {
+  try {
+    return system_.read_at(fd, into, offset, path);
+  } catch (const Error&) {
+    if (is_out_of_reach(errno)) failed_ = true;
+    throw;
+  }
+}
+
 UniqueFd SourceFiles::open(std::size_t file) {
   const std::filesystem::path path = folder_ / files_[file].name;
-  UniqueFd fd = system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  UniqueFd fd = open_file(path);
   const FileState now = state_of(fd.get(), path);
-  if (now.size != files_[file].size) changed(path);
-  if (files_[file].state && !(*files_[file].state == now)) changed(path);
-  // Each chunk is asked for as a whole. Read-ahead beyond it would fetch what another node reads, or another thread.
+  const std::optional<FileState>& listed = files_[file].state;
+  if (listed && listed->inode == 0 && !listed->fits(now)) {
+    fail(
+        "{} is not what the first node sees there (other size or time); stage it again when nobody writes to "
+        "it, "
+        "and all nodes see the same",
+        path.string());
+  }
+  if (now.size != files_[file].size || (listed && !listed->fits(now))) changed(path);
+  // Each chunk is asked for as a whole. Read-ahead beyond it would fetch what another node reads, or another
+  // thread.
   if (now.size > plan_.chunk_bytes()) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
   const std::lock_guard lock(mutex_);
   const auto [first, fresh] = first_.try_emplace(file, now);
@@ -62,7 +108,7 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   // The kernel would otherwise ask for a few pages at a time; all of the chunk is wanted, at once.
   if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
   for (std::size_t done = 0; done < into.size();) {
-    const std::size_t got = system_.read_at(fd->get(), into.subspan(done), extent.offset + done, path);
+    const std::size_t got = read_some(fd->get(), into.subspan(done), extent.offset + done, path);
     if (got == 0) changed(path);
     done += got;
   }

@@ -31,11 +31,18 @@ class SourceFiles {
   /// Throws Error where a file that was read in several chunks is not what it was at first.
   void check_unchanged();
 
+  /// True where the source's file system could not be reached, which says nothing against what was read
+  /// before.
+  bool failed() const { return failed_; }
+
   /// Bytes read so far.
   std::uint64_t bytes_read() const { return bytes_; }
 
  private:
   UniqueFd open(std::size_t file);
+  UniqueFd open_file(const std::filesystem::path& path);
+  std::size_t read_some(int fd, std::span<std::byte> into, std::uint64_t offset,
+                        const std::filesystem::path& path);
   void read_extent(const Extent& extent, std::span<std::byte> into);
 
   FileSystem& system_;
@@ -47,6 +54,7 @@ class SourceFiles {
   std::mutex mutex_;
   std::unordered_map<std::size_t, FileState> first_;  // of files that take several chunks, when first opened
   std::atomic<std::uint64_t> bytes_ = 0;
+  std::atomic<bool> failed_ = false;
 };
 
 }  // namespace lockstep::transfer

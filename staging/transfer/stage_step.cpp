@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +14,7 @@
 #include "common/clock.h"
 #include "common/cpu_list.h"
 #include "common/error.h"
+#include "staging/cache/shared.h"
 #include "staging/pack/index.h"
 #include "staging/transfer/background.h"
 #include "staging/transfer/circle.h"
@@ -48,13 +51,16 @@ class Step {
   Verdict stage();
   void agree(const Verdict& here);
   void stage_in_background();
+  void read_on_from_source();
   void fall_back(const std::string& why);
   StepFolder folder() const { return {call_.cache, call_.hello.job}; }
   void check_sources();
   PutOptions options();
+  std::vector<std::string> missing();
   void put_missing();
   Exchange::Options exchange() const;
   void lease_staged() const;
+  bool lease_shared(const std::string& object) const;
 
   const StepCall& call_;
   StepProgress progress_;
@@ -152,31 +158,75 @@ PutOptions Step::options() {
   return options;
 }
 
+// What an earlier step of this job has staged is kept as it is, in running steps too. Nodes that put together
+// put what any of them misses, so that all take part; those that have it keep theirs.
+std::vector<std::string> Step::missing() {
+  std::vector<std::string> here = folder().missing(call_.sources);
+  if (!circle_) return here;
+  std::vector<std::size_t> places;
+  for (std::size_t s = 0; s < call_.sources.size(); ++s) {
+    if (std::find(here.begin(), here.end(), call_.sources[s]) != here.end()) places.push_back(s);
+  }
+  std::vector<bool> wanted(call_.sources.size(), false);
+  try {
+    for (const auto& [node, said] : circle_->gather("missing", places)) {
+      for (const std::size_t s : said.get<std::vector<std::size_t>>()) wanted.at(s) = true;
+    }
+  } catch (const std::out_of_range&) {
+    fail("the step's nodes are to stage different sources");
+  }
+  std::vector<std::string> all;
+  for (std::size_t s = 0; s < call_.sources.size(); ++s) {
+    if (wanted[s]) all.push_back(call_.sources[s]);
+  }
+  return all;
+}
+
 // The lock on the job's folder is not held meanwhile: another step of the job may be the one that is waited
 // for.
 void Step::put_missing() {
-  const std::vector<std::string> missing =
-      together() && circle_ ? call_.sources : folder().missing(call_.sources);
+  const std::vector<std::string> wanted = missing();
   std::vector<PutResult> results;
-  if (!missing.empty()) results = put(missing, options());
+  if (!wanted.empty()) results = put(wanted, options());
   StepFolder names = folder();
+  std::vector<PutResult> added;
   for (const PutResult& result : results) {
+    if (names.missing({result.source}).empty()) continue;
     if (!result.note.empty())
       say_to_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
     names.add(result);
+    added.push_back(result);
   }
-  if (!results.empty()) say_to_job(call_.hello.node + ": " + summary(results));
+  if (!added.empty()) say_to_job(call_.hello.node + ": " + summary(added));
   progress_.done("done", names.staged(call_.sources));
 }
 
-// What earlier steps of the job have staged is in use by this one too.
+// What earlier steps of the job have staged is in use by this one too. Hard links stay whatever becomes of
+// the object; links into the shared store lead nowhere once it is removed.
 void Step::lease_staged() const {
-  if (call_.lease.empty()) return;
   cache::Store store(call_.cache);
   for (const PutResult& result : folder().staged(call_.sources)) {
-    if (result.shared) continue;
+    if (result.shared) {
+      if (!lease_shared(result.object)) folder().forget(result.source);
+      continue;
+    }
+    if (call_.lease.empty()) continue;
     const cache::Hold lock = store.lock(result.object, FileSystem::LockKind::shared);
     if (store.has(result.object)) store.hold(result.object, call_.lease);
+  }
+}
+
+// False where it is not there any more, or cannot be kept: then it is put again.
+bool Step::lease_shared(const std::string& object) const {
+  try {
+    const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared);
+    if (!shared) return false;
+    const std::optional<cache::Hold> lock = shared->find(object);
+    if (!lock) return false;
+    if (!call_.lease.empty()) shared->hold(object, call_.lease);
+    return true;
+  } catch (const Error&) {
+    return false;
   }
 }
 
@@ -214,7 +264,8 @@ Verdict Step::stage() {
     circle_.reset();  // whoever asks this node for chunks turns to the source
     if (!to_source() || !call_.problem.empty()) {
       progress_.failed();
-      return {false, error.what()};
+      return {
+          .good = false, .why = error.what(), .follows = dynamic_cast<const AnotherLeft*>(&error) != nullptr};
     }
     try {
       fall_back(error.what());
@@ -246,6 +297,19 @@ void Step::agree(const Verdict& here) {
   end_failed();
 }
 
+// Links that became local files before it failed lead to the source again: what no copy was finished of is
+// not known to be right.
+void Step::read_on_from_source() {
+  try {
+    StepFolder names = folder();
+    for (const std::string& source : names.missing(call_.sources)) names.point_at_source(source, true);
+    progress_.done("source", names.staged(call_.sources));
+  } catch (const std::exception& error) {
+    say_to_job(fmt::format("{}: {}", call_.hello.node, error.what()));
+    progress_.failed();
+  }
+}
+
 void Step::stage_in_background() {
   try {
     if (rendezvous_ && call_.cooperate == "on") {
@@ -256,7 +320,7 @@ void Step::stage_in_background() {
     circle_.reset();
     say_to_job(
         fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, error.what()));
-    progress_.done("source", folder().staged(call_.sources));
+    read_on_from_source();
   }
 }
 
@@ -281,6 +345,8 @@ void say_to_job(const std::string& text) {
 }
 
 void stage_step(const StepCall& call) {
+  // Where a connection or the job's output is closed, a call says so; that is no reason to end a step.
+  ::signal(SIGPIPE, SIG_IGN);
   Step(call).run();
 }
 

@@ -40,17 +40,30 @@ std::string entry_name(const std::string& source) {
 StepFolder::StepFolder(const fs::path& store, std::uint32_t job)
     : folder_(store / "jobs" / std::to_string(job)) {
   make_folder(store / "jobs");
-  make_folder(folder_);
-  lock_ = open_file(folder_ / "lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
-  while (::flock(lock_.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) fail_errno("cannot lock {}", (folder_ / "lock").string());
+  while (!lock()) {
   }
   make_folder(folder_ / "data");
   if (!fs::exists(folder_ / kStaged)) return;
-  for (PutResult& result : results_from_json(read_text_file(folder_ / kStaged))) {
+  for (PutResult& result : staged_from_text(read_text_file(folder_ / kStaged))) {
     const std::string source = result.source;
     staged_.emplace(source, std::move(result));
   }
+}
+
+// False where the folder has been renamed away, to be removed, while this waited for it.
+bool StepFolder::lock() {
+  const fs::path file = folder_ / "lock";
+  make_folder(folder_);
+  lock_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock_ && errno == ENOENT) return false;
+  if (!lock_) fail_errno("cannot open {}", file.string());
+  while (::flock(lock_.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) fail_errno("cannot lock {}", file.string());
+  }
+  struct stat held {};
+  if (::fstat(lock_.get(), &held) != 0) fail_errno("cannot stat {}", file.string());
+  const std::optional<struct stat> named = FileSystem::real().status(file);
+  return named && named->st_dev == held.st_dev && named->st_ino == held.st_ino;
 }
 
 void StepFolder::check_names(const std::vector<std::string>& sources) const {
@@ -102,6 +115,10 @@ void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbol
   const int result = symbolic ? ::symlink(from.c_str(), part.c_str()) : ::link(from.c_str(), part.c_str());
   if (result != 0) fail_errno("cannot link {} to {}", to.string(), from.string());
   place(part, to);
+}
+
+void StepFolder::forget(const std::string& source) {
+  if (staged_.erase(source) > 0) remember();
 }
 
 void StepFolder::add(const PutResult& result) {
@@ -182,7 +199,7 @@ void StepFolder::replace_file(const std::string& source, const std::string& name
 void StepFolder::remember() const {
   std::vector<PutResult> all;
   for (const auto& [source, result] : staged_) all.push_back(result);
-  write_file_atomically(folder_ / kStaged, to_json(all).dump(), 0600);
+  write_file_atomically(folder_ / kStaged, staged_to_text(all), 0600);
 }
 
 std::vector<PutResult> StepFolder::staged(const std::vector<std::string>& sources) const {

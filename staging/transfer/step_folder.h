@@ -35,6 +35,9 @@ class StepFolder {
   /// Those that no earlier step of this job has staged here.
   std::vector<std::string> missing(const std::vector<std::string>& sources) const;
 
+  /// Forgets what was staged for a source, since it is gone; its name stays until it is staged again.
+  void forget(const std::string& source);
+
   /// Links the local copy under the source's name and remembers it.
   void add(const PutResult& result);
 
@@ -58,6 +61,7 @@ class StepFolder {
   void place(const std::filesystem::path& made, const std::filesystem::path& name) const;
   void link_file(const std::filesystem::path& from, const std::filesystem::path& to, bool symbolic) const;
   std::filesystem::path empty_part() const;
+  bool lock();
   void remember() const;
 
   std::filesystem::path folder_;

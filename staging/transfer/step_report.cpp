@@ -24,6 +24,8 @@ std::string summary(const std::vector<PutResult>& results) {
   return fmt::format("staged {}: {} in {} ({})", names, format_bytes(bytes), format_seconds(seconds), how);
 }
 
+namespace {
+
 nlohmann::json to_json(const std::vector<PutResult>& results) {
   nlohmann::json list = nlohmann::json::array();
   for (const PutResult& result : results) {
@@ -40,13 +42,54 @@ nlohmann::json to_json(const std::vector<PutResult>& results) {
   return list;
 }
 
-std::vector<PutResult> results_from_json(const std::string& text) {
+// JSON holds UTF-8, names hold bytes: each byte goes in as the character of its number, which is what ASCII
+// is anyway.
+std::string to_characters(const std::string& bytes) {
+  constexpr unsigned kSeven = 0x80;
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < kSeven) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xC0U | (byte >> 6U));
+      text += static_cast<char>(0x80U | (byte & 0x3FU));
+    }
+  }
+  return text;
+}
+
+std::string from_characters(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80U) {
+      bytes += text[i];
+    } else {
+      if (i + 1 == text.size() || byte > 0xC3U) fail("the job's list of what is staged has a damaged name");
+      bytes += static_cast<char>((byte << 6U) | (static_cast<unsigned char>(text[++i]) & 0x3FU));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string staged_to_text(const std::vector<PutResult>& results) {
+  nlohmann::json list = to_json(results);
+  for (nlohmann::json& value : list) {
+    for (const char* key : {"source", "path"}) value[key] = to_characters(value.at(key));
+  }
+  return list.dump();
+}
+
+std::vector<PutResult> staged_from_text(const std::string& text) {
   std::vector<PutResult> results;
   try {
     for (const nlohmann::json& value : nlohmann::json::parse(text)) {
       PutResult result;
-      result.source = value.at("source");
-      result.path = value.at("path").get<std::string>();
+      result.source = from_characters(value.at("source"));
+      result.path = from_characters(value.at("path"));
       result.object = value.at("object");
       result.bytes = value.at("bytes");
       result.from_source = value.at("from_source");

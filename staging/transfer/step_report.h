@@ -17,10 +17,11 @@ namespace lockstep::transfer {
 /// "staged manpages: 12.3 MiB in 0.41 s (miss)"
 std::string summary(const std::vector<PutResult>& results);
 
-nlohmann::json to_json(const std::vector<PutResult>& results);
+/// What was staged as text, exact also where names are not UTF-8.
+std::string staged_to_text(const std::vector<PutResult>& results);
 
 /// The reverse. Throws Error where the text is something else.
-std::vector<PutResult> results_from_json(const std::string& text);
+std::vector<PutResult> staged_from_text(const std::string& text);
 
 /// What stands in staging.json beside the ranks' records, for the exporter's group to read:
 /// {"version":1, "job":…, "step":…, "node":…, "state":"staging"|"done"|"source"|"failed", "seconds":…,
