@@ -111,7 +111,8 @@ void BlockPlanner::find_outliers() {
 }
 
 std::uint64_t BlockPlanner::target() const {
-  return static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_));
+  // A step takes something even where a rank's share is a single token.
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_)));
 }
 
 std::size_t BlockPlanner::most_waiting() const {

@@ -96,16 +96,22 @@ SampleId EpochPlanner::id_of(std::uint32_t index) const {
   return shard_begins_[index / EpochOrder::kShardSamples] + index % EpochOrder::kShardSamples;
 }
 
+void EpochPlanner::refuse_over_long(SampleId id, std::uint32_t length) const {
+  fail(
+      "sample {} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or "
+      "say "
+      "what is to become of such samples",
+      id, length, options_.cap);
+}
+
 // A sample that is not as the planner wants it.
 void EpochPlanner::add(SampleId id, std::uint32_t index, std::uint32_t length) {
   if (length == 0) fail("sample {} is empty: remove it from the data", id);
   if (length <= options_.cap) return items_.push_back({index, length});
-  if (options_.too_long == TooLong::refuse) {
-    fail(
-        "sample {} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or "
-        "say what "
-        "is to become of such samples",
-        id, length, options_.cap);
+  if (options_.too_long == TooLong::refuse) refuse_over_long(id, length);
+  if (options_.too_long == TooLong::split && (length - 1) / options_.cap >= kMostPieces) {
+    fail("sample {} has {} tokens, more than {} pieces of the cap of {}: raise the cap", id, length,
+         kMostPieces, options_.cap);
   }
   if (over_long_.samples++ == 0) over_long_.first = id;
   const auto cap = static_cast<std::uint32_t>(options_.cap);
@@ -140,6 +146,15 @@ void EpochPlanner::read_block(std::size_t block) {
     if (length <= begin)
       fail("cannot go on: sample {} has {} tokens and no piece {}", sample_of(extras_[i]), length,
            piece_of(extras_[i]));
+    // The cap may have been greater when it was carried.
+    if (length > cap && !bit(start_.gone, i)) {
+      if (options_.too_long == TooLong::refuse) refuse_over_long(sample_of(extras_[i]), length);
+      if (options_.too_long == TooLong::skip) {
+        if (over_long_.samples++ == 0) over_long_.first = sample_of(extras_[i]);
+        over_long_.tokens += length;
+        continue;
+      }
+    }
     items_.push_back({kBlockSamples + static_cast<std::uint32_t>(i),
                       std::min(cap, static_cast<std::uint32_t>(length - begin))});
   }

@@ -67,6 +67,7 @@ class EpochPlanner final : public BlockwisePlanner {
  private:
   void go_on_from(const PlanState& state);
   void read_block(std::size_t block);
+  [[noreturn]] void refuse_over_long(SampleId id, std::uint32_t length) const;
   void add(SampleId id, std::uint32_t index, std::uint32_t length);
   bool plan_block(Plan& plan);
   SampleId id_of(std::uint32_t index) const;

@@ -19,6 +19,8 @@
 namespace lockstep::data {
 namespace {
 
+// All are held in memory.
+constexpr std::size_t kMostFromHistogram = std::size_t{1} << 32U;
 constexpr std::uint64_t kLongest = std::numeric_limits<std::uint32_t>::max();
 
 std::string_view trim(std::string_view text) {
@@ -105,6 +107,10 @@ Lengths lengths_from_csv(const std::filesystem::path& file, const std::string& c
 }
 
 Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t samples) {
+  if (samples > kMostFromHistogram) {
+    fail_usage("{} samples are more than the {} that a histogram can be spread over", samples,
+               kMostFromHistogram);
+  }
   __extension__ using Wide = unsigned __int128;
   std::vector<Bin> bins;
   std::uint64_t total = 0;
@@ -112,6 +118,7 @@ Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t sa
     if (values[1] < 0) fail("{}:{}: count {} is negative", file.string(), line, values[1]);
     const auto count = static_cast<std::uint64_t>(values[1]);
     bins.push_back({checked_length(file, line, values[0]), count, 0, 0});
+    if (count > ~total) fail("{}:{}: the counts add up to more than 2^64", file.string(), line);
     total += count;
   });
   if (total == 0) fail("{}: all counts are 0", file.string());

@@ -12,7 +12,8 @@ namespace lockstep::data {
 
 struct CheckedPlan {
   std::size_t counted = 0;    ///< steps: all but the last, which cannot be full, unless it is the only one
-  double imbalance_cost = 1;  ///< mean over them of the greatest rank's cost / the ranks' mean
+  double imbalance_cost = 1;  ///< as in plan_stats.h
+  std::size_t dropped = 0;    ///< samples, or pieces of them, that went with a last step that was dropped
 };
 
 /// Throws Error saying in one line what is wrong first: other data than planned, a sample that is missing,

@@ -42,6 +42,15 @@ struct Line {
     return value.get<std::uint64_t>();
   }
 
+  // A number that has its place in a SampleId.
+  std::uint64_t part_of_id(const std::string& rank, const nlohmann::json& value, std::uint64_t end,
+                           const char* what) const {
+    if (!value.is_number_unsigned()) refuse("{}: {} {} is not a whole number", rank, what, value.dump());
+    const auto part = value.get<std::uint64_t>();
+    if (part >= end) refuse("{}: there is no {} {}", rank, what, part);
+    return part;
+  }
+
   const nlohmann::json& list(const nlohmann::json& value, std::size_t size, std::string_view of,
                              std::string_view what) const {
     if (!value.is_array()) refuse("{} is not a list", of);
@@ -79,6 +88,15 @@ Plan read_header(const Line& line, const nlohmann::json& header) {
   };
   if (header.contains("too_long")) options.too_long = too_long_of(word("too_long"), "too_long");
   if (header.contains("tail")) options.tail = tail_of(word("tail"), "tail");
+  if (header.contains("speeds")) {
+    for (const nlohmann::json& speed :
+         line.list(header["speeds"], static_cast<std::size_t>(options.ranks), "\"speeds\"", "numbers")) {
+      if (!speed.is_number() || !(speed.get<double>() > 0)) {
+        line.refuse("\"speeds\" has {}, not a number above 0", speed.dump());
+      }
+      options.speeds.push_back(speed.get<double>());
+    }
+  }
   const nlohmann::json& fingerprint = line.member(header, "fingerprint");
   if (!fingerprint.is_string()) line.refuse("\"fingerprint\" is not a string");
   return {options, line.number_in(header, "samples", 0, any), fingerprint.get<std::string>()};
@@ -98,14 +116,9 @@ void read_step(const Line& line, const nlohmann::json& object, Plan& plan) {
       if (!batch.is_array()) line.refuse("{}: a micro-batch is not a list", name);
       samples.clear();
       for (const nlohmann::json& sample : batch) {
-        if (sample.is_array() && sample.size() == 2 && sample[0].is_number_unsigned() &&
-            sample[1].is_number_unsigned()) {
-          samples.push_back(sample_of(sample[0].get<SampleId>()) | sample[1].get<SampleId>() << kPieceShift);
-          continue;
-        }
-        if (!sample.is_number_unsigned())
-          line.refuse("{}: sample {} is not a whole number", name, sample.dump());
-        samples.push_back(sample.get<SampleId>());
+        const bool piece = sample.is_array() && sample.size() == 2;
+        samples.push_back(line.part_of_id(name, piece ? sample[0] : sample, kMostSamples, "sample"));
+        if (piece) samples.back() |= line.part_of_id(name, sample[1], kMostPieces, "piece") << kPieceShift;
       }
       plan.append(samples);
     }

@@ -34,7 +34,9 @@ struct Source {
     verb.add_option("--column", column, "The column that holds the length in tokens")->capture_default_str();
     verb.add_option("--histogram", histogram, "CSV file with the columns length and count")
         ->type_name("FILE.csv");
-    verb.add_option("--samples", samples, "How many samples to spread over the histogram")->type_name("N");
+    verb.add_option("--samples", samples, "How many samples to spread over the histogram")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
   }
 
   Lengths read() const {
@@ -113,10 +115,13 @@ void check(const Tool& tool, const Source& source, const std::string& file) {
     Tool::print({{"ok", true},
                  {"samples", plan.samples()},
                  {"steps", plan.steps()},
+                 {"dropped", checked.dropped},
                  {"imbalance_cost", checked.imbalance_cost}});
   } else {
-    fmt::print("{}: every one of {} samples once, in {} steps, none over the cap, cost imbalance {:.5f}\n",
-               file, plan.samples(), plan.steps(), checked.imbalance_cost);
+    fmt::print(
+        "{}: {} samples as planned, {} of them dropped with the last step, in {} steps, none over the "
+        "cap, cost imbalance {:.5f}\n",
+        file, plan.samples(), checked.dropped, plan.steps(), checked.imbalance_cost);
   }
 }
 
@@ -183,20 +188,30 @@ int run(int argc, char** argv) {
   });
   source.add_to(make_verb);
   make_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
-  make_verb.add_option("--ranks", options.ranks, "Ranks that train together")->required();
-  make_verb.add_option("--cap", options.cap, "Tokens that a micro-batch may hold")->required();
+  make_verb.add_option("--ranks", options.ranks, "Ranks that train together")
+      ->check(CLI::PositiveNumber)
+      ->required();
+  make_verb.add_option("--cap", options.cap, "Tokens that a micro-batch may hold")
+      ->check(CLI::PositiveNumber)
+      ->required();
   make_verb.add_option("--accumulate", options.accumulate, "Micro-batches of a rank per step")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   make_verb.add_option("--cost", cost, "What a sample of L tokens costs: a*L + b*L*L")
       ->type_name("a,b")
       ->capture_default_str();
-  make_verb.add_option("--seed", options.seed, "Of the shuffling")->capture_default_str();
-  make_verb.add_option("--epoch", options.epoch, "Another epoch, another order")->capture_default_str();
+  make_verb.add_option("--seed", options.seed, "Of the shuffling")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  make_verb.add_option("--epoch", options.epoch, "Another epoch, another order")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   make_verb.add_option("--randomness", options.randomness, "Upper bound of the step-mean ratio; 1 is random")
       ->capture_default_str();
   make_verb.add_flag("--padded", options.padded, "The cap holds for rows x longest");
   make_verb
       .add_option("--pad-multiple", options.pad_multiple, "Padded rows are rounded up to a multiple of this")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   make_verb.add_option("--speeds", options.speeds, "The ranks' relative speeds, one for each")
       ->delimiter(',');

@@ -60,9 +60,19 @@ double greatest_by_mean(const std::vector<double>& values) {
   return mean > 0 ? *std::max_element(values.begin(), values.end()) / mean : 1;
 }
 
+// The longest time of a rank, over the one that all take when the work is dealt as their speeds are.
+double longest_by_ideal(const std::vector<double>& costs, const std::vector<double>& speeds) {
+  if (speeds.empty()) return greatest_by_mean(costs);
+  const double work = std::accumulate(costs.begin(), costs.end(), 0.0);
+  double longest = 0;
+  for (std::size_t rank = 0; rank < costs.size(); ++rank)
+    longest = std::max(longest, costs[rank] / speeds[rank]);
+  return work > 0 ? longest * std::accumulate(speeds.begin(), speeds.end(), 0.0) / work : 1;
+}
+
 // Of the p * ranks + 1 costliest samples some rank holds p + 1, which cost at least what the cheapest p + 1
-// of them do.
-double bound_by_mean(std::vector<double> costs, std::size_t ranks) {
+// of them do; no rank is faster than the fastest.
+double bound_by_mean(std::vector<double> costs, std::size_t ranks, double fastest) {
   const double mean = std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(ranks);
   if (mean <= 0) return 1;
   std::sort(costs.begin(), costs.end(), std::greater<>());
@@ -70,7 +80,7 @@ double bound_by_mean(std::vector<double> costs, std::size_t ranks) {
   for (std::size_t p = 0; p * ranks < costs.size(); ++p) {
     double sum = 0;
     for (std::size_t i = p * ranks - p; i <= p * ranks; ++i) sum += costs[i];
-    bound = std::max(bound, sum);
+    bound = std::max(bound, sum / fastest);
   }
   return bound / mean;
 }
@@ -101,18 +111,30 @@ std::uint64_t pieces_of(std::uint32_t length, const PlanOptions& options) {
 
 void count_coverage(const Plan& plan, std::span<const std::uint32_t> lengths, PlanStats& stats) {
   std::vector<std::uint32_t> seen(lengths.size());
+  std::vector<SampleId> pieces;  // behind a sample's first
   for (std::size_t step = 0; step < plan.steps(); ++step) {
     for (int rank = 0; rank < plan.options().ranks; ++rank) {
       for (int m = 0; m < plan.options().accumulate; ++m) {
-        for (const SampleId id : plan.micro_batch(step, rank, m)) ++seen[sample_of(id)];
+        for (const SampleId id : plan.micro_batch(step, rank, m)) {
+          if (piece_of(id) == 0) {
+            ++seen[sample_of(id)];
+          } else {
+            pieces.push_back(id);
+          }
+        }
       }
     }
   }
+  std::uint64_t wanted = 0;
   for (std::size_t id = 0; id < seen.size(); ++id) {
-    const std::uint64_t wanted = pieces_of(lengths[id], plan.options());
-    if (seen[id] < wanted) stats.dropped += wanted - seen[id];
-    if (seen[id] > wanted) stats.duplicated += seen[id] - wanted;
+    wanted += pieces_of(lengths[id], plan.options()) - 1;
+    if (seen[id] == 0) ++stats.dropped;
+    if (seen[id] > 1) stats.duplicated += seen[id] - 1;
   }
+  std::sort(pieces.begin(), pieces.end());
+  const auto different = static_cast<std::size_t>(std::unique(pieces.begin(), pieces.end()) - pieces.begin());
+  stats.duplicated += pieces.size() - different;
+  stats.dropped += wanted - std::min<std::uint64_t>(wanted, different);
 }
 
 }  // namespace
@@ -140,6 +162,12 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
   count_coverage(plan, lengths, stats);
   if (stats.steps == 0) return stats;
 
+  // Beside the mean speed.
+  double fastest = 1;
+  if (!options.speeds.empty()) {
+    const double mean = mean_of(options.speeds);
+    fastest = *std::max_element(options.speeds.begin(), options.speeds.end()) / mean;
+  }
   const std::size_t counted = std::max<std::size_t>(1, stats.steps - 1);
   double step_tokens = 0;
   double step_padded = 0;
@@ -153,8 +181,8 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
     step_tokens += step.tokens;
     step_padded += step.padded;
     imbalances_tokens.push_back(greatest_by_mean(step.rank_tokens));
-    imbalances_cost.push_back(greatest_by_mean(step.rank_costs));
-    bounds.push_back(options.padded ? 1 : bound_by_mean(step.sample_costs, ranks));
+    imbalances_cost.push_back(longest_by_ideal(step.rank_costs, options.speeds));
+    bounds.push_back(options.padded ? 1 : bound_by_mean(step.sample_costs, ranks, fastest));
     if (step.sample_costs.empty()) continue;
     const auto samples = static_cast<double>(step.sample_costs.size());
     means.push_back(step.tokens / samples);

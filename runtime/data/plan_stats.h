@@ -20,7 +20,8 @@ struct PlanStats {
   std::size_t steps = 0;
   /// Tokens / (ranks x accumulate x cap), rounded up: no plan has fewer.
   std::size_t minimum_steps = 0;
-  /// Samples that are in no step, and appearances beyond a sample's first.
+  /// Samples that are in no step, and appearances beyond a sample's first; each piece of one that was split
+  /// counts.
   std::size_t dropped = 0;
   std::size_t duplicated = 0;
   /// Tokens / (micro-batches x cap).
@@ -30,6 +31,7 @@ struct PlanStats {
   /// Mean over steps of the greatest rank's tokens (without padding) / the ranks' mean.
   double imbalance_tokens = 1;
   /// The same of the cost: a*L + b*L*L summed over a rank's samples; rows x that of the longest when padded.
+  /// With speeds, of the ranks' times: the longest / what all take when the cost is dealt as the speeds are.
   double imbalance_cost = 1;
   /// No dealing of these steps' samples to ranks has a lower imbalance_cost: in each step some rank holds the
   /// costliest sample, some rank two of the ranks + 1 costliest, and so on. 1 when padded.

@@ -15,12 +15,22 @@ namespace lockstep::data {
 void check_options(const PlanOptions& options) {
   if (options.ranks < 1) fail_usage("ranks must be at least 1, not {}", options.ranks);
   if (options.accumulate < 1) fail_usage("accumulate must be at least 1, not {}", options.accumulate);
+  const std::int64_t batches = std::int64_t{options.ranks} * options.accumulate;
+  if (batches > kMostMicroBatches) {
+    fail_usage("{} ranks x {} micro-batches are {}, over {} a step", options.ranks, options.accumulate,
+               batches, kMostMicroBatches);
+  }
   if (options.cap < 1) fail_usage("cap must be at least 1 token per micro-batch");
   if (options.cap > std::numeric_limits<std::uint32_t>::max())
     fail_usage("cap {} is not below 2^32", options.cap);
   const Cost& cost = options.cost;
   if (!std::isfinite(cost.a) || !std::isfinite(cost.b) || cost.a < 0 || cost.b < 0 || cost.a + cost.b <= 0) {
     fail_usage("cost {},{} must be two finite numbers, none negative and not both 0", cost.a, cost.b);
+  }
+  if (!std::isfinite(cost.of(options.cap) * options.ranks * options.accumulate)) {
+    fail_usage(
+        "cost {},{} is too great for steps of {} x {} micro-batches of {} tokens: give it in another unit",
+        cost.a, cost.b, options.ranks, options.accumulate, options.cap);
   }
   if (!(options.randomness > 0) || !std::isfinite(options.randomness)) {
     fail_usage("randomness must be a finite number above 0, not {}", options.randomness);

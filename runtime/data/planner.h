@@ -62,6 +62,8 @@ constexpr std::size_t kMostSamples = std::size_t{1} << kEpochShift;
 inline SampleId sample_of(SampleId id) {
   return id & (kMostSamples - 1);
 }
+/// No sample is split into more pieces than fit into the number.
+constexpr std::uint64_t kMostPieces = std::uint64_t{1} << (64 - kPieceShift);
 /// The piece with number p holds the tokens from p x cap on.
 inline std::uint64_t piece_of(SampleId id) {
   return id >> kPieceShift;
@@ -69,6 +71,9 @@ inline std::uint64_t piece_of(SampleId id) {
 inline std::uint64_t epoch_of(SampleId id) {
   return (id >> kEpochShift) & 0xffU;
 }
+
+/// Of a step, over all ranks.
+constexpr std::int64_t kMostMicroBatches = std::int64_t{1} << 20;
 
 struct PlanOptions {
   int ranks = 1;
@@ -80,7 +85,8 @@ struct PlanOptions {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   /// Upper bound of the step-mean ratio (see plan_stats.h); 1 is what random draws give. It holds as long as
-  /// samples are left to exchange, so the final steps of a very small epoch may pass it.
+  /// samples are left to exchange, so the final steps of a very small epoch may pass it, and so may steps of
+  /// many ranks where a sample in a thousand is as long as the cap.
   double randomness = 1.5;
   /// A micro-batch is rows x its longest sample, rather than its samples end to end.
   bool padded = false;

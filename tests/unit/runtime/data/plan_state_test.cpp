@@ -9,6 +9,7 @@
 
 #include "common/error.h"
 #include "runtime/data/epoch_planner.h"
+#include "runtime/data/plan_stats.h"
 #include "tests/unit/runtime/data/length_lists.h"
 
 namespace lockstep::data {
@@ -228,6 +229,45 @@ TEST(OverLong, IsTruncatedSkippedOrSplitAsAskedAndCounted) {
   EXPECT_EQ(found.tokens, 0U);
   EXPECT_EQ(sample_of(2 * piece | 1), 1U);
   EXPECT_EQ(piece_of(2 * piece | 1), 2U);
+}
+
+TEST(OverLong, MorePiecesThanAreCountedAreRefused) {
+  const PlanOptions options{.cap = 1, .too_long = TooLong::split};
+  const Plan plan = make_plan(std::vector<std::uint32_t>{2, 65536}, options);
+  EXPECT_EQ(stats_of(plan, std::vector<std::uint32_t>{2, 65536}).dropped, 0U);
+  EXPECT_THAT(
+      [&] {
+        make_plan(std::vector<std::uint32_t>{2, 65537}, options);
+      },
+      ThrowsMessage<Error>(AllOf(HasSubstr("sample 1 "), HasSubstr("65537"), HasSubstr("cap of 1"))));
+}
+
+// What is carried into a block was planned with the greater cap.
+TEST(OverLong, CarriedSamplesAreSkippedOrRefusedWhenTheCapShrinks) {
+  std::vector<std::uint32_t> lengths(300'000, 40);
+  for (std::size_t i = 0; i < lengths.size(); i += 3) lengths[i] = 90;
+  const LengthsInMemory source(lengths, "data");
+  for (const TooLong too_long : {TooLong::skip, TooLong::refuse}) {
+    PlanOptions options{.ranks = 64, .cap = 100, .too_long = too_long};
+    EpochPlanner planner(source, options);
+    PlannedBlock block;
+    ASSERT_TRUE(planner.next_block(block));
+    ASSERT_TRUE(planner.next_block(block));
+    const PlanState state = planner.state_after(block, 0);
+    ASSERT_GT(std::count_if(state.carried.begin(), state.carried.end(),
+                            [&](SampleId id) { return lengths[id] == 90; }),
+              0);
+    options.cap = 50;
+    EpochPlanner again(source, options, state);
+    if (too_long == TooLong::refuse) {
+      EXPECT_THAT([&] { again.next_block(block); },
+                  ThrowsMessage<Error>(HasSubstr("90 tokens, over the cap of 50")));
+      continue;
+    }
+    while (again.next_block(block)) {
+      for (const SampleId id : block.plan.ids()) ASSERT_EQ(lengths[id], 40U) << "sample " << id << " was cut";
+    }
+  }
 }
 
 TEST(OverLong, PiecesSurviveAStop) {

@@ -168,6 +168,59 @@ TEST_F(PlanTool, CheckFindsAMissingSample) {
   expect_refused(text_of(lines), csv, HasSubstr("1 of 30 samples are in no step"));
 }
 
+TEST_F(PlanTool, CheckFindsThatMoreWasDroppedThanALastStep) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv, {"--tail", "drop"}));
+  lines.erase(lines.end() - 1);
+  expect_refused(text_of(lines), csv, HasSubstr("more than one step can drop"));
+}
+
+TEST_F(PlanTool, SpeedsCountInTheImbalanceOfAFileToo) {
+  const std::string csv = lengths();
+  make(csv, {"--speeds", "1,0.5"});
+  const auto stats = nlohmann::json::parse(tool({"stats", plan(), "--lengths", csv, "--json"}).output);
+  EXPECT_LE(stats["imbalance_cost"], 1.1);
+  EXPECT_GE(stats["imbalance_cost"], stats["lower_bound_cost"].get<double>() - 1e-9);
+  const auto checked = nlohmann::json::parse(tool({"check", plan(), "--lengths", csv, "--json"}).output);
+  EXPECT_NEAR(checked["imbalance_cost"].get<double>(), stats["imbalance_cost"].get<double>(), 1e-9);
+}
+
+TEST_F(PlanTool, NumbersThatHaveNoPlaceInASampleIdAreRefused) {
+  const std::string csv = lengths();
+  const std::string text = make(csv);
+  const auto at = text.find("[[[") + 3;
+  const auto end = text.find_first_of(",]", at);
+  for (const auto& [number, why] : {std::pair{"1099511627776", "there is no sample 1099511627776"},
+                                    {"[1,65536]", "there is no piece 65536"}}) {
+    std::string changed = text;
+    expect_refused(changed.replace(at, end - at, number), csv, HasSubstr(why));
+    EXPECT_EQ(tool({"stats", plan(), "--lengths", csv}).exit_code, 1);
+  }
+}
+
+TEST_F(PlanTool, NumbersBeyondReasonAreWrongCalls) {
+  const std::string csv = lengths();
+  const std::string histogram = write("h.csv", "length,count\n10,5\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--lengths", csv, "--ranks", "2", "--cap", "-10"},
+        {"--lengths", csv, "--ranks", "2147483647", "--cap", "100"},
+        {"--lengths", csv, "--ranks", "2", "--cap", "100", "--seed", "-1"},
+        {"--lengths", csv, "--ranks", "2", "--cap", "100", "--cost", "1e308,1e308"},
+        {"--histogram", histogram, "--samples", "99999999999999", "--ranks", "2", "--cap", "100"}}) {
+    std::vector<std::string> call = {"make"};
+    call.insert(call.end(), words.begin(), words.end());
+    const ProcessResult result = tool(call);
+    EXPECT_EQ(result.exit_code, 2) << result.error;
+    EXPECT_THAT(result.error, testing::Not(HasSubstr("18446744073709551606")));
+  }
+  const std::string huge =
+      write("huge.csv", "length,count\n10,9223372036854775807\n11,9223372036854775807\n12,9\n");
+  const ProcessResult result =
+      tool({"make", "--histogram", huge, "--samples", "10", "--ranks", "2", "--cap", "100"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, HasSubstr("add up to more"));
+}
+
 TEST_F(PlanTool, CheckFindsASampleThatIsThereTwice) {
   const std::string csv = lengths();
   auto lines = lines_of(make(csv));

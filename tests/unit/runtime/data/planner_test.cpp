@@ -191,6 +191,18 @@ TEST(Planner, OutliersOfALongEpochStayWithinTheBudgetToo) {
   }
 }
 
+TEST(Planner, TheSmallestCapsAndUnequalSpeedsAreNoTrap) {
+  std::mt19937 engine(3);
+  for (std::uint64_t cap = 1; cap <= 8; ++cap) {
+    for (const std::vector<double>& speeds : {std::vector<double>{1, 0.9}, {1, 0.1}, {2, 1, 0.5}}) {
+      std::vector<std::uint32_t> lengths(100);
+      for (std::uint32_t& length : lengths) length = 1 + static_cast<std::uint32_t>(engine() % cap);
+      const PlanOptions options{.ranks = static_cast<int>(speeds.size()), .cap = cap, .speeds = speeds};
+      expect_valid(make_plan(lengths, options), lengths, fmt::format("cap {}", cap));
+    }
+  }
+}
+
 TEST(Planner, TheTailIsFilledDroppedOrRepeatedAsAsked) {
   for (const bool padded : {false, true}) {
     // Padded steps share their samples, so that there is one for each micro-batch, unless a row fills it.
@@ -296,6 +308,8 @@ TEST(Planner, RefusesOptionsThatMakeNoSense) {
   EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {nan, 1}}), UsageError);
   EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {1, -1}}), UsageError);
   EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {0, 0}}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.cap = 10, .cost = {1e308, 1e308}}), UsageError);
+  EXPECT_THROW(make_plan(lengths, {.ranks = 2147483647, .cap = 10}), UsageError);
   EXPECT_THROW(make_plan(lengths, {.cap = 10, .randomness = nan}), UsageError);
   EXPECT_THROW(make_plan(lengths, {.cap = 10, .randomness = 0}), UsageError);
 }
