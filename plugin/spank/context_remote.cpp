@@ -99,8 +99,8 @@ void identify_by_variables(spank_t spank, StepOnNode& step) {
   step.node = this_node(spank);
   if (step.nodes == 1) return;
   step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
-  // The components of a heterogeneous step in an ordinary job have the same numbers and the same list of nodes;
-  // srun launches each from a port of its own.
+  // The components of a heterogeneous step in an ordinary job have the same numbers and the same list of
+  // nodes; srun launches each from a port of its own.
   step.component = job_variable(spank, "SLURM_STEP_LAUNCHER_PORT");
   step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
 }

@@ -54,7 +54,12 @@ fuzz() {
 }
 
 # One on each core; whatever ends this script ends them.
-trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; rm -rf "$probe"' EXIT
+end_all() {
+  local job
+  for job in $(jobs -p); do pkill -P "$job" || true; done
+  rm -rf "$probe"
+}
+trap end_all EXIT
 for name in "${names[@]}"; do
   while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
   fuzz "$name" >"$probe/$name.said" 2>&1 &

@@ -250,7 +250,8 @@ TEST_F(PackContinue, StoppedWhileItLooksAtPackedFilesItForgetsNothing) {
 }
 
 TEST_F(PackContinue, ControlCEndsTheProgramByThatSignalWithOneLine) {
-  for (int i = 0; i < 4000; ++i) write(fmt::format("many/{:04}", i), "x");  // and as many shards: it takes a while
+  for (int i = 0; i < 4000; ++i)
+    write(fmt::format("many/{:04}", i), "x");  // and as many shards: it takes a while
   const std::string script =
       R"("$1" create "$2/many" --out "$2/p" --shard-size 1 2>"$2/said" & pid=$!
          until [ -e "$2/.p.unfinished/pack/shard-000001.tar" ]; do :; done; kill -TERM $pid; wait $pid)";
