@@ -1,12 +1,12 @@
 #include "runtime/data/batch_builder.h"
 
-#include <cxxabi.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/data/name_sample.h"
 #include "runtime/data/sample_seeds.h"
 #include "runtime/data/widen.h"
 
@@ -170,19 +170,11 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     const std::size_t planned = length_of(id, plan);
     const std::span mask(target.loss_mask + at, planned);
     std::size_t length = 0;
-    try {
+    naming_sample(reader_, id, options_.rank, batch.step, [&] {
       const auto packed = next.empty() ? packed_bytes(sample_of(id), worker) : next;
       next = i + 1 < samples.size() ? look_ahead(sample_of(samples[i + 1])) : next.first(0);
       length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
-    } catch (abi::__forced_unwind&) {
-      throw;
-    } catch (const std::exception& error) {
-      fail("rank {}, step {}: sample '{}' (number {}): {}", options_.rank, batch.step,
-           reader_.key(sample_of(id)), sample_of(id), error.what());
-    } catch (...) {
-      fail("rank {}, step {}: sample '{}' (number {}): what was thrown is no std::exception", options_.rank,
-           batch.step, reader_.key(sample_of(id)), sample_of(id));
-    }
+    });
     const std::size_t row = padded ? target.row : length;
     host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
     host.work_tokens += static_cast<double>(row);

@@ -18,6 +18,19 @@ struct PlannedBlock {
       start;  ///< before the first of them; start.done of each rank's micro-batches have been used already
 };
 
+/// Calls what(id) for each sample, of all ranks, that is in each rank's micro-batches `begin` to `end` of a
+/// plan.
+template <typename What>
+void for_each_sample(const Plan& plan, std::uint64_t begin, std::uint64_t end, What what) {
+  const auto accumulate = static_cast<std::uint64_t>(plan.options().accumulate);
+  for (std::uint64_t i = begin; i < end; ++i) {
+    for (int rank = 0; rank < plan.options().ranks; ++rank) {
+      for (const SampleId id : plan.micro_batch(i / accumulate, rank, static_cast<int>(i % accumulate)))
+        what(id);
+    }
+  }
+}
+
 class BlockwisePlanner {
  public:
   virtual ~BlockwisePlanner() = default;
@@ -34,6 +47,11 @@ class BlockwisePlanner {
 
   /// Plans the blocks to come with another cost and other speeds.
   virtual void change(const Cost& cost, const std::vector<double>& speeds) = 0;
+
+ protected:
+  /// The block's start with so many micro-batches done and nothing new used. Throws UsageError where the
+  /// block has fewer.
+  static PlanState started(const PlannedBlock& block, std::uint64_t micro_batches);
 };
 
 }  // namespace lockstep::data

@@ -230,14 +230,7 @@ bool EpochPlanner::plan_block(Plan& plan) {
 }
 
 PlanState EpochPlanner::state_after(const PlannedBlock& block, std::uint64_t micro_batches) const {
-  const Plan& plan = block.plan;
-  PlanState state = block.start;
-  if (micro_batches > plan.micro_batches_per_rank()) {
-    fail_usage("a block of {} micro-batches has no state after {}", plan.micro_batches_per_rank(),
-               micro_batches);
-  }
-  state.done = micro_batches;
-  state.used = state.gone;
+  PlanState state = started(block, micro_batches);
   if (micro_batches == 0) return state;
 
   // Where each sample's bit is: first what was carried and the pieces, then the block's own.
@@ -258,19 +251,15 @@ PlanState EpochPlanner::state_after(const PlannedBlock& block, std::uint64_t mic
     }
   }
   state.used.resize(extras.size() + shards.size() * EpochOrder::kShardSamples);
-  const auto accumulate = static_cast<std::uint64_t>(plan.options().accumulate);
-  for (std::uint64_t i = 0; i < micro_batches; ++i) {
-    for (int rank = 0; rank < plan.options().ranks; ++rank) {
-      for (const SampleId id : plan.micro_batch(i / accumulate, rank, static_cast<int>(i % accumulate))) {
-        const auto extra = extras.find(id);
-        state
-            .used[extra != extras.end()
-                      ? extra->second
-                      : extras.size() + slots.at(id / EpochOrder::kShardSamples) * EpochOrder::kShardSamples +
-                            id % EpochOrder::kShardSamples] = true;
-      }
-    }
-  }
+  for_each_sample(block.plan, 0, micro_batches, [&](SampleId id) {
+    const auto extra = extras.find(id);
+    const std::size_t place = extra != extras.end()
+                                  ? extra->second
+                                  : extras.size() +
+                                        slots.at(id / EpochOrder::kShardSamples) * EpochOrder::kShardSamples +
+                                        id % EpochOrder::kShardSamples;
+    state.used[place] = true;
+  });
   return state;
 }
 

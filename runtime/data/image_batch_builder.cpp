@@ -1,6 +1,5 @@
 #include "runtime/data/image_batch_builder.h"
 
-#include <cxxabi.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #ifdef LOCKSTEP_WITH_IMAGES
 #include "runtime/data/image.h"
 #endif
+#include "runtime/data/name_sample.h"
 #include "runtime/data/sample_seeds.h"
 
 namespace lockstep::data {
@@ -192,18 +192,10 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const SampleId id = samples[i];
     id_out[i] = static_cast<std::int64_t>(id);
-    try {
+    naming_sample(reader_, id, options_.rank, batch.step, [&] {
       host.bytes_read += take_sample(id, micro_batch.epoch, worker, {out + i * image_bytes(), image_bytes()},
                                      images.label.empty() ? nullptr : label + i);
-    } catch (abi::__forced_unwind&) {
-      throw;
-    } catch (const std::exception& error) {
-      fail("rank {}, step {}: sample '{}' (number {}): {}", options_.rank, batch.step,
-           reader_.key(sample_of(id)), sample_of(id), error.what());
-    } catch (...) {
-      fail("rank {}, step {}: sample '{}' (number {}): what was thrown is no std::exception", options_.rank,
-           batch.step, reader_.key(sample_of(id)), sample_of(id));
-    }
+    });
   }
   batch.max_length = batch.empty ? 0 : 1;
   batch.token_count = batch.loss_tokens = count;

@@ -234,24 +234,10 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
 }
 
 PlanState MixturePlanner::state_after(const PlannedBlock& block, std::uint64_t micro_batches) const {
-  const Plan& plan = block.plan;
-  PlanState state = block.start;
-  if (micro_batches > plan.micro_batches_per_rank()) {
-    fail_usage("a block of {} micro-batches has no state after {}", plan.micro_batches_per_rank(),
-               micro_batches);
-  }
-  state.done = micro_batches;
-  state.used = state.gone;
+  PlanState state = started(block, micro_batches);
   if (micro_batches == 0) return state;
   std::unordered_map<SampleId, std::uint32_t> used;
-  const auto accumulate = static_cast<std::uint64_t>(plan.options().accumulate);
-  for (std::uint64_t i = 0; i < micro_batches; ++i) {
-    for (int rank = 0; rank < plan.options().ranks; ++rank) {
-      for (const SampleId id : plan.micro_batch(i / accumulate, rank, static_cast<int>(i % accumulate))) {
-        ++used[id];
-      }
-    }
-  }
+  for_each_sample(block.plan, 0, micro_batches, [&](SampleId id) { ++used[id]; });
   // A tiny part may be in a block so often that even its epochs repeat: which of the same is used is the
   // same.
   const Drawn drawn = draw(state, state.mixture->block_samples.value_or(0), kEndless);

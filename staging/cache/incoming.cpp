@@ -30,12 +30,11 @@ void seal(FileSystem& system, const fs::path& folder) {
 
 }  // namespace
 
-Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, bool resume)
+Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes)
     : store_(store),
       system_(store.system_),
       name_(std::move(name)),
       folder_(hidden(store.objects_, kIncoming, name_)) {
-  if (!resume) system_.remove_all(folder_);  // of a process that was killed: we hold the lock
   try {
     system_.make_folder(folder_, 0700);
     system_.make_folder(files(), 0700);

@@ -39,7 +39,7 @@ class Incoming {
 
  private:
   friend class Store;
-  Incoming(Store& store, std::string name, std::uint64_t bytes, bool resume);
+  Incoming(Store& store, std::string name, std::uint64_t bytes);
   void discard() noexcept;
 
   Store& store_;

@@ -80,14 +80,10 @@ std::optional<Hold> Store::lock_readers(const std::string& name) {
   return Hold(std::move(fd));
 }
 
-Incoming Store::begin(const std::string& name) {
-  return {*this, name, 0, false};
-}
-
 Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
   const Hold room = lock_room();
   make_room(name, bytes);
-  return {*this, name, bytes, true};
+  return {*this, name, bytes};
 }
 
 void Store::remove(const std::string& name) {

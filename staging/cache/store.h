@@ -105,8 +105,6 @@ class Store {
   /// half-done. The caller holds the object's exclusive lock until after publish(). Throws NoRoom where there
   /// is not enough to remove; nothing has been removed then.
   Incoming begin(const std::string& name, std::uint64_t bytes);
-  /// Begins one anew, of a size not known yet: call reserve() once it is.
-  Incoming begin(const std::string& name);
 
   /// Removes an object at once for everyone who comes later; hard links and open files stay. The caller holds
   /// its exclusive lock.

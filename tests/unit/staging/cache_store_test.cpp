@@ -23,7 +23,7 @@ class CacheStore : public staging_test::StagingTest {
  protected:
   static void publish(Store& store, const std::string& name, const std::string& content) {
     const Hold lock = store.lock(name, LockKind::exclusive);
-    Incoming incoming = store.begin(name);
+    Incoming incoming = store.begin(name, 0);
     FileSystem::real().write_file(incoming.files() / "data", content, 0600);
     incoming.publish({.name = name, .source = "/source", .bytes = content.size()});
   }
@@ -54,7 +54,7 @@ TEST_F(CacheStore, WhatIsNotPublishedVanishes) {
   Store store(cache());
   {
     const Hold lock = store.lock(kName, LockKind::exclusive);
-    const Incoming incoming = store.begin(kName);
+    const Incoming incoming = store.begin(kName, 0);
     FileSystem::real().write_file(incoming.files() / "data", "half", 0600);
     EXPECT_FALSE(store.has(kName));
     EXPECT_THAT(store.list(), IsEmpty());

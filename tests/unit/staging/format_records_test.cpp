@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 using staging_test::bytes_of;
 using staging_test::flip_byte;
+using staging_test::read_sample;
 using staging_test::tfrecord;
 using staging_test::ThrowsErrorWith;
 
@@ -26,12 +27,6 @@ class FormatRecords : public staging_test::StagingTest {
  protected:
   FormatRecords() { ::setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1); }
   ~FormatRecords() override { ::unsetenv("XDG_CACHE_HOME"); }
-
-  std::string read_sample(const Reader& reader, std::size_t i) const {
-    std::string payload(reader.bytes(i), '\0');
-    reader.read(i, std::as_writable_bytes(std::span(payload)));
-    return payload;
-  }
 
   /// Whether the index of a file has to be made, by how often the file is scanned.
   bool must_make(const fs::path& path) const {

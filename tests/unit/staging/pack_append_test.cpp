@@ -18,15 +18,10 @@ using staging_test::FailsAt;
 using staging_test::in_child;
 using staging_test::KilledAt;
 using staging_test::kKilled;
+using staging_test::read_sample;
 using staging_test::ThrowsErrorWith;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string sample(const Reader& reader, std::size_t i) {
-  std::vector<std::byte> payload(reader.bytes(i));
-  reader.read(i, payload);
-  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
-}
 
 class PackAppend : public staging_test::StagingTest {
  protected:
@@ -64,7 +59,7 @@ TEST_F(PackAppend, AddsShardsAfterTheOldOnes) {
   ASSERT_EQ(reader->size(), 32U);
   EXPECT_EQ(reader->key(19), "0019");
   EXPECT_EQ(reader->key(20), "n00");
-  EXPECT_EQ(sample(*reader, 31), std::string(3000, 'l'));
+  EXPECT_EQ(read_sample(*reader, 31), std::string(3000, 'l'));
 }
 
 TEST_F(PackAppend, IsThePackThatCreateMakesOfAllButForItsBorders) {
@@ -76,10 +71,10 @@ TEST_F(PackAppend, IsThePackThatCreateMakesOfAllButForItsBorders) {
 
 TEST_F(PackAppend, AReaderOfTheOldIndexGoesOn) {
   const auto before = open(pack_);
-  const std::string first = sample(*before, 0);  // its shard is open now, the others are not
+  const std::string first = read_sample(*before, 0);  // its shard is open now, the others are not
   append(options());
   ASSERT_EQ(before->size(), 20U);
-  EXPECT_EQ(sample(*before, 0), first);
+  EXPECT_EQ(read_sample(*before, 0), first);
   before->verify();
 }
 

@@ -22,18 +22,13 @@ using staging_test::FailsAt;
 using staging_test::in_child;
 using staging_test::KilledAt;
 using staging_test::kKilled;
+using staging_test::read_sample;
 using staging_test::ThrowsErrorWith;
 using testing::ElementsAre;
 
 template <typename T>
 std::string bytes_of_numbers(const std::vector<T>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T)};
-}
-
-std::string sample(const Reader& reader, std::size_t i) {
-  std::vector<std::byte> payload(reader.bytes(i));
-  reader.read(i, payload);
-  return {reinterpret_cast<const char*>(payload.data()), payload.size()};
 }
 
 TEST(MemberKeys, NamesStayAndAnythingElseBecomesOneWithoutLosingADifference) {
@@ -125,12 +120,12 @@ TEST_F(PackConvert, TokensBecomeMegatronsAndComeBack) {
   const auto reader = open(folder_ / "m.idx");
   ASSERT_EQ(reader->size(), 2U);
   EXPECT_EQ(reader->token_type(), TokenType::u16);
-  EXPECT_EQ(sample(*reader, 0), bytes_of_numbers<std::uint16_t>({1, 2, 65535}));
+  EXPECT_EQ(read_sample(*reader, 0), bytes_of_numbers<std::uint16_t>({1, 2, 65535}));
   convert(options("m.idx", "back"));
   const auto back = open(folder_ / "back");
   back->verify();
   EXPECT_EQ(back->token_bytes(), 2);
-  EXPECT_EQ(sample(*back, 1), bytes_of_numbers<std::uint16_t>({9}));
+  EXPECT_EQ(read_sample(*back, 1), bytes_of_numbers<std::uint16_t>({9}));
   EXPECT_EQ(back->parts(1)[0].kind, "tok");
 }
 
@@ -139,7 +134,7 @@ TEST_F(PackConvert, SignedTokensBecomeUnsigned) {
   convert(options("m.idx", "q"));
   const auto reader = open(folder_ / "q");
   EXPECT_EQ(reader->token_bytes(), 4);
-  EXPECT_EQ(sample(*reader, 2), bytes_of_numbers<std::uint32_t>({70000, 5}));
+  EXPECT_EQ(read_sample(*reader, 2), bytes_of_numbers<std::uint32_t>({70000, 5}));
 }
 
 TEST_F(PackConvert, ANegativeTokenIsNamed) {

@@ -17,16 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 using staging_test::flip_byte;
+using staging_test::read_sample;
 using staging_test::ThrowsErrorWith;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::string read_sample(const Reader& reader, std::size_t i) {
-  std::vector<std::byte> payload(reader.bytes(i));
-  reader.read(i, payload);
-  return text_of(payload);
 }
 
 class PackReader : public staging_test::StagingTest {};

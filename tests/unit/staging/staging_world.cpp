@@ -60,6 +60,12 @@ fs::path StagingTest::make_large_pack(const std::string& name, int samples) cons
   return make_pack(name, files, std::uint64_t{64} << 10);
 }
 
+std::string read_sample(const pack::Reader& reader, std::size_t i) {
+  std::string payload(reader.bytes(i), '\0');
+  reader.read(i, std::as_writable_bytes(std::span(payload)));
+  return payload;
+}
+
 std::string read(const fs::path& file) {
   return read_text_file(file);
 }

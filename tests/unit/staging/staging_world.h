@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::staging_test {
 
@@ -36,6 +37,9 @@ class StagingTest : public testing::Test {
 };
 
 std::string read(const fs::path& file);
+
+/// A sample's payload.
+std::string read_sample(const pack::Reader& reader, std::size_t i);
 
 /// Changes one byte of a file, whatever its permissions and times: the times stay.
 void flip_byte(const fs::path& file, std::uint64_t offset);

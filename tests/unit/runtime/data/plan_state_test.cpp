@@ -11,6 +11,7 @@
 #include "runtime/data/epoch_planner.h"
 #include "runtime/data/plan_stats.h"
 #include "tests/unit/runtime/data/length_lists.h"
+#include "tests/unit/runtime/data/plan_uses.h"
 
 namespace lockstep::data {
 namespace {
@@ -18,22 +19,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-using Seen = std::map<SampleId, int>;
-
-void see(const Plan& plan, std::uint64_t micro_batch, Seen& seen) {
-  const auto accumulate = static_cast<std::uint64_t>(plan.options().accumulate);
-  for (int rank = 0; rank < plan.options().ranks; ++rank) {
-    for (const SampleId id :
-         plan.micro_batch(micro_batch / accumulate, rank, static_cast<int>(micro_batch % accumulate))) {
-      ++seen[id];
-    }
-  }
-}
-
-PlanState through_text(const PlanState& state) {
-  return nlohmann::json::parse(nlohmann::json(state).dump()).get<PlanState>();
-}
 
 // Uses up to so many micro-batches from the planner, and returns where that leaves the epoch.
 PlanState use(EpochPlanner& planner, std::uint64_t micro_batches, Seen& seen, std::uint64_t& used) {
