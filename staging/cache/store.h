@@ -10,7 +10,7 @@
 //   locks/.room                   flock: held while somebody makes room
 //   leases/held/JOB.STEP          flock: shared by slurmstepd for as long as the step lives
 //   leases/NAME/JOB.STEP[-...]    the same file again: that step uses the object
-//   jobs/JOB/                     the jobs' folders (staging/transfer/step_folder.h)
+//   jobs/JOB/                     the jobs' folders (staging/step/step_folder.h)
 //
 // Threads: a Store may be used from several threads and processes at once; locks and incoming folders belong
 // to one thread at a time.

@@ -13,8 +13,8 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "staging/pack/format_check.h"
-#include "staging/pack/format_readers.h"
+#include "staging/pack/formats/format_check.h"
+#include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"
 
 namespace lockstep::pack {

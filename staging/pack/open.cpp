@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "common/error.h"
-#include "staging/pack/extent_reader.h"
-#include "staging/pack/format_readers.h"
+#include "staging/pack/formats/extent_reader.h"
+#include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 

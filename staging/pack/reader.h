@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "staging/pack/token_type.h"
+#include "staging/pack/formats/token_type.h"
 
 namespace lockstep::pack {
 

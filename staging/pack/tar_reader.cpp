@@ -7,7 +7,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "staging/pack/format_readers.h"
+#include "staging/pack/formats/format_readers.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"

@@ -11,7 +11,7 @@
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/shard_check.h"
-#include "staging/transfer/parallel.h"
+#include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
 namespace {

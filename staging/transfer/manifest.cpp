@@ -6,7 +6,7 @@
 #include "common/error.h"
 #include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
-#include "staging/transfer/parallel.h"
+#include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
 namespace {

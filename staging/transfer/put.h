@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "staging/cache/store.h"
-#include "staging/transfer/chunk_plan.h"
+#include "staging/transfer/copy/chunk_plan.h"
 
 namespace lockstep::transfer {
 

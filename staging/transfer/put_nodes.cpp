@@ -12,9 +12,9 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "staging/transfer/circle.h"
-#include "staging/transfer/rendezvous_server.h"
-#include "staging/transfer/rendezvous_socket.h"
+#include "staging/rendezvous/rendezvous_server.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+#include "staging/transfer/exchange/circle.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -10,7 +10,7 @@
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/transfer/check.h"
-#include "staging/transfer/parallel.h"
+#include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
 namespace {

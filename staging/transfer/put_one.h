@@ -10,7 +10,7 @@
 
 #include "staging/cache/shared.h"
 #include "staging/cache/store.h"
-#include "staging/transfer/copy.h"
+#include "staging/transfer/copy/copy.h"
 #include "staging/transfer/manifest.h"
 #include "staging/transfer/put.h"
 

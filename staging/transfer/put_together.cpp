@@ -6,8 +6,8 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/index.h"
-#include "staging/transfer/exchange_peer.h"
-#include "staging/transfer/parallel.h"
+#include "staging/transfer/copy/parallel.h"
+#include "staging/transfer/exchange/exchange_peer.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-#include "staging/transfer/circle.h"
+#include "staging/transfer/exchange/circle.h"
 #include "staging/transfer/put_one.h"
 
 namespace lockstep::transfer {

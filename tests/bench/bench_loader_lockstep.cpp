@@ -17,8 +17,8 @@
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/random.h"
-#include "staging/pack/create.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/create.h"
 
 namespace lockstep {
 namespace {

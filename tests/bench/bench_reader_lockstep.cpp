@@ -22,8 +22,8 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "staging/pack/create.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/create.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // The pages of an LMDB file: accepted entries lie inside it.
 
-#include "staging/pack/lmdb_tree.h"
+#include "staging/pack/formats/lmdb_tree.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

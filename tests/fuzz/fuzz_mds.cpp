@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "staging/pack/mds_index.h"
+#include "staging/pack/formats/mds_index.h"
 #include "staging/pack/member_name.h"
 #include "tests/fuzz/fuzz_input.h"
 

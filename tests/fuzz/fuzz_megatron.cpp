@@ -1,6 +1,6 @@
 // Megatron's .idx: an accepted one's sequences follow each other and fill the .bin.
 
-#include "staging/pack/megatron_index.h"
+#include "staging/pack/formats/megatron_index.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

@@ -1,6 +1,6 @@
 // Headers of .npy files.
 
-#include "staging/pack/npy_header.h"
+#include "staging/pack/formats/npy_header.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

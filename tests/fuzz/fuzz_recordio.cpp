@@ -1,7 +1,7 @@
 // RecordIO's records, and the .idx beside them.
 
-#include "staging/pack/record_scan.h"
-#include "staging/pack/recordio_keys.h"
+#include "staging/pack/formats/record_scan.h"
+#include "staging/pack/formats/recordio_keys.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "staging/pack/crc32c.h"
-#include "staging/pack/record_scan.h"
+#include "staging/pack/formats/crc32c.h"
+#include "staging/pack/formats/record_scan.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

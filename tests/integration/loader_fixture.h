@@ -16,8 +16,8 @@
 #include "common/error.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
-#include "staging/pack/create.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/create.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::data {

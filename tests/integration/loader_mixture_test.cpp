@@ -9,7 +9,7 @@
 #include "runtime/data/joined_packs.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/safe_to_map.h"
-#include "staging/pack/megatron_writer.h"
+#include "staging/pack/formats/megatron_writer.h"
 #include "tests/integration/loader_fixture.h"
 
 namespace lockstep::data {

@@ -18,7 +18,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/process.h"
-#include "staging/pack/create.h"
+#include "staging/pack/write/create.h"
 
 namespace lockstep {
 namespace {

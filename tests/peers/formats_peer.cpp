@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "staging/pack/megatron_writer.h"
+#include "staging/pack/formats/megatron_writer.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::pack {

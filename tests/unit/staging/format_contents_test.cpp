@@ -3,9 +3,9 @@
 #include <atomic>
 #include <thread>
 
-#include "staging/pack/crc32c.h"
 #include "staging/pack/format.h"
-#include "staging/pack/number_keys.h"
+#include "staging/pack/formats/crc32c.h"
+#include "staging/pack/formats/number_keys.h"
 #include "tests/unit/staging/format_world.h"
 
 namespace lockstep::pack {

@@ -1,6 +1,6 @@
 // HDF5 datasets that no package of arrays writes, but that the library allows.
 
-#include "staging/pack/hdf5_library.h"
+#include "staging/pack/formats/hdf5_library.h"
 #include "staging/pack/reader.h"
 #include "tests/unit/staging/format_world.h"
 

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "common/files.h"
-#include "staging/pack/megatron_index.h"
-#include "staging/pack/megatron_writer.h"
+#include "staging/pack/formats/megatron_index.h"
+#include "staging/pack/formats/megatron_writer.h"
 #include "staging/pack/reader.h"
 #include "tests/unit/staging/format_world.h"
 

@@ -5,11 +5,11 @@
 #include <fstream>
 
 #include "common/files.h"
-#include "staging/pack/data_file.h"
 #include "staging/pack/format.h"
+#include "staging/pack/formats/data_file.h"
+#include "staging/pack/formats/record_scan.h"
+#include "staging/pack/formats/side_index.h"
 #include "staging/pack/reader.h"
-#include "staging/pack/record_scan.h"
-#include "staging/pack/side_index.h"
 #include "tests/unit/staging/format_world.h"
 
 namespace lockstep::pack {

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "staging/pack/format.h"
-#include "staging/pack/mds_index.h"
-#include "staging/pack/npy_header.h"
+#include "staging/pack/formats/mds_index.h"
+#include "staging/pack/formats/npy_header.h"
 #include "staging/pack/reader.h"
 #include "tests/unit/staging/format_world.h"
 

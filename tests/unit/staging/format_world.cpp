@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "staging/pack/crc32c.h"
+#include "staging/pack/formats/crc32c.h"
 
 namespace lockstep::staging_test {
 namespace {

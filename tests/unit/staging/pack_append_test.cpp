@@ -1,10 +1,10 @@
 #include <sys/file.h>
 
 #include "common/files.h"
-#include "staging/pack/append.h"
-#include "staging/pack/file_list.h"
 #include "staging/pack/index.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/append.h"
+#include "staging/pack/write/file_list.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/watched_files.h"
 

@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "common/process.h"
-#include "staging/pack/create.h"
-#include "staging/pack/file_list.h"
-#include "staging/pack/journal.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/create.h"
+#include "staging/pack/write/file_list.h"
+#include "staging/pack/write/journal.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/watched_files.h"
 

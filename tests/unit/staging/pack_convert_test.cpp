@@ -2,13 +2,13 @@
 #include <nlohmann/json.hpp>
 
 #include "common/process.h"
-#include "staging/pack/convert.h"
-#include "staging/pack/create.h"
-#include "staging/pack/file_list.h"
+#include "staging/pack/formats/megatron_writer.h"
 #include "staging/pack/index.h"
-#include "staging/pack/megatron_writer.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/convert.h"
+#include "staging/pack/write/create.h"
+#include "staging/pack/write/file_list.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/watched_files.h"
 

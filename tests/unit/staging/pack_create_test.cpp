@@ -4,9 +4,9 @@
 
 #include "common/files.h"
 #include "common/process.h"
-#include "staging/pack/create.h"
-#include "staging/pack/file_list.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/create.h"
+#include "staging/pack/write/file_list.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::pack {

@@ -10,11 +10,11 @@
 
 #include "common/files.h"
 #include "common/process.h"
-#include "staging/pack/create.h"
-#include "staging/pack/file_list.h"
 #include "staging/pack/index.h"
 #include "staging/pack/index_builder.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/create.h"
+#include "staging/pack/write/file_list.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::pack {

@@ -1,7 +1,7 @@
 #include <sstream>
 
-#include "staging/pack/file_list.h"
 #include "staging/pack/member_name.h"
+#include "staging/pack/write/file_list.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::pack {

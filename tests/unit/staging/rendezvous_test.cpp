@@ -1,4 +1,4 @@
-#include "staging/transfer/rendezvous.h"
+#include "staging/rendezvous/rendezvous.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "common/error.h"
-#include "staging/transfer/rendezvous_server.h"
-#include "staging/transfer/rendezvous_socket.h"
+#include "staging/rendezvous/rendezvous_server.h"
+#include "staging/rendezvous/rendezvous_socket.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "staging/cache/store.h"
-#include "staging/transfer/rendezvous_socket.h"
+#include "staging/rendezvous/rendezvous_socket.h"
 #include "tests/unit/staging/stage_step_world.h"
 
 namespace lockstep::transfer {

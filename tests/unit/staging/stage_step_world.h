@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "common/files.h"
-#include "staging/transfer/rendezvous_server.h"
-#include "staging/transfer/rendezvous_socket.h"
+#include "staging/rendezvous/rendezvous_server.h"
+#include "staging/rendezvous/rendezvous_socket.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::staging_test {

@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "common/files.h"
-#include "staging/pack/create.h"
-#include "staging/pack/file_list.h"
+#include "staging/pack/write/create.h"
+#include "staging/pack/write/file_list.h"
 
 namespace lockstep::staging_test {
 

@@ -1,4 +1,4 @@
-#include "staging/transfer/step_folder.h"
+#include "staging/step/step_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "common/error.h"
-#include "staging/transfer/step_report.h"
+#include "staging/step/step_report.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "staging/cache/store.h"
-#include "staging/transfer/exchange.h"
-#include "staging/transfer/rendezvous_socket.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+#include "staging/transfer/exchange/exchange.h"
 #include "tests/unit/staging/transfer_nodes_world.h"
 
 namespace lockstep::transfer {

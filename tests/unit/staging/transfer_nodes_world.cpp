@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "common/files.h"
-#include "staging/transfer/rendezvous_socket.h"
+#include "staging/rendezvous/rendezvous_socket.h"
 
 namespace lockstep::transfer {
 

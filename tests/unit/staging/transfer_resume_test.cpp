@@ -5,8 +5,8 @@
 #include <atomic>
 
 #include "common/file_system.h"
-#include "staging/transfer/chunk_plan.h"
-#include "staging/transfer/chunk_work.h"
+#include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/copy/chunk_work.h"
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
 

@@ -10,7 +10,7 @@
 
 #include "common/files.h"
 #include "common/process.h"
-#include "staging/pack/create.h"
+#include "staging/pack/write/create.h"
 
 namespace lockstep::data {
 namespace {

@@ -1,0 +1,111 @@
+#include "staging/pack/formats/format_check.h"
+
+#include <cstring>
+
+#include "common/error.h"
+#include "staging/pack/format.h"
+#include "staging/pack/formats/crc32c.h"
+#include "staging/pack/formats/format_readers.h"
+#include "staging/pack/formats/hdf5_file.h"
+#include "staging/pack/formats/lmdb_tree.h"
+#include "staging/pack/formats/mds_index.h"
+#include "staging/pack/formats/megatron_index.h"
+#include "staging/pack/formats/megatron_layout.h"
+#include "staging/pack/formats/npy_header.h"
+#include "staging/pack/index.h"
+#include "staging/pack/locate.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSideIndexEnd = ".lockstep";
+
+template <typename T>
+T number_at(std::string_view bytes, std::size_t offset) {
+  T number{};
+  std::memcpy(&number, bytes.data() + offset, sizeof(T));
+  return number;
+}
+
+/// The files of a pack, of which a copy may have some only: its index then speaks of these.
+void check_pack(const fs::path& folder, const Contents& contents) {
+  const Index index = Index::load(folder / kIndexName);
+  for (const std::string& file : contents.files) {
+    if (file == kIndexName) continue;
+    const std::size_t s = index.find_shard(file);
+    if (s == index.shards())
+      fail("{} is none of the shards of {}", (folder / file).string(), index.file().string());
+    check_shard_size(folder, index, s);
+  }
+}
+
+/// Each index.json's shards, or of one shard that one.
+void check_mds(const fs::path& folder, const Contents& contents) {
+  for (const std::string& file : contents.files) {
+    if (fs::path(file).filename() != "index.json") continue;
+    for (const MdsShard& shard : load_mds_index(folder / file)) {
+      if (contents.one_file && shard.raw.name != contents.files.back() &&
+          shard.compressed.name != contents.files.back())
+        continue;
+      check_mds_shard(folder / file, shard);
+    }
+  }
+}
+
+void check_file(Format format, const fs::path& file) {
+  switch (format) {
+    case Format::megatron:
+      if (file.extension() == ".idx") check_megatron_data(MegatronIndex::load(file));
+      return;
+    case Format::npy:
+      if (is_of_format(format, file.native())) check_npy(file);
+      return;
+    case Format::lmdb:
+      if (is_of_format(format, file.native())) check_lmdb(file);
+      return;
+    case Format::hdf5:
+      if (is_of_format(format, file.native())) check_hdf5(file);
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+bool is_megatron_index(std::string_view first_bytes) {
+  return first_bytes.starts_with(std::string_view(megatron::kMagic, sizeof(megatron::kMagic)));
+}
+
+bool is_tfrecord(std::string_view first_bytes) {
+  return first_bytes.size() >= 12 && masked(crc32c(std::as_bytes(std::span(first_bytes.substr(0, 8))))) ==
+                                         number_at<std::uint32_t>(first_bytes, 8);
+}
+
+bool is_lmdb(std::string_view first_bytes) {
+  constexpr std::uint32_t kMagic = 0xbeefc0deU;
+  constexpr std::size_t kPageHeader = 16;
+  return first_bytes.size() >= kPageHeader + 4 &&
+         number_at<std::uint32_t>(first_bytes, kPageHeader) == kMagic;
+}
+
+std::string side_index_name(std::string_view data_file) {
+  return fmt::format(".{}{}", data_file, kSideIndexEnd);
+}
+
+bool is_side_index(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  if (name.ends_with(kUnfinishedEnd)) name.remove_suffix(kUnfinishedEnd.size());
+  return name.starts_with('.') && name.ends_with(kSideIndexEnd) && name.size() > kSideIndexEnd.size() + 1;
+}
+
+void check_complete(const fs::path& folder, const Contents& contents) {
+  if (contents.format == Format::mds) return check_mds(folder, contents);
+  if (contents.format == Format::tar) return check_pack(folder, contents);
+  for (const std::string& file : contents.files) check_file(contents.format, folder / file);
+}
+
+}  // namespace lockstep::pack

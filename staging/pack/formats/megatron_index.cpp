@@ -1,0 +1,152 @@
+#include "staging/pack/formats/megatron_index.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <array>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/formats/megatron_layout.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <typename... Args>
+[[noreturn]] void damaged(const fs::path& file, fmt::format_string<Args...> format, Args&&... args) {
+  fail("{}: damaged Megatron index: {}; make it again with the program that wrote it", file.string(),
+       fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Takes fields and tables off the front of the bytes, each checked to be wholly there.
+class Tables {
+ public:
+  Tables(std::span<const std::byte> rest, const fs::path& file) : rest_(rest), file_(file) {}
+
+  template <typename T>
+  const std::byte* take(std::uint64_t count, const char* what) {
+    if (count > rest_.size() / sizeof(T))
+      damaged(file_, "{} {} do not fit into its {} bytes", count, what, rest_.size());
+    const std::byte* table = rest_.data();
+    rest_ = rest_.subspan(count * sizeof(T));
+    return table;
+  }
+
+  template <typename T>
+  T field(const char* what) {
+    T value;
+    std::memcpy(&value, take<T>(1, what), sizeof(T));
+    return value;
+  }
+
+  std::size_t left() const { return rest_.size(); }
+
+ private:
+  std::span<const std::byte> rest_;
+  const fs::path& file_;
+};
+
+}  // namespace
+
+MegatronIndex MegatronIndex::load(const fs::path& file) {
+  const UniqueFd fd = open_file(file, O_RDONLY);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
+  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", file.string());
+  MappedFile mapping(fd.get(), static_cast<std::size_t>(status.st_size), file);
+  MegatronIndex index = parse(mapping.bytes(), file);
+  index.mapping_ = std::move(mapping);
+  return index;
+}
+
+MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::path& name) {
+  MegatronIndex index;
+  index.file_ = name;
+  index.bytes_ = bytes;
+  Tables tables(bytes, name);
+  const std::byte* magic = tables.take<char>(sizeof(megatron::kMagic), "bytes of the magic");
+  if (std::memcmp(magic, megatron::kMagic, sizeof(megatron::kMagic)) != 0)
+    fail("{}: not an index of Megatron-Core", name.string());
+  const auto version = tables.field<std::uint64_t>("version");
+  if (version != megatron::kVersion)
+    fail("{}: version {} of Megatron's index is not supported, only {}", name.string(), version,
+         megatron::kVersion);
+  const auto code = tables.field<std::uint8_t>("type");
+  if (code == 0 || code > megatron::kTypes.size()) damaged(name, "there is no type of tokens {}", code);
+  index.type_ = megatron::kTypes[code - 1U];
+  index.sequences_ = tables.field<std::uint64_t>("number of sequences");
+  index.document_entries_ = tables.field<std::uint64_t>("number of documents");
+  index.lengths_ = tables.take<std::int32_t>(index.sequences_, "lengths");
+  index.offsets_ = tables.take<std::int64_t>(index.sequences_, "offsets");
+  index.documents_ = tables.take<std::int64_t>(index.document_entries_, "documents");
+  if (tables.left() != 0) {
+    if (tables.left() != index.sequences_)
+      damaged(name, "{} bytes are left over, where {} modes or nothing would fit", tables.left(),
+              index.sequences_);
+    index.modes_ = tables.take<std::int8_t>(index.sequences_, "modes");
+  }
+  index.check_sequences();
+  index.check_documents();
+  return index;
+}
+
+void MegatronIndex::check_sequences() {
+  const auto token = static_cast<std::uint64_t>(bytes_of(type_));
+  std::uint64_t end = 0;  // at most 2^31 * 8 more in each round: 2^32 rounds cannot wrap it
+  for (std::size_t i = 0; i < sequences_; ++i) {
+    const auto tokens = at<std::int32_t>(lengths_, i);
+    if (tokens < 0) damaged(file_, "sequence {} has {} tokens", i, tokens);
+    if (offset(i) != end)
+      damaged(file_, "sequence {} begins at byte {} of the data, and the one before it ends at {}", i,
+              at<std::int64_t>(offsets_, i), end);
+    const std::uint64_t next = end + static_cast<std::uint64_t>(tokens) * token;
+    if (next > megatron::kMostBytes)
+      damaged(file_, "sequence {} ends at byte {}, further than any file", i, next);
+    end = next;
+  }
+  data_bytes_ = end;
+}
+
+void MegatronIndex::check_documents() const {
+  std::uint64_t before = 0;
+  for (std::size_t d = 0; d < document_entries_; ++d) {
+    const std::uint64_t sequence = document(d);
+    if ((d == 0 && sequence != 0) || sequence < before || sequence > sequences_)
+      damaged(file_, "document {} begins at sequence {} of {}", d, at<std::int64_t>(documents_, d),
+              sequences_);
+    before = sequence;
+  }
+}
+
+fs::path megatron_data(const fs::path& index) {
+  fs::path data = index;
+  return data.replace_extension(".bin");
+}
+
+void check_megatron_data(const MegatronIndex& index) {
+  const fs::path data = megatron_data(index.file());
+  struct stat status {};
+  if (::stat(data.c_str(), &status) != 0) fail_errno("{}", data.string());
+  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", data.string());
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size == index.data_bytes()) return;
+  const std::string shown = index.file().filename().string();
+  if (size > index.data_bytes())
+    fail("{} does not match {}: {} bytes, {} expected; the two are not of one run", data.string(), shown,
+         size, index.data_bytes());
+  std::size_t low = 0;  // the first sequence of which the end is missing
+  for (std::size_t high = index.sequences() - 1; low < high;) {
+    const std::size_t middle = low + (high - low) / 2;
+    if (index.offset(middle + 1) > size) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  fail("{} does not match {}: truncated to {} bytes, {} expected; sequence {} at offset {} is the first lost",
+       data.string(), shown, size, index.data_bytes(), low, index.offset(low));
+}
+
+}  // namespace lockstep::pack

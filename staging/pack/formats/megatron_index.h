@@ -1,0 +1,86 @@
+// The .idx of Megatron-Core's indexed datasets: how long each sequence in the .bin beside it is, where it
+// begins, and which sequences make up a document. Mapped, not parsed.
+//
+// Threads: const members are safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <span>
+
+#include "staging/pack/formats/token_type.h"
+#include "staging/pack/mapped_file.h"
+
+namespace lockstep::pack {
+
+/// Tables that fit together, whatever the bytes were.
+class MegatronIndex {
+ public:
+  /// Maps and checks a file. Throws Error naming it, the sequence and what is wrong.
+  static MegatronIndex load(const std::filesystem::path& file);
+
+  /// The same for bytes at hand, which must outlive the index.
+  static MegatronIndex parse(std::span<const std::byte> bytes, const std::filesystem::path& name);
+
+  const std::filesystem::path& file() const { return file_; }
+  TokenType type() const { return type_; }
+  std::size_t sequences() const { return sequences_; }
+  /// Bytes that the .bin must have.
+  std::uint64_t data_bytes() const { return data_bytes_; }
+
+  /// Tokens of sequence i.
+  std::uint64_t length(std::size_t i) const {
+    return static_cast<std::uint64_t>(at<std::int32_t>(lengths_, i));
+  }
+  /// Where sequence i begins in the .bin, in bytes.
+  std::uint64_t offset(std::size_t i) const {
+    return static_cast<std::uint64_t>(at<std::int64_t>(offsets_, i));
+  }
+
+  /// Entries of the table of documents: one more than there are documents. Document d is the sequences from
+  /// document(d) up to, without it, document(d + 1).
+  std::size_t document_entries() const { return document_entries_; }
+  std::uint64_t document(std::size_t d) const {
+    return static_cast<std::uint64_t>(at<std::int64_t>(documents_, d));
+  }
+
+  /// Whether sequences have modes (multimodal data), and the mode of one.
+  bool has_modes() const { return modes_ != nullptr; }
+  std::int8_t mode(std::size_t i) const { return at<std::int8_t>(modes_, i); }
+
+  /// All bytes of the file.
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  /// The tables lie at odd addresses.
+  template <typename T>
+  static T at(const std::byte* table, std::size_t i) {
+    T number;
+    std::memcpy(&number, table + i * sizeof(T), sizeof(T));
+    return number;
+  }
+  void check_sequences();
+  void check_documents() const;
+
+  std::filesystem::path file_;
+  MappedFile mapping_;
+  std::span<const std::byte> bytes_;
+  TokenType type_ = TokenType::none;
+  std::size_t sequences_ = 0;
+  std::size_t document_entries_ = 0;
+  std::uint64_t data_bytes_ = 0;
+  const std::byte* lengths_ = nullptr;
+  const std::byte* offsets_ = nullptr;
+  const std::byte* documents_ = nullptr;
+  const std::byte* modes_ = nullptr;
+};
+
+/// The .bin of an .idx.
+std::filesystem::path megatron_data(const std::filesystem::path& index);
+
+/// Checks that the .bin beside an index is a regular file with data_bytes() bytes. Throws Error naming both
+/// files and the first sequence that is cut.
+void check_megatron_data(const MegatronIndex& index);
+
+}  // namespace lockstep::pack

@@ -1,0 +1,133 @@
+#include "staging/pack/formats/side_index.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/formats/format_check.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kEnds = 4096;
+/// Changes whenever what the index holds for the same file changes.
+constexpr int kVersion = 1;
+
+Digest state_of(const DataFile& file, std::string_view also) {
+  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", kVersion, also, file.path().filename().string(),
+                                 file.size(), file.modified_ns());
+  text += file.read_some(0, kEnds);
+  if (file.size() > kEnds) text += file.read_some(file.size() - kEnds, kEnds);
+  return digest_of(std::as_bytes(std::span(text)));
+}
+
+std::optional<fs::path> cache_folder() {
+  if (const auto folder = environment::get("XDG_CACHE_HOME")) return fs::path(*folder) / "lockstep/index";
+  if (const auto home = environment::get("HOME")) return fs::path(*home) / ".cache/lockstep/index";
+  return {};
+}
+
+/// The lock on the data keeps others from the unfinished file, and what a killed process left of it is
+/// overwritten.
+void write_beside(const fs::path& path, const std::string& bytes) {
+  const fs::path unfinished = path.string() + std::string(kUnfinishedEnd);
+  {
+    const UniqueFd fd = open_file(unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+    try {
+      write_all(fd.get(), bytes, unfinished);
+      if (::fsync(fd.get()) != 0) fail_errno("cannot sync {}", unfinished.string());
+      if (::rename(unfinished.c_str(), path.c_str()) != 0) fail_errno("cannot write {}", path.string());
+    } catch (...) {
+      ::unlink(unfinished.c_str());
+      throw;
+    }
+  }
+}
+
+bool store(const fs::path& path, const std::string& bytes, bool beside) {
+  try {
+    if (beside) {
+      write_beside(path, bytes);
+    } else {
+      fs::create_directories(path.parent_path());
+      write_file_atomically(path, bytes);
+    }
+    return true;
+  } catch (const Error&) {
+    return false;
+  } catch (const fs::filesystem_error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+SideIndex::SideIndex(const DataFile& file, std::string_view also,
+                     const std::function<void(IndexBuilder&)>& scan) {
+  const Digest state = state_of(file, also);
+  const auto load_any = [&] {
+    for (const fs::path& place : places(file, state)) {
+      if (load(place, file, state)) return true;
+    }
+    return false;
+  };
+  if (load_any()) return;
+  // Ranks of one job come here together: one reads the file, the others wait for its result. Where the file
+  // system has no locks, each makes its own.
+  const UniqueFd lock = open_file(file.path(), O_RDONLY);
+  const bool locked = ::flock(lock.get(), LOCK_EX) == 0;
+  if (locked && load_any()) return;
+  make(file, state, scan, locked);
+}
+
+std::vector<fs::path> SideIndex::places(const DataFile& file, const Digest& state) {
+  std::vector<fs::path> places = {file.path().parent_path() /
+                                  side_index_name(file.path().filename().string())};
+  if (const auto folder = cache_folder()) places.push_back(*folder / (to_hex(state) + ".lockstep"));
+  return places;
+}
+
+bool SideIndex::load(const fs::path& path, const DataFile& file, const Digest& state) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  try {
+    Index index = Index::load(path);
+    if (index.shards() != 1 || index.shard(0).size != file.size() || index.shard(0).digest != state)
+      return false;
+    index_ = std::move(index);
+    return true;
+  } catch (const Error&) {
+    return false;  // damaged
+  }
+}
+
+void SideIndex::make(const DataFile& file, const Digest& state,
+                     const std::function<void(IndexBuilder&)>& scan, bool locked) {
+  std::string bytes;
+  {
+    IndexBuilder builder(0);
+    builder.begin_shard(file.path().filename().string());
+    scan(builder);
+    if (builder.samples() == 0) fail("{}: there are no records in it", file.path().string());
+    builder.end_shard(file.size(), state);
+    bytes = builder.finish();
+  }
+  made_ = true;
+  for (const fs::path& place : places(file, state)) {
+    const bool beside = place.parent_path() == file.path().parent_path();
+    if (beside && !locked) continue;
+    if (store(place, bytes, beside) && load(place, file, state)) return;
+  }
+  memory_.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+  std::memcpy(memory_.data(), bytes.data(), bytes.size());
+  index_ = Index::parse(std::as_bytes(std::span(memory_)).first(bytes.size()), file.path());
+}
+
+}  // namespace lockstep::pack

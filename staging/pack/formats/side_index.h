@@ -1,0 +1,50 @@
+// Where the records of a file lie, for formats that do not say so themselves: an index of one shard
+// (index.h), made in one pass over the file and kept, so that the next job does not read everything again.
+//
+// It is kept beside the data (".NAME.lockstep"), or where that is not allowed in
+// $XDG_CACHE_HOME/lockstep/index (by default ~/.cache), or else in memory. It holds what the file looked
+// like: size, time of the last change, first and last 4 KiB. When any of that differs, or the index is
+// damaged, it is made anew.
+//
+// Threads: const members are safe from any thread. Of several processes that want the same index one makes
+// it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "staging/pack/formats/data_file.h"
+#include "staging/pack/index.h"
+#include "staging/pack/index_builder.h"
+
+namespace lockstep::pack {
+
+class SideIndex {
+ public:
+  /// Loads or makes the index of `file`. `scan` adds the samples in the order of the data; `also` is what
+  /// else the index depends on, in words. Throws whatever `scan` throws, and Error where there are no
+  /// samples.
+  SideIndex(const DataFile& file, std::string_view also, const std::function<void(IndexBuilder&)>& scan);
+
+  const Index& operator*() const { return index_; }
+  const Index* operator->() const { return &index_; }
+
+  /// Whether this object made it.
+  bool made() const { return made_; }
+
+ private:
+  bool load(const std::filesystem::path& path, const DataFile& file, const Digest& state);
+  void make(const DataFile& file, const Digest& state, const std::function<void(IndexBuilder&)>& scan,
+            bool locked);
+  /// Where it may be kept, the best first.
+  static std::vector<std::filesystem::path> places(const DataFile& file, const Digest& state);
+
+  std::vector<std::uint64_t> memory_;  ///< its bytes where it could not be stored
+  Index index_;
+  bool made_ = false;
+};
+
+}  // namespace lockstep::pack

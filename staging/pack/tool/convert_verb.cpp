@@ -1,0 +1,73 @@
+#include <memory>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/progress.h"
+#include "common/units.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/tool/packing_verb.h"
+#include "staging/pack/tool/verbs.h"
+#include "staging/pack/write/convert.h"
+
+namespace lockstep::pack {
+namespace {
+
+struct ConvertArguments {
+  std::string source;
+  std::string out;
+  std::string to = "tar";
+  std::string shard_size = "256M";
+  std::string kind;
+};
+
+void run_convert(const Tool& tool, const ConvertArguments& arguments) {
+  const std::uint64_t begin = monotonic_ns();
+  ConvertOptions options;
+  options.source = arguments.source;
+  options.out = arguments.out;
+  options.shard_bytes = parse_shard_size(arguments.shard_size);
+  options.kind = arguments.kind;
+  if (arguments.to == "megatron") options.to = ConvertOptions::To::megatron;
+  ConvertResult result;
+  run_until_stopped([&](const std::atomic<bool>& stop) {
+    options.stop = &stop;
+    Progress progress("converting samples:", open(options.source)->size(), Progress::Unit::things);
+    options.progress = [&](std::uint64_t samples) { progress.update(samples); };
+    result = convert(options);
+  });
+  const double seconds = seconds_between(begin, monotonic_ns());
+  if (tool.json()) {
+    Tool::print({{"source", arguments.source},
+                 {"out", arguments.out},
+                 {"to", arguments.to},
+                 {"samples", result.samples},
+                 {"files", result.files},
+                 {"payload_bytes", result.payload_bytes},
+                 {"seconds", seconds}});
+    return;
+  }
+  fmt::print("{}: {} samples, {}, converted in {}\n", arguments.out, result.samples,
+             format_bytes(result.payload_bytes), format_seconds(seconds));
+}
+
+}  // namespace
+
+void add_convert_verb(Tool& tool) {
+  const auto arguments = std::make_shared<ConvertArguments>();
+  CLI::App& convert =
+      tool.verb("convert", "Turn packed data of any readable format into tar shards or Megatron's",
+                [&tool, arguments] { run_convert(tool, *arguments); });
+  convert.add_option("source", arguments->source, "The data: a folder or a file")->required();
+  convert.add_option("--out", arguments->out, "A new folder; for megatron the prefix of .bin and .idx")
+      ->required();
+  convert.add_option("--to", arguments->to, "tar or megatron")
+      ->check(CLI::IsMember({"tar", "megatron"}))
+      ->capture_default_str();
+  convert.add_option("--shard-size", arguments->shard_size, "A tar shard ends before it grows past this")
+      ->capture_default_str();
+  convert.add_option(
+      "--kind", arguments->kind,
+      "What samples' file names end in where the source has none (default: tok for tokens, or bin)");
+}
+
+}  // namespace lockstep::pack

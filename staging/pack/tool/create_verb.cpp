@@ -1,0 +1,61 @@
+#include <memory>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/units.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/tool/packing_verb.h"
+#include "staging/pack/tool/verbs.h"
+#include "staging/pack/write/create.h"
+
+namespace lockstep::pack {
+namespace {
+
+struct CreateArguments : PackingArguments {
+  std::string out;
+  int token_bytes = 0;
+};
+
+void run_create(const Tool& tool, const CreateArguments& arguments) {
+  const std::uint64_t begin = monotonic_ns();
+  CreateOptions options;
+  options.out = arguments.out;
+  options.token_bytes = arguments.token_bytes;
+  if (arguments.source != "-") refuse_out_inside(arguments.source, options.out);
+  (void)new_folder(options.out);  // before a large folder is listed
+  list_files(arguments, options);
+  const CreateResult result = run_packing(options, [&] { return create(options); });
+  const std::unique_ptr<Reader> reader = open(options.out);
+  const double seconds = seconds_between(begin, monotonic_ns());
+  if (tool.json()) {
+    Tool::print({{"out", options.out.string()},
+                 {"samples", result.samples},
+                 {"parts", result.parts},
+                 {"shards", result.shards},
+                 {"payload_bytes", result.payload_bytes},
+                 {"bytes", result.pack_bytes},
+                 {"token_bytes", options.token_bytes},
+                 {"continued_files", result.continued_files},
+                 {"fingerprint", reader->fingerprint()},
+                 {"seconds", seconds}});
+    return;
+  }
+  fmt::print("{}: {} samples, {} in {} shards, packed in {}\n", options.out.string(), result.samples,
+             format_bytes(result.payload_bytes), result.shards, format_seconds(seconds));
+}
+
+}  // namespace
+
+void add_create_verb(Tool& tool) {
+  const auto arguments = std::make_shared<CreateArguments>();
+  CLI::App& create = tool.verb("create", "Pack the files of a folder, or those listed on standard input",
+                               [&tool, arguments] { run_create(tool, *arguments); });
+  add_packing_options(create, *arguments);
+  create.add_option("--out", arguments->out, "The pack: a new folder")->required();
+  create
+      .add_option("--token-bytes", arguments->token_bytes,
+                  "Every file holds little-endian tokens of 2 or 4 bytes; 0: no tokens")
+      ->check(CLI::IsMember({0, 2, 4}));
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,195 @@
+// The verbs that look into packed data: ls, cat, verify, stats, index.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/files.h"
+#include "common/units.h"
+#include "staging/pack/member_name.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/tool/verbs.h"
+
+namespace lockstep::pack {
+namespace {
+
+void run_ls(const Tool& tool, const std::string& source) {
+  const std::unique_ptr<Reader> reader = open(source);
+  for (std::size_t i = 0; i < reader->size(); ++i) {
+    for (const Part& part : reader->parts(i)) {
+      const std::string name = join_member_name(reader->key(i), part.kind);
+      if (tool.json()) {
+        nlohmann::json line = {{"sample", i},         {"key", reader->key(i)}, {"kind", part.kind},
+                               {"bytes", part.bytes}, {"shard", part.shard},   {"offset", part.offset}};
+        if (part.xxh3 != 0) line["xxh3"] = fmt::format("{:016x}", part.xxh3);
+        if (reader->token_bytes() != 0) line["tokens"] = reader->tokens(i);
+        Tool::print(line);
+      } else {
+        fmt::print("{:>8} {:>12} {}:{} {}\n", i, part.bytes, part.shard, part.offset, name);
+      }
+    }
+  }
+}
+
+struct CatArguments {
+  std::string source;
+  std::string key;
+  std::optional<std::size_t> number;
+  std::optional<std::string> kind;
+};
+
+std::size_t find_sample(const Reader& reader, const CatArguments& arguments) {
+  if (arguments.number) return *arguments.number;
+  if (arguments.key.empty()) fail_usage("name the sample by its key or with --sample");
+  const std::string_view key = split_member_name(arguments.key).key;  // a member's whole name will do too
+  for (std::size_t i = 0; i < reader.size(); ++i) {
+    if (reader.key(i) == arguments.key || reader.key(i) == key) return i;
+  }
+  fail("{}: there is no sample '{}'; see lockstep-pack ls", arguments.source, arguments.key);
+}
+
+std::size_t find_part(const Reader& reader, std::size_t sample, const CatArguments& arguments) {
+  const std::vector<Part> parts = reader.parts(sample);
+  std::string_view kind =
+      arguments.kind ? std::string_view(*arguments.kind) : split_member_name(arguments.key).kind;
+  if (!arguments.kind && (kind.empty() || reader.key(sample) == arguments.key)) return 0;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    if (parts[p].kind == kind) return p;
+  }
+  fail("{}: sample {} ({}) has no part '{}'", arguments.source, sample, reader.key(sample), kind);
+}
+
+/// The numbers of a sample of tokens.
+nlohmann::json token_list(const std::vector<std::byte>& payload, TokenType type) {
+  const auto bytes = static_cast<std::size_t>(std::max(1, bytes_of(type)));
+  std::vector<std::int64_t> tokens(payload.size() / bytes);
+  widen(type, payload, tokens);
+  return tokens;
+}
+
+void run_cat(const Tool& tool, const CatArguments& arguments) {
+  const std::unique_ptr<Reader> reader = open(arguments.source);
+  const std::size_t sample = find_sample(*reader, arguments);
+  const std::size_t p = find_part(*reader, sample, arguments);
+  const Part part = reader->parts(sample)[p];
+  std::vector<std::byte> payload(part.bytes);
+  reader->read_part(sample, p, payload);
+  const std::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
+  if (!tool.json()) {
+    write_all(STDOUT_FILENO, text, "standard output");
+    return;
+  }
+  nlohmann::json line = {
+      {"sample", sample}, {"key", reader->key(sample)}, {"kind", part.kind}, {"bytes", part.bytes}};
+  if (reader->token_bytes() != 0) {
+    line["tokens"] = token_list(payload, reader->token_type());
+  } else {
+    line["text"] = text;
+  }
+  Tool::print(line);
+}
+
+void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
+  for (const std::string& source : sources) {
+    const std::uint64_t begin = monotonic_ns();
+    const std::unique_ptr<Reader> reader = open(source);
+    reader->verify();
+    const double seconds = seconds_between(begin, monotonic_ns());
+    if (tool.json()) {
+      Tool::print({{"source", source},
+                   {"ok", true},
+                   {"samples", reader->size()},
+                   {"fingerprint", reader->fingerprint()},
+                   {"seconds", seconds}});
+    } else {
+      fmt::print("{}: {} samples, all as the index says ({})\n", source, reader->size(),
+                 format_seconds(seconds));
+    }
+  }
+}
+
+void run_stats(const Tool& tool, const std::string& source) {
+  const std::unique_ptr<Reader> reader = open(source);
+  const int unit = std::max(1, reader->token_bytes());
+  std::vector<std::uint64_t> lengths(reader->size());
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    lengths[i] = reader->bytes(i) / static_cast<unsigned>(unit);
+    total += lengths[i];
+  }
+  std::sort(lengths.begin(), lengths.end());
+  const auto quantile = [&](double q) {
+    return lengths[static_cast<std::size_t>(q * static_cast<double>(lengths.size() - 1))];
+  };
+  const char* name = reader->token_bytes() != 0 ? "tokens" : "bytes";
+  if (tool.json()) {
+    Tool::print({{"source", source},
+                 {"samples", lengths.size()},
+                 {"unit", name},
+                 {"total", total},
+                 {"min", lengths.front()},
+                 {"p50", quantile(0.5)},
+                 {"p90", quantile(0.9)},
+                 {"p99", quantile(0.99)},
+                 {"max", lengths.back()},
+                 {"fingerprint", reader->fingerprint()}});
+    return;
+  }
+  fmt::print(
+      "{}: {} samples, {} {}\nper sample: least {}, median {}, 90 % below {}, 99 % below {}, most {}\n",
+      source, lengths.size(), total, name, lengths.front(), quantile(0.5), quantile(0.9), quantile(0.99),
+      lengths.back());
+}
+
+/// Formats that do not say where their samples lie get an index beside them when they are first opened.
+void run_index(const Tool& tool, const std::vector<std::string>& sources) {
+  for (const std::string& source : sources) {
+    const std::uint64_t begin = monotonic_ns();
+    const std::unique_ptr<Reader> reader = open(source);
+    const double seconds = seconds_between(begin, monotonic_ns());
+    if (tool.json()) {
+      Tool::print({{"source", source}, {"samples", reader->size()}, {"seconds", seconds}});
+    } else {
+      fmt::print("{}: {} samples ({})\n", source, reader->size(), format_seconds(seconds));
+    }
+  }
+}
+
+}  // namespace
+
+void add_look_verbs(Tool& tool) {
+  const auto source = std::make_shared<std::string>();
+  const char* kSource = "Packed data: a folder, a shard or a file";
+  CLI::App& ls = tool.verb("ls", "List the samples", [&tool, source] { run_ls(tool, *source); });
+  ls.add_option("pack", *source, kSource)->required();
+
+  const auto chosen = std::make_shared<CatArguments>();
+  CLI::App& cat =
+      tool.verb("cat", "Write one sample to standard output", [&tool, chosen] { run_cat(tool, *chosen); });
+  cat.add_option("pack", chosen->source, kSource)->required();
+  cat.add_option("key", chosen->key, "The sample's key, or a packed file's whole name");
+  cat.add_option("--sample", chosen->number, "The sample's number instead of its key")
+      ->check(CLI::NonNegativeNumber);
+  cat.add_option("--kind", chosen->kind, "Which part of the sample (\"json\"); the first one if not given");
+
+  const auto sources = std::make_shared<std::vector<std::string>>();
+  CLI::App& verify = tool.verb("verify", "Read everything and check it against the index",
+                               [&tool, sources] { run_verify(tool, *sources); });
+  verify.add_option("pack", *sources, "Packed data: folders, shards or files")->required();
+
+  CLI::App& index = tool.verb("index", "Find all samples once, so that later openings need not",
+                              [&tool, sources] { run_index(tool, *sources); });
+  index.add_option("data", *sources, "Folders or files of any readable format")->required();
+
+  CLI::App& stats =
+      tool.verb("stats", "Lengths of the samples", [&tool, source] { run_stats(tool, *source); });
+  stats.add_option("pack", *source, kSource)->required();
+}
+
+}  // namespace lockstep::pack

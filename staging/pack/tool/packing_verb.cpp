@@ -1,0 +1,118 @@
+#include "staging/pack/tool/packing_verb.h"
+
+#include <atomic>
+#include <csignal>
+#include <iostream>
+
+#include "common/error.h"
+#include "common/progress.h"
+#include "common/units.h"
+#include "staging/pack/write/file_list.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<bool> stop{false};
+std::atomic<int> signal_number{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+/// While it lives the first such signal sets `stop`; a second one ends the process as it always did.
+class StopOnSignals {
+ public:
+  StopOnSignals() {
+    struct sigaction action {};
+    action.sa_handler = [](int number) {
+      signal_number = number;
+      stop = true;
+    };
+    action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+      ::sigaction(kSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);  // nohup stays nohup
+    }
+  }
+  ~StopOnSignals() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  StopOnSignals(const StopOnSignals&) = delete;
+  StopOnSignals& operator=(const StopOnSignals&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction before_[std::size(kSignals)]{};
+};
+
+/// As the signal would have ended it, so that a shell's loop ends too.
+void end_by_signal() {
+  ::signal(signal_number, SIG_DFL);
+  ::raise(signal_number);
+}
+
+}  // namespace
+
+void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
+  verb.add_option("source", arguments.source, "Folder to pack, or - for a list of relative paths")
+      ->required();
+  verb.add_option("--shard-size", arguments.shard_size, "A shard ends before it grows past this")
+      ->capture_default_str();
+  verb.add_option("--threads", arguments.threads, "Files opened and read at a time; 0: as many as help")
+      ->check(CLI::Range(0, 256));
+  verb.add_option("--filter", arguments.filters,
+                  "Pack only files of which path or name matches this pattern (may be repeated)");
+}
+
+std::uint64_t parse_shard_size(const std::string& text) {
+  const std::uint64_t bytes = parse_bytes(text);
+  if (bytes == 0) fail_usage("--shard-size {}: a shard holds at least a byte", text);
+  return bytes;
+}
+
+void list_files(const PackingArguments& arguments, PackingOptions& options) {
+  options.shard_bytes = parse_shard_size(arguments.shard_size);
+  options.threads = arguments.threads;
+  if (arguments.source == "-") {
+    options.folder = ".";
+    options.files = files_listed(std::cin, arguments.filters);
+  } else {
+    options.folder = arguments.source;
+    options.files = files_below(options.folder, arguments.filters);
+  }
+}
+
+void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work) {
+  const StopOnSignals signals;
+  std::string stopped;
+  try {
+    work(stop);
+    return;
+  } catch (const Stopped& error) {
+    stopped = error.what();
+  }
+  fmt::print(stderr, "lockstep-pack: {}\n", stopped);
+  std::fflush(stderr);
+  end_by_signal();
+  fail("{}", stopped);  // where the signal is blocked
+}
+
+PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work) {
+  options.notice = [](const std::string& line) { fmt::print(stderr, "lockstep-pack: {}\n", line); };
+  PackingResult result;
+  run_until_stopped([&](const std::atomic<bool>& asked) {
+    options.stop = &asked;
+    Progress progress("packing files:", options.files.size(), Progress::Unit::things);
+    options.progress = [&](std::size_t files, std::uint64_t) { progress.update(files); };
+    result = work();
+  });
+  return result;
+}
+
+void refuse_out_inside(const fs::path& folder, const fs::path& out) {
+  const fs::path inside =
+      fs::weakly_canonical(fs::absolute(out)).lexically_relative(fs::weakly_canonical(folder));
+  if (!inside.empty() && *inside.begin() != "..")
+    fail_usage("--out {} is inside the folder to pack, {}", out.string(), folder.string());
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,249 @@
+#include "staging/pack/write/convert.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/error.h"
+#include "staging/pack/format.h"
+#include "staging/pack/formats/megatron_writer.h"
+#include "staging/pack/index.h"
+#include "staging/pack/member_name.h"
+#include "staging/pack/write/create.h"
+#include "staging/pack/write/packer.h"
+#include "staging/pack/write/packing.h"
+#include "staging/pack/write/sample_source.h"
+#include "staging/pack/write/unfinished.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+void done(const ConvertOptions& options, ConvertResult& result) {
+  ++result.samples;
+  if (options.progress) options.progress(result.samples);
+}
+
+void stop_if_asked(const ConvertOptions& options) {
+  if (options.stop != nullptr && options.stop->load()) throw Stopped("stopped: nothing is kept");
+}
+
+/// The names of samples and parts in tar shards.
+class Names {
+ public:
+  Names(const SampleSource& source, const ConvertOptions& options, bool tokens)
+      : source_(source), kind_(options.kind.empty() ? (tokens ? "tok" : "bin") : options.kind) {
+    if (!unsafe_kind(kind_).empty()) fail_usage("--kind '{}' cannot end a file's name", kind_);
+    refuse_twins();
+  }
+
+  std::string key(std::size_t i) const {
+    const std::string_view key = source_.reader().key(i);
+    return source_.of_files() ? std::string(key) : member_key(key);
+  }
+  /// WebDataset passes over files without an ending.
+  std::string kind(const Part& part) const {
+    return part.kind.empty() && !source_.of_files() ? kind_ : part.kind;
+  }
+
+ private:
+  void refuse_twins() const {
+    std::vector<std::pair<std::uint64_t, std::size_t>> hashes(source_.size());
+    for (std::size_t i = 0; i < hashes.size(); ++i)
+      hashes[i] = {xxh3_64(std::as_bytes(std::span(source_.reader().key(i)))), i};
+    std::sort(hashes.begin(), hashes.end());
+    for (std::size_t n = 1; n < hashes.size(); ++n) {
+      if (hashes[n].first == hashes[n - 1].first)
+        fail("{} and sample {} have the same key", source_.where(hashes[n - 1].second), hashes[n].second);
+    }
+  }
+
+  const SampleSource& source_;
+  std::string kind_;
+};
+
+void write_in_blocks(Packer& packer, std::span<const std::byte> payload) {
+  constexpr std::size_t kBlock = std::size_t{1} << 20;
+  for (; payload.size() > kBlock; payload = payload.subspan(kBlock)) packer.write(payload.first(kBlock));
+  packer.write(payload);
+}
+
+void add_sample(std::size_t i, SampleSource& source, const Names& names, TarTokens& tokens, Packer& packer,
+                ConvertResult& result) {
+  const std::vector<Part> parts = source.reader().parts(i);
+  if (tokens.bytes() != 0 && parts.size() > 1)
+    fail("{} has {} parts, and a sample of tokens has one", source.where(i), parts.size());
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts) bytes += member_bytes(part.bytes);
+  std::span<const std::byte> only;
+  if (parts.size() == 1) {  // whose length may change with the type of its tokens
+    only = tokens.convert(source.part(i, 0, parts[0]), source.where(i));
+    bytes = member_bytes(only.size());
+  }
+  packer.begin_sample(names.key(i), bytes);
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const std::span<const std::byte> payload = parts.size() == 1 ? only : source.part(i, p, parts[p]);
+    packer.begin_part(names.kind(parts[p]), payload.size());
+    write_in_blocks(packer, payload);
+    packer.end_part(xxh3_64(payload));
+    result.payload_bytes += payload.size();
+  }
+}
+
+/// A folder of its own in the hidden one, where create() keeps what it can continue: that is not touched.
+fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
+  if (system.status(unfinished.folder() / "journal")) {
+    unfinished.keep();
+    fail("{}: an interrupted create has packed a part of it; call that again, or remove {}", out.string(),
+         unfinished.folder().string());
+  }
+  fs::path work = unfinished.folder() / "convert";
+  system.remove_all(work);
+  (void)system.make_folder(work, 0755);
+  return work;
+}
+
+/// Reads what was written: the digests in its index are those of what was read.
+void check_tar(const fs::path& pack, const Journal& journal, const SampleSource& source,
+               const ConvertOptions& options) {
+  const std::unique_ptr<Reader> written = open(pack);
+  if (written->size() != source.size() ||
+      (source.of_files() && written->fingerprint() != source.reader().fingerprint()))
+    fail("{}: what was written differs from it; convert again", options.source.string());
+  for (std::size_t s = 0; s < journal.shards(); ++s) {
+    stop_if_asked(options);
+    open(pack / shard_file_name(s))->verify();
+  }
+}
+
+ConvertResult to_tar(const ConvertOptions& options) {
+  FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
+  SampleSource source(options.source);
+  TarTokens tokens(source.reader().token_type());
+  const Names names(source, options, tokens.bytes() != 0);
+  const fs::path out = new_folder(options.out, system);
+  Unfinished unfinished(unfinished_folder(out), out, system);
+  const fs::path work = working_folder(unfinished, out, system);
+  const fs::path pack = work / "pack";
+  (void)system.make_folder(pack, 0755);
+  Journal journal(work / "journal", "convert", system);
+  Packer packer(
+      {.folder = pack, .first_number = 0, .shard_bytes = options.shard_bytes, .token_bytes = tokens.bytes()},
+      journal, system);
+  ConvertResult result;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    stop_if_asked(options);
+    add_sample(i, source, names, tokens, packer, result);
+    done(options, result);
+  }
+  packer.finish();
+  write_index(pack / kIndexName, tokens.bytes(), pieces_of(journal), system);
+  check_tar(pack, journal, source, options);
+  system.sync_folder(pack);
+  system.rename(pack, out);
+  system.sync_folder(out.parent_path());
+  result.files = journal.shards();
+  return result;
+}
+
+/// Reads what was written and compares it, sample by sample, since the format has no digests.
+void check_megatron(const fs::path& prefix, const SampleSource& source, TokenType written_type,
+                    const std::vector<std::uint64_t>& digests, const ConvertOptions& options) {
+  const std::unique_ptr<Reader> written = open(prefix.string() + ".idx");
+  const auto refuse = [&](std::size_t i) {
+    fail("{}: what was written as {} differs from it; convert again", source.where(i), prefix.string());
+  };
+  if (written->size() != source.size()) refuse(std::min(written->size(), source.size()) - 1);
+  std::vector<std::byte> payload;
+  std::vector<std::int64_t> numbers;
+  for (std::size_t i = 0; i < written->size(); ++i) {
+    stop_if_asked(options);
+    payload.resize(written->bytes(i));
+    written->read(i, payload);
+    numbers.resize(written->tokens(i));
+    widen(written_type, payload, numbers);
+    if (xxh3_64(std::as_bytes(std::span(numbers))) != digests[i]) refuse(i);
+  }
+}
+
+bool is_megatron(const fs::path& source) {
+  try {
+    return contents_of(source).format == Format::megatron;
+  } catch (const Error&) {  // "FILE.h5:/PATH" is no file
+    return false;
+  }
+}
+
+ConvertResult to_megatron(const ConvertOptions& options) {
+  SampleSource source(options.source);
+  const TokenType type = source.reader().token_type();
+  if (type == TokenType::none) {
+    fail(
+        "{} does not say that its samples are tokens (lockstep-pack create --token-bytes), and "
+        "Megatron-Core's "
+        "format holds nothing else",
+        options.source.string());
+  }
+  if (is_megatron(options.source))
+    fail("{} is in this format already; copy its two files", options.source.string());
+  MegatronWriter writer(options.out, type);
+  ConvertResult result;
+  std::vector<std::uint64_t> digests(source.size());  // of the numbers, whatever type they are written in
+  std::vector<std::int64_t> numbers;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    stop_if_asked(options);
+    const std::vector<Part> parts = source.reader().parts(i);
+    if (parts.size() > 1)
+      fail("{} has {} parts, and a sample of tokens has one", source.where(i), parts.size());
+    const std::span<const std::byte> payload = source.part(i, 0, parts[0]);
+    writer.add_sequence(payload);
+    writer.end_document();
+    numbers.resize(payload.size() / static_cast<unsigned>(bytes_of(type)));
+    widen(type, payload, numbers);
+    digests[i] = xxh3_64(std::as_bytes(std::span(numbers)));
+    result.payload_bytes += payload.size();
+    done(options, result);
+  }
+  writer.finish();
+  try {
+    check_megatron(options.out, source, writer.written_type(), digests, options);
+  } catch (...) {
+    for (const char* end : {".idx", ".bin"}) FileSystem::real().remove_all(options.out.string() + end);
+    throw;
+  }
+  result.files = 1;
+  return result;
+}
+
+bool plain(char byte) {
+  return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
+         byte == '-' || byte == '_' || byte == '/';
+}
+
+}  // namespace
+
+std::string member_key(std::string_view key) {
+  const MemberName split = split_member_name(key);
+  const bool is_name = unsafe_member_name(key).empty() && split.kind.empty() && key.back() != '.' &&
+                       key.find('%') == std::string_view::npos &&
+                       split_member_name(std::string(key) + ".x").key == key;
+  if (is_name) return std::string(key);
+  if (key.empty()) return "%";
+  std::string escaped;
+  for (std::size_t n = 0; n < key.size(); ++n) {
+    const char byte = key[n];
+    const bool lone_slash = byte == '/' && (n == 0 || n + 1 == key.size() || key[n - 1] == '/');
+    if (plain(byte) && !lone_slash) {
+      escaped += byte;
+    } else {
+      escaped += fmt::format("%{:02X}", static_cast<unsigned char>(byte));
+    }
+  }
+  return escaped;
+}
+
+ConvertResult convert(const ConvertOptions& options) {
+  return options.to == ConvertOptions::To::tar ? to_tar(options) : to_megatron(options);
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,96 @@
+#include "staging/pack/write/packer.h"
+
+#include <fcntl.h>
+
+#include "common/error.h"
+#include "staging/pack/member_name.h"
+
+namespace lockstep::pack {
+namespace {
+
+constexpr std::uint64_t kBlock = 512;
+constexpr std::uint64_t kEndOfArchive = 2 * kBlock;
+
+}  // namespace
+
+std::string shard_file_name(std::size_t number) {
+  return fmt::format("shard-{:06}.tar", number);
+}
+
+std::uint64_t member_bytes(std::uint64_t payload) {
+  return kBlock + (payload + kBlock - 1) / kBlock * kBlock;
+}
+
+bool fits(std::uint64_t shard, std::uint64_t sample, std::uint64_t shard_bytes) {
+  return shard - kEndOfArchive + sample <= shard_bytes;
+}
+
+Packer::Packer(Options options, Journal& journal, FileSystem& system)
+    : options_(std::move(options)), journal_(journal), system_(system) {
+}
+
+void Packer::begin_sample(std::string_view key, std::uint64_t bytes) {
+  if (shard_ && !fits(shard_->size() + kEndOfArchive, bytes, options_.shard_bytes)) end_shard();
+  if (!shard_) begin_shard();
+  key_ = key;
+  kinds_.clear();
+  index_->add_sample(key);
+}
+
+void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t modified_ns) {
+  // Kinds of other formats are columns' names: any text.
+  std::string_view reason = unsafe_kind(kind);
+  if (reason.empty()) reason = unsafe_member_name(join_member_name(key_, kind));
+  if (reason.empty() && !kinds_.emplace(kind).second) reason = "comes twice";
+  if (!reason.empty())
+    fail("sample '{}': its part '{}' cannot be a file of a tar shard: the name {}", key_, kind, reason);
+  kind_ = kind;
+  size_ = size;
+  offset_ = shard_->begin(join_member_name(key_, kind), size);
+  modified_ns_.push_back(modified_ns);
+}
+
+void Packer::end_part(std::uint64_t xxh3) {
+  index_->add_part(kind_, offset_, size_, xxh3);
+}
+
+void Packer::finish() {
+  if (shard_) end_shard();
+}
+
+void Packer::begin_shard() {
+  const std::string name = shard_file_name(options_.first_number + journal_.shards());
+  shard_.emplace(options_.folder / name, system_);
+  index_.emplace(options_.token_bytes);
+  index_->begin_shard(name);
+}
+
+void Packer::end_shard() {
+  shard_->finish();
+  index_->end_shard(shard_->size(), shard_->digest());
+  journal_.add(index_->finish(), modified_ns_);
+  modified_ns_.clear();
+  shard_.reset();
+  index_.reset();
+}
+
+std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const IndexPieces& pieces,
+                          FileSystem& system) {
+  system.remove_all(file);
+  const UniqueFd fd = system.open(file, O_WRONLY | O_CREAT | O_EXCL);
+  std::uint64_t size = 0;
+  merge_indexes(token_bytes, pieces, [&](std::span<const std::byte> bytes) {
+    system.write_at(fd.get(), bytes, size, file);
+    size += bytes.size();
+  });
+  system.sync(fd.get(), file);
+  return size;
+}
+
+IndexPieces pieces_of(const Journal& journal) {
+  return [&journal](const std::function<void(const Index&)>& use) {
+    journal.each([&](const Journal::Entry& entry) { use(entry.index); });
+  };
+}
+
+}  // namespace lockstep::pack

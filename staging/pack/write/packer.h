@@ -1,0 +1,81 @@
+// Puts samples into shards, one after the other, and each whole shard into the journal; at the end the index
+// is made from that. What create, append and convert have in common.
+//
+// Threads: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/file_system.h"
+#include "staging/pack/index_builder.h"
+#include "staging/pack/write/index_merge.h"
+#include "staging/pack/write/journal.h"
+#include "staging/pack/write/shard_writer.h"
+
+namespace lockstep::pack {
+
+/// "shard-000007.tar"
+std::string shard_file_name(std::size_t number);
+
+/// What a member of this size takes in a shard. (A name over 100 bytes takes 1 to 9 blocks more, which do not
+/// count: where a shard ends depends on the files' sizes only.)
+std::uint64_t member_bytes(std::uint64_t payload);
+
+/// Whether a shard that would be `shard` bytes long as it is takes a sample of `sample` bytes more.
+bool fits(std::uint64_t shard, std::uint64_t sample, std::uint64_t shard_bytes);
+
+class Packer {
+ public:
+  struct Options {
+    std::filesystem::path folder;   ///< where the shards grow; those to come must not be there
+    std::size_t first_number = 0;   ///< of the first shard's name
+    std::uint64_t shard_bytes = 0;  ///< a shard ends before it would grow past this
+    int token_bytes = 0;
+  };
+  /// Goes on after the shards in the journal.
+  Packer(Options options, Journal& journal, FileSystem& system);
+
+  /// Then for each part begin_part, write until its bytes are there, and end_part. `bytes` is the sum of
+  /// member_bytes() of its parts. Throws Error where a part's kind would be a name outside the shard's
+  /// folder, or that of another part of the sample.
+  void begin_sample(std::string_view key, std::uint64_t bytes);
+  void begin_part(std::string_view kind, std::uint64_t size, std::int64_t modified_ns = 0);
+  void write(std::span<const std::byte> payload) { shard_->write(payload); }
+  void end_part(std::uint64_t xxh3);
+
+  /// Ends the last shard.
+  void finish();
+
+ private:
+  void begin_shard();
+  void end_shard();
+
+  Options options_;
+  Journal& journal_;
+  FileSystem& system_;
+  std::optional<ShardWriter> shard_;
+  std::optional<IndexBuilder> index_;
+  std::vector<std::int64_t> modified_ns_;
+  std::string key_;
+  std::set<std::string, std::less<>> kinds_;  // of this sample, so far
+  std::string kind_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t size_ = 0;
+};
+
+/// Writes and syncs the index of all these pieces. Returns its size in bytes.
+std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const IndexPieces& pieces,
+                          FileSystem& system);
+
+/// The pieces that the journal has.
+IndexPieces pieces_of(const Journal& journal);
+
+}  // namespace lockstep::pack

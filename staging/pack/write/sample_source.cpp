@@ -1,0 +1,89 @@
+#include "staging/pack/write/sample_source.h"
+
+#include <cstring>
+#include <limits>
+
+#include "common/error.h"
+#include "staging/pack/digest.h"
+#include "staging/pack/locate.h"
+
+namespace lockstep::pack {
+namespace {
+
+bool is_tar_pack(const std::filesystem::path& source) {
+  try {
+    locate(source);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+SampleSource::SampleSource(const std::filesystem::path& source)
+    : source_(source), reader_(open(source)), of_files_(is_tar_pack(source)) {
+}
+
+std::string SampleSource::where(std::size_t i) const {
+  return fmt::format("{}, sample {} ({})", source_.string(), i, reader_->key(i));
+}
+
+std::span<const std::byte> SampleSource::part(std::size_t i, std::size_t p, const Part& part) {
+  constexpr std::uint64_t kMapped = std::uint64_t{16}
+                                    << 20;  // no buffer for what is larger, where that can be
+  std::span<const std::byte> payload;
+  if (p == 0 && part.bytes > kMapped && reader_->can_view()) {
+    payload = reader_->view(i);
+  } else {
+    buffer_.resize(part.bytes);
+    reader_->read_part(i, p, buffer_);
+    payload = buffer_;
+  }
+  if (part.xxh3 != 0 && xxh3_64(payload) != part.xxh3) {
+    fail("{}, {}, offset {}: the content does not match the digest in the index", where(i), part.shard,
+         part.offset);
+  }
+  return payload;
+}
+
+TarTokens::TarTokens(TokenType from) : from_(from) {
+  switch (from) {
+    case TokenType::none:
+    case TokenType::f32:
+    case TokenType::f64:
+      return;
+    case TokenType::u8:
+    case TokenType::i8:
+    case TokenType::u16:
+    case TokenType::i16:
+      bytes_ = 2;
+      break;
+    case TokenType::u32:
+    case TokenType::i32:
+    case TokenType::u64:
+    case TokenType::i64:
+      bytes_ = 4;
+      break;
+  }
+  as_it_is_ = from == TokenType::u16 || from == TokenType::u32;
+}
+
+std::span<const std::byte> TarTokens::convert(std::span<const std::byte> payload, const std::string& where) {
+  const auto from_bytes = static_cast<std::size_t>(bytes_of(from_));
+  if (as_it_is_ || from_bytes == 0) return payload;
+  numbers_.resize(payload.size() / from_bytes);
+  widen(from_, payload, numbers_);
+  const auto most = static_cast<std::int64_t>(bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max()
+                                                          : std::numeric_limits<std::uint32_t>::max());
+  const auto width = static_cast<std::size_t>(bytes_);
+  converted_.resize(numbers_.size() * width);
+  for (std::size_t n = 0; n < numbers_.size(); ++n) {
+    if (numbers_[n] < 0 || numbers_[n] > most)
+      fail("{}: token {} is {}, and tokens of tar shards go from 0 to {}", where, n, numbers_[n], most);
+    std::memcpy(converted_.data() + n * width, &numbers_[n], width);
+  }
+  return converted_;
+}
+
+}  // namespace lockstep::pack

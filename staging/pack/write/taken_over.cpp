@@ -1,0 +1,125 @@
+#include "staging/pack/write/taken_over.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "staging/pack/member_name.h"
+#include "staging/pack/write/ordered_loader.h"
+#include "staging/pack/write/packer.h"
+
+namespace lockstep::pack {
+namespace {
+
+struct FileState {
+  std::uint64_t size = 0;
+  std::int64_t modified_ns = 0;
+  bool there = false;
+};
+
+FileState state_of(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  return {static_cast<std::uint64_t>(status.st_size), modified_ns(status), true};
+}
+
+/// The states of the first files, looked up by many threads: on a network file system each may be a round
+/// trip.
+std::vector<FileState> states_of(const PackingOptions& options, std::size_t count) {
+  constexpr std::size_t kThreads = 32;
+  constexpr std::size_t kAtATime = 64;
+  std::vector<FileState> states(count);
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (std::size_t t = 0; t < std::min(kThreads, count / kAtATime + 1); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t begin = next.fetch_add(kAtATime); begin < count; begin = next.fetch_add(kAtATime)) {
+        if (options.stop != nullptr && options.stop->load()) return;
+        for (std::size_t i = begin; i < std::min(begin + kAtATime, count); ++i)
+          states[i] = state_of(options.folder / options.files[i]);
+      }
+    });
+  }
+  threads.clear();
+  return states;
+}
+
+/// The end of the sample that begins with that file.
+std::size_t sample_end(const std::vector<std::string>& files, std::size_t begin) {
+  std::size_t end = begin;
+  while (end < files.size() && split_member_name(files[end]).key == split_member_name(files[begin]).key)
+    ++end;
+  return end;
+}
+
+/// Compares one shard's record with the files from `first` on. Says which is not as it was.
+std::string difference(const Journal::Entry& entry, const PackingOptions& options,
+                       const std::vector<FileState>& states, std::size_t first) {
+  const Index& index = entry.index;
+  for (std::size_t i = 0; i < index.samples(); ++i) {
+    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
+      const layout::PartRecord& part = index.part(p);
+      const std::string name = join_member_name(index.key(i), index.kind(part));
+      const std::size_t file = first + p;
+      if (file >= options.files.size() || options.files[file] != name)
+        return "the list of files differs from " + name + " on";
+      const FileState& state = states[file];
+      if (!state.there || state.size != part.size || state.modified_ns != entry.modified_ns[p])
+        return (options.folder / name).string() + " has changed";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TakenOver take_over(const PackingOptions& options, const Destination& destination, const Journal& journal,
+                    FileSystem& system) {
+  TakenOver taken;
+  if (journal.shards() == 0) return taken;
+  std::size_t packed = 0;
+  journal.each([&](const Journal::Entry& entry) { packed += entry.index.parts(); });
+  const std::size_t known = std::min(packed, options.files.size());
+  const std::size_t next = known < options.files.size() ? sample_end(options.files, known) : known;
+  const std::vector<FileState> states = states_of(options, next);
+  if (options.stop != nullptr && options.stop->load()) throw Stopped("stopped");
+
+  std::vector<std::size_t> ends;  // files up to each shard's end
+  std::vector<std::uint64_t> sizes;
+  journal.each([&](const Journal::Entry& entry) {
+    if (!taken.changed.empty()) return;
+    const std::size_t first = ends.empty() ? 0 : ends.back();
+    const std::filesystem::path shard = destination.place(std::string(entry.index.shard_name(0)));
+    const std::optional<struct stat> status = system.status(shard);
+    if (!status || static_cast<std::uint64_t>(status->st_size) != entry.index.shard(0).size) {
+      taken.changed = shard.string() + " has changed";
+    } else {
+      taken.changed = difference(entry, options, states, first);
+    }
+    if (!taken.changed.empty()) return;
+    ends.push_back(first + entry.index.parts());
+    sizes.push_back(entry.index.shard(0).size);
+  });
+  // The last of them ended where the sample after it did not fit: that must still be so.
+  if (!ends.empty() && ends.back() < options.files.size()) {
+    std::uint64_t bytes = 0;
+    bool there = true;
+    for (std::size_t i = ends.back(); i < sample_end(options.files, ends.back()); ++i) {
+      bytes += member_bytes(states[i].size);
+      there = there && states[i].there;  // if not, packing says so
+    }
+    const bool same_sample = split_member_name(options.files[ends.back() - 1]).key ==
+                             split_member_name(options.files[ends.back()]).key;
+    if (same_sample || (there && fits(sizes.back(), bytes, options.shard_bytes))) {
+      if (taken.changed.empty()) taken.changed = options.files[ends.back()] + " has changed or is new";
+      ends.pop_back();
+    }
+  }
+  taken.shards = ends.size();
+  taken.files = ends.empty() ? 0 : ends.back();
+  return taken;
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,144 @@
+#include "staging/rendezvous/rendezvous.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{5000};
+constexpr int kHighestPort = 65535;
+constexpr const char* kName = "srun's rendezvous";
+
+}  // namespace
+
+RendezvousAddress RendezvousAddress::from_environment() {
+  RendezvousAddress address;
+  std::istringstream text(environment::get_or("LOCKSTEP_RENDEZVOUS", ""));
+  text >> address.port;
+  for (std::string host; text >> host;) address.hosts.push_back(host);
+  address.key = environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
+  if (address.port <= 0 || address.port > kHighestPort || address.hosts.empty() || address.key.empty()) {
+    fail("srun opened no rendezvous for the step's nodes; is the plugin loaded where srun runs?");
+  }
+  return address;
+}
+
+Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
+                       std::function<void(const std::string& lost)> stop,
+                       std::function<void(const Verdict&)> failed)
+    : socket_(connect_to(address.hosts, address.port, kPatience)),
+      session_(Session::Role::node, address.key),
+      stop_(std::move(stop)),
+      failed_(std::move(failed)) {
+  send_all(socket_, session_.greeting(), kName);
+  session_.take_greeting(read_line(address.patience));
+  say(hello.to_text());
+  listener_ = std::thread([this] { listen(); });
+}
+
+Rendezvous::~Rendezvous() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  listener_.join();
+}
+
+void Rendezvous::say(const std::string& payload) {
+  const std::lock_guard lock(saying_);
+  send_all(socket_, session_.seal(payload), kName);
+}
+
+std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patience) {
+  constexpr int kTellEvery = 1000;  // milliseconds
+  const int wait_for =
+      patience ? static_cast<int>(std::min<std::int64_t>(kTellEvery, patience->count())) : kTellEvery;
+  const auto begin = std::chrono::steady_clock::now();
+  std::size_t end = 0;
+  while ((end = received_.find('\n')) == std::string::npos) {
+    pollfd wait{socket_.get(), POLLIN, 0};
+    const int ready = ::poll(&wait, 1, wait_for);
+    if (ready == 0 && session_.greeted()) say(kAlive);
+    // Something else listens there, or srun hangs; after the greeting the kernel and srun's silence tell.
+    if (patience && std::chrono::steady_clock::now() - begin > *patience) {
+      fail("{} did not answer within {:.3g} s", kName, std::chrono::duration<double>(*patience).count());
+    }
+    if (ready <= 0) continue;
+    std::array<char, 65536> buffer{};
+    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_errno("lost srun's rendezvous");
+    if (got == 0) fail("srun's rendezvous has ended");
+    received_.append(buffer.data(), static_cast<std::size_t>(got));
+    if (received_.size() > kLongestServerLine) fail("srun's rendezvous sent a line that is too long");
+  }
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+void Rendezvous::listen() {
+  try {
+    for (;;) take(session_.open(read_line()));
+  } catch (const std::exception& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      lost_ = error.what();
+      if (verdict_) return;
+    }
+    heard_.notify_all();
+    stop_(error.what());
+  }
+}
+
+void Rendezvous::take(const std::string& payload) {
+  bool stopped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (kind_of(payload) == Message::verdict) {
+      verdict_ = Verdict::from_text(payload);
+      stopped = !verdict_->good;
+    } else {
+      Word word = Word::from_text(payload);
+      rounds_.insert_or_assign(word.round, std::move(word.data));
+    }
+  }
+  heard_.notify_all();
+  if (!stopped) return;
+  failed_ ? failed_(*verdict_) : stop_("");
+}
+
+nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {
+  const std::string text = Word{round, std::move(data)}.to_text();
+  if (text.size() > kLongestLine / 2) fail("a word of {} bytes for srun's rendezvous", text.size());
+  say(text);
+  std::unique_lock lock(mutex_);
+  heard_.wait(lock,
+              [&] { return rounds_.contains(round) || !lost_.empty() || (verdict_ && !verdict_->good); });
+  if (rounds_.contains(round)) {
+    auto node = rounds_.extract(round);
+    return std::move(node.mapped());
+  }
+  if (verdict_ && !verdict_->good) fail("{}", verdict_->why);
+  fail("{}", lost_);
+}
+
+std::string Rendezvous::own_address() const {
+  return local_address(socket_);
+}
+
+Verdict Rendezvous::agree(const Verdict& outcome) {
+  say(outcome.to_text());
+  std::unique_lock lock(mutex_);
+  heard_.wait(lock, [&] { return verdict_ || !lost_.empty(); });
+  if (verdict_) return *verdict_;
+  fail("{}", lost_);
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,145 @@
+#include "staging/rendezvous/rendezvous_outcome.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::uint32_t kMostNodes = 1U << 20U;
+constexpr std::size_t kMostNames = 8;
+constexpr std::size_t kMostReasons = 3;
+constexpr std::size_t kMostExpanded = 1U << 20U;
+
+nlohmann::json parse(const std::string& text) {
+  nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+  if (!value.is_object()) fail("a message that is no object");
+  return value;
+}
+
+template <typename Read>
+auto reading(const std::string& text, const Read& read) {
+  const nlohmann::json value = parse(text);
+  try {
+    return read(value);
+  } catch (const nlohmann::json::exception& error) {
+    fail("a message with a wrong field: {}", error.what());
+  }
+}
+
+// "[1-3,07]" after a prefix: appends prefix + number, keeping leading zeros.
+void expand_ranges(const std::string& prefix, std::string_view ranges, std::vector<std::string>& names) {
+  for (std::size_t begin = 0; begin <= ranges.size();) {
+    const std::size_t end = std::min(ranges.find(',', begin), ranges.size());
+    const std::string_view range = ranges.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t dash = range.find('-');
+    const std::string_view low = range.substr(0, dash);
+    const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
+    std::uint64_t first = 0;
+    std::uint64_t last = 0;
+    const bool good =
+        std::from_chars(low.data(), low.data() + low.size(), first).ptr == low.data() + low.size() &&
+        std::from_chars(high.data(), high.data() + high.size(), last).ptr == high.data() + high.size();
+    if (!good || low.empty() || high.empty()) return;
+    for (std::uint64_t number = first; number <= last && names.size() < kMostExpanded; ++number) {
+      names.push_back(fmt::format("{}{:0{}}", prefix, number, low.size()));
+    }
+  }
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kMostNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMostNames) text += fmt::format(", ... ({} nodes)", names.size());
+  return text;
+}
+
+}  // namespace
+
+std::string Hello::to_text() const {
+  return nlohmann::json{
+      {"job", job},     {"step", step},           {"node", node},          {"node_id", node_id},
+      {"nodes", nodes}, {"node_list", node_list}, {"component", component}}
+      .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+Hello Hello::from_text(const std::string& text) {
+  Hello hello = reading(text, [](const nlohmann::json& value) {
+    return Hello{value.at("job"),
+                 value.at("step"),
+                 value.at("node"),
+                 value.at("node_id"),
+                 value.at("nodes"),
+                 value.at("node_list"),
+                 value.value("component", "")};
+  });
+  if (hello.nodes == 0 || hello.nodes > kMostNodes || hello.node_id >= hello.nodes) {
+    fail("node {} of {} cannot be", hello.node_id, hello.nodes);
+  }
+  return hello;
+}
+
+std::string Verdict::to_text() const {
+  return nlohmann::json{{"good", good}, {"why", why}, {"more", more}, {"only_follows", follows}}.dump(
+      -1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+Verdict Verdict::from_text(const std::string& text) {
+  return reading(text, [](const nlohmann::json& value) {
+    return Verdict{value.at("good"), value.at("why"), value.value("more", false),
+                   value.value("only_follows", false)};
+  });
+}
+
+std::string Word::to_text() const {
+  return nlohmann::json{{"round", round}, {"data", data}}.dump(-1, ' ', true,
+                                                               nlohmann::json::error_handler_t::replace);
+}
+
+Word Word::from_text(const std::string& text) {
+  return reading(text, [](const nlohmann::json& value) { return Word{value.at("round"), value.at("data")}; });
+}
+
+Message kind_of(const std::string& text) {
+  if (text == kAlive) return Message::alive;
+  return text.starts_with("{\"good\"") ? Message::verdict : Message::word;
+}
+
+std::vector<std::string> expand_node_list(const std::string& list) {
+  std::vector<std::string> names;
+  std::string prefix;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '[') {
+      const std::size_t end = list.find(']', i);
+      if (end == std::string::npos) return names;
+      expand_ranges(prefix, std::string_view(list).substr(i + 1, end - i - 1), names);
+      prefix.clear();
+      i = end;
+    } else if (list[i] == ',') {
+      if (!prefix.empty()) names.push_back(std::move(prefix));
+      prefix.clear();
+    } else {
+      prefix += list[i];
+    }
+  }
+  if (!prefix.empty()) names.push_back(std::move(prefix));
+  return names;
+}
+
+std::string describe(const std::map<std::string, std::string>& why_by_node) {
+  std::map<std::string, std::vector<std::string>> nodes_by_why;
+  for (const auto& [node, why] : why_by_node) nodes_by_why[why].push_back(node);
+  std::string text;
+  std::size_t reasons = 0;
+  for (const auto& [why, nodes] : nodes_by_why) {
+    if (reasons++ == kMostReasons)
+      return fmt::format("{}; and {} more reasons", text, nodes_by_why.size() - kMostReasons);
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", join_names(nodes), why);
+  }
+  return text;
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,353 @@
+#include "staging/step/stage_step.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "common/clock.h"
+#include "common/cpu_list.h"
+#include "common/error.h"
+#include "staging/cache/shared.h"
+#include "staging/pack/index.h"
+#include "staging/rendezvous/rendezvous.h"
+#include "staging/step/background.h"
+#include "staging/step/step_folder.h"
+#include "staging/step/step_progress.h"
+#include "staging/step/step_report.h"
+#include "staging/transfer/exchange/circle.h"
+#include "staging/transfer/put.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Ends the call where the line that says why has been printed, here or by srun. What is half copied stays,
+// and the next call goes on from there: a failed step must not wait for a slow read to come back.
+[[noreturn]] void end_failed() {
+  ::_exit(1);
+}
+
+class Step {
+ public:
+  explicit Step(const StepCall& call) : call_(call), progress_(call.record, call.hello) {}
+
+  void run();
+
+ private:
+  bool together() const { return call_.hello.nodes > 1; }
+  bool to_source() const { return call_.on_error == "source"; }
+  bool in_background() const { return call_.mode == "background"; }
+  void meet();
+  void lost(const std::string& why);
+  Verdict prepare();
+  Verdict stage();
+  void agree(const Verdict& here);
+  void stage_in_background();
+  void read_on_from_source();
+  void fall_back(const std::string& why);
+  StepFolder folder() const { return {call_.cache, call_.hello.job}; }
+  void check_sources();
+  PutOptions options();
+  std::vector<std::string> missing();
+  void put_missing();
+  Exchange::Options exchange() const;
+  void lease_staged() const;
+  bool lease_shared(const std::string& object) const;
+
+  const StepCall& call_;
+  StepProgress progress_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<Circle> circle_;
+  Background* background_ = nullptr;
+  std::atomic<bool> settled_ = false;  // this node has said how it ended
+  std::once_flag said_lost_;
+};
+
+void check_shards(const std::vector<std::string>& sources) {
+  std::size_t alone = 0;
+  for (const std::string& source : sources) {
+    const fs::path index = fs::path(source).parent_path() / pack::kIndexName;
+    if (fs::is_regular_file(source) && fs::exists(index)) ++alone;
+  }
+  if (alone > 1)
+    fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
+}
+
+// Without srun nobody prints for all; the step's first node does, so that it is still one line.
+void Step::lost(const std::string& why) {
+  if (in_background() && settled_) return;  // the step runs; what is not staged is read from the source
+  std::call_once(said_lost_, [&] {
+    if (call_.hello.node_id == 0) say_to_job(call_.hello.node + ": " + why);
+    if (!to_source()) {
+      if (background_ != nullptr) background_->release(1);
+      end_failed();
+    }
+  });
+}
+
+void Step::meet() {
+  try {
+    rendezvous_ = std::make_unique<Rendezvous>(RendezvousAddress::from_environment(), call_.hello,
+                                               [this](const std::string& why) {
+                                                 if (settled_ || to_source()) return;
+                                                 if (!why.empty()) lost(why);
+                                                 if (background_ != nullptr) background_->release(1);
+                                                 end_failed();
+                                               });
+  } catch (const Error& error) {
+    lost(error.what());
+  }
+}
+
+Exchange::Options Step::exchange() const {
+  Exchange::Options exchange;
+  exchange.key = RendezvousAddress::from_environment().key;
+  exchange.step = fmt::format("{}.{}", call_.hello.job, call_.hello.step);
+  exchange.node_id = call_.hello.node_id;
+  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
+  if (!call_.ports.empty()) {
+    const std::size_t dash = call_.ports.find('-');
+    const char* const end = call_.ports.data() + call_.ports.size();
+    const auto low = std::from_chars(call_.ports.data(), end, exchange.first_port);
+    if (dash == std::string::npos || low.ptr != call_.ports.data() + dash ||
+        std::from_chars(low.ptr + 1, end, exchange.last_port).ptr != end) {
+      fail_usage("--ports '{}': LOW-HIGH is wanted", call_.ports);
+    }
+  }
+  return exchange;
+}
+
+void Step::check_sources() {
+  if (!call_.problem.empty()) fail("{}", call_.problem);
+  check_shards(call_.sources);
+  folder().check_names(call_.sources);
+}
+
+PutOptions Step::options() {
+  PutOptions options;
+  options.cache_dir = call_.cache;
+  options.verify = parse_verify(call_.verify);
+  options.limits.quota = call_.quota;
+  options.limits.total = call_.total;
+  options.limits.keep = std::chrono::seconds(call_.keep);
+  options.shared = call_.shared;
+  options.lease = call_.lease;
+  options.bandwidth = call_.bandwidth;
+  options.circle = circle_.get();
+  options.waiting = [this](const std::string& source) {
+    say_to_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
+  };
+  options.detailed_progress = [this](const std::string& source, const PutProgress& now) {
+    progress_.update(source, now);
+  };
+  if (!in_background()) return options;
+  options.listed = [this](const std::string& source, const std::vector<std::string>& names) {
+    folder().open_up(source, names);
+  };
+  options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
+    folder().replace_file(source, name, copy);
+  };
+  return options;
+}
+
+// What an earlier step of this job has staged is kept as it is, in running steps too. Nodes that put together
+// put what any of them misses, so that all take part; those that have it keep theirs.
+std::vector<std::string> Step::missing() {
+  std::vector<std::string> here = folder().missing(call_.sources);
+  if (!circle_) return here;
+  std::vector<std::size_t> places;
+  for (std::size_t s = 0; s < call_.sources.size(); ++s) {
+    if (std::find(here.begin(), here.end(), call_.sources[s]) != here.end()) places.push_back(s);
+  }
+  std::vector<bool> wanted(call_.sources.size(), false);
+  try {
+    for (const auto& [node, said] : circle_->gather("missing", places)) {
+      for (const std::size_t s : said.get<std::vector<std::size_t>>()) wanted.at(s) = true;
+    }
+  } catch (const std::out_of_range&) {
+    fail("the step's nodes are to stage different sources");
+  }
+  std::vector<std::string> all;
+  for (std::size_t s = 0; s < call_.sources.size(); ++s) {
+    if (wanted[s]) all.push_back(call_.sources[s]);
+  }
+  return all;
+}
+
+// The lock on the job's folder is not held meanwhile: another step of the job may be the one that is waited
+// for.
+void Step::put_missing() {
+  const std::vector<std::string> wanted = missing();
+  std::vector<PutResult> results;
+  if (!wanted.empty()) results = put(wanted, options());
+  StepFolder names = folder();
+  std::vector<PutResult> added;
+  for (const PutResult& result : results) {
+    if (names.missing({result.source}).empty()) continue;
+    if (!result.note.empty())
+      say_to_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
+    names.add(result);
+    added.push_back(result);
+  }
+  if (!added.empty()) say_to_job(call_.hello.node + ": " + summary(added));
+  progress_.done("done", names.staged(call_.sources));
+}
+
+// What earlier steps of the job have staged is in use by this one too. Hard links stay whatever becomes of
+// the object; links into the shared store lead nowhere once it is removed.
+void Step::lease_staged() const {
+  cache::Store store(call_.cache);
+  for (const PutResult& result : folder().staged(call_.sources)) {
+    if (result.shared) {
+      if (!lease_shared(result.object)) folder().forget(result.source);
+      continue;
+    }
+    if (call_.lease.empty()) continue;
+    const cache::Hold lock = store.lock(result.object, FileSystem::LockKind::shared);
+    if (store.has(result.object)) store.hold(result.object, call_.lease);
+  }
+}
+
+// False where it is not there any more, or cannot be kept: then it is put again.
+bool Step::lease_shared(const std::string& object) const {
+  try {
+    const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared);
+    if (!shared) return false;
+    const std::optional<cache::Hold> lock = shared->find(object);
+    if (!lock) return false;
+    if (!call_.lease.empty()) shared->hold(object, call_.lease);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void Step::fall_back(const std::string& why) {
+  StepFolder names = folder();
+  names.check_names(call_.sources);
+  const std::vector<std::string> missing = names.missing(call_.sources);
+  for (const std::string& source : missing) names.point_at_source(source, true);
+  if (!missing.empty())
+    say_to_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
+  progress_.done(missing.empty() ? "done" : "source", names.staged(call_.sources));
+}
+
+// What this node can say before the step starts.
+Verdict Step::prepare() {
+  check_sources();
+  lease_staged();
+  if (!in_background()) {
+    put_missing();
+    return {};
+  }
+  StepFolder names = folder();
+  for (const std::string& source : names.missing(call_.sources)) names.point_at_source(source, false);
+  return {true, "", true};
+}
+
+Verdict Step::stage() {
+  try {
+    // In the background the nodes meet for the exchange when all of them have started.
+    if (rendezvous_ && call_.cooperate == "on" && !in_background()) {
+      circle_ = std::make_unique<Circle>(*rendezvous_, exchange(), call_.hello.node);
+    }
+    return prepare();
+  } catch (const std::exception& error) {
+    circle_.reset();  // whoever asks this node for chunks turns to the source
+    if (!to_source() || !call_.problem.empty()) {
+      progress_.failed();
+      return {
+          .good = false, .why = error.what(), .follows = dynamic_cast<const AnotherLeft*>(&error) != nullptr};
+    }
+    try {
+      fall_back(error.what());
+      return {};
+    } catch (const std::exception& second) {
+      return {false, second.what()};
+    }
+  }
+}
+
+void Step::agree(const Verdict& here) {
+  settled_ = true;
+  if (!rendezvous_) {
+    if (here.good) return;
+    say_to_job(call_.hello.node + ": " + here.why);
+    if (background_ != nullptr) background_->release(1);
+    end_failed();
+  }
+  bool good = false;
+  try {
+    good = rendezvous_->agree(here).good || (to_source() && here.good);
+  } catch (const Error& error) {
+    settled_ = false;
+    lost(error.what());
+    good = to_source() && here.good;
+  }
+  if (good) return;
+  if (background_ != nullptr) background_->release(1);
+  end_failed();
+}
+
+// Links that became local files before it failed lead to the source again: what no copy was finished of is
+// not known to be right.
+void Step::read_on_from_source() {
+  try {
+    StepFolder names = folder();
+    for (const std::string& source : names.missing(call_.sources)) names.point_at_source(source, true);
+    progress_.done("source", names.staged(call_.sources));
+  } catch (const std::exception& error) {
+    say_to_job(fmt::format("{}: {}", call_.hello.node, error.what()));
+    progress_.failed();
+  }
+}
+
+void Step::stage_in_background() {
+  try {
+    if (rendezvous_ && call_.cooperate == "on") {
+      circle_ = std::make_unique<Circle>(*rendezvous_, exchange(), call_.hello.node);
+    }
+    put_missing();
+  } catch (const std::exception& error) {
+    circle_.reset();
+    say_to_job(
+        fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, error.what()));
+    read_on_from_source();
+  }
+}
+
+void Step::run() {
+  if (!call_.cpus.empty()) bind_this_thread(parse_cpu_list(call_.cpus));
+  if (in_background()) background_ = &Background::start(call_.watch);
+  if (together()) meet();
+  const Verdict here = stage();
+  agree(here);
+  if (background_ == nullptr) return;
+  background_->release(0);
+  if (here.more) stage_in_background();
+  circle_.reset();
+  ::_exit(0);  // not by way of main, which ended when release() said so
+}
+
+}  // namespace
+
+void say_to_job(const std::string& text) {
+  const std::string line = "lockstep: " + text + "\n";
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+void stage_step(const StepCall& call) {
+  // Where a connection or the job's output is closed, a call says so; that is no reason to end a step.
+  ::signal(SIGPIPE, SIG_IGN);
+  Step(call).run();
+}
+
+}  // namespace lockstep::transfer

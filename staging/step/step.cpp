@@ -1,0 +1,85 @@
+#include "staging/step/step.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <memory>
+#include <optional>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "staging/cache/store.h"
+#include "staging/rendezvous/rendezvous_server.h"
+#include "staging/step/stage_step.h"
+
+namespace lockstep::transfer {
+namespace {
+
+void run_rendezvous(int wait_seconds) {
+  // Ctrl-C in a terminal goes to this process too, but it is srun that decides what becomes of the step.
+  for (const int signal : {SIGINT, SIGQUIT, SIGHUP, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
+  constexpr int kSocket = 3;
+  constexpr int kAlive = 4;
+  const UniqueFd alive(kAlive);
+  const std::optional<std::string> key = environment::get("LOCKSTEP_RENDEZVOUS_KEY");
+  if (!key) fail_usage("LOCKSTEP_RENDEZVOUS_KEY is not set; srun's plugin starts this verb");
+  RendezvousServer::Options options;
+  options.key = *key;
+  options.wait = std::chrono::seconds(wait_seconds);
+  options.report = [](const std::string& why) { say_to_job(why); };
+  RendezvousServer server(UniqueFd(kSocket), options);
+  server.run(alive);
+}
+
+}  // namespace
+
+void add_step_verbs(Tool& tool) {
+  const auto call = std::make_shared<StepCall>();
+  CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [call] {
+    if (call->hello.node_id >= call->hello.nodes)
+      fail_usage("--node-id {}: not below --nodes", call->hello.node_id);
+    stage_step(*call);
+  });
+  step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
+  step.add_option("--cache", call->cache, "The user's store on this node")->required();
+  step.add_option("--job", call->hello.job, "Slurm's job number")->required();
+  step.add_option("--step", call->hello.step, "Slurm's step")->required();
+  step.add_option("--node", call->hello.node, "Slurm's name of this node")->required();
+  step.add_option("--node-id", call->hello.node_id, "Which of the step's nodes this is, from 0");
+  step.add_option("--nodes", call->hello.nodes, "How many nodes the step has")->check(CLI::PositiveNumber);
+  step.add_option("--node-list", call->hello.node_list, "Their names in Slurm's brackets");
+  step.add_option("--component", call->hello.component, "Of a heterogeneous step: which component this is");
+  step.add_option("--verify", call->verify, "quick, full or off");
+  step.add_option("--record", call->record, "Folder of the step's records");
+  step.add_option("--problem", call->problem, "Why this node cannot stage, to be told to the others");
+  step.add_option("--mode", call->mode, "block: wait until staged; background: links first, copies later")
+      ->check(CLI::IsMember({"block", "background"}));
+  step.add_option("--on-error", call->on_error, "fail: end the step; source: go on from the source")
+      ->check(CLI::IsMember({"fail", "source"}));
+  step.add_option("--quota", call->quota, "Bytes that the user may have in the store; 0: any");
+  step.add_option("--total", call->total, "Bytes that all users may have on this node; 0: any");
+  step.add_option("--keep", call->keep, "Seconds since its last use for which an object is not evicted")
+      ->check(CLI::NonNegativeNumber);
+  step.add_option("--shared", call->shared, "The store that the admin fills");
+  step.add_option("--lease", call->lease, "File whose lock keeps what this step uses from being evicted");
+  step.add_option("--bandwidth", call->bandwidth, "Bytes a second read from the source; 0: any");
+  step.add_option("--watch", call->watch, "Process with which background staging ends");
+  step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
+  step.add_option("--cooperate", call->cooperate, "on: read the source once for all nodes of the step")
+      ->check(CLI::IsMember({"on", "off"}));
+  step.add_option("--ports", call->ports, "Ports to exchange chunks on, as LOW-HIGH");
+
+  const auto wait = std::make_shared<int>(60);
+  CLI::App& rendezvous = tool.verb(
+      "rendezvous", "For the Slurm plugin: let a step's nodes agree; descriptors 3 (socket) and 4 (alive)",
+      [wait] { run_rendezvous(*wait); });
+  rendezvous.add_option("--wait", *wait, "Seconds for the last node to come after the first")
+      ->check(CLI::Range(1, 86400));
+
+  const auto cache = std::make_shared<std::string>();
+  CLI::App& recover = tool.verb("recover", "For the Slurm plugin: remove what killed copies left in a store",
+                                [cache] { cache::Store(*cache).recover(); });
+  recover.add_option("--cache", *cache, "The user's store on this node")->required();
+}
+
+}  // namespace lockstep::transfer

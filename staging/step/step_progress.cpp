@@ -1,0 +1,64 @@
+#include "staging/step/step_progress.h"
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "staging/step/stage_step.h"
+#include "staging/step/step_folder.h"
+#include "staging/step/step_report.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+constexpr std::uint64_t kSayEvery = 10 * kSecond;
+
+}  // namespace
+
+void StepProgress::update(const std::string& source, const PutProgress& now) {
+  const std::uint64_t time = monotonic_ns();
+  if (source != source_) {
+    source_ = source;
+    begun_ns_ = said_ns_ = time;
+    written_ns_ = 0;
+  }
+  const double seconds = seconds_between(begun_ns_, time);
+  if (time - said_ns_ >= kSayEvery) {
+    said_ns_ = time;
+    say_to_job(
+        fmt::format("{}: staging {}: {}", hello_.node, entry_name(source), progress_line(now, seconds)));
+  }
+  if (time - written_ns_ < kSecond) return;
+  written_ns_ = time;
+  PutResult so_far;
+  so_far.source = source;
+  so_far.bytes = now.total;
+  so_far.from_source = now.from_source;
+  so_far.from_peers = now.from_peers;
+  so_far.seconds = seconds;
+  write("staging", {so_far}, source, now.done);
+}
+
+void StepProgress::done(const std::string& state, const std::vector<PutResult>& results) {
+  write(state, results, "", 0);
+}
+
+void StepProgress::write(const std::string& state, const std::vector<PutResult>& results,
+                         const std::string& source, std::uint64_t bytes_done) {
+  if (folder_.empty()) return;
+  StagingRecord record{.job = hello_.job,
+                       .step = hello_.step,
+                       .node = hello_.node,
+                       .state = state,
+                       .results = results,
+                       .done = {}};
+  if (!source.empty()) record.done[source] = bytes_done;
+  try {
+    write_staging_record(folder_, record);
+  } catch (const Error& error) {
+    // Data matters more than what is told about it.
+    say_to_job(fmt::format("{}: no record of staging: {}", hello_.node, error.what()));
+    folder_.clear();
+  }
+}
+
+}  // namespace lockstep::transfer

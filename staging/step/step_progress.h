@@ -1,0 +1,37 @@
+// What a long copy tells while it runs: a line in the job's output every ten seconds, and the record that the
+// exporter reads (step_report.h) every second.
+//
+// Threads: update() one at a time, from any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/transfer/put.h"
+
+namespace lockstep::transfer {
+
+class StepProgress {
+ public:
+  /// `folder` holds the records; "" for none.
+  StepProgress(std::string folder, const Hello& hello) : folder_(std::move(folder)), hello_(hello) {}
+
+  void update(const std::string& source, const PutProgress& now);
+  void done(const std::string& state, const std::vector<PutResult>& results);
+  void failed() { done("failed", {}); }
+
+ private:
+  void write(const std::string& state, const std::vector<PutResult>& results, const std::string& source,
+             std::uint64_t bytes_done);
+
+  std::string folder_;
+  const Hello& hello_;
+  std::string source_;
+  std::uint64_t begun_ns_ = 0;
+  std::uint64_t said_ns_ = 0;
+  std::uint64_t written_ns_ = 0;
+};
+
+}  // namespace lockstep::transfer

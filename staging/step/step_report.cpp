@@ -1,0 +1,138 @@
+#include "staging/step/step_report.h"
+
+#include "common/error.h"
+#include "common/files.h"
+#include "common/units.h"
+#include "staging/step/step_folder.h"
+
+namespace lockstep::transfer {
+
+std::string summary(const std::vector<PutResult>& results) {
+  std::string names;
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+  std::size_t hits = 0;
+  for (const PutResult& result : results) {
+    names += (names.empty() ? "" : ", ") + entry_name(result.source);
+    bytes += result.bytes;
+    seconds += result.seconds;
+    hits += result.hit ? 1 : 0;
+  }
+  std::string how = "miss";
+  if (hits == results.size()) how = "hit";
+  if (hits > 0 && hits < results.size()) how = fmt::format("{} of {} hit", hits, results.size());
+  return fmt::format("staged {}: {} in {} ({})", names, format_bytes(bytes), format_seconds(seconds), how);
+}
+
+namespace {
+
+nlohmann::json to_json(const std::vector<PutResult>& results) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const PutResult& result : results) {
+    list.push_back({{"source", result.source},
+                    {"path", result.path.string()},
+                    {"object", result.object},
+                    {"bytes", result.bytes},
+                    {"from_source", result.from_source},
+                    {"from_peers", result.from_peers},
+                    {"hit", result.hit},
+                    {"shared", result.shared},
+                    {"seconds", result.seconds}});
+  }
+  return list;
+}
+
+// JSON holds UTF-8, names hold bytes: each byte goes in as the character of its number, which is what ASCII
+// is anyway.
+std::string to_characters(const std::string& bytes) {
+  constexpr unsigned kSeven = 0x80;
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < kSeven) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xC0U | (byte >> 6U));
+      text += static_cast<char>(0x80U | (byte & 0x3FU));
+    }
+  }
+  return text;
+}
+
+std::string from_characters(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80U) {
+      bytes += text[i];
+    } else {
+      if (i + 1 == text.size() || byte > 0xC3U) fail("the job's list of what is staged has a damaged name");
+      bytes += static_cast<char>((byte << 6U) | (static_cast<unsigned char>(text[++i]) & 0x3FU));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string staged_to_text(const std::vector<PutResult>& results) {
+  nlohmann::json list = to_json(results);
+  for (nlohmann::json& value : list) {
+    for (const char* key : {"source", "path"}) value[key] = to_characters(value.at(key));
+  }
+  return list.dump();
+}
+
+std::vector<PutResult> staged_from_text(const std::string& text) {
+  std::vector<PutResult> results;
+  try {
+    for (const nlohmann::json& value : nlohmann::json::parse(text)) {
+      PutResult result;
+      result.source = from_characters(value.at("source"));
+      result.path = from_characters(value.at("path"));
+      result.object = value.at("object");
+      result.bytes = value.at("bytes");
+      result.from_source = value.at("from_source");
+      result.from_peers = value.at("from_peers");
+      result.hit = value.at("hit");
+      result.shared = value.value("shared", false);
+      result.seconds = value.at("seconds");
+      results.push_back(std::move(result));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail("the job's list of what is staged is damaged: {}", error.what());
+  }
+  return results;
+}
+
+void write_staging_record(const std::filesystem::path& folder, const StagingRecord& record) {
+  double seconds = 0;
+  for (const PutResult& result : record.results) seconds += result.seconds;
+  nlohmann::json sources = to_json(record.results);
+  for (nlohmann::json& source : sources) {
+    const auto done = record.done.find(source.at("source"));
+    source["done"] = done == record.done.end() ? source.at("bytes").get<std::uint64_t>() : done->second;
+  }
+  const nlohmann::json text{
+      {"version", 1},          {"job", record.job},  {"step", record.step},          {"node", record.node},
+      {"state", record.state}, {"seconds", seconds}, {"sources", std::move(sources)}};
+  constexpr mode_t kForTheGroup = 0640;
+  write_file_atomically(folder / "staging.json",
+                        text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",
+                        kForTheGroup);
+}
+
+std::string progress_line(const PutProgress& progress, double seconds) {
+  const double rate = seconds > 0 ? static_cast<double>(progress.done) / seconds : 0;
+  const double share =
+      progress.total > 0 ? static_cast<double>(progress.done) / static_cast<double>(progress.total) : 1;
+  std::string text = fmt::format("{:.0f} % of {}, {}/s", 100 * share, format_bytes(progress.total),
+                                 format_bytes(static_cast<std::uint64_t>(rate)));
+  if (rate > 0) {
+    text +=
+        fmt::format(", {} left", format_seconds(static_cast<double>(progress.total - progress.done) / rate));
+  }
+  return text;
+}
+
+}  // namespace lockstep::transfer

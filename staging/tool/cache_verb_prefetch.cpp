@@ -1,0 +1,91 @@
+// lockstep-stage prefetch: an admin fills the store that all users read.
+
+#include <grp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+
+#include "common/error.h"
+#include "common/units.h"
+#include "staging/cache/shared.h"
+#include "staging/tool/cache_verbs.h"
+#include "staging/transfer/put.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct PrefetchArguments {
+  std::vector<std::string> sources;
+  std::string cache, group, quota = "0", verify = "quick";
+  int threads = 0;
+};
+
+std::optional<gid_t> group_of(const std::string& name) {
+  if (name.empty()) return {};
+  std::vector<char> buffer(65536);
+  ::group entry{};
+  ::group* found = nullptr;
+  if (::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
+    fail_usage("--group {}: there is no such group on this node", name);
+  return found->gr_gid;
+}
+
+void make_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) fail_errno("cannot make {}", folder.string());
+}
+
+void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
+  const std::optional<gid_t> group = group_of(arguments.group);
+  make_folder(arguments.cache);
+  PutOptions options;
+  options.cache_dir = arguments.cache;
+  options.limits.quota = parse_bytes(arguments.quota);
+  options.verify = parse_verify(arguments.verify);
+  options.threads = arguments.threads;
+  options.waiting = [](const std::string& source) {
+    fmt::print(stderr, "lockstep-stage: {}: another process has it, waiting\n", source);
+  };
+  for (const std::string& source : arguments.sources) {
+    const PutResult result = put({source}, options).at(0);
+    cache::share(arguments.cache, result.object, group, FileSystem::real());
+    if (!result.note.empty()) fmt::print(stderr, "lockstep-stage: {}: {}\n", source, result.note);
+    const std::string readers = group ? "group " + arguments.group : "all";
+    if (tool.json()) {
+      Tool::print({{"source", result.source},
+                   {"path", result.path.string()},
+                   {"bytes", result.bytes},
+                   {"from_source", result.from_source},
+                   {"hit", result.hit},
+                   {"seconds", result.seconds},
+                   {"object", result.object},
+                   {"readers", readers}});
+    } else {
+      fmt::print("{}: {} {}, for {} to read: {}\n", result.source, format_bytes(result.bytes),
+                 result.hit ? "was there" : "copied", readers, result.path.string());
+    }
+  }
+}
+
+}  // namespace
+
+void add_prefetch_verb(Tool& tool) {
+  const auto arguments = std::make_shared<PrefetchArguments>();
+  CLI::App& verb = tool.verb("prefetch", "For admins: put sources into the store that all users read",
+                             [&tool, arguments] { run_prefetch(tool, *arguments); });
+  verb.add_option("source", arguments->sources, "As for put")->required();
+  verb.add_option("--cache", arguments->cache, "The shared store, <cache>/shared; made if missing")
+      ->required();
+  verb.add_option("--group", arguments->group, "Only this group may read; else everyone");
+  verb.add_option("--quota", arguments->quota, "What the shared store may hold; 0: no limit");
+  verb.add_option("--verify", arguments->verify,
+                  "What a copy that is there is checked for: quick, full or off")
+      ->capture_default_str();
+  verb.add_option("--threads", arguments->threads, "Files at a time, up to 32; 0 chooses")
+      ->check(CLI::Range(0, 32));
+}
+
+}  // namespace lockstep::transfer

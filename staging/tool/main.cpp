@@ -1,0 +1,16 @@
+// lockstep-stage: puts packed data into the node's cache, and looks after the cache.
+
+#include "common/tool.h"
+#include "staging/step/step.h"
+#include "staging/tool/cache_verbs.h"
+#include "staging/tool/put_verb.h"
+
+int main(int argc, char** argv) {
+  lockstep::Tool tool(
+      "lockstep-stage",
+      "Put packed data into this node's cache, verified and shared by the jobs that run here");
+  lockstep::transfer::add_put_verb(tool);
+  lockstep::transfer::add_cache_verbs(tool);
+  lockstep::transfer::add_step_verbs(tool);
+  return tool.run(argc, argv);
+}

@@ -1,0 +1,151 @@
+#include "staging/tool/put_verb.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/files.h"
+#include "common/progress.h"
+#include "common/units.h"
+#include "staging/transfer/put.h"
+#include "staging/transfer/put_nodes.h"
+
+namespace lockstep::transfer {
+namespace {
+
+struct PutArguments {
+  std::vector<std::string> sources;
+  std::string cache;
+  std::string verify = "quick";
+  int threads = 0;
+  std::vector<std::string> nodes;
+  std::uint32_t node_id = 0;
+  std::string key_file;
+  std::string quota, total, bandwidth;
+  int keep = -1;
+  std::string shared;
+};
+
+/// One progress line per source that is copied.
+class CopyProgress {
+ public:
+  void update(const std::string& source, std::uint64_t done, std::uint64_t total) {
+    if (!progress_ || source != source_) {
+      progress_.reset();
+      progress_ = std::make_unique<Progress>("staging " + source, total);
+      source_ = source;
+    }
+    progress_->update(done);
+  }
+
+ private:
+  std::string source_;
+  std::unique_ptr<Progress> progress_;
+};
+
+std::string key_of(const PutArguments& arguments) {
+  if (arguments.key_file.empty()) return environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
+  std::string key = read_text_file(arguments.key_file);
+  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
+  return key;
+}
+
+std::vector<PutResult> put_here_or_together(const PutArguments& arguments, const PutOptions& options) {
+  if (arguments.nodes.size() < 2) {
+    if (arguments.node_id != 0)
+      fail_usage("--node-id {}: there is no such node in --nodes", arguments.node_id);
+    return put(arguments.sources, options);
+  }
+  NodesOptions nodes;
+  nodes.nodes = arguments.nodes;
+  nodes.node_id = arguments.node_id;
+  nodes.key = key_of(arguments);
+  nodes.stop = [](const std::string& why) {
+    // The copy that runs meanwhile is left as it is; the next call goes on from there.
+    const std::string line = "lockstep-stage: " + why + "\n";
+    [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
+    ::_exit(1);
+  };
+  return put_on_nodes(arguments.sources, options, nodes);
+}
+
+void print_result(const Tool& tool, const PutResult& result) {
+  if (!result.note.empty()) fmt::print(stderr, "lockstep-stage: {}: {}\n", result.source, result.note);
+  if (tool.json()) {
+    Tool::print({{"source", result.source},
+                 {"path", result.path.string()},
+                 {"bytes", result.bytes},
+                 {"from_source", result.from_source},
+                 {"from_peers", result.from_peers},
+                 {"hit", result.hit},
+                 {"seconds", result.seconds},
+                 {"object", result.object}});
+    return;
+  }
+  fmt::print("{}: {} {} in {}: {}\n", result.source, format_bytes(result.bytes),
+             result.hit ? "found in the cache" : "copied", format_seconds(result.seconds),
+             result.path.string());
+}
+
+void run_put(const Tool& tool, const PutArguments& arguments) {
+  PutOptions options;
+  options.cache_dir = arguments.cache;
+  options.verify = parse_verify(arguments.verify);
+  options.threads = arguments.threads;
+  const auto size = [](const std::string& text) { return text.empty() ? 0 : parse_bytes(text); };
+  options.limits.quota = size(arguments.quota);
+  options.limits.total = size(arguments.total);
+  options.bandwidth = size(arguments.bandwidth);
+  if (arguments.keep >= 0) options.limits.keep = std::chrono::seconds(arguments.keep);
+  options.shared = arguments.shared;
+  options.waiting = [](const std::string& source) {
+    fmt::print(stderr, "lockstep-stage: {}: another process is copying it, waiting\n", source);
+  };
+  std::vector<PutResult> results;
+  {
+    CopyProgress progress;
+    options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
+      progress.update(source, done, total);
+    };
+    results = put_here_or_together(arguments, options);
+  }
+  for (const PutResult& result : results) print_result(tool, result);
+}
+
+}  // namespace
+
+void add_put_verb(Tool& tool) {
+  const auto arguments = std::make_shared<PutArguments>();
+  CLI::App& verb = tool.verb("put", "Copy sources into the cache, or find them there",
+                             [&tool, arguments] { run_put(tool, *arguments); });
+  verb.add_option("source", arguments->sources, "Folders, files, or patterns of files (\"a-{00..31}.tar\")")
+      ->required();
+  verb.add_option("--cache", arguments->cache, "Your store on this node; made if missing")->required();
+  verb.add_option("--verify", arguments->verify,
+                  "What a copy in the cache is checked for: quick, full or off")
+      ->capture_default_str();
+  verb.add_option("--threads", arguments->threads, "Chunks at a time, up to 32; 0 chooses")
+      ->check(CLI::Range(0, 32));
+  verb.add_option("--quota", arguments->quota, "Most that the store may hold (100G); default: any");
+  verb.add_option("--total", arguments->total,
+                  "Most that all users' stores beside it may hold; default: any");
+  verb.add_option("--keep", arguments->keep, "Seconds since its last use for which nothing is evicted (600)")
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--shared", arguments->shared, "A store that is looked into first");
+  verb.add_option("--bandwidth", arguments->bandwidth,
+                  "Most to read from sources in a second (200M); default: any");
+  verb.add_option("--nodes", arguments->nodes,
+                  "HOST:PORT of each node that puts the same at the same time: what one reads all get")
+      ->delimiter(',');
+  verb.add_option("--node-id", arguments->node_id, "Which of them this is, from 0");
+  verb.add_option("--key-file", arguments->key_file,
+                  "File with the nodes' common secret; default: LOCKSTEP_RENDEZVOUS_KEY");
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,204 @@
+#include "staging/transfer/copy/chunk_store.h"
+
+#include <algorithm>
+
+#include "common/error.h"
+#include "staging/transfer/copy/parallel.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::size_t kMostEarly = 6;  // chunks kept in memory for the hash
+
+}  // namespace
+
+ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, ChunkBuffers& buffers,
+                       Options options)
+    : system_(system),
+      local_(local),
+      plan_(plan),
+      buffers_(buffers),
+      options_(std::move(options)),
+      journal_(system_, options_.journal, options_.plan, plan.chunk_bytes()),
+      there_(plan.size()),
+      digests_(plan.size()),
+      file_digests_(plan.files()) {
+}
+
+std::uint64_t ChunkStore::resume(int threads) {
+  const std::vector<DoneChunk>& found = journal_.found();
+  std::atomic<std::uint64_t> bytes = 0;
+  parallel_for(found.size(), threads, [&](std::size_t i, const std::function<bool()>&) {
+    const DoneChunk& done = found[i];
+    if (done.chunk >= plan_.size()) return;
+    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(done.chunk));
+    if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;
+    const std::lock_guard lock(mutex_);
+    if (!there_[done.chunk]) bytes += data.bytes().size();
+    there_[done.chunk] = true;
+    digests_[done.chunk] = done.digest;
+  });
+  return bytes;
+}
+
+bool ChunkStore::has(std::size_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  return there_[chunk];
+}
+
+pack::Digest ChunkStore::digest(std::size_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  return digests_[chunk];
+}
+
+void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside) {
+  local_.write(chunk, data);
+  written(chunk, digest, aside);
+  {
+    const std::lock_guard lock(mutex_);
+    if (chunk < next_) return;  // whoever hashes has come by here, and read it back
+    if (hashing_ || chunk != next_) {
+      // Whoever hashes comes by here. Of those that wait, the ones that are needed first stay in memory.
+      early_.emplace(chunk, std::move(data));
+      if (early_.size() > kMostEarly) early_.erase(std::prev(early_.end()));
+      if (hashing_ || !there_[next_]) return;
+      chunk = next_;
+      auto node = early_.extract(chunk);
+      data = node.empty() ? ChunkBuffers::Buffer() : std::move(node.mapped());
+    }
+    hashing_ = true;
+  }
+  hash_from(chunk, std::move(data));
+}
+
+void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool aside) {
+  bool due = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (mark_failed_) std::rethrow_exception(mark_failed_);
+    there_[chunk] = true;
+    digests_[chunk] = digest;
+    unmarked_.push_back({chunk, digest});
+    for (const Extent& extent : plan_.extents(chunk)) unsynced_.insert(extent.file);
+    unmarked_bytes_ += plan_.bytes(chunk);
+    due = !marking_ && unmarked_bytes_ >= options_.mark_bytes;
+    marking_ = marking_ || due;
+  }
+  if (due) aside ? mark_aside() : mark();
+}
+
+void ChunkStore::mark_aside() {
+  const std::lock_guard one(marker_mutex_);
+  if (marker_.joinable()) marker_.join();  // it is done, else none would be due
+  marker_ = std::thread([this] {
+    try {
+      mark();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      mark_failed_ = std::current_exception();
+    }
+  });
+}
+
+void ChunkStore::join_marker() {
+  const std::lock_guard one(marker_mutex_);
+  if (marker_.joinable()) marker_.join();
+}
+
+ChunkStore::~ChunkStore() {
+  join_marker();
+}
+
+void ChunkStore::mark() {
+  std::vector<DoneChunk> chunks;
+  std::vector<std::uint32_t> files;
+  {
+    const std::lock_guard lock(mutex_);
+    chunks.swap(unmarked_);
+    files.assign(unsynced_.begin(), unsynced_.end());
+    unsynced_.clear();
+    unmarked_bytes_ = 0;
+  }
+  local_.sync(files);
+  journal_.add(chunks);
+  const std::lock_guard lock(mutex_);
+  marking_ = false;
+}
+
+// Hashes this chunk and those after it that are there. The caller has set hashing_.
+void ChunkStore::hash_from(std::size_t chunk, ChunkBuffers::Buffer data) {
+  for (;;) {
+    if (!data) {
+      data = buffers_.take(plan_.bytes(chunk));
+      if (!local_.read(chunk, data.bytes()))
+        fail("{}: vanished while it was copied", local_.path(plan_.extents(chunk)[0].file).string());
+    }
+    hash_chunk(chunk, data.bytes());
+    data = {};
+    const std::lock_guard lock(mutex_);
+    chunk = ++next_;
+    early_.erase(early_.begin(), early_.lower_bound(chunk));
+    if (chunk == plan_.size() || !there_[chunk]) {
+      hashing_ = false;
+      return;
+    }
+    auto node = early_.extract(chunk);
+    if (!node.empty()) data = std::move(node.mapped());
+  }
+}
+
+void ChunkStore::hash_chunk(std::size_t chunk, std::span<const std::byte> data) {
+  std::size_t at = 0;
+  for (const Extent& extent : plan_.extents(chunk)) {
+    if (extent.offset == 0) hasher_.reset();
+    hasher_.update(data.subspan(at, extent.bytes));
+    at += extent.bytes;
+    if (extent.offset + extent.bytes != plan_.file_bytes(extent.file)) continue;
+    file_digests_[extent.file] = hasher_.digest();
+    if (options_.complete && !options_.complete(extent.file, file_digests_[extent.file])) {
+      damaged_.push_back(extent.file);
+    }
+  }
+}
+
+void ChunkStore::finish() {
+  bool more = false;
+  {
+    const std::lock_guard lock(mutex_);
+    more = next_ < plan_.size() && !hashing_;
+    hashing_ = hashing_ || more;
+  }
+  if (more) hash_from(next_, {});
+  join_marker();
+  if (mark_failed_) std::rethrow_exception(mark_failed_);
+  mark();
+}
+
+void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest) {
+  local_.write(chunk, data);
+  const std::lock_guard lock(mutex_);
+  digests_[chunk] = digest;
+}
+
+pack::Digest ChunkStore::read_digest(std::size_t chunk) {
+  const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  return local_.read(chunk, data.bytes()) ? pack::digest_of(data.bytes()) : pack::Digest{};
+}
+
+pack::Digest ChunkStore::rehash(std::size_t file) {
+  pack::Hasher hasher;
+  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && chunk < plan_.size();
+       ++chunk) {
+    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+    if (!local_.read(chunk, data.bytes()))
+      fail("{}: vanished while it was copied", local_.path(file).string());
+    std::size_t at = 0;
+    for (const Extent& extent : plan_.extents(chunk)) {
+      if (extent.file == file) hasher.update(data.bytes().subspan(at, extent.bytes));
+      at += extent.bytes;
+    }
+  }
+  return file_digests_[file] = hasher.digest();
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,159 @@
+#include "staging/transfer/copy/chunk_work.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace lockstep::transfer {
+
+ChunkWork::ChunkWork(std::size_t chunks, std::size_t members, std::size_t self,
+                     const std::function<std::size_t(std::size_t chunk)>& owner,
+                     const std::function<bool(std::size_t chunk)>& missing)
+    : self_(self), queues_(members), given_up_(members) {
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    if (!missing(chunk)) continue;
+    queues_[owner(chunk)].push_back(static_cast<std::uint32_t>(chunk));
+    ++left_;
+  }
+}
+
+std::optional<std::size_t> ChunkWork::take_own(const std::function<void()>& idle) {
+  bool told = !idle;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (told) changed_.wait(lock, [&] { return stopped_ || left_ == 0 || !queues_[self_].empty(); });
+      if (stopped_ || left_ == 0) return {};
+      if (!queues_[self_].empty()) {
+        const std::size_t chunk = queues_[self_].front();
+        queues_[self_].pop_front();
+        return chunk;
+      }
+    }
+    idle();
+    told = true;
+  }
+}
+
+std::optional<std::size_t> ChunkWork::take(std::size_t member) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_ || queues_[member].empty()) return {};
+  const std::size_t chunk = queues_[member].front();
+  queues_[member].pop_front();
+  return chunk;
+}
+
+void ChunkWork::done(std::size_t) {
+  {
+    const std::lock_guard lock(mutex_);
+    --left_;
+  }
+  changed_.notify_all();
+}
+
+void ChunkWork::put_back(std::size_t chunk, std::size_t member) {
+  {
+    const std::lock_guard lock(mutex_);
+    insert(chunk, member);
+  }
+  changed_.notify_all();
+}
+
+void ChunkWork::insert(std::size_t chunk, std::size_t member) {
+  const auto number = static_cast<std::uint32_t>(chunk);
+  if (given_up_[member]) member = self_;
+  if (member == self_) ceded_.erase(number);
+  auto& queue = queues_[member];
+  queue.insert(std::lower_bound(queue.begin(), queue.end(), number), number);
+}
+
+void ChunkWork::moved(std::size_t chunk, std::size_t member) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto away = ceded_.find(static_cast<std::uint32_t>(chunk));
+    insert(chunk, member == self_ && away != ceded_.end() ? away->second : member);
+  }
+  changed_.notify_all();
+}
+
+void ChunkWork::give_up(std::size_t member) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::deque<std::uint32_t> both;
+    std::merge(queues_[self_].begin(), queues_[self_].end(), queues_[member].begin(), queues_[member].end(),
+               std::back_inserter(both));
+    queues_[self_] = std::move(both);
+    queues_[member].clear();
+    given_up_[member] = true;
+    std::erase_if(ceded_, [&](const auto& entry) { return entry.second == member; });
+  }
+  changed_.notify_all();
+}
+
+std::vector<std::size_t> ChunkWork::cede(std::size_t most, std::size_t to) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::size_t> chunks;
+  if (given_up_[to]) return chunks;
+  auto& own = queues_[self_];
+  for (std::size_t share = std::min(most, own.size() / 2); share > 0; --share) {
+    chunks.push_back(own.back());
+    ceded_[own.back()] = static_cast<std::uint32_t>(to);
+    queues_[to].push_back(own.back());
+    own.pop_back();
+  }
+  std::sort(queues_[to].begin(), queues_[to].end());
+  return chunks;
+}
+
+std::optional<std::size_t> ChunkWork::ceded_to(std::size_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = ceded_.find(static_cast<std::uint32_t>(chunk));
+  if (found == ceded_.end()) return {};
+  return found->second;
+}
+
+void ChunkWork::claim(std::size_t chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    ceded_.erase(static_cast<std::uint32_t>(chunk));
+    for (std::size_t member = 0; member < queues_.size(); ++member) {
+      auto& from = queues_[member];
+      const auto found = std::find(from.begin(), from.end(), static_cast<std::uint32_t>(chunk));
+      if (member == self_ || found == from.end()) continue;
+      from.erase(found);
+      insert(chunk, self_);
+      break;
+    }
+  }
+  changed_.notify_all();
+}
+
+std::optional<std::size_t> ChunkWork::slowest() const {
+  const std::lock_guard lock(mutex_);
+  std::optional<std::size_t> longest;
+  for (std::size_t member = 0; member < queues_.size(); ++member) {
+    if (member == self_ || queues_[member].size() < 2) continue;
+    if (!longest || queues_[member].size() > queues_[*longest].size()) longest = member;
+  }
+  return longest;
+}
+
+bool ChunkWork::finished() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_ || left_ == 0;
+}
+
+void ChunkWork::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+void ChunkWork::wait_for_change(int milliseconds) const {
+  std::unique_lock lock(mutex_);
+  if (stopped_ || left_ == 0) return;
+  changed_.wait_for(lock, std::chrono::milliseconds(milliseconds));
+}
+
+}  // namespace lockstep::transfer

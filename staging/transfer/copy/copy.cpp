@@ -1,0 +1,140 @@
+#include "staging/transfer/copy/copy.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "common/error.h"
+#include "staging/transfer/copy/parallel.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::size_t kBuffers = 16;  // chunks in memory at once
+constexpr int kThreads = 4;
+constexpr int kMostThreads = 32;
+
+// Where files are small, each thread mostly waits for the source.
+int threads_for(const ChunkPlan& plan) {
+  constexpr std::uint64_t kSmall = 1U << 18U;
+  return plan.files() > 16 && plan.total_bytes() / plan.files() < kSmall ? kMostThreads : kThreads;
+}
+
+pack::Digest digest_of(const std::vector<ManifestFile>& files) {
+  std::string text;
+  for (const ManifestFile& file : files) {
+    text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.digest ? pack::to_hex(*file.digest) : "");
+  }
+  return pack::digest_of(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files) {
+  std::vector<std::uint64_t> sizes(files.size());
+  std::transform(files.begin(), files.end(), sizes.begin(),
+                 [](const ManifestFile& file) { return file.size; });
+  return sizes;
+}
+
+std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
+  std::vector<std::string> names(files.size());
+  std::transform(files.begin(), files.end(), names.begin(),
+                 [](const ManifestFile& file) { return file.name; });
+  return names;
+}
+
+Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options)
+    : files_(files),
+      options_(std::move(options)),
+      plan_(sizes_of(files), options_.chunk_bytes),
+      threads_(options_.threads > 0 ? std::min(options_.threads, kMostThreads) : threads_for(plan_)),
+      buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
+      source_(system, options_.source, files, plan_, limit),
+      local_(system, options_.target, names_of(files), plan_),
+      store_(system, local_, plan_, buffers_,
+             {.journal = options_.journal,
+              .plan = digest_of(files),
+              .mark_bytes = options_.mark_bytes,
+              .complete = [this](std::size_t file, const pack::Digest& digest) {
+                return check(file, digest);
+              }}) {
+  local_.make_folders();
+  resumed_ = store_.resume(threads_);
+  if (options_.copied && resumed_ > 0) options_.copied(resumed_);
+}
+
+bool Copy::check(std::size_t file, const pack::Digest& digest) {
+  if (files_[file].digest && *files_[file].digest != digest) return false;
+  if (options_.complete) options_.complete(file);
+  return true;
+}
+
+void Copy::read_from_source(std::size_t chunk, ChunkWork& work) {
+  ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  source_.read(chunk, data.bytes());
+  const pack::Digest digest = pack::digest_of(data.bytes());
+  take(chunk, std::move(data), digest, work, false);
+}
+
+void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work,
+                bool waiting) {
+  const std::uint64_t bytes = data.bytes().size();
+  store_.put(chunk, std::move(data), digest, waiting);
+  work.done(chunk);
+  if (options_.copied) options_.copied(bytes);
+}
+
+void Copy::run() {
+  ChunkWork work(
+      plan_.size(), 1, 0, [](std::size_t) { return 0; },
+      [&](std::size_t chunk) { return !store_.has(chunk); });
+  parallel_for(static_cast<std::size_t>(threads_), threads_,
+               [&](std::size_t, const std::function<bool()>& stop) {
+                 try {
+                   while (!stop()) {
+                     const std::optional<std::size_t> chunk = work.take_own();
+                     if (!chunk) return;
+                     read_from_source(*chunk, work);
+                   }
+                 } catch (...) {
+                   work.stop();
+                   throw;
+                 }
+               });
+  finish();
+}
+
+void Copy::finish(const std::function<void(std::size_t chunk)>& wrong) {
+  store_.finish();
+  source_.check_unchanged();
+  for (const std::size_t file : store_.damaged()) repair(file, wrong);
+}
+
+// What is wrong may be what another node sent, what the disk gave back, what an earlier copy took from a
+// source that was repaired since, or the source itself.
+void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
+  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
+    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+    source_.read(chunk, data.bytes());
+    const pack::Digest digest = pack::digest_of(data.bytes());
+    const bool differs = digest != store_.digest(chunk);
+    if (differs && wrong) wrong(chunk);
+    if (differs || store_.read_digest(chunk) != digest) store_.replace(chunk, data, digest);
+  }
+  const pack::Digest now = store_.rehash(file);
+  if (now != *files_[file].digest) damaged(file, now);
+  store_.sync_file(file);
+  if (options_.complete) options_.complete(file);
+}
+
+void Copy::damaged(std::size_t file, const pack::Digest& digest) const {
+  fail(
+      "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run "
+      "lockstep-pack "
+      "verify, then pack again",
+      (options_.source / files_[file].name).string(), pack::to_hex(digest),
+      pack::to_hex(*files_[file].digest));
+}
+
+}  // namespace lockstep::transfer

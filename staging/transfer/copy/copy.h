@@ -1,0 +1,94 @@
+// Copies the files of an object into its incoming folder: several threads read chunks at the source, hash
+// them and write them, all within one budget of memory; what an earlier, killed copy left is checked and
+// taken over.
+//
+// Memory: 128 MiB of buffers at most, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
+//
+// Threads: one at a time; run() starts its own and has joined them when it returns.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "staging/transfer/copy/chunk_store.h"
+#include "staging/transfer/copy/chunk_work.h"
+#include "staging/transfer/copy/limit.h"
+#include "staging/transfer/copy/local_files.h"
+#include "staging/transfer/copy/source_files.h"
+#include "staging/transfer/manifest.h"
+
+namespace lockstep::transfer {
+
+std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files);
+std::vector<std::string> names_of(const std::vector<ManifestFile>& files);
+
+struct CopyOptions {
+  std::filesystem::path source;   ///< folder of the files
+  std::filesystem::path target;   ///< folder for the copies
+  std::filesystem::path journal;  ///< file that remembers what is done
+  int threads = 0;                ///< up to 32; 0 chooses
+  std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
+  std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
+  std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
+  std::function<void(std::size_t file)>
+      complete;  ///< a file is there and verified; from any thread, one at a time
+};
+
+class Copy {
+ public:
+  /// `files` and `limit` outlive it. Makes folders, and takes over what is there.
+  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options);
+
+  /// Copies everything from the source. Throws Error naming the file that could not be copied; what is synced
+  /// stays for the next.
+  void run();
+
+  // For who gets chunks elsewhere too (staging/transfer/exchange/exchange.h).
+
+  const ChunkPlan& plan() const { return plan_; }
+  ChunkStore& store() { return store_; }
+  ChunkBuffers& buffers() { return buffers_; }
+  int threads() const { return threads_; }
+  /// Reads one chunk at the source and stores it.
+  void read_from_source(std::size_t chunk, ChunkWork& work);
+  /// Stores a chunk that came from elsewhere.
+  /// `waiting` says that somebody waits for the caller, who shall not be held up by a sync.
+  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work,
+            bool waiting = true);
+  /// Hashes and syncs what is left, checks that the source has not changed. Files that are not what they
+  /// should be are compared with the source chunk by chunk, and `wrong` is told of each chunk that differs.
+  /// Throws Error where the source itself does not match its index.
+  void finish(const std::function<void(std::size_t chunk)>& wrong = {});
+
+  /// True where the source could not be read; what was copied is good then.
+  bool source_failed() const { return source_.failed(); }
+  /// Makes durable what is there, for a copy that goes on from it. No thread copies.
+  void mark() { store_.mark(); }
+
+  /// Bytes found of an earlier copy.
+  std::uint64_t resumed_bytes() const { return resumed_; }
+  std::uint64_t bytes_from_source() const { return source_.bytes_read(); }
+  pack::Digest file_digest(std::size_t file) const { return store_.file_digest(file); }
+
+ private:
+  bool check(std::size_t file, const pack::Digest& digest);
+  void repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong);
+  [[noreturn]] void damaged(std::size_t file, const pack::Digest& digest) const;
+
+  const std::vector<ManifestFile>& files_;
+  CopyOptions options_;
+  ChunkPlan plan_;
+  int threads_;
+  ChunkBuffers buffers_;
+  SourceFiles source_;
+  LocalFiles local_;
+  ChunkStore store_;
+  std::uint64_t resumed_ = 0;
+};
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,138 @@
+#include "staging/transfer/copy/local_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <set>
+
+#include "common/error.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostOpen = 64;
+constexpr std::size_t kSyncOneByOne = 64;  // more files at once are synced with their file system
+
+// Whether the file system takes O_DIRECT, tried on a file without a name. Not every one that opens it writes
+// it.
+bool takes_direct(const fs::path& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_DIRECT | O_CLOEXEC, 0600));
+  if (!fd) return false;
+  alignas(ChunkBuffers::kAlignment) static constexpr std::byte kPage[ChunkBuffers::kAlignment]{};
+  return ::pwrite(fd.get(), kPage, sizeof kPage, 0) == static_cast<ssize_t>(sizeof kPage);
+}
+
+}  // namespace
+
+LocalFiles::LocalFiles(FileSystem& system, fs::path folder, std::vector<std::string> names,
+                       const ChunkPlan& plan)
+    : system_(system),
+      folder_(std::move(folder)),
+      folder_fd_(open_file(folder_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW)),
+      names_(std::move(names)),
+      plan_(plan),
+      direct_(takes_direct(folder_)),
+      written_(kMostOpen, [this](std::size_t file) { return create(file, 0); }),
+      written_direct_(kMostOpen, [this](std::size_t file) { return create(file, O_DIRECT); }),
+      read_(kMostOpen, [this](std::size_t file) {
+        const fs::path path = fmt::format("/proc/self/fd/{}/{}", folder_fd_.get(), names_[file]);
+        std::optional<UniqueFd> fd = system_.open_if_there(path, O_RDONLY | O_NOFOLLOW);
+        return fd ? std::move(*fd) : UniqueFd();
+      }) {
+}
+
+void LocalFiles::make_folders() {
+  std::set<fs::path> folders;
+  for (const std::string& name : names_) {
+    for (fs::path parent = fs::path(name).parent_path(); !parent.empty(); parent = parent.parent_path()) {
+      if (!folders.insert(parent).second) break;
+    }
+  }
+  for (const fs::path& folder : folders) system_.make_folder(folder_ / folder, 0700);
+}
+
+UniqueFd LocalFiles::create(std::size_t file, int flags) {
+  // Read-only where an earlier copy had it complete, and what is on disk has changed since.
+  const std::optional<struct stat> before = system_.status(path(file));
+  if (before && (before->st_mode & S_IWUSR) == 0) system_.change_mode(path(file), 0600);
+  UniqueFd fd = system_.open(path(file), O_WRONLY | O_CREAT | O_NOFOLLOW | flags, 0600);
+  // All of it at once: a full disk is known early, and parallel writers do not make it longer one by one.
+  if (plan_.first_chunk(file) != plan_.last_chunk(file))
+    system_.allocate(fd.get(), plan_.file_bytes(file), path(file));
+  return fd;
+}
+
+bool LocalFiles::write_direct(const Extent& extent, const ChunkBuffers::Buffer& data) {
+  constexpr std::size_t kMask = ChunkBuffers::kAlignment - 1;
+  constexpr std::uint32_t kWorthIt = 1U << 16U;
+  if (!direct_ || extent.bytes < kWorthIt || (extent.offset & kMask) != 0) return false;
+  const std::size_t whole = extent.bytes & ~kMask;
+  system_.write_at(written_direct_.get(extent.file)->get(), data.bytes().first(whole), extent.offset,
+                   path(extent.file));
+  if (whole < extent.bytes) {  // the end of the file is no whole page
+    system_.write_at(written_.get(extent.file)->get(), data.bytes().subspan(whole, extent.bytes - whole),
+                     extent.offset + whole, path(extent.file));
+    written_.drop(extent.file);
+  }
+  return true;
+}
+
+void LocalFiles::write(std::size_t chunk, const ChunkBuffers::Buffer& data) {
+  const std::span<const Extent> extents = plan_.extents(chunk);
+  std::size_t at = 0;
+  for (const Extent& extent : extents) {
+    if (at != 0 || !write_direct(extent, data)) {
+      const std::shared_ptr<const UniqueFd> fd = written_.get(extent.file);
+      system_.write_at(fd->get(), data.bytes().subspan(at, extent.bytes), extent.offset, path(extent.file));
+      if (extent.bytes == plan_.file_bytes(extent.file)) {
+        written_.drop(extent.file);
+      } else {
+        ::sync_file_range(fd->get(), static_cast<off_t>(extent.offset), extent.bytes, SYNC_FILE_RANGE_WRITE);
+      }
+    }
+    at += extent.bytes;
+  }
+}
+
+bool LocalFiles::read(std::size_t chunk, std::span<std::byte> into) {
+  std::size_t at = 0;
+  for (const Extent& extent : plan_.extents(chunk)) {
+    const std::shared_ptr<const UniqueFd> fd = read_.get(extent.file);
+    if (!*fd) {
+      read_.drop(extent.file);
+      return false;
+    }
+    for (std::size_t done = 0; done < extent.bytes;) {
+      const std::size_t got = system_.read_at(fd->get(), into.subspan(at + done, extent.bytes - done),
+                                              extent.offset + done, path(extent.file));
+      if (got == 0) return false;
+      done += got;
+    }
+    if (extent.bytes == plan_.file_bytes(extent.file)) read_.drop(extent.file);
+    at += extent.bytes;
+  }
+  return true;
+}
+
+void LocalFiles::sync(const std::vector<std::uint32_t>& files) {
+  if (files.size() > kSyncOneByOne) {
+    system_.sync_all(folder_fd_.get(), folder_);
+    return;
+  }
+  for (const std::uint32_t file : files) {
+    const UniqueFd fd = system_.open(path(file), O_RDONLY | O_NOFOLLOW);
+    system_.sync(fd.get(), path(file));
+  }
+}
+
+void LocalFiles::remove(std::size_t file) {
+  written_.drop(file);
+  written_direct_.drop(file);
+  read_.drop(file);
+  if (system_.status(path(file))) system_.unlink(path(file));
+}
+
+}  // namespace lockstep::transfer

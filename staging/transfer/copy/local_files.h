@@ -1,0 +1,55 @@
+// The files of a copy while it is made: chunks written past the page cache where the file system allows it,
+// which on a node's own disk is several times faster and leaves memory to the job.
+//
+// Threads: safe from any, each byte written by one.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/file_system.h"
+#include "staging/transfer/copy/chunk_buffers.h"
+#include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/copy/open_files.h"
+
+namespace lockstep::transfer {
+
+class LocalFiles {
+ public:
+  /// `names` are those of the plan's files, below `folder`, which exists. `plan` outlives it.
+  LocalFiles(FileSystem& system, std::filesystem::path folder, std::vector<std::string> names,
+             const ChunkPlan& plan);
+
+  /// Makes the subfolders.
+  void make_folders();
+
+  /// Writes a chunk, creating its files. Throws Error where the disk is full, naming the file.
+  void write(std::size_t chunk, const ChunkBuffers::Buffer& data);
+
+  /// Reads a chunk back; false where files are missing or short.
+  bool read(std::size_t chunk, std::span<std::byte> into);
+
+  /// Makes these files durable.
+  void sync(const std::vector<std::uint32_t>& files);
+
+  /// Removes a file, so that it is written anew.
+  void remove(std::size_t file);
+
+  std::filesystem::path path(std::size_t file) const { return folder_ / names_[file]; }
+
+ private:
+  UniqueFd create(std::size_t file, int flags);
+  bool write_direct(const Extent& extent, const ChunkBuffers::Buffer& data);
+
+  FileSystem& system_;
+  std::filesystem::path folder_;
+  UniqueFd folder_fd_;  // what is read goes through it, since publishing gives the folder another name
+  std::vector<std::string> names_;
+  const ChunkPlan& plan_;
+  bool direct_;
+  OpenFiles written_, written_direct_, read_;
+};
+
+}  // namespace lockstep::transfer

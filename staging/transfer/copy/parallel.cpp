@@ -1,0 +1,39 @@
+#include "staging/transfer/copy/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lockstep::transfer {
+
+void parallel_for(std::size_t count, int threads,
+                  const std::function<void(std::size_t, const std::function<bool()>&)>& work) {
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const std::function<bool()> stop = [&] { return failed.load(); };
+  {
+    std::vector<std::jthread> workers;
+    const std::size_t wanted = std::min<std::size_t>(count, static_cast<std::size_t>(std::max(1, threads)));
+    for (std::size_t t = 0; t < wanted; ++t) {
+      workers.emplace_back([&] {
+        for (std::size_t i = next++; i < count && !failed; i = next++) {
+          try {
+            work(i, stop);
+          } catch (...) {
+            const std::lock_guard lock(mutex);
+            if (!error) error = std::current_exception();
+            failed = true;
+          }
+        }
+      });
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,143 @@
+#include "staging/transfer/copy/source_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/error.h"
+
+namespace lockstep::transfer {
+namespace {
+
+/// A file system that cannot be reached for a while; a file that is gone or closed to us is another matter.
+bool is_out_of_reach(int error) {
+  switch (error) {
+    case EIO:
+    case EREMOTEIO:
+    case ESTALE:
+    case ENOTCONN:
+    case ECONNRESET:
+    case ETIMEDOUT:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case ENETUNREACH:
+      return true;
+    default:
+      return false;
+  }
+}
+
+constexpr std::size_t kMostOpen = 96;
+
+FileState state_of(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
+  return FileState::of(status);
+}
+
+[[noreturn]] void changed(const std::filesystem::path& path) {
+  fail("{} changed while it was copied; stage it again when nobody writes to it", path.string());
+}
+
+}  // namespace
+
+SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
+                         const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit)
+    : system_(system),
+      folder_(std::move(folder)),
+      files_(files),
+      plan_(plan),
+      limit_(limit),
+      open_files_(kMostOpen, [this](std::size_t file) { return open(file); }) {
+}
+
+UniqueFd SourceFiles::open_file(const std::filesystem::path& path) {
+  try {
+    return system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  } catch (const Error&) {
+    if (is_out_of_reach(errno)) failed_ = true;
+    throw;
+  }
+}
+
+std::size_t SourceFiles::read_some(int fd, std::span<std::byte> into, std::uint64_t offset,
+                                   const std::filesystem::path& path) {
+  try {
+    return system_.read_at(fd, into, offset, path);
+  } catch (const Error&) {
+    if (is_out_of_reach(errno)) failed_ = true;
+    throw;
+  }
+}
+
+UniqueFd SourceFiles::open(std::size_t file) {
+  const std::filesystem::path path = folder_ / files_[file].name;
+  UniqueFd fd = open_file(path);
+  const FileState now = state_of(fd.get(), path);
+  const std::optional<FileState>& listed = files_[file].state;
+  if (listed && listed->inode == 0 && !listed->fits(now)) {
+    fail(
+        "{} is not what the first node sees there (other size or time); stage it again when nobody writes to "
+        "it, "
+        "and all nodes see the same",
+        path.string());
+  }
+  if (now.size != files_[file].size || (listed && !listed->fits(now))) changed(path);
+  // Each chunk is asked for as a whole. Read-ahead beyond it would fetch what another node reads, or another
+  // thread.
+  if (now.size > plan_.chunk_bytes()) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
+  const std::lock_guard lock(mutex_);
+  const auto [first, fresh] = first_.try_emplace(file, now);
+  if (!fresh && !(first->second == now)) changed(path);
+  return fd;
+}
+
+void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
+  limit_.take(into.size());
+  std::size_t at = 0;
+  for (const Extent& extent : plan_.extents(chunk)) {
+    read_extent(extent, into.subspan(at, extent.bytes));
+    at += extent.bytes;
+  }
+}
+
+void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
+  const std::filesystem::path path = folder_ / files_[extent.file].name;
+  const std::shared_ptr<const UniqueFd> fd = open_files_.get(extent.file);
+  const auto offset = static_cast<off_t>(extent.offset);
+  // The kernel would otherwise ask for a few pages at a time; all of the chunk is wanted, at once.
+  if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
+  for (std::size_t done = 0; done < into.size();) {
+    const std::size_t got = read_some(fd->get(), into.subspan(done), extent.offset + done, path);
+    if (got == 0) changed(path);
+    done += got;
+  }
+  bytes_ += into.size();
+  // Nobody on this node will read the source's pages again.
+  if (extent.bytes > 0) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_DONTNEED);
+  if (plan_.first_chunk(extent.file) != plan_.last_chunk(extent.file)) return;
+  FileState first;
+  {
+    const std::lock_guard lock(mutex_);
+    first = first_.at(extent.file);
+  }
+  if (!(state_of(fd->get(), path) == first)) changed(path);
+  open_files_.drop(extent.file);
+  const std::lock_guard lock(mutex_);
+  first_.erase(extent.file);
+}
+
+void SourceFiles::check_unchanged() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [file, first] : first_) {
+    const std::filesystem::path path = folder_ / files_[file].name;
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());
+      fail_errno("cannot stat {}", path.string());
+    }
+    if (!(FileState::of(status) == first)) changed(path);
+  }
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,60 @@
+// The files that are copied, as they lie at the source: read chunk by chunk, and watched for change.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/file_system.h"
+#include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/copy/limit.h"
+#include "staging/transfer/copy/open_files.h"
+#include "staging/transfer/manifest.h"
+
+namespace lockstep::transfer {
+
+class SourceFiles {
+ public:
+  /// `files` and `plan` outlive it.
+  SourceFiles(FileSystem& system, std::filesystem::path folder, const std::vector<ManifestFile>& files,
+              const ChunkPlan& plan, Limit& limit);
+
+  /// Reads a chunk. Throws Error where a file is not what the list says, or changes while it is read.
+  void read(std::size_t chunk, std::span<std::byte> into);
+
+  /// Throws Error where a file that was read in several chunks is not what it was at first.
+  void check_unchanged();
+
+  /// True where the source's file system could not be reached, which says nothing against what was read
+  /// before.
+  bool failed() const { return failed_; }
+
+  /// Bytes read so far.
+  std::uint64_t bytes_read() const { return bytes_; }
+
+ private:
+  UniqueFd open(std::size_t file);
+  UniqueFd open_file(const std::filesystem::path& path);
+  std::size_t read_some(int fd, std::span<std::byte> into, std::uint64_t offset,
+                        const std::filesystem::path& path);
+  void read_extent(const Extent& extent, std::span<std::byte> into);
+
+  FileSystem& system_;
+  std::filesystem::path folder_;
+  const std::vector<ManifestFile>& files_;
+  const ChunkPlan& plan_;
+  Limit& limit_;
+  OpenFiles open_files_;
+  std::mutex mutex_;
+  std::unordered_map<std::size_t, FileState> first_;  // of files that take several chunks, when first opened
+  std::atomic<std::uint64_t> bytes_ = 0;
+  std::atomic<bool> failed_ = false;
+};
+
+}  // namespace lockstep::transfer
