@@ -104,7 +104,7 @@ void forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgo
 
 void reply_attributes(fuse_req_t request, fuse_ino_t number) {
   struct stat status {};
-  if (fstatat(of(request).inodes.fd(number), "", &status, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) {
+  if (fstatat(of(request).inodes.open(number).get(), "", &status, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) {
     fuse_reply_err(request, errno);
   } else {
     fuse_reply_attr(request, &status, 0);
@@ -146,7 +146,7 @@ int set_attributes(int fd, const struct stat& wanted, int to_set, const fuse_fil
 
 void setattr(fuse_req_t request, fuse_ino_t number, struct stat* wanted, int to_set, fuse_file_info* info) {
   const FileSystem& files = begin(request, &Counters::others);
-  if (set_attributes(files.inodes.fd(number), *wanted, to_set, info) != 0) {
+  if (set_attributes(files.inodes.open(number).get(), *wanted, to_set, info) != 0) {
     fuse_reply_err(request, errno);
   } else {
     reply_attributes(request, number);
@@ -156,7 +156,7 @@ void setattr(fuse_req_t request, fuse_ino_t number, struct stat* wanted, int to_
 void readlink(fuse_req_t request, fuse_ino_t number) {
   const FileSystem& files = begin(request, &Counters::others);
   char target[PATH_MAX + 1];
-  const ssize_t size = ::readlinkat(files.inodes.fd(number), "", target, PATH_MAX);
+  const ssize_t size = ::readlinkat(files.inodes.open(number).get(), "", target, PATH_MAX);
   if (size < 0) {
     fuse_reply_err(request, errno);
   } else {
@@ -177,45 +177,47 @@ void reply_made(fuse_req_t request, fuse_ino_t parent, const char* name, int res
 void mknod(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   const FileSystem& files = begin(request, &Counters::others);
   const ActAs caller(request);
-  reply_made(request, parent, name, ::mknodat(files.inodes.fd(parent), name, mode, device));
+  reply_made(request, parent, name, ::mknodat(files.inodes.open(parent).get(), name, mode, device));
 }
 
 void mkdir(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   const FileSystem& files = begin(request, &Counters::others);
   const ActAs caller(request);
-  reply_made(request, parent, name, ::mkdirat(files.inodes.fd(parent), name, mode));
+  reply_made(request, parent, name, ::mkdirat(files.inodes.open(parent).get(), name, mode));
 }
 
 void symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   const FileSystem& files = begin(request, &Counters::others);
   const ActAs caller(request);
-  reply_made(request, parent, name, ::symlinkat(target, files.inodes.fd(parent), name));
+  reply_made(request, parent, name, ::symlinkat(target, files.inodes.open(parent).get(), name));
 }
 
 void link(fuse_req_t request, fuse_ino_t number, fuse_ino_t parent, const char* name) {
   const FileSystem& files = begin(request, &Counters::others);
-  const std::string path = path_of(files.inodes.fd(number));
+  const InodeFd file = files.inodes.open(number);
+  const std::string path = path_of(file.get());
   reply_made(request, parent, name,
-             ::linkat(AT_FDCWD, path.c_str(), files.inodes.fd(parent), name, AT_SYMLINK_FOLLOW));
+             ::linkat(AT_FDCWD, path.c_str(), files.inodes.open(parent).get(), name, AT_SYMLINK_FOLLOW));
 }
 
 void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  reply(request, ::unlinkat(begin(request, &Counters::others).inodes.fd(parent), name, 0));
+  reply(request, ::unlinkat(begin(request, &Counters::others).inodes.open(parent).get(), name, 0));
 }
 
 void rmdir(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  reply(request, ::unlinkat(begin(request, &Counters::others).inodes.fd(parent), name, AT_REMOVEDIR));
+  reply(request, ::unlinkat(begin(request, &Counters::others).inodes.open(parent).get(), name, AT_REMOVEDIR));
 }
 
 void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
             const char* new_name, unsigned flags) {
   const FileSystem& files = begin(request, &Counters::others);
-  reply(request, ::renameat2(files.inodes.fd(parent), name, files.inodes.fd(new_parent), new_name, flags));
+  reply(request, ::renameat2(files.inodes.open(parent).get(), name, files.inodes.open(new_parent).get(),
+                             new_name, flags));
 }
 
 void open(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
   const FileSystem& files = begin(request, &Counters::opens);
-  const int fd = ::open(path_of(files.inodes.fd(number)).c_str(), backing_flags(info->flags));
+  const int fd = ::open(path_of(files.inodes.open(number).get()).c_str(), backing_flags(info->flags));
   if (fd < 0) {
     fuse_reply_err(request, errno);
     return;
@@ -231,7 +233,8 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
     const ActAs caller(request);
     // O_NOFOLLOW: a symbolic link that another machine has put there meanwhile would be followed on this
     // side.
-    fd = ::openat(files.inodes.fd(parent), name, backing_flags(info->flags) | O_CREAT | O_NOFOLLOW, mode);
+    fd = ::openat(files.inodes.open(parent).get(), name, backing_flags(info->flags) | O_CREAT | O_NOFOLLOW,
+                  mode);
   }
   if (fd < 0) {
     fuse_reply_err(request, errno);
@@ -297,7 +300,7 @@ DIR* folder(const fuse_file_info* info) {
 
 void opendir(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
   const FileSystem& files = begin(request, &Counters::others);
-  const int fd = ::openat(files.inodes.fd(number), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = ::openat(files.inodes.open(number).get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* opened = fd < 0 ? nullptr : ::fdopendir(fd);
   if (opened == nullptr) {
     const int error = errno;
@@ -341,7 +344,7 @@ void fsyncdir(fuse_req_t request, fuse_ino_t /*number*/, int /*data_only*/, fuse
 void statfs(fuse_req_t request, fuse_ino_t number) {
   const FileSystem& files = begin(request, &Counters::others);
   struct statvfs status {};
-  if (::fstatvfs(files.inodes.fd(number), &status) != 0) {
+  if (::fstatvfs(files.inodes.open(number).get(), &status) != 0) {
     fuse_reply_err(request, errno);
   } else {
     fuse_reply_statfs(request, &status);
@@ -379,7 +382,7 @@ fuse_lowlevel_ops operations() {
   return table;
 }
 
-// Each file that the kernel knows is held open.
+// Files are open twice: here, and at the caller. Without handles, each that the kernel knows is.
 void allow_many_open_files() {
   rlimit limit{1 << 20, 1 << 20};
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -394,7 +397,7 @@ void serve(const std::filesystem::path& backing, const std::filesystem::path& mo
   allow_many_open_files();
   umask(0);  // the kernel has applied the caller's
   if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) fail_errno("metered-fs needs root");
-  FileSystem files{InodeTable(open_file(backing, O_PATH | O_DIRECTORY)), meter, counters};
+  FileSystem files{InodeTable(open_file(backing, O_RDONLY | O_DIRECTORY)), meter, counters};
 
   fuse_args arguments = FUSE_ARGS_INIT(0, nullptr);
   for (const char* argument : {"metered-fs", "-odefault_permissions,allow_other,fsname=metered-fs"}) {

@@ -1,5 +1,6 @@
-// The files that the kernel knows by number. Each is held open (O_PATH), so that a number goes on meaning the
-// same file after it is renamed or unlinked.
+// The files that the kernel knows by number, which goes on meaning the same file after it is renamed or
+// unlinked. A file is remembered by its handle (open_by_handle_at), so that a hundred thousand of them need
+// no descriptors; on a file system without handles each is held open (O_PATH).
 //
 // Threads: safe from any; an entry lives as long as the kernel holds lookups of it.
 #pragma once
@@ -11,19 +12,31 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "common/files.h"
 
 namespace lockstep::metered_fs {
 
+/// An O_PATH descriptor, the table's own or one for this use alone. -1 with errno set where the file is gone.
+class InodeFd {
+ public:
+  explicit InodeFd(int of_table) : fd_(of_table) {}
+  explicit InodeFd(UniqueFd own) : own_(std::move(own)), fd_(own_.get()) {}
+  int get() const { return fd_; }
+
+ private:
+  UniqueFd own_;
+  int fd_;
+};
+
 class InodeTable {
  public:
-  /// `root`: the backing folder, opened with O_PATH.
-  explicit InodeTable(UniqueFd root) : root_(std::move(root)) {}
+  /// `root`: the backing folder, opened for reading.
+  explicit InodeTable(UniqueFd root);
 
-  /// The O_PATH descriptor of a file.
-  int fd(fuse_ino_t number) const;
+  InodeFd open(fuse_ino_t number) const;
 
   /// Finds a name in a folder and counts one lookup of it. Returns 0 or an errno value.
   int lookup(fuse_ino_t parent, const char* name, fuse_entry_param& entry);
@@ -32,16 +45,20 @@ class InodeTable {
   void forget(fuse_ino_t number, std::uint64_t lookups);
 
  private:
-  using Identity = std::pair<dev_t, ino_t>;
   struct Inode {
-    UniqueFd fd;
-    Identity identity;
+    UniqueFd fd;         // or:
+    std::string handle;  // what open_by_handle_at takes
+    std::string key;     // in inodes_
     std::uint64_t lookups = 0;
   };
 
+  std::string handle_of(int fd) const;
+  UniqueFd open_handle(const std::string& handle) const;
+
   UniqueFd root_;
+  int mount_ = -1;  // root_'s, where its file system has handles
   std::mutex mutex_;
-  std::map<Identity, std::unique_ptr<Inode>> inodes_;
+  std::map<std::string, std::unique_ptr<Inode>> inodes_;
 };
 
 }  // namespace lockstep::metered_fs
