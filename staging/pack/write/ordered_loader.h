@@ -53,7 +53,7 @@ class OrderedLoader {
   static constexpr int kMostThreads = 64;
 
   /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. With 0
-  /// `threads` it begins with a few and adds some while they mostly wait for the file system.
+  /// `threads` it begins with one and adds some while they mostly wait for the file system.
   OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
                 int threads);
   ~OrderedLoader();
