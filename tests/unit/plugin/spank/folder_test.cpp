@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "plugin/spank/report.h"
+#include "tests/unit/plugin/spank/refusal.h"
 
 namespace lockstep::spank {
 namespace {
@@ -19,16 +19,6 @@ using testing::HasSubstr;
 
 constexpr uid_t kUser = 12345;
 constexpr gid_t kGroup = 12346;
-
-template <typename Work>
-std::string refusal(const Work& work) {
-  try {
-    work();
-  } catch (const Refusal& refused) {
-    return refused.what();
-  }
-  return "";
-}
 
 class FolderOfRoot : public testing::Test {
  protected:

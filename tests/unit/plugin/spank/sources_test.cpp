@@ -7,23 +7,13 @@
 #include <filesystem>
 #include <fstream>
 
-#include "plugin/spank/report.h"
+#include "tests/unit/plugin/spank/refusal.h"
 
 namespace lockstep::spank {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-template <typename Work>
-std::string refusal(const Work& work) {
-  try {
-    work();
-  } catch (const Refusal& refused) {
-    return refused.what();
-  }
-  return "";
-}
 
 class Sources : public testing::Test {
  protected:
