@@ -19,6 +19,8 @@ if ! clang++ -fsanitize=fuzzer,address,undefined "$probe/probe.cpp" -o "$probe/p
   exit 77
 fi
 
+# A clone in another folder finds what this one has compiled.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 if ! { cmake --preset fuzz && cmake --build --preset fuzz -j "$(nproc)"; } >"$probe/log" 2>&1; then
   tail -n 40 "$probe/log" >&2
   exit 1
@@ -26,9 +28,10 @@ fi
 
 names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
-  for program in build/fuzz/bin/fuzz_*; do
-    name=$(basename "$program")
-    names+=("${name#fuzz_}")
+  for source in tests/fuzz/fuzz_*.cpp; do
+    name=$(basename "$source" .cpp)
+    # Without its library's packages it is not built.
+    if [ -x "build/fuzz/bin/$name" ]; then names+=("${name#fuzz_}"); else echo "$name: skipped: not built"; fi
   done
 fi
 
