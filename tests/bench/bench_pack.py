@@ -57,12 +57,8 @@ def timed(command, what):
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
-        said = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise Failure(f"{what}: exit code {process.returncode}: {said.strip()[-300:]}")
-    return time.monotonic() - begin, usage.ru_maxrss * 1024
+        memory = program.finish(process, what)[1]
+    return time.monotonic() - begin, memory
 
 
 def commands(chosen, files, out):

@@ -70,6 +70,7 @@ class World:
         self.folder = pathlib.Path(folder)
         self.programs = pathlib.Path(chosen.programs)
         self.dropped = True
+        self.memory = 0  # the most that a put of this case took, in bytes
 
     def drop_caches(self):
         os.sync()
@@ -91,8 +92,24 @@ class World:
     def put(self, source, node=0):
         """Seconds as a shell sees them, and what the tool says."""
         begin = time.monotonic()
-        text = run([self.programs / "lockstep-stage", "put", source, "--cache", self.cache(node), "--json"])
-        return time.monotonic() - begin, json.loads(text)
+        with self.start_put(source, node) as process:
+            said = self.finish_put(process)
+        return time.monotonic() - begin, said
+
+    def start_put(self, source, node=0, *more, **environment):
+        command = [self.programs / "lockstep-stage", "put", source, "--cache", self.cache(node), "--json", *more]
+        return subprocess.Popen(
+            [str(word) for word in command],
+            env={**os.environ, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def finish_put(self, process):
+        output, memory = program.finish(process, "lockstep-stage put")
+        self.memory = max(self.memory, memory)
+        return json.loads(output)
 
     def make_files(self, name, total, count):
         source = self.folder / name
@@ -230,22 +247,15 @@ def free_port():
 def put_together(world, mounts):
     """Seconds until the last node has it, and what each says."""
     addresses = ",".join(["127.0.0.1:0"] * len(mounts)).replace(":0", f":{free_port()}", 1)
-    environment = {**os.environ, "LOCKSTEP_RENDEZVOUS_KEY": "benchmark"}
     begin = time.monotonic()
-    nodes = []
-    for node, mount in enumerate(mounts):
-        command = [world.programs / "lockstep-stage", "put", mount / "data", "--cache", world.cache(node), "--json"]
-        if len(mounts) > 1:
-            command += ["--nodes", addresses, "--node-id", str(node)]
-        nodes.append(
-            subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        )
-    said = [node.communicate() for node in nodes]
-    took = time.monotonic() - begin
-    for node, (_, error) in zip(nodes, said):
-        if node.returncode != 0:
-            raise Failure(error.strip())
-    return took, [json.loads(output) for output, _ in said]
+    with contextlib.ExitStack() as running:
+        nodes = []
+        for node, mount in enumerate(mounts):
+            more = ["--nodes", addresses, "--node-id", str(node)] if len(mounts) > 1 else []
+            put = world.start_put(mount / "data", node, *more, LOCKSTEP_RENDEZVOUS_KEY="benchmark")
+            nodes.append(running.enter_context(put))
+        said = [world.finish_put(node) for node in nodes]
+    return time.monotonic() - begin, said
 
 
 def cooperative(world):
@@ -320,7 +330,11 @@ def measure(chosen, folder):
         if case != "cold" and not has_metered:
             print(f"bench_stage: no {case}: metered-fs or /dev/fuse is missing", file=sys.stderr)
             continue
-        yield from {"cold": cold, "warm": warm, "cooperative": cooperative, "small_files": small_files}[case](world)
+        world.memory = 0
+        for found in {"cold": cold, "warm": warm, "cooperative": cooperative, "small_files": small_files}[case](world):
+            if found["implementation"] == "lockstep":
+                found["memory_bytes"] = world.memory
+            yield found
 
 
 def describe(found):
