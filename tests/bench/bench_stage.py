@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times how data gets to a node: cold (caches dropped, synced), warm, on several nodes at once, and as many small
-files; with --peers also by cp, rsync and sbcast, in turn. The source lies on the metered file system where that is what is
-measured: one mount per node, a bandwidth for all of them together, a delay per operation."""
+files; with --peers also by cp, rsync and sbcast, in turn. The source lies on the metered file system where that is
+what is measured: one mount per node, a bandwidth for all of them together, a delay per operation."""
 
 import argparse
 import contextlib
