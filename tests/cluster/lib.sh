@@ -26,8 +26,9 @@ cluster() {
   "$source_root/examples/cluster/cluster" "$verb" --name "$cluster_name" "$@"
 }
 
-# Commands inside, as alice: on the head, on a node; and as root there.
+# Commands inside, as alice: on the head, on a node; as bob, and as root there.
 on_head() { cluster exec -- "$@"; }
+as_bob() { cluster exec --user bob -- "$@"; }
 on_node() {
   local node=$1
   shift

@@ -12,7 +12,7 @@ node_hardware() {
   if [ "$cluster_cpus" != "$(nproc --all)" ]; then
     shape="Boards=1 SocketsPerBoard=1 CoresPerSocket=$cluster_cpus ThreadsPerCore=1"
   fi
-  echo "CPUs=$cluster_cpus $shape RealMemory=$memory"
+  echo "CPUs=$cluster_cpus $shape RealMemory=$memory $([ "$cluster_gpus" = 0 ] || echo "Gres=gpu:$cluster_gpus")"
 }
 
 write_slurm_conf() {
@@ -44,6 +44,7 @@ SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 $(variant_lines)
+$([ "$cluster_gpus" = 0 ] || echo GresTypes=gpu)
 
 # A job starts and ends at once, and a lost node is noticed while a test waits for it. A machine under load must
 # still answer in these times.
@@ -119,6 +120,7 @@ write_etc() {
   local etc=$1 node
   cp -a /etc/. "$etc" || return 1
   add_account alice 6001 /mnt/shared/home/alice /bin/bash
+  add_account bob 6003 /mnt/shared/home/bob /bin/bash
   add_account lockstep 6002 /nonexistent /usr/sbin/nologin
   {
     echo "127.0.0.1 localhost"
@@ -131,6 +133,9 @@ write_etc() {
   (umask 077 && head -c 128 /dev/urandom >"$etc/munge/munge.key")
   write_slurm_conf "$2" >"$etc/slurm/slurm.conf"
   write_cgroup_conf "$(cgroup_plugin)" >"$etc/slurm/cgroup.conf"
+  if [ "$cluster_gpus" != 0 ]; then
+    echo "Name=gpu File=/run/cluster/state/live/gpu[0-$((cluster_gpus - 1))]" >"$etc/slurm/gres.conf"
+  fi
   printf 'AutoBasePath=true\nBasePath=/mnt/local/.containers\n' >"$etc/slurm/job_container.conf"
   : >"$etc/slurm/plugstack.conf"
   if [ -e "$cluster_prefix/lib/lockstep/lockstep.so" ]; then

@@ -4,6 +4,7 @@
 check_options() {
   [[ $nodes =~ ^[1-9][0-9]*$ && $nodes -le 64 ]] || die_usage "--nodes '$nodes': a number from 1 to 64"
   [[ ${cpus:=$(nproc --all)} =~ ^[1-9][0-9]*$ ]] || die_usage "--cpus '$cpus': a number, at least 1"
+  [[ $gpus =~ ^([0-9]|[1-9][0-9])$ ]] || die_usage "--gpus '$gpus': a number from 0 to 99"
   [[ $timeout =~ ^[1-9][0-9]*$ ]] || die_usage "--timeout '$timeout': a number of seconds"
   [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': a number of milliseconds"
   case "$variant" in
@@ -62,11 +63,12 @@ make_state() {
   local one
   [ -e "$state" ] || { mkdir -p "$state" && chmod 700 "$state"; } || return 1
   rm -rf "$state/live" "$state/log" "$state/slurmctld"
-  mkdir -p "$state"/{live,log,slurmctld,shared/home/alice,machines} || return 1
-  chown 6001:6001 "$state/shared/home/alice"
+  mkdir -p "$state"/{live,log,slurmctld,shared/home/{alice,bob},machines} || return 1
+  chown 6001:6001 "$state/shared/home/alice" && chown 6003:6003 "$state/shared/home/bob"
   for one in $(machine_names); do
     mkdir -p "$state/machines/$one"/{local,tmp} && chmod 1777 "$state/machines/$one"/{local,tmp} || return 1
   done
+  for ((one = 0; one < gpus; ++one)); do mknod "$state/live/gpu$one" c 1 3 || return 1; done
   if [ -n "$cluster_metered_fs" ]; then
     cp "$cluster_metered_fs" "$state/live/metered-fs" &&
       "$state/live/metered-fs" meter "$state/live/meter" --create --bandwidth "$bandwidth" --latency-ms "$latency_ms"
@@ -74,7 +76,7 @@ make_state() {
 }
 
 remember_settings() {
-  cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_prefix=$prefix cluster_state=$state
+  cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_gpus=$gpus cluster_prefix=$prefix cluster_state=$state
   cluster_variant=$variant cluster_prometheus=$prometheus cluster_metered_fs=$metered_fs
   cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
 }
