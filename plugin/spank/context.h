@@ -39,6 +39,7 @@ void init(spank_t spank, int argc, char** argv);
 void init_post_opt(spank_t spank);
 void user_init();
 void task_init(spank_t spank);
+void task_exit();
 void exit();
 }  // namespace remote
 

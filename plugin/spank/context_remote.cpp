@@ -1,14 +1,17 @@
+#include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <climits>
 #include <csignal>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "plugin/spank/context.h"
 #include "plugin/spank/folder.h"
@@ -51,6 +54,8 @@ struct Prepared {
   std::uint32_t granted_cpus = 0;  ///< CPUs of this node that the step was given
   int cpus_per_task = 0;           ///< as the job asked for, or 0
   std::optional<Lease> lease;      ///< held until the step has ended
+  int alive = -1;                  ///< closed when all tasks have ended: staging in the background ends then
+  std::uint32_t ended = 0;         ///< tasks that have
 };
 
 std::unique_ptr<Prepared>& prepared() {
@@ -137,6 +142,18 @@ void make_store(Prepared& step, gid_t gid) {
   } catch (const Refusal& refusal) {
     step.step.problem = refusal.what();
   }
+}
+
+// Tasks have it too, until their program takes their place, and the staging helper the other end. Process
+// tracking need not find the helper when the tasks have ended: it finds out by itself.
+void make_alive(Prepared& step) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    step.step.problem = "cannot make a pipe: " + errno_text(errno);
+    return;
+  }
+  step.step.alive = ends[0];
+  step.alive = ends[1];
 }
 
 void make_record_folder(Prepared& step) {
@@ -260,8 +277,8 @@ void init_post_opt(spank_t spank) {
   if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty()) return;
   step->step = identify(spank);
   step->granted_cpus = item<std::uint16_t>(spank, S_JOB_NCPUS);
-  step->step.watch = ::getpid();
   if (stages) make_store(*step, item<gid_t>(spank, S_JOB_GID));
+  if (stages && step->settings.mode == "background") make_alive(*step);
   if (step->settings.metrics) make_record_folder(*step);
   step->tasks = std::make_unique<NodeTasks>(
       std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_LOCAL_TASK_COUNT)));
@@ -278,6 +295,11 @@ void user_init() {
   } catch (const Refusal& refusal) {
     step.problem = refusal.what();
   }
+}
+
+void task_exit() {
+  if (!prepared() || ++prepared()->ended < prepared()->tasks->size()) return;
+  if (prepared()->alive >= 0) ::close(std::exchange(prepared()->alive, -1));
 }
 
 void exit() {

@@ -18,7 +18,6 @@
 namespace lockstep::spank {
 namespace {
 
-constexpr int kFirstGiven = 3;
 constexpr std::size_t kMostOutput = 1U << 20U;
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {

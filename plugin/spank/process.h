@@ -16,6 +16,9 @@
 
 namespace lockstep::spank {
 
+/// The number that the first of a command's descriptors has in the helper.
+inline constexpr int kFirstGiven = 3;
+
 struct Command {
   std::vector<std::string> arguments;    ///< the program's absolute path first
   std::vector<std::string> environment;  ///< NAME=value, beside PATH and LANG

@@ -77,6 +77,10 @@ int slurm_spank_task_init(spank_t spank, int /*argc*/, char** /*argv*/) {
   return guarded([&] { remote::task_init(spank); });
 }
 
+int slurm_spank_task_exit(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
+  return guarded([&] { remote::task_exit(); });
+}
+
 int slurm_spank_exit(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
   return guarded([&] {
     if (spank_context() == S_CTX_REMOTE) remote::exit();

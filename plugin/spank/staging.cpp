@@ -48,7 +48,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   add("--shared", config.shared);
   add("--lease", step.lease);
   add_size("--bandwidth", config.bandwidth);
-  if (step.watch > 0) add("--watch", std::to_string(step.watch));
+  if (step.alive >= 0) add("--watch-fd", std::to_string(kFirstGiven));
   add("--cpus", step.cpus);
   add("--cooperate", config.cooperate ? "on" : "off");
   if (config.first_port > 0) {
@@ -76,6 +76,7 @@ std::vector<std::string> sources_on_node(const Settings& settings, const Config&
 Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link) {
   Command command;
   command.arguments = step_arguments(step, config, settings);
+  if (step.alive >= 0) command.descriptors = {step.alive};
   try {
     const std::vector<std::string> sources = sources_on_node(settings, config, link);
     command.arguments.emplace_back("--");

@@ -27,7 +27,7 @@ struct StepOnNode {
   uid_t uid = 0;
   std::string store;    ///< the user's, on this node
   std::string lease;    ///< file whose lock the step holds, or ""
-  pid_t watch = 0;      ///< slurmstepd, with which background staging ends
+  int alive = -1;       ///< pipe whose other end closes when the tasks end, and background staging with them
   std::string cpus;     ///< where the helper runs, or "": wherever its task may
   std::string record;   ///< folder of the records, or ""
   std::string problem;  ///< why this node cannot stage, known before it starts, or ""

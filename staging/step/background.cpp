@@ -33,9 +33,10 @@ Background::Background(UniqueFd pipe, UniqueFd watched)
     : pipe_(std::move(pipe)), watched_(std::move(watched)) {
 }
 
-Background& Background::start(pid_t watched) {
+Background& Background::start(pid_t watched, UniqueFd pipe) {
   if (watched == 0) watched = ::getppid();
-  UniqueFd alive(static_cast<int>(::syscall(SYS_pidfd_open, watched, 0)));
+  UniqueFd alive = std::move(pipe);
+  if (!alive) alive = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, watched, 0)));
   if (!alive) fail_errno("cannot watch process {}", watched);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");

@@ -17,8 +17,9 @@ class Background {
   /// Returns in the process that works: in a session of its own, so that a Ctrl-C meant for the step passes
   /// it by, niced, with nothing but standard error. The calling process waits for release() and ends with
   /// what that says; where it is killed before, the other ends too. From then on the other ends with the
-  /// process `watched`; 0: with the parent of the calling process.
-  static Background& start(pid_t watched);
+  /// process `watched`; 0: with the parent of the calling process; or, where there is a `pipe`, when nobody
+  /// has its other end open any more.
+  static Background& start(pid_t watched, UniqueFd pipe = {});
 
   /// Lets the calling process end.
   void release(int exit_code);

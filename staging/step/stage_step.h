@@ -20,7 +20,8 @@ struct StepCall {
   std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
   int keep = 600;                                     // seconds
   std::string shared, lease, ports, cpus;
-  int watch = 0;  // process whose end ends background staging
+  int watch = 0;      // process whose end ends background staging
+  int watch_fd = -1;  // or pipe whose end does
 };
 
 /// One line into the job's output, in one write.

@@ -64,6 +64,8 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--lease", call->lease, "File whose lock keeps what this step uses from being evicted");
   step.add_option("--bandwidth", call->bandwidth, "Bytes a second read from the source; 0: any");
   step.add_option("--watch", call->watch, "Process with which background staging ends");
+  step.add_option("--watch-fd", call->watch_fd,
+                  "Pipe with which it ends instead, when nobody has the other end open any more");
   step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
   step.add_option("--cooperate", call->cooperate, "on: read the source once for all nodes of the step")
       ->check(CLI::IsMember({"on", "off"}));

@@ -7,8 +7,8 @@ source "$(dirname "$0")/plugin_lib.sh"
 
 make_pack large 16 6000000
 clear_caches
-as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept'
-trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf; cluster meter --bandwidth 0 >/dev/null; cancel_all' EXIT
+keep_configuration
+trap 'restore_configuration; cluster meter --bandwidth 0 >/dev/null; cancel_all' EXIT
 bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
 sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 nodes_read() { cluster meter --json | python3 -c 'import json, sys; print(sum(m["bytes_read"] for name, m in json.load(sys.stdin)["machines"].items() if name != "head"))'; }
@@ -43,10 +43,10 @@ assert_at_most $((bytes * 102 / 100)) "$(nodes_read)" "bytes read from the sourc
 
 test_case "with cooperate = no each node reads for itself"
 clear_caches
-as_root sh -c 'echo "cooperate = no" >>/etc/lockstep/lockstep.conf'
+configure "cooperate = no"
 stage_on_four
 assert_at_least $((bytes * 39 / 10)) "$read" "bytes read from the source for $bytes of data"
-as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
+restore_configuration
 
 assert_nothing_left
 assert_all_idle

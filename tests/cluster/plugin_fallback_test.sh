@@ -10,14 +10,9 @@ make_pack good 8 4000
 make_pack large 4 1000000
 clear_caches
 sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum)
-as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept'
+keep_configuration
 full_disk_off() { root_on_node n2 sh -c 'umount /mnt/local/lockstep 2>/dev/null'; }
-trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf; cancel_all; full_disk_off' EXIT
-# configure LINE...: the administrator's file with these lines more.
-configure() {
-  as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
-  printf '%s\n' "$@" | as_root tee -a /etc/lockstep/lockstep.conf >/dev/null
-}
+trap 'restore_configuration; cancel_all; full_disk_off' EXIT
 read_all='echo "$(hostname) $(readlink $LOCKSTEP_DATA/large) $(cat $LOCKSTEP_DATA/large/*.tar | sha256sum)"'
 
 # The store of n2 on a disk of 1 MB.

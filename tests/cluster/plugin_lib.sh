@@ -16,9 +16,20 @@ make_pack() {
 
 # Ends what a test that failed has left running: for a trap.
 cancel_all() {
-  on_head scancel -u alice 2>/dev/null
+  as_root scancel --user=alice,bob 2>/dev/null
   assert_all_idle
 }
+
+# The administrator's file: configure LINE... has it as it was, and these lines more.
+keep_configuration() { as_root cp /etc/lockstep/lockstep.conf /run/conf.kept; }
+restore_configuration() { as_root cp /run/conf.kept /etc/lockstep/lockstep.conf; }
+configure() {
+  restore_configuration
+  printf '%s\n' "$@" | as_root tee -a /etc/lockstep/lockstep.conf >/dev/null
+}
+
+# bytes_read NODE: what it has read from the shared file system since the meter was reset.
+bytes_read() { cluster meter --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["machines"][sys.argv[1]]["bytes_read"])' "$1"; }
 
 # Forgets all that is staged, so that a test starts from nothing.
 clear_caches() {
@@ -35,7 +46,7 @@ helpers_running() { as_root sh -c "pgrep -af '[l]ockstep-(stage|pin) ' || true";
 # left_on NODE: what a job left there that it should not: its folder, its lease. A copy that was broken off stays, to be
 # gone on with.
 left_on() {
-  root_on_node "$1" sh -c "ls /mnt/local/lockstep/*/jobs; ls /mnt/local/lockstep/*/leases/held; ls -d /mnt/local/lockstep/*/objects/.removed-*" 2>/dev/null
+  root_on_node "$1" sh -c "cd /mnt/local/lockstep && find */jobs */leases/held -mindepth 1 -maxdepth 1; ls -d */objects/.removed-*" 2>/dev/null
 }
 
 nothing_left_on() { [ -z "$(left_on "$1")" ]; }

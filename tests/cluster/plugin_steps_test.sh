@@ -70,8 +70,6 @@ for job in "${jobs[@]}"; do
 done
 cluster meter --bandwidth 0 >/dev/null
 bytes=$(cat "$shared"/plugin_test/good/* | wc -c)
-# read NODE: bytes that it has read from the shared file system.
-bytes_read() { cluster meter --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["machines"][sys.argv[1]]["bytes_read"])' "$1"; }
 assert_at_most $((bytes * 3 / 2)) "$(bytes_read n1)" "bytes read for $bytes bytes of data"
 
 for node in n1 n2 n3 n4; do wait_until 10 nothing_left_on $node || fail "left on $node: $(left_on $node)"; done

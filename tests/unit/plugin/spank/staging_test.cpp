@@ -43,7 +43,7 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   config.last_port = 20010;
   StepOnNode step = some_step();
   step.lease = "/cache/1000/leases/held/7.0";
-  step.watch = 99;
+  step.alive = 12;
   step.cpus = "2-3";
   Settings settings;
   settings.mode = "background";
@@ -53,7 +53,7 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   for (const char* part :
        {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--total 5000 ",
         "--keep 0 ", "--shared /cache/shared ", "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ",
-        "--watch 99 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 "}) {
+        "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 "}) {
     EXPECT_THAT(line, HasSubstr(part));
   }
 }
