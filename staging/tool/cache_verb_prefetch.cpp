@@ -34,13 +34,22 @@ std::optional<gid_t> group_of(const std::string& name) {
   return found->gr_gid;
 }
 
+// With the folder of all stores, on a node where no job has staged anything yet. Whatever the umask: users
+// pass through it.
 void make_folder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) fail_errno("cannot make {}", folder.string());
+  constexpr mode_t kForAll = 0755;
+  for (const fs::path& each : {folder.parent_path(), folder}) {
+    if (::mkdir(each.c_str(), kForAll) == 0) {
+      if (::chmod(each.c_str(), kForAll) != 0) fail_errno("cannot set the mode of {}", each.string());
+    } else if (errno != EEXIST) {
+      fail_errno("cannot make {}", each.string());
+    }
+  }
 }
 
 void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
   const std::optional<gid_t> group = group_of(arguments.group);
-  make_folder(arguments.cache);
+  make_folder((fs::absolute(arguments.cache) / ".").lexically_normal().parent_path());
   PutOptions options;
   options.cache_dir = arguments.cache;
   options.limits.quota = parse_bytes(arguments.quota);
