@@ -1,0 +1,81 @@
+// Somebody who has got hold of a step's one-time key, and asks one of its nodes for data:
+//
+//   LOCKSTEP_RENDEZVOUS_KEY=... exchange_stranger HOST PORT JOB.STEP munge|none
+//
+// Shows a credential of munge for the user that it runs as, which whoever is asked can decode, or none.
+// Prints "served" where the node talks to it, "turned away" where it closes the connection.
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "staging/rendezvous/rendezvous_session.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+
+// munge's own program, since the library that Lockstep uses makes credentials that only their maker decodes.
+std::string credential(const std::string& what) {
+  const std::string command = "munge --string '" + what + "'";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
+  std::array<char, 4096> text{};
+  if (!pipe || std::fgets(text.data(), text.size(), pipe.get()) == nullptr) fail("munge says nothing");
+  const std::string line = text.data();
+  return line.substr(0, line.find('\n'));
+}
+
+// Nothing where the other side has closed the connection.
+std::string line_from(const UniqueFd& socket) {
+  std::string line;
+  for (char c = 0; ::recv(socket.get(), &c, 1, 0) == 1; line += c) {
+    if (c == '\n') return line;
+  }
+  return "";
+}
+
+bool served(const std::string& host, int port, const std::string& step, bool with_munge) {
+  const UniqueFd socket = connect_to({host}, port, kPatience, "the node");
+  const timeval patience{kPatience.count(), 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  Session session(Session::Role::node, environment::get("LOCKSTEP_RENDEZVOUS_KEY").value_or(""),
+                  "exchange-" + step);
+  send_all(socket, session.greeting(), "the node");
+  const std::string greeting = line_from(socket);
+  session.take_greeting(std::string_view(greeting).substr(0, greeting.find('\n')));
+  const std::string what = "lockstep-exchange " + step + " " + session.id() + " node";
+  send_all(socket, session.seal("hello 1 " + (with_munge ? credential(what) : "-")), "the node");
+  const std::string hello = line_from(socket);
+  session.open(std::string_view(hello).substr(0, hello.find('\n')));  // the key was the right one
+  try {
+    // There is no such source: whoever is served is told every second that the node is alive.
+    send_all(socket, session.seal("list 9999"), "the node");
+  } catch (const Error&) {
+    return false;
+  }
+  return !line_from(socket).empty();
+}
+
+}  // namespace
+}  // namespace lockstep::transfer
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  try {
+    const bool good =
+        lockstep::transfer::served(argv[1], std::stoi(argv[2]), argv[3], std::string(argv[4]) == "munge");
+    std::cout << (good ? "served" : "turned away") << std::endl;
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "exchange_stranger: " << error.what() << std::endl;
+    return 1;
+  }
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What several users' jobs may do to one node together: the node's total, and the bandwidth to the source.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+for pack in first second third; do make_pack $pack 4 1000000; done
+chmod 777 "$shared/plugin_test"
+rm -f "$shared"/plugin_test/{up,stop}
+clear_caches
+keep_configuration
+trap 'touch "$shared/plugin_test/stop"; restore_configuration; cancel_all; clear_caches' EXIT
+objects_of() { root_on_node n1 sh -c "ls /mnt/local/lockstep/$1/objects | wc -l"; }
+drained() { on_head sinfo -h -N -o '%N %T %E' | grep -v -E ' (idle|mixed|allocated|completing) '; }
+
+# refused_bob: his step wants $1, and ends with one line, which is left in $output.
+refused_bob() {
+  assert_exit 3 as_bob srun -w n1 -n1 --overlap --stage="$packs/$1" echo started
+  assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of ours in '$output'"
+  assert_lacks "$output" "started"
+}
+
+test_case "over the node's total the second user's job ends with one line that says who holds what"
+configure "total = 6M" "keep = 0"
+job=$(submit_there -w n1 -n1 --stage=first --wrap 'touch up; until [ -e stop ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/first/*.tar | sha256sum')
+assert_within 30 test -e "$shared/plugin_test/up"
+refused_bob second
+assert_contains "$output" "lockstep: n1: "
+assert_contains "$output" "this node's caches may hold 6.00 MiB together"
+assert_contains "$output" "held by other users"
+assert_equal "" "$(drained)" "nodes that are not well"
+
+test_case "with --stage-on-error=source it reads from the source instead"
+output=$(as_bob srun -w n1 -n1 --overlap --stage-on-error=source --stage=$packs/second sh -c 'cat $LOCKSTEP_DATA/second/*.tar | sha256sum' 2>&1)
+assert_contains "$output" "$(cat "$shared"/plugin_test/second/*.tar | sha256sum)"
+assert_contains "$output" "the job reads from the source"
+touch "$shared/plugin_test/stop"
+await_job "$job"
+assert_contains "$(job_output "$job")" "$(cat "$shared"/plugin_test/first/*.tar | sha256sum)"
+
+test_case "one user's idle data is not taken by another, but by root's gc, which leaves room"
+refused_bob second
+assert_equal 1 "$(objects_of 6001)" "objects of alice"
+root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --total 6M --room 5M --keep 0 >/dev/null || fail "gc failed"
+assert_equal 0 "$(objects_of 6001)" "objects of alice"
+output=$(as_bob srun -w n1 -n1 --stage=$packs/second echo started 2>&1)
+assert_contains "$output" "started"
+
+test_case "a user's own idle data makes room for what he wants next"
+output=$(as_bob srun -w n1 -n1 --stage=$packs/third sh -c 'cat $LOCKSTEP_DATA/third/*.tar | sha256sum' 2>&1)
+assert_contains "$output" "$(cat "$shared"/plugin_test/third/*.tar | sha256sum)"
+assert_equal 1 "$(objects_of 6003)" "objects of bob"
+clear_caches
+
+test_case "two jobs of a user on a node read no more than the bandwidth together"
+configure "bandwidth = 2M"
+bytes=$(cat "$shared"/plugin_test/{first,second}/*.tar | wc -c)
+begin=$(date +%s%N)
+jobs=()
+for pack in first second; do jobs+=("$(submit_there -w n1 -n1 --stage=$pack --wrap true)"); done
+for job in "${jobs[@]}"; do await_job "$job"; done
+took=$((($(date +%s%N) - begin) / 1000000))
+for job in "${jobs[@]}"; do assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"; done
+assert_at_least $((bytes * 1000 / 2097152)) "$took" "milliseconds for $bytes bytes at 2 MiB/s"
+assert_at_most $((bytes * 3000 / 2097152 + 5000)) "$took" "milliseconds for $bytes bytes at 2 MiB/s"
+
+rm -f "$shared"/plugin_test/{up,stop}
+assert_nothing_left
+assert_all_idle
