@@ -70,7 +70,7 @@ output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -w n1,n2 -N
 assert_equal "n1 good n2 good" "$output"
 output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -w n1,n2 -N2 -n2 --stage=other bash -c "$what" 2>/dev/null | sort | xargs)
 assert_equal "n1 other n2 other" "$output"
-output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing srun -w n1 -n1 --stage=none bash -c "$what" 2>&1 | xargs)
+output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing srun -Q -w n1 -n1 --stage=none bash -c "$what" 2>&1 | xargs)
 assert_equal "n1" "$output"
 refused cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing sbatch --wrap hostname
 
@@ -79,21 +79,51 @@ output=$(cluster exec --cwd "$packs" -- salloc -w n1,n2 -N2 --stage=good sh -c "
 assert_equal "n1 good n2 good" "$output"
 
 test_case "the administrator's file holds at once"
-as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; echo "enabled = no" >>/etc/lockstep/lockstep.conf'
-trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
+keep_configuration
+trap restore_configuration EXIT
+configure "enabled = no"
 output=$(on_head srun -w n1 -n1 --stage=$packs/good bash -c "$what" 2>&1)
 assert_contains "$output" "switched off by the administrator"
 assert_contains "$output" "n1"
 assert_lacks "$output" "good"
-as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "allow_stage_on_error = fail" >>/etc/lockstep/lockstep.conf'
+configure "allow_stage_on_error = fail"
 refused on_head sbatch --stage=$packs/good --stage-on-error=source --wrap hostname
 assert_equal "lockstep: --stage-on-error=source is not allowed here; the administrator allows: fail" "$output"
-as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "cahe = /x" >>/etc/lockstep/lockstep.conf'
+configure "cahe = /x"
 assert_exit 0 on_head srun -n1 hostname
 refused on_head srun -n1 --pin=auto hostname
 assert_contains "$output" "lockstep.conf:4: unknown key 'cahe'"
-as_root sh -c 'cp /run/conf.kept /etc/lockstep/lockstep.conf; echo "prefix = ls-" >>/etc/lockstep/lockstep.conf'
+configure "prefix = ls-"
 output=$(on_head srun -w n1 -n1 --ls-stage=$packs/good bash -c "$what" 2>/dev/null)
 assert_equal "n1 good" "$output"
+
+# refused_on_node TEXT COMMAND...: a job that ends there, with one line of ours.
+refused_on_node() {
+  local text=$1
+  shift
+  assert_exit 3 "$@"
+  assert_equal "$text" "$(lines_of_ours "$output")"
+  assert_lacks "$output" "started"
+}
+
+test_case "a partition's own section decides on the node, and in a job's srun"
+configure "[other]" "allow_stage_mode = block" "[debug]" "allow_stage_on_error = fail"
+output=$(on_head srun -w n1 -n1 --stage-mode=background --stage=$packs/good bash -c "$what" 2>/dev/null)
+assert_equal "n1 good" "$output"
+refused_on_node "lockstep: n1: --stage-on-error=source is not allowed here; the administrator allows: fail" \
+  on_head srun -w n1 -n1 --stage=$packs/good --stage-on-error=source echo started
+refused on_head salloc -Q -w n1 srun --stage=$packs/good --stage-on-error=source echo started
+assert_contains "$output" "--stage-on-error=source is not allowed here"
+configure "[debug]" "quota = 4K" "[other]" "quota = 4G"
+clear_caches
+assert_exit 3 on_head srun -w n1 -n1 --stage=$packs/good echo started
+assert_contains "$output" "quota 4.00 KiB"
+
+test_case "what srun's rendezvous is proved with reaches no task"
+restore_configuration
+output=$(on_head srun -w n1,n2 -N2 --stage=$packs/good env 2>/dev/null)
+assert_contains "$output" "LOCKSTEP_DATA="
+assert_lacks "$output" "RENDEZVOUS"
+assert_lacks "$output" "lockstep_srun"
 
 assert_all_idle

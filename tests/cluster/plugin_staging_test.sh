@@ -52,6 +52,22 @@ assert_contains "$output" '"hit":true'
 output=$(on_head srun -n1 --stage=$packs/good sh -c 'echo "record: $LOCKSTEP_RECORD."' 2>/dev/null)
 assert_equal "record: ." "$output"
 
+test_case "records of ended jobs stay for keep_records, and go when a later job ends"
+keep_configuration
+trap restore_configuration EXIT
+records() { root_on_node n1 ls /run/lockstep/records/6001; }
+on_head srun -w n1 -n1 --metrics=on true
+job=$(submit_there -w n1 -n1 --metrics=on --wrap 'srun true; sleep 1000')
+[ "$(records | wc -l)" -gt 1 ] || fail "no records of a job that has ended: $(records)"
+configure "keep_records = 0"
+on_head srun -w n1 -n1 true
+only_its_own() { [ "$(records | cut -d. -f1 | sort -u)" = "$job" ]; }
+assert_within 20 only_its_own
+on_head scancel "$job"
+await_job "$job"
+assert_within 20 eval '[ -z "$(records)" ]'
+restore_configuration
+
 # failed_step: one line of ours, tasks of every node with the same exit code, none of them started.
 failed_step() {
   assert_exit 3 "$@"
@@ -62,8 +78,7 @@ failed_step() {
 }
 
 test_case "a bad source that only the nodes can see ends the whole step with one line naming nodes and path"
-as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; echo "check_sources = no" >>/etc/lockstep/lockstep.conf'
-trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
+configure "check_sources = no"
 mkdir -p "$shared/plugin_test/empty"
 mkdir -p "$shared/plugin_test/linked"
 ln -sf /etc/passwd "$shared/plugin_test/linked/a.txt"
@@ -82,7 +97,7 @@ job=$(submit_there -w n1,n2 -N2 -n4 --stage=missing --wrap 'echo started')
 await_job "$job"
 assert_equal "FAILED 3:0" "$(job_state "$job")"
 assert_equal 1 "$(job_output "$job" | grep -c "^lockstep: n1: $packs/missing: No such file")" "$(job_output "$job")"
-as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
+restore_configuration
 
 test_case "a failure on one node alone ends the tasks of both before any starts"
 clear_caches
