@@ -223,7 +223,12 @@ TEST_F(ImageLoader, WithoutLabelsThereAreNone) {
   ImageOptions options;
   options.label = "";
   Loader loader(pack(), {.ranks = 1, .cap = 4}, 0, nullptr, images(options));
-  for (const Batch& batch : loader) EXPECT_FALSE(batch.labels.defined());
+  std::int64_t images_seen = 0;
+  for (const Batch& batch : loader) {
+    EXPECT_FALSE(batch.labels.defined());
+    images_seen += batch.sample_ids.size(0);
+  }
+  EXPECT_EQ(images_seen, 5);
 }
 
 TEST_F(ImageLoader, AnImageOfAnotherSizeNamesTheSampleAndBothSizes) {
