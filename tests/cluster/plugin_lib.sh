@@ -16,7 +16,8 @@ make_pack() {
 
 # Ends what a test that failed has left running: for a trap.
 cancel_all() {
-  as_root scancel --user=alice,bob 2>/dev/null
+  as_root scancel --user=alice
+  as_root scancel --user=bob
   assert_all_idle
 }
 

@@ -80,7 +80,7 @@ assert_equal "n1 good n2 good" "$output"
 
 test_case "the administrator's file holds at once"
 keep_configuration
-trap restore_configuration EXIT
+trap 'restore_configuration; cancel_all' EXIT
 configure "enabled = no"
 output=$(on_head srun -w n1 -n1 --stage=$packs/good bash -c "$what" 2>&1)
 assert_contains "$output" "switched off by the administrator"

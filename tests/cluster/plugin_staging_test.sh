@@ -54,7 +54,7 @@ assert_equal "record: ." "$output"
 
 test_case "records of ended jobs stay for keep_records, and go when a later job ends"
 keep_configuration
-trap restore_configuration EXIT
+trap 'restore_configuration; cancel_all' EXIT
 records() { root_on_node n1 ls /run/lockstep/records/6001; }
 on_head srun -w n1 -n1 --metrics=on true
 job=$(submit_there -w n1 -n1 --metrics=on --wrap 'srun true; sleep 1000')
