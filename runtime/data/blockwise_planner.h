@@ -48,6 +48,12 @@ class BlockwisePlanner {
   /// Plans the blocks to come with another cost and other speeds.
   virtual void change(const Cost& cost, const std::vector<double>& speeds) = 0;
 
+  /// Where the next block begins: all that it depends on, beside the data.
+  virtual const PlanState& next_start() const = 0;
+
+  /// Goes on from the next_start() of another planner of the same data and options.
+  virtual void go_to(const PlanState& start) = 0;
+
  protected:
   /// The block's start with so many micro-batches done and nothing new used. Throws UsageError where the
   /// block has fewer.

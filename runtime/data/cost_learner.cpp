@@ -30,8 +30,13 @@ double median(std::vector<double> values) {
 }  // namespace
 
 CostLearner::CostLearner(Learn what, const Cost& cost, std::vector<double> speeds,
-                         comm::Communicator* communicator, const profile::StepTimer* timer)
-    : what_(what), communicator_(communicator), timer_(timer), fit_(kRecent) {
+                         comm::Communicator* communicator, const profile::StepTimer* timer,
+                         std::function<double()> step_seconds)
+    : what_(what),
+      communicator_(communicator),
+      timer_(timer),
+      step_seconds_(std::move(step_seconds)),
+      fit_(kRecent) {
   learnt_.cost = cost;
   learnt_.speeds = std::move(speeds);
   if (timer_ != nullptr) steps_seen_ = timer_->totals().steps;
@@ -45,6 +50,7 @@ void CostLearner::begin_with(const Cost& cost, const std::vector<double>& speeds
 // Of the step that ended last, without what is no work on its samples. A program that marks no phases has all
 // its work in `other`.
 double CostLearner::work_seconds() const {
+  if (step_seconds_) return step_seconds_();
   const profile::Times& step = timer_->last_step();
   const auto of = [&](profile::Phase phase) {
     return static_cast<double>(step.phase_ns[static_cast<std::size_t>(phase)]) * 1e-9;

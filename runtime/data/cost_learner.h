@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,9 +27,10 @@ namespace lockstep::data {
 
 class CostLearner {
  public:
-  /// `communicator` may be null where there is one rank; both must outlive the learner.
+  /// `communicator` may be null where there is one rank; both must outlive the learner. `step_seconds` as in
+  /// LoaderOptions.
   CostLearner(Learn what, const Cost& cost, std::vector<double> speeds, comm::Communicator* communicator,
-              const profile::StepTimer* timer);
+              const profile::StepTimer* timer, std::function<double()> step_seconds);
 
   /// The loop asks for its next batch: a step that has ended since is measured. Then so much more work is
   /// handed out (sums of the samples' lengths and of their squares).
@@ -57,6 +59,7 @@ class CostLearner {
   Learn what_;
   comm::Communicator* communicator_;
   const profile::StepTimer* timer_;
+  std::function<double()> step_seconds_;
   std::uint64_t steps_seen_ = 0;
   double tokens_ = 0;   // of the step that is under way
   double squares_ = 0;  // likewise

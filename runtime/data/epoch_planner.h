@@ -53,6 +53,12 @@ class EpochPlanner final : public BlockwisePlanner {
   /// Plans the blocks to come with another cost and other speeds.
   void change(const Cost& cost, const std::vector<double>& speeds) override;
 
+  const PlanState& next_start() const override { return start_; }
+  void go_to(const PlanState& start) override {
+    start_ = start;
+    next_block_ = start.block;
+  }
+
   /// At most two threads plan a block together, as many as the CPUs allow unless said otherwise (0). The
   /// steps are the same.
   void use_threads(int threads);

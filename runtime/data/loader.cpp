@@ -19,7 +19,9 @@
 #include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_setup.h"
 #include "runtime/data/loader_state.h"
+#include "runtime/data/once_per_node.h"
 #include "runtime/data/ordered_prefetch.h"
+#include "runtime/data/shared_plan.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::data {
@@ -42,23 +44,41 @@ struct Loader::State {
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
         source(lengths.tokens, lengths.fingerprint),
-        cursor([this](const PlanOptions& wanted_plan) { return make_planner(source, wanted_plan, options); },
+        cursor([this](const PlanOptions& wanted_plan) { return planner_of(wanted_plan); },
                {.plan = plan,
                 .follow = options.next_epoch_ahead && !options.mixture,
                 .told = options.learn != Learn::nothing}),
         communicator(its_communicator),
-        learner(options.learn, plan.cost, plan.speeds, communicator, timer),
+        learner(options.learn, plan.cost, plan.speeds, communicator, timer, options.step_seconds),
         copy(options.device) {
     if (options.mixture) {
       plan_options.epoch = 0;
       make_planner(source, plan_options, options);  // says what is wrong with it
     }
     wanted.epoch = at.epoch = plan_options.epoch;
-    if (communicator != nullptr) check_agreement(*communicator, planned_from(lengths, plan_options, options));
+    if (communicator == nullptr) return;
+    check_agreement(*communicator, planned_from(lengths, plan_options, options));
+    node = OncePerNode::of_node(*communicator);
   }
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+
+  // Of an epoch, from `from` on where there is one.
+  std::shared_ptr<BlockwisePlanner> planner_of(const PlanOptions& wanted_plan,
+                                               const PlanState* from = nullptr) const {
+    auto planner = make_planner(source, wanted_plan, options, from);
+    if (!node) return planner;
+    return std::make_shared<SharedPlan>(std::move(planner), node);
+  }
+
+  // Each node plans for itself. Where two do not come to the same (other processors, another library), ranks
+  // would use some samples twice and others never.
+  void compare_nodes(const EpochBlock& begun) const {
+    if (communicator == nullptr || communicator->place().nodes == 1) return;
+    check_agreement(*communicator, {{fmt::format("the plan of block {}", begun.block.start.block),
+                                     fingerprint_of(begun.block)}});
+  }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
     const std::uint64_t begin = monotonic_ns();
@@ -108,6 +128,7 @@ struct Loader::State {
       comes_next = host.micro_batch.epoch + 1;
       return;
     }
+    if (host.micro_batch.block != at.block) compare_nodes(*host.micro_batch.block);
     at = host.micro_batch;
     learner.handed_out(host.work_tokens, host.work_squares);
     batch = copy.finish(std::move(host));
@@ -135,6 +156,7 @@ struct Loader::State {
   LoaderMeter meter;
   std::unique_ptr<HostBatchBuilder> builder;
   LengthsInMemory source;
+  std::shared_ptr<OncePerNode> node;  // null: this rank plans for itself
   EpochCursor cursor;
   comm::Communicator* communicator;  // null: this rank is on its own
   CostLearner learner;
@@ -202,7 +224,7 @@ std::string Loader::state() const {
   } else {
     PlanOptions options = s.plan_now();
     options.epoch = s.at.epoch;
-    const auto planner = make_planner(s.source, options, s.options);
+    const auto planner = s.planner_of(options);
     PlannedBlock first;
     planner->next_block(first);
     state.plan = planner->state_after(first, 0);
@@ -235,9 +257,8 @@ void Loader::resume(std::string_view text) {
     if (same_geometry(as_before, before)) options = std::move(as_before);
   }
   options.epoch = state.epoch;
-  s.wanted = {.epoch = state.epoch,
-              .planner = make_planner(s.source, options, s.options, &state.plan),
-              .state = std::string(text)};
+  s.wanted = {
+      .epoch = state.epoch, .planner = s.planner_of(options, &state.plan), .state = std::string(text)};
 }
 
 Loader::Iterator Loader::begin() {
@@ -252,6 +273,7 @@ Loader::Iterator Loader::begin() {
   s.begun_at = std::move(start.state);
   s.comes_next.reset();
   const auto move = [&] {
+    if (s.node) s.node->forget_failures();
     s.cursor.set(s.plan_now().cost, s.plan_now().speeds);
     s.cursor.move_to(start.epoch, std::move(start.planner));
   };
@@ -291,6 +313,10 @@ LoaderAdvice Loader::advice() const {
   advice.memory.batches =
       advice.memory.batches - state_->prefetch.ahead + static_cast<std::size_t>(advice.batches_ahead);
   return advice;
+}
+
+std::uint64_t Loader::planned_for_node() const {
+  return state_->node ? state_->node->made() : 0;
 }
 
 const Learnt& Loader::learnt() const {

@@ -1,6 +1,6 @@
 // The loader reads this rank's part of an epoch from a pack of tokens: worker threads build the planned
-// micro-batches ahead of use, and the training loop takes them in the plan's order. All ranks plan the same
-// epoch from the same lengths, so they agree on the steps without a word.
+// micro-batches ahead of use, and the training loop takes them in the plan's order. Each block of the plan is
+// planned by one rank of a node, whichever needs it first, and taken by the others (shared_plan.h).
 //
 //   lockstep::data::Loader loader(*pack, {.cap = 16384, .accumulate = 4, .cost = {24576, 1}}, world);
 //   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -89,6 +89,10 @@ class Loader {
 
   /// Meaningful after some steps. All zero before the first batch.
   LoaderAdvice advice() const;
+
+  /// How often this rank planned for all ranks of its node: a block, or that an epoch is over. What others
+  /// planned it took from them. 0 where it is on its own.
+  std::uint64_t planned_for_node() const;
 
   /// What was learnt from the steps, where LoaderOptions::learn says to.
   const Learnt& learnt() const;

@@ -48,7 +48,7 @@ void check_agreement(comm::Communicator& communicator, const std::vector<Agreed>
         const std::string_view value(values.data() + whose * kShown, kShown);
         return value.substr(0, value.find('\0'));
       };
-      fail("the loaders must be given the same on all ranks, but {} is '{}' on rank {} and '{}' on rank 0",
+      fail("the loaders must be the same on all ranks, but {} is '{}' on rank {} and '{}' on rank 0",
            agreed[what].name, value_of(rank), rank, value_of(0));
     }
   }

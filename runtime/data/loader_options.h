@@ -53,6 +53,10 @@ struct LoaderOptions {
   std::optional<Mixture> mixture = std::nullopt;
   /// Needs a world. Decided in the middle of each block, by rank 0, and used from the next block on.
   Learn learn = Learn::nothing;
+  /// How long this rank worked on the samples of the step that ended last, in seconds: what is learnt from.
+  /// Not said: as the phases forward and backward of the world's timer say, or `other` where a program marks
+  /// none. A device that works on behind these phases has to be asked.
+  std::function<double()> step_seconds = nullptr;
 };
 
 /// What the loader holds at most, in bytes, however long it runs; batches that the loop keeps come on top.

@@ -199,7 +199,9 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     }
     start_.mixture->range = mixture_.range_of(start_.steps_before);
   }
-  const double enough = (static_cast<double>(steps_left()) * planner_->fill() + kBeyond) *
+  // Not how full the steps before this block were: whoever plans it may not have planned those.
+  const double fill = options_.padded ? 1 : planner_->fill();
+  const double enough = (static_cast<double>(steps_left()) * fill + kBeyond) *
                         static_cast<double>(planner_->capacity());
   Drawn drawn =
       begun ? draw(start_, *start_.mixture->block_samples, kEndless)

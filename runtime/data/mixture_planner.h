@@ -44,6 +44,11 @@ class MixturePlanner final : public BlockwisePlanner {
   bool next_block(PlannedBlock& block) override;
   PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const override;
   void change(const Cost& cost, const std::vector<double>& speeds) override;
+  const PlanState& next_start() const override { return start_; }
+  void go_to(const PlanState& start) override {
+    start_ = start;
+    options_.longest = start.geometry.longest;
+  }
 
  private:
   struct Drawn {

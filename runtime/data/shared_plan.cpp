@@ -1,135 +1,80 @@
 #include "runtime/data/shared_plan.h"
 
+#include <fmt/format.h>
+#include <xxhash.h>
+
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
-
-#include "common/error.h"
 
 namespace lockstep::data {
 namespace {
 
-enum Outcome : std::uint8_t { done, over, wrong_call, failed };
+// The text says where the block begins and where the next one does; then come its samples and the
+// micro-batches' ends.
+struct Sizes {
+  std::uint64_t text = 0;
+  std::uint64_t ids = 0;
+  std::uint64_t ends = 0;
+  std::uint64_t samples = 0;  // of the data set
+};
 
-// A block as bytes: lengths of the three parts, then the parts.
-std::vector<std::uint8_t> bytes_of(const PlannedBlock& block) {
-  const nlohmann::json json = block.start;
-  std::string text = json.dump();
-  const auto ids = block.plan.ids();
-  const auto ends = block.plan.ends();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t sizes[] = {text.size(), ids.size_bytes(), ends.size_bytes(), block.plan.samples()};
-  std::vector<std::uint8_t> bytes(sizeof(sizes) + text.size() + ids.size_bytes() + ends.size_bytes());
-  std::uint8_t* place = bytes.data();
-  const auto put = [&place](const void* data, std::size_t size) {
-    if (size > 0) std::memcpy(place, data, size);
-    place += size;
-  };
-  put(sizes, sizeof(sizes));
-  put(text.data(), text.size());
-  put(ids.data(), ids.size_bytes());
-  put(ends.data(), ends.size_bytes());
+OncePerNode::Key key_of(const PlanState& start) {
+  const std::string text = nlohmann::json(start).dump();
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {.low = hash.low64, .high = hash.high64};
+}
+
+OncePerNode::Bytes bytes_of(const PlannedBlock& block, bool more, const PlanState& next) {
+  const std::string text = nlohmann::json{{"start", block.start}, {"next", next}, {"more", more}}.dump();
+  const auto ids = std::as_bytes(block.plan.ids());
+  const auto ends = std::as_bytes(block.plan.ends());
+  const Sizes sizes{text.size(), ids.size(), ends.size(), block.plan.samples()};
+  OncePerNode::Bytes bytes;
+  bytes.reserve(sizeof sizes + text.size() + ids.size() + ends.size());
+  for (const auto part : {std::as_bytes(std::span(&sizes, 1)), std::as_bytes(std::span(text)), ids, ends}) {
+    bytes.insert(bytes.end(), part.begin(), part.end());
+  }
   return bytes;
 }
 
-PlannedBlock block_of(const std::vector<std::uint8_t>& bytes) {
-  std::uint64_t sizes[4];
-  std::memcpy(sizes, bytes.data(), sizeof(sizes));
-  const std::uint8_t* place = bytes.data() + sizeof(sizes);
-  PlannedBlock block;
-  block.start = nlohmann::json::parse(place, place + sizes[0]).get<PlanState>();
-  place += sizes[0];
-  std::vector<SampleId> ids(sizes[1] / sizeof(SampleId));
-  if (!ids.empty()) std::memcpy(ids.data(), place, sizes[1]);
-  place += sizes[1];
-  std::vector<std::size_t> ends(sizes[2] / sizeof(std::size_t));
-  if (!ends.empty()) std::memcpy(ends.data(), place, sizes[2]);
-  block.plan = Plan(block.start.geometry, sizes[3], block.start.data);
-  block.plan.assign(ids, ends);
-  return block;
+// The next so many bytes, as elements: they may begin anywhere.
+template <typename T>
+std::vector<T> take(const std::byte*& place, std::size_t bytes) {
+  std::vector<T> elements(bytes / sizeof(T));
+  if (bytes > 0) std::memcpy(elements.data(), place, bytes);
+  place += bytes;
+  return elements;
 }
 
 }  // namespace
 
-// Everyone gets rank 0's bytes: first how many, then those.
-void SharedPlan::share(std::vector<std::uint8_t>& bytes, std::string_view label) {
-  auto size = static_cast<std::int64_t>(bytes.size());
-  communicator_.broadcast({&size, 1, comm::DataType::i64}, 0, label)->wait();
-  bytes.resize(static_cast<std::size_t>(size));
-  communicator_.broadcast({bytes.data(), bytes.size(), comm::DataType::u8}, 0, label)->wait();
-}
-
-// Rank 0 works and everyone gets the result: its bytes, or what it threw. Empty: it was over.
-template <typename Work>
-std::vector<std::uint8_t> SharedPlan::lead(Work&& work, std::string_view label) {
-  std::vector<std::uint8_t> bytes;
-  if (leads()) {
-    Outcome outcome = done;
-    std::string text;
-    try {
-      if (!work(bytes)) outcome = over;
-    } catch (const UsageError& error) {
-      outcome = wrong_call;
-      text = error.what();
-    } catch (const std::exception& error) {
-      outcome = failed;
-      text = error.what();
-    }
-    if (outcome == wrong_call || outcome == failed) bytes.assign(text.begin(), text.end());
-    bytes.push_back(outcome);
-  }
-  share(bytes, label);
-  const auto outcome = static_cast<Outcome>(bytes.back());
-  bytes.pop_back();
-  if (outcome == wrong_call) throw UsageError(std::string(bytes.begin(), bytes.end()));
-  if (outcome == failed) throw Error(std::string(bytes.begin(), bytes.end()));
-  if (outcome == over) bytes.clear();
-  return bytes;
-}
-
-SharedPlan::SharedPlan(const LengthSource& source, const PlanOptions& options,
-                       comm::Communicator& communicator, const std::optional<PlanState>& state)
-    : communicator_(communicator) {
-  lead(
-      [&](std::vector<std::uint8_t>&) {
-        if (options.ranks != communicator.size()) {
-          fail_usage("a plan for {} ranks cannot be shared by {}", options.ranks, communicator.size());
-        }
-        planner_ = state ? std::make_unique<EpochPlanner>(source, options, *state)
-                         : std::make_unique<EpochPlanner>(source, options);
-        return true;
-      },
-      "the plan's beginning");
-}
-
 bool SharedPlan::next_block(PlannedBlock& block) {
-  const std::vector<std::uint8_t> bytes = lead(
-      [&](std::vector<std::uint8_t>& planned) {
-        if (!planner_->next_block(block)) return false;
-        planned = bytes_of(block);
-        return true;
-      },
-      "a block of the plan");
-  if (bytes.empty()) {
-    block = {};
-    return false;
-  }
-  if (!leads()) block = block_of(bytes);
-  return true;
+  bool more = false;
+  const auto planned_there = node_->get(key_of(planner_->next_start()), [&] {
+    more = planner_->next_block(block);
+    return bytes_of(block, more, planner_->next_start());
+  });
+  if (!planned_there) return more;
+  const std::byte* place = planned_there->data();
+  const Sizes sizes = take<Sizes>(place, sizeof(Sizes)).front();
+  const auto text = take<char>(place, sizes.text);
+  const auto ids = take<SampleId>(place, sizes.ids);
+  const auto ends = take<std::size_t>(place, sizes.ends);
+  const auto json = nlohmann::json::parse(text);
+  block.start = json.at("start").get<PlanState>();
+  block.plan = Plan(block.start.geometry, sizes.samples, block.start.data);
+  block.plan.assign(ids, ends);
+  planner_->go_to(json.at("next").get<PlanState>());
+  return json.at("more").get<bool>();
 }
 
-void SharedPlan::change(const Cost& cost, const std::vector<double>& speeds) {
-  lead(
-      [&](std::vector<std::uint8_t>&) {
-        planner_->change(cost, speeds);
-        return true;
-      },
-      "a change of the plan");
-}
-
-PlanState SharedPlan::state_after(const PlannedBlock& block, std::uint64_t micro_batches) const {
-  if (!leads()) fail_usage("rank {} cannot tell the plan's state: rank 0 plans", communicator_.rank());
-  return planner_->state_after(block, micro_batches);
+std::string fingerprint_of(const PlannedBlock& block) {
+  const auto ids = std::as_bytes(block.plan.ids());
+  const auto ends = std::as_bytes(block.plan.ends());
+  return fmt::format("{:016x}{:016x}", XXH3_64bits(ids.data(), ids.size()),
+                     XXH3_64bits(ends.data(), ends.size()));
 }
 
 }  // namespace lockstep::data

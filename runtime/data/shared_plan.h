@@ -1,51 +1,46 @@
-// One plan for all ranks: rank 0 reads the lengths, plans block after block, and hands each block's steps to
-// the others, so that a job plans once and not once per rank, and lengths and state need to be readable on
-// one node only. What rank 0 was given decides; the other ranks' options and state are not looked at.
+// One plan for the ranks of a node: each block is planned by one of them, and the others take its steps. What
+// a block holds follows from where it begins and from the data, so ranks need not agree on who plans: whoever
+// needs a block first does, ahead of use, while the others still use the one before. Ranks on other nodes
+// plan the same for themselves, without a word over the network.
 //
-// The loader does not need it: it plans on every rank, in the background, and compares what the ranks were
-// given. A shared plan is for programs that plan themselves, where only one rank can read the lengths or the
-// ranks' threads cannot spare the planning time. Its calls wait for rank 0. Of an epoch; mixtures are not
-// shared.
+// Every rank has a planner that was made with the same data and options, which costs next to nothing until it
+// plans, and stands where the shared plan does.
 //
-// Every rank calls the same functions in the same order (they are collective, but for state_after).
-//
-// Threads: a SharedPlan belongs to the thread that uses the communicator.
+// Threads: as for any planner (blockwise_planner.h); several may use the same OncePerNode.
 #pragma once
 
 #include <memory>
-#include <optional>
-#include <string_view>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
-#include "runtime/data/epoch_planner.h"
+#include "runtime/data/blockwise_planner.h"
+#include "runtime/data/once_per_node.h"
 
 namespace lockstep::data {
 
-class SharedPlan {
+class SharedPlan final : public BlockwisePlanner {
  public:
-  /// `source` and `communicator` must outlive it; only rank 0's `source` is read from. `options.ranks` must
-  /// be the communicator's size. Throws on every rank what EpochPlanner's constructors throw on rank 0.
-  SharedPlan(const LengthSource& source, const PlanOptions& options, comm::Communicator& communicator,
-             const std::optional<PlanState>& state = std::nullopt);
+  /// `planner` plans where this rank is the first that needs a block.
+  SharedPlan(std::shared_ptr<BlockwisePlanner> planner, std::shared_ptr<OncePerNode> node)
+      : planner_(std::move(planner)), node_(std::move(node)) {}
 
-  /// As EpochPlanner::next_block. An error on rank 0 is thrown on every rank.
-  bool next_block(PlannedBlock& block);
+  /// Throws what planning it threw, on whichever rank of the node.
+  bool next_block(PlannedBlock& block) override;
 
-  /// As EpochPlanner::change, with rank 0's values.
-  void change(const Cost& cost, const std::vector<double>& speeds);
-
-  /// As EpochPlanner::state_after. Not collective; rank 0 only.
-  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const;
+  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const override {
+    return planner_->state_after(block, micro_batches);
+  }
+  void change(const Cost& cost, const std::vector<double>& speeds) override {
+    planner_->change(cost, speeds);
+  }
+  const PlanState& next_start() const override { return planner_->next_start(); }
+  void go_to(const PlanState& start) override { planner_->go_to(start); }
 
  private:
-  bool leads() const { return communicator_.rank() == 0; }
-  void share(std::vector<std::uint8_t>& bytes, std::string_view label);
-  template <typename Work>
-  std::vector<std::uint8_t> lead(Work&& work, std::string_view label);
-
-  comm::Communicator& communicator_;
-  std::unique_ptr<EpochPlanner> planner_;  // rank 0's
+  const std::shared_ptr<BlockwisePlanner> planner_;
+  const std::shared_ptr<OncePerNode> node_;
 };
+
+/// A hash of a block's steps: where it is the same, ranks do the same.
+std::string fingerprint_of(const PlannedBlock& block);
 
 }  // namespace lockstep::data

@@ -18,7 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A step that takes as long as its samples say, on a rank that is so many times slower.
+// A step that takes as long as its samples say, give or take a little, on a rank that is so many times
+// slower. It says so itself: what a busy machine would measure is not what is tested.
 class Work {
  public:
   Work(double a, double b, double slowness) : a_(a * slowness), b_(b * slowness) {}
@@ -31,12 +32,13 @@ class Work {
       tokens_ += length;
     }
     if (!batch.last_of_step) return;
-    {
-      const auto scope = world().timer().phase(profile::Phase::forward);
-      std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
-    }
+    noise_ = noise_ * 1664525 + 1013904223;
+    last_ = std::exchange(seconds_, 0.0) * (0.998 + 0.004 * (noise_ >> 8U) / double{1U << 24U});
     world().timer().end_step({});
-    seconds_ = 0;
+  }
+  /// For LoaderOptions::step_seconds; the work must outlive the loader's steps.
+  std::function<double()> step_seconds() const {
+    return [this] { return last_; };
   }
   // Since it was asked last.
   double tokens() { return std::exchange(tokens_, 0.0); }
@@ -45,15 +47,18 @@ class Work {
   double a_;
   double b_;
   double seconds_ = 0;
+  double last_ = 0;
   double tokens_ = 0;
+  std::uint32_t noise_ = 1;
 };
 
 TEST_F(LoaderTest, ARankThatIsSlowerGetsLessAndAllRanksKnowTheSame) {
   const int slow = world().size() - 1;
   PlanOptions plan = options(128, 2);
   plan.cost = {40, 1};
-  Loader loader(*reader_, plan, world(), {.workers = 1, .learn = Learn::cost_and_speeds});
   Work work(4e-6, 1e-7, world().rank() == slow ? 3 : 1);
+  Loader loader(*reader_, plan, world(),
+                {.workers = 1, .learn = Learn::cost_and_speeds, .step_seconds = work.step_seconds()});
   std::vector<std::int64_t> seen(kSamples);
   double first = 0;
   double last = 0;
@@ -73,7 +78,7 @@ TEST_F(LoaderTest, ARankThatIsSlowerGetsLessAndAllRanksKnowTheSame) {
   if (world().size() == 1) return;
   const auto& speeds = loader.learnt().speeds;
   ASSERT_EQ(speeds.size(), static_cast<std::size_t>(world().size()));
-  EXPECT_NEAR(speeds[static_cast<std::size_t>(slow)], 1.0 / 3, 0.1);
+  EXPECT_NEAR(speeds[static_cast<std::size_t>(slow)], 1.0 / 3, 0.02);
   EXPECT_THAT(to_text(loader.learnt()), HasSubstr("speeds "));
   std::vector<double> most = speeds;
   world()
@@ -92,8 +97,9 @@ TEST_F(LoaderTest, ARankThatIsSlowerGetsLessAndAllRanksKnowTheSame) {
 TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorShown) {
   PlanOptions plan = options(128, 2);
   plan.cost = {1, 1};
-  Loader loader(*reader_, plan, world(), {.workers = 1, .learn = Learn::cost});
   Work work(1e-5, 5e-7, 1);
+  Loader loader(*reader_, plan, world(),
+                {.workers = 1, .learn = Learn::cost, .step_seconds = work.step_seconds()});
   const auto planned_with = [&] {
     return nlohmann::json::parse(loader.state())["plan"]["geometry"]["cost"].get<std::vector<double>>();
   };
@@ -112,18 +118,53 @@ TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorShown) {
   const Learnt& learnt = loader.learnt();
   ASSERT_TRUE(learnt.fit.has_value());
   EXPECT_TRUE(learnt.fit_is_used) << to_text(learnt);
-  EXPECT_GT(learnt.cost.a / learnt.cost.b, 10) << to_text(learnt);
-  EXPECT_LT(learnt.cost.a / learnt.cost.b, 40) << to_text(learnt);
-  EXPECT_LT(learnt.fit->error, 0.3);
+  EXPECT_NEAR(learnt.cost.a / learnt.cost.b, 20, 3) << to_text(learnt);
+  EXPECT_LT(learnt.fit->error, 0.03);
   EXPECT_THAT(to_text(learnt), HasSubstr("error of a step "));
   EXPECT_TRUE(learnt.speeds.empty());
 }
 
+TEST_F(LoaderTest, LearnsFromThePhasesOfTheTimerWhereNothingElseIsSaid) {
+  Loader loader(*reader_, options(), world(), {.workers = 1, .learn = Learn::cost});
+  const profile::Times before = world().timer().totals();
+  for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      if (!batch.last_of_step) continue;
+      {
+        const auto scope = world().timer().phase(profile::Phase::forward);
+        std::this_thread::sleep_for(std::chrono::microseconds(20 * batch.token_count));
+      }
+      const auto scope = world().timer().phase(profile::Phase::optimizer);  // no work on samples
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      world().timer().end_step({});
+    }
+  }
+  ASSERT_TRUE(loader.learnt().fit.has_value());
+  // However long the machine made these sleeps: what was fitted is what the timer has measured.
+  const FittedCost& fit = *loader.learnt().fit;
+  const profile::Times& after = world().timer().totals();
+  const auto forward = static_cast<std::size_t>(profile::Phase::forward);
+  const double measured = static_cast<double>(after.phase_ns[forward] - before.phase_ns[forward]) * 1e-9 /
+                          static_cast<double>(after.steps - before.steps);
+  double tokens = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < kSamples; ++i) {
+    tokens += static_cast<double>(length_of(i));
+    squares += static_cast<double>(length_of(i) * length_of(i));
+  }
+  const double steps = static_cast<double>(after.steps - before.steps) / 4 * world().size();
+  const double fitted = fit.fixed + (fit.cost.a * tokens + fit.cost.b * squares) / steps;
+  EXPECT_GT(fitted, 0.5 * measured) << to_text(loader.learnt());
+  EXPECT_LT(fitted, 2 * measured) << to_text(loader.learnt());
+}
+
 TEST_F(LoaderTest, WhatWasLearntGoesOnWithTheState) {
   PlanOptions plan = options(128, 2);
-  const LoaderOptions learning{.workers = 1, .learn = Learn::cost_and_speeds};
-  Loader loader(*reader_, plan, world(), learning);
   Work work(1e-5, 5e-7, 1 + world().rank());
+  const LoaderOptions learning{
+      .workers = 1, .learn = Learn::cost_and_speeds, .step_seconds = work.step_seconds()};
+  Loader loader(*reader_, plan, world(), learning);
   for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
     loader.set_epoch(epoch);
     for (const Batch& batch : loader) work.add(batch);
@@ -149,9 +190,9 @@ TEST_F(LoaderTest, WhatWasLearntGoesOnWithTheState) {
 
 TEST_F(LoaderTest, WhatWasDecidedInABlockIsUsedBehindItAfterResumingToo) {
   PlanOptions plan = options(128, 2);
-  const LoaderOptions learning{.workers = 1, .learn = Learn::cost};
-  Loader loader(*reader_, plan, world(), learning);
   Work work(1e-5, 5e-7, 1);
+  const LoaderOptions learning{.workers = 1, .learn = Learn::cost, .step_seconds = work.step_seconds()};
+  Loader loader(*reader_, plan, world(), learning);
   std::string state;
   for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
     loader.set_epoch(epoch);

@@ -44,6 +44,38 @@ TEST_F(LoaderTest, AllRanksHaveTheSameStepsAndMicroBatches) {
   EXPECT_EQ(batches, most);
 }
 
+TEST_F(LoaderTest, RanksOfANodePlanEachBlockOnce) {
+  Loader loader(*reader_, options(), world(), {.next_epoch_ahead = false});
+  constexpr std::uint64_t kEpochs = 4;
+  for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    loader.set_epoch(epoch);
+    EXPECT_THAT(seen_on_all_ranks(loader), Each(1)) << "epoch " << epoch;
+  }
+  auto planned = static_cast<std::int64_t>(loader.planned_for_node());
+  world().communicator().all_reduce({&planned, 1, comm::DataType::i64}, "planned")->wait();
+  // Of each epoch the only block, and that there is no other.
+  const int nodes = world().local_size() > 1 ? world().nodes() : 0;
+  EXPECT_EQ(planned, 2 * static_cast<std::int64_t>(kEpochs) * nodes);
+}
+
+// What one node was given, without it showing in the fingerprint.
+class ShorterOnOneNode final : public WatchedReader {
+ public:
+  explicit ShorterOnOneNode(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
+  std::uint64_t tokens(std::size_t i) const override {
+    const std::uint64_t tokens = WatchedReader::tokens(i);
+    return world().node() > 0 ? (tokens + 1) / 2 : tokens;
+  }
+};
+
+TEST_F(LoaderTest, NodesThatDoNotPlanTheSameAreTold) {
+  if (world().nodes() == 1) GTEST_SKIP() << "needs two nodes";
+  const ShorterOnOneNode reader(*reader_);
+  Loader loader(reader, options(), world());
+  EXPECT_THAT([&] { loader.begin(); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("the plan of block 0 is '"), HasSubstr(" on rank 0"))));
+}
+
 TEST_F(LoaderTest, BatchesHoldTheirSamplesEndToEnd) {
   const std::vector<std::function<std::unique_ptr<pack::Reader>()>> packs = {
       [this] { return make<std::uint16_t>(2); }, [this] { return make<std::uint32_t>(4); }};

@@ -1,9 +1,17 @@
+// The ranks of a node plan together: each block once, whoever needs it first.
 #include "runtime/data/shared_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+
 #include "common/error.h"
+#include "runtime/data/epoch_planner.h"
+#include "runtime/data/mixture_planner.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::data {
@@ -16,69 +24,242 @@ comm::Communicator& communicator() {
   return lockstep::testing::world().communicator();
 }
 
-std::vector<std::uint32_t> some_lengths() {
-  std::vector<std::uint32_t> lengths(300000);
+void meet() {
+  communicator().barrier("the test")->wait();
+}
+
+std::uint64_t sum_over_ranks(std::uint64_t mine) {
+  auto sum = static_cast<std::int64_t>(mine);
+  communicator().all_reduce({&sum, 1, comm::DataType::i64}, "the test")->wait();
+  return static_cast<std::uint64_t>(sum);
+}
+
+// Tests of a rank that is alone on its node would test nothing.
+class OnANode : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    node_ = OncePerNode::of_node(communicator());
+    if (communicator().place().local_size == 1) {
+      EXPECT_EQ(node_, nullptr);
+      GTEST_SKIP() << "needs two ranks on a node";
+    }
+    ASSERT_NE(node_, nullptr);
+  }
+
+  bool first() const { return communicator().place().local_rank == 0; }
+  std::uint64_t nodes() const { return static_cast<std::uint64_t>(communicator().place().nodes); }
+
+  // Each node's first rank does something, then its others do.
+  template <typename First, typename Others>
+  void first_then_others(const First& first_does, const Others& others_do) const {
+    if (first()) first_does();
+    meet();
+    if (!first()) others_do();
+  }
+
+  std::shared_ptr<OncePerNode> node_;
+};
+
+OncePerNode::Bytes some_bytes(std::uint64_t seed) {
+  return OncePerNode::Bytes(1 + seed * 7919 % 100000, static_cast<std::byte>(seed));
+}
+
+using OncePerNodeTest = OnANode;
+
+TEST_F(OncePerNodeTest, OneRankOfEachNodeDoesTheWorkAndAllHaveItsResult) {
+  constexpr std::uint64_t kPieces = 200;
+  for (std::uint64_t i = 0; i < kPieces; ++i) {
+    OncePerNode::Bytes mine;
+    const auto got = node_->get({i, 0}, [&] { return mine = some_bytes(i); });
+    EXPECT_EQ(got.value_or(mine), some_bytes(i)) << i;
+    meet();  // nobody lags behind
+  }
+  EXPECT_EQ(sum_over_ranks(node_->made()), kPieces * nodes());
+}
+
+TEST_F(OncePerNodeTest, RanksThatComeInAnyOrderAndNotForAllHoldUpNobody) {
+  const auto rank = static_cast<std::uint64_t>(communicator().rank());
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    const std::uint64_t which = (i * (2 * rank + 1)) % 64;
+    OncePerNode::Bytes mine;
+    const auto got = node_->get({which, 1}, [&] { return mine = some_bytes(which); });
+    ASSERT_EQ(got.value_or(mine), some_bytes(which)) << i;
+  }
+}
+
+TEST_F(OncePerNodeTest, WhatIsGoneIsMadeAgain) {
+  const auto ask = [&](std::uint64_t which) {
+    OncePerNode::Bytes mine;
+    const auto got = node_->get({which, 0}, [&] { return mine = some_bytes(which); });
+    EXPECT_EQ(got.value_or(mine), some_bytes(which));
+  };
+  first_then_others(
+      [&] {
+        for (std::uint64_t i = 0; i < 20; ++i) ask(i);
+        EXPECT_EQ(node_->made(), 20U);
+      },
+      [&] { ask(0); });
+  EXPECT_EQ(sum_over_ranks(node_->made()), 21 * nodes()) << "only the last few are kept";
+}
+
+TEST_F(OncePerNodeTest, WhatGoesWrongIsThrownOnAllRanksUntilItIsTriedAgain) {
+  const auto does = [] { return some_bytes(3); };
+  const auto no_luck = []() -> OncePerNode::Bytes { throw Error("no luck"); };
+  const auto wordy = []() -> OncePerNode::Bytes { throw Error(std::string(5000, 'x')); };
+  const auto refuses = []() -> OncePerNode::Bytes { throw UsageError("not so"); };
+  first_then_others(
+      [&] {
+        EXPECT_THROW(node_->get({1, 1}, no_luck), Error);
+        EXPECT_THROW(node_->get({1, 2}, wordy), Error);
+        EXPECT_THROW(node_->get({1, 3}, refuses), UsageError);
+      },
+      [&] {
+        EXPECT_THAT([&] { node_->get({1, 1}, does); }, ThrowsMessage<Error>("no luck"));
+        EXPECT_THAT([&] { node_->get({1, 2}, does); }, ThrowsMessage<Error>(HasSubstr("xxx")));
+        EXPECT_THAT([&] { node_->get({1, 3}, does); }, ThrowsMessage<UsageError>("not so"));
+      });
+  meet();
+  node_->forget_failures();
+  EXPECT_NO_THROW(node_->get({1, 1}, does));
+}
+
+std::vector<std::uint32_t> some_lengths(std::size_t samples) {
+  std::vector<std::uint32_t> lengths(samples);
   std::uint32_t word = 1;
   for (std::uint32_t& length : lengths) length = 20 + (word = word * 1664525 + 1013904223) % 500;
   return lengths;
 }
 
-// Lengths that only rank 0 may read.
-class OnlyRankZero final : public LengthSource {
- public:
-  explicit OnlyRankZero(std::span<const std::uint32_t> lengths) : lengths_(lengths) {}
-  std::size_t size() const override { return lengths_.size(); }
-  void read(std::size_t first, std::span<std::uint32_t> lengths) const override {
-    if (communicator().rank() != 0) throw Error("read on another rank");
-    std::copy_n(lengths_.begin() + static_cast<std::ptrdiff_t>(first), lengths.size(), lengths.begin());
-  }
-  std::string fingerprint() const override { return "data"; }
+class SharedPlanTest : public OnANode {
+ protected:
+  using Make = std::function<std::shared_ptr<BlockwisePlanner>(const PlanState* from)>;
 
- private:
-  std::span<const std::uint32_t> lengths_;
+  Make epoch(const PlanOptions& options) const {
+    return [this, options](const PlanState* from) -> std::shared_ptr<BlockwisePlanner> {
+      if (from != nullptr) return std::make_shared<EpochPlanner>(source_, options, *from);
+      return std::make_shared<EpochPlanner>(source_, options);
+    };
+  }
+  Make mixture(const PlanOptions& options) const {
+    Mixture mixture;
+    mixture.parts = {{"a", 280000}, {"b", 20000}};
+    for (std::uint64_t first = 0; first < 200; first += 40) {  // a block each
+      mixture.ranges.push_back({.first_step = first,
+                                .weights = {0.9, 0.1 * static_cast<double>(first)},
+                                .longest = first < 100 ? 300U : 0U});
+    }
+    mixture.steps = 200;
+    return [this, options, mixture](const PlanState* from) -> std::shared_ptr<BlockwisePlanner> {
+      if (from != nullptr) return std::make_shared<MixturePlanner>(source_, options, mixture, *from);
+      return std::make_shared<MixturePlanner>(source_, options, mixture);
+    };
+  }
+
+  static PlanOptions options() {
+    return {.ranks = communicator().size(), .cap = 32768, .accumulate = 2, .cost = {3000, 1}};
+  }
+
+  std::shared_ptr<BlockwisePlanner> shared(const Make& make, const PlanState* from = nullptr) const {
+    return std::make_shared<SharedPlan>(make(from), node_);
+  }
+
+  // The shared plan is what a rank alone would have planned, with what happens to the planner in between.
+  void expect_same(BlockwisePlanner& shared, BlockwisePlanner& alone,
+                   const std::function<void(BlockwisePlanner&, std::size_t)>& between = nullptr) {
+    PlannedBlock one;
+    PlannedBlock other;
+    std::size_t blocks = 0;
+    for (bool more = true; more; ++blocks) {
+      if (between && blocks > 0) {
+        between(shared, blocks);
+        between(alone, blocks);
+      }
+      more = shared.next_block(one);
+      ASSERT_EQ(more, alone.next_block(other));
+      EXPECT_TRUE(std::ranges::equal(one.plan.ids(), other.plan.ids())) << "block " << blocks;
+      EXPECT_TRUE(std::ranges::equal(one.plan.ends(), other.plan.ends())) << "block " << blocks;
+      EXPECT_EQ(fingerprint_of(one), fingerprint_of(other));
+      EXPECT_EQ(one.plan.samples(), other.plan.samples());
+      EXPECT_EQ(one.plan.fingerprint(), other.plan.fingerprint());
+      EXPECT_EQ(nlohmann::json(one.start), nlohmann::json(other.start));
+      const std::uint64_t some = one.plan.micro_batches_per_rank() / 3;
+      EXPECT_EQ(nlohmann::json(shared.state_after(one, some)),
+                nlohmann::json(alone.state_after(other, some)));
+      meet();
+    }
+    EXPECT_GT(blocks, 2U) << "a plan of one block shows nothing";
+    blocks_ += blocks;
+    EXPECT_EQ(sum_over_ranks(node_->made()), blocks_ * nodes()) << "planned more often than once on a node";
+  }
+
+  std::vector<std::uint32_t> lengths_ = some_lengths(300000);
+  LengthsInMemory source_{lengths_, "data"};
+  std::uint64_t blocks_ = 0;  // that were planned
 };
 
-TEST(SharedPlan, EveryRankGetsWhatOnePlanned) {
-  const std::vector<std::uint32_t> lengths = some_lengths();
-  const OnlyRankZero source(lengths);
-  const PlanOptions options{.ranks = communicator().size(), .cap = 8192, .accumulate = 2, .cost = {3000, 1}};
-  const Plan expected = make_plan(lengths, options, "data");
-  SharedPlan shared(source, options, communicator());
-  std::vector<SampleId> ids;
-  std::size_t steps = 0;
-  std::optional<PlanState> state;
-  for (PlannedBlock block; shared.next_block(block);) {
-    ids.insert(ids.end(), block.plan.ids().begin(), block.plan.ids().end());
-    steps += block.plan.steps();
-    EXPECT_EQ(block.plan.samples(), lengths.size());
-    EXPECT_EQ(block.plan.fingerprint(), "data");
-    if (!state && communicator().rank() == 0) state = shared.state_after(block, 7);
-  }
-  EXPECT_EQ(steps, expected.steps());
-  EXPECT_TRUE(std::equal(ids.begin(), ids.end(), expected.ids().begin(), expected.ids().end()));
-
-  SharedPlan again(source, options, communicator(), state);
-  PlannedBlock block;
-  ASSERT_TRUE(again.next_block(block));
-  EXPECT_EQ(block.start.done, 7U);
+TEST_F(SharedPlanTest, OneRankOfEachNodePlansABlockAndAllHaveIt) {
+  const Make make = epoch(options());
+  expect_same(*shared(make), *make(nullptr));
 }
 
-TEST(SharedPlan, WhatGoesWrongOnRankZeroIsThrownEverywhere) {
-  std::vector<std::uint32_t> lengths = some_lengths();
-  lengths[4321] = 9000;
-  const OnlyRankZero source(lengths);
-  PlanOptions options{.ranks = communicator().size(), .cap = 8192};
-  SharedPlan shared(source, options, communicator());
+TEST_F(SharedPlanTest, PlansMixturesToo) {
+  const Make make = mixture(options());
+  expect_same(*shared(make), *make(nullptr));
+  PlanOptions padded = options();
+  padded.padded = true;
+  padded.seed = 5;
+  const Make other = mixture(padded);
+  expect_same(*shared(other), *other(nullptr));
+}
+
+TEST_F(SharedPlanTest, AnotherCostTakesEffectWithTheBlockForWhichAllWereTold) {
+  const Make make = epoch(options());
+  expect_same(*shared(make), *make(nullptr), [](BlockwisePlanner& planner, std::size_t block) {
+    planner.change({1000.0 * static_cast<double>(block), 1}, {});
+  });
+}
+
+TEST_F(SharedPlanTest, GoesOnFromAState) {
+  const Make make = epoch(options());
+  PlannedBlock block;
+  const auto before = make(nullptr);
+  before->next_block(block);
+  const PlanState state = before->state_after(block, 7);
+  const auto resumed = shared(make, &state);
+  expect_same(*resumed, *make(&state));
+  PlanOptions larger = options();  // what is left of the block is planned anew
+  larger.cap = 20000;
+  const Make other = epoch(larger);
+  expect_same(*shared(other, &state), *other(&state));
+}
+
+TEST_F(SharedPlanTest, ARankThatLagsBehindPlansForItself) {
+  PlanOptions other = options();
+  other.seed = 3;
+  const Make make = mixture(other);
+  const auto all_of = [](BlockwisePlanner& planner) {
+    std::vector<std::string> blocks;
+    for (PlannedBlock block; planner.next_block(block);) blocks.push_back(fingerprint_of(block));
+    return blocks;
+  };
+  const auto expected = all_of(*make(nullptr));
+  // What the first blocks were is gone when the others come.
+  const auto plan_all = [&] { EXPECT_EQ(all_of(*shared(make)), expected); };
+  first_then_others(plan_all, plan_all);
+  meet();
+}
+
+TEST_F(SharedPlanTest, ASampleThatCannotBePlannedIsNamedOnEveryRank) {
+  lengths_[4321] = 90000;
+  const auto plan = shared(epoch(options()));
   PlannedBlock block;
   EXPECT_THAT(
       [&] {
-        while (shared.next_block(block)) {
+        while (plan->next_block(block)) {
         }
       },
-      ThrowsMessage<Error>(HasSubstr("sample 4321 has 9000 tokens")));
-  options.ranks += 1;
-  EXPECT_THAT([&] { SharedPlan(source, options, communicator()); },
-              ThrowsMessage<UsageError>(HasSubstr("cannot be shared")));
+      ThrowsMessage<Error>(HasSubstr("sample 4321 has 90000 tokens")));
+  meet();
 }
 
 }  // namespace
