@@ -27,9 +27,16 @@ cancelled() {
   assert_lacks "$(job_output "$job")" started
 }
 
-test_case "in a step on two nodes"
+test_case "the helper runs on all CPUs of the step, which wait for it, not on its task's alone"
 clear_caches
-cancelled "$(submit_there -w n1,n2 -N2 -n4 --wrap "srun --stage=large echo started")" n1 n2
+cpus=$(on_node n1 nproc --all)
+job=$(submit_there -w n1,n2 -N2 --ntasks-per-node="$cpus" --wrap "srun --cpu-bind=cores --stage=large echo started")
+assert_within 20 staging_on n1
+all_cpus() { [ "$(as_root sed -n 's/Cpus_allowed_list:\t//p' "/proc/$(staging_on n1 | tail -n 1)/status")" = "0-$((cpus - 1))" ]; }
+assert_within 5 all_cpus
+
+test_case "in a step on two nodes"
+cancelled "$job" n1 n2
 
 test_case "in the batch script"
 clear_caches

@@ -49,14 +49,16 @@ test_case "a heterogeneous step of an ordinary job"
 output=$(on_head salloc -N4 srun -N2 -n2 --stage=$packs/good bash -c "$what" : -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
 
-test_case "--export=NONE, for the job and for its steps"
+test_case "--export=NONE, for the job's script and for its steps"
 job=$(submit_there --export=NONE -w n1,n2 -N2 -n2 --stage=good <<SCRIPT
 #!/bin/bash
-/usr/bin/env PATH=/usr/bin:/bin srun --export=NONE /bin/bash -c 'PATH=/usr/bin:/bin; $what'
+PATH=/usr/bin:/bin
+$what
+srun --export=NONE /bin/bash -c 'PATH=/usr/bin:/bin; $what'
 SCRIPT
 )
 await_job "$job"
-assert_equal "n1 good n2 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
+assert_equal "n1 good n1 good n2 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
 
 test_case "two jobs that want the same data at once copy it once"
 clear_caches
