@@ -26,6 +26,8 @@ class SlowPlanner final : public BlockwisePlanner {
     changed_to = cost;
     planner_.change(cost, speeds);
   }
+  const PlanState& next_start() const override { return planner_.next_start(); }
+  void go_to(const PlanState& start) override { planner_.go_to(start); }
 
   std::promise<void> changing;
   std::promise<void> may_look;
