@@ -113,6 +113,12 @@ void FileSystem::rename(const Path& from, const Path& to) {
     fail_errno("cannot rename {} to {}", from.string(), to.string());
 }
 
+bool FileSystem::exchange(const Path& a, const Path& b) {
+  if (call_exchange(a.c_str(), b.c_str()) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  fail_errno("cannot exchange {} and {}", a.string(), b.string());
+}
+
 void FileSystem::link(const Path& from, const Path& to) {
   if (call_link(from.c_str(), to.c_str()) != 0)
     fail_errno("cannot link {} to {}", to.string(), from.string());
@@ -279,6 +285,9 @@ int FileSystem::call_lchown(const char* path, uid_t user, gid_t group) {
 }
 int FileSystem::call_rename(const char* from, const char* to) {
   return std::rename(from, to);
+}
+int FileSystem::call_exchange(const char* a, const char* b) {
+  return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
 }
 int FileSystem::call_link(const char* from, const char* to) {
   return ::link(from, to);

@@ -55,6 +55,8 @@ class FileSystem {
   /// Of what the path names, a link itself.
   void change_group(const Path& path, gid_t group);
   void rename(const Path& from, const Path& to);
+  /// Lets two names change places at once; false where the file system cannot, and nothing has changed then.
+  bool exchange(const Path& a, const Path& b);
   void link(const Path& from, const Path& to);
   /// As link(), but says so where something has that name already, or the two are not on the same file
   /// system.
@@ -96,6 +98,7 @@ class FileSystem {
   virtual int call_chmod(const char* path, mode_t mode);
   virtual int call_lchown(const char* path, uid_t user, gid_t group);
   virtual int call_rename(const char* from, const char* to);
+  virtual int call_exchange(const char* a, const char* b);
   virtual int call_link(const char* from, const char* to);
   virtual int call_symlink(const char* target, const char* at);
   virtual int call_unlink(const char* path);

@@ -37,7 +37,10 @@ namespace fs = std::filesystem;
 
 class Step {
  public:
-  explicit Step(const StepCall& call) : call_(call), progress_(call.record, call.hello) {}
+  explicit Step(const StepCall& call)
+      : call_(call),
+        system_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
+        progress_(call.record, call.hello) {}
 
   void run();
 
@@ -53,7 +56,7 @@ class Step {
   void stage_in_background();
   void read_on_from_source();
   void fall_back(const std::string& why);
-  StepFolder folder() const { return {call_.cache, call_.hello.job}; }
+  StepFolder folder() const { return {call_.cache, call_.hello.job, system_}; }
   void check_sources();
   PutOptions options();
   std::vector<std::string> missing();
@@ -63,6 +66,7 @@ class Step {
   bool lease_shared(const std::string& object) const;
 
   const StepCall& call_;
+  FileSystem& system_;
   StepProgress progress_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Circle> circle_;
@@ -134,6 +138,7 @@ void Step::check_sources() {
 PutOptions Step::options() {
   PutOptions options;
   options.cache_dir = call_.cache;
+  options.file_system = &system_;
   options.verify = parse_verify(call_.verify);
   options.limits.quota = call_.quota;
   options.limits.total = call_.total;
@@ -204,7 +209,7 @@ void Step::put_missing() {
 // What earlier steps of the job have staged is in use by this one too. Hard links stay whatever becomes of
 // the object; links into the shared store lead nowhere once it is removed.
 void Step::lease_staged() const {
-  cache::Store store(call_.cache);
+  cache::Store store(call_.cache, system_);
   for (const PutResult& result : folder().staged(call_.sources)) {
     if (result.shared) {
       if (!lease_shared(result.object)) folder().forget(result.source);
@@ -219,7 +224,7 @@ void Step::lease_staged() const {
 // False where it is not there any more, or cannot be kept: then it is put again.
 bool Step::lease_shared(const std::string& object) const {
   try {
-    const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared);
+    const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared, system_);
     if (!shared) return false;
     const std::optional<cache::Hold> lock = shared->find(object);
     if (!lock) return false;

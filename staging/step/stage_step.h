@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/file_system.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
 
 namespace lockstep::transfer {
@@ -20,8 +21,9 @@ struct StepCall {
   std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
   int keep = 600;                                     // seconds
   std::string shared, lease, ports, cpus;
-  int watch = 0;      // process whose end ends background staging
-  int watch_fd = -1;  // or pipe whose end does
+  int watch = 0;                      // process whose end ends background staging
+  int watch_fd = -1;                  // or pipe whose end does
+  FileSystem* file_system = nullptr;  // as in PutOptions
 };
 
 /// One line into the job's output, in one write.

@@ -1,14 +1,11 @@
 #include "staging/step/step_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
-#include "common/file_system.h"
 #include "staging/pack/format.h"
 #include "staging/pack/index.h"
 #include "staging/step/step_report.h"
@@ -21,9 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStaged = "staged.json";
 
-void make_folder(const fs::path& folder) {
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) fail_errno("cannot make {}", folder.string());
-}
+constexpr mode_t kOwn = 0700;
 
 bool is_pattern(const std::string& source) {
   return fs::path(source).filename().string().find_first_of("*?[{") != std::string::npos;
@@ -37,12 +32,12 @@ std::string entry_name(const std::string& source) {
   return (is_pattern(source) ? path.parent_path() : path).filename().string();
 }
 
-StepFolder::StepFolder(const fs::path& store, std::uint32_t job)
-    : folder_(store / "jobs" / std::to_string(job)) {
-  make_folder(store / "jobs");
+StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& system)
+    : system_(system), folder_(store / "jobs" / std::to_string(job)) {
+  system_.make_folder(store / "jobs", kOwn);
   while (!lock()) {
   }
-  make_folder(folder_ / "data");
+  system_.make_folder(folder_ / "data", kOwn);
   if (!fs::exists(folder_ / kStaged)) return;
   for (PutResult& result : staged_from_text(read_text_file(folder_ / kStaged))) {
     const std::string source = result.source;
@@ -53,16 +48,17 @@ StepFolder::StepFolder(const fs::path& store, std::uint32_t job)
 // False where the folder has been renamed away, to be removed, while this waited for it.
 bool StepFolder::lock() {
   const fs::path file = folder_ / "lock";
-  make_folder(folder_);
-  lock_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!lock_ && errno == ENOENT) return false;
-  if (!lock_) fail_errno("cannot open {}", file.string());
-  while (::flock(lock_.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) fail_errno("cannot lock {}", file.string());
+  system_.make_folder(folder_, kOwn);
+  try {
+    lock_ = system_.open(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
+  } catch (const Error&) {
+    if (system_.status(folder_)) throw;
+    return false;
   }
+  system_.lock(lock_.get(), FileSystem::LockKind::exclusive, true, file);
   struct stat held {};
   if (::fstat(lock_.get(), &held) != 0) fail_errno("cannot stat {}", file.string());
-  const std::optional<struct stat> named = FileSystem::real().status(file);
+  const std::optional<struct stat> named = system_.status(file);
   return named && named->st_dev == held.st_dev && named->st_ino == held.st_ino;
 }
 
@@ -88,33 +84,52 @@ std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sou
 
 // A name to make something under before it gets its own.
 fs::path StepFolder::empty_part() const {
-  const fs::path part = folder_ / ".part";
-  FileSystem::real().remove_all(part);
+  fs::path part = folder_ / ".part";
+  system_.remove_all(part);
   return part;
 }
 
 // A reader finds the name at every moment; what was there before, a link or a folder, is replaced in one
 // step.
 void StepFolder::place(const fs::path& made, const fs::path& name) const {
-  const std::optional<struct stat> before = FileSystem::real().status(name);
-  const std::optional<struct stat> after = FileSystem::real().status(made);
+  const std::optional<struct stat> before = system_.status(name);
+  const std::optional<struct stat> after = system_.status(made);
   const bool folders = (before && S_ISDIR(before->st_mode)) || (after && S_ISDIR(after->st_mode));
   if (!before || !folders) {
-    if (::rename(made.c_str(), name.c_str()) != 0) fail_errno("cannot name {}", name.string());
-  } else if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, name.c_str(), RENAME_EXCHANGE) != 0) {
-    // A file system that cannot: there is a moment without the name.
-    FileSystem::real().remove_all(name);
-    if (::rename(made.c_str(), name.c_str()) != 0) fail_errno("cannot name {}", name.string());
+    system_.rename(made, name);
+  } else if (!system_.exchange(made, name)) {  // there is a moment without the name
+    system_.remove_all(name);
+    system_.rename(made, name);
   }
-  FileSystem::real().remove_all(
-      made);  // what was exchanged; rename() does nothing where both are the same file
+  system_.remove_all(made);  // what was exchanged; rename() does nothing where both are the same file
 }
 
 void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbolic) const {
   const fs::path part = empty_part();
-  const int result = symbolic ? ::symlink(from.c_str(), part.c_str()) : ::link(from.c_str(), part.c_str());
-  if (result != 0) fail_errno("cannot link {} to {}", to.string(), from.string());
+  if (symbolic) {
+    system_.symlink(from.string(), part);
+  } else {
+    system_.link(from, part);
+  }
   place(part, to);
+}
+
+// Folders between `top`, which is there, and a file's name below it.
+void StepFolder::make_folders(const fs::path& top, const fs::path& below) const {
+  fs::path folder = top;
+  for (const fs::path& name : below) system_.make_folder(folder /= name, kOwn);
+}
+
+// A folder of symbolic links to these files of a source.
+void StepFolder::name_each(const std::vector<std::string>& names, const fs::path& source,
+                           const fs::path& name) const {
+  const fs::path part = empty_part();
+  system_.make_folder(part, kOwn);
+  for (const std::string& file : names) {
+    make_folders(part, fs::path(file).parent_path());
+    system_.symlink((source / file).string(), part / file);
+  }
+  place(part, name);
 }
 
 void StepFolder::forget(const std::string& source) {
@@ -134,13 +149,13 @@ void StepFolder::add(const PutResult& result) {
     link_file(files, name, true);
   } else {
     const fs::path part = empty_part();
-    make_folder(part);
+    system_.make_folder(part, kOwn);
     for (fs::recursive_directory_iterator file(files), end; file != end; ++file) {
       const fs::path to = part / file->path().lexically_relative(files);
       if (file->is_directory()) {
-        make_folder(to);
-      } else if (::link(file->path().c_str(), to.c_str()) != 0) {
-        fail_errno("cannot link {} to {}", name.string(), file->path().string());
+        system_.make_folder(to, kOwn);
+      } else {
+        system_.link(file->path(), to);
       }
     }
     place(part, name);
@@ -153,7 +168,7 @@ void StepFolder::point_at_source(const std::string& source, bool replace) {
   const fs::path name = entry(source);
   const Source found = resolve_source(source);
   const auto point = [&](const fs::path& from, const fs::path& to) {
-    if (replace || !FileSystem::real().status(to)) link_file(from, to, true);
+    if (replace || !system_.status(to)) link_file(from, to, true);
   };
   if (found.shards.empty()) return point(found.folder, name);
   std::vector<std::string> names = found.shards;
@@ -163,43 +178,30 @@ void StepFolder::point_at_source(const std::string& source, bool replace) {
     for (const std::string& file : names) point(found.folder / file, name.parent_path() / file);
     return;
   }
-  if (!replace && FileSystem::real().status(name)) return;
-  const fs::path part = empty_part();
-  make_folder(part);
-  for (const std::string& file : names) {
-    const fs::path from = found.folder / file;
-    if (::symlink(from.c_str(), (part / file).c_str()) != 0) fail_errno("cannot link {}", from.string());
-  }
-  place(part, name);
+  if (replace || !system_.status(name)) name_each(names, found.folder, name);
 }
 
 void StepFolder::open_up(const std::string& source, const std::vector<std::string>& names) {
   const fs::path name = entry(source);
-  const std::optional<struct stat> now = FileSystem::real().status(name);
+  const std::optional<struct stat> now = system_.status(name);
   const Source found = resolve_source(source);
-  if (!now || !S_ISLNK(now->st_mode) || !found.shards.empty()) return;
-  const fs::path part = empty_part();
-  make_folder(part);
-  for (const std::string& file : names) {
-    fs::create_directories((part / file).parent_path());
-    const fs::path from = found.folder / file;
-    if (::symlink(from.c_str(), (part / file).c_str()) != 0) fail_errno("cannot link {}", from.string());
-  }
-  place(part, name);
+  if (now && S_ISLNK(now->st_mode) && found.shards.empty()) name_each(names, found.folder, name);
 }
 
 void StepFolder::replace_file(const std::string& source, const std::string& name, const fs::path& copy) {
   const fs::path folder = entry(source);
-  const std::optional<struct stat> about = FileSystem::real().status(folder);
+  const std::optional<struct stat> about = system_.status(folder);
   const fs::path to = about && S_ISDIR(about->st_mode) ? folder / name : folder.parent_path() / name;
-  const std::optional<struct stat> now = FileSystem::real().status(to);
+  const std::optional<struct stat> now = system_.status(to);
   if (now && S_ISLNK(now->st_mode)) link_file(copy, to, false);
 }
 
 void StepFolder::remember() const {
   std::vector<PutResult> all;
   for (const auto& [source, result] : staged_) all.push_back(result);
-  write_file_atomically(folder_ / kStaged, staged_to_text(all), 0600);
+  const fs::path part = empty_part();
+  system_.write_file(part, staged_to_text(all), 0600);
+  system_.rename(part, folder_ / kStaged);
 }
 
 std::vector<PutResult> StepFolder::staged(const std::vector<std::string>& sources) const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "common/file_system.h"
 #include "common/files.h"
 #include "staging/transfer/put.h"
 
@@ -26,8 +27,8 @@ std::string entry_name(const std::string& source);
 
 class StepFolder {
  public:
-  /// Makes what is missing and waits for the lock. Throws Error naming the folder.
-  StepFolder(const std::filesystem::path& store, std::uint32_t job);
+  /// Makes what is missing and waits for the lock. Throws Error naming the folder. `system` outlives it.
+  StepFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real());
 
   /// Throws Error where two sources, or a source and one that is there already, want the same name.
   void check_names(const std::vector<std::string>& sources) const;
@@ -60,10 +61,14 @@ class StepFolder {
   }
   void place(const std::filesystem::path& made, const std::filesystem::path& name) const;
   void link_file(const std::filesystem::path& from, const std::filesystem::path& to, bool symbolic) const;
+  void make_folders(const std::filesystem::path& top, const std::filesystem::path& below) const;
+  void name_each(const std::vector<std::string>& names, const std::filesystem::path& source,
+                 const std::filesystem::path& name) const;
   std::filesystem::path empty_part() const;
   bool lock();
   void remember() const;
 
+  FileSystem& system_;
   std::filesystem::path folder_;
   UniqueFd lock_;
   std::map<std::string, PutResult> staged_;  // by source
