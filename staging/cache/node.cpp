@@ -198,8 +198,11 @@ class Node {
     std::vector<Candidate> candidates;
     for (const StoreReport& store : report_.stores) {
       for (const ObjectReport& object : store.objects) {
-        if (object.in_use || now() - object.object.last_use < options_.store.keep || gone(store, object))
+        if (gone(store, object)) {
+          bytes -= std::min(bytes, object.object.info.bytes);
           continue;
+        }
+        if (object.in_use || now() - object.object.last_use < options_.store.keep) continue;
         candidates.push_back(
             {object.object.last_use, object.object.info.bytes, object.object.info.name, store.folder});
       }
