@@ -11,6 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::uint64_t kTellEvery = std::uint64_t{256} << 20U;  // bytes
+
 /// Files 0444, folders 0555, and the names in them durable.
 void seal(FileSystem& system, const fs::path& folder) {
   for (const std::string& name : system.list(folder)) {
@@ -30,11 +32,12 @@ void seal(FileSystem& system, const fs::path& folder) {
 
 }  // namespace
 
-Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes)
+Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::optional<UniqueFd> claim)
     : store_(store),
       system_(store.system_),
       name_(std::move(name)),
-      folder_(hidden(store.objects_, kIncoming, name_)) {
+      folder_(hidden(store.objects_, kIncoming, name_)),
+      claim_(std::move(claim)) {
   try {
     system_.make_folder(folder_, 0700);
     system_.make_folder(files(), 0700);
@@ -70,14 +73,25 @@ void Incoming::publish(const ObjectInfo& info) {
   system_.unlink(folder_ / kReserved);
   seal(system_, files());
   system_.sync_folder(folder_);
+  if (claim_) store_.write_claim();  // nothing is to come any more
   system_.rename(folder_, store_.objects_ / name_);
   published_ = true;
   system_.sync_folder(store_.objects_);
 }
 
+void Incoming::grown(std::uint64_t bytes) noexcept {
+  if (!claim_ || bytes < told_ + kTellEvery) return;
+  told_ = bytes;
+  try {
+    store_.write_claim();
+  } catch (const Error&) {
+    // The others then know less of a copy that may never be killed.
+  }
+}
+
 void Incoming::reserve(std::uint64_t bytes) {
   const Hold room = store_.lock_room();
-  store_.make_room(name_, bytes);
+  claim_ = store_.make_room(name_, bytes);
   write_reserved(system_, folder_, bytes);
 }
 

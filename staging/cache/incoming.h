@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "common/file_system.h"
@@ -31,6 +32,10 @@ class Incoming {
   /// The destructor leaves what is here for the next that begins the same object.
   void keep() { keep_ = true; }
 
+  /// So many bytes are there by now: from time to time the node's other users are told, for whom that is what
+  /// stays of this copy when it is killed.
+  void grown(std::uint64_t bytes) noexcept;
+
   /// Makes room for `bytes` in all, where more are to come than begin() was told. Throws as begin().
   void reserve(std::uint64_t bytes);
 
@@ -39,13 +44,15 @@ class Incoming {
 
  private:
   friend class Store;
-  Incoming(Store& store, std::string name, std::uint64_t bytes);
+  Incoming(Store& store, std::string name, std::uint64_t bytes, std::optional<UniqueFd> claim);
   void discard() noexcept;
 
   Store& store_;
   FileSystem& system_;
   std::string name_;
   std::filesystem::path folder_;
+  std::optional<UniqueFd> claim_;  // on the node's total, for what is to come
+  std::uint64_t told_ = 0;         // bytes that were there when the others were told
   bool resumed_ = false;
   bool keep_ = false;
   bool published_ = false;

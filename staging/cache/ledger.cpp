@@ -1,16 +1,19 @@
 #include "staging/cache/ledger.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <limits>
+#include <string_view>
 #include <thread>
 
 #include "common/error.h"
+#include "staging/cache/usage.h"
 
 namespace lockstep::cache {
 namespace {
@@ -18,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kLongestWait = std::chrono::seconds(2);
+constexpr auto kLongestHold = std::chrono::milliseconds(200);  // others lock it for a moment only, to look
 constexpr auto kLook = std::chrono::milliseconds(5);
 constexpr std::size_t kDigits = 20;
 
@@ -26,6 +30,16 @@ std::optional<uid_t> user_of(const std::string& name) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), user);
   if (error != std::errc() || end != name.data() + name.size()) return {};
   return user;
+}
+
+/// Takes a number off the front, and what is blank before it.
+std::optional<std::uint64_t> take_number(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return {};
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
 }
 
 void make_file(int folder, const char* name, uid_t owner, const fs::path& path) {
@@ -65,25 +79,33 @@ bool Ledger::trusted() const {
          (status->st_mode & 022) == 0;
 }
 
-std::optional<UniqueFd> Ledger::lock() const {
-  const fs::path file = folder_ / "lock";
+std::optional<UniqueFd> Ledger::lock_file(const fs::path& file, FileSystem::LockKind kind,
+                                          std::chrono::milliseconds patience) const {
   if (!trusted()) return {};
   std::optional<UniqueFd> fd = system_.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd) return {};
-  const auto end = std::chrono::steady_clock::now() + kLongestWait;
-  while (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, file)) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!system_.lock(fd->get(), kind, false, file)) {
     if (std::chrono::steady_clock::now() > end) return {};
     std::this_thread::sleep_for(kLook);
   }
   return fd;
 }
 
-bool Ledger::claim(std::uint64_t bytes) const {
+std::optional<UniqueFd> Ledger::lock() const {
+  return lock_file(folder_ / "lock", FileSystem::LockKind::exclusive, kLongestWait);
+}
+
+std::optional<UniqueFd> Ledger::hold() const {
+  return lock_file(folder_ / std::to_string(::geteuid()), FileSystem::LockKind::shared, kLongestHold);
+}
+
+bool Ledger::claim(std::uint64_t bytes, std::uint64_t to_come) const {
   if (!trusted()) return false;
   const fs::path file = folder_ / std::to_string(::geteuid());
   const std::optional<UniqueFd> fd = system_.open_if_there(file, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd) return false;
-  const std::string text = fmt::format("{:{}}\n", bytes, kDigits);
+  const std::string text = fmt::format("{:{}} {:{}}\n", bytes, kDigits, to_come, kDigits);
   system_.write_at(fd->get(), std::as_bytes(std::span(text)), 0, file);
   return true;
 }
@@ -94,26 +116,26 @@ std::uint64_t Ledger::claimed(uid_t user) const {
   struct stat status {};
   if (!fd || ::fstat(fd.get(), &status) != 0) return 0;
   if (!S_ISREG(status.st_mode) || status.st_uid != user) return 0;
-  std::array<char, kDigits> text{};
+  std::array<char, 2 * kDigits + 2> text{};
   const ssize_t got = ::pread(fd.get(), text.data(), text.size(), 0);
-  const char* begin = text.data();
-  const char* const end = begin + std::max<ssize_t>(got, 0);
-  while (begin != end && *begin == ' ') ++begin;
-  std::uint64_t bytes = 0;
-  return std::from_chars(begin, end, bytes).ec == std::errc() ? bytes : 0;
+  std::string_view rest(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  const std::optional<std::uint64_t> bytes = take_number(rest);
+  if (!bytes) return 0;
+  const std::uint64_t to_come = take_number(rest).value_or(0);
+  // Only where somebody copies there is more to come.
+  const bool copies = to_come > 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+  return copies ? sum(*bytes, to_come) : *bytes;
 }
 
 std::uint64_t Ledger::claimed_by_others() const {
-  std::uint64_t sum = 0;
-  if (!trusted()) return sum;
+  std::uint64_t total = 0;
+  if (!trusted()) return total;
   for (const std::string& name : system_.list(folder_)) {
     const std::optional<uid_t> user = user_of(name);
     if (!user || *user == ::geteuid()) continue;
-    const std::uint64_t bytes = claimed(*user);
-    sum = bytes > std::numeric_limits<std::uint64_t>::max() - sum ? std::numeric_limits<std::uint64_t>::max()
-                                                                  : sum + bytes;
+    total = sum(total, claimed(*user));
   }
-  return sum;
+  return total;
 }
 
 }  // namespace lockstep::cache

@@ -2,7 +2,11 @@
 // can look into another's store.
 //
 //   <cache>/claims/lock    flock: held while somebody compares and claims
-//   <cache>/claims/UID     that user's bytes, as text; his own file
+//   <cache>/claims/UID     that user's bytes, as text; his own file: those that are there, and those that
+//   copies
+//                          under way are still to bring; flock: held, shared, by each of these copies
+//
+// What a copy was to bring no longer counts once it has been killed, since nobody holds the file then.
 //
 // Folder and files are made by root (the Slurm plugin, or gc --all), so that nobody can take another's name;
 // the files are each their user's. A claim is written first and compared then, so the total holds also when
@@ -14,6 +18,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -34,8 +39,12 @@ class Ledger {
   /// Waits for the lock, but not for ever: it serves to be fair, not to be right.
   std::optional<UniqueFd> lock() const;
 
-  /// Writes what this user holds. False where there is no file for him.
-  bool claim(std::uint64_t bytes) const;
+  /// Keeps what this user's copies are to bring claimed for as long as the descriptor is open. Nothing where
+  /// there is no file for him, or another keeps him from locking it.
+  std::optional<UniqueFd> hold() const;
+  /// Writes what this user holds, and what is to come, which counts as long as somebody has hold(). False
+  /// where there is no file for him.
+  bool claim(std::uint64_t bytes, std::uint64_t to_come) const;
   /// What a user claims; 0 where his file is missing, not his, or no number.
   std::uint64_t claimed(uid_t user) const;
   /// What all other users claim together.
@@ -43,6 +52,8 @@ class Ledger {
 
  private:
   bool trusted() const;
+  std::optional<UniqueFd> lock_file(const std::filesystem::path& file, FileSystem::LockKind kind,
+                                    std::chrono::milliseconds patience) const;
 
   std::filesystem::path folder_;
   FileSystem& system_;

@@ -34,29 +34,31 @@ class Room {
     for (const IncomingUsage& copy : usage_.incoming) {
       if (copy.name == name_) {
         present_ = copy.present;
-      } else if (copy.alive && copy.reserved > copy.present) {
-        promised_ = sum(promised_, copy.reserved - copy.present);
       }
     }
     std::erase_if(usage_.incoming, [&](const IncomingUsage& copy) { return copy.name == name_; });
     std::erase_if(usage_.objects, [&](const ObjectUsage& object) { return object.info.name == name_; });
+    promised_ = usage_.bytes_to_come();
     used_ = usage_.bytes();
     free_ = store.system_.free_bytes(store.folder_);
   }
 
-  void make() {
+  /// What keeps the claim until the copy ends.
+  std::optional<UniqueFd> make() {
     const bool counted = options_.total > 0;
     const std::optional<UniqueFd> fair = counted ? ledger_.lock() : std::nullopt;
     if (counted) others_ = ledger_.claimed_by_others();
     if (missing() > 0) evict();
-    if (!counted) return;
+    if (!counted) return {};
     // Who claimed at the same time without the lock sees this claim, or we see his.
-    ledger_.claim(sum(used_, bytes_));
+    std::optional<UniqueFd> hold = ledger_.hold();
+    claim(hold ? sum(promised_, excess(bytes_, present_)) : 0, hold ? 0 : excess(bytes_, present_));
     others_ = ledger_.claimed_by_others();
     if (over_total() > 0) {
-      ledger_.claim(used_);
+      claim(promised_, 0);
       refuse();
     }
+    return hold;
   }
 
  private:
@@ -67,6 +69,10 @@ class Room {
     return options_.total > 0 ? excess(sum(sum(used_, bytes_), others_), options_.total) : 0;
   }
   std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), promised_), free_); }
+  /// Writes down what is there, with `more`, and what is to come.
+  void claim(std::uint64_t to_come, std::uint64_t more) const {
+    ledger_.claim(sum(sum(excess(used_, promised_), present_), more), to_come);
+  }
   std::uint64_t missing() const { return std::max({over_quota(), over_total(), over_disk()}); }
 
   void freed(std::uint64_t bytes) {
@@ -173,20 +179,26 @@ Hold Store::lock_room() {
   return std::move(*try_lock(folder_ / "locks" / kRoomLock, FileSystem::LockKind::exclusive, true));
 }
 
-void Store::make_room(const std::string& name, std::uint64_t bytes) {
-  Room(*this, name, bytes).make();
+std::optional<UniqueFd> Store::make_room(const std::string& name, std::uint64_t bytes) {
+  return Room(*this, name, bytes).make();
 }
 
 void Store::write_claim() {
   if (options_.total == 0) return;
   const Hold room = lock_room();
-  ledger().claim(usage().bytes());
+  claim_usage();
+}
+
+void Store::claim_usage() {
+  if (options_.total == 0) return;
+  const Usage there = usage();
+  ledger().claim(there.bytes_there(), there.bytes_to_come());
 }
 
 void Store::drop(const fs::path& incoming) noexcept {
   try {
     system_.remove_all(incoming);
-    if (options_.total > 0) ledger().claim(usage().bytes());
+    claim_usage();
   } catch (const Error&) {
   }
 }

@@ -82,8 +82,8 @@ std::optional<Hold> Store::lock_readers(const std::string& name) {
 
 Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
   const Hold room = lock_room();
-  make_room(name, bytes);
-  return {*this, name, bytes};
+  std::optional<UniqueFd> claim = make_room(name, bytes);
+  return {*this, name, bytes, std::move(claim)};
 }
 
 void Store::remove(const std::string& name) {

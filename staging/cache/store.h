@@ -145,8 +145,10 @@ class Store {
 
   std::optional<Hold> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
   Hold lock_room();
-  /// The caller holds the room lock.
-  void make_room(const std::string& name, std::uint64_t bytes);
+  /// The caller holds the room lock. Returns what keeps the bytes claimed, where they are.
+  std::optional<UniqueFd> make_room(const std::string& name, std::uint64_t bytes);
+  /// write_claim(), where the caller holds the room lock.
+  void claim_usage();
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
   Ledger ledger() const;
   std::optional<Lease> look_at(const std::filesystem::path& file);

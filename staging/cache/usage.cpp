@@ -81,10 +81,16 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
   return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<std::uint64_t>::max() : result;
 }
 
-std::uint64_t Usage::bytes() const {
+std::uint64_t Usage::bytes_there() const {
   std::uint64_t total = jobs;
   for (const ObjectUsage& object : objects) total = sum(total, object.info.bytes);
-  for (const IncomingUsage& copy : incoming) total = sum(total, copy.bytes());
+  for (const IncomingUsage& copy : incoming) total = sum(total, copy.present);
+  return total;
+}
+
+std::uint64_t Usage::bytes_to_come() const {
+  std::uint64_t total = 0;
+  for (const IncomingUsage& copy : incoming) total = sum(total, copy.bytes_to_come());
   return total;
 }
 

@@ -17,6 +17,9 @@ namespace lockstep::cache {
 /// Of the node's clock, as files' times are.
 using Time = std::chrono::sys_time<std::chrono::nanoseconds>;
 
+/// A sum that stays at the largest number instead of starting again from 0.
+std::uint64_t sum(std::uint64_t a, std::uint64_t b);
+
 struct ObjectUsage {
   ObjectInfo info;      ///< without its list of files; its bytes as measured where that was asked for
   Time last_use;        ///< not later than now
@@ -31,7 +34,8 @@ struct IncomingUsage {
   bool alive = false;          ///< somebody is copying it
   Time newest{};               ///< when something was last written there
   /// What has to be counted for it.
-  std::uint64_t bytes() const { return alive && reserved > present ? reserved : present; }
+  std::uint64_t bytes() const { return present + bytes_to_come(); }
+  std::uint64_t bytes_to_come() const { return alive && reserved > present ? reserved - present : 0; }
 };
 
 struct Usage {
@@ -40,11 +44,11 @@ struct Usage {
   /// In jobs' folders only: of objects that have been removed or replaced since.
   std::uint64_t jobs = 0;
 
-  std::uint64_t bytes() const;
+  std::uint64_t bytes() const { return sum(bytes_there(), bytes_to_come()); }
+  std::uint64_t bytes_there() const;
+  /// What the copies under way are still to bring.
+  std::uint64_t bytes_to_come() const;
 };
-
-/// A sum that stays at the largest number instead of starting again from 0.
-std::uint64_t sum(std::uint64_t a, std::uint64_t b);
 
 /// Bytes that the files below a folder take, and when the newest of them was changed. Holes do not count.
 struct Measure {

@@ -402,6 +402,7 @@ void PutOne::complete_unindexed(const ManifestFile& file) {
 void PutOne::progressed(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   progress_.done += bytes;
+  if (incoming_) incoming_->grown(progress_.done);
   if (options_.progress) options_.progress(given_, progress_.done, progress_.total);
   if (!options_.detailed_progress) return;
   progress_.from_source = result_.from_source + (copy_ ? copy_->bytes_from_source() : 0);

@@ -6,6 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
+
+#include "common/files.h"
 #include "staging/cache/ledger.h"
 #include "staging/cache/store.h"
 #include "tests/unit/staging/cache_world.h"
@@ -90,6 +93,67 @@ TEST_F(CacheTotal, ACopyGivenUpIsNoLongerClaimed) {
                     }),
             0);
   EXPECT_EQ(claimed(kOne), 0U);
+}
+
+// A copy that is killed leaves its claim behind; nobody can look into that user's store, or clean it up.
+TEST_F(CacheTotal, WhatAKilledCopyWasToBringIsClaimedNoLonger) {
+  EXPECT_EQ(put(kOne, "old", 1), 0);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t copier = ::fork();
+  if (copier == 0) {
+    as_user(kOne, [&] {
+      Store store(store_of(kOne), options());
+      const Hold lock = store.lock("a", LockKind::exclusive);
+      Incoming incoming = store.begin("a", 8 * kUnit);
+      FileSystem::real().write_file(incoming.files() / "data", std::string(2 * kUnit, 'x'), 0600);
+      store.write_claim();
+      const pid_t self = ::getpid();
+      if (::write(ends[1], &self, sizeof self) != sizeof self) ::_exit(2);
+      ::pause();
+    });
+    ::_exit(0);
+  }
+  pid_t working = 0;
+  ASSERT_EQ(::read(ends[0], &working, sizeof working), static_cast<ssize_t>(sizeof working));
+  EXPECT_EQ(claimed(kOne), 9 * kUnit) << "it is alive";
+  EXPECT_NE(put(kTwo, "b", 2), 0);
+  ASSERT_EQ(::kill(working, SIGKILL), 0);
+  ::waitpid(copier, nullptr, 0);
+  EXPECT_EQ(claimed(kOne), 3 * kUnit) << "what is really there";
+  EXPECT_EQ(put(kTwo, "b", 7), 0);
+  EXPECT_NE(put(kTwo, "c", 8), 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST_F(CacheTotal, AtTheMomentACopyIsPublishedAllOfItIsClaimed) {
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      staging_test::WatchedFileSystem killer([&](int, const char* name) {
+                        if (std::string_view(name) == "rename") ::_exit(7);
+                        return 0;
+                      });
+                      Store store(store_of(kOne), options(), killer);
+                      publish(store, "a", std::string(6 * kUnit, 'x'));
+                    }),
+            7);
+  EXPECT_EQ(claimed(kOne), 6 * kUnit);
+}
+
+// Who locks another's claim, as anybody can who reads it, makes that less exact, and not less.
+TEST_F(CacheTotal, AClaimThatAnotherLocksCountsInFull) {
+  const UniqueFd somebody = open_file(claims() / std::to_string(kOne), O_RDONLY);
+  ASSERT_EQ(::flock(somebody.get(), LOCK_EX), 0);
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      Store store(store_of(kOne), options());
+                      const Hold lock = store.lock("a", LockKind::exclusive);
+                      const Incoming incoming = store.begin("a", 8 * kUnit);
+                      ::_exit(claimed(kOne) == 8 * kUnit ? 7 : 1);
+                    }),
+            7);
+  EXPECT_EQ(claimed(kOne), 8 * kUnit) << "nobody can tell whether it lives";
 }
 
 TEST_F(CacheTotal, TwoUsersAtOnceNeverPassIt) {
