@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "common/error.h"
@@ -11,12 +12,16 @@
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/shard_check.h"
+#include "staging/transfer/copy/chunk_journal.h"
+#include "staging/transfer/copy/chunk_plan.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
 namespace {
 
 constexpr int kSamples = 16;
+constexpr int kPieces = 4;  // of large files
+constexpr std::uint32_t kLargestChunk = std::uint32_t{64} << 20U;
 constexpr std::uint64_t kLargestSample = std::uint64_t{1} << 20;
 
 /// A few samples, others each time: bounded work that finds a damaged disk before long.
@@ -54,7 +59,70 @@ void check_digest(const std::filesystem::path& folder, const cache::ObjectFile& 
   if (now != file.xxh3) fail("{} is damaged: xxh3 {}, {} expected", path.string(), now, file.xxh3);
 }
 
-// That a piece of a large file can be read at all: its bytes are only known as a whole.
+/// Digests of the pieces in which the files came, where the copy has kept them.
+class Pieces {
+ public:
+  Pieces(const std::filesystem::path& folder, const std::vector<cache::ObjectFile>& files)
+      : folder_(folder),
+        files_(files),
+        journal_(ChunkJournal::read(FileSystem::real(), folder.parent_path() / kJournalName)) {
+    std::vector<std::uint64_t> sizes;
+    std::uint64_t bytes = 0;
+    for (const cache::ObjectFile& file : files) {
+      sizes.push_back(file.size);
+      bytes += file.size;
+    }
+    // A damaged number must not ask for more memory than the list itself took.
+    if (journal_.chunk_bytes > 0 && bytes / journal_.chunk_bytes <= journal_.chunks.size() &&
+        journal_.chunk_bytes <= kLargestChunk)
+      plan_.emplace(std::move(sizes), journal_.chunk_bytes);
+  }
+
+  /// Reads some piece of a file. False where nothing says what it should be.
+  bool check_one_of(std::size_t file, std::minstd_rand& random) const {
+    if (!plan_) return false;
+    const std::size_t chunk =
+        std::uniform_int_distribution<std::size_t>(plan_->first_chunk(file), plan_->last_chunk(file))(random);
+    const auto known = std::find_if(journal_.chunks.rbegin(), journal_.chunks.rend(),
+                                    [&](const DoneChunk& done) { return done.chunk == chunk; });
+    if (known == journal_.chunks.rend()) return false;
+    pack::Hasher hasher;
+    for (const Extent& extent : plan_->extents(chunk)) hash(extent, hasher);
+    return hasher.digest() == known->digest || check_files(chunk);
+  }
+
+ private:
+  std::filesystem::path path(std::size_t file) const { return folder_ / files_[file].name; }
+  /// What is damaged may be the list of pieces. Throws Error where it is one of the files; false otherwise.
+  bool check_files(std::size_t chunk) const {
+    for (const Extent& extent : plan_->extents(chunk)) {
+      try {
+        check_digest(folder_, files_[extent.file]);
+      } catch (const Error& damage) {
+        fail("{}, between bytes {} and {}", damage.what(), extent.offset, extent.offset + extent.bytes);
+      }
+    }
+    return false;
+  }
+  void hash(const Extent& extent, pack::Hasher& hasher) const {
+    const UniqueFd fd = open_file(path(extent.file), O_RDONLY | O_NOFOLLOW);
+    std::vector<std::byte> bytes(extent.bytes);
+    for (std::size_t done = 0; done < bytes.size();) {
+      const std::size_t got = FileSystem::real().read_at(fd.get(), std::span(bytes).subspan(done),
+                                                         extent.offset + done, path(extent.file));
+      if (got == 0) fail("{}: ends at byte {}", path(extent.file).string(), extent.offset + done);
+      done += got;
+    }
+    hasher.update(bytes);
+  }
+
+  const std::filesystem::path& folder_;
+  const std::vector<cache::ObjectFile>& files_;
+  ChunkJournal::Content journal_;
+  std::optional<ChunkPlan> plan_;
+};
+
+// That a piece of a large file can be read at all, where its bytes are only known as a whole.
 void read_somewhere(const std::filesystem::path& folder, const cache::ObjectFile& file,
                     std::minstd_rand& random) {
   const std::filesystem::path path = folder / file.name;
@@ -82,9 +150,15 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
   if (verify == Verify::full) return;
   std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<std::size_t> any(0, info.files.size() - 1);
+  const Pieces pieces(folder, info.files);
+  int read = 0;
   for (int n = 0; n < kSamples; ++n) {
-    const cache::ObjectFile& file = info.files[any(random)];
-    file.size <= kLargestSample ? check_digest(folder, file) : read_somewhere(folder, file, random);
+    const std::size_t f = any(random);
+    if (info.files[f].size <= kLargestSample) {
+      check_digest(folder, info.files[f]);
+    } else if (read++ < kPieces && !pieces.check_one_of(f, random)) {
+      read_somewhere(folder, info.files[f], random);
+    }
   }
 }
 

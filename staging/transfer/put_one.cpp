@@ -11,6 +11,7 @@
 #include "staging/pack/locate.h"
 #include "staging/transfer/check.h"
 #include "staging/transfer/copy/parallel.h"
+#include "staging/transfer/side_indexes.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -354,7 +355,7 @@ void PutOne::use_list(bool check_source) {
   std::uint64_t bytes = list_bytes_;
   for (const ManifestFile& file : files_) bytes += file.size;
   result_.bytes = bytes;
-  with_room([&] { incoming_->reserve(bytes); });
+  with_room([&] { incoming_->reserve(bytes + side_index_bytes(manifest_, files_)); });
   progress_.total = bytes;
 }
 
@@ -362,7 +363,7 @@ void PutOne::start_copy() {
   CopyOptions copy;
   copy.source = manifest_.packed() ? source_.folder : manifest_.folder;
   copy.target = incoming_->files();
-  copy.journal = incoming_->files().parent_path() / "journal";
+  copy.journal = incoming_->files().parent_path() / kJournalName;
   copy.threads = options_.threads;
   copy.chunk_bytes = options_.chunk_bytes;
   copy.mark_bytes = options_.mark_bytes;
@@ -417,6 +418,9 @@ void PutOne::count_from_peer(std::uint64_t bytes) {
 
 void PutOne::publish() {
   check_unchanged(manifest_);
+  const std::uint64_t side_indexes = copy_side_indexes(system_, manifest_, files_, incoming_->files());
+  result_.bytes += side_indexes;
+  result_.from_source += side_indexes;
   cache::ObjectInfo info{.name = manifest_.object,
                          .source = manifest_.shown(),
                          .bytes = result_.bytes,
@@ -427,14 +431,13 @@ void PutOne::publish() {
     }
   }
   result_.from_source += copy_->bytes_from_source();
-  const fs::path journal = incoming_->files().parent_path() / "journal";
   const fs::path whole_index = incoming_->files().parent_path() / "index";
   if (system_.status(whole_index)) system_.unlink(whole_index);
   incoming_->publish(info);
   lease();
-  // Last, since until the object has its name a killed copy is continued from it.
-  const fs::path published = store_.files(manifest_.object).parent_path() / journal.filename();
-  if (system_.status(published)) system_.unlink(published);
+  // A pack's index says more. Last, since until the object has its name a killed copy is continued from it.
+  const fs::path journal = store_.files(manifest_.object).parent_path() / kJournalName;
+  if (manifest_.packed() && system_.status(journal)) system_.unlink(journal);
 }
 
 void PutOne::wait_for_other() {

@@ -4,23 +4,38 @@
 // It is kept beside the data (".NAME.lockstep"), or where that is not allowed in
 // $XDG_CACHE_HOME/lockstep/index (by default ~/.cache), or else in memory. It holds what the file looked
 // like: size, time of the last change, first and last 4 KiB. When any of that differs, or the index is
-// damaged, it is made anew.
+// damaged, it is made anew. Staging copies it with the data and gives the copy the data's time.
 //
 // Threads: const members are safe from any thread. Of several processes that want the same index one makes
 // it.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/file_system.h"
+#include "staging/pack/format.h"
 #include "staging/pack/formats/data_file.h"
 #include "staging/pack/index.h"
 #include "staging/pack/index_builder.h"
 
 namespace lockstep::pack {
+
+/// Whether files of a format are read through such an index.
+bool has_side_index(Format format);
+
+/// Bytes of the index beside a file; 0 where there is none.
+std::uint64_t side_index_bytes(const std::filesystem::path& file);
+
+/// Gives a copy of a file the time of the original and, where there is one, the index that lies beside that:
+/// the copy then need not be read through to find its records. Returns the index's bytes; 0 where there is
+/// none, or it is damaged or of other data.
+std::uint64_t copy_side_index(FileSystem& system, const std::filesystem::path& original,
+                              const std::filesystem::path& copy, std::int64_t modified_ns);
 
 class SideIndex {
  public:

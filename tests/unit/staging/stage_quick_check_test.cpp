@@ -1,0 +1,152 @@
+// What a warm hit is checked for where no index says what is in the files: pieces of large ones, which the
+// copy has written down.
+
+#include <random>
+
+#include "staging/transfer/check.h"
+#include "staging/transfer/put.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::flip_byte;
+using testing::HasSubstr;
+
+constexpr std::uint32_t kChunk = 1U << 16U;
+constexpr std::uint64_t kLarge = (std::uint64_t{1} << 20U) + 3 * kChunk + 1234;
+constexpr int kMostTries = 5000;
+
+class StageQuickCheck : public staging_test::StagingTest {
+ protected:
+  StageQuickCheck() {
+    std::string bytes(kLarge, '\0');
+    std::minstd_rand random(1);
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    write("d/a", bytes);
+    write("d/b", "small");
+    write("d/sub/c", bytes.substr(100));
+  }
+  PutResult put_one(Verify verify = Verify::quick, FileSystem* system = nullptr) const {
+    PutOptions options;
+    options.cache_dir = folder_ / "cache";
+    options.verify = verify;
+    options.chunk_bytes = kChunk;
+    options.file_system = system;
+    return put({(folder_ / "d").string()}, options).at(0);
+  }
+  static fs::path journal(const PutResult& result) { return result.path.parent_path() / "journal"; }
+  static bool finds(const PutResult& result) {
+    try {
+      check_copy(result.path, Verify::quick, 1);
+      return false;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("is damaged"), HasSubstr("between bytes")));
+      return true;
+    }
+  }
+  static bool finds_in_the_end(const PutResult& result) {
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      if (finds(result)) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(StageQuickCheck, AFlippedBitIsFoundWhenItsPieceIsChosenWhereverItIs) {
+  const PutResult copy = put_one();
+  EXPECT_FALSE(finds_in_the_end(copy)) << "of a good copy";
+  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{kChunk}, kLarge / 2, kLarge - 1}) {
+    SCOPED_TRACE(at);
+    flip_byte(copy.path / "a", at);
+    EXPECT_TRUE(finds_in_the_end(copy));
+    EXPECT_THAT([&] { check_copy(copy.path, Verify::full, 1); },
+                staging_test::ThrowsErrorWith("a is damaged: xxh3"));
+    flip_byte(copy.path / "a", at);
+  }
+}
+
+TEST_F(StageQuickCheck, WhereEveryPieceIsDamagedTheFirstWarmHitFindsItAndCopiesAgain) {
+  const PutResult copy = put_one();
+  for (const char* name : {"a", "sub/c"}) {
+    for (std::uint64_t at = 17; at < kLarge - 100; at += kChunk / 2) flip_byte(copy.path / name, at);
+  }
+  const PutResult again = put_one();
+  EXPECT_FALSE(again.hit);
+  EXPECT_THAT(again.note, HasSubstr("the cached copy was damaged and is copied again"));
+  EXPECT_EQ(staging_test::content_of(again.path), staging_test::content_of(folder_ / "d"));
+  EXPECT_TRUE(put_one(Verify::full).hit);
+}
+
+/// A disk that does not keep what is written to it.
+class FlipsOnTheWayToTheDisk : public FileSystem {
+ protected:
+  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+    const ssize_t put = FileSystem::call_pwrite(fd, from, size, offset);
+    if (put == kChunk && offset == 2 * kChunk)
+      flip_byte(fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)), 2 * kChunk + 5);
+    return put;
+  }
+};
+
+TEST_F(StageQuickCheck, ABitThatFlippedOnItsWayToTheDiskIsFoundToo) {
+  FlipsOnTheWayToTheDisk disk;
+  const PutResult copy = put_one(Verify::quick, &disk);
+  EXPECT_TRUE(finds_in_the_end(copy));
+  const PutResult again = put_one(Verify::full);
+  EXPECT_FALSE(again.hit);
+  EXPECT_EQ(staging_test::content_of(again.path), staging_test::content_of(folder_ / "d"));
+}
+
+// Copies of earlier versions have none, and a disk error may hit it as well as the data.
+TEST_F(StageQuickCheck, WithoutOrWithADamagedListOfPiecesAGoodCopyIsGood) {
+  const PutResult copy = put_one();
+  const std::string whole = staging_test::read(journal(copy));
+  for (std::uint64_t at = 0; at < whole.size(); at += 9) {
+    flip_byte(journal(copy), at);
+    EXPECT_FALSE(finds(copy)) << at;
+    flip_byte(journal(copy), at);
+  }
+  fs::resize_file(journal(copy), whole.size() / 2);
+  EXPECT_FALSE(finds_in_the_end(copy));
+  fs::remove(journal(copy));
+  EXPECT_TRUE(put_one().hit);
+  flip_byte(copy.path / "a", kLarge / 2);
+  EXPECT_TRUE(put_one().hit) << "nothing says what this piece should be";
+  EXPECT_FALSE(put_one(Verify::full).hit);
+  EXPECT_TRUE(fs::exists(journal(copy)));
+}
+
+TEST_F(StageQuickCheck, APackNeedsNoListOfPieces) {
+  const fs::path pack = make_large_pack("p", 100);
+  PutOptions options;
+  options.cache_dir = folder_ / "cache";
+  const PutResult copy = put({pack.string()}, options).at(0);
+  EXPECT_FALSE(fs::exists(journal(copy)));
+}
+
+TEST_F(StageQuickCheck, WhatALaterTryWroteCountsWhereTheFirstWasKilled) {
+  class Stops : public FileSystem {
+   protected:
+    ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+      if (size == kChunk && ++reads_ > 12) {
+        errno = EIO;
+        return -1;
+      }
+      return FileSystem::call_pread(fd, into, size, offset);
+    }
+    int reads_ = 0;
+  } stops;
+  EXPECT_THROW(put_one(Verify::quick, &stops), Error);
+  for (const std::string& name : FileSystem::real().list(folder_ / "cache/objects"))
+    flip_byte(folder_ / "cache/objects" / name / "files/a", 3 * kChunk);
+  const PutResult copy = put_one();
+  EXPECT_GT(copy.resumed, 0U);
+  EXPECT_TRUE(put_one(Verify::full).hit);
+  EXPECT_FALSE(finds_in_the_end(copy)) << "it holds the copied piece against what was there before";
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

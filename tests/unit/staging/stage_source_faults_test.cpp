@@ -1,0 +1,220 @@
+// Sources that change, shrink, vanish or lie while they are copied, at every single read of them, and indexes
+// with a flipped bit: what is staged is whole, or the call is refused by the file's name, and the next works.
+
+#include <unistd.h>
+
+#include <functional>
+#include <set>
+#include <span>
+
+#include "staging/transfer/put.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::flip_byte;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::uint32_t kChunk = 16384;
+constexpr int kMostReads = 200;
+
+/// A file system in which something happens before the n-th read of a file below a folder, or to what it
+/// reads.
+class SourceSeam : public FileSystem {
+ public:
+  using Before = std::function<void(int read, const fs::path& file, std::uint64_t offset)>;
+  using After = std::function<void(int read, std::span<std::byte> bytes)>;
+  SourceSeam(fs::path folder, Before before, After after = {})
+      : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
+  int reads() const { return reads_; }
+
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    std::string file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).string();
+    if (!file.starts_with(folder_.string() + "/")) return FileSystem::call_pread(fd, into, size, offset);
+    if (file.ends_with(" (deleted)")) file.resize(file.size() - 10);
+    const int read = ++reads_;
+    if (before_) before_(read, file, static_cast<std::uint64_t>(offset));
+    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+    if (after_ && got > 0) after_(read, {static_cast<std::byte*>(into), static_cast<std::size_t>(got)});
+    return got;
+  }
+
+ private:
+  fs::path folder_;
+  Before before_;
+  After after_;
+  int reads_ = 0;
+};
+
+class StageSource : public staging_test::StagingTest {
+ protected:
+  StageSource() {
+    make_large_pack("pack", 40);
+    write("plain/large", std::string(5 * kChunk, 'l'));
+    for (const char* name : {"a", "b", "sub/c"}) write(fs::path("plain") / name, std::string(3000, name[0]));
+    fs::create_directory(folder_ / "kept");
+    // So long ago that any change is seen by the time.
+    for (const char* source : {"pack", "plain"}) {
+      for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder_ / source))
+        fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
+      fs::copy(folder_ / source, folder_ / "kept" / source, fs::copy_options::recursive);
+    }
+  }
+
+  PutOptions options(FileSystem* system = nullptr, Verify verify = Verify::quick) const {
+    PutOptions options;
+    options.cache_dir = folder_ / "cache";
+    options.verify = verify;
+    options.chunk_bytes = kChunk;
+    options.threads = 1;
+    options.file_system = system;
+    return options;
+  }
+  PutResult put_one(const fs::path& source, Verify verify = Verify::quick) const {
+    return put({source.string()}, options(nullptr, verify)).at(0);
+  }
+  std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
+
+  /// The source as it was, under a time of its own.
+  void restore(const char* source) const {
+    fs::remove_all(folder_ / source);
+    fs::copy(folder_ / "kept" / source, folder_ / source, fs::copy_options::recursive);
+    for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder_ / source))
+      fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  }
+
+  /// Puts the source while `happens` at each read of it in turn, and after each looks at what is there.
+  /// Returns how many puts were refused, and by which words.
+  int at_every_read(const char* source, const SourceSeam::Before& happens, const SourceSeam::After& after,
+                    std::set<std::string>& words) {
+    int refused = 0;
+    for (int read = 1; read < kMostReads; ++read) {
+      SCOPED_TRACE(fmt::format("{}, read {}", source, read));
+      SourceSeam seam(
+          folder_ / source,
+          [&](int now, const fs::path& file, std::uint64_t offset) {
+            if (now == read && happens) happens(now, file, offset);
+          },
+          [&](int now, std::span<std::byte> bytes) {
+            if (now == read && after) after(now, bytes);
+          });
+      try {
+        const PutResult result = put({(folder_ / source).string()}, options(&seam)).at(0);
+        EXPECT_EQ(content_of(result.path), content_of(folder_ / "kept" / source));
+      } catch (const Error& error) {
+        ++refused;
+        words.insert(error.what());
+        EXPECT_THAT(error.what(), HasSubstr((folder_ / source).string()));
+        EXPECT_THAT(objects(), IsEmpty());
+      }
+      restore(source);
+      EXPECT_EQ(content_of(put_one(folder_ / source).path), content_of(folder_ / "kept" / source));
+      FileSystem::real().remove_all(folder_ / "cache");
+      if (HasFailure() || seam.reads() < read) return refused;
+    }
+    ADD_FAILURE() << "the reads have no end";
+    return refused;
+  }
+};
+
+TEST_F(StageSource, ThatShrinksWhileItIsCopiedIsRefusedAtEveryRead) {
+  for (const char* source : {"pack", "plain"}) {
+    std::set<std::string> words;
+    int reads = 0;
+    const int refused = at_every_read(
+        source,
+        [&](int read, const fs::path& file, std::uint64_t offset) {
+          reads = read;
+          fs::resize_file(file, offset + (fs::file_size(file) - offset) / 2);
+        },
+        {}, words);
+    EXPECT_EQ(refused, reads) << source;
+    EXPECT_GT(refused, 6) << source;
+    EXPECT_THAT(words, testing::Each(testing::AnyOf(HasSubstr("changed while it was copied"),
+                                                    HasSubstr("stage it again when nobody writes to it"))));
+  }
+}
+
+TEST_F(StageSource, ThatDisappearsWhileItIsCopiedIsRefusedOrWholeAtEveryRead) {
+  for (const char* source : {"pack", "plain"}) {
+    for (const bool all : {true, false}) {
+      std::set<std::string> words;
+      const int refused = at_every_read(
+          source,
+          [&](int, const fs::path& file, std::uint64_t) {
+            fs::remove(file);
+            if (all) fs::remove_all(folder_ / source);
+          },
+          {}, words);
+      EXPECT_GT(refused, 3) << source;
+      EXPECT_THAT(words, testing::Each(testing::AnyOf(HasSubstr("disappeared while it was copied"),
+                                                      HasSubstr("changed while it was copied"),
+                                                      HasSubstr("No such file"))));
+    }
+  }
+}
+
+TEST_F(StageSource, ThatIsWrittenToWhileItIsCopiedIsRefusedAtEveryRead) {
+  for (const char* source : {"pack", "plain"}) {
+    std::set<std::string> words;
+    int reads = 0;
+    const int refused = at_every_read(
+        source,
+        [&](int read, const fs::path& file, std::uint64_t) {
+          reads = read;
+          std::string other = staging_test::read(file);
+          for (char& byte : other) byte = static_cast<char>(byte ^ 1);
+          write(file, other);
+        },
+        {}, words);
+    EXPECT_EQ(refused, reads) << source;
+    EXPECT_GT(refused, 6) << source;
+  }
+}
+
+// What a shard's digest does not tell, nothing does: a plain file is what the source gives.
+TEST_F(StageSource, ABitOfAPackThatFlipsOnTheWayIsReadAgainOrRefusedAtEveryRead) {
+  std::set<std::string> words;
+  const int refused = at_every_read(
+      "pack", {}, [](int, std::span<std::byte> bytes) { bytes[bytes.size() / 2] ^= std::byte{4}; }, words);
+  EXPECT_GE(refused, 1) << "of the index there is no second copy to compare with";
+  EXPECT_THAT(words, testing::Each(HasSubstr("index.lockstep")));
+}
+
+TEST_F(StageSource, AFlippedBitInItsIndexIsRefusedByNameWhereverItIs) {
+  const fs::path index = folder_ / "pack/index.lockstep";
+  for (std::uint64_t at = 0; at < fs::file_size(index); at += 7) {
+    SCOPED_TRACE(at);
+    flip_byte(index, at);
+    EXPECT_THAT([&] { put_one(folder_ / "pack"); }, staging_test::ThrowsErrorWith(index.string()));
+    EXPECT_THAT(objects(), IsEmpty());
+    flip_byte(index, at);
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(content_of(put_one(folder_ / "pack").path), content_of(folder_ / "pack"));
+}
+
+TEST_F(StageSource, AFlippedBitInTheCachedIndexIsFoundByEveryVerification) {
+  const fs::path copy = put_one(folder_ / "pack").path;
+  for (const Verify verify : {Verify::quick, Verify::full}) {
+    for (std::uint64_t at = 0; at < fs::file_size(folder_ / "pack/index.lockstep"); at += 61) {
+      SCOPED_TRACE(at);
+      flip_byte(copy / "index.lockstep", at);
+      const PutResult again = put_one(folder_ / "pack", verify);
+      EXPECT_FALSE(again.hit);
+      EXPECT_THAT(again.note, testing::AllOf(HasSubstr("the cached copy was damaged and is copied again"),
+                                             HasSubstr("index.lockstep")));
+      EXPECT_EQ(content_of(again.path), content_of(folder_ / "pack"));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::transfer
