@@ -43,6 +43,12 @@ std::uint64_t freed(const cache::StoreReport& store) {
 }
 
 void run_gc(const Tool& tool, const GcArguments& arguments) {
+  // A timer runs from a node's first start on.
+  if (arguments.all && !FileSystem::real().status(arguments.cache)) {
+    fmt::print(stderr, "lockstep-stage: {} is not there: nothing was staged on this node yet\n",
+               arguments.cache);
+    return;
+  }
   const std::chrono::seconds keep(arguments.keep);
   cache::NodeOptions options;
   options.store.quota = parse_bytes(arguments.quota);
@@ -104,7 +110,7 @@ void add_gc_verb(Tool& tool) {
   verb.add_option("--room", arguments->room, "Of the total, to be left free for who comes next");
   verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, kLongestKeep));
   verb.add_flag("--dry-run", arguments->dry_run, "Say what would be removed, and remove nothing");
 }
 

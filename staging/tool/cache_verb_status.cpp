@@ -143,7 +143,7 @@ void add_status_verb(Tool& tool) {
   verb.add_option("--total", arguments->total, "What all may hold, to compare with");
   verb.add_option("--keep", arguments->keep, "Seconds since the last use before an object can be freed")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, kLongestKeep));
 }
 
 }  // namespace lockstep::transfer

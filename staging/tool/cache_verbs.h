@@ -14,6 +14,8 @@ namespace lockstep::transfer {
 
 void add_cache_verbs(Tool& tool);
 
+inline constexpr int kLongestKeep = 1'000'000'000;  // seconds, for --keep
+
 // The pieces, a file each.
 void add_gc_verb(Tool& tool);
 void add_prefetch_verb(Tool& tool);

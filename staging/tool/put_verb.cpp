@@ -13,6 +13,7 @@
 #include "common/files.h"
 #include "common/progress.h"
 #include "common/units.h"
+#include "staging/tool/cache_verbs.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
 
@@ -136,7 +137,7 @@ void add_put_verb(Tool& tool) {
   verb.add_option("--total", arguments->total,
                   "Most that all users' stores beside it may hold; default: any");
   verb.add_option("--keep", arguments->keep, "Seconds since its last use for which nothing is evicted (600)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, kLongestKeep));
   verb.add_option("--shared", arguments->shared, "A store that is looked into first");
   verb.add_option("--bandwidth", arguments->bandwidth,
                   "Most to read from sources in a second (200M); default: any");

@@ -22,22 +22,29 @@ std::size_t end_at(unsigned version) {
 
 void check_hdf5(const std::filesystem::path& file) {
   const DataFile data(file);
+  (void)check_hdf5(
+      data.size(), [&](std::uint64_t offset, std::size_t bytes) { return data.read_some(offset, bytes); },
+      file.string());
+}
+
+std::optional<std::uint64_t> check_hdf5(
+    std::uint64_t size, const std::function<std::string(std::uint64_t offset, std::size_t bytes)>& read_some,
+    const std::string& name) {
   // What a user put in front may take 512, 1024, 2048, … bytes.
-  for (std::uint64_t begin = 0; begin < data.size(); begin = begin == 0 ? 512 : 2 * begin) {
-    const std::string block = data.read_some(begin, kSuperblock);
+  for (std::uint64_t begin = 0; begin < size; begin = begin == 0 ? 512 : 2 * begin) {
+    const std::string block = read_some(begin, kSuperblock);
     if (!block.starts_with(kSignature)) continue;
     const auto version = static_cast<unsigned char>(block.size() > 8 ? block[8] : 0);
     const std::size_t address_bytes =
         static_cast<unsigned char>(block.size() > 13 ? block[version < 2 ? 13 : 9] : 0);
     if (block.size() < kSuperblock - 12 || version > 3 || address_bytes != sizeof(std::uint64_t))
-      return;  // the library decides
+      return {};  // the library decides
     std::uint64_t end = 0;
     std::memcpy(&end, block.data() + end_at(version), sizeof(end));
-    if (data.size() < end)
-      fail("{}: truncated to {} bytes, {} expected by its own header", file.string(), data.size(), end);
-    return;
+    if (size < end) fail("{}: truncated to {} bytes, {} expected by its own header", name, size, end);
+    return end;
   }
-  fail("{}: not an HDF5 file", file.string());
+  fail("{}: not an HDF5 file", name);
 }
 
 }  // namespace lockstep::pack

@@ -1,8 +1,11 @@
 #include "staging/pack/tool/packing_verb.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
 #include <iostream>
+#include <string_view>
 
 #include "common/error.h"
 #include "common/progress.h"
@@ -18,14 +21,30 @@ std::atomic<bool> stop{false};
 std::atomic<int> signal_number{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-/// While it lives the first such signal sets `stop`; a second one ends the process as it always did.
+std::atomic<unsigned> seconds_to_stop{0};
+
+/// The work has been asked to stop and does not: somebody waits in the kernel for a file system that does not
+/// answer. What is on disk is as a kill leaves it.
+void end_at_once(int /*alarm*/) {
+  constexpr std::string_view kLine =
+      "lockstep-pack: stopped while a file system does not answer; the next call cleans up, or goes on\n";
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+  ::signal(signal_number, SIG_DFL);
+  ::kill(::getpid(), signal_number);
+}
+
+/// While it lives the first such signal sets `stop`, and after `patience` ends the process; a second one ends
+/// it as it always did.
 class StopOnSignals {
  public:
-  StopOnSignals() {
+  explicit StopOnSignals(std::chrono::seconds patience) {
+    seconds_to_stop = static_cast<unsigned>(patience.count());
+    ::signal(SIGALRM, end_at_once);
     struct sigaction action {};
     action.sa_handler = [](int number) {
       signal_number = number;
       stop = true;
+      ::alarm(seconds_to_stop);
     };
     action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
     for (std::size_t i = 0; i < std::size(kSignals); ++i) {
@@ -34,6 +53,7 @@ class StopOnSignals {
     }
   }
   ~StopOnSignals() {
+    ::alarm(0);
     for (std::size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
   }
   StopOnSignals(const StopOnSignals&) = delete;
@@ -81,8 +101,9 @@ void list_files(const PackingArguments& arguments, PackingOptions& options) {
   }
 }
 
-void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work) {
-  const StopOnSignals signals;
+void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work,
+                       std::chrono::seconds patience) {
+  const StopOnSignals signals(patience);
   std::string stopped;
   try {
     work(stop);
@@ -112,7 +133,7 @@ void refuse_out_inside(const fs::path& folder, const fs::path& out) {
   const fs::path inside =
       fs::weakly_canonical(fs::absolute(out)).lexically_relative(fs::weakly_canonical(folder));
   if (!inside.empty() && *inside.begin() != "..")
-    fail_usage("--out {} is inside the folder to pack, {}", out.string(), folder.string());
+    fail_usage("{} is inside the folder to pack, {}; name one outside it", out.string(), folder.string());
 }
 
 }  // namespace lockstep::pack

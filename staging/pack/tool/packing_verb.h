@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,8 +32,10 @@ std::uint64_t parse_shard_size(const std::string& text);
 void list_files(const PackingArguments& arguments, PackingOptions& options);
 
 /// Does the work. SIGINT, SIGTERM and SIGHUP set `stop`; when the work throws Stopped then, that is printed,
-/// and the process ends by that signal. A second signal ends it at once.
-void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work);
+/// and the process ends by that signal. A second signal ends it at once, and so does `patience`, where the
+/// work hangs in a file system.
+void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work,
+                       std::chrono::seconds patience = std::chrono::seconds(10));
 
 /// So, with progress on a terminal; stops between two files.
 PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work);

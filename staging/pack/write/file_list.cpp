@@ -60,7 +60,9 @@ void add_folder(const fs::path& part, const fs::path& folder, const std::vector<
 std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& filters) {
   std::vector<std::string> files;
   try {
-    if (!fs::is_directory(folder)) fail("{} is not a folder", folder.string());
+    if (!fs::exists(folder)) fail("{}: No such file or directory", folder.string());
+    if (!fs::is_directory(folder))
+      fail("{} is not a folder; name the folder of the files, or give a list of them to -", folder.string());
     add_folder(folder, folder, filters, files);
   } catch (const fs::filesystem_error& error) {
     fail("cannot list {}: {}", error.path1().empty() ? folder.string() : error.path1().string(),

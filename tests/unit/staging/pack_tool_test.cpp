@@ -1,8 +1,14 @@
 // The program lockstep-pack, as it is called.
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "common/files.h"
 #include "common/process.h"
+#include "staging/pack/tool/packing_verb.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::pack {
@@ -82,6 +88,37 @@ TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
   make_pack("q", {{"a", "x"}});
   EXPECT_EQ(run({"cat", at("q"), "--sample", "-1"}).exit_code, 2);
   EXPECT_EQ(run({"cat", at("s")}).exit_code, 1);
+}
+
+// What hangs in a file system cannot be asked to end, so the process ends with it.
+TEST_F(PackTool, ControlCEndsItAlsoWhereAFileSystemDoesNotAnswer) {
+  const int code = staging_test::in_child([&] {
+    const UniqueFd said = open_file(folder_ / "said", O_WRONLY | O_CREAT, 0600);
+    ::dup2(said.get(), STDERR_FILENO);
+    run_until_stopped(
+        [](const std::atomic<bool>&) {
+          ::raise(SIGINT);
+          for (;;) ::pause();
+        },
+        std::chrono::seconds(1));
+  });
+  EXPECT_EQ(code, 128 + SIGINT);
+  EXPECT_EQ(
+      staging_test::read(folder_ / "said"),
+      "lockstep-pack: stopped while a file system does not answer; the next call cleans up, or goes on\n");
+  // Who ends in time is left alone.
+  EXPECT_EQ(staging_test::in_child([] {
+              try {
+                run_until_stopped(
+                    [](const std::atomic<bool>& stop) {
+                      ::raise(SIGTERM);
+                      if (stop) throw Stopped("whole shards are kept");
+                    },
+                    std::chrono::seconds(1));
+              } catch (const Error&) {
+              }
+            }),
+            128 + SIGTERM);
 }
 
 }  // namespace
