@@ -83,14 +83,13 @@ Hello Hello::from_text(const std::string& text) {
 }
 
 std::string Verdict::to_text() const {
-  return nlohmann::json{{"good", good}, {"why", why}, {"more", more}, {"only_follows", follows}}.dump(
+  return nlohmann::json{{"good", good}, {"why", why}, {"more", more}}.dump(
       -1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 Verdict Verdict::from_text(const std::string& text) {
   return reading(text, [](const nlohmann::json& value) {
-    return Verdict{value.at("good"), value.at("why"), value.value("more", false),
-                   value.value("only_follows", false)};
+    return Verdict{value.at("good"), value.at("why"), value.value("more", false)};
   });
 }
 

@@ -28,18 +28,11 @@ struct Hello {
   static Hello from_text(const std::string& text);
 };
 
-/// This node could not go on since another has left, which says itself why.
-class AnotherLeft : public Error {
- public:
-  using Error::Error;
-};
-
 /// How a node's staging ended, or what all nodes' came to.
 struct Verdict {
   bool good = true;
-  std::string why;       ///< "" where good
-  bool more = false;     ///< the node stays for rounds: staging goes on in the background
-  bool follows = false;  ///< it failed only because another node has; not told where that is
+  std::string why;    ///< "" where good
+  bool more = false;  ///< the node stays for rounds: staging goes on in the background
 
   std::string to_text() const;
   static Verdict from_text(const std::string& text);

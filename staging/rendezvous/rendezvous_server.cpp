@@ -43,7 +43,6 @@ struct RendezvousServer::Group {
   std::set<std::uint32_t> here, done, gone;  // gone: says nothing more
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::string, std::string> why_by_node;
-  std::set<std::string> following;  // of these, nodes that failed since another had
   std::optional<Verdict> verdict;
 };
 
@@ -137,7 +136,6 @@ void RendezvousServer::take_line(Peer& peer, const std::string& line) {
   const Verdict outcome = Verdict::from_text(payload);
   peer.group->done.insert(peer.hello->node_id);
   if (!outcome.more) peer.group->gone.insert(peer.hello->node_id);
-  if (!outcome.good && outcome.follows) peer.group->following.insert(peer.hello->node);
   if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why, options_.collect);
 }
 
@@ -242,9 +240,6 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
 }
 
 void RendezvousServer::decide(Group& group) {
-  std::map<std::string, std::string> causes = group.why_by_node;
-  for (const std::string& node : group.following) causes.erase(node);
-  if (!causes.empty()) group.why_by_node = std::move(causes);
   group.verdict = Verdict{group.why_by_node.empty(), describe(group.why_by_node)};
   if (!group.verdict->good && options_.report) options_.report(group.verdict->why);
   for (Peer& peer : peers_) {

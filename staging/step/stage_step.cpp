@@ -23,6 +23,7 @@
 #include "staging/step/step_report.h"
 #include "staging/transfer/exchange/circle.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/source_watch.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -52,10 +53,14 @@ class Step {
   void lost(const std::string& why);
   Verdict prepare();
   Verdict stage();
+  Verdict failed(const std::string& why);
+  void source_hangs(const std::string& why);
+  std::chrono::milliseconds source_patience() const;
   void agree(const Verdict& here);
   void stage_in_background();
   void read_on_from_source();
   void fall_back(const std::string& why);
+  SourceWatch& watch() const { return watch_ ? *watch_ : SourceWatch::none(); }
   StepFolder folder() const { return {call_.cache, call_.hello.job, system_}; }
   void check_sources();
   PutOptions options();
@@ -70,6 +75,7 @@ class Step {
   StepProgress progress_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Circle> circle_;
+  std::unique_ptr<SourceWatch> watch_;  // where others wait for this node
   Background* background_ = nullptr;
   std::atomic<bool> settled_ = false;  // this node has said how it ended
   std::once_flag said_lost_;
@@ -147,6 +153,7 @@ PutOptions Step::options() {
   options.lease = call_.lease;
   options.bandwidth = call_.bandwidth;
   options.circle = circle_.get();
+  options.watch = watch_.get();
   options.waiting = [this](const std::string& source) {
     say_to_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
   };
@@ -247,19 +254,29 @@ void Step::fall_back(const std::string& why) {
 
 // What this node can say before the step starts.
 Verdict Step::prepare() {
-  check_sources();
+  {
+    const SourceWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
+    check_sources();
+  }
   lease_staged();
   if (!in_background()) {
     put_missing();
     return {};
   }
   StepFolder names = folder();
-  for (const std::string& source : names.missing(call_.sources)) names.point_at_source(source, false);
+  for (const std::string& source : names.missing(call_.sources)) {
+    const SourceWatch::Call call = watch().call(source);
+    names.point_at_source(source, false);
+  }
   return {true, "", true};
 }
 
 Verdict Step::stage() {
   try {
+    if (rendezvous_) {
+      watch_ = std::make_unique<SourceWatch>(source_patience(),
+                                             [this](const std::string& why) { source_hangs(why); });
+    }
     // In the background the nodes meet for the exchange when all of them have started.
     if (rendezvous_ && call_.cooperate == "on" && !in_background()) {
       circle_ = std::make_unique<Circle>(*rendezvous_, exchange(), call_.hello.node);
@@ -267,18 +284,52 @@ Verdict Step::stage() {
     return prepare();
   } catch (const std::exception& error) {
     circle_.reset();  // whoever asks this node for chunks turns to the source
-    if (!to_source() || !call_.problem.empty()) {
-      progress_.failed();
-      return {
-          .good = false, .why = error.what(), .follows = dynamic_cast<const AnotherLeft*>(&error) != nullptr};
-    }
-    try {
-      fall_back(error.what());
-      return {};
-    } catch (const std::exception& second) {
-      return {false, second.what()};
-    }
+    return failed(error.what());
   }
+}
+
+// What this node says when its staging has failed.
+Verdict Step::failed(const std::string& why) {
+  if (!to_source() || !call_.problem.empty()) {
+    progress_.failed();
+    return {false, why};
+  }
+  try {
+    fall_back(why);
+    return {};
+  } catch (const std::exception& second) {
+    return {false, second.what()};
+  }
+}
+
+std::chrono::milliseconds Step::source_patience() const {
+  if (call_.source_patience > 0) return std::chrono::seconds(call_.source_patience);
+  return SourceWatch::patience(call_.hello.nodes);
+}
+
+// Called by the watch while this node's other threads hang. The other nodes get its share elsewhere; this one
+// ends here, as for any failure, for who hangs in the kernel cannot be asked to return.
+void Step::source_hangs(const std::string& why) {
+  if (circle_) circle_->exchange().leave();
+  if (settled_) {
+    say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
+    try {
+      rendezvous_->agree({});  // the last word, so that nobody waits for another
+    } catch (const Error&) {
+      // srun has ended; then nobody waits.
+    }
+    read_on_from_source();
+    ::_exit(0);
+  }
+  SourceWatch again(source_patience(), [&](const std::string& still) { agree({false, still}); });
+  Verdict here;
+  {
+    const SourceWatch::Call call = again.call(fmt::format("{}", fmt::join(call_.sources, ", ")));
+    here = failed(why);
+  }
+  agree(here);
+  if (background_ != nullptr) background_->release(0);
+  ::_exit(0);
 }
 
 void Step::agree(const Verdict& here) {

@@ -63,6 +63,9 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--shared", call->shared, "The store that the admin fills");
   step.add_option("--lease", call->lease, "File whose lock keeps what this step uses from being evicted");
   step.add_option("--bandwidth", call->bandwidth, "Bytes a second read from the source; 0: any");
+  step.add_option(
+      "--source-patience", call->source_patience,
+      "Seconds after which a call at the source that does not come back fails this node; 0 chooses");
   step.add_option("--watch", call->watch, "Process with which background staging ends");
   step.add_option("--watch-fd", call->watch_fd,
                   "Pipe with which it ends instead, when nobody has the other end open any more");

@@ -15,6 +15,8 @@ constexpr std::uint64_t kSayEvery = 10 * kSecond;
 }  // namespace
 
 void StepProgress::update(const std::string& source, const PutProgress& now) {
+  const std::lock_guard lock(mutex_);
+  if (done_) return;
   const std::uint64_t time = monotonic_ns();
   if (source != source_) {
     source_ = source;
@@ -39,6 +41,8 @@ void StepProgress::update(const std::string& source, const PutProgress& now) {
 }
 
 void StepProgress::done(const std::string& state, const std::vector<PutResult>& results) {
+  const std::lock_guard lock(mutex_);
+  done_ = true;
   write(state, results, "", 0);
 }
 

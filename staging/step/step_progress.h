@@ -1,10 +1,11 @@
 // What a long copy tells while it runs: a line in the job's output every ten seconds, and the record that the
 // exporter reads (step_report.h) every second.
 //
-// Threads: update() one at a time, from any.
+// Threads: safe from any.
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ class StepProgress {
   StepProgress(std::string folder, const Hello& hello) : folder_(std::move(folder)), hello_(hello) {}
 
   void update(const std::string& source, const PutProgress& now);
+  /// The last word: no update() says anything any more.
   void done(const std::string& state, const std::vector<PutResult>& results);
   void failed() { done("failed", {}); }
 
@@ -28,6 +30,8 @@ class StepProgress {
 
   std::string folder_;
   const Hello& hello_;
+  std::mutex mutex_;
+  bool done_ = false;
   std::string source_;
   std::uint64_t begun_ns_ = 0;
   std::uint64_t said_ns_ = 0;

@@ -60,10 +60,10 @@ std::string Manifest::shown() const {
   return (one_file ? folder / main : folder).string();
 }
 
-Manifest look_at(const Source& source) {
+Manifest look_at(const Source& source, SourceWatch& watch) {
   Manifest manifest;
   manifest.source = source;
-  if (std::optional<Identity> index = identify(source)) {
+  if (std::optional<Identity> index = identify(source, watch)) {
     manifest.format = pack::Format::tar;
     manifest.folder = source.folder;
     manifest.one_file = source.one_file;
@@ -87,6 +87,7 @@ Manifest look_at(const Source& source) {
   manifest.files.resize(contents.files.size());
   parallel_for(contents.files.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
     const fs::path path = contents.folder / contents.files[i];
+    const SourceWatch::Call call = watch.call(path);
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
     if (S_ISLNK(status.st_mode) && ::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
@@ -99,9 +100,9 @@ Manifest look_at(const Source& source) {
   return manifest;
 }
 
-void check_unchanged(const Manifest& manifest) {
+void check_unchanged(const Manifest& manifest, SourceWatch& watch) {
   if (!manifest.packed()) return;
-  const std::optional<Identity> now = identify(manifest.source);
+  const std::optional<Identity> now = identify(manifest.source, watch);
   if (!now || !same(manifest.index, *now)) {
     fail("{} changed while it was copied; stage it again when nobody writes to it", manifest.folder.string());
   }

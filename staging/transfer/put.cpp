@@ -28,14 +28,18 @@ Verify parse_verify(std::string_view text) {
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
   FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
   // Names that mean nothing are found before anything is copied.
-  for (const std::string& source : sources) resolve_source(source);
+  SourceWatch& watch = options.watch != nullptr ? *options.watch : SourceWatch::none();
+  for (const std::string& source : sources) {
+    const SourceWatch::Call call = watch.call(source);
+    resolve_source(source);
+  }
   cache::Store store(fs::absolute(options.cache_dir), options.limits, system);
   store.recover();
   Limit limit(options.bandwidth, store.folder() / "bandwidth");
   std::vector<PutResult> results;
   results.reserve(sources.size());
   for (std::size_t s = 0; s < sources.size(); ++s) {
-    PutOne one(store, system, limit, options, sources[s]);
+    PutOne one(store, system, limit, watch, options, sources[s]);
     one.resolve();
     if (options.circle != nullptr) {
       put_together(*options.circle, one, s, options);

@@ -15,6 +15,7 @@
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/rendezvous/rendezvous_socket.h"
 #include "staging/transfer/exchange/circle.h"
+#include "staging/transfer/source_watch.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -119,6 +120,19 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
   for (const std::string& node : nodes.nodes) hello.node_list += (hello.node_list.empty() ? "" : ",") + node;
   Stop stop(nodes.stop);
   const std::unique_ptr<Rendezvous> rendezvous = meet(places[0], hello, nodes, stop);
+  const auto agree = [&](const Verdict& here) {
+    try {
+      return rendezvous->agree(here);
+    } catch (const Error& lost) {
+      return Verdict{false, lost.what()};
+    }
+  };
+  const bool given = nodes.source_patience.count() > 0;
+  SourceWatch watch(given ? nodes.source_patience : SourceWatch::patience(nodes.nodes.size()),
+                    [&](const std::string& why) {
+                      stop(agree({false, why}).why);
+                    });
+  options.watch = &watch;
   Verdict here;
   std::vector<PutResult> results;
   // The exchange stays open until all have agreed.
@@ -130,18 +144,14 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     exchange.node_id = nodes.node_id;
     exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : places[nodes.node_id].port;
     exchange.chunk_bytes = options.chunk_bytes;
+    exchange.patience = nodes.peer_patience;
     circle = std::make_unique<Circle>(*rendezvous, exchange, places[nodes.node_id].host);
     options.circle = circle.get();
     results = put(sources, options);
   } catch (const std::exception& error) {
     here = {false, error.what()};
   }
-  Verdict all;
-  try {
-    all = rendezvous->agree(here);
-  } catch (const Error& lost) {
-    all = {false, lost.what()};
-  }
+  const Verdict all = agree(here);
   if (all.good) return results;
   stop(all.why);
   fail("{}", all.why);

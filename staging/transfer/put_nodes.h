@@ -3,11 +3,13 @@
 // Threads: one at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "staging/transfer/exchange/exchange_link.h"
 #include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
@@ -18,8 +20,10 @@ struct NodesOptions {
   std::uint32_t node_id = 0;  ///< which of them this is
   std::string key;            ///< the same on all nodes, and secret
   int wait_seconds = 60;      ///< for the first node to be there, and for the last one after it
-  /// Another node has failed, or the first is lost: called from another thread while this one works. Ends the
-  /// process.
+  std::chrono::milliseconds source_patience{0};  ///< for a call at the source; 0: as SourceWatch says
+  PeerPatience peer_patience;
+  /// A node has failed, this one with a call at the source that hangs, or the first is lost: called from
+  /// another thread while this one works. Ends the process.
   std::function<void(const std::string& why)> stop;
 };
 

@@ -41,11 +41,12 @@ std::vector<std::size_t> chosen(const pack::Index& index, const Source& source) 
 
 }  // namespace
 
-PutOne::PutOne(cache::Store& store, FileSystem& system, Limit& limit, const PutOptions& options,
-               const std::string& source)
+PutOne::PutOne(cache::Store& store, FileSystem& system, Limit& limit, SourceWatch& watch,
+               const PutOptions& options, const std::string& source)
     : store_(store),
       system_(system),
       limit_(limit),
+      watch_(watch),
       options_(options),
       given_(source),
       begin_ns_(monotonic_ns()) {
@@ -87,11 +88,12 @@ std::string PutOne::remove_if_damaged() {
 }
 
 void PutOne::resolve() {
+  const SourceWatch::Call call = watch_.call(given_);
   source_ = resolve_source(given_);
 }
 
 void PutOne::look() {
-  manifest_ = look_at(source_);
+  manifest_ = look_at(source_, watch_);
   result_.object = manifest_.object;
   if (manifest_.files.size() > kMany) {
     note(fmt::format("{} files; lockstep-pack create makes a few of them, which are staged and read faster",
@@ -102,6 +104,7 @@ void PutOne::look() {
 void PutOne::check_readable() const {
   // Whoever gets the data from other nodes must be able to read it here too.
   const fs::path path = source_.shards.empty() ? source_.folder : source_.paths.front();
+  const SourceWatch::Call call = watch_.call(path);
   const bool megatron = !system_.status(path);
   if (::access(path.c_str(), R_OK) != 0 && !megatron) fail_errno("cannot open {}", path.string());
 }
@@ -115,7 +118,7 @@ void PutOne::take_word(const std::string& object, bool packed, const std::string
   manifest_.folder = source_.folder;
   manifest_.object = object;
   result_.object = object;
-  const std::optional<Identity> here = identify(source_);
+  const std::optional<Identity> here = identify(source_, watch_);
   if (packed != here.has_value() || (packed && pack::to_hex(here->index) != index)) {
     fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
          given_, node);
@@ -202,15 +205,17 @@ bool PutOne::find_shared() {
   return true;
 }
 
+// Somebody else has the object's lock.
+void PutOne::must_wait(bool wait) {
+  if (!wait) throw Busy();
+  if (!waited_ && options_.waiting) options_.waiting(given_);
+  waited_ = true;
+}
+
 bool PutOne::find(bool wait) {
   if (find_shared()) return true;
-  const auto waiting = [&] {
-    if (!wait) throw Busy();
-    if (!waited_ && options_.waiting) options_.waiting(given_);
-    waited_ = true;
-  };
   try {
-    cache::Hold hold = store_.lock(manifest_.object, FileSystem::LockKind::shared, waiting);
+    cache::Hold hold = store_.lock(manifest_.object, FileSystem::LockKind::shared, [&] { must_wait(wait); });
     if (!store_.has(manifest_.object) || !check(options_.verify, store_.files(manifest_.object)))
       return false;
     hold_ = std::move(hold);
@@ -224,13 +229,8 @@ bool PutOne::find(bool wait) {
 }
 
 bool PutOne::lock(bool wait) {
-  const auto waiting = [&] {
-    if (!wait) throw Busy();
-    if (!waited_ && options_.waiting) options_.waiting(given_);
-    waited_ = true;
-  };
   try {
-    hold_ = store_.lock(manifest_.object, FileSystem::LockKind::exclusive, waiting);
+    hold_ = store_.lock(manifest_.object, FileSystem::LockKind::exclusive, [&] { must_wait(wait); });
   } catch (const Busy&) {
     return false;
   }
@@ -278,7 +278,7 @@ void PutOne::make_list() {
     choose_shards();
   } else if (manifest_.files.empty()) {
     const std::string object = manifest_.object;
-    manifest_ = look_at(source_);
+    manifest_ = look_at(source_, watch_);
     manifest_.object = object;
     if (!word_files_.empty() && state_digest(manifest_) != word_files_) {
       fail(
@@ -313,7 +313,10 @@ void PutOne::fetch_index() {
   for (std::uint64_t done = 0; done < size;) {
     const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
     limit_.take(want.size());
-    const std::size_t got = system_.read_at(source.get(), want, done, from);
+    const std::size_t got = [&] {
+      const SourceWatch::Call call = watch_.call(from);
+      return system_.read_at(source.get(), want, done, from);
+    }();
     if (got == 0)
       fail("{} changed while it was copied; stage it again when nobody writes to it", from.string());
     system_.write_at(target.get(), want.first(got), done, file);
@@ -346,6 +349,7 @@ void PutOne::use_list(bool check_source) {
     }
     if (check_source) {
       parallel_for(index.shards(), kMostThreads, [&](std::size_t s, const std::function<bool()>&) {
+        const SourceWatch::Call call = watch_.call(source_.folder);
         pack::check_shard_size(source_.folder, index, s);
       });
     }
@@ -380,7 +384,7 @@ void PutOne::start_copy() {
     };
   }
   progressed(list_bytes_);
-  copy_ = std::make_unique<Copy>(system_, files_, limit_, std::move(copy));
+  copy_ = std::make_unique<Copy>(system_, files_, limit_, watch_, std::move(copy));
   result_.resumed = copy_->resumed_bytes();
 }
 
@@ -417,7 +421,7 @@ void PutOne::count_from_peer(std::uint64_t bytes) {
 }
 
 void PutOne::publish() {
-  check_unchanged(manifest_);
+  check_unchanged(manifest_, watch_);
   const std::uint64_t side_indexes = copy_side_indexes(system_, manifest_, files_, incoming_->files());
   result_.bytes += side_indexes;
   result_.from_source += side_indexes;

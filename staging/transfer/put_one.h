@@ -19,7 +19,7 @@ namespace lockstep::transfer {
 class PutOne {
  public:
   /// All outlive it.
-  PutOne(cache::Store& store, FileSystem& system, Limit& limit, const PutOptions& options,
+  PutOne(cache::Store& store, FileSystem& system, Limit& limit, SourceWatch& watch, const PutOptions& options,
          const std::string& source);
   ~PutOne();
 
@@ -85,6 +85,7 @@ class PutOne {
   bool check_shared();
   bool find_shared();
   void lease();
+  void must_wait(bool wait);
   cache::ObjectInfo info() const;
   void with_room(const std::function<void()>& work) const;
   void progressed(std::uint64_t bytes);
@@ -94,6 +95,7 @@ class PutOne {
   cache::Store& store_;
   FileSystem& system_;
   Limit& limit_;
+  SourceWatch& watch_;
   const PutOptions& options_;
   std::string given_;
   std::uint64_t begin_ns_;

@@ -29,6 +29,7 @@ class Together {
   enum class State { has, needs, busy };
 
   void agree_on_source();
+  bool first_has_looked();
   State find_or_lock();
   void get_list();
   bool get_list_from(std::uint32_t node);
@@ -65,11 +66,16 @@ void Together::note(const std::string& text) {
 }
 
 // The first node looks at the source for all, since the times of files may differ between a file system's
-// clients.
+// clients. Where it has left meanwhile the next one does; this node itself at the latest.
 void Together::agree_on_source() {
   one_.check_readable();
-  const std::map<std::uint32_t, json> there = circle_.gather(round("there"), json{{"here", 1}});
-  first_ = there.begin()->first;
+  for (const auto& [node, here] : circle_.gather(round("there"), json{{"here", 1}})) {
+    first_ = node;
+    if (first_has_looked()) return;
+  }
+}
+
+bool Together::first_has_looked() {
   json word{{"none", 1}};
   if (circle_.self() == first_) {
     one_.look();
@@ -79,15 +85,14 @@ void Together::agree_on_source() {
             {"files", manifest.packed() ? "" : state_digest(manifest)},
             {"index", pack::to_hex(manifest.index.index)}};
   }
-  const std::map<std::uint32_t, json> said = circle_.gather(round("source"), std::move(word));
-  if (circle_.self() == first_) return;
+  const std::map<std::uint32_t, json> said =
+      circle_.gather(fmt::format("{}:{}", round("source"), first_), std::move(word));
+  if (circle_.self() == first_) return true;
   const auto found = said.find(first_);
-  if (found == said.end() || !found->second.contains("object")) {
-    throw AnotherLeft(fmt::format("{}: {} was to look at it for all nodes, and has left", one_.source().given,
-                                  circle_.name(first_)));
-  }
+  if (found == said.end() || !found->second.contains("object")) return false;
   one_.take_word(found->second.at("object"), found->second.at("packed"), found->second.at("index"),
                  found->second.at("files"), circle_.name(first_));
+  return true;
 }
 
 Together::State Together::find_or_lock() {
@@ -132,7 +137,7 @@ bool Together::get_list_from(std::uint32_t node) {
     const std::unique_ptr<Link> link = circle_.connect(node);
     link->send(fmt::format("list {}", topic_));
     for (;;) {
-      const std::optional<std::string> line = link->receive(kPeerPatience);
+      const std::optional<std::string> line = link->receive(circle_.exchange().patience().silence);
       if (!line) throw PeerError("it does not answer");
       const std::vector<std::string> words = words_of(*line);
       if (words.size() == 1 && words[0] == "alive") continue;
@@ -179,6 +184,7 @@ void Together::exchange_chunks() {
                               .member = *member_of(node),
                               .own_id = circle_.self(),
                               .name = circle_.name(node),
+                              .patience = circle_.exchange().patience(),
                               .connect = [this, node] { return circle_.connect(node); },
                               .member_of = member_of,
                               .got =

@@ -2,7 +2,7 @@
 //
 // In rounds at the rendezvous, named by the source's place in the call:
 //   there    who is there, and can read the source
-//   source   the first node that is there says what the source is: which object, how long its list
+//   source   the first of them says what the source is: which object, how long its list
 //   have     each says whether it has the object already, copies it now, or waits for who does on its node
 //   end      each has all its chunks, says what they came to and who sent wrong ones; from then on nobody is
 //            asked for any

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <utility>
 
 namespace lockstep::transfer {
 
@@ -42,7 +44,7 @@ std::optional<std::size_t> ChunkWork::take(std::size_t member) {
   return chunk;
 }
 
-void ChunkWork::done(std::size_t) {
+void ChunkWork::done() {
   {
     const std::lock_guard lock(mutex_);
     --left_;
@@ -53,14 +55,20 @@ void ChunkWork::done(std::size_t) {
 void ChunkWork::put_back(std::size_t chunk, std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
-    insert(chunk, member);
+    insert(chunk, given_up_[member] ? heir(chunk) : member);
   }
   changed_.notify_all();
 }
 
+// This node itself at the latest, which is never given up.
+std::size_t ChunkWork::heir(std::size_t chunk) const {
+  std::size_t member = chunk % queues_.size();
+  while (given_up_[member]) member = (member + 1) % queues_.size();
+  return member;
+}
+
 void ChunkWork::insert(std::size_t chunk, std::size_t member) {
   const auto number = static_cast<std::uint32_t>(chunk);
-  if (given_up_[member]) member = self_;
   if (member == self_) ceded_.erase(number);
   auto& queue = queues_[member];
   queue.insert(std::lower_bound(queue.begin(), queue.end(), number), number);
@@ -70,7 +78,8 @@ void ChunkWork::moved(std::size_t chunk, std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
     const auto away = ceded_.find(static_cast<std::uint32_t>(chunk));
-    insert(chunk, member == self_ && away != ceded_.end() ? away->second : member);
+    const std::size_t reader = member == self_ && away != ceded_.end() ? away->second : member;
+    insert(chunk, given_up_[reader] ? self_ : reader);
   }
   changed_.notify_all();
 }
@@ -78,13 +87,16 @@ void ChunkWork::moved(std::size_t chunk, std::size_t member) {
 void ChunkWork::give_up(std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
-    std::deque<std::uint32_t> both;
-    std::merge(queues_[self_].begin(), queues_[self_].end(), queues_[member].begin(), queues_[member].end(),
-               std::back_inserter(both));
-    queues_[self_] = std::move(both);
-    queues_[member].clear();
     given_up_[member] = true;
     std::erase_if(ceded_, [&](const auto& entry) { return entry.second == member; });
+    std::vector<std::deque<std::uint32_t>> shares(queues_.size());
+    for (const std::uint32_t chunk : std::exchange(queues_[member], {})) shares[heir(chunk)].push_back(chunk);
+    for (std::size_t to = 0; to < shares.size(); ++to) {
+      std::deque<std::uint32_t> both;
+      std::merge(queues_[to].begin(), queues_[to].end(), shares[to].begin(), shares[to].end(),
+                 std::back_inserter(both));
+      queues_[to] = std::move(both);
+    }
   }
   changed_.notify_all();
 }

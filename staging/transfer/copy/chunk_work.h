@@ -33,16 +33,19 @@ class ChunkWork {
   std::optional<std::size_t> take(std::size_t member);
 
   /// A chunk is there.
-  void done(std::size_t chunk);
+  void done();
 
-  /// A chunk that was taken is to be got from `member` instead; read here where that has been given up.
+  /// A chunk that was taken is to be got from `member` instead, or its heir where that has been given up.
   void put_back(std::size_t chunk, std::size_t member);
 
   /// The same where the member that was asked says that `member` reads it now: where that is this node, but
-  /// it has passed the chunk on since, it is got from whom it was passed to.
+  /// it has passed the chunk on since, it is got from whom it was passed to. Read here where that has been
+  /// given up.
   void moved(std::size_t chunk, std::size_t member);
 
-  /// Nothing more comes from this member: what is left of its queue is read from the source.
+  /// Nothing more comes from this member: what is left of its queue goes to the chunks' heirs. All members
+  /// have the same order of heirs for a chunk, so none waits for another in a circle, and the source is read
+  /// by one of them.
   void give_up(std::size_t member);
 
   /// Takes up to `most` chunks off the end of this node's own queue, leaving at least one: `to` will read
@@ -67,6 +70,7 @@ class ChunkWork {
 
  private:
   void insert(std::size_t chunk, std::size_t member);
+  std::size_t heir(std::size_t chunk) const;
 
   std::size_t self_;
   mutable std::mutex mutex_;

@@ -44,13 +44,14 @@ std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
   return names;
 }
 
-Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options)
+Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, SourceWatch& watch,
+           CopyOptions options)
     : files_(files),
       options_(std::move(options)),
       plan_(sizes_of(files), options_.chunk_bytes),
       threads_(options_.threads > 0 ? std::min(options_.threads, kMostThreads) : threads_for(plan_)),
       buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
-      source_(system, options_.source, files, plan_, limit),
+      source_(system, options_.source, files, plan_, limit, watch),
       local_(system, options_.target, names_of(files), plan_),
       store_(system, local_, plan_, buffers_,
              {.journal = options_.journal,
@@ -81,7 +82,7 @@ void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest
                 bool waiting) {
   const std::uint64_t bytes = data.bytes().size();
   store_.put(chunk, std::move(data), digest, waiting);
-  work.done(chunk);
+  work.done();
   if (options_.copied) options_.copied(bytes);
 }
 

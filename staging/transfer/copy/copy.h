@@ -41,8 +41,9 @@ struct CopyOptions {
 
 class Copy {
  public:
-  /// `files` and `limit` outlive it. Makes folders, and takes over what is there.
-  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options);
+  /// `files`, `limit` and `watch` outlive it. Makes folders, and takes over what is there.
+  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, SourceWatch& watch,
+       CopyOptions options);
 
   /// Copies everything from the source. Throws Error naming the file that could not be copied; what is synced
   /// stays for the next.

@@ -21,9 +21,9 @@ namespace lockstep::transfer {
 
 class SourceFiles {
  public:
-  /// `files` and `plan` outlive it.
+  /// All but the folder outlive it.
   SourceFiles(FileSystem& system, std::filesystem::path folder, const std::vector<ManifestFile>& files,
-              const ChunkPlan& plan, Limit& limit);
+              const ChunkPlan& plan, Limit& limit, SourceWatch& watch);
 
   /// Reads a chunk. Throws Error where a file is not what the list says, or changes while it is read.
   void read(std::size_t chunk, std::span<std::byte> into);
@@ -50,6 +50,7 @@ class SourceFiles {
   const std::vector<ManifestFile>& files_;
   const ChunkPlan& plan_;
   Limit& limit_;
+  SourceWatch& watch_;
   OpenFiles open_files_;
   std::mutex mutex_;
   std::unordered_map<std::size_t, FileState> first_;  // of files that take several chunks, when first opened

@@ -22,7 +22,6 @@ constexpr std::size_t kMostStrangers = 1024;  // who have not proved themselves 
 constexpr std::size_t kMostAsked = 64;        // by one of them
 constexpr milliseconds kLook{5};              // how often a chunk that is not there yet is looked for
 constexpr milliseconds kIdle{500};
-constexpr milliseconds kAliveEvery{1000};
 
 // A part of the descriptors, since the copy needs some too.
 std::size_t most_strangers() {
@@ -120,7 +119,8 @@ void Exchange::serve_client(Client& client) {
     client.fd = -1;
   };
   try {
-    Link link(std::move(client.socket), Session::Role::server, options_.key, options_.step);
+    Link link(std::move(client.socket), Session::Role::server, options_.key, options_.step,
+              options_.patience);
     // Before the link, and with it the socket, is closed.
     const std::unique_ptr<void, decltype(closing)> before(this, closing);
     link.shake_hands(options_.node_id);
@@ -128,14 +128,15 @@ void Exchange::serve_client(Client& client) {
       const std::lock_guard lock(mutex_);
       client.proven = true;
     }
-    talk(client, link);
+    talk(link);
   } catch (const std::exception&) {
     // A stranger, or one that is gone; the other side says what it makes of it.
   }
   client.ended = true;
 }
 
-void Exchange::talk(Client&, Link& link) {
+void Exchange::talk(Link& link) {
+  const milliseconds alive_every = options_.patience.silence / 5;
   std::deque<Asked> waiting;
   auto told = std::chrono::steady_clock::now();
   while (!ended_) {
@@ -165,7 +166,7 @@ void Exchange::talk(Client&, Link& link) {
     std::erase_if(waiting, [&](const Asked& asked) { return answer(link, asked); });
     const auto now = std::chrono::steady_clock::now();
     if (waiting.size() != before) told = now;
-    if (!waiting.empty() && now - told >= kAliveEvery) {
+    if (!waiting.empty() && now - told >= alive_every) {
       link.send("alive");
       told = now;
     }
@@ -222,6 +223,11 @@ void Exchange::serve(std::size_t topic, std::shared_ptr<Shelf> shelf) {
   shelves_.insert_or_assign(topic, std::move(shelf));
 }
 
+void Exchange::leave() {
+  ended_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);
+}
+
 void Exchange::withdraw(std::size_t topic) {
   std::unique_lock lock(mutex_);
   const auto found = shelves_.find(topic);
@@ -235,11 +241,12 @@ std::unique_ptr<Link> Exchange::connect(const std::vector<std::string>& hosts, i
                                         std::uint32_t node_id) const {
   UniqueFd socket;
   try {
-    socket = connect_to(hosts, port, kPeerPatience, "it");
+    socket = connect_to(hosts, port, options_.patience.silence, "it");
   } catch (const Error& error) {
     throw PeerError(error.what());
   }
-  auto link = std::make_unique<Link>(std::move(socket), Session::Role::node, options_.key, options_.step);
+  auto link = std::make_unique<Link>(std::move(socket), Session::Role::node, options_.key, options_.step,
+                                     options_.patience);
   const std::uint32_t found = link->shake_hands(options_.node_id);
   if (found != node_id) throw PeerError(fmt::format("it is node {} of the step, not {}", found, node_id));
   return link;

@@ -17,7 +17,7 @@
 //            moved TOPIC CHUNK NODE           ask that node for it
 //            ceded TOPIC CHUNK...             they are yours to read; none where there are none
 //            gone TOPIC CHUNK                 it cannot be had here
-//            alive                            every second while something is asked for that is not there yet
+//            alive                            now and then while something is asked for that is not there yet
 //
 // Who reads what: chunk c belongs to member c mod N, each reads its own from the source, in order, and asks
 // the owners for the others. Where some nodes have the object in their cache already, all chunks belong to
@@ -25,7 +25,9 @@
 //
 // What goes wrong: a chunk whose digest does not fit is asked for no more there, but read from the source;
 // three of them, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a
-// minute, or a connection that breaks twice, and the node's share is read from the source. When a whole file
+// minute, or a connection that breaks twice, and the node is given up: each of its chunks is read from the
+// source by the next member in a ring, and passed on from there. A node whose own calls at the source do not
+// come back (source_watch.h) leaves, and is given up so by the others. When a whole file
 // does not match the pack's index, its chunks are compared with the source, and who sent other bytes is
 // named. Data that no index describes is compared between the nodes before it is published. Nobody waits for
 // ever, since whoever is silent at srun's rendezvous too fails the step there.
@@ -69,6 +71,7 @@ class Exchange {
     int first_port = 0;  ///< 0: any
     int last_port = 0;
     std::size_t chunk_bytes = 0;
+    PeerPatience patience{};
   };
 
   /// Listens. Throws Error where no port is free.
@@ -78,11 +81,16 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   int port() const { return port_; }
+  const PeerPatience& patience() const { return options_.patience; }
 
   /// Serves a topic until it is withdrawn. Whoever asked earlier has waited for it.
   void serve(std::size_t topic, std::shared_ptr<Shelf> shelf);
   /// Returns when nobody is being served from it any more.
   void withdraw(std::size_t topic);
+
+  /// Closes all connections and takes none any more, so that the others have what this node was to give from
+  /// elsewhere. From any thread; also while another works.
+  void leave();
 
   /// Connects to another node; both prove themselves. Throws PeerError.
   std::unique_ptr<Link> connect(const std::vector<std::string>& hosts, int port, std::uint32_t node_id) const;
@@ -93,7 +101,7 @@ class Exchange {
 
   void accept_all();
   void serve_client(Client& client);
-  void talk(Client& client, Link& link);
+  void talk(Link& link);
   void take_client(UniqueFd socket);
   std::size_t strangers();
   void drop_oldest_stranger();

@@ -21,8 +21,13 @@ constexpr std::size_t kLongestExchangeLine = 8192;
 
 }  // namespace
 
-Link::Link(UniqueFd socket, Session::Role role, const std::string& key, const std::string& step)
-    : socket_(std::move(socket)), role_(role), step_(step), session_(role, key, "exchange-" + step) {
+Link::Link(UniqueFd socket, Session::Role role, const std::string& key, const std::string& step,
+           const PeerPatience& patience)
+    : socket_(std::move(socket)),
+      role_(role),
+      step_(step),
+      patience_(patience),
+      session_(role, key, "exchange-" + step) {
   const timeval often{1, 0};
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &often, sizeof often);
   notice_dead_peer(socket_);
@@ -37,7 +42,7 @@ std::string Link::credential_of(Session::Role role) const {
 std::uint32_t Link::shake_hands(std::uint32_t own_node_id) {
   const std::string greeting = session_.greeting();
   send_all(std::as_bytes(std::span(greeting)));
-  const std::optional<std::string> other = raw_line(kPeerPatience);
+  const std::optional<std::string> other = raw_line(patience_.silence);
   if (!other) throw PeerError("it does not answer");
   try {
     session_.take_greeting(*other);
@@ -46,7 +51,7 @@ std::uint32_t Link::shake_hands(std::uint32_t own_node_id) {
   }
   const std::optional<std::string> credential = munge_encode(credential_of(role_));
   send(fmt::format("hello {} {}", own_node_id, credential.value_or("-")));
-  const std::optional<std::string> hello = receive(kPeerPatience);
+  const std::optional<std::string> hello = receive(patience_.silence);
   if (!hello) throw PeerError("it does not answer");
   const std::vector<std::string> words = words_of(*hello);
   if (words.size() != 3 || words[0] != "hello") throw PeerError("it does not say who it is");
@@ -57,7 +62,7 @@ std::uint32_t Link::shake_hands(std::uint32_t own_node_id) {
 }
 
 void Link::send_all(std::span<const std::byte> bytes) {
-  const auto until = std::chrono::steady_clock::now() + kChunkPatience;
+  const auto until = std::chrono::steady_clock::now() + patience_.chunk;
   while (!bytes.empty()) {
     if (std::chrono::steady_clock::now() > until) throw PeerError("it takes nothing any more");
     const ssize_t put = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -112,15 +117,15 @@ std::optional<std::string> Link::receive(std::chrono::milliseconds wait) {
   }
 }
 
-void Link::receive_bytes(std::span<std::byte> into, std::chrono::milliseconds patience) {
-  const auto until = std::chrono::steady_clock::now() + patience;
+void Link::receive_bytes(std::span<std::byte> into) {
+  const auto until = std::chrono::steady_clock::now() + patience_.chunk;
   const std::size_t had = std::min(into.size(), received_.size());
   std::memcpy(into.data(), received_.data(), had);
   received_.erase(0, had);
   into = into.subspan(had);
   while (!into.empty()) {
     pollfd ready{socket_.get(), POLLIN, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(kPeerPatience.count()));
+    const int count = ::poll(&ready, 1, static_cast<int>(patience_.silence.count()));
     if (count < 0 && errno == EINTR) continue;
     if (count == 0) throw PeerError("it has stopped in the middle of a chunk");
     if (std::chrono::steady_clock::now() > until) throw PeerError("it sends too slowly");

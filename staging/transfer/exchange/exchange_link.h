@@ -29,29 +29,28 @@ class PeerLost : public PeerError {
   using PeerError::PeerError;
 };
 
-/// A chunk that takes longer than this on its way is not worth waiting for.
-inline constexpr std::chrono::milliseconds kChunkPatience{30'000};
-
-/// A side that lets nothing through for so long is dead.
-inline constexpr std::chrono::milliseconds kPeerPatience{5000};
+struct PeerPatience {
+  std::chrono::milliseconds silence{5000};  ///< a side that lets nothing through for so long is dead
+  std::chrono::milliseconds chunk{30'000};  ///< one that takes longer on its way is not worth waiting for
+};
 
 class Link {
  public:
   /// Takes the socket, connected.
-  Link(UniqueFd socket, Session::Role role, const std::string& key, const std::string& step);
+  Link(UniqueFd socket, Session::Role role, const std::string& key, const std::string& step,
+       const PeerPatience& patience);
 
   /// Proves this side, and has the other prove itself; returns its node id. Throws PeerError.
   std::uint32_t shake_hands(std::uint32_t own_node_id);
 
-  /// Throws PeerError where the other side is gone, or has not taken all of it within kChunkPatience.
+  /// Throws PeerError where the other side is gone, or has not taken all of it in time.
   void send(const std::string& line, std::span<const std::byte> bytes = {});
 
   /// The next line; nothing where none comes in time. Throws PeerError where the other side is gone.
   std::optional<std::string> receive(std::chrono::milliseconds wait);
 
-  /// What follows a line. Throws PeerError where it stops for kPeerPatience, or takes longer than `patience`
-  /// in all.
-  void receive_bytes(std::span<std::byte> into, std::chrono::milliseconds patience = kChunkPatience);
+  /// What follows a line. Throws PeerError where it stops, or takes too long in all.
+  void receive_bytes(std::span<std::byte> into);
 
  private:
   void send_all(std::span<const std::byte> bytes);
@@ -62,6 +61,7 @@ class Link {
   UniqueFd socket_;
   Session::Role role_;
   std::string step_;
+  PeerPatience patience_;
   Session session_;
   std::string received_;
 };

@@ -43,8 +43,8 @@ void ExchangePeer::give_up(const std::string& why) {
   options_.note(
       fmt::format("{} gives nothing any more ({}); its share is read from the source", options_.name, why));
   dead_ = true;
-  for (const std::size_t chunk : asked_) work_.put_back(chunk, work_.self());
   work_.give_up(options_.member);
+  for (const std::size_t chunk : asked_) work_.put_back(chunk, options_.member);
 }
 
 void ExchangePeer::talk(Link& link) {
@@ -61,7 +61,7 @@ void ExchangePeer::talk(Link& link) {
     if (line) {
       take_line(link, *line);
       heard = std::chrono::steady_clock::now();
-    } else if (now - heard > kPeerPatience) {
+    } else if (now - heard > options_.patience.silence) {
       throw PeerError("it does not answer");
     }
   }
@@ -96,8 +96,9 @@ void ExchangePeer::take_line(Link& link, const std::string& line) {
   if (words.size() < 2 || number_of(words[1]) != options_.topic) throw PeerError("it makes no sense");
   if (words[0] == "chunk" && words.size() == 5) return take_chunk(link, words);
   if (words[0] == "moved" && words.size() == 4) {
-    const std::size_t chunk = answered(words[2]);
+    // All of it is understood before the chunk is no longer asked for: else it would be lost.
     const std::optional<std::size_t> member = options_.member_of(number_of(words[3]));
+    const std::size_t chunk = answered(words[2]);
     work_.moved(chunk, member.value_or(work_.self()));
   } else if (words[0] == "gone" && words.size() == 3) {
     work_.put_back(answered(words[2]), work_.self());
@@ -110,8 +111,9 @@ void ExchangePeer::take_line(Link& link, const std::string& line) {
 }
 
 void ExchangePeer::take_chunk(Link& link, const std::vector<std::string>& words) {
+  const std::uint64_t bytes = number_of(words[3]);
   const std::size_t chunk = answered(words[2]);
-  if (number_of(words[3]) != copy_.plan().bytes(chunk)) {
+  if (bytes != copy_.plan().bytes(chunk)) {
     asked_.push_back(chunk);
     throw PeerError("it has another source");
   }

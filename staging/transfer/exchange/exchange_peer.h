@@ -21,6 +21,7 @@ class ExchangePeer {
     std::size_t member = 0;    ///< its queue in the work
     std::uint32_t own_id = 0;  ///< of this node
     std::string name;          ///< for messages
+    PeerPatience patience{};
     /// Connects to it.
     std::function<std::unique_ptr<Link>()> connect;
     /// The queue of a node; nothing where it takes no part.

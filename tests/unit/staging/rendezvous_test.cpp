@@ -256,27 +256,6 @@ TEST(Rendezvous, WhatListensButDoesNotGreetIsGivenUp) {
   }
 }
 
-TEST(Rendezvous, WhatOnlyFollowsFromAnotherFailureIsNotTold) {
-  Srun srun;
-  std::future<Verdict> first = node(srun, hello(0, 3), {false, "/x: no"});
-  std::future<Verdict> second =
-      node(srun, hello(1, 3), {.good = false, .why = "n1 has left", .follows = true});
-  std::future<Verdict> third = node(srun, hello(2, 3), {true, ""});
-  EXPECT_EQ(first.get().why, "n1: /x: no");
-  EXPECT_EQ(second.get().why, "n1: /x: no");
-  EXPECT_FALSE(third.get().good);
-  EXPECT_THAT(srun.lines(), ElementsAre("n1: /x: no"));
-}
-
-TEST(Rendezvous, WhereAllFailuresFollowTheyAreTold) {
-  Srun srun;
-  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
-  std::future<Verdict> second =
-      node(srun, hello(1, 2), {.good = false, .why = "n1 has left", .follows = true});
-  EXPECT_EQ(first.get().why, "n2: n1 has left");
-  EXPECT_EQ(second.get().why, "n2: n1 has left");
-}
-
 std::string line_of(std::string text) {
   text.pop_back();
   return text;

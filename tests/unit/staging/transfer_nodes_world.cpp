@@ -12,6 +12,12 @@ namespace lockstep::transfer {
 
 namespace fs = std::filesystem;
 
+std::uint64_t size_of(const fs::path& source) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, content] : staging_test::content_of(source)) bytes += content.size();
+  return bytes;
+}
+
 ssize_t SourceReads::call_pread(int fd, void* into, std::size_t size, off_t offset) {
   const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
   const bool watched = file.string().starts_with(folder_.string() + "/") && size > 100;
@@ -27,8 +33,10 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
   { const UniqueFd free_now = listen_on(0, 0, port); }
   NodesOptions nodes;
   nodes.wait_seconds = wait_seconds_;
+  nodes.peer_patience = peer_patience_;
+  nodes.source_patience = source_patience_;
   for (int node = 0; node < count; ++node)
-    nodes.nodes.push_back(fmt::format("127.0.0.1:{}", node == 0 ? port : 0));
+    nodes.nodes.push_back(fmt::format("{}:{}", changes[node].host, node == 0 ? port : 0));
   for (int node = 0; node < count; ++node) {
     NodeChange& change = changes[node];
     if (change.absent) continue;
@@ -52,6 +60,11 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
         options.chunk_bytes = kChunk;
         options.mark_bytes = 8 * kChunk;
         options.threads = 2;
+        if (change.options) change.options(options);
+        if (change.instead) {
+          change.instead(nodes);
+          ::_exit(0);
+        }
         const PutResult result = put_on_nodes({source.string()}, options, nodes).at(0);
         tell({{"path", result.path.string()},
               {"bytes", result.bytes},

@@ -18,13 +18,23 @@ struct NodeEnd {
   int code = 0;       ///< of the process, or 128 + signal
   std::string error;  ///< what it threw, or was told
   nlohmann::json result;
+
+  /// What a person should know of it.
+  std::string note() const { return result.value("note", ""); }
 };
+
+/// All bytes of its files.
+std::uint64_t size_of(const std::filesystem::path& source);
 
 /// What is different about one of them.
 struct NodeChange {
   FileSystem* system = nullptr;
   std::string key = "secret";
+  std::string host = "127.0.0.1";
   std::function<void()> before;  ///< in its process
+  std::function<void(PutOptions&)> options;
+  /// What its process does instead.
+  std::function<void(const NodesOptions&)> instead;
   bool absent = false;
 };
 
@@ -65,6 +75,8 @@ class NodesTest : public staging_test::StagingTest {
 
   std::vector<pid_t> running_;
   int wait_seconds_ = 20;
+  PeerPatience peer_patience_{.silence = std::chrono::seconds(2), .chunk = std::chrono::seconds(4)};
+  std::chrono::milliseconds source_patience_{0};
 };
 
 }  // namespace lockstep::transfer

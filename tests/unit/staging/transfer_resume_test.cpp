@@ -212,9 +212,23 @@ TEST(ChunkWork, WhatADeadMemberWasToBringIsReadHere) {
   work.put_back(1, 0);
   for (const std::size_t chunk : {1U, 3U, 4U, 5U}) EXPECT_EQ(work.take_own(), chunk);
   EXPECT_FALSE(work.slowest());
-  for (int i = 0; i < 5; ++i) work.done(0);
+  for (int i = 0; i < 5; ++i) work.done();
   EXPECT_TRUE(work.finished());
   EXPECT_FALSE(work.take_own());
+}
+
+TEST(ChunkWork, WhatADeadMemberWasToBringIsReadByOneOfTheOthersWhoeverNoticesFirst) {
+  const auto all = [](std::size_t) { return true; };
+  const auto in_turn = [](std::size_t chunk) { return chunk % 3; };
+  ChunkWork first(6, 3, 0, in_turn, all), second(6, 3, 1, in_turn, all);
+  EXPECT_EQ(second.take(2), 2U);  // asked for, and not answered
+  for (ChunkWork* work : {&second, &first}) work->give_up(2);
+  second.put_back(2, 2);
+  for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(first.take_own(), chunk);
+  for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(second.take(0), chunk);
+  for (const std::size_t chunk : {1U, 4U}) EXPECT_EQ(second.take_own(), chunk);
+  second.moved(3, 2);  // by the one who has not noticed: nobody else is left who would bring it
+  EXPECT_EQ(second.take_own(), 3U);
 }
 
 TEST(ChunkWork, CedesFromTheEndAndKeepsHalf) {
