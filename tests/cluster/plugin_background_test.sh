@@ -5,7 +5,7 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
 source "$(dirname "$0")/plugin_lib.sh"
 
-make_pack large 24 1500000
+make_pack large 12 1000000
 chmod 777 "$shared/plugin_test"
 clear_caches
 trap 'cluster meter --bandwidth 0 >/dev/null; cancel_all' EXIT
@@ -37,7 +37,7 @@ print(f"{os.uname().nodename} at first {first} local, at last {count} of {len(na
 PYTHON
 
 test_case "a Python job that opens files in a loop sees links become local files"
-cluster meter --bandwidth 8M >/dev/null
+cluster meter --bandwidth 4M >/dev/null
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large python3 $packs/read.py "$sum" 2>&1)
 cluster meter --bandwidth 0 >/dev/null
 shards=$(find "$shared/plugin_test/large" -name '*.tar' | wc -l)
@@ -52,7 +52,7 @@ assert_lacks "$output" "/mnt/shared"
 
 test_case "a job that ends before its data is there ends at once, and leaves nothing running"
 clear_caches
-cluster meter --bandwidth 2M >/dev/null
+cluster meter --bandwidth 1M >/dev/null
 begin=$SECONDS
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large sh -c 'readlink -f $LOCKSTEP_DATA/large/*.tar | head -n 1' 2>&1)
 assert_at_most 5 $((SECONDS - begin)) "seconds"
@@ -78,7 +78,7 @@ assert_contains "$(job_output "$job")" "at last $shards of $shards, good True"
 test_case "the helper keeps off the CPUs of tasks where the step leaves some"
 cpus=$(on_node n1 nproc --all)
 clear_caches
-cluster meter --bandwidth 2M >/dev/null
+cluster meter --bandwidth 1M >/dev/null
 rm -f "$shared/plugin_test/up"
 job=$(submit_there -w n1 -N1 -n1 -c "$cpus" <<'SCRIPT'
 #!/bin/bash
