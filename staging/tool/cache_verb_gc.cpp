@@ -43,12 +43,6 @@ std::uint64_t freed(const cache::StoreReport& store) {
 }
 
 void run_gc(const Tool& tool, const GcArguments& arguments) {
-  // A timer runs from a node's first start on.
-  if (arguments.all && !FileSystem::real().status(arguments.cache)) {
-    fmt::print(stderr, "lockstep-stage: {} is not there: nothing was staged on this node yet\n",
-               arguments.cache);
-    return;
-  }
   const std::chrono::seconds keep(arguments.keep);
   cache::NodeOptions options;
   options.store.quota = parse_bytes(arguments.quota);
@@ -57,7 +51,12 @@ void run_gc(const Tool& tool, const GcArguments& arguments) {
   options.total = parse_bytes(arguments.total);
   options.room = parse_bytes(arguments.room);
   cache::NodeReport node;
-  if (arguments.all) {
+  if (arguments.all && !FileSystem::real().status(arguments.cache)) {
+    // A timer runs from a node's first start on.
+    fmt::print(stderr, "lockstep-stage: {} is not there: nothing was staged on this node yet\n",
+               arguments.cache);
+    node.cache = arguments.cache;
+  } else if (arguments.all) {
     if (!cache::is_node_cache(arguments.cache))
       fail("{} is not the folder that holds all users' stores; leave out --all for one store",
            arguments.cache);

@@ -87,8 +87,11 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
 }  // namespace
 
 cache::Store existing_store(const std::string& folder, cache::StoreOptions options) {
-  if (!fs::is_directory(fs::path(folder) / "objects"))
-    fail("{} is no cache; lockstep-stage put makes one", folder);
+  if (!fs::is_directory(fs::path(folder) / "objects")) {
+    if (fs::exists(fs::path(folder) / "claims") || fs::exists(fs::path(folder) / std::to_string(::geteuid())))
+      fail("{} holds the stores of all users; name one of them, or give gc --all", folder);
+    fail("{} is no cache; the first job or lockstep-stage put makes one", folder);
+  }
   return cache::Store(folder, std::move(options));
 }
 

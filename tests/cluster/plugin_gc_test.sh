@@ -16,6 +16,11 @@ sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 objects() { root_on_node n1 sh -c 'grep -ho "\"source\":\"[^\"]*\"" /mnt/local/lockstep/6001/objects/*/object.json 2>/dev/null' | sort | sed 's|.*/||; s|"||' | xargs; }
 gc() { root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep "$@"; }
 
+test_case "on a node where nothing was ever staged there is nothing to do"
+root_on_node n1 rm -rf /mnt/local/lockstep
+output=$(gc 2>&1) || fail "gc failed: $output"
+assert_contains "$output" "lockstep-stage: /mnt/local/lockstep is not there: nothing was staged on this node yet"
+
 test_case "a job's folder and lease go with it, its data stays"
 on_head srun -w n1 -n1 --stage=$packs/good,$packs/large true 2>/dev/null
 wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
