@@ -27,8 +27,16 @@ bool lies_in(const std::string& path, const std::string& prefix) {
   return path == folder || folder == "/" || path.starts_with(folder + "/");
 }
 
+// What people write where a shell would make a path of it; #SBATCH lines are read by none.
+const char* advice(const std::string& source) {
+  if (source.find(":/") != std::string::npos) return "; only files of a mounted file system can be staged";
+  if (source.find("/~") != std::string::npos) return "; '~' means nothing here: write the whole path";
+  if (source.find('$') != std::string::npos) return "; variables mean nothing here: write the whole path";
+  return "; check the path and its permissions";
+}
+
 [[noreturn]] void refuse(const std::string& source, int error) {
-  throw Refusal("--stage: " + source + ": " + errno_text(error) + "; check the path and its permissions");
+  throw Refusal("--stage: " + source + ": " + errno_text(error) + advice(source));
 }
 
 bool folder_has_names(const std::string& folder) {

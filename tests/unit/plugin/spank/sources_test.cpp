@@ -94,5 +94,12 @@ TEST_F(Sources, EachKindOfBadSourceIsNamed) {
   EXPECT_THAT(checked("nowhere/b-*.tar"), HasSubstr("nowhere: No such file"));
 }
 
+TEST_F(Sources, WhatOnlyAShellUnderstandsIsExplained) {
+  EXPECT_THAT(checked("pack/missing"), HasSubstr("check the path"));
+  EXPECT_THAT(checked("~/pack"), HasSubstr("'~' means nothing here: write the whole path"));
+  EXPECT_THAT(checked("$SCRATCH/pack"), HasSubstr("variables mean nothing here: write the whole path"));
+  EXPECT_THAT(checked("s3:/bucket/pack"), HasSubstr("only files of a mounted file system"));
+}
+
 }  // namespace
 }  // namespace lockstep::spank
