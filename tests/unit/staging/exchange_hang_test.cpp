@@ -67,11 +67,13 @@ TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
 
 // A process that is stopped, as in a job that is suspended, is not one whose source hangs.
 TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
-  source_patience_ = milliseconds(400);
+  source_patience_ = seconds(1);
   peer_patience_ = {};  // the other one does not give it up meanwhile
   const fs::path pack = make_large_pack("p", 100);
   SourceReads stops(pack, [](int n) {
-    if (n == 6) ::raise(SIGSTOP);
+    if (n != 6) return;
+    ::raise(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(300));  // the read goes on for a moment
   });
   NodeChange stopped;
   stopped.system = &stops;
@@ -79,7 +81,7 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   int status = 0;
   ASSERT_EQ(::waitpid(running_[1], &status, WUNTRACED), running_[1]);
   ASSERT_TRUE(WIFSTOPPED(status));
-  std::this_thread::sleep_for(milliseconds(1500));
+  std::this_thread::sleep_for(milliseconds(1800));
   ::kill(running_[1], SIGCONT);
   expect_good(finish(), pack);
 }
