@@ -45,6 +45,19 @@ test_case "a heterogeneous job: each component is a group of its own"
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c "$what" : -w n3,n4 -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
 
+test_case "a heterogeneous job's script: the first component's option holds, and each srun may give its own"
+job=$(submit_there <<SCRIPT
+#!/bin/bash
+#SBATCH -w n1,n2 -N2 -n2 --stage=good
+#SBATCH hetjob
+#SBATCH -w n3,n4 -N2 -n2
+srun --het-group=0 bash -c '$what'
+srun --het-group=1 --stage=other bash -c '$what'
+SCRIPT
+)
+await_job "$job"
+assert_equal "n1 good n2 good n3 other n4 other" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
+
 test_case "a heterogeneous step of an ordinary job"
 output=$(on_head salloc -N4 srun -N2 -n2 --stage=$packs/good bash -c "$what" : -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
