@@ -10,7 +10,8 @@
 namespace lockstep::text_lm {
 
 /// Runs `work` on every rank. True on all ranks when it threw on none; otherwise false on all, after the
-/// lowest rank that failed has printed why, in one line. `work` does nothing together with other ranks.
+/// lowest rank that failed has printed why, in one line. What `work` does together with other ranks must fail
+/// on all of them or on none.
 bool done_on_all_ranks(World& world, const std::function<void()>& work);
 
 }  // namespace lockstep::text_lm

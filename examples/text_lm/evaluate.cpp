@@ -28,7 +28,7 @@ Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, std::uint64
     if (batch.empty) continue;
     check_tokens(batch.tokens, model->options().vocabulary);
     const auto logits = model(batch.tokens, batch.positions, batch.cu_seqlens);
-    sums[0] += loss_sum(logits, batch.tokens, batch.cu_seqlens).item<double>();
+    sums[0] += loss_sum(logits, batch.tokens, batch.loss_mask).item<double>();
     sums[1] += static_cast<double>(batch.loss_tokens);
   }
   model->train();

@@ -137,9 +137,8 @@ std::int64_t LanguageModelImpl::parameter_count() const {
 }
 
 torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
-                       const torch::Tensor& cu_seqlens) {
-  auto targets = tokens.roll(-1);
-  targets.index_fill_(0, cu_seqlens.slice(0, 1).to(torch::kInt64) - 1, kIgnored);
+                       const torch::Tensor& loss_mask) {
+  const auto targets = tokens.masked_fill(loss_mask.logical_not(), kIgnored).roll(-1);
   return torch::nn::functional::cross_entropy(
       logits, targets,
       torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnored).reduction(torch::kSum));

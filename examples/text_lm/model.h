@@ -70,10 +70,10 @@ class LanguageModelImpl : public torch::nn::Module {
 };
 TORCH_MODULE(LanguageModel);
 
-/// The sum of the cross entropies (in nats) of each token given those before it in its sequence. A sequence's
-/// first token is not predicted, so T tokens in n sequences give T - n terms.
+/// The sum of the cross entropies (in nats) of each token given those before it in its sequence, for the
+/// tokens where `loss_mask` (bool [T]) is true: not for a sequence's first one, and not for padding.
 torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
-                       const torch::Tensor& cu_seqlens);
+                       const torch::Tensor& loss_mask);
 
 /// Throws Error when a token id is not in the vocabulary: the pages were made with another tokenizer.
 void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary);

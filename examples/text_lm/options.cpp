@@ -28,6 +28,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--cap", options.cap, "Tokens of a micro-batch, at most")->check(CLI::PositiveNumber);
   app.add_option("--accumulate", options.accumulate, "Micro-batches of each rank in a step")
       ->check(CLI::PositiveNumber);
+  app.add_flag(
+      "--padded", options.padded,
+      "A row for each page, padded to the longest, instead of pages end to end: what models need that "
+      "cannot take these");
   app.add_option("--speeds", options.speeds,
                  "The ranks' relative speeds, one for each: a slower rank gets less")
       ->delimiter(',');

@@ -26,6 +26,7 @@ struct Options {
 
   std::uint64_t cap = 1024;                  ///< tokens of a micro-batch, at most
   int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step
+  bool padded = false;                       ///< rows of pages, padded, instead of pages end to end
   std::vector<double> speeds;                ///< of the ranks, relative; empty: all alike
   data::Learn learn = data::Learn::nothing;  ///< from measured steps, for the batches to come
   double learning_rate = 8e-3;

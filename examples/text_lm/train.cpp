@@ -40,27 +40,32 @@ std::unique_ptr<pack::Reader> open_pages(const std::filesystem::path& path, cons
 
 /// What a rank needs of its own before it meets the others.
 struct Job {
-  Job(const Options& options, World& world)
+  explicit Job(const Options& options)
       : pages(open_pages(options.data, "--data")),
         heldout(open_pages(options.heldout, "--heldout")),
-        loader(*pages,
-               {.cap = options.cap,
-                .accumulate = options.accumulate,
-                // Of a sequence of L tokens: the linear layers' share and attention's.
-                .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
-                .seed = options.seed,
-                .speeds = options.speeds},
-               world, {.learn = options.learn}),
         model(options.model) {
     if (!options.vocabulary_file.empty()) vocabulary.emplace(options.vocabulary_file);
   }
 
   std::unique_ptr<pack::Reader> pages;
   std::unique_ptr<pack::Reader> heldout;
-  data::Loader loader;
   LanguageModel model;
   std::optional<Vocabulary> vocabulary;
+  std::unique_ptr<data::Loader> loader;  // that the ranks make together
 };
+
+std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options, World& world) {
+  const data::PlanOptions plan{
+      .cap = options.cap,
+      .accumulate = options.accumulate,
+      // Of a sequence of L tokens: the linear layers' share and attention's.
+      .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
+      .seed = options.seed,
+      .padded = options.padded,
+      .speeds = options.speeds,
+  };
+  return std::make_unique<data::Loader>(*job.pages, plan, world, data::LoaderOptions{.learn = options.learn});
+}
 
 std::uint64_t tokens_of(const pack::Reader& pages) {
   std::uint64_t tokens = 0;
@@ -95,7 +100,13 @@ void update(torch::optim::AdamW& optimizer, const LanguageModel& model, double l
 torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
   const auto scope = world.timer().phase(profile::Phase::forward);
   check_tokens(batch.tokens, ddp->options().vocabulary);
-  return loss_sum(ddp(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.cu_seqlens);
+  if (batch.tokens.dim() == 1) {
+    return loss_sum(ddp(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.loss_mask);
+  }
+  // Padded rows are sequences like others: attention looks back only, so no token sees the padding behind it.
+  const auto rows = torch::arange(0, batch.tokens.numel() + 1, batch.tokens.size(1));
+  const auto tokens = batch.tokens.flatten();
+  return loss_sum(ddp(tokens, batch.positions.flatten(), rows), tokens, batch.loss_mask.flatten());
 }
 
 /// Prints a line on rank 0; nothing where JSON was asked for.
@@ -120,7 +131,7 @@ Result train(Job& job, const Options& options, World& world) {
   Progress progress(options, tokens_of(*job.pages), world);
   Result result;
   if (Checkpoint::Contents saved; checkpoint.read(saved)) {
-    job.loader.resume(saved.loader);
+    job.loader->resume(saved.loader);
     progress.resume(saved.progress);
     seen.resume(saved.seen, world);
     result.resumed_at = saved.progress.steps;
@@ -129,12 +140,12 @@ Result train(Job& job, const Options& options, World& world) {
   }
   const auto save = [&] {
     const auto scope = world.timer().phase(profile::Phase::checkpoint);
-    checkpoint.write({job.loader.state(), progress.state(), seen.on_all_ranks(world)});
+    checkpoint.write({job.loader->state(), progress.state(), seen.on_all_ranks(world)});
   };
 
   Ddp ddp(job.model, world);
   while (!progress.over()) {
-    for (const auto& batch : job.loader) {
+    for (const auto& batch : *job.loader) {
       const auto hold = ddp.no_sync_unless(batch.last_of_step);  // covers forward and backward
       if (batch.empty) {
         ddp.skip();
@@ -154,8 +165,8 @@ Result train(Job& job, const Options& options, World& world) {
       if (progress.over()) break;
       if (progress.steps() % options.checkpoint_steps == 0 && !options.checkpoint.empty()) save();
     }
-    if (progress.over_after(job.loader.epoch())) break;
-    job.loader.set_epoch(job.loader.epoch() + 1);
+    if (progress.over_after(job.loader->epoch())) break;
+    job.loader->set_epoch(job.loader->epoch() + 1);
     seen.clear();
   }
   if (!options.checkpoint.empty()) save();
@@ -171,7 +182,7 @@ void say_what_begins(const Job& job, const Options& options, const World& world)
       format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);
-  say(options, world, "loader of each rank: {}\n", job.loader.describe());
+  say(options, world, "loader of each rank: {}\n", job.loader->describe());
 }
 
 Evaluation measure(Job& job, const Options& options, World& world, const char* when) {
@@ -200,7 +211,9 @@ int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
   torch::manual_seed(options.seed);
   std::unique_ptr<Job> job;
-  if (!done_on_all_ranks(world, [&] { job = std::make_unique<Job>(options, world); })) return 1;
+  if (!done_on_all_ranks(world, [&] { job = std::make_unique<Job>(options); })) return 1;
+  // What is wrong with the data or an option by now is so on all ranks.
+  if (!done_on_all_ranks(world, [&] { job->loader = make_loader(*job, options, world); })) return 1;
 
   say_what_begins(*job, options, world);
   const auto before = measure(*job, options, world, "before");
@@ -212,9 +225,9 @@ int run(const Options& options, int argc, char** argv) {
       summary.steps - result.resumed_at.value_or(0), format_count(tokens), format_seconds(summary.seconds),
       format_count(rate));
   say(options, world, "waited {} for data after the first step; {}\n", format_seconds(summary.data_wait),
-      data::to_text(job->loader.advice()));
+      data::to_text(job->loader->advice()));
   if (options.learn != data::Learn::nothing) {
-    say(options, world, "learnt: {}\n", data::to_text(job->loader.learnt()));
+    say(options, world, "learnt: {}\n", data::to_text(job->loader->learnt()));
   }
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
@@ -231,7 +244,7 @@ int run(const Options& options, int argc, char** argv) {
                  {"data_wait_seconds", summary.data_wait},
                  {"loss", summary.loss},
                  {"resumed_at_step", result.resumed_at ? nlohmann::json(*result.resumed_at) : nullptr},
-                 {"epoch", job->loader.epoch()},
+                 {"epoch", job->loader->epoch()},
                  {"samples", result.seen.size()},
                  {"samples_seen_once", std::count(result.seen.begin(), result.seen.end(), 1)},
                  {"samples_not_seen", std::count(result.seen.begin(), result.seen.end(), 0)},

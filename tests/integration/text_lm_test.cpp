@@ -241,6 +241,16 @@ TEST_F(TextLm, EveryTokenIsTrainedOnOnceInAnEpoch) {
   EXPECT_EQ(json["tokens"], tokens);
 }
 
+TEST_F(TextLm, PaddedBatchesTrainOnTheSameTokensAndLearnAsWell) {
+  std::int64_t tokens = 0;
+  for (int i = 0; i < 60; ++i) tokens += 5 + i * 7 % 40;
+  const auto json =
+      nlohmann::json::parse(run(2, "train", {"--padded", "--cap=100", "--epochs=12", "--json"}).output);
+  EXPECT_EQ(json["tokens"], 12 * tokens);
+  EXPECT_EQ(json["samples_seen_once"], 60);
+  EXPECT_LT(json["perplexity_after"].get<double>(), 10);
+}
+
 TEST_F(TextLm, RanksOfUnequalSpeedsTrainOnEveryTokenOnceAndLearnAsWell) {
   std::int64_t tokens = 0;
   for (int i = 0; i < 60; ++i) tokens += 5 + i * 7 % 40;
@@ -272,6 +282,17 @@ TEST_F(TextLm, MissingDataEndsItWithOneLine) {
   EXPECT_EQ(lines(result.error, "nowhere"), 1) << result.error;
   EXPECT_THAT(result.error, HasSubstr("text_lm: rank 0 on "));
   EXPECT_THAT(result.output, Not(HasSubstr("perplexity")));
+}
+
+TEST_F(TextLm, DataThatOneRankIsMissingEndItWithOneLine) {
+  std::vector<std::string> command = call(1, "train", {"--cap=50"});
+  const std::vector<std::string> other = call(1, "nowhere", {"--cap=50"});
+  command.push_back(":");
+  command.insert(command.end(), std::find(other.begin(), other.end(), "-np"), other.end());
+  const auto result = run_process(command);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(lines(result.error, "text_lm: rank 1 on "), 1) << result.error;
+  EXPECT_THAT(result.error, HasSubstr("nowhere"));
 }
 
 TEST_F(TextLm, DataThatIsNotPackedEndsItWithOneLine) {

@@ -15,6 +15,7 @@ struct Packed {
   torch::Tensor tokens;
   torch::Tensor positions;
   torch::Tensor cu_seqlens;
+  torch::Tensor loss_mask;
 };
 
 Packed pack(const std::vector<torch::Tensor>& sequences) {
@@ -24,7 +25,8 @@ Packed pack(const std::vector<torch::Tensor>& sequences) {
     positions.push_back(torch::arange(sequence.size(0)));
     bounds.push_back(bounds.back() + static_cast<std::int32_t>(sequence.size(0)));
   }
-  return {torch::cat(sequences), torch::cat(positions), torch::tensor(bounds, torch::kInt32)};
+  const auto all_positions = torch::cat(positions);
+  return {torch::cat(sequences), all_positions, torch::tensor(bounds, torch::kInt32), all_positions > 0};
 }
 
 class TextLmModel : public ::testing::Test {
@@ -41,7 +43,7 @@ class TextLmModel : public ::testing::Test {
     return model_(packed.tokens, packed.positions, packed.cu_seqlens);
   }
   torch::Tensor loss(const Packed& packed) {
-    return loss_sum(logits(packed), packed.tokens, packed.cu_seqlens);
+    return loss_sum(logits(packed), packed.tokens, packed.loss_mask);
   }
 
   LanguageModel model_{nullptr};
@@ -94,6 +96,22 @@ TEST_F(TextLmModel, LossOfAPackedBatchIsTheSumOfItsSequencesLossesInAnyOrder) {
       loss(pack({sequences_[3], sequences_[2], sequences_[1], sequences_[0]})).item<double>();
   EXPECT_NEAR(together, alone, 1e-9 * alone);
   EXPECT_NEAR(reversed, alone, 1e-9 * alone);
+}
+
+TEST_F(TextLmModel, PaddedRowsHaveTheLossOfTheSequencesInThem) {
+  constexpr std::int64_t kRow = 304;
+  std::vector<torch::Tensor> rows;
+  std::vector<torch::Tensor> masks;
+  for (const auto& sequence : sequences_) {
+    const std::int64_t length = sequence.size(0);
+    rows.push_back(torch::cat({sequence, torch::full({kRow - length}, 7, torch::kInt64)}));
+    const auto position = torch::arange(kRow);
+    masks.push_back((position > 0).logical_and(position < length));
+  }
+  Packed padded = pack(rows);
+  padded.loss_mask = torch::cat(masks);
+  const auto expected = loss(pack(sequences_)).item<double>();
+  EXPECT_NEAR(loss(padded).item<double>(), expected, 1e-9 * expected);
 }
 
 TEST_F(TextLmModel, LossIsTheSumOfEachNextTokensCrossEntropy) {
