@@ -21,7 +21,7 @@ sum=$(cat "$shared"/plugin_test/corpus/*.tar | sha256sum | cut -d' ' -f1)
 # Where each task finds a pack's shards, and what is in them.
 look() { echo "echo \"\$(hostname) \$(readlink -f \$LOCKSTEP_DATA/$1/*.tar | xargs -n 1 dirname | sort -u) \$(cat \$LOCKSTEP_DATA/$1/*.tar | sha256sum | cut -d' ' -f1)\""; }
 objects_of() { root_on_node n1 sh -c "ls /mnt/local/lockstep/$1/objects 2>/dev/null | wc -l"; }
-gc() { root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --keep 0 --total 1K "$@"; }
+gc() { root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --keep 0 --total 1K; }
 
 test_case "what root prefetched is found by jobs on each node, and read from the source no more"
 for node in n1 n2; do
