@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests; without ctest options all but those that take longer than the
-# others together: -L tidy (clang-tidy), -L fuzz (20 s per parser). Root is needed for the packages and the cluster tests.
+# Installs what is missing, builds, and runs the tests; without ctest options all but clang-tidy, which takes
+# longer than the others together (-L tidy). Root is needed for the packages and the cluster tests.
 # With --torch=pip the runtime library is built against the PyTorch wheel that examples/pip_torch.sh fetches, in
 # build/release-pip, and its unit and integration tests are run; those that need a GPU are skipped where there is none.
 # Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
@@ -38,7 +38,7 @@ else
   set -- -LE 'lint|tidy|cluster' "$@"
 fi
 
-[ $# -gt 0 ] || set -- -LE 'tidy|fuzz'
+[ $# -gt 0 ] || set -- -LE tidy
 jobs=$(nproc)
 # A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1

@@ -201,8 +201,8 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   }
   // Not how full the steps before this block were: whoever plans it may not have planned those.
   const double fill = options_.padded ? 1 : planner_->fill();
-  const double enough = (static_cast<double>(steps_left()) * fill + kBeyond) *
-                        static_cast<double>(planner_->capacity());
+  const double enough =
+      (static_cast<double>(steps_left()) * fill + kBeyond) * static_cast<double>(planner_->capacity());
   Drawn drawn =
       begun ? draw(start_, *start_.mixture->block_samples, kEndless)
             : draw(start_, kBlockSamples, enough < 1e18 ? static_cast<std::uint64_t>(enough) : kEndless);

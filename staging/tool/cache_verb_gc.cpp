@@ -88,11 +88,11 @@ void run_gc(const Tool& tool, const GcArguments& arguments) {
                  {"problems", node.problems},
                  {"dry_run", arguments.dry_run}});
   } else {
-    fmt::print("{}: {} {} ({}); {} stores hold {}, the disk has {} free\n", node.cache.string(),
+    fmt::print("{}: {} {} ({}); stores: {}, which hold {}; the disk has {} free\n", node.cache.string(),
                arguments.dry_run ? "would remove" : "removed", things, format_bytes(bytes),
                node.stores.size(), format_bytes(node.bytes()), format_bytes(node.free));
   }
-  if (!node.problems.empty()) fail("{} problems, named above; the rest is done", node.problems.size());
+  if (!node.problems.empty()) fail("problems: {}, named above; the rest is done", node.problems.size());
 }
 
 }  // namespace

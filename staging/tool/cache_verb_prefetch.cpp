@@ -12,6 +12,7 @@
 #include "staging/cache/shared.h"
 #include "staging/tool/cache_verbs.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -22,6 +23,7 @@ struct PrefetchArguments {
   std::vector<std::string> sources;
   std::string cache, group, quota = "0", verify = "quick";
   int threads = 0;
+  bool everyone = false;
 };
 
 std::optional<gid_t> group_of(const std::string& name) {
@@ -47,8 +49,46 @@ void make_folder(const fs::path& folder) {
   }
 }
 
+bool is_for_all(const fs::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
+  const mode_t wanted = S_ISDIR(status.st_mode) ? S_IROTH | S_IXOTH : S_IROTH;
+  return (status.st_mode & wanted) == wanted;
+}
+
+// The first part of the source that keeps somebody from reading it.
+std::optional<fs::path> find_private(const Source& source) {
+  for (fs::path above = source.folder; above != above.root_path(); above = above.parent_path()) {
+    struct stat status {};
+    if (::stat(above.c_str(), &status) != 0) fail_errno("cannot stat {}", above.string());
+    if ((status.st_mode & S_IXOTH) == 0) return above;
+  }
+  for (const fs::path& path : source.paths) {
+    if (!is_for_all(path)) return path;
+    if (!fs::is_directory(path)) continue;
+    for (const fs::directory_entry& below : fs::recursive_directory_iterator(path)) {
+      if (!is_for_all(below.path())) return below.path();
+    }
+  }
+  return {};
+}
+
+// A copy that all may read would give away what is not for all.
+void check_for_everyone(const std::string& source) {
+  if (const std::optional<fs::path> found = find_private(resolve_source(source))) {
+    fail(
+        "{}: not everyone may read {}, but everyone could read the copy: name those who may by --group, or "
+        "give --everyone",
+        source, found->string());
+  }
+}
+
 void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
   const std::optional<gid_t> group = group_of(arguments.group);
+  if (group && arguments.everyone) fail_usage("--group and --everyone exclude each other");
+  if (!group && !arguments.everyone) {
+    for (const std::string& source : arguments.sources) check_for_everyone(source);
+  }
   make_folder((fs::absolute(arguments.cache) / ".").lexically_normal().parent_path());
   PutOptions options;
   options.cache_dir = arguments.cache;
@@ -88,7 +128,8 @@ void add_prefetch_verb(Tool& tool) {
   verb.add_option("source", arguments->sources, "As for put")->required();
   verb.add_option("--cache", arguments->cache, "The shared store, <cache>/shared; made if missing")
       ->required();
-  verb.add_option("--group", arguments->group, "Only this group may read; else everyone");
+  verb.add_option("--group", arguments->group, "Only this group may read the copies; else everyone");
+  verb.add_flag("--everyone", arguments->everyone, "Also copies of sources that not everyone may read");
   verb.add_option("--quota", arguments->quota, "What the shared store may hold; 0: no limit");
   verb.add_option("--verify", arguments->verify,
                   "What a copy that is there is checked for: quick, full or off")

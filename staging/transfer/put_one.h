@@ -76,6 +76,9 @@ class PutOne {
   void note(const std::string& text);
 
  private:
+  static constexpr int kThreads = 4;
+  static constexpr int kMostThreads = 32;  // that ask the source
+
   void begin(std::uint64_t list_bytes);
   std::filesystem::path index_file() const;
   void fetch_index();
@@ -84,6 +87,7 @@ class PutOne {
   void check_readable_files(const std::filesystem::path& copy) const;
   bool check_shared();
   bool find_shared();
+  int threads() const { return options_.threads > 0 ? options_.threads : kThreads; }
   void lease();
   void must_wait(bool wait);
   cache::ObjectInfo info() const;

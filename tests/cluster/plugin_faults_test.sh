@@ -19,7 +19,6 @@ works_on() {
   assert_equal "$2" "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
   wait_until 10 no_helpers || fail "helpers that still run: $(helpers_running)"
 }
-no_helpers() { [ -z "$(helpers_running)" ]; }
 
 test_case "slurmd killed and started again while its node stages: the step goes on"
 slow

@@ -52,9 +52,12 @@ left_on() {
 
 nothing_left_on() { [ -z "$(left_on "$1")" ]; }
 
+no_helpers() { [ -z "$(helpers_running)" ]; }
+
+# A node tidies up after the job's end: its epilog still runs when srun is gone.
 assert_nothing_left() {
   local node
-  assert_equal "" "$(helpers_running)" "helpers that still run"
+  wait_until 10 no_helpers || fail "helpers that still run: $(helpers_running)"
   for node in n1 n2; do wait_until 10 nothing_left_on $node || fail "left on $node: $(left_on $node)"; done
 }
 

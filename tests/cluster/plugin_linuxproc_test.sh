@@ -6,10 +6,6 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
 source "$(dirname "$0")/plugin_lib.sh"
 own_cluster --nodes 2 --variant affinity --gpus 2 --prefix "$prefix" >/dev/null || fail "up failed"
-assert_nothing_left() { # the nodes of this cluster
-  assert_equal "" "$(helpers_running)" "helpers that still run"
-  for node in n1 n2; do wait_until 10 nothing_left_on $node || fail "left on $node: $(left_on $node)"; done
-}
 
 make_pack large 12 1000000
 chmod 777 "$shared/plugin_test"

@@ -3,6 +3,7 @@
 # through the code is kept in build/fuzz/found/NAME; with --keep the smallest set of inputs that goes all known ways
 # becomes tests/fuzz/corpus/NAME. Exits 77 where there is no clang with libFuzzer.
 # Usage: run.sh [--keep] [SECONDS [NAME...]]      20 seconds each unless given; a night: run.sh 600
+# Up to 20 seconds it searches in the same way each time, so that a test fails for what was changed and not by chance.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,6 +11,7 @@ keep=no
 if [ "${1:-}" = --keep ]; then keep=yes; shift; fi
 seconds=${1:-20}
 [ $# -eq 0 ] || shift
+seed=$([ "$seconds" -le 20 ] && echo 1 || echo 0)  # 0: by chance
 
 probe=$(mktemp -d)
 trap 'rm -rf "$probe"' EXIT
@@ -40,7 +42,7 @@ export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0
 fuzz() {
   local name=$1 found=build/fuzz/found/$1 corpus=tests/fuzz/corpus/$1
   mkdir -p "$found" "build/fuzz/crashes/$name"
-  if ! nice build/fuzz/bin/"fuzz_$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=65536 \
+  if ! nice build/fuzz/bin/"fuzz_$name" -seed="$seed" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=65536 \
       -artifact_prefix="build/fuzz/crashes/$name/" -print_final_stats=1 "$found" "$corpus" >"$probe/$name" 2>&1; then
     touch "$probe/$name.failed"
     grep -E -A 30 'ERROR|runtime error|terminate' "$probe/$name" || tail -n 40 "$probe/$name"

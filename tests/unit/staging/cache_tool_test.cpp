@@ -81,8 +81,27 @@ TEST_F(CacheTool, ADamagedDescriptionIsFoundAndNamed) {
   EXPECT_THAT(run({"status", "--cache", cache().string()}).output, HasSubstr("problem: "));
 }
 
+TEST_F(CacheTool, PrefetchOpensToEveryoneOnlyWhatEveryoneMayRead) {
+  make_pack("p", {{"a", "content"}});
+  fs::permissions(folder_, fs::perms(0755));
+  const auto refused = [&](const std::string& part) {
+    const ProcessResult result = run({"prefetch", at("p"), "--cache", at("cache/shared")});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.error, HasSubstr("not everyone may read " + part + ","));
+    EXPECT_FALSE(fs::exists(at("cache/shared")));
+  };
+  fs::permissions(at("p/index.lockstep"), fs::perms(0640));
+  refused(at("p/index.lockstep"));
+  fs::permissions(at("p/index.lockstep"), fs::perms(0644));
+  fs::permissions(folder_, fs::perms(0700));
+  refused(folder_);
+  EXPECT_EQ(run_json({"prefetch", at("p"), "--everyone", "--cache", at("cache/shared")}).at("readers"),
+            "all");
+}
+
 TEST_F(CacheTool, PrefetchFillsTheSharedStoreWhateverTheUmask) {
   make_pack("p", {{"a", "content"}});
+  fs::permissions(folder_, fs::perms(0755));
   fs::create_directory(cache());
   const mode_t before = ::umask(077);
   const json done = run_json({"prefetch", at("p"), "--cache", at("cache/shared")});

@@ -109,6 +109,18 @@ TEST_F(StageStepFaults, ASharedStoreOnAnotherFileSystemIsNotUsed) {
   FileSystem::real().remove_all(other);
 }
 
+TEST_F(StageStepFaults, ASharedStoreIntoWhichOthersMayWriteIsNotUsed) {
+  const fs::path pack = make_large_pack("p", 30);
+  const fs::path shared = folder_ / "shared";
+  prefetch(shared, pack.string());
+  ASSERT_EQ(::chmod((shared / "objects").c_str(), 0777), 0);
+  const UniqueFd lock = lease("7.0");
+  EXPECT_EQ(step(of_step("7.0", shared.string()), {pack.string()}), 0) << said();
+  EXPECT_FALSE(fs::is_symlink(data("p")));
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+  EXPECT_THAT(said(), HasSubstr("shared/objects is not used: it belongs to user"));
+}
+
 TEST_F(StageStepFaults, WhoCannotLeaseTheSharedCopyMakesItsOwn) {
   const fs::path pack = make_large_pack("p", 30);
   const std::string object = prefetch(folder_ / "shared", pack.string());
