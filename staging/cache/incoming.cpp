@@ -80,10 +80,11 @@ void Incoming::publish(const ObjectInfo& info) {
 }
 
 void Incoming::grown(std::uint64_t bytes) noexcept {
-  if (!claim_ || bytes < told_ + kTellEvery) return;
-  told_ = bytes;
+  if (!claim_) return;
+  if (!told_) told_ = bytes;  // the claim counts what a resumed copy had
+  if (bytes < *told_ + kTellEvery) return;
   try {
-    store_.write_claim();
+    if (store_.tell_arrived(bytes - *told_)) told_ = bytes;
   } catch (const Error&) {
     // The others then know less of a copy that may never be killed.
   }
@@ -92,6 +93,7 @@ void Incoming::grown(std::uint64_t bytes) noexcept {
 void Incoming::reserve(std::uint64_t bytes) {
   const Hold room = store_.lock_room();
   claim_ = store_.make_room(name_, bytes);
+  told_.reset();
   write_reserved(system_, folder_, bytes);
 }
 

@@ -51,8 +51,8 @@ class Incoming {
   FileSystem& system_;
   std::string name_;
   std::filesystem::path folder_;
-  std::optional<UniqueFd> claim_;  // on the node's total, for what is to come
-  std::uint64_t told_ = 0;         // bytes that were there when the others were told
+  std::optional<UniqueFd> claim_;      // on the node's total, for what is to come
+  std::optional<std::uint64_t> told_;  // bytes that were there when the others were told
   bool resumed_ = false;
   bool keep_ = false;
   bool published_ = false;

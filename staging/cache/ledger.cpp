@@ -110,21 +110,33 @@ bool Ledger::claim(std::uint64_t bytes, std::uint64_t to_come) const {
   return true;
 }
 
+void Ledger::arrived(std::uint64_t bytes) const {
+  const Claim now = read(::geteuid());
+  const std::uint64_t moved = std::min(bytes, now.to_come);
+  claim(sum(now.there, moved), now.to_come - moved);
+}
+
 std::uint64_t Ledger::claimed(uid_t user) const {
+  const Claim now = read(user);
+  return now.held ? sum(now.there, now.to_come) : now.there;
+}
+
+// Nothing where his file is missing, not his, or no number.
+Ledger::Claim Ledger::read(uid_t user) const {
   const fs::path file = folder_ / std::to_string(user);
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return 0;
-  if (!S_ISREG(status.st_mode) || status.st_uid != user) return 0;
+  if (!fd || ::fstat(fd.get(), &status) != 0) return {};
+  if (!S_ISREG(status.st_mode) || status.st_uid != user) return {};
   std::array<char, 2 * kDigits + 2> text{};
   const ssize_t got = ::pread(fd.get(), text.data(), text.size(), 0);
   std::string_view rest(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   const std::optional<std::uint64_t> bytes = take_number(rest);
-  if (!bytes) return 0;
+  if (!bytes) return {};
   const std::uint64_t to_come = take_number(rest).value_or(0);
   // Only where somebody copies there is more to come.
-  const bool copies = to_come > 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
-  return copies ? sum(*bytes, to_come) : *bytes;
+  const bool held = to_come > 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
+  return {.there = *bytes, .to_come = to_come, .held = held};
 }
 
 std::uint64_t Ledger::claimed_by_others() const {

@@ -45,12 +45,21 @@ class Ledger {
   /// Writes what this user holds, and what is to come, which counts as long as somebody has hold(). False
   /// where there is no file for him.
   bool claim(std::uint64_t bytes, std::uint64_t to_come) const;
+  /// Writes that so many of this user's bytes that were to come are there now. One call at a time.
+  void arrived(std::uint64_t bytes) const;
   /// What a user claims; 0 where his file is missing, not his, or no number.
   std::uint64_t claimed(uid_t user) const;
   /// What all other users claim together.
   std::uint64_t claimed_by_others() const;
 
  private:
+  struct Claim {
+    std::uint64_t there = 0;
+    std::uint64_t to_come = 0;
+    bool held = false;  // some copy is to bring it
+  };
+
+  Claim read(uid_t user) const;
   bool trusted() const;
   std::optional<UniqueFd> lock_file(const std::filesystem::path& file, FileSystem::LockKind kind,
                                     std::chrono::milliseconds patience) const;

@@ -52,7 +52,8 @@ class Room {
     if (!counted) return {};
     // Who claimed at the same time without the lock sees this claim, or we see his.
     std::optional<UniqueFd> hold = ledger_.hold();
-    claim(hold ? sum(promised_, excess(bytes_, present_)) : 0, hold ? 0 : excess(bytes_, present_));
+    const std::uint64_t rest = excess(bytes_, present_);
+    claim(hold ? sum(promised_, rest) : promised_, hold ? 0 : rest);
     others_ = ledger_.claimed_by_others();
     if (over_total() > 0) {
       claim(promised_, 0);
@@ -187,6 +188,15 @@ void Store::write_claim() {
   if (options_.total == 0) return;
   const Hold room = lock_room();
   claim_usage();
+}
+
+bool Store::tell_arrived(std::uint64_t bytes) {
+  // Another copy of this user's may be making room, which can take long.
+  const std::optional<Hold> room =
+      try_lock(folder_ / "locks" / kRoomLock, FileSystem::LockKind::exclusive, false);
+  if (!room) return false;
+  ledger().arrived(bytes);
+  return true;
 }
 
 void Store::claim_usage() {

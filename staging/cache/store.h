@@ -138,6 +138,8 @@ class Store {
   bool evict(const std::string& name, std::chrono::seconds keep);
   /// Writes down for the node's other users what this store holds.
   void write_claim();
+  /// Writes that so many bytes that were to come are there now. False where somebody is making room.
+  bool tell_arrived(std::uint64_t bytes);
 
  private:
   friend class Incoming;
