@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/data/exchange.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -16,21 +18,17 @@ constexpr double kFill = 0.985;
 constexpr double kMostFill = 0.9925;
 // A step that ends below this looks further into the pool for samples that fit.
 constexpr double kLeastFill = 0.982;
-// An outlier costs this much more than a rank's mean share of a step.
-constexpr double kOutlier = 1.02;
-// Where more of the tokens than this are in outliers, they are no exception, and none is treated as one.
-constexpr double kMostOutliers = 0.05;
+// A rank of a step with outliers gets this much more than the mean.
+constexpr double kMostBesideOutliers = 1.02;
 // Of the randomness budget, that the choice of samples may use; what does not fit in the end moves the mean a
 // little.
 constexpr double kBudgetUse = 0.97;
+// The same where there are outliers, whose release before the epoch's end has to be paid for.
+constexpr double kBudgetUseOfOutliers = 0.9;
 // Samples ahead in which a step looks for ones that suit it better than the next, at least.
 constexpr std::size_t kLookAhead = 1024;
-// Outliers that may wait at the same time, for each rank.
-constexpr std::size_t kMostWaiting = 2;
 // Steps after which those are tried again that the budget did not allow.
 constexpr std::size_t kPatience = 8;
-// Steps before the end of the epoch in which they are released as the budget allows, for each that is needed.
-constexpr std::size_t kStepsToDrain = 16;
 // A step that is short of its target looks ahead so many times as many samples as it has, up to kLookAhead.
 constexpr std::size_t kTopUpLookAhead = 32;
 // Micro-batches of fewer samples than this, at the mean, are filled by exchanging samples, not by adding
@@ -68,15 +66,16 @@ BlockPlanner::BlockPlanner(const PlanOptions& options)
       own_packer_(options),
       packer_(&own_packer_),
       padded_(options, capacity_),
-      random_(0, 0, 0) {
+      fitted_(options),
+      random_(0, 0, 0),
+      outliers_(options) {
 }
 
-void BlockPlanner::begin(std::vector<Item> items, std::size_t block, bool last, double saved) {
+void BlockPlanner::begin(std::vector<Item> items, const Place& place) {
   items_ = std::move(items);
   next_ = 0;
-  last_ = last;
+  last_ = place.last;
   padded_.begin();
-  outliers_.clear();
   patience_ = 0;
   tokens_left_ = tokens_of(items_);
   first_.clear();
@@ -87,27 +86,40 @@ void BlockPlanner::begin(std::vector<Item> items, std::size_t block, bool last, 
       tokens += items_[i].length;
     }
   }
-  budget_ = RandomnessBudget(items_, kBudgetUse * options_.randomness, saved);
-  random_ = Random(options_.seed, options_.epoch, ~static_cast<std::uint64_t>(block));
-  find_outliers();
+  // What was left over from the last block, outliers most of all, says little of what samples are like.
+  std::span<const Item> own = items_;
+  if (place.carried < items_.size() / 2) own = own.subspan(place.carried);
+  budget_ = RandomnessBudget(own, kBudgetUse * options_.randomness, place.saved);
+  random_ = Random(options_.seed, options_.epoch, ~static_cast<std::uint64_t>(place.block));
+  behind_ = last_ ? 0 : static_cast<double>(place.behind);
+  fits_ = leave_little_room(own);
+  if (fits_) fitted_.begin();
+  outliers_.begin(fits_ ? std::span<const Item>{} : own, budget_, share_, static_cast<double>(target()));
+  if (outliers_.any()) budget_.lower_bound_to(kBudgetUseOfOutliers * options_.randomness);
+  // Those that waited go on waiting.
+  std::size_t kept = place.carried;
+  for (std::size_t i = place.carried; i-- > 0;) {
+    if (outliers_.takes(items_[i])) {
+      outliers_.add(items_[i]);
+    } else {
+      items_[--kept] = items_[i];
+    }
+  }
+  next_ = kept;
 }
 
-void BlockPlanner::find_outliers() {
-  longest_common_ = std::numeric_limits<std::uint32_t>::max();
-  if (options_.padded || options_.order == Order::sequential || options_.ranks == 1) return;
-  const double most = kOutlier * share_ * (options_.cost.a + options_.cost.b * budget_.mean_by_token());
-  if (options_.cost.of(options_.cap) <= most) return;
-  // The longest sample that is no outlier.
-  std::uint32_t low = 0;
-  auto high = static_cast<std::uint32_t>(options_.cap);
-  while (high - low > 1) {
-    const std::uint32_t middle = low + (high - low) / 2;
-    (options_.cost.of(middle) <= most ? low : high) = middle;
+// Whether micro-batches hold few samples, a third of the tokens in ones of which no two fit together.
+bool BlockPlanner::leave_little_room(std::span<const Item> items) const {
+  if (options_.padded || options_.order == Order::sequential || !options_.speeds.empty()) return false;
+  if (packer_->micro_batches() == 1 || static_cast<double>(options_.cap) >= kFewSamples * budget_.mean())
+    return false;
+  std::uint64_t all = 0;
+  std::uint64_t in_long = 0;
+  for (const Item& item : items) {
+    all += item.length;
+    if (2 * std::uint64_t{item.length} > options_.cap) in_long += item.length;
   }
-  std::uint64_t outliers = 0;
-  for (const Item& item : items_) outliers += item.length > low ? item.length : 0;
-  if (static_cast<double>(outliers) <= kMostOutliers * static_cast<double>(tokens_left_))
-    longest_common_ = low;
+  return 3 * in_long > all;
 }
 
 std::uint64_t BlockPlanner::target() const {
@@ -115,55 +127,38 @@ std::uint64_t BlockPlanner::target() const {
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(fill_ * static_cast<double>(capacity_)));
 }
 
-std::size_t BlockPlanner::most_waiting() const {
-  return kMostWaiting * static_cast<std::size_t>(options_.ranks);
-}
-
-bool BlockPlanner::is_outlier(const Item& item) const {
-  return item.length > longest_common_ && outliers_.size() < most_waiting();
-}
-
-// Puts so many outliers of similar cost, the greatest that wait, into the step.
-void BlockPlanner::release_outliers(std::size_t count) {
-  std::sort(outliers_.begin(), outliers_.end(), longer);
-  const auto end = outliers_.begin() + static_cast<std::ptrdiff_t>(count);
-  chosen_.assign(outliers_.begin(), end);
-  outliers_.erase(outliers_.begin(), end);
-  pinned_ = count;
+// Of the epoch, about.
+double BlockPlanner::steps_left() const {
+  return (static_cast<double>(tokens_left_) + behind_ * budget_.mean()) / static_cast<double>(target());
 }
 
 // One outlier for each rank, as soon as so many wait and the budget allows. Fewer, as many as it allows,
-// where too many wait or the epoch nears its end; what could still be released at once waits for the last
-// full step.
+// where too many wait; as many as are due in any case.
 void BlockPlanner::choose(std::size_t most) {
   const auto ranks = static_cast<std::size_t>(options_.ranks);
-  const std::size_t waiting = outliers_.size();
-  const double steps_left = static_cast<double>(tokens_left_) / static_cast<double>(capacity_);
-  const double to_drain = static_cast<double>(kStepsToDrain * waiting) / options_.ranks;
-  const bool nears_end = last_ && steps_left < 2 + to_drain;
-  const bool urgent = waiting >= most_waiting() || nears_end;
-  const bool may_wait = waiting < ranks && steps_left >= 2;
-  std::size_t count = waiting < ranks && !urgent ? 0 : std::min(waiting, ranks);
-  if (patience_ > 0 && !urgent) {
+  if (outliers_.any()) expect();
+  outliers_.look_ahead(steps_left(), budget_);
+  due_ = std::min({outliers_.due(), most, outliers_.size()});
+  const bool full = outliers_.full();
+  std::size_t count = full || outliers_.size() >= ranks ? std::min({outliers_.size(), ranks, most}) : 0;
+  if (patience_ > 0 && !full) {
     --patience_;
     count = 0;
   }
-  count = std::min(count, most);
-  const std::size_t least = urgent ? 1 : (ranks + 3) / 4;
-  for (bool first = true;; first = false) {
-    if (count > 0) release_outliers(count);
+  count = std::max(count, due_);
+  const std::size_t least = full ? 1 : (ranks + 3) / 4;
+  for (;;) {
+    outliers_.release(count, chosen_);
+    pinned_ = count;
     take_front(target());
-    if (chosen_.empty() && next_ == items_.size()) chosen_.swap(outliers_);  // none but outliers were left
-    const bool allowed = keep_within_budget();
-    if (count == 0 || (allowed && !(first && may_wait))) return;
-    // Not so many now: as before.
-    outliers_.insert(outliers_.end(), chosen_.begin(),
-                     chosen_.begin() + static_cast<std::ptrdiff_t>(pinned_));
+    if (chosen_.empty()) outliers_.release(outliers_.size(), chosen_);  // none but outliers were left
+    if (keep_within_budget() || count <= due_) return;
+    // Not so many now.
+    for (const Item& item : std::span(chosen_).first(pinned_)) outliers_.add(item);
     put_back(std::span(chosen_).subspan(pinned_));
     chosen_.clear();
-    pinned_ = 0;
-    if (!allowed) patience_ = kPatience;
-    count = allowed || count / 2 < least ? 0 : count / 2;
+    patience_ = kPatience;
+    count = std::max(due_, count / 2 < least ? 0 : count / 2);
   }
 }
 
@@ -175,8 +170,8 @@ void BlockPlanner::take_front(std::uint64_t tokens) {
   std::uint64_t sum = tokens_of(chosen_);
   while (sum < tokens && next_ < items_.size()) {
     const Item item = items_[next_];
-    if (is_outlier(item)) {
-      outliers_.push_back(item);
+    if (outliers_.takes(item)) {
+      outliers_.add(item);
     } else if (sum + item.length > most && !chosen_.empty()) {
       break;
     } else {
@@ -193,7 +188,7 @@ void BlockPlanner::fill_gap(std::uint64_t tokens, std::uint64_t most) {
   const std::size_t end = std::min(items_.size(), next_ + kGapLookAhead);
   std::size_t best = end;
   for (std::size_t i = next_; i < end; ++i) {
-    if (is_outlier(items_[i]) || tokens + items_[i].length > most) continue;
+    if (outliers_.takes(items_[i]) || tokens + items_[i].length > most) continue;
     if (best == end || items_[i].length > items_[best].length) best = i;
   }
   if (best == end) return;
@@ -213,8 +208,22 @@ void BlockPlanner::take_window(std::size_t least) {
   window_.clear();
   while (window_.size() < least && next_ < items_.size()) {
     const Item item = items_[next_++];
-    (is_outlier(item) ? outliers_ : window_).push_back(item);
+    if (outliers_.takes(item)) {
+      outliers_.add(item);
+    } else {
+      window_.push_back(item);
+    }
   }
+}
+
+// Where outliers wait, what is left is longer than the epoch was: steps can only be alike.
+void BlockPlanner::expect() {
+  if (outliers_.size() == 0) {
+    budget_.expect(budget_.mean());
+    return;
+  }
+  const auto count = static_cast<double>(items_.size() - next_ + outliers_.size()) + behind_;
+  if (count > 0) budget_.expect((static_cast<double>(tokens_left_) + behind_ * budget_.mean()) / count);
 }
 
 // Where the step's mean length is out of the budget, exchanges short samples for one that is as long as they
@@ -231,9 +240,9 @@ bool BlockPlanner::keep_within_budget() {
     const double wanted = static_cast<double>(tokens) / budget_.nearest_mean(tokens, samples);
     const auto change = static_cast<std::size_t>(std::ceil(std::abs(wanted - static_cast<double>(samples))));
     if (static_cast<double>(samples) < wanted) {
-      exchange_short_for_long(window_, 0, chosen_, pinned_, change);
+      exchange_short_for_long({window_, 0}, {chosen_, pinned_}, change, sort_);
     } else {
-      exchange_short_for_long(chosen_, pinned_, window_, 0, change);
+      exchange_short_for_long({chosen_, pinned_}, {window_, 0}, change, sort_);
     }
     tokens = tokens_of(chosen_);
     allowed = budget_.allows(tokens, chosen_.size());
@@ -242,72 +251,22 @@ bool BlockPlanner::keep_within_budget() {
   return allowed;
 }
 
-// Exchanges the shortest of `shorts` for longs whose length is theirs together, until `change` more samples
-// have gone there than came back. The first items of each stay where they are.
-void BlockPlanner::exchange_short_for_long(std::vector<Item>& shorts, std::size_t shorts_first,
-                                           std::vector<Item>& longs, std::size_t longs_first,
-                                           std::size_t change) {
-  const auto places_of = [this](const std::vector<Item>& items, std::size_t first) {
-    std::vector<Item> places;  // index: the place in `items`; longest first
-    for (std::size_t i = first; i < items.size(); ++i) {
-      places.push_back({static_cast<std::uint32_t>(i), items[i].length});
-    }
-    sort_.longest_first(places);
-    return places;
-  };
-  std::vector<Item> from = places_of(shorts, shorts_first);
-  std::vector<Item> to = places_of(longs, longs_first);
-  std::vector<std::uint32_t> gone;
-  while (change > 0 && !to.empty()) {
-    std::uint64_t sum = 0;
-    std::size_t count = 0;
-    while (count <= change && count < from.size() &&
-           (count < 2 || sum + from[from.size() - 1 - count].length <= to.front().length)) {
-      sum += from[from.size() - 1 - count++].length;
-    }
-    if (count < 2) break;
-    // The one whose length is nearest to the sum.
-    auto counterpart = std::lower_bound(
-        to.begin(), to.end(), sum, [](const Item& x, std::uint64_t length) { return x.length > length; });
-    if (counterpart == to.end() ||
-        (counterpart != to.begin() && (counterpart - 1)->length - sum < sum - counterpart->length)) {
-      --counterpart;
-    }
-    // One takes its place, and it takes that one's; the others go to the end.
-    std::swap(shorts[from.back().index], longs[counterpart->index]);
-    from.pop_back();
-    for (std::size_t i = 1; i < count; ++i, from.pop_back()) {
-      longs.push_back(shorts[from.back().index]);
-      gone.push_back(from.back().index);
-    }
-    to.erase(counterpart);
-    change -= count - 1;
-  }
-  std::sort(gone.begin(), gone.end());
-  std::size_t kept = shorts_first;
-  auto next_gone = gone.begin();
-  for (std::size_t i = shorts_first; i < shorts.size(); ++i) {
-    if (next_gone != gone.end() && *next_gone == i) {
-      ++next_gone;
-    } else {
-      shorts[kept++] = shorts[i];
-    }
-  }
-  shorts.resize(kept);
-}
-
 // What does not fit beside outliers moves the mean: a step that leaves the budget that way is made again with
-// fewer of them.
+// fewer of them, as long as none of them is due.
 void BlockPlanner::compose() {
-  for (std::size_t most = static_cast<std::size_t>(options_.ranks);; most = pinned_ / 2) {
+  for (std::size_t most = static_cast<std::size_t>(options_.ranks);; most = std::max(pinned_ / 2, due_)) {
     left_.clear();
     chosen_.clear();
     pinned_ = 0;
     choose(most);
     pack();
-    if (pinned_ == 0 || budget_.allows(packer_->tokens(), packer_->samples())) return;
+    if (pinned_ <= due_ || budget_.allows(packer_->tokens(), packer_->samples())) return;
     packer_->for_each([this](const Item& item) {
-      item.length > longest_common_ ? outliers_.push_back(item) : left_.push_back(item);
+      if (outliers_.is_outlier(item)) {
+        outliers_.add(item);
+      } else {
+        left_.push_back(item);
+      }
     });
     put_back(left_);
     patience_ = kPatience;
@@ -316,15 +275,21 @@ void BlockPlanner::compose() {
 
 bool BlockPlanner::is_over() const {
   if (options_.padded && !padded_.empty()) return false;
-  return tokens_left_ == 0 ||
-         (!last_ && static_cast<double>(tokens_left_) < kLeaveOver * static_cast<double>(capacity_));
+  if (fits_ && !fitted_.empty()) return false;
+  if (last_) return tokens_left_ == 0;
+  // Outliers that wait go on waiting in the next block.
+  return static_cast<double>(tokens_left_ - outliers_.tokens()) < kLeaveOver * static_cast<double>(capacity_);
 }
 
 bool BlockPlanner::deal_step(StepPacker& packer, std::size_t& first) {
   full_step_ = tokens_left_ > capacity_;
   if (options_.padded || !full_step_ || is_over()) return false;
   packer_ = &packer;
-  compose();
+  if (fits_) {
+    next_fitted();
+  } else {
+    compose();
+  }
   book();
   first = random_.below(static_cast<std::uint64_t>(options_.ranks));
   packer_ = &own_packer_;
@@ -354,19 +319,20 @@ bool BlockPlanner::next_step(StepView& step) {
     budget_.spend(tokens, chosen_.size());
     return !last_ || tokens_left_ > 0 || end_with(step);
   }
-  if (full_step_) {
+  if (fits_) {
+    next_fitted();
+  } else if (full_step_) {
     compose();
   } else {
     chosen_.insert(chosen_.end(), items_.begin() + static_cast<std::ptrdiff_t>(next_), items_.end());
     next_ = items_.size();
-    chosen_.insert(chosen_.end(), outliers_.begin(), outliers_.end());
-    outliers_.clear();
+    outliers_.release(outliers_.size(), chosen_);
     pack();
   }
   book();
   packer_->exchange();
   step = packer_->finish(random_.below(static_cast<std::uint64_t>(options_.ranks)));
-  return full_step_ || end_with(step);
+  return full_step_ || !last_ || tokens_left_ > 0 || end_with(step);
 }
 
 // Does with an epoch's last step as the options say. False when it is dropped.
@@ -405,7 +371,7 @@ void BlockPlanner::pack() {
   if (full_step_ && pinned_ > 0) {
     enough = 0;
     for (const Item& item : chosen_) enough += options_.cost.of(item.length);
-    enough *= kOutlier / options_.ranks;
+    enough *= kMostBesideOutliers / options_.ranks;
   }
   packer_->clear();
   packer_->deal(chosen_, enough, left_);
@@ -440,6 +406,23 @@ void BlockPlanner::fit() {
   put_back(window_);
 }
 
+// The next step of those that are fitted together.
+void BlockPlanner::next_fitted() {
+  left_.clear();
+  if (fitted_.empty()) {
+    const std::span<const Item> pool = std::span(items_).subspan(next_);
+    next_ += fitted_.take(pool, last_, budget_, random_, left_);
+  }
+  fitted_.next(*packer_);
+}
+
+// Beyond the target, short samples that fill what is left free must not be missing from the steps to come.
+bool BlockPlanner::may_add(std::uint32_t length) const {
+  const std::uint64_t tokens = packer_->tokens();
+  return budget_.allows_adding(length, tokens, packer_->samples()) &&
+         (tokens + length <= target() || budget_.nears(length, tokens, packer_->samples()));
+}
+
 // Looks through what comes next, longest first, for samples that fit into what room is left, up to so many
 // tokens.
 void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
@@ -452,8 +435,7 @@ void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
   sort_.longest_first(candidates_);
   for (const Item& candidate : candidates_) {
     Item& item = window_[candidate.index];
-    if (item.length > room || packer_->tokens() + item.length > most ||
-        !budget_.allows_adding(item.length, packer_->tokens(), packer_->samples()) ||
+    if (item.length > room || packer_->tokens() + item.length > most || !may_add(item.length) ||
         !packer_->place_where_it_fits(item, lengthen)) {
       continue;
     }
@@ -467,12 +449,19 @@ void BlockPlanner::top_up(std::uint64_t most, bool lengthen) {
   put_back(window_);
 }
 
+double BlockPlanner::most_left() const {
+  return kLeaveOver * static_cast<double>(capacity_) + static_cast<double>(outliers_.most_tokens());
+}
+
 std::vector<Item> BlockPlanner::take_left() {
-  outliers_.insert(outliers_.end(), items_.begin() + static_cast<std::ptrdiff_t>(next_), items_.end());
-  padded_.put_back(outliers_);
-  items_.clear();
+  window_.clear();
+  outliers_.release(outliers_.size(), window_);
+  padded_.put_back(window_);
+  fitted_.put_back(window_);
+  put_back(window_);
+  items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(next_));
   next_ = 0;
-  return std::exchange(outliers_, {});
+  return std::move(items_);
 }
 
 }  // namespace lockstep::data

@@ -1,7 +1,7 @@
 // Composes the steps of one block, one after the other. Each takes samples from the front of what is left, in
-// the order given, within the randomness budget; what does not fit waits at the front for the next. An
-// outlier, a sample that costs more than a whole rank's fair share of a step, makes every other rank wait
-// whatever the partition: it waits for other outliers, until each rank can have one.
+// the order given, within the randomness budget; what does not fit waits at the front for the next. Outliers
+// wait for each other (outlier_room.h). Where micro-batches hold few samples, or are padded, a window makes
+// several steps together (fit_window.h, padded_window.h).
 //
 // Threads: a BlockPlanner belongs to one thread at a time.
 #pragma once
@@ -11,8 +11,10 @@
 #include <span>
 #include <vector>
 
+#include "runtime/data/fit_window.h"
 #include "runtime/data/item.h"
 #include "runtime/data/length_sort.h"
+#include "runtime/data/outlier_room.h"
 #include "runtime/data/padded_window.h"
 #include "runtime/data/planner.h"
 #include "runtime/data/random.h"
@@ -28,10 +30,21 @@ class BlockPlanner {
   BlockPlanner(const BlockPlanner&) = delete;
   BlockPlanner& operator=(const BlockPlanner&) = delete;
 
-  /// Begins a block of these items, all with lengths in 1..cap. `last`: nothing comes after it, so its
-  /// samples must all go into steps; otherwise what does not fill a step is left over. The same items and
-  /// `block` give the same steps.
-  void begin(std::vector<Item> items, std::size_t block, bool last, double saved = 0);
+  struct Place {
+    std::size_t block = 0;
+    /// Nothing comes after it, so its samples must all go into steps; otherwise what does not fill a step is
+    /// left over, and outliers that wait.
+    bool last = true;
+    /// What the steps before left of the randomness budget.
+    double saved = 0;
+    /// Of the items, at their front: those left over from the block before.
+    std::size_t carried = 0;
+    /// About so many samples come in later blocks.
+    std::size_t behind = 0;
+  };
+
+  /// Begins a block of these items, all with lengths in 1..cap. The same items and place give the same steps.
+  void begin(std::vector<Item> items, const Place& place);
 
   /// Makes the next step. False when the block is over.
   bool next_step(StepView& step);
@@ -45,6 +58,9 @@ class BlockPlanner {
   std::uint64_t capacity() const { return capacity_; }
   double fill() const { return options_.padded ? padded_.fill() : fill_; }
 
+  /// Tokens that may be left over of a block that is not the last.
+  double most_left() const;
+
   /// What the steps so far have left of the randomness budget.
   double saved() const { return budget_.saved(); }
 
@@ -54,23 +70,22 @@ class BlockPlanner {
  private:
   bool is_over() const;
   void book();
-  bool is_outlier(const Item& item) const;
-  std::size_t most_waiting() const;
+  bool leave_little_room(std::span<const Item> items) const;
   std::uint64_t target() const;
-  void find_outliers();
+  double steps_left() const;
   void compose();
   void choose(std::size_t most);
-  void release_outliers(std::size_t count);
   void take_front(std::uint64_t tokens);
   void fill_gap(std::uint64_t tokens, std::uint64_t most);
   void put_back(std::span<const Item> items);
   void take_window(std::size_t least);
   bool keep_within_budget();
-  void exchange_short_for_long(std::vector<Item>& shorts, std::size_t shorts_first, std::vector<Item>& longs,
-                               std::size_t longs_first, std::size_t change);
+  void expect();
   void pack();
+  bool may_add(std::uint32_t length) const;
   void top_up(std::uint64_t most, bool lengthen);
   void fit();
+  void next_fitted();
   bool end_with(StepView& step);
 
   PlanOptions options_;
@@ -80,21 +95,24 @@ class BlockPlanner {
   StepPacker own_packer_;
   StepPacker* packer_;  // of the step that is composed
   PaddedWindow padded_;
+  FitWindow fitted_;
+  bool fits_ = false;  // micro-batches of this block hold few samples: fitted_ makes its steps
   LengthSort sort_;
   RandomnessBudget budget_;
   Random random_;
-  std::uint32_t longest_common_ = 0;  // what is longer is an outlier
+  OutlierRoom outliers_;
   bool last_ = true;
+  double behind_ = 0;  // samples in the blocks to come, about
 
   std::vector<Item> items_;  // what is left begins at next_
   std::size_t next_ = 0;
   std::uint64_t tokens_left_ = 0;  // outliers that wait included
-  std::vector<Item> outliers_;     // that wait
-  std::size_t patience_ = 0;       // steps before they are tried again
+  std::size_t patience_ = 0;       // steps before outliers are tried again
 
   // The step being made.
   std::vector<Item> chosen_;
   std::size_t pinned_ = 0;  // of chosen_, at its front: outliers that were released into this step
+  std::size_t due_ = 0;     // outliers that must not wait for another step
   std::vector<Item> left_;
   std::vector<Item> window_;
   std::vector<Item> first_;       // of the block, to be repeated in the end

@@ -176,11 +176,14 @@ void EpochPlanner::read_block(std::size_t block) {
   }
   items_.insert(items_.end(), pieces_.begin(), pieces_.end());
   order_.shuffle(block, std::span(items_).subspan(carried));
+  carried_ = carried;
   if (start_.gone.empty()) return;
   const auto gone = [this](const Item& item) {
     return bit(start_.gone,
                item.index >= kBlockSamples ? item.index - kBlockSamples : extras_.size() + item.index);
   };
+  const auto own = items_.begin() + static_cast<std::ptrdiff_t>(carried);
+  carried_ = carried - static_cast<std::size_t>(std::count_if(items_.begin(), own, gone));
   items_.erase(std::remove_if(items_.begin(), items_.end(), gone), items_.end());
 }
 
@@ -198,7 +201,12 @@ bool EpochPlanner::plan_block(Plan& plan) {
   if (next_block_ >= order_.blocks()) return false;
   read_block(next_block_);
   const std::size_t items_in_block = items_.size();
-  planner_->begin(std::move(items_), next_block_, next_block_ + 1 == order_.blocks(), start_.saved);
+  const std::size_t read = std::min(source_.size(), (next_block_ + 1) * kBlockSamples);
+  planner_->begin(std::move(items_), {.block = next_block_,
+                                      .last = next_block_ + 1 == order_.blocks(),
+                                      .saved = start_.saved,
+                                      .carried = carried_,
+                                      .behind = source_.size() - read});
   const std::size_t steps = plan.steps();
   const auto append = [&](const StepView& step) {
     plan.append_step(step, [this](std::uint32_t index) { return id_of(index); });

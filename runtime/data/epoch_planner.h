@@ -92,6 +92,7 @@ class EpochPlanner final : public BlockwisePlanner {
   std::vector<SampleId> shard_begins_;  // of the block's shards
   std::vector<SampleId> extras_;  // what was carried into the block, and pieces of samples that were split
   std::vector<Item> items_;
+  std::size_t carried_ = 0;  // of items_, at the front
   std::vector<Item> pieces_;
 };
 

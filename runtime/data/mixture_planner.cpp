@@ -14,8 +14,6 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::uint64_t kBlockSamples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
-// A block's last steps need something to choose from.
-constexpr double kBeyond = 1.25;
 constexpr std::uint64_t kEndless = ~std::uint64_t{0};
 
 std::string order_name(const Mixture& mixture, const PlanOptions& options) {
@@ -201,8 +199,8 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   }
   // Not how full the steps before this block were: whoever plans it may not have planned those.
   const double fill = options_.padded ? 1 : planner_->fill();
-  const double enough =
-      (static_cast<double>(steps_left()) * fill + kBeyond) * static_cast<double>(planner_->capacity());
+  const double enough = static_cast<double>(steps_left()) * fill * static_cast<double>(planner_->capacity()) +
+                        planner_->most_left();
   Drawn drawn =
       begun ? draw(start_, *start_.mixture->block_samples, kEndless)
             : draw(start_, kBlockSamples, enough < 1e18 ? static_cast<std::uint64_t>(enough) : kEndless);
@@ -218,7 +216,8 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     if (i < start_.gone.size() && start_.gone[i]) continue;
     items.push_back({static_cast<std::uint32_t>(i), drawn.lengths[i]});
   }
-  planner_->begin(std::move(items), start_.block, false, start_.saved);
+  planner_->begin(std::move(items),
+                  {.block = start_.block, .last = false, .saved = start_.saved, .behind = kMostSamples});
   const std::uint64_t most = steps_left();
   StepView step;
   while (block.plan.steps() < most && planner_->next_step(step)) {

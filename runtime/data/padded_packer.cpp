@@ -31,9 +31,14 @@ double PaddedPacker::cost(std::uint64_t length) const {
   return cost_.of(length);
 }
 
+Group PaddedPacker::group_of(std::span<const Item> items, std::size_t begin, std::size_t end) const {
+  Group group{begin, end, 0, static_cast<double>(end - begin) * cost(row(items[begin].length))};
+  for (std::size_t i = begin; i < end; ++i) group.tokens += items[i].length;
+  return group;
+}
+
 // Cuts into groups whose cost is within the limit and whose tokens, padding included, are within the cap.
-std::size_t PaddedPacker::cut(std::span<const Item> items, double limit,
-                              std::vector<PaddedGroup>* groups) const {
+std::size_t PaddedPacker::cut(std::span<const Item> items, double limit, std::vector<Group>* groups) const {
   std::size_t count = 0;
   for (std::size_t begin = 0; begin < items.size(); ++count) {
     const std::uint64_t longest = row(items[begin].length);
@@ -41,9 +46,7 @@ std::size_t PaddedPacker::cut(std::span<const Item> items, double limit,
         1,
         std::min<std::size_t>(rows_within(limit, cost(longest)), static_cast<std::size_t>(cap_ / longest)));
     const std::size_t end = items.size() - begin > rows ? begin + rows : items.size();
-    if (groups != nullptr) {
-      groups->push_back({begin, end, static_cast<double>(end - begin) * cost(longest)});
-    }
+    if (groups != nullptr) groups->push_back(group_of(items, begin, end));
     begin = end;
   }
   return count;
@@ -53,8 +56,8 @@ std::size_t PaddedPacker::needed(std::span<const Item> items) const {
   return cut(items, std::numeric_limits<double>::infinity(), nullptr);
 }
 
-std::vector<PaddedGroup> PaddedPacker::cut_into(std::span<const Item> items, std::size_t batches) const {
-  std::vector<PaddedGroup> groups;
+std::vector<Group> PaddedPacker::cut_into(std::span<const Item> items, std::size_t batches) const {
+  std::vector<Group> groups;
   if (items.empty()) return groups;
   // The least limit on a micro-batch's cost that still gives no more micro-batches than there are.
   double low = 0;
@@ -73,25 +76,22 @@ std::vector<PaddedGroup> PaddedPacker::cut_into(std::span<const Item> items, std
     }
     if (costliest == groups.end()) break;
     const std::size_t middle = costliest->begin + (costliest->end - costliest->begin) / 2;
-    const auto cost_of = [&](std::size_t begin, std::size_t end) {
-      return static_cast<double>(end - begin) * cost(row(items[begin].length));
-    };
-    const PaddedGroup second{middle, costliest->end, cost_of(middle, costliest->end)};
-    *costliest = {costliest->begin, middle, cost_of(costliest->begin, middle)};
+    const Group second = group_of(items, middle, costliest->end);
+    *costliest = group_of(items, costliest->begin, middle);
     groups.insert(costliest + 1, second);
   }
   return groups;
 }
 
-StepView PaddedPacker::deal(std::span<const Item> items, std::vector<PaddedGroup>& groups) {
+StepView PaddedPacker::deal(std::span<const Item> items, std::vector<Group>& groups) {
   const std::size_t batches = ranks_ * accumulate_;
   // Costliest first to the rank with the least time so far, each rank as many micro-batches as any other.
   std::stable_sort(groups.begin(), groups.end(),
-                   [](const PaddedGroup& x, const PaddedGroup& y) { return x.cost > y.cost; });
+                   [](const Group& x, const Group& y) { return x.cost > y.cost; });
   std::vector<double> times(ranks_);
   std::vector<std::size_t> given(ranks_);
-  std::vector<const PaddedGroup*> dealt(batches);
-  for (const PaddedGroup& group : groups) {
+  std::vector<const Group*> dealt(batches);
+  for (const Group& group : groups) {
     std::size_t best = ranks_;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       if (given[rank] == accumulate_) continue;
@@ -105,7 +105,7 @@ StepView PaddedPacker::deal(std::span<const Item> items, std::vector<PaddedGroup
   }
   indices_.clear();
   ends_.clear();
-  for (const PaddedGroup* group : dealt) {
+  for (const Group* group : dealt) {
     if (group != nullptr) {
       for (std::size_t i = group->begin; i < group->end; ++i) indices_.push_back(items[i].index);
     }

@@ -9,17 +9,11 @@
 #include <span>
 #include <vector>
 
+#include "runtime/data/even_steps.h"
 #include "runtime/data/item.h"
 #include "runtime/data/planner.h"
 
 namespace lockstep::data {
-
-/// Neighbours in a list of items.
-struct PaddedGroup {
-  std::size_t begin;
-  std::size_t end;
-  double cost;
-};
 
 class PaddedPacker {
  public:
@@ -30,13 +24,14 @@ class PaddedPacker {
 
   /// Cuts them into so many micro-batches, of least possible greatest cost; fewer only where there are fewer
   /// items. There must be no fewer than needed().
-  std::vector<PaddedGroup> cut_into(std::span<const Item> items, std::size_t batches) const;
+  std::vector<Group> cut_into(std::span<const Item> items, std::size_t batches) const;
 
   /// Deals a step's micro-batches to the ranks.
-  StepView deal(std::span<const Item> items, std::vector<PaddedGroup>& groups);
+  StepView deal(std::span<const Item> items, std::vector<Group>& groups);
 
  private:
-  std::size_t cut(std::span<const Item> items, double limit, std::vector<PaddedGroup>* groups) const;
+  std::size_t cut(std::span<const Item> items, double limit, std::vector<Group>* groups) const;
+  Group group_of(std::span<const Item> items, std::size_t begin, std::size_t end) const;
   std::uint64_t row(std::uint32_t length) const;
   double cost(std::uint64_t length) const;
 

@@ -1,7 +1,6 @@
 #include "runtime/data/padded_window.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace lockstep::data {
@@ -10,19 +9,28 @@ namespace {
 // Steps whose samples are sorted together. More of them save little padding, and lengths in a step get no
 // more random than they are.
 constexpr std::size_t kSteps = 16;
+// Steps of fewer micro-batches than this cannot be both full and random: so many micro-batches are sorted
+// together, and what fills steps less than this, beside the fullest, is too high a price for randomness.
+constexpr std::size_t kHandful = 4;
+constexpr std::size_t kBatches = 256;
+constexpr double kLeastFill = 0.9;
 constexpr double kFirstFill = 0.9;
 
 }  // namespace
 
 PaddedWindow::PaddedWindow(const PlanOptions& options, std::uint64_t capacity)
     : batches_(static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate)),
-      most_steps_(options.order == Order::sequential ? 1 : kSteps),
+      most_steps_(options.order == Order::sequential ? 1
+                  : batches_ < kHandful              ? kBatches / batches_
+                                                     : kSteps),
       capacity_(capacity),
       packer_(options) {
 }
 
 void PaddedWindow::begin() {
   fill_ = kFirstFill;
+  best_ = 0;
+  window_ = most_steps_;
   items_.clear();
   steps_.clear();
   next_ = 0;
@@ -51,79 +59,57 @@ std::size_t PaddedWindow::take_count(std::span<const Item> pool, std::size_t ste
   }
 }
 
-// Steps of which each has one of every run of neighbouring groups, and so samples of all lengths.
-void PaddedWindow::compose(std::size_t steps, Random& random) {
-  std::vector<PaddedGroup> groups = packer_.cut_into(items_, steps * batches_);
-  // Where there are too few, the last step alone has too few; it too gets samples of all lengths.
-  std::vector<PaddedGroup> rest;
-  if (const std::size_t over = groups.size() % batches_; over > 0) {
-    std::vector<PaddedGroup> full;
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      const bool spare = (i + 1) * over / groups.size() > i * over / groups.size();
-      (spare ? rest : full).push_back(groups[i]);
-    }
-    groups = std::move(full);
-  }
-  steps = groups.size() / batches_;
-  steps_.assign(steps, {});
-  std::vector<std::size_t> samples(steps, 0);
-  std::vector<std::size_t> order(steps);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  for (std::size_t begin = 0; begin < groups.size(); begin += steps) {
-    // The longest of the run have the fewest rows: they go where most samples are already.
-    random.shuffle(std::span(order));
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t x, std::size_t y) { return samples[x] > samples[y]; });
-    for (std::size_t i = 0; i < steps; ++i) {
-      const PaddedGroup& group = groups[begin + i];
-      steps_[order[i]].push_back(group);
-      samples[order[i]] += group.end - group.begin;
-    }
-  }
-  if (!rest.empty()) steps_.push_back(std::move(rest));
+// Part of its micro-batches, as few as hold them, that the window's samples fill.
+double PaddedWindow::filled() const {
+  std::uint64_t tokens = 0;
+  for (const Item& item : items_) tokens += item.length;
+  return static_cast<double>(tokens) * static_cast<double>(batches_) /
+         (static_cast<double>(packer_.needed(items_)) * static_cast<double>(capacity_));
 }
 
-bool PaddedWindow::is_within(RandomnessBudget budget) const {
-  for (const std::vector<PaddedGroup>& groups : steps_) {
-    std::uint64_t tokens = 0;
-    std::size_t samples = 0;
-    for (const PaddedGroup& group : groups) {
-      for (std::size_t i = group.begin; i < group.end; ++i) tokens += items_[i].length;
-      samples += group.end - group.begin;
-    }
-    budget.spend(tokens, samples);
+// Steps of which each has one of every run of neighbouring groups, and so samples of all lengths. Returns how
+// many samples that takes.
+std::size_t PaddedWindow::compose(std::span<const Item> pool, bool last, Random& random) {
+  std::uint64_t tokens = 0;
+  for (std::size_t i = 0; i < pool.size() && tokens < (most_steps_ + 2) * capacity_; ++i)
+    tokens += pool[i].length;
+  const double in_pool = static_cast<double>(tokens) / (fill_ * static_cast<double>(capacity_));
+  std::size_t steps = std::clamp<std::size_t>(static_cast<std::size_t>(in_pool), 1, window_);
+  std::size_t count = pool.size();
+  if (last && in_pool < static_cast<double>(window_) + 1) {
+    // All that is left, in as few steps as hold it.
+    items_.assign(pool.begin(), pool.end());
+    sort_.longest_first(items_);
+  } else {
+    count = take_count(pool, steps);
   }
-  return budget.saved() >= 0;
+  // No more than hold them.
+  steps = std::max<std::size_t>(1, (packer_.needed(items_) + batches_ - 1) / batches_);
+  steps_ = even_steps(packer_.cut_into(items_, steps * batches_), batches_, random);
+  return count;
 }
 
 std::size_t PaddedWindow::take(std::span<const Item> pool, bool last, const RandomnessBudget& budget,
                                Random& random) {
-  std::uint64_t tokens = 0;
-  for (std::size_t i = 0; i < pool.size() && tokens < (most_steps_ + 2) * capacity_; ++i)
-    tokens += pool[i].length;
   next_ = 0;
-  for (std::size_t most = most_steps_;; most /= 2) {
-    const double in_pool = static_cast<double>(tokens) / (fill_ * static_cast<double>(capacity_));
-    std::size_t steps = std::clamp<std::size_t>(static_cast<std::size_t>(in_pool), 1, most);
-    std::size_t count = 0;
-    if (last && in_pool < static_cast<double>(most) + 1) {
-      // All that is left, in as few steps as hold it.
-      items_.assign(pool.begin(), pool.end());
-      sort_.longest_first(items_);
-      count = pool.size();
-      steps = std::max<std::size_t>(1, (packer_.needed(items_) + batches_ - 1) / batches_);
-    } else {
-      count = take_count(pool, steps);
+  for (window_ = most_steps_;; window_ /= 2) {
+    std::size_t count = compose(pool, last, random);
+    const double filled_now = filled();
+    best_ = std::max(best_, filled_now);
+    const bool enough = batches_ >= kHandful || filled_now >= kLeastFill * best_;
+    if (enough && window_ > 1 && !are_within(steps_, budget)) continue;
+    if (!enough && window_ < most_steps_) {
+      window_ *= 2;
+      count = compose(pool, last, random);
     }
-    compose(steps, random);
-    if (most == 1 || is_within(budget)) return count;
+    return count;
   }
 }
 
 StepView PaddedWindow::next(std::vector<Item>& samples) {
-  std::vector<PaddedGroup>& groups = steps_[next_++];
+  std::vector<Group>& groups = steps_[next_++];
   samples.clear();
-  for (const PaddedGroup& group : groups) {
+  for (const Group& group : groups) {
     samples.insert(samples.end(), items_.begin() + static_cast<std::ptrdiff_t>(group.begin),
                    items_.begin() + static_cast<std::ptrdiff_t>(group.end));
   }
@@ -132,14 +118,14 @@ StepView PaddedWindow::next(std::vector<Item>& samples) {
 
 bool PaddedWindow::pack_alone(const std::vector<Item>& samples, StepView& step) {
   if (packer_.needed(samples) > batches_) return false;
-  std::vector<PaddedGroup> groups = packer_.cut_into(samples, batches_);
+  std::vector<Group> groups = packer_.cut_into(samples, batches_);
   step = packer_.deal(samples, groups);
   return true;
 }
 
 void PaddedWindow::put_back(std::vector<Item>& left) {
   for (; next_ < steps_.size(); ++next_) {
-    for (const PaddedGroup& group : steps_[next_]) {
+    for (const Group& group : steps_[next_]) {
       left.insert(left.end(), items_.begin() + static_cast<std::ptrdiff_t>(group.begin),
                   items_.begin() + static_cast<std::ptrdiff_t>(group.end));
     }

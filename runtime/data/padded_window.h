@@ -1,7 +1,9 @@
 // Length bucketing for padded batches: the samples of several steps are sorted together and cut into
 // micro-batches of similar length and equal cost, and each of the steps gets some from every part of that
 // order, longest to shortest. So rows of a micro-batch hardly differ, while the steps are more alike than
-// chance would make them: sorting never reaches a step's mean.
+// chance would make them: sorting never reaches a step's mean. Fewer steps share where the budget asks for
+// it; but where a step has so few micro-batches that it cannot be both full and random, not so few that a
+// tenth of the fill is lost: there randomness gives way.
 //
 // Threads: a PaddedWindow belongs to one thread at a time.
 #pragma once
@@ -11,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/data/even_steps.h"
 #include "runtime/data/item.h"
 #include "runtime/data/length_sort.h"
 #include "runtime/data/padded_packer.h"
@@ -49,17 +52,19 @@ class PaddedWindow {
 
  private:
   std::size_t take_count(std::span<const Item> pool, std::size_t steps);
-  void compose(std::size_t steps, Random& random);
-  bool is_within(RandomnessBudget budget) const;
+  std::size_t compose(std::span<const Item> pool, bool last, Random& random);
+  double filled() const;
 
   std::size_t batches_;  // of a step
   std::size_t most_steps_;
+  std::size_t window_ = 1;  // steps that share
   std::uint64_t capacity_;
   double fill_ = 1;
+  double best_ = 0;  // part of their micro-batches that samples have filled, at most
   PaddedPacker packer_;
   LengthSort sort_;
-  std::vector<Item> items_;                      // of the window, longest first
-  std::vector<std::vector<PaddedGroup>> steps_;  // groups of items_
+  std::vector<Item> items_;                // of the window, longest first
+  std::vector<std::vector<Group>> steps_;  // groups of items_
   std::size_t next_ = 0;
 };
 

@@ -210,6 +210,11 @@ bool StepPacker::fit_batch(std::size_t batch, std::span<const std::uint32_t> hel
   return true;
 }
 
+void StepPacker::place(std::span<const Item> items, std::size_t batch) {
+  for (const Item& item : items) put(item, batch / accumulate_, batch);
+  sorted_ = false;
+}
+
 void StepPacker::group_by_rank() {
   if (!sorted_) {
     std::stable_sort(placed_.begin(), placed_.end(),

@@ -50,6 +50,9 @@ class StepPacker {
   void fit(Choice choice, std::uint64_t wanted, std::vector<Item>& out,
            const std::function<bool(std::uint64_t tokens, std::size_t samples)>& may);
 
+  /// Places items in a micro-batch, which must have room for them.
+  void place(std::span<const Item> items, std::size_t batch);
+
   /// Ends placing, and swaps samples between the slowest ranks and the fastest until the greatest time is
   /// within a small fraction of the mean, or no exchange lowers it.
   void exchange();

@@ -91,6 +91,40 @@ TEST(PlanState, AnEpochGoesOnAtAnyMicroBatchOnAnyNumberOfRanksAndAgainOnAThird) 
   }
 }
 
+TEST(PlanState, NoSampleIsLostOrSeenTwiceWhereverAnEpochStopsWhateverTheLengthsAndOptions) {
+  std::mt19937 engine(5);
+  const auto pick = [&](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(engine);
+  };
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    for (const LengthList& list : length_lists(static_cast<std::size_t>(pick(2, 90)), 100, seed)) {
+      if (list.lengths.empty()) continue;  // has no block to stop in
+      const LengthsInMemory source(list.lengths, "data");
+      PlanOptions first{.ranks = pick(1, 4), .accumulate = pick(1, 3), .seed = seed};
+      first.cap = static_cast<std::uint64_t>(100 + pick(0, 1) * pick(0, 300));
+      first.cost = {static_cast<double>(pick(0, 300)), static_cast<double>(pick(1, 3))};
+      first.padded = pick(0, 2) == 0;
+      std::uint64_t all = 1;
+      for (std::uint64_t stop = 0; stop < all; ++stop) {
+        for (int ranks = 1; ranks <= 3; ++ranks) {
+          Seen seen;
+          std::uint64_t used = 0;
+          EpochPlanner planner(source, first);
+          const PlanState state = use(planner, stop, seen, used);
+          if (used == stop) all = std::max(all, stop + 2);
+          PlanOptions second = first;
+          second.ranks = ranks;
+          EpochPlanner again(source, second, state);
+          use(again, ~std::uint64_t{0}, seen, used);
+          expect_once(
+              seen, list.lengths.size(),
+              fmt::format("{}, seed {}, stopped after {}, on {} ranks", list.name, seed, stop, ranks));
+        }
+      }
+    }
+  }
+}
+
 TEST(PlanState, GoingOnOnAsManyRanksGivesTheStepsThatWouldHaveCome) {
   // Several blocks, and a stop in the second.
   const std::vector<std::uint32_t> lengths = length_lists(600000, 500, 4)[1].lengths;
@@ -229,7 +263,7 @@ TEST(OverLong, MorePiecesThanAreCountedAreRefused) {
 
 // What is carried into a block was planned with the greater cap.
 TEST(OverLong, CarriedSamplesAreSkippedOrRefusedWhenTheCapShrinks) {
-  std::vector<std::uint32_t> lengths(300'000, 40);
+  std::vector<std::uint32_t> lengths(300'000, 50);
   for (std::size_t i = 0; i < lengths.size(); i += 3) lengths[i] = 90;
   const LengthsInMemory source(lengths, "data");
   for (const TooLong too_long : {TooLong::skip, TooLong::refuse}) {
@@ -250,7 +284,7 @@ TEST(OverLong, CarriedSamplesAreSkippedOrRefusedWhenTheCapShrinks) {
       continue;
     }
     while (again.next_block(block)) {
-      for (const SampleId id : block.plan.ids()) ASSERT_EQ(lengths[id], 40U) << "sample " << id << " was cut";
+      for (const SampleId id : block.plan.ids()) ASSERT_EQ(lengths[id], 50U) << "sample " << id << " was cut";
     }
   }
 }
