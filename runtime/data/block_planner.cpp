@@ -233,7 +233,9 @@ bool BlockPlanner::keep_within_budget() {
   if (options_.order == Order::sequential || chosen_.empty()) return true;
   std::uint64_t tokens = tokens_of(chosen_);
   if (budget_.allows(tokens, chosen_.size())) return true;
-  take_window(std::max(kLookAhead, (pinned_ > 0 ? 4 : 1) * chosen_.size()));
+  // What comes next may be what steps before could not use: as many as a usual step has, at least.
+  const auto usual = static_cast<std::size_t>(static_cast<double>(tokens) / budget_.mean());
+  take_window(std::max(kLookAhead, (pinned_ > 0 ? 4 : 1) * std::max(chosen_.size(), usual)));
   bool allowed = false;
   for (int round = 0; round < 4 && !allowed; ++round) {
     const std::size_t samples = chosen_.size();
