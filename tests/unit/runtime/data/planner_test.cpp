@@ -161,10 +161,12 @@ TEST(Planner, OutliersThatWaitMakeNoStepOfTheirOwn) {
   struct Case {
     std::size_t samples;
     int ranks;
-    double ratio;  // of an epoch of 40 steps, what waits in the end is too great a part
+    double ratio;
+    double imbalance;
   };
-  for (const Case& c :
-       {Case{600'000, 64, 1.5}, Case{300'000, 8, 1.5}, Case{50'000, 8, 1.5}, Case{50'000, 64, 2}}) {
+  // Of an epoch of 40 steps, what waits in the end is too great a part.
+  for (const Case& c : {Case{600'000, 64, 1.5, 1.06}, Case{300'000, 8, 1.5, 1.06}, Case{50'000, 8, 1.5, 1.06},
+                        Case{50'000, 64, 2, 1.15}}) {
     std::mt19937 engine(5);
     std::lognormal_distribution<double> log_normal(6, 1.2);
     std::vector<std::uint32_t> lengths(c.samples);
@@ -173,7 +175,7 @@ TEST(Planner, OutliersThatWaitMakeNoStepOfTheirOwn) {
     const PlanStats stats = stats_of(make_plan(lengths, options), lengths);
     const std::string what = fmt::format("{} samples, {} ranks", c.samples, c.ranks);
     EXPECT_LE(stats.step_mean_ratio, c.ratio) << what;
-    EXPECT_LE(stats.imbalance_cost, stats.lower_bound_cost + 0.04) << what;
+    EXPECT_LE(stats.imbalance_cost, c.imbalance) << what;
     EXPECT_LE(static_cast<double>(stats.steps), 1.02 * static_cast<double>(stats.minimum_steps) + 1) << what;
     EXPECT_EQ(stats.dropped + stats.duplicated, 0U) << what;
   }
