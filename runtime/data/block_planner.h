@@ -1,7 +1,7 @@
 // Composes the steps of one block, one after the other. Each takes samples from the front of what is left, in
 // the order given, within the randomness budget; what does not fit waits at the front for the next. Outliers
-// wait for each other (outlier_room.h). Where micro-batches hold few samples, or are padded, a window makes
-// several steps together (fit_window.h, padded_window.h).
+// wait for each other (outlier_room.h). Where micro-batches hold few samples, many of them long, or are
+// padded, a window makes several steps together (fit_window.h, padded_window.h).
 //
 // Threads: a BlockPlanner belongs to one thread at a time.
 #pragma once
@@ -96,7 +96,7 @@ class BlockPlanner {
   StepPacker* packer_;  // of the step that is composed
   PaddedWindow padded_;
   FitWindow fitted_;
-  bool fits_ = false;  // micro-batches of this block hold few samples: fitted_ makes its steps
+  bool fits_ = false;  // fitted_ makes this block's steps
   LengthSort sort_;
   RandomnessBudget budget_;
   Random random_;
