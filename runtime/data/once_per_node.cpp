@@ -1,12 +1,20 @@
 #include "runtime/data/once_per_node.h"
 
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <cstring>
+#include <ctime>
 #include <new>
 #include <string_view>
+#include <utility>
 
+#include "common/clock.h"
 #include "common/error.h"
 #include "runtime/comm/shm/segment.h"
 
@@ -36,20 +44,17 @@ struct OncePerNode::Entry {
 // The entries of the node's ranks lie behind it.
 struct OncePerNode::Board {
   pthread_mutex_t mutex = {};
-  pthread_cond_t changed = {};
+  std::atomic<std::uint32_t> changes = 0;  // those that wait sleep on it
   std::uint64_t stamp = 0;
 
+  // Robust: a rank that is killed while it holds the mutex leaves it to the next.
   Board() {
-    pthread_mutexattr_t of_mutex;
-    pthread_mutexattr_init(&of_mutex);
-    pthread_mutexattr_setpshared(&of_mutex, PTHREAD_PROCESS_SHARED);
-    pthread_mutex_init(&mutex, &of_mutex);
-    pthread_mutexattr_destroy(&of_mutex);
-    pthread_condattr_t of_changed;
-    pthread_condattr_init(&of_changed);
-    pthread_condattr_setpshared(&of_changed, PTHREAD_PROCESS_SHARED);
-    pthread_cond_init(&changed, &of_changed);
-    pthread_condattr_destroy(&of_changed);
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
   }
 
   static constexpr std::size_t entries_at() {
@@ -59,27 +64,64 @@ struct OncePerNode::Board {
   Entry* entries() { return reinterpret_cast<Entry*>(reinterpret_cast<std::byte*>(this) + entries_at()); }
 };
 
-// Whoever changes an entry wakes those that may wait for it.
+// Whoever changes an entry wakes those that may wait for it. A rank may be stopped anywhere, with the lock
+// too, so that nobody waits without an end: neither for the lock, nor (as with a condition variable) for
+// having it again after having waited.
 class OncePerNode::Lock {
  public:
-  explicit Lock(Board& board) : board_(board) { pthread_mutex_lock(&board_.mutex); }
-  ~Lock() { pthread_mutex_unlock(&board_.mutex); }
+  Lock(Board& board, std::chrono::nanoseconds most_wait)
+      : board_(board),
+        most_wait_ns_(static_cast<std::uint64_t>(most_wait.count())),
+        end_ns_(monotonic_ns() + most_wait_ns_) {
+    lock_again();
+  }
+  ~Lock() { unlock(); }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 
-  void wait() { pthread_cond_wait(&board_.changed, &board_.mutex); }
-  void wake_all() { pthread_cond_broadcast(&board_.changed); }
-  void unlock() { pthread_mutex_unlock(&board_.mutex); }
-  void lock_again() { pthread_mutex_lock(&board_.mutex); }
+  bool held() const { return held_; }
+  void unlock() {
+    if (std::exchange(held_, false)) pthread_mutex_unlock(&board_.mutex);
+  }
+  void lock_again() {
+    const timespec end = time_of(monotonic_ns() + most_wait_ns_);
+    const int error = pthread_mutex_clocklock(&board_.mutex, CLOCK_MONOTONIC, &end);
+    if (error == EOWNERDEAD) pthread_mutex_consistent(&board_.mutex);
+    held_ = error == 0 || error == EOWNERDEAD;
+  }
+  // Until something changes. False where that takes too long, counted from the lock's beginning.
+  bool wait() {
+    const std::uint32_t heard = board_.changes;
+    unlock();
+    const std::uint64_t now = monotonic_ns();
+    if (now >= end_ns_) return false;
+    const timespec left = time_of(end_ns_ - now);
+    ::syscall(SYS_futex, &board_.changes, FUTEX_WAIT, heard, &left, nullptr, 0);
+    lock_again();
+    return held_;
+  }
+  void wake_all() {
+    ++board_.changes;
+    ::syscall(SYS_futex, &board_.changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
 
  private:
+  static timespec time_of(std::uint64_t ns) {
+    return {.tv_sec = static_cast<time_t>(ns / 1'000'000'000),
+            .tv_nsec = static_cast<long>(ns % 1'000'000'000)};
+  }
+
   Board& board_;
+  std::uint64_t most_wait_ns_;
+  std::uint64_t end_ns_;
+  bool held_ = false;
 };
 
 // A claimed entry, of which others will hear how it ended, whatever happens here.
 class OncePerNode::Making {
  public:
-  Making(Board& board, Entry& entry) : board_(board), entry_(entry) {}
+  Making(Board& board, Entry& entry, std::chrono::nanoseconds most_wait)
+      : board_(board), entry_(entry), most_wait_(most_wait) {}
   ~Making() { end(State::empty); }
   Making(const Making&) = delete;
   Making& operator=(const Making&) = delete;
@@ -87,7 +129,8 @@ class OncePerNode::Making {
   void end(State state) {
     if (ended_) return;
     ended_ = true;
-    Lock lock(board_);
+    Lock lock(board_, most_wait_);
+    if (!lock.held()) return;  // others stop waiting by themselves
     entry_.state = state;
     lock.wake_all();
   }
@@ -100,10 +143,12 @@ class OncePerNode::Making {
  private:
   Board& board_;
   Entry& entry_;
+  std::chrono::nanoseconds most_wait_;
   bool ended_ = false;
 };
 
-std::shared_ptr<OncePerNode> OncePerNode::of_node(comm::Communicator& communicator) {
+std::shared_ptr<OncePerNode> OncePerNode::of_node(comm::Communicator& communicator,
+                                                  std::chrono::milliseconds most_wait) {
   // Where the board is, if the node's first rank could make one.
   struct Card {
     comm::shm::SegmentName segment;
@@ -136,23 +181,25 @@ std::shared_ptr<OncePerNode> OncePerNode::of_node(comm::Communicator& communicat
   } catch (const Error&) {
     return nullptr;
   }
-  return std::shared_ptr<OncePerNode>(new OncePerNode(std::move(memory), place));
+  return std::shared_ptr<OncePerNode>(new OncePerNode(std::move(memory), place, most_wait));
 }
 
-OncePerNode::OncePerNode(std::shared_ptr<void> memory, const comm::Place& place)
+OncePerNode::OncePerNode(std::shared_ptr<void> memory, const comm::Place& place,
+                         std::chrono::nanoseconds most_wait)
     : memory_(std::move(memory)),
       board_(static_cast<Board*>(memory_.get())),
       local_rank_(place.local_rank),
       local_size_(place.local_size),
+      most_wait_(most_wait),
       results_(kKept) {
 }
 
+// Those that copy a result now need not be waited for: they have mapped its memory, which then stays theirs,
+// or find it gone.
 OncePerNode::~OncePerNode() {
-  Lock lock(*board_);
-  for (std::size_t own = 0; own < kKept; ++own) {
-    while (own_entry(own).readers > 0) lock.wait();
-    own_entry(own).state = State::empty;
-  }
+  Lock lock(*board_, most_wait_);
+  if (!lock.held()) return;
+  for (std::size_t own = 0; own < kKept; ++own) own_entry(own).state = State::empty;
 }
 
 OncePerNode::Entry& OncePerNode::own_entry(std::size_t own) const {
@@ -201,8 +248,7 @@ std::optional<OncePerNode::Bytes> OncePerNode::copy(Lock& lock, Entry& entry) {
   } catch (const std::exception&) {
   }
   lock.lock_again();
-  --entry.readers;
-  lock.wake_all();
+  if (lock.held()) --entry.readers;
   return bytes;
 }
 
@@ -223,11 +269,12 @@ void OncePerNode::publish(std::size_t own, const Bytes& bytes) {
 std::optional<OncePerNode::Bytes> OncePerNode::get(const Key& key, const std::function<Bytes()>& make) {
   std::optional<std::size_t> own;
   {
-    Lock lock(*board_);
-    Entry* found = find(key);
+    Lock lock(*board_, most_wait_);
+    bool in_time = lock.held();
+    Entry* found = in_time ? find(key) : nullptr;
     while (found != nullptr && found->state == State::making) {
-      lock.wait();
-      found = find(key);
+      in_time = lock.wait();
+      found = in_time ? find(key) : nullptr;
     }
     if (found != nullptr && found->state == State::failed) {
       if (found->wrong_call) throw UsageError(found->error);
@@ -235,7 +282,7 @@ std::optional<OncePerNode::Bytes> OncePerNode::get(const Key& key, const std::fu
     }
     if (found != nullptr) {
       if (auto bytes = copy(lock, *found)) return bytes;
-    } else {
+    } else if (in_time) {
       own = claim(key);
     }
   }
@@ -244,7 +291,7 @@ std::optional<OncePerNode::Bytes> OncePerNode::get(const Key& key, const std::fu
     make();
     return std::nullopt;
   }
-  Making making(*board_, own_entry(*own));
+  Making making(*board_, own_entry(*own), most_wait_);
   try {
     const Bytes bytes = make();
     try {

@@ -2,7 +2,9 @@
 // those that come meanwhile wait for it, and those that come later take what it left. A piece of work is
 // known by its key, so nobody needs to ask in the same order, or at all: a rank that never comes holds up
 // nobody, and one that comes after the result is gone (each rank keeps its last few) does the work itself.
-// What the work throws is thrown on all that come for it.
+// What the work throws is thrown on all that come for it. A rank that does not get on with it, because it is
+// stopped or swaps, holds up the others for some seconds and no longer: they then do the work themselves, and
+// whatever they do together next says which rank is missing.
 //
 // Results lie in memory that the node's ranks share; it has no name, and nothing is left of it when they end.
 //
@@ -10,6 +12,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -32,8 +35,10 @@ class OncePerNode {
   using Bytes = std::vector<std::byte>;
 
   /// All ranks call it. Null where this rank is the only one on its node, or cannot share memory with those:
-  /// then it has to do all work itself.
-  static std::shared_ptr<OncePerNode> of_node(comm::Communicator& communicator);
+  /// then it has to do all work itself. Nobody waits longer than `most_wait` for the work of another rank:
+  /// it should be many times what a piece of work takes.
+  static std::shared_ptr<OncePerNode> of_node(comm::Communicator& communicator,
+                                              std::chrono::milliseconds most_wait = std::chrono::seconds(5));
 
   /// What another rank's `make` gave for this key. Nothing: `make` ran here, so that this rank has it
   /// already. Throws what `make` throws, here or there (as UsageError or Error, with the same text).
@@ -54,7 +59,7 @@ class OncePerNode {
   struct Board;
   class Lock;
   class Making;
-  OncePerNode(std::shared_ptr<void> memory, const comm::Place& place);
+  OncePerNode(std::shared_ptr<void> memory, const comm::Place& place, std::chrono::nanoseconds most_wait);
   Entry* find(const Key& key) const;
   std::optional<std::size_t> claim(const Key& key);
   std::optional<Bytes> copy(Lock& lock, Entry& entry);
@@ -65,6 +70,7 @@ class OncePerNode {
   Board* board_;
   int local_rank_;
   int local_size_;
+  std::chrono::nanoseconds most_wait_;
   std::vector<std::shared_ptr<void>> results_;  // of this rank's entries
   std::atomic<std::uint64_t> attempt_ = 0;
   std::atomic<std::uint64_t> made_ = 0;

@@ -3,11 +3,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "common/error.h"
 #include "runtime/data/epoch_planner.h"
@@ -121,6 +128,44 @@ TEST_F(OncePerNodeTest, WhatGoesWrongIsThrownOnAllRanksUntilItIsTriedAgain) {
   meet();
   node_->forget_failures();
   EXPECT_NO_THROW(node_->get({1, 1}, does));
+}
+
+// The kernel's letter for what a process does: T where it is stopped.
+char state_of(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto name_ends = text.rfind(')');
+  return name_ends == std::string::npos ? '?' : text.at(name_ends + 2);
+}
+
+TEST_F(OncePerNodeTest, ARankThatIsStoppedAtItsWorkHoldsUpNobodyForLong) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kMostWait(300);
+  const auto node = OncePerNode::of_node(communicator(), kMostWait);
+  const comm::Place& place = communicator().place();
+  std::array<std::int64_t, 2> mine{first() ? place.node : -1, ::getpid()};
+  std::vector<std::int64_t> all(2 * static_cast<std::size_t>(place.size));
+  communicator().all_gather({mine.data(), sizeof mine, comm::DataType::u8}, all.data(), "the test")->wait();
+  if (first()) {
+    EXPECT_FALSE(node->get({1, 4}, [] {
+      ::raise(SIGSTOP);
+      return some_bytes(1);
+    }));
+  } else if (place.local_rank + 1 == place.local_size) {
+    const auto card = std::find(all.begin(), all.end(), place.node);
+    const auto stopped = static_cast<pid_t>(*(card + 1));
+    while (state_of(stopped) != 'T') std::this_thread::yield();
+    const auto begin = Clock::now();
+    EXPECT_FALSE(node->get({1, 4}, [] { return some_bytes(1); }));
+    const auto waited = Clock::now() - begin;
+    ::kill(stopped, SIGCONT);
+    EXPECT_GE(waited, kMostWait);
+    EXPECT_LT(waited, 10 * kMostWait);
+    EXPECT_EQ(node->made(), 1U);
+  }
+  meet();
+  EXPECT_TRUE(node->get({1, 4}, [] { return some_bytes(2); }) == some_bytes(1)) << "its work is not lost";
+  meet();
 }
 
 std::vector<std::uint32_t> some_lengths(std::size_t samples) {
