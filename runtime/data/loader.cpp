@@ -56,13 +56,16 @@ struct Loader::State {
       make_planner(source, plan_options, options);  // says what is wrong with it
     }
     wanted.epoch = at.epoch = plan_options.epoch;
-    if (communicator == nullptr) return;
-    check_agreement(*communicator, planned_from(lengths, plan_options, options));
-    node = OncePerNode::of_node(*communicator);
   }
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+
+  // All ranks call it, when each has made its own.
+  void meet() {
+    check_agreement(*communicator, planned_from(lengths, plan_options, options));
+    node = OncePerNode::of_node(*communicator);
+  }
 
   // Of an epoch, from `from` on where there is one.
   std::shared_ptr<BlockwisePlanner> planner_of(const PlanOptions& wanted_plan,
@@ -194,8 +197,13 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::
 
 void Loader::make(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* timer,
                   comm::Communicator* communicator, const LoaderOptions& options) {
-  check_loader_options(plan, rank, options);
-  state_ = std::make_unique<State>(reader, plan, rank, timer, communicator, options);
+  const auto make_own = [&] {
+    check_loader_options(plan, rank, options);
+    state_ = std::make_unique<State>(reader, plan, rank, timer, communicator, options);
+  };
+  if (communicator == nullptr) return make_own();
+  made_on_all_ranks(*communicator, make_own);
+  state_->meet();
 }
 
 Loader::~Loader() = default;

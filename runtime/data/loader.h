@@ -52,7 +52,7 @@ class Loader {
 
   /// `reader` must outlive the loader. `plan.ranks` is set to the world's size. Throws UsageError when an
   /// option is wrong, and Error when the pack holds no tokens, or naming the sample that is empty or longer
-  /// than the cap.
+  /// than the cap. Collective: where it is so on some ranks only, the others throw too, naming one of them.
   Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options = {});
 
   /// The same for a given rank of `plan.ranks`, without a world; `timer` may be null.

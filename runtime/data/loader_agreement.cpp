@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <string>
 #include <string_view>
 
 #include "common/error.h"
@@ -24,7 +26,49 @@ std::uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
+// Enough for a sample's name and what is wrong with it.
+constexpr std::size_t kReason = 400;
+
+using Reason = std::array<char, kReason>;
+
+// Its first line: LibTorch appends a stack of frames.
+Reason reason_of(const std::exception_ptr& failed) {
+  std::string text;
+  try {
+    std::rethrow_exception(failed);
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+    text = "something that is no std::exception was thrown";
+  }
+  text = text.substr(0, text.find('\n'));
+  Reason reason{};
+  text.copy(reason.data(), kReason - 1);
+  return reason;
+}
+
 }  // namespace
+
+void made_on_all_ranks(comm::Communicator& communicator, const std::function<void()>& make) {
+  std::exception_ptr failed;
+  try {
+    make();
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  std::uint8_t mine = failed ? 1 : 0;
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather({&mine, 1, comm::DataType::u8}, all.data(), "whether the loaders are made")->wait();
+  const auto first = std::find(all.begin(), all.end(), 1);
+  if (first == all.end()) return;
+  const auto whose = static_cast<int>(first - all.begin());
+  Reason reason{};
+  if (communicator.rank() == whose) reason = reason_of(failed);
+  communicator.broadcast({reason.data(), kReason, comm::DataType::u8}, whose, "why a loader was not made")
+      ->wait();
+  if (failed) std::rethrow_exception(failed);
+  fail("rank {} could not make its loader: {}", whose, std::string_view(reason.data()));
+}
 
 void check_agreement(comm::Communicator& communicator, const std::vector<Agreed>& agreed) {
   const auto ranks = static_cast<std::size_t>(communicator.size());

@@ -5,6 +5,7 @@
 // Threads: the thread that uses the communicator.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,5 +27,9 @@ struct Agreed {
 /// for each. Throws Error on every rank where a value differs, naming the first that does, the rank whose it
 /// is, and both values.
 void check_agreement(comm::Communicator& communicator, const std::vector<Agreed>& agreed);
+
+/// Collective: runs `make` on every rank. Where it throws on some, they throw that, and the others an Error
+/// that names the first of them and its reason; none goes on alone to where it would wait for the others.
+void made_on_all_ranks(comm::Communicator& communicator, const std::function<void()>& make);
 
 }  // namespace lockstep::data

@@ -17,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
 TEST_F(LoaderTest, RanksTogetherSeeEverySampleOnceInEveryEpoch) {
@@ -74,6 +75,30 @@ TEST_F(LoaderTest, NodesThatDoNotPlanTheSameAreTold) {
   Loader loader(reader, options(), world());
   EXPECT_THAT([&] { loader.begin(); },
               ThrowsMessage<Error>(AllOf(HasSubstr("the plan of block 0 is '"), HasSubstr(" on rank 0"))));
+}
+
+// A pack of which the last rank has another.
+class OverLongOnTheLastRank final : public WatchedReader {
+ public:
+  explicit OverLongOnTheLastRank(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
+  std::uint64_t tokens(std::size_t i) const override {
+    return i == 7 && world().rank() + 1 == world().size() ? 1000 : WatchedReader::tokens(i);
+  }
+};
+
+TEST_F(LoaderTest, WhatOneRankCannotLoadIsNamedOnAllRanks) {
+  const int last = world().size() - 1;
+  const std::string at = fmt::format("rank {} could not make its loader: ", last);
+  const bool other = world().rank() != last;
+  const OverLongOnTheLastRank reader(*reader_);
+  EXPECT_THAT(
+      [&] { Loader(reader, options(), world()); },
+      ThrowsMessage<Error>(StartsWith((other ? at : "") + "sample 's007' (number 7) has 1000 tokens")));
+  const int ahead = other ? 4 : 0;
+  EXPECT_THAT([&] { Loader(*reader_, options(), world(), {.batches_ahead = ahead}); },
+              ThrowsMessage<Error>(StartsWith((other ? at : "") + "batches_ahead must be at least 1")));
+  Loader loader(*reader_, options(), world());
+  EXPECT_THAT(seen_on_all_ranks(loader), Each(1));
 }
 
 TEST_F(LoaderTest, BatchesHoldTheirSamplesEndToEnd) {

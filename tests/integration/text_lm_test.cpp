@@ -39,13 +39,14 @@ class TextLm : public ::testing::Test {
   }
   ~TextLm() override { fs::remove_all(folder_); }
 
-  void make_pack(const std::string& name, int samples, int vocabulary, int token_bytes) const {
+  void make_pack(const std::string& name, int samples, int vocabulary, int token_bytes,
+                 int first_length = 5) const {
     const fs::path files = folder_ / (name + "-files");
     fs::create_directories(files);
     pack::CreateOptions options;
     for (int i = 0; i < samples; ++i) {
       std::string bytes;
-      const int length = 5 + i * 7 % 40;
+      const int length = i == 0 ? first_length : 5 + i * 7 % 40;
       for (int t = 0; t < length; ++t) {
         bytes += static_cast<char>((3 * i + t) % vocabulary);
         bytes.append(1, '\0');
@@ -75,6 +76,14 @@ class TextLm : public ::testing::Test {
 
   ProcessResult run(int ranks, const std::string& train, const std::vector<std::string>& more = {}) const {
     return run_process(call(ranks, train, more));
+  }
+
+  ProcessResult run_with_other_data_on_rank_1(const std::string& data) const {
+    std::vector<std::string> command = call(1, "train", {"--cap=50"});
+    const std::vector<std::string> other = call(1, data, {"--cap=50"});
+    command.push_back(":");
+    command.insert(command.end(), std::find(other.begin(), other.end(), "-np"), other.end());
+    return run_process(command);
   }
 
   // Starts the job and kills all its ranks, and mpirun, a random moment after the next time it has written
@@ -285,14 +294,17 @@ TEST_F(TextLm, MissingDataEndsItWithOneLine) {
 }
 
 TEST_F(TextLm, DataThatOneRankIsMissingEndItWithOneLine) {
-  std::vector<std::string> command = call(1, "train", {"--cap=50"});
-  const std::vector<std::string> other = call(1, "nowhere", {"--cap=50"});
-  command.push_back(":");
-  command.insert(command.end(), std::find(other.begin(), other.end(), "-np"), other.end());
-  const auto result = run_process(command);
+  const auto result = run_with_other_data_on_rank_1("nowhere");
   EXPECT_NE(result.exit_code, 0);
   EXPECT_EQ(lines(result.error, "text_lm: rank 1 on "), 1) << result.error;
   EXPECT_THAT(result.error, HasSubstr("nowhere"));
+}
+
+TEST_F(TextLm, DataThatOneRankCannotLoadEndItWithThatRanksLine) {
+  make_pack("long", 60, 50, 2, 60);
+  const auto result = run_with_other_data_on_rank_1("long");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(lines(result.error, "has 60 tokens, over the cap of 50"), 1) << result.error;
 }
 
 TEST_F(TextLm, DataThatIsNotPackedEndsItWithOneLine) {
