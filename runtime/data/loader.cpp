@@ -275,13 +275,14 @@ Loader::Iterator Loader::begin() {
     check_agreement(*s.communicator, {{"the epoch", std::to_string(s.wanted.epoch)},
                                       {"the state it resumes", s.wanted.state}});
   }
+  // Here, where all ranks come as often: whether the queue goes on may be another matter on each.
+  if (s.node) s.node->forget_failures();
   State::Start start = std::exchange(s.wanted, {.epoch = s.wanted.epoch, .planner = nullptr, .state = {}});
   const bool goes_on = s.queue && s.comes_next == start.epoch && !start.planner && s.options.next_epoch_ahead;
   s.at = {.block = nullptr, .epoch = start.epoch, .index = 0, .step = 0};
   s.begun_at = std::move(start.state);
   s.comes_next.reset();
   const auto move = [&] {
-    if (s.node) s.node->forget_failures();
     s.cursor.set(s.plan_now().cost, s.plan_now().speeds);
     s.cursor.move_to(start.epoch, std::move(start.planner));
   };
