@@ -24,7 +24,8 @@ namespace {
 // Of each rank: what is used, what comes next, and one for a rank that lags behind.
 constexpr std::size_t kKept = 3;
 
-enum class State : std::uint8_t { empty, making, made, failed };
+// unshared: it was made, but there was no memory to put it in; nobody need wait for another who tries.
+enum class State : std::uint8_t { empty, making, made, unshared, failed };
 
 }  // namespace
 
@@ -280,9 +281,9 @@ std::optional<OncePerNode::Bytes> OncePerNode::get(const Key& key, const std::fu
       if (found->wrong_call) throw UsageError(found->error);
       throw Error(found->error);
     }
-    if (found != nullptr) {
+    if (found != nullptr && found->state == State::made) {
       if (auto bytes = copy(lock, *found)) return bytes;
-    } else if (in_time) {
+    } else if (in_time && found == nullptr) {
       own = claim(key);
     }
   }
@@ -297,15 +298,16 @@ std::optional<OncePerNode::Bytes> OncePerNode::get(const Key& key, const std::fu
     try {
       publish(*own, bytes);
       making.end(State::made);
-    } catch (const Error&) {  // no memory to share: each rank makes its own
+    } catch (const Error&) {
+      making.end(State::unshared);
     }
   } catch (const UsageError& error) {
     making.fail(error.what(), true);
     throw;
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     making.fail(error.what(), false);
     throw;
-  }
+  }  // what else is thrown (no memory) is this rank's own matter, and the others try for themselves
   return std::nullopt;
 }
 

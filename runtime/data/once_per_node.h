@@ -2,9 +2,9 @@
 // those that come meanwhile wait for it, and those that come later take what it left. A piece of work is
 // known by its key, so nobody needs to ask in the same order, or at all: a rank that never comes holds up
 // nobody, and one that comes after the result is gone (each rank keeps its last few) does the work itself.
-// What the work throws is thrown on all that come for it. A rank that does not get on with it, because it is
-// stopped or swaps, holds up the others for some seconds and no longer: they then do the work themselves, and
-// whatever they do together next says which rank is missing.
+// What is wrong with the work (Error, UsageError) is thrown on all that come for it. A rank that does not get
+// on with it, because it is stopped or swaps, holds up the others for some seconds and no longer: they then
+// do the work themselves, and whatever they do together next says which rank is missing.
 //
 // Results lie in memory that the node's ranks share; it has no name, and nothing is left of it when they end.
 //
@@ -41,7 +41,7 @@ class OncePerNode {
                                               std::chrono::milliseconds most_wait = std::chrono::seconds(5));
 
   /// What another rank's `make` gave for this key. Nothing: `make` ran here, so that this rank has it
-  /// already. Throws what `make` throws, here or there (as UsageError or Error, with the same text).
+  /// already. Throws what `make` throws here, and what it threw there if that was an Error or UsageError.
   std::optional<Bytes> get(const Key& key, const std::function<Bytes()>& make);
 
   /// From here on work that failed is tried again. All ranks call it as often.

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -128,6 +130,61 @@ TEST_F(OncePerNodeTest, WhatGoesWrongIsThrownOnAllRanksUntilItIsTriedAgain) {
   meet();
   node_->forget_failures();
   EXPECT_NO_THROW(node_->get({1, 1}, does));
+}
+
+TEST_F(OncePerNodeTest, ARankThatRunsOutOfMemoryLeavesTheWorkToTheOthers) {
+  first_then_others(
+      [&] {
+        EXPECT_THROW(node_->get({1, 5}, []() -> OncePerNode::Bytes { throw std::bad_alloc(); }),
+                     std::bad_alloc);
+      },
+      [&] {
+        OncePerNode::Bytes mine;
+        const auto got = node_->get({1, 5}, [&] { return mine = some_bytes(1); });
+        EXPECT_EQ(got.value_or(mine), some_bytes(1));
+      });
+  meet();
+}
+
+// Keeps this process from making files of more than a page, and so from sharing memory.
+class NoMemoryToShare {
+ public:
+  NoMemoryToShare() : before_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &limit_);
+    const rlimit page{4096, limit_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &page);
+  }
+  ~NoMemoryToShare() {
+    ::setrlimit(RLIMIT_FSIZE, &limit_);
+    ::signal(SIGXFSZ, before_);
+  }
+  NoMemoryToShare(const NoMemoryToShare&) = delete;
+  NoMemoryToShare& operator=(const NoMemoryToShare&) = delete;
+
+ private:
+  rlimit limit_{};
+  sighandler_t before_;
+};
+
+TEST_F(OncePerNodeTest, WhatCannotBeSharedAllOthersMakeAtTheSameTime) {
+  const auto node = OncePerNode::of_node(communicator(), std::chrono::seconds(30));
+  bool met = false;
+  const auto begin = std::chrono::steady_clock::now();
+  first_then_others(
+      [&] {
+        const NoMemoryToShare none;
+        EXPECT_FALSE(node->get({1, 6}, [] { return some_bytes(7); }));
+      },
+      [&] {
+        EXPECT_FALSE(node->get({1, 6}, [&] {
+          meet();  // would wait for one that waits for this
+          met = true;
+          return some_bytes(7);
+        }));
+      });
+  if (first() || !met) meet();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(node->made(), 1U);
 }
 
 // The kernel's letter for what a process does: T where it is stopped.
@@ -290,20 +347,27 @@ TEST_F(SharedPlanTest, ARankThatLagsBehindPlansForItself) {
   const auto expected = all_of(*make(nullptr));
   // What the first blocks were is gone when the others come.
   const auto plan_all = [&] { EXPECT_EQ(all_of(*shared(make)), expected); };
-  first_then_others(plan_all, plan_all);
+  first_then_others(plan_all, [] {});
+  const std::uint64_t alone = node_->made();
   meet();
+  if (!first()) plan_all();
+  EXPECT_EQ(sum_over_ranks(alone), sum_over_ranks(first() ? expected.size() + 1 : 0));
+  EXPECT_GT(sum_over_ranks(node_->made()), sum_over_ranks(alone)) << "nobody planned what was gone";
 }
 
 TEST_F(SharedPlanTest, ASampleThatCannotBePlannedIsNamedOnEveryRank) {
-  lengths_[4321] = 90000;
+  if (first()) lengths_[4321] = 90000;  // the others have it from there
   const auto plan = shared(epoch(options()));
-  PlannedBlock block;
-  EXPECT_THAT(
-      [&] {
-        while (plan->next_block(block)) {
-        }
-      },
-      ThrowsMessage<Error>(HasSubstr("sample 4321 has 90000 tokens")));
+  const auto throws = [&] {
+    PlannedBlock block;
+    EXPECT_THAT(
+        [&] {
+          while (plan->next_block(block)) {
+          }
+        },
+        ThrowsMessage<Error>(HasSubstr("sample 4321 has 90000 tokens")));
+  };
+  first_then_others(throws, throws);
   meet();
 }
 
