@@ -155,20 +155,4 @@ std::optional<FittedCost> CostFit::fit() const {
   return fitted;
 }
 
-std::vector<double> speeds_of(const std::vector<double>& costs, const std::vector<double>& seconds) {
-  std::vector<double> speeds(costs.size(), 0.0);
-  double sum = 0;
-  std::size_t measured = 0;
-  for (std::size_t rank = 0; rank < costs.size(); ++rank) {
-    const double speed = rank < seconds.size() && seconds[rank] > 0 ? costs[rank] / seconds[rank] : 0;
-    if (!(speed > 0) || !std::isfinite(speed)) continue;
-    speeds[rank] = speed;
-    sum += speed;
-    ++measured;
-  }
-  const double mean = measured > 0 ? sum / static_cast<double>(measured) : 1;
-  for (double& speed : speeds) speed = speed > 0 ? speed / mean : 1;
-  return speeds;
-}
-
 }  // namespace lockstep::data

@@ -54,8 +54,4 @@ class CostFit {
   std::vector<Step> steps_;
 };
 
-/// The ranks' relative speeds from the seconds that each took for its cost so far; their mean is 1. A rank
-/// without a positive measurement counts as an average one.
-std::vector<double> speeds_of(const std::vector<double>& costs, const std::vector<double>& seconds);
-
 }  // namespace lockstep::data

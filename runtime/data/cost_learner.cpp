@@ -82,7 +82,7 @@ void CostLearner::handed_out(double tokens, double squares) {
 
 // The cost is taken over where it is certain enough; what was fitted is shown in any case.
 void CostLearner::fit_on_rank_0() {
-  std::array<double, 11> numbers{};
+  std::array<double, 10> numbers{};
   if (communicator_ == nullptr || communicator_->rank() == 0) {
     if (const auto fitted = fit_.fit()) {
       const auto certain = [](double value, double error, double before) {
@@ -99,8 +99,7 @@ void CostLearner::fit_on_rank_0() {
                  fitted->error_a,
                  fitted->error_b,
                  static_cast<double>(fitted->steps),
-                 static_cast<double>(fitted->outliers),
-                 0.0};
+                 static_cast<double>(fitted->outliers)};
     }
   }
   if (communicator_ != nullptr) {

@@ -1,6 +1,5 @@
 #include "runtime/data/cost_fit.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -81,12 +80,6 @@ TEST(CostFit, ForgetsOldSteps) {
   for (int i = 0; i < 16; ++i) fit.add(1000, 500000, 0.1);
   EXPECT_EQ(fit.steps(), 16U);
   EXPECT_NEAR(fit.fit()->cost.a, 1e-4, 1e-9);
-}
-
-TEST(Speeds, AreRelativeToTheMeanRank) {
-  EXPECT_THAT(
-      speeds_of({10, 10, 10}, {1, 2, 0}),
-      testing::ElementsAre(testing::DoubleNear(10 / 7.5, 1e-9), testing::DoubleNear(5 / 7.5, 1e-9), 1));
 }
 
 }  // namespace
