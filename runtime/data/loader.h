@@ -1,6 +1,7 @@
 // The loader reads this rank's part of an epoch from a pack of tokens: worker threads build the planned
 // micro-batches ahead of use, and the training loop takes them in the plan's order. Each block of the plan is
-// planned by one rank of a node, whichever needs it first, and taken by the others (shared_plan.h).
+// planned by one rank of a node, whichever needs it first, and taken by the others (shared_plan.h); resuming
+// in the middle of a block plans that block on each rank.
 //
 //   lockstep::data::Loader loader(*pack, {.cap = 16384, .accumulate = 4, .cost = {24576, 1}}, world);
 //   for (int epoch = 0; epoch < epochs; ++epoch) {
@@ -118,7 +119,8 @@ class Loader::Iterator {
   /// Valid until the next ++.
   const Batch& operator*() const;
   const Batch* operator->() const { return &**this; }
-  /// Waits for the next batch. Throws what building it threw.
+  /// Waits for the next batch. Throws what building it threw. Collective where there are several nodes, as
+  /// the first batch of a block makes them compare its plan, and where something is learnt.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   friend bool operator==(const Iterator& iterator, End) { return iterator.done(); }
