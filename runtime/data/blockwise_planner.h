@@ -48,8 +48,12 @@ class BlockwisePlanner {
   /// Plans the blocks to come with another cost and other speeds.
   virtual void change(const Cost& cost, const std::vector<double>& speeds) = 0;
 
-  /// Where the next block begins: all that it depends on, beside the data.
+  /// Where the next block begins: all that it depends on, beside the data and ends_at().
   virtual const PlanState& next_start() const = 0;
+
+  /// The step before which planning ends, where it does not end with the data: a block's length depends on
+  /// it.
+  virtual std::uint64_t ends_at() const { return 0; }
 
   /// Goes on from the next_start() of another planner of the same data and options.
   virtual void go_to(const PlanState& start) = 0;

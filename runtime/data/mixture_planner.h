@@ -45,6 +45,7 @@ class MixturePlanner final : public BlockwisePlanner {
   PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const override;
   void change(const Cost& cost, const std::vector<double>& speeds) override;
   const PlanState& next_start() const override { return start_; }
+  std::uint64_t ends_at() const override { return mixture_.steps; }
   void go_to(const PlanState& start) override {
     start_ = start;
     options_.longest = start.geometry.longest;

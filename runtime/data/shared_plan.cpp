@@ -20,8 +20,8 @@ struct Sizes {
   std::uint64_t samples = 0;  // of the data set
 };
 
-OncePerNode::Key key_of(const PlanState& start) {
-  const std::string text = nlohmann::json(start).dump();
+OncePerNode::Key key_of(const BlockwisePlanner& planner) {
+  const std::string text = nlohmann::json{planner.next_start(), planner.ends_at()}.dump();
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   return {.low = hash.low64, .high = hash.high64};
 }
@@ -52,7 +52,7 @@ std::vector<T> take(const std::byte*& place, std::size_t bytes) {
 
 bool SharedPlan::next_block(PlannedBlock& block) {
   bool more = false;
-  const auto planned_there = node_->get(key_of(planner_->next_start()), [&] {
+  const auto planned_there = node_->get(key_of(*planner_), [&] {
     more = planner_->next_block(block);
     return bytes_of(block, more, planner_->next_start());
   });

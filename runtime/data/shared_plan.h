@@ -33,6 +33,7 @@ class SharedPlan final : public BlockwisePlanner {
     planner_->change(cost, speeds);
   }
   const PlanState& next_start() const override { return planner_->next_start(); }
+  std::uint64_t ends_at() const override { return planner_->ends_at(); }
   void go_to(const PlanState& start) override { planner_->go_to(start); }
 
  private:

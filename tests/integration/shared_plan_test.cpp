@@ -242,7 +242,7 @@ class SharedPlanTest : public OnANode {
       return std::make_shared<EpochPlanner>(source_, options);
     };
   }
-  Make mixture(const PlanOptions& options) const {
+  Make mixture(const PlanOptions& options, std::uint64_t steps = 200) const {
     Mixture mixture;
     mixture.parts = {{"a", 280000}, {"b", 20000}};
     for (std::uint64_t first = 0; first < 200; first += 40) {  // a block each
@@ -250,7 +250,7 @@ class SharedPlanTest : public OnANode {
                                 .weights = {0.9, 0.1 * static_cast<double>(first)},
                                 .longest = first < 100 ? 300U : 0U});
     }
-    mixture.steps = 200;
+    mixture.steps = steps;
     return [this, options, mixture](const PlanState* from) -> std::shared_ptr<BlockwisePlanner> {
       if (from != nullptr) return std::make_shared<MixturePlanner>(source_, options, mixture, *from);
       return std::make_shared<MixturePlanner>(source_, options, mixture);
@@ -314,6 +314,18 @@ TEST_F(SharedPlanTest, PlansMixturesToo) {
   expect_same(*shared(other), *other(nullptr));
 }
 
+TEST_F(SharedPlanTest, MixturesOfUnequallyManyStepsAreNotTakenForEachOther) {
+  const auto long_one = shared(mixture(options()));
+  const auto short_one = shared(mixture(options(), 20));
+  PlannedBlock block;
+  long_one->next_block(block);
+  EXPECT_GT(block.plan.steps(), 20U);
+  meet();  // what was planned for the one is there when the other is asked for
+  short_one->next_block(block);
+  EXPECT_EQ(block.plan.steps(), 20U);
+  meet();
+}
+
 TEST_F(SharedPlanTest, AnotherCostTakesEffectWithTheBlockForWhichAllWereTold) {
   const Make make = epoch(options());
   expect_same(*shared(make), *make(nullptr), [](BlockwisePlanner& planner, std::size_t block) {
@@ -321,6 +333,7 @@ TEST_F(SharedPlanTest, AnotherCostTakesEffectWithTheBlockForWhichAllWereTold) {
   });
 }
 
+// Making the planner plans the block that was begun, on each rank; from there on they share.
 TEST_F(SharedPlanTest, GoesOnFromAState) {
   const Make make = epoch(options());
   PlannedBlock block;
