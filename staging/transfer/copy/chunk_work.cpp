@@ -60,8 +60,10 @@ void ChunkWork::put_back(std::size_t chunk, std::size_t member) {
   changed_.notify_all();
 }
 
-// This node itself at the latest, which is never given up.
+// This node itself at the latest, which is never given up; at once where it may be the one whom the others
+// ask, who would wait for each other.
 std::size_t ChunkWork::heir(std::size_t chunk) const {
+  if (no_heirs_ || expected_.contains(static_cast<std::uint32_t>(chunk))) return self_;
   std::size_t member = chunk % queues_.size();
   while (given_up_[member]) member = (member + 1) % queues_.size();
   return member;
@@ -79,15 +81,17 @@ void ChunkWork::moved(std::size_t chunk, std::size_t member) {
     const std::lock_guard lock(mutex_);
     const auto away = ceded_.find(static_cast<std::uint32_t>(chunk));
     const std::size_t reader = member == self_ && away != ceded_.end() ? away->second : member;
+    if (member == self_) expected_.insert(static_cast<std::uint32_t>(chunk));
     insert(chunk, given_up_[reader] ? self_ : reader);
   }
   changed_.notify_all();
 }
 
-void ChunkWork::give_up(std::size_t member) {
+void ChunkWork::give_up(std::size_t member, bool to_self) {
   {
     const std::lock_guard lock(mutex_);
     given_up_[member] = true;
+    no_heirs_ = no_heirs_ || to_self;
     std::erase_if(ceded_, [&](const auto& entry) { return entry.second == member; });
     std::vector<std::deque<std::uint32_t>> shares(queues_.size());
     for (const std::uint32_t chunk : std::exchange(queues_[member], {})) shares[heir(chunk)].push_back(chunk);
@@ -127,6 +131,7 @@ void ChunkWork::claim(std::size_t chunk) {
   {
     const std::lock_guard lock(mutex_);
     ceded_.erase(static_cast<std::uint32_t>(chunk));
+    expected_.insert(static_cast<std::uint32_t>(chunk));
     for (std::size_t member = 0; member < queues_.size(); ++member) {
       auto& from = queues_[member];
       const auto found = std::find(from.begin(), from.end(), static_cast<std::uint32_t>(chunk));

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace lockstep::transfer {
@@ -45,8 +46,9 @@ class ChunkWork {
 
   /// Nothing more comes from this member: what is left of its queue goes to the chunks' heirs. All members
   /// have the same order of heirs for a chunk, so none waits for another in a circle, and the source is read
-  /// by one of them.
-  void give_up(std::size_t member);
+  /// by one of them. With `to_self` this node reads it, and what those bring that it gives up later: the
+  /// member may have ceded chunks to it in an answer that was lost, and send the others here for them.
+  void give_up(std::size_t member, bool to_self = false);
 
   /// Takes up to `most` chunks off the end of this node's own queue, leaving at least one: `to` will read
   /// them.
@@ -77,7 +79,9 @@ class ChunkWork {
   mutable std::condition_variable changed_;
   std::vector<std::deque<std::uint32_t>> queues_;
   std::unordered_map<std::uint32_t, std::uint32_t> ceded_;  // chunk, to whom it went from here last
+  std::unordered_set<std::uint32_t> expected_;  // others may have been told that this node reads them
   std::vector<bool> given_up_;
+  bool no_heirs_ = false;  // so it may be with any chunk
   std::size_t left_ = 0;
   bool stopped_ = false;
 };

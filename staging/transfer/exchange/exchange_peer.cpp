@@ -33,6 +33,7 @@ void ExchangePeer::run() {
     // A connection may break where the other side is well. What it ceded last may be lost: it says so when it
     // is asked for it.
     reconnected_ = true;
+    cede_lost_ = asked_to_cede_;
     asked_to_cede_ = false;
     for (const std::size_t chunk : asked_) work_.put_back(chunk, options_.member);
     asked_.clear();
@@ -43,7 +44,8 @@ void ExchangePeer::give_up(const std::string& why) {
   options_.note(
       fmt::format("{} gives nothing any more ({}); its share is read from the source", options_.name, why));
   dead_ = true;
-  work_.give_up(options_.member);
+  // What it ceded, or still will when it comes to it, only it knows: to the others it says that it is here.
+  work_.give_up(options_.member, asked_to_cede_ || cede_lost_);
   for (const std::size_t chunk : asked_) work_.put_back(chunk, options_.member);
 }
 

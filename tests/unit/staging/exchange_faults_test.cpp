@@ -203,6 +203,54 @@ TEST_F(ExchangeFaults, OneThatIsKilledAfterItSaidWhatItHasIsReplacedByTheSource)
   }
 }
 
+// One that is given up while it is asked to cede comes back, cedes to who does not hear it, and sends the
+// others there.
+TEST_F(ExchangeFaults, OneThatIsGivenUpBeforeItAnswersWhatItCedesKeepsNobodyWaiting) {
+  const fs::path pack = make_large_pack("p", 300);
+  static constexpr std::uint32_t kOther = 0;  // whom the asker would ask for them
+  static constexpr std::uint32_t kAsker = 1;
+  NodeChange fake;
+  fake.instead = [](const NodesOptions& nodes) {
+    ::alarm(20);
+    std::atomic<bool> given_up = false;
+    take_part(nodes, "needs", [&given_up](UniqueFd socket, const std::string& key) {
+      ::alarm(20);
+      Link link(std::move(socket), Session::Role::server, key, "0.put", {});
+      const std::uint32_t node = link.shake_hands(2);
+      bool ceding = false;
+      std::vector<std::string> chunks;
+      try {
+        for (;;) {
+          const std::optional<std::string> line = link.receive(milliseconds(200));
+          const std::vector<std::string> words = line ? words_of(*line) : std::vector<std::string>();
+          if (line && words.at(0) == "get") chunks.push_back(words.at(2));
+          if (line && words.at(0) == "cede") {
+            ceding = true;
+            if (node == kOther) link.send("ceded 0");
+          }
+          if (node == kOther && given_up) {
+            for (const std::string& chunk : std::exchange(chunks, {}))
+              link.send(fmt::format("moved 0 {} {}", chunk, kAsker));
+          }
+          if (node == kOther || !ceding) link.send("alive");
+        }
+      } catch (const PeerError&) {
+        if (node == kAsker) given_up = true;
+        throw;
+      }
+    });
+  };
+  NodeChange other;
+  other.before = [] { ::alarm(15); };
+  NodeChange asker = other;  // reads so slowly that only the fake's are still to come when it is done
+  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(milliseconds(20)); });
+  asker.system = &slow;
+  auto ends = put_on(3, pack, {{kOther, other}, {kAsker, asker}, {2, fake}});
+  ends.pop_back();
+  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  EXPECT_THAT(ends[kAsker].note(), HasSubstr("fake gives nothing any more (it does not answer)"));
+}
+
 TEST_F(ExchangeFaults, AConnectionThatBreaksOnceIsMadeAnew) {
   const fs::path pack = make_large_pack("p", 300);
   const auto given = std::make_shared<std::array<std::atomic<int>, 2>>();

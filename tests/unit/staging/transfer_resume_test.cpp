@@ -231,6 +231,31 @@ TEST(ChunkWork, WhatADeadMemberWasToBringIsReadByOneOfTheOthersWhoeverNoticesFir
   EXPECT_EQ(second.take_own(), 3U);
 }
 
+// Whom it is ceded to is asked for it by all the others; were it to ask one of them, both would wait.
+TEST(ChunkWork, WhatOneMayHaveCededHereBeforeItWasGivenUpIsReadHere) {
+  const auto all = [](std::size_t) { return true; };
+  const auto in_turn = [](std::size_t chunk) { return chunk % 3; };
+  ChunkWork work(6, 3, 2, in_turn, all);
+  EXPECT_EQ(work.take(0), 0U);
+  work.give_up(0, true);
+  work.put_back(0, 0);
+  for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(work.take_own(), chunk);
+  work.give_up(1);
+  for (const std::size_t chunk : {1U, 4U}) EXPECT_EQ(work.take_own(), chunk);
+}
+
+TEST(ChunkWork, WhatWasCededHereAndOnToOneThatIsGivenUpIsReadHere) {
+  const auto all = [](std::size_t) { return true; };
+  const auto in_turn = [](std::size_t chunk) { return chunk % 4; };
+  ChunkWork work(8, 4, 3, in_turn, all);
+  EXPECT_EQ(work.take_own(), 3U);
+  EXPECT_EQ(work.take_own(), 7U);
+  for (const std::size_t chunk : {0U, 4U}) work.claim(chunk);
+  ASSERT_THAT(work.cede(1, 2), ElementsAre(4));
+  for (const std::size_t member : {0U, 2U}) work.give_up(member);
+  for (const std::size_t chunk : {0U, 2U, 4U, 6U}) EXPECT_EQ(work.take_own(), chunk);
+}
+
 TEST(ChunkWork, CedesFromTheEndAndKeepsHalf) {
   ChunkWork work(
       8, 3, 1, [](std::size_t) { return 1; }, [](std::size_t) { return true; });
