@@ -16,13 +16,16 @@ namespace fs = std::filesystem;
 constexpr int kManyAtOnce = 32;  // a network file system answers many questions in the time of one
 
 // The files behind what was named, of any format but packs.
-pack::Contents contents_of(const Source& source) {
-  pack::Contents all = pack::contents_of(source.paths.front());
+pack::Contents contents_of(const Source& source, SourceWatch& watch) {
+  const auto look = [&](const fs::path& path) {
+    const SourceWatch::Call call = watch.call(path);
+    return pack::contents_of(path);
+  };
+  pack::Contents all = look(source.paths.front());
   if (source.paths.size() == 1) return all;
   std::vector<pack::Contents> others(source.paths.size());
-  parallel_for(source.paths.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
-    others[i] = pack::contents_of(source.paths[i]);
-  });
+  parallel_for(source.paths.size(), kManyAtOnce,
+               [&](std::size_t i, const std::function<bool()>&) { others[i] = look(source.paths[i]); });
   for (const pack::Contents& other : others) {
     if (other.format != all.format) all.format = pack::Format::plain;
     all.files.insert(all.files.end(), other.files.begin(), other.files.end());
@@ -72,7 +75,7 @@ Manifest look_at(const Source& source, SourceWatch& watch) {
     manifest.object = object_name(source, *index);
     return manifest;
   }
-  const pack::Contents contents = contents_of(source);
+  const pack::Contents contents = contents_of(source, watch);
   if (contents.format == pack::Format::tar) {
     fail("{}: shards of a pack are named by its folder, by one pattern, or one alone", source.given);
   }
@@ -95,7 +98,10 @@ Manifest look_at(const Source& source, SourceWatch& watch) {
     const FileState state = FileState::of(status);
     manifest.files[i] = {contents.files[i], state.size, state, {}};
   });
-  pack::check_complete(contents.folder, contents);
+  {
+    const SourceWatch::Call call = watch.call(contents.folder);
+    pack::check_complete(contents.folder, contents);
+  }
   manifest.object = name_for(manifest);
   return manifest;
 }

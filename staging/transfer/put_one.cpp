@@ -250,7 +250,10 @@ void PutOne::fetch_index() {
   // Copied before it is looked at: a mapping of the source's would be SIGBUS if that were truncated.
   const fs::path from = source_.index_file();
   const auto size = static_cast<std::uint64_t>(manifest_.index.status.st_size);
-  const UniqueFd source = system_.open(from, O_RDONLY);
+  const UniqueFd source = [&] {
+    const SourceWatch::Call call = watch_.call(from);
+    return system_.open(from, O_RDONLY);
+  }();
   const UniqueFd target = system_.open(file, O_WRONLY | O_CREAT | O_EXCL, 0600);
   std::vector<std::byte> buffer(std::min<std::uint64_t>(size, std::uint64_t{1} << 20U));
   for (std::uint64_t done = 0; done < size;) {
@@ -302,7 +305,7 @@ void PutOne::use_list(bool check_source) {
   std::uint64_t bytes = list_bytes_;
   for (const ManifestFile& file : files_) bytes += file.size;
   result_.bytes = bytes;
-  with_room([&] { incoming_->reserve(bytes + side_index_bytes(manifest_, files_)); });
+  with_room([&] { incoming_->reserve(bytes + side_index_bytes(manifest_, files_, watch_)); });
   progress_.total = bytes;
 }
 
@@ -343,7 +346,11 @@ void PutOne::complete_unindexed(const ManifestFile& file) {
   if (options_.circle != nullptr || !file.state) return;
   const fs::path path = manifest_.folder / file.name;
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0 || !(FileState::of(status) == *file.state)) return;  // an error soon
+  {
+    const SourceWatch::Call call = watch_.call(path);
+    if (::stat(path.c_str(), &status) != 0) return;  // an error soon, as below
+  }
+  if (!(FileState::of(status) == *file.state)) return;
   complete(file.name);
 }
 
@@ -365,7 +372,8 @@ void PutOne::count_from_peer(std::uint64_t bytes) {
 
 void PutOne::publish() {
   check_unchanged(manifest_, watch_);
-  const std::uint64_t side_indexes = copy_side_indexes(system_, manifest_, files_, incoming_->files());
+  const std::uint64_t side_indexes =
+      copy_side_indexes(system_, manifest_, files_, incoming_->files(), watch_);
   result_.bytes += side_indexes;
   result_.from_source += side_indexes;
   cache::ObjectInfo info{.name = manifest_.object,

@@ -15,10 +15,12 @@
 namespace lockstep::transfer {
 
 /// Bytes that they take now; 0 for formats that have none.
-std::uint64_t side_index_bytes(const Manifest& manifest, const std::vector<ManifestFile>& files);
+std::uint64_t side_index_bytes(const Manifest& manifest, const std::vector<ManifestFile>& files,
+                               SourceWatch& watch);
 
 /// Puts them beside the copies in `target`, which get the times of the originals. Returns their bytes.
 std::uint64_t copy_side_indexes(FileSystem& system, const Manifest& manifest,
-                                const std::vector<ManifestFile>& files, const std::filesystem::path& target);
+                                const std::vector<ManifestFile>& files, const std::filesystem::path& target,
+                                SourceWatch& watch);
 
 }  // namespace lockstep::transfer
