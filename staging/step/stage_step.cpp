@@ -53,13 +53,14 @@ class Step {
   void lost(const std::string& why);
   Verdict prepare();
   Verdict stage();
-  Verdict failed(const std::string& why);
+  Verdict failed(const std::string& why, SourceWatch& watch);
   void source_hangs(const std::string& why);
   std::chrono::milliseconds source_patience() const;
   void agree(const Verdict& here);
   void stage_in_background();
-  void read_on_from_source();
-  void fall_back(const std::string& why);
+  void read_on_from_source(SourceWatch& watch);
+  void fall_back(const std::string& why, SourceWatch& watch);
+  std::vector<std::string> point_at_source(bool replace, SourceWatch& watch);
   SourceWatch& watch() const { return watch_ ? *watch_ : SourceWatch::none(); }
   StepFolder folder() const { return {call_.cache, call_.hello.job, system_}; }
   void check_sources();
@@ -89,6 +90,11 @@ void check_shards(const std::vector<std::string>& sources) {
   }
   if (alone > 1)
     fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
+}
+
+SourceLinks links_of(const std::string& source, SourceWatch& watch) {
+  const SourceWatch::Call call = watch.call(source);
+  return SourceLinks::of(source);
 }
 
 // Without srun nobody prints for all; the step's first node does, so that it is still one line.
@@ -137,7 +143,10 @@ Exchange::Options Step::exchange() const {
 
 void Step::check_sources() {
   if (!call_.problem.empty()) fail("{}", call_.problem);
-  check_shards(call_.sources);
+  {
+    const SourceWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
+    check_shards(call_.sources);
+  }
   folder().check_names(call_.sources);
 }
 
@@ -162,7 +171,8 @@ PutOptions Step::options() {
   };
   if (!in_background()) return options;
   options.listed = [this](const std::string& source, const std::vector<std::string>& names) {
-    folder().open_up(source, names);
+    const SourceLinks links = links_of(source, watch());
+    folder().open_up(links, names);
   };
   options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
     folder().replace_file(source, name, copy);
@@ -242,32 +252,38 @@ bool Step::lease_shared(const std::string& object) const {
   }
 }
 
-void Step::fall_back(const std::string& why) {
+// The lock on the job's folder is not held while the source is asked: where that does not answer, nobody else
+// would get it, the thread that says so included.
+std::vector<std::string> Step::point_at_source(bool replace, SourceWatch& watch) {
+  std::vector<SourceLinks> links;
+  for (const std::string& source : folder().missing(call_.sources)) links.push_back(links_of(source, watch));
   StepFolder names = folder();
-  names.check_names(call_.sources);
-  const std::vector<std::string> missing = names.missing(call_.sources);
-  for (const std::string& source : missing) names.point_at_source(source, true);
+  std::vector<std::string> pointed;
+  for (const SourceLinks& source : links) {
+    if (names.missing({source.source}).empty()) continue;  // another step of the job has staged it meanwhile
+    names.point_at(source, replace);
+    pointed.push_back(source.source);
+  }
+  return pointed;
+}
+
+void Step::fall_back(const std::string& why, SourceWatch& watch) {
+  folder().check_names(call_.sources);
+  const std::vector<std::string> missing = point_at_source(true, watch);
   if (!missing.empty())
     say_to_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
-  progress_.done(missing.empty() ? "done" : "source", names.staged(call_.sources));
+  progress_.done(missing.empty() ? "done" : "source", folder().staged(call_.sources));
 }
 
 // What this node can say before the step starts.
 Verdict Step::prepare() {
-  {
-    const SourceWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
-    check_sources();
-  }
+  check_sources();
   lease_staged();
   if (!in_background()) {
     put_missing();
     return {};
   }
-  StepFolder names = folder();
-  for (const std::string& source : names.missing(call_.sources)) {
-    const SourceWatch::Call call = watch().call(source);
-    names.point_at_source(source, false);
-  }
+  point_at_source(false, watch());
   return {true, "", true};
 }
 
@@ -284,18 +300,18 @@ Verdict Step::stage() {
     return prepare();
   } catch (const std::exception& error) {
     circle_.reset();  // whoever asks this node for chunks turns to the source
-    return failed(error.what());
+    return failed(error.what(), watch());
   }
 }
 
 // What this node says when its staging has failed.
-Verdict Step::failed(const std::string& why) {
+Verdict Step::failed(const std::string& why, SourceWatch& watch) {
   if (!to_source() || !call_.problem.empty()) {
     progress_.failed();
     return {false, why};
   }
   try {
-    fall_back(why);
+    fall_back(why, watch);
     return {};
   } catch (const std::exception& second) {
     return {false, second.what()};
@@ -318,16 +334,16 @@ void Step::source_hangs(const std::string& why) {
     } catch (const Error&) {
       // srun has ended; then nobody waits.
     }
-    read_on_from_source();
+    SourceWatch again(source_patience(), [this](const std::string& still) {
+      say_to_job(fmt::format("{}: {}", call_.hello.node, still));
+      progress_.failed();
+      ::_exit(0);
+    });
+    read_on_from_source(again);
     ::_exit(0);
   }
   SourceWatch again(source_patience(), [&](const std::string& still) { agree({false, still}); });
-  Verdict here;
-  {
-    const SourceWatch::Call call = again.call(fmt::format("{}", fmt::join(call_.sources, ", ")));
-    here = failed(why);
-  }
-  agree(here);
+  agree(failed(why, again));
   if (background_ != nullptr) background_->release(0);
   ::_exit(0);
 }
@@ -355,11 +371,10 @@ void Step::agree(const Verdict& here) {
 
 // Links that became local files before it failed lead to the source again: what no copy was finished of is
 // not known to be right.
-void Step::read_on_from_source() {
+void Step::read_on_from_source(SourceWatch& watch) {
   try {
-    StepFolder names = folder();
-    for (const std::string& source : names.missing(call_.sources)) names.point_at_source(source, true);
-    progress_.done("source", names.staged(call_.sources));
+    point_at_source(true, watch);
+    progress_.done("source", folder().staged(call_.sources));
   } catch (const std::exception& error) {
     say_to_job(fmt::format("{}: {}", call_.hello.node, error.what()));
     progress_.failed();
@@ -376,7 +391,7 @@ void Step::stage_in_background() {
     circle_.reset();
     say_to_job(
         fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, error.what()));
-    read_on_from_source();
+    read_on_from_source(watch());
   }
 }
 

@@ -32,6 +32,15 @@ std::string entry_name(const std::string& source) {
   return (is_pattern(source) ? path.parent_path() : path).filename().string();
 }
 
+SourceLinks SourceLinks::of(const std::string& source) {
+  const Source found = resolve_source(source);
+  SourceLinks links{source, found.folder, found.shards, found.one_file && !is_pattern(source)};
+  if (links.files.empty()) return links;
+  if (fs::exists(found.index_file())) links.files.emplace_back(pack::kIndexName);
+  if (links.one_file && links.files.size() == 1) links.files = pack::contents_of(found.paths.front()).files;
+  return links;
+}
+
 StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& system)
     : system_(system), folder_(store / "jobs" / std::to_string(job)) {
   system_.make_folder(store / "jobs", kOwn);
@@ -164,28 +173,23 @@ void StepFolder::add(const PutResult& result) {
   remember();
 }
 
-void StepFolder::point_at_source(const std::string& source, bool replace) {
-  const fs::path name = entry(source);
-  const Source found = resolve_source(source);
+void StepFolder::point_at(const SourceLinks& links, bool replace) {
+  const fs::path name = entry(links.source);
   const auto point = [&](const fs::path& from, const fs::path& to) {
     if (replace || !system_.status(to)) link_file(from, to, true);
   };
-  if (found.shards.empty()) return point(found.folder, name);
-  std::vector<std::string> names = found.shards;
-  if (fs::exists(found.index_file())) names.emplace_back(pack::kIndexName);
-  if (found.one_file && !is_pattern(source)) {
-    if (names.size() == 1) names = pack::contents_of(found.paths.front()).files;
-    for (const std::string& file : names) point(found.folder / file, name.parent_path() / file);
+  if (links.files.empty()) return point(links.folder, name);
+  if (links.one_file) {
+    for (const std::string& file : links.files) point(links.folder / file, name.parent_path() / file);
     return;
   }
-  if (replace || !system_.status(name)) name_each(names, found.folder, name);
+  if (replace || !system_.status(name)) name_each(links.files, links.folder, name);
 }
 
-void StepFolder::open_up(const std::string& source, const std::vector<std::string>& names) {
-  const fs::path name = entry(source);
+void StepFolder::open_up(const SourceLinks& links, const std::vector<std::string>& names) {
+  const fs::path name = entry(links.source);
   const std::optional<struct stat> now = system_.status(name);
-  const Source found = resolve_source(source);
-  if (now && S_ISLNK(now->st_mode) && found.shards.empty()) name_each(names, found.folder, name);
+  if (now && S_ISLNK(now->st_mode) && links.files.empty()) name_each(names, links.folder, name);
 }
 
 void StepFolder::replace_file(const std::string& source, const std::string& name, const fs::path& copy) {

@@ -25,6 +25,18 @@ namespace lockstep::transfer {
 /// The name under which a source is found: its last name; of a pattern the name of its folder.
 std::string entry_name(const std::string& source);
 
+/// What a source's name stands for, as its place in a job's folder leads to it.
+struct SourceLinks {
+  std::string source;              ///< as the user wrote it
+  std::filesystem::path folder;    ///< without symbolic links
+  std::vector<std::string> files;  ///< in it; none where the whole folder is meant
+  bool one_file = false;           ///< and they get names of their own, not those of a folder
+
+  /// Asks the source, which may take for ever: not with the lock of a job's folder. Throws Error where
+  /// nothing is there.
+  static SourceLinks of(const std::string& source);
+};
+
 class StepFolder {
  public:
   /// Makes what is missing and waits for the lock. Throws Error naming the folder. `system` outlives it.
@@ -44,13 +56,13 @@ class StepFolder {
 
   /// Names the source itself, where nothing has that name yet or, with `replace`, in the place of what has: a
   /// symbolic link to its folder, or to each of its files where it is not a whole folder.
-  void point_at_source(const std::string& source, bool replace);
+  void point_at(const SourceLinks& links, bool replace);
 
   /// Replaces the link to one file of a source, if it has one, by the local copy.
   void replace_file(const std::string& source, const std::string& name, const std::filesystem::path& copy);
 
   /// Names each of a folder's files by a link of its own, so that they can be replaced one by one.
-  void open_up(const std::string& source, const std::vector<std::string>& names);
+  void open_up(const SourceLinks& links, const std::vector<std::string>& names);
 
   /// What this job has staged on this node, of these sources.
   std::vector<PutResult> staged(const std::vector<std::string>& sources) const;
