@@ -121,31 +121,28 @@ assert_at_most 6 $((SECONDS - begin)) "seconds until the step ended"
 assert_equal 1 "$(lines_of_ours "$failed" | wc -l)" "lines of ours in '$failed'"
 assert_nothing_left
 
-test_case "a helper that is killed is named, and no node is drained"
-clear_caches
-cluster meter --bandwidth 2M >/dev/null
-on_head srun -w n1,n2 -N2 -n4 --stage=$packs/large echo started >"$state/killed.out" 2>&1 &
-step=$!
+# killed_while_staging OPTIONS...: runs a step whose helper on n2 is killed; what srun said is in $output.
 helper_runs() { as_root pgrep -f 'lockstep-stage step .* --node n2 '; }
-assert_within 20 helper_runs
-as_root pkill -KILL -f 'lockstep-stage step .* --node n2 '
-wait $step
-cluster meter --bandwidth 0 >/dev/null
-output=$(cat "$state/killed.out")
-assert_lacks "$output" "started"
+killed_while_staging() {
+  local step
+  clear_caches
+  cluster meter --bandwidth 2M >/dev/null
+  on_head srun "$@" --stage=$packs/large echo started >"$state/killed.out" 2>&1 &
+  step=$!
+  assert_within 20 helper_runs
+  as_root pkill -KILL -f 'lockstep-stage step .* --node n2 '
+  wait $step
+  cluster meter --bandwidth 0 >/dev/null
+  output=$(cat "$state/killed.out")
+  assert_lacks "$output" "started"
+}
+
+test_case "a helper that is killed is named, and no node is drained"
+killed_while_staging -w n1,n2 -N2 -n4
 assert_equal "lockstep: n2: broke off while it was staging" "$(lines_of_ours "$output")"
 
 test_case "so is the one of a step on a single node"
-clear_caches
-cluster meter --bandwidth 2M >/dev/null
-on_head srun -w n2 -n2 --stage=$packs/large echo started >"$state/killed.out" 2>&1 &
-step=$!
-assert_within 20 helper_runs
-as_root pkill -KILL -f 'lockstep-stage step .* --node n2 '
-wait $step
-cluster meter --bandwidth 0 >/dev/null
-output=$(cat "$state/killed.out")
-assert_lacks "$output" "started"
+killed_while_staging -w n2 -n2
 assert_equal "lockstep: n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
 
 assert_nothing_left
