@@ -129,15 +129,7 @@ TEST_F(TransferNodes, OneThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
 
 TEST_F(TransferNodes, OneThatStopsForAWhileIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads stops(pack, [](int n) {
-    if (n == 6) ::raise(SIGSTOP);
-  });
-  NodeChange stopped;
-  stopped.system = &stops;
-  start(3, pack, {{2, stopped}});
-  int status = 0;
-  ASSERT_EQ(::waitpid(running_[2], &status, WUNTRACED), running_[2]);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  ASSERT_NO_FATAL_FAILURE(start_until_the_last_stops(pack));
   std::this_thread::sleep_for(peer_patience_.silence + seconds(2));
   ::kill(running_[2], SIGCONT);
   const auto ends = finish();

@@ -82,6 +82,18 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
   }
 }
 
+void NodesTest::start_until_the_last_stops(const fs::path& pack) {
+  SourceReads stops(pack, [](int n) {
+    if (n == 6) ::raise(SIGSTOP);
+  });
+  NodeChange stopped;
+  stopped.system = &stops;
+  start(3, pack, {{2, stopped}});
+  int status = 0;
+  ASSERT_EQ(::waitpid(running_[2], &status, WUNTRACED), running_[2]);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
 std::vector<NodeEnd> NodesTest::finish() {
   std::vector<NodeEnd> ends;
   for (std::size_t node = 0; node < running_.size(); ++node) {

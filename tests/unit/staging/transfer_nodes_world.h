@@ -62,6 +62,8 @@ class NodesTest : public staging_test::StagingTest {
 
   /// Starts `count` nodes; finish() waits for them.
   void start(int count, const std::filesystem::path& source, std::map<int, NodeChange> changes = {});
+  /// Three nodes, and waits until the last has stopped itself (SIGSTOP) at one of its reads.
+  void start_until_the_last_stops(const std::filesystem::path& pack);
   std::vector<NodeEnd> finish();
   std::vector<NodeEnd> put_on(int count, const std::filesystem::path& source,
                               std::map<int, NodeChange> changes = {}) {
