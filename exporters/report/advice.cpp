@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace lockstep::report {
@@ -71,35 +72,58 @@ void advise_data(const Run& run, std::vector<std::string>& advice) {
 }
 
 struct Lateness {
-  int rank = -1;      // the slowest one most often
-  double often = 0;   // share of the steps in which it was
-  double excess = 0;  // slowest ÷ median own time, mean over steps, less 1
+  int rank = -1;           // the slowest one most often
+  double often = 0;        // share of the steps in which it was
+  double excess = 0;       // slowest ÷ median own time, mean over steps, less 1
+  double more_tokens = 0;  // the slowest one's tokens ÷ median tokens, mean over steps, less 1
 };
+
+// One rank in one step.
+struct Work {
+  double own_ns = 0;
+  int rank = -1;
+  double tokens = 0;
+
+  bool operator<(const Work& other) const { return own_ns < other.own_ns; }
+};
+
+// How far `value` is above the median of `all`, as a share of it; 0 where that is 0.
+double above_median(double value, const std::vector<double>& all) {
+  const double middle = median(all);
+  return middle == 0 ? 0 : value / middle - 1;
+}
 
 // Over the last steps that all ranks still have in their records.
 Lateness lateness(const Run& run) {
-  std::map<std::uint64_t, std::vector<std::pair<double, int>>> steps;
+  std::map<std::uint64_t, std::vector<Work>> steps;
   for (const Snapshot& rank : run.ranks) {
     for (const record::Step& step : rank.steps) {
-      steps[step.index].emplace_back(static_cast<double>(own_ns(step)), rank.identity.rank);
+      steps[step.index].push_back({.own_ns = static_cast<double>(own_ns(step)),
+                                   .rank = rank.identity.rank,
+                                   .tokens = static_cast<double>(step.tokens)});
     }
   }
   std::map<int, std::size_t> slowest;
   std::size_t compared = 0;
   Lateness result;
-  for (const auto& [index, own] : steps) {
-    if (own.size() != run.ranks.size()) continue;
-    std::vector<double> values;
-    for (const auto& [value, rank] : own) values.push_back(value);
-    const double middle = median(values);
-    if (middle == 0) continue;
-    const auto worst = *std::max_element(own.begin(), own.end());
-    result.excess += worst.first / middle - 1;
-    ++slowest[worst.second];
+  for (const auto& [index, work] : steps) {
+    if (work.size() != run.ranks.size()) continue;
+    std::vector<double> times;
+    std::vector<double> tokens;
+    for (const Work& one : work) {
+      times.push_back(one.own_ns);
+      tokens.push_back(one.tokens);
+    }
+    if (median(times) == 0) continue;
+    const Work& worst = *std::max_element(work.begin(), work.end());
+    result.excess += above_median(worst.own_ns, times);
+    result.more_tokens += above_median(worst.tokens, tokens);
+    ++slowest[worst.rank];
     ++compared;
   }
   if (compared == 0) return {};
   result.excess /= static_cast<double>(compared);
+  result.more_tokens /= static_cast<double>(compared);
   for (const auto& [rank, count] : slowest) {
     const double often = static_cast<double>(count) / static_cast<double>(compared);
     if (often > result.often) {
@@ -143,11 +167,20 @@ void advise_stragglers(const Run& run, std::vector<std::string>& advice) {
         name(*slow), 100 * excess_ms / middle, where.empty() ? "" : " (" + where + ")", 100 * late.often));
     return;
   }
+  // Even tokens may still be uneven work, where attention's cost grows with the square of the length; the
+  // record cannot tell that from ranks that take each other's cores.
+  const std::string why =
+      late.more_tokens >= late.excess / 2
+          ? fmt::format("it has {:.0f} % more tokens: balance the batches by cost (lockstep-plan --cost)",
+                        100 * late.more_tokens)
+          : fmt::format(
+                "its tokens differ by {:.0f} % from the median's: where lengths differ much, balance by cost "
+                "(lockstep-plan --cost); else see whether ranks share cores (lockstep-pin show)",
+                100 * std::abs(late.more_tokens));
   advice.push_back(
       fmt::format("In each step the slowest rank works {:.0f} % longer than the median one, and it is not "
-                  "always the same rank ({} in {:.0f} % of the steps): the work is uneven; balance it by "
-                  "cost (lockstep-plan --cost), do not blame a node.",
-                  100 * late.excess, name(*slow), 100 * late.often));
+                  "always the same rank ({} in {:.0f} % of the steps), so no node is to blame; {}.",
+                  100 * late.excess, name(*slow), 100 * late.often, why));
 }
 
 double comm_wait_share(const Snapshot& rank) {

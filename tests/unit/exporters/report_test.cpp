@@ -39,11 +39,12 @@ class ReportTest : public ::testing::Test {
   }
 
   // A step of 100 ms in which the rank works `own` and waits for the others.
-  static void step(Writer& rank, std::uint64_t own, std::uint64_t data_wait = 0, std::uint64_t padding = 0) {
+  static void step(Writer& rank, std::uint64_t own, std::uint64_t data_wait = 0, std::uint64_t padding = 0,
+                   std::uint64_t tokens = 1000) {
     rank.add_phase(Phase::data_wait, data_wait * kMs);
     rank.add_phase(Phase::forward, (own - data_wait) * kMs);
     rank.add_phase(Phase::comm_exposed, (100 - own) * kMs);
-    rank.end_step(100 * kMs, 0, {.tokens = 1000, .samples = 1, .padding = padding});
+    rank.end_step(100 * kMs, 0, {.tokens = tokens, .samples = 1, .padding = padding});
   }
 
   std::string advice() const {
@@ -153,8 +154,23 @@ TEST_F(ReportTest, AdviceBlamesNoNodeWhenTheLateRankChanges) {
     Writer& writer = rank(i);
     for (int k = 0; k < 12; ++k) step(writer, k % 4 == i ? 99 : 90);
   }
-  EXPECT_THAT(advice(), HasSubstr("the work is uneven"));
+  EXPECT_THAT(advice(),
+              HasSubstr("works 10 % longer than the median one, and it is not always the same rank"));
+  EXPECT_THAT(advice(), HasSubstr("its tokens differ by 0 % from the median's"));
+  EXPECT_THAT(advice(), HasSubstr("lockstep-pin show"));
   EXPECT_THAT(advice(), Not(HasSubstr("look at its node")));
+}
+
+TEST_F(ReportTest, AdviceBlamesTheTokensWhereTheLateRankHasMoreOfThem) {
+  for (int i = 0; i < 4; ++i) {
+    Writer& writer = rank(i);
+    for (int k = 0; k < 12; ++k) {
+      const bool late = k % 4 == i;
+      step(writer, late ? 99 : 90, 0, 0, late ? 1100 : 1000);
+    }
+  }
+  EXPECT_THAT(advice(), HasSubstr("it has 10 % more tokens: balance the batches by cost"));
+  EXPECT_THAT(advice(), Not(HasSubstr("lockstep-pin show")));
 }
 
 TEST_F(ReportTest, AdviceFindsPadding) {
