@@ -1,0 +1,184 @@
+// The store killed, or its disk full, at every single call of begin, publish, hold, eviction, recovery and
+// gc: nothing half is ever served, the next call works, nothing leaks.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "staging/cache/collect.h"
+#include "staging/cache/store.h"
+#include "tests/unit/staging/cache/cache_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::CacheTest;
+using staging_test::WatchedFileSystem;
+using testing::Each;
+using testing::Not;
+using testing::StartsWith;
+using LockKind = FileSystem::LockKind;
+using std::chrono::seconds;
+
+constexpr const char* kOld = "00000000000000000000000000000000";
+constexpr const char* kNew = "11111111111111111111111111111111";
+constexpr const char* kDamaged = "22222222222222222222222222222222";
+constexpr int kMostCalls = 1000;
+constexpr int kKilled = 99;
+constexpr std::uint64_t kBytes = 5000;
+
+class CacheFaults : public CacheTest {
+ protected:
+  static StoreOptions options() {
+    return {.quota = 2 * kBytes, .total = 0, .ledger_folder = {}, .keep = seconds(0)};
+  }
+
+  static std::string content(const std::string& name) { return std::string(kBytes / 2, name[0]); }
+
+  static void put(Store& store, FileSystem& system, const std::string& name) {
+    const Hold lock = store.lock(name, LockKind::exclusive);
+    if (store.has(name)) return;
+    Incoming incoming = store.begin(name, kBytes);
+    system.remove_all(incoming.files() / "a");
+    system.write_file(incoming.files() / "a", content(name), 0600);
+    system.make_folder(incoming.files() / "sub", 0700);
+    system.remove_all(incoming.files() / "sub/b");
+    system.write_file(incoming.files() / "sub/b", content(name), 0600);
+    incoming.publish({.name = name, .source = "/source", .bytes = kBytes});
+  }
+
+  /// A store with one idle object, one that has to make room for another, and what jobs left.
+  void make_world() const {
+    WatchedFileSystem system([](int, const char*) { return 0; });
+    system.remove_all(cache());
+    Store store(cache(), options(), system);
+    put(store, system, kOld);
+    put(store, system, kDamaged);
+    write("cache/jobs/7/data/x", "of a job long gone");
+    write("cache/jobs/7/staged.json", "[]");
+    fs::create_directories(cache() / "objects/.removed-gone/files");
+    write("cache/leases/held/7.0", "");
+    fs::create_directories(cache() / "leases" / kOld);
+    fs::create_hard_link(cache() / "leases/held/7.0", cache() / "leases" / kOld / "7.0");
+    const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(30);
+    for (const char* name : {"data/x", "data", "staged.json", ""})
+      fs::last_write_time(cache() / "jobs/7" / name, long_ago);
+  }
+
+  /// Everything that a node does with its store, in one go.
+  void live(FileSystem& system) const {
+    Store store(cache(), options(), system);
+    store.recover();
+    put(store, system, kNew);  // evicts
+    {
+      const Step step(store, "8.0");
+      const Hold lock = store.lock(kNew, LockKind::shared);
+      store.hold(kNew, step.file());
+      if (store.evict(kNew, seconds(0))) fail("evicted what is leased");
+    }
+    {
+      const Hold lock = store.lock(kDamaged, LockKind::exclusive);
+      if (store.has(kDamaged)) store.remove(kDamaged);
+    }
+    collect(store, system, {.quota = kBytes, .keep = seconds(0)});
+  }
+
+  void expect_whole() const {
+    for (const std::string& name : names(cache() / "objects")) {
+      if (name.starts_with('.')) continue;
+      const fs::path files = cache() / "objects" / name / "files";
+      EXPECT_EQ(staging_test::content_of(files),
+                (std::map<std::string, std::string>{{"a", content(name)}, {"sub/b", content(name)}}));
+      EXPECT_EQ(Store(cache()).info(name).bytes, kBytes);
+    }
+  }
+
+  /// Whatever was left, the next calls work, and after them nothing is there that nobody asked for.
+  void expect_recovered() const {
+    expect_whole();
+    WatchedFileSystem system([](int, const char*) { return 0; });
+    live(system);
+    expect_whole();
+    Store store(cache(), options(), system);
+    EXPECT_TRUE(store.has(kNew));
+    collect(store, system, {.quota = 0, .keep = seconds(0), .abandoned = seconds(0)});
+    EXPECT_THAT(names(cache() / "objects"), Each(Not(StartsWith("."))));
+    EXPECT_THAT(names(cache() / "jobs"), testing::IsEmpty());
+    for (const char* folder : {"locks", "leases"}) {
+      for (const std::string& name : names(cache() / folder)) {
+        EXPECT_TRUE(name == ".room" || name == "held" || store.has(name)) << folder << '/' << name;
+      }
+    }
+    EXPECT_LE(store.usage(true).bytes(), options().quota);
+  }
+};
+
+TEST_F(CacheFaults, KilledAtAnyCallItServesNothingHalfAndTheNextCallWorks) {
+  int call = 1;
+  for (; call < kMostCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    make_world();
+    const int code = staging_test::in_child([&] {
+      WatchedFileSystem system([&](int now, const char*) {
+        if (now == call) ::_exit(kKilled);
+        return 0;
+      });
+      live(system);
+    });
+    expect_recovered();
+    if (HasFailure() || code == 0) break;
+    ASSERT_EQ(code, kKilled);
+  }
+  EXPECT_GT(call, 150) << "the calls do not go through the seam";
+  EXPECT_LT(call, kMostCalls);
+}
+
+TEST_F(CacheFaults, ADiskThatIsFullAtAnyCallServesNothingHalfAndTheNextCallWorks) {
+  int failures = 0;
+  for (int call = 1; call < kMostCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    make_world();
+    WatchedFileSystem system([&](int now, const char*) { return now == call ? ENOSPC : 0; });
+    try {
+      live(system);
+    } catch (const Error& error) {
+      // Where it cannot be told whether an object is in use, it stays, and there is no room.
+      EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("No space left on device"),
+                                               testing::HasSubstr("in use by running jobs")));
+      ++failures;
+    }
+    const bool reached = system.calls() >= call;
+    expect_recovered();
+    if (HasFailure() || !reached) break;
+  }
+  EXPECT_GT(failures, 30);
+}
+
+TEST_F(CacheFaults, ADiskThatStaysFullLeavesTheOldObjects) {
+  int refusals = 0;
+  for (int call = 1; call < kMostCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    make_world();
+    // From then on nothing can be written, and everything else goes on.
+    bool refused = false;
+    WatchedFileSystem system([&](int now, const char* name) {
+      const bool writes = std::string_view(name) == "write" || std::string_view(name) == "mkdir";
+      refused = refused || (now >= call && writes);
+      return now >= call && writes ? ENOSPC : 0;
+    });
+    try {
+      live(system);
+    } catch (const Error&) {
+    }
+    expect_recovered();
+    if (HasFailure() || !refused) break;
+    ++refusals;
+  }
+  EXPECT_GT(refusals, 10) << "the calls do not go through the seam";
+}
+
+}  // namespace
+}  // namespace lockstep::cache

@@ -1,0 +1,200 @@
+// Leases: what a step uses is not removed while the step lives, however it ends.
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "common/files.h"
+#include "staging/cache/store.h"
+#include "tests/unit/staging/cache/cache_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::CacheTest;
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr const char* kName = "00112233445566778899aabbccddeeff";
+
+class CacheLease : public CacheTest {};
+
+TEST_F(CacheLease, AnObjectIsLeasedWhileTheStepLives) {
+  Store store(cache());
+  publish(store, kName, "data");
+  EXPECT_FALSE(store.leased(kName));
+  {
+    const Step first(store, "7.0");
+    const Step second(store, "8.0");
+    store.hold(kName, first.file());
+    store.hold(kName, second.file());
+    store.hold(kName, second.file());
+    EXPECT_TRUE(store.leased(kName));
+    EXPECT_THAT(Store(cache()).leases(kName),
+                ElementsAre(testing::Field(&Lease::step, "7.0"), testing::Field(&Lease::step, "8.0")));
+  }
+  EXPECT_FALSE(store.leased(kName));
+}
+
+TEST_F(CacheLease, AStepThatWasKilledHoldsNothing) {
+  Store store(cache());
+  publish(store, kName, "data");
+  const int code = staging_test::in_child([&] {
+    const Step step(store, "7.0");
+    Store(cache()).hold(kName, step.file());
+    ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(code, 128 + SIGKILL);
+  EXPECT_THAT(names(cache() / "leases" / kName), ElementsAre("7.0"));
+  EXPECT_FALSE(store.leased(kName));
+  EXPECT_THAT(names(cache() / "leases" / kName), IsEmpty()) << "the stale lease is not removed";
+}
+
+TEST_F(CacheLease, AfterARebootFilesThatNobodyLockedAreNoLeases) {
+  Store store(cache());
+  publish(store, kName, "data");
+  write("cache/leases/held/7.0", "");
+  fs::create_directories(cache() / "leases" / kName);
+  fs::create_hard_link(cache() / "leases/held/7.0", cache() / "leases" / kName / "7.0");
+  EXPECT_FALSE(store.leased(kName));
+}
+
+TEST_F(CacheLease, ANameThatAnotherStepHadBeforeIsTakenOver) {
+  Store store(cache());
+  publish(store, kName, "data");
+  write("cache/leases/held/7.0", "");
+  fs::create_directories(cache() / "leases" / kName);
+  fs::create_hard_link(cache() / "leases/held/7.0", cache() / "leases" / kName / "7.0");
+  fs::remove(cache() / "leases/held/7.0");
+  const Step step(store, "7.0");
+  store.hold(kName, step.file());
+  EXPECT_TRUE(store.leased(kName));
+}
+
+TEST_F(CacheLease, OnlyALockedFileAndAnObjectThatIsThereMakeALease) {
+  Store store(cache());
+  write("cache/leases/held/7.0", "");
+  const Step step(store, "8.0");
+  EXPECT_THAT([&] { store.hold(kName, step.file()); }, ThrowsErrorWith(kName, "not in the cache"));
+  publish(store, kName, "data");
+  EXPECT_THAT([&] { store.hold(kName, cache() / "leases/held/7.0"); },
+              ThrowsErrorWith("held/7.0", "nobody holds"));
+  fs::create_symlink(step.file(), cache() / "leases/held/9.0");
+  EXPECT_THAT([&] { store.hold(kName, cache() / "leases/held/9.0"); }, ThrowsErrorWith("held/9.0"));
+  EXPECT_FALSE(store.leased(kName));
+}
+
+TEST_F(CacheLease, AWarmHitCostsTheSameWhateverTheNumberOfFiles) {
+  const auto calls_for = [&](int files) {
+    const std::string name = fmt::format("object-of-{}", files);
+    Store store(cache());
+    {
+      const Hold lock = store.lock(name, FileSystem::LockKind::exclusive);
+      Incoming incoming = store.begin(name, 4);
+      ObjectInfo info{.name = name, .source = "/source", .bytes = 4};
+      for (int f = 0; f < files; ++f) {
+        write(incoming.files() / std::to_string(f), "");
+        info.files.push_back({.name = std::to_string(f), .size = 0, .xxh3 = std::string(32, '0')});
+      }
+      incoming.publish(info);
+    }
+    const Step step(store, "7.0");
+    staging_test::WatchedFileSystem system([](int, const char*) { return 0; });
+    Store mine(cache(), system);
+    mine.recover();
+    const Hold lock = mine.lock(name, FileSystem::LockKind::shared);
+    EXPECT_TRUE(mine.has(name));
+    EXPECT_EQ(mine.info(name).files.size(), static_cast<std::size_t>(files));
+    mine.touch(name);
+    mine.hold(name, step.file());
+    return system.calls();
+  };
+  const int few = calls_for(1);
+  EXPECT_EQ(calls_for(1000), few);
+  EXPECT_LT(few, 20);
+}
+
+// Evicts, and lets another process do something after every single call of that.
+TEST_F(CacheLease, NobodyEvictsBetweenCheckAndLease) {
+  const auto take = [&](bool& got) {
+    // In a process of its own, as another job would.
+    const int code = staging_test::in_child([&] {
+      Store mine(cache());
+      const Step step(mine, "7.0");
+      const UniqueFd lock = open_file(cache() / "locks" / kName, O_RDWR | O_CREAT, 0600);
+      if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) ::_exit(3);  // it is being evicted
+      struct stat named {};
+      if (::stat((cache() / "locks" / kName).c_str(), &named) != 0 || !mine.has(kName)) ::_exit(3);
+      mine.hold(kName, step.file());
+      ::_exit(Store(cache()).evict(kName, std::chrono::seconds(0)) || !mine.has(kName) ? 4 : 0);
+    });
+    ASSERT_TRUE(code == 0 || code == 3) << code;
+    got = code == 0;
+  };
+  int taken = 0;
+  int late = 0;
+  bool evicted = false;
+  for (int call = 1; call < 1000; ++call) {
+    {
+      Store store(cache());
+      if (!store.has(kName)) publish(store, kName, "data");
+    }
+    bool got = false;
+    staging_test::WatchedFileSystem system([&](int now, const char*) {
+      if (now == call) take(got);
+      return 0;
+    });
+    Store store(cache(), system);
+    const bool reached_before = system.calls() >= call;
+    evicted = store.evict(kName, std::chrono::seconds(0));
+    if (system.calls() < call) break;
+    if (!reached_before) ++(got ? taken : late);
+    EXPECT_TRUE(evicted) << "the step that took a lease has ended";
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_GT(late, 3) << "the lease was never too late";
+}
+
+// The same by chance, with a lease that lasts.
+TEST_F(CacheLease, EvictionWhileAnotherJobReadsIsNeverTaken) {
+  constexpr int kRounds = 40;
+  Store store(cache());
+  publish(store, kName, "data");
+  const pid_t evictor = ::fork();
+  if (evictor == 0) {
+    Store mine(cache());
+    for (;;) {
+      if (mine.evict(kName, std::chrono::seconds(0))) publish(mine, kName, "data");
+    }
+  }
+  int held = 0;
+  while (held < kRounds) {  // as often as the evictor lets us in
+    const Step step(store, "7.0");
+    {
+      const Hold lock = store.lock(kName, FileSystem::LockKind::shared);
+      if (!store.has(kName)) continue;
+      store.hold(kName, step.file());
+    }
+    ++held;
+    struct stat before {};
+    struct stat after {};
+    ASSERT_EQ(::stat((cache() / "objects" / kName).c_str(), &before), 0);
+    ::sched_yield();
+    ASSERT_EQ(::stat((cache() / "objects" / kName).c_str(), &after), 0);
+    ASSERT_EQ(before.st_ino, after.st_ino);
+    ASSERT_EQ(staging_test::read(store.files(kName) / "data"), "data");
+  }
+  ::kill(evictor, SIGKILL);
+  ::waitpid(evictor, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace lockstep::cache

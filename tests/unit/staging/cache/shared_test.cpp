@@ -1,0 +1,264 @@
+// The store that an admin fills: who reads it, what keeps it, and that no user holds up root or another.
+
+#include "staging/cache/shared.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "tests/unit/staging/cache/node_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::CacheOfANode;
+using staging_test::kOne;
+using staging_test::kTwo;
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using LockKind = FileSystem::LockKind;
+using std::chrono::seconds;
+
+class CacheShared : public CacheOfANode {
+ protected:
+  void SetUp() override {
+    CacheOfANode::SetUp();
+    if (IsSkipped()) return;
+    const mode_t before = ::umask(077);
+    Store store(shared());
+    publish(store, "a", "for all");
+    publish(store, "g", "for a group");
+    share(shared(), "a", {}, FileSystem::real());
+    share(shared(), "g", kTwo, FileSystem::real());
+    ::umask(before);
+  }
+  fs::path shared() const { return cache() / "shared"; }
+  static std::optional<Shared> open(const fs::path& folder) { return Shared::open(folder); }
+};
+
+TEST_F(CacheShared, UsersReadWhatTheyMay) {
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      const std::optional<Shared> store = open(shared());
+                      const std::optional<Hold> found = store->find("a");
+                      if (!found || staging_test::read(store->files("a") / "data") != "for all") ::_exit(2);
+                      if (store->info("a").source != "/source") ::_exit(3);
+                      if (store->find("g")) ::_exit(4);
+                      if (store->find("missing")) ::_exit(5);
+                      if (Store(store_of(kOne)).has("a")) ::_exit(6);
+                    }),
+            0);
+  EXPECT_EQ(
+      as_user(kTwo,
+              [&] {
+                const std::optional<Shared> store = open(shared());
+                if (!store->find("g") || staging_test::read(store->files("g") / "data") != "for a group")
+                  ::_exit(2);
+              }),
+      0);
+}
+
+TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
+  const pid_t user = ::fork();
+  if (user == 0) {
+    ::_exit(as_user(kOne, [&] {
+      Store mine(store_of(kOne));
+      const Step step(mine, "7.0");
+      const std::optional<Shared> store = open(shared());
+      {
+        const std::optional<Hold> found = store->find("a");
+        store->hold("a", step.file());
+        store->hold("a", step.file());
+      }
+      write(store_of(kOne) / "ready", "");
+      while (!fs::exists(cache() / "end")) ::usleep(1000);
+    }));
+  }
+  while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
+  {
+    Store store(shared());
+    EXPECT_THAT(store.leases("a"), ElementsAre(testing::AllOf(testing::Field(&Lease::step, "7.0"),
+                                                              testing::Field(&Lease::user, kOne))));
+    EXPECT_FALSE(store.evict("a", seconds(0)));
+    EXPECT_TRUE(store.evict("g", seconds(0)));
+  }
+  write(cache() / "end", "");
+  int status = 0;
+  ::waitpid(user, &status, 0);
+  EXPECT_EQ(status, 0);
+  Store store(shared());
+  EXPECT_TRUE(store.evict("a", seconds(0)));
+  EXPECT_THAT(names(shared() / "leases"), IsEmpty());
+}
+
+TEST_F(CacheShared, WhatUsersPlantAmongItsLeasesIsRemovedAndLeadsNowhere) {
+  write("secret/x", "secret");
+  ASSERT_EQ(::chmod((folder_ / "secret").c_str(), 0700), 0);
+  ASSERT_EQ(as_user(kOne,
+                    [&] {
+                      const fs::path leases = shared() / "leases/a";
+                      fs::create_directory_symlink(folder_ / "secret", leases / "1.0");
+                      fs::create_directories(leases / "2.0/deep/er");
+                      fs::create_directory_symlink(folder_ / "secret", leases / "2.0/deep/er/link");
+                      if (::mkfifo((leases / "3.0").c_str(), 0600) != 0) ::_exit(2);
+                      write(leases / "4.0", "nobody locks it");
+                      if (::mkdir((shared() / "leases/other").c_str(), 0700) == 0) ::_exit(3);
+                      if (::unlink((shared() / "locks/a").c_str()) == 0) ::_exit(4);
+                      if (::chmod((shared() / "objects/a").c_str(), 0777) == 0) ::_exit(5);
+                    }),
+            0);
+  Store store(shared());
+  EXPECT_FALSE(store.leased("a"));
+  EXPECT_THAT(names(shared() / "leases/a"), IsEmpty());
+  EXPECT_EQ(staging_test::read(folder_ / "secret/x"), "secret");
+  EXPECT_TRUE(store.evict("a", seconds(0)));
+}
+
+TEST_F(CacheShared, NamesThatAnotherTookAreNoHindrance) {
+  ASSERT_EQ(as_user(kTwo,
+                    [&] {
+                      write(shared() / "leases/a/7.0", "mine");
+                      for (int n = 0; n < 100; ++n)
+                        write(shared() / "leases/a" / fmt::format("7.0-{}", n), "mine");
+                    }),
+            0);
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      Store mine(store_of(kOne));
+                      const Step step(mine, "7.0");
+                      const std::optional<Shared> store = open(shared());
+                      const std::optional<Hold> found = store->find("a");
+                      store->hold("a", step.file());
+                      if (fs::hard_link_count(step.file()) != 2) ::_exit(2);
+                    }),
+            0);
+}
+
+TEST_F(CacheShared, WhereNoLeaseCanBeMadeTheCallerIsTold) {
+  Store mine(cache() / "0");
+  const Step step(mine, "7.0");
+  for (const int error : {EXDEV, EMLINK, ENOSPC, EPERM}) {
+    staging_test::WatchedFileSystem system(
+        [&](int, const char* name) { return std::string_view(name) == "link" ? error : 0; });
+    EXPECT_THROW(Shared::open(shared(), system)->hold("a", step.file()), NoLease) << error;
+  }
+  EXPECT_THROW(open(shared())->hold("missing", step.file()), NoLease);
+}
+
+TEST_F(CacheShared, ASecondStepFindsAndHoldsItAsTheFirstDid) {
+  Store mine(cache() / "0");
+  const std::optional<Shared> store = open(shared());
+  std::optional<Step> first(std::in_place, mine, "7.0");
+  store->hold("a", first->file());
+  const Step second(mine, "7.1");
+  {
+    const std::optional<Hold> one = store->find("a");
+    const std::optional<Hold> another = open(shared())->find("a");
+    ASSERT_TRUE(one && another);
+    store->hold("a", second.file());
+  }
+  first.reset();
+  EXPECT_FALSE(Store(shared()).evict("a", seconds(0)));
+  EXPECT_THAT(Store(shared()).leases("a"), ElementsAre(testing::Field(&Lease::step, "7.1")));
+}
+
+TEST_F(CacheShared, WhatIsBeingCheckedIsNotRemoved) {
+  const std::optional<Hold> found = open(shared())->find("a");
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(Store(shared()).evict("a", seconds(0)));
+  EXPECT_TRUE(Store(shared()).evict("g", seconds(0)));
+}
+
+TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
+  const auto locked = [&](const fs::path& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0;  // until the process ends
+  };
+  const pid_t user = ::fork();
+  if (user == 0) {
+    ::_exit(as_user(kOne, [&] {
+      (void)locked(shared() / "locks/a");
+      (void)locked(shared() / "locks");
+      (void)locked(shared() / "objects/a");
+      if (!locked(shared() / "leases/a")) ::_exit(2);
+      write(store_of(kOne) / "ready", "");
+      while (!fs::exists(cache() / "end")) ::usleep(1000);
+    }));
+  }
+  while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
+  EXPECT_EQ(as_user(kTwo,
+                    [&] {
+                      if (open(shared())->find("a")) ::_exit(2);
+                    }),
+            0);
+  // what prefetch and gc do
+  EXPECT_EQ(staging_test::in_child([&] {
+              ::alarm(20);
+              Store store(shared());
+              (void)store.lock("a", LockKind::shared);
+              (void)store.lock("a", LockKind::exclusive);
+              share(shared(), "a", {}, FileSystem::real());
+              if (store.evict("a", seconds(0))) ::_exit(3);
+              gc(store);
+            }),
+            0);
+  write(cache() / "end", "");
+  int status = 0;
+  ::waitpid(user, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(CacheShared, PrefetchedAgainItStaysOpenForWhoReadsIt) {
+  const auto mode = [&] {
+    struct stat status {};
+    EXPECT_EQ(::stat((shared() / "objects/a").c_str(), &status), 0);
+    return status.st_mode & 07777U;
+  };
+  int changes = 0;
+  staging_test::WatchedFileSystem system([&](int, const char* name) {
+    if (std::string_view(name) == "chmod") ++changes;
+    return 0;
+  });
+  share(shared(), "a", {}, system);
+  share(shared(), "g", kTwo, system);
+  EXPECT_EQ(changes, 0);
+  {
+    Store mine(cache() / "0");
+    const Step step(mine, "7.0");
+    open(shared())->hold("a", step.file());
+    EXPECT_THAT([&] { share(shared(), "a", kTwo, FileSystem::real()); },
+                ThrowsErrorWith("object a is in use"));
+    EXPECT_EQ(mode(), 0755U);
+  }
+  {
+    const std::optional<Hold> reading = open(shared())->find("a");
+    EXPECT_THAT([&] { share(shared(), "a", kTwo, FileSystem::real()); },
+                ThrowsErrorWith("object a is in use"));
+  }
+  share(shared(), "a", kTwo, FileSystem::real());
+  EXPECT_EQ(mode(), 0750U);
+}
+
+TEST_F(CacheShared, OnlyRootsStoreIsTrusted) {
+  EXPECT_FALSE(open(cache() / "missing").has_value());
+  EXPECT_EQ(as_user(kOne, [&] { Store mine(store_of(kOne)); }), 0);
+  EXPECT_EQ(as_user(kTwo,
+                    [&] {
+                      if (open(cache() / "missing")) ::_exit(2);
+                    }),
+            0);
+  ASSERT_EQ(::chmod(store_of(kOne).c_str(), 0755), 0);
+  EXPECT_NE(as_user(kTwo, [&] { (void)open(store_of(kOne)); }), 0) << "another user's store was trusted";
+  ASSERT_EQ(::chmod((shared() / "locks").c_str(), 0777), 0);
+  EXPECT_THAT([&] { (void)open(shared()); }, ThrowsErrorWith("must be root's, 0755"));
+}
+
+}  // namespace
+}  // namespace lockstep::cache

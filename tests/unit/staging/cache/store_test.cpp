@@ -1,0 +1,189 @@
+#include "staging/cache/store.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "common/files.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using LockKind = FileSystem::LockKind;
+
+constexpr const char* kName = "00112233445566778899aabbccddeeff";
+
+class CacheStore : public staging_test::StagingTest {
+ protected:
+  static void publish(Store& store, const std::string& name, const std::string& content) {
+    const Hold lock = store.lock(name, LockKind::exclusive);
+    Incoming incoming = store.begin(name, 0);
+    FileSystem::real().write_file(incoming.files() / "data", content, 0600);
+    incoming.publish({.name = name, .source = "/source", .bytes = content.size()});
+  }
+  std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
+  fs::path cache() const { return folder_ / "cache"; }
+};
+
+TEST_F(CacheStore, AnObjectIsThereOnceItIsPublishedAndReadOnly) {
+  Store store(cache());
+  EXPECT_FALSE(store.has(kName));
+  publish(store, kName, "data");
+  ASSERT_TRUE(store.has(kName));
+  EXPECT_EQ(staging_test::read(store.files(kName) / "data"), "data");
+  struct stat status {};
+  ASSERT_EQ(::stat((store.files(kName) / "data").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0444U);
+  ASSERT_EQ(::stat(store.files(kName).c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0555U);
+  const std::vector<ObjectInfo> list = store.list();
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0].name, kName);
+  EXPECT_EQ(list[0].source, "/source");
+  EXPECT_EQ(list[0].bytes, 4U);
+  EXPECT_THAT(objects(), ElementsAre(kName));
+}
+
+TEST_F(CacheStore, WhatIsNotPublishedVanishes) {
+  Store store(cache());
+  {
+    const Hold lock = store.lock(kName, LockKind::exclusive);
+    const Incoming incoming = store.begin(kName, 0);
+    FileSystem::real().write_file(incoming.files() / "data", "half", 0600);
+    EXPECT_FALSE(store.has(kName));
+    EXPECT_THAT(store.list(), IsEmpty());
+  }
+  EXPECT_THAT(objects(), IsEmpty());
+}
+
+TEST_F(CacheStore, AHardLinkOutlivesTheObject) {
+  Store store(cache());
+  publish(store, kName, "data");
+  FileSystem::real().link(store.files(kName) / "data", folder_ / "job");
+  {
+    const Hold lock = store.lock(kName, LockKind::exclusive);
+    store.remove(kName);
+  }
+  EXPECT_FALSE(store.has(kName));
+  EXPECT_EQ(staging_test::read(folder_ / "job"), "data");
+  EXPECT_THAT(objects(), IsEmpty());
+}
+
+TEST_F(CacheStore, RecoveryRemovesTheDeadsWorkAndNotTheLivings) {
+  Store store(cache());
+  fs::create_directories(cache() / "objects/.incoming-dead/files");
+  fs::create_directories(cache() / "objects/.incoming-killed/files");
+  fs::create_directories(cache() / "objects/.removed-dead/files");
+  fs::permissions(cache() / "objects/.removed-dead/files", fs::perms::owner_read | fs::perms::owner_exec);
+  fs::last_write_time(cache() / "objects/.incoming-dead/files",
+                      fs::file_time_type::clock::now() - std::chrono::hours(25));
+  write("cache/locks/gone", "");
+  const Hold lock = store.lock("alive", LockKind::exclusive);
+  const Incoming incoming = store.begin("alive", 0);
+  EXPECT_EQ(Store(cache()).recover(), 2);
+  EXPECT_THAT(objects(), ElementsAre(".incoming-alive", ".incoming-killed"))
+      << "a copy that was killed can be resumed for a day";
+  EXPECT_THAT(FileSystem::real().list(cache() / "locks"), ElementsAre(".room", "alive", "killed"));
+}
+
+TEST_F(CacheStore, WhatAKilledCopyLeftIsContinued) {
+  Store store(cache());
+  const Hold lock = store.lock(kName, LockKind::exclusive);
+  {
+    Incoming killed = store.begin(kName, 8);
+    EXPECT_FALSE(killed.resumed());
+    write(killed.files() / "sub/a", "half");
+    killed.keep();
+  }
+  Incoming incoming = store.begin(kName, 8);
+  ASSERT_TRUE(incoming.resumed());
+  EXPECT_EQ(staging_test::read(incoming.files() / "sub/a"), "half");
+  FileSystem::real().write_file(incoming.files() / "b", "done", 0600);
+  incoming.publish({.name = kName, .source = "/source", .bytes = 8});
+  EXPECT_EQ(staging_test::content_of(store.files(kName)),
+            (std::map<std::string, std::string>{{"b", "done"}, {"sub/a", "half"}}));
+  EXPECT_EQ(staging_test::content_of(cache() / "objects" / kName).size(), 3U) << "more than object.json";
+  struct stat status {};
+  ASSERT_EQ(::stat((store.files(kName) / "sub").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0555U);
+  ASSERT_EQ(::stat((store.files(kName) / "sub/a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0444U);
+}
+
+TEST_F(CacheStore, ADescriptionKeepsEveryName) {
+  const ObjectInfo info{
+      .name = kName,
+      .source = "/data/\xff",
+      .bytes = 7,
+      .created = 8,
+      .format = "hdf5",
+      .files = {{.name = "a/\"b\"", .size = 3, .xxh3 = "01"}, {.name = "\xff\x01", .size = 4, .xxh3 = "02"}}};
+  const ObjectInfo again = parse_object(to_json(info), kName, "object.json");
+  EXPECT_EQ(again.format, "hdf5");
+  EXPECT_EQ(again.bytes, 7U);
+  ASSERT_EQ(again.files.size(), 2U);
+  EXPECT_EQ(again.files[0].name, info.files[0].name);
+  EXPECT_EQ(again.files[1].name, info.files[1].name);
+  EXPECT_EQ(again.files[1].xxh3, "02");
+  EXPECT_THAT(parse_object(to_json(info), kName, "object.json", true).files, IsEmpty());
+  for (const char* damaged : {"", "{", "[]", "{\"source\":1}", "{\"source\":\"a\",\"bytes\":\"x\"}"}) {
+    EXPECT_THAT([&] { parse_object(damaged, kName, "/x/object.json"); },
+                ThrowsErrorWith("/x/object.json: damaged"));
+  }
+}
+
+TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
+  // Between opening the lock file and locking it, its holder may remove it and another make it anew: a system
+  // in which that happens once.
+  class Remover : public FileSystem {
+   public:
+    explicit Remover(fs::path file) : file_(std::move(file)) {}
+
+   protected:
+    int call_flock(int fd, int operation) override {
+      if (!done_) {
+        fs::rename(file_, file_.string() + ".old");  // keeps its inode from being given to the new one
+        std::ofstream(file_) << "another's";
+      }
+      done_ = true;
+      return FileSystem::call_flock(fd, operation);
+    }
+
+   private:
+    fs::path file_;
+    bool done_ = false;
+  };
+  Remover remover(cache() / "locks" / kName);
+  Store store(cache(), remover);
+  const Hold lock = store.lock(kName, LockKind::exclusive);
+  EXPECT_TRUE(fs::exists(cache() / "locks" / kName));
+  struct stat named {};
+  struct stat held {};
+  ASSERT_EQ(::stat((cache() / "locks" / kName).c_str(), &named), 0);
+  ASSERT_EQ(::fstat(lock.fd(), &held), 0);
+  EXPECT_EQ(named.st_ino, held.st_ino);
+}
+
+TEST_F(CacheStore, SomebodyElsesFolderIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to have another user's folder";
+  fs::create_directory(cache());
+  ASSERT_EQ(::chown(cache().c_str(), 4242, 4242), 0);
+  EXPECT_THAT([&] { Store store(cache()); }, ThrowsErrorWith(cache().string(), "belongs to user 4242"));
+}
+
+TEST_F(CacheStore, ALinkInPlaceOfAFolderIsRefused) {
+  fs::create_directories(folder_ / "elsewhere");
+  fs::create_directories(cache());
+  fs::create_symlink(folder_ / "elsewhere", cache() / "objects");
+  EXPECT_THAT([&] { Store store(cache()); }, ThrowsErrorWith((cache() / "objects").string(), "not a folder"));
+}
+
+}  // namespace
+}  // namespace lockstep::cache

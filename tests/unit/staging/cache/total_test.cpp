@@ -1,0 +1,238 @@
+// The node's total over users who cannot look into each other's stores.
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "common/files.h"
+#include "staging/cache/ledger.h"
+#include "staging/cache/store.h"
+#include "tests/unit/staging/cache/cache_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::CacheTest;
+using staging_test::ThrowsErrorWith;
+using LockKind = FileSystem::LockKind;
+
+constexpr uid_t kOne = 54001;
+constexpr uid_t kTwo = 54002;
+constexpr std::uint64_t kUnit = 10'000;
+constexpr std::uint64_t kTotal = 10 * kUnit;
+
+class CacheTotal : public CacheTest {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to be several users";
+    ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+    for (const uid_t user : {kOne, kTwo}) {
+      fs::create_directory(store_of(user));
+      ASSERT_EQ(::chown(store_of(user).c_str(), user, user), 0);
+      Ledger::prepare(claims(), user);
+    }
+  }
+  fs::path store_of(uid_t user) const { return folder_ / std::to_string(user); }
+  fs::path claims() const { return folder_ / "claims"; }
+  static StoreOptions options() {
+    return {.quota = 0, .total = kTotal, .ledger_folder = {}, .keep = std::chrono::seconds(0)};
+  }
+  int put(uid_t user, const std::string& name, std::uint64_t units) const {
+    return as_user(user, [&] {
+      Store store(store_of(user), options());
+      publish(store, name, std::string(units * kUnit, 'x'));
+    });
+  }
+  std::uint64_t claimed(uid_t user) const { return Ledger(claims(), FileSystem::real()).claimed(user); }
+  std::uint64_t really(uid_t user) const {
+    return measure(FileSystem::real(), store_of(user) / "objects").bytes;
+  }
+};
+
+TEST_F(CacheTotal, UsersTogetherStayBelowIt) {
+  EXPECT_EQ(put(kOne, "a", 4), 0);
+  EXPECT_EQ(claimed(kOne), 4 * kUnit);
+  EXPECT_EQ(as_user(kTwo,
+                    [&] {
+                      Store store(store_of(kTwo), options());
+                      const Hold lock = store.lock("b", LockKind::exclusive);
+                      try {
+                        store.begin("b", 7 * kUnit);
+                      } catch (const Error& error) {
+                        EXPECT_THAT(
+                            error.what(),
+                            testing::AllOf(testing::HasSubstr("needs 68.4 KiB"),
+                                           testing::HasSubstr("may hold 97.7 KiB together"),
+                                           testing::HasSubstr("39.1 KiB of it is held by other users"),
+                                           testing::HasSubstr("gc --all")));
+                        ::_exit(testing::Test::HasFailure() ? 1 : 7);
+                      }
+                    }),
+            7);
+  EXPECT_EQ(claimed(kTwo), 0U) << "a claim stays behind";
+  EXPECT_EQ(put(kTwo, "b", 6), 0);
+  EXPECT_EQ(put(kTwo, "c", 5), 0) << "his own idle object can go";
+  EXPECT_EQ(claimed(kTwo), 5 * kUnit);
+  EXPECT_NE(put(kOne, "d", 6), 0);
+  EXPECT_TRUE(fs::exists(store_of(kOne) / "objects/a")) << "removed although it does not help";
+}
+
+TEST_F(CacheTotal, ACopyGivenUpIsNoLongerClaimed) {
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      Store store(store_of(kOne), options());
+                      const Hold lock = store.lock("a", LockKind::exclusive);
+                      const Incoming incoming = store.begin("a", 9 * kUnit);
+                      if (claimed(kOne) != 9 * kUnit) ::_exit(5);
+                    }),
+            0);
+  EXPECT_EQ(claimed(kOne), 0U);
+}
+
+// A copy that is killed leaves its claim behind; nobody can look into that user's store, or clean it up.
+TEST_F(CacheTotal, WhatAKilledCopyWasToBringIsClaimedNoLonger) {
+  EXPECT_EQ(put(kOne, "old", 1), 0);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t copier = ::fork();
+  if (copier == 0) {
+    as_user(kOne, [&] {
+      Store store(store_of(kOne), options());
+      const Hold lock = store.lock("a", LockKind::exclusive);
+      Incoming incoming = store.begin("a", 8 * kUnit);
+      FileSystem::real().write_file(incoming.files() / "data", std::string(2 * kUnit, 'x'), 0600);
+      store.write_claim();
+      const pid_t self = ::getpid();
+      if (::write(ends[1], &self, sizeof self) != sizeof self) ::_exit(2);
+      ::pause();
+    });
+    ::_exit(0);
+  }
+  pid_t working = 0;
+  ASSERT_EQ(::read(ends[0], &working, sizeof working), static_cast<ssize_t>(sizeof working));
+  EXPECT_EQ(claimed(kOne), 9 * kUnit) << "it is alive";
+  EXPECT_NE(put(kTwo, "b", 2), 0);
+  ASSERT_EQ(::kill(working, SIGKILL), 0);
+  ::waitpid(copier, nullptr, 0);
+  EXPECT_EQ(claimed(kOne), 3 * kUnit) << "what is really there";
+  EXPECT_EQ(put(kTwo, "b", 7), 0);
+  EXPECT_NE(put(kTwo, "c", 8), 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST_F(CacheTotal, AtTheMomentACopyIsPublishedAllOfItIsClaimed) {
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      staging_test::WatchedFileSystem killer([&](int, const char* name) {
+                        if (std::string_view(name) == "rename") ::_exit(7);
+                        return 0;
+                      });
+                      Store store(store_of(kOne), options(), killer);
+                      publish(store, "a", std::string(6 * kUnit, 'x'));
+                    }),
+            7);
+  EXPECT_EQ(claimed(kOne), 6 * kUnit);
+}
+
+// Who locks another's claim, as anybody can who reads it, makes that less exact, and not less.
+TEST_F(CacheTotal, AClaimThatAnotherLocksCountsInFull) {
+  const UniqueFd somebody = open_file(claims() / std::to_string(kOne), O_RDONLY);
+  ASSERT_EQ(::flock(somebody.get(), LOCK_EX), 0);
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      Store store(store_of(kOne), options());
+                      const Hold lock = store.lock("a", LockKind::exclusive);
+                      const Incoming incoming = store.begin("a", 8 * kUnit);
+                      ::_exit(claimed(kOne) == 8 * kUnit ? 7 : 1);
+                    }),
+            7);
+  EXPECT_EQ(claimed(kOne), 8 * kUnit) << "nobody can tell whether it lives";
+}
+
+TEST_F(CacheTotal, TwoUsersAtOnceNeverPassIt) {
+  std::vector<pid_t> children;
+  for (const uid_t user : {kOne, kTwo}) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    ::_exit(as_user(user, [&] {
+      Store store(store_of(user), options());
+      int done = 0;
+      for (int tries = 0; done < 10 && tries < 100'000; ++tries) {
+        try {
+          publish(store, fmt::format("{}", done % 3), std::string(6 * kUnit, 'x'));
+          const Hold lock = store.lock(fmt::format("{}", done % 3), LockKind::exclusive);
+          store.remove(fmt::format("{}", done % 3));
+          store.write_claim();
+          ++done;
+        } catch (const Error& error) {
+          if (std::string(error.what()).find("held by other users") == std::string::npos) throw;
+        }
+      }
+      if (done != 10) ::_exit(4);
+    }));
+  }
+  int left = 2;
+  while (left > 0) {
+    EXPECT_LE(really(kOne) + really(kTwo), kTotal + 1000) << "more than all data and descriptions";
+    int status = 0;
+    if (::waitpid(-1, &status, WNOHANG) > 0) {
+      --left;
+      EXPECT_TRUE(WIFEXITED(status));
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+    }
+    ::sched_yield();
+  }
+}
+
+TEST_F(CacheTotal, OnlyAUsersOwnWordCounts) {
+  const Ledger ledger(claims(), FileSystem::real());
+  const auto set = [&](const std::string& name, const std::string& text, uid_t owner) {
+    write("claims/" + name, text);
+    ASSERT_EQ(::chown((claims() / name).c_str(), owner, owner), 0);
+  };
+  set(std::to_string(kOne), "               70000\n", kOne);
+  EXPECT_EQ(ledger.claimed(kOne), 70000U);
+  EXPECT_EQ(ledger.claimed_by_others(), 70000U);
+  set(std::to_string(kTwo), "90000", kOne);
+  EXPECT_EQ(ledger.claimed(kTwo), 0U) << "written by another";
+  set(std::to_string(kTwo), "many", kTwo);
+  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  set(std::to_string(kTwo), "99999999999999999999999", kTwo);
+  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  set(std::to_string(kTwo), "18446744073709551615", kTwo);
+  EXPECT_EQ(ledger.claimed_by_others(), ~std::uint64_t{0}) << "two of them begin again at 0";
+  fs::remove(claims() / std::to_string(kTwo));
+  fs::create_symlink(claims() / std::to_string(kOne), claims() / std::to_string(kTwo));
+  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  fs::remove(claims() / std::to_string(kTwo));
+  ASSERT_EQ(::mkfifo((claims() / std::to_string(kTwo)).c_str(), 0666), 0);
+  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  set("someone", "5", kTwo);
+  EXPECT_EQ(ledger.claimed_by_others(), 70000U);
+  fs::permissions(claims(), fs::perms::all);
+  EXPECT_EQ(ledger.claimed_by_others(), 0U) << "anybody may have made these files";
+}
+
+TEST_F(CacheTotal, WithoutALedgerEachKeepsTheTotalByHimself) {
+  fs::remove_all(claims());
+  EXPECT_EQ(put(kOne, "a", 8), 0);
+  EXPECT_EQ(put(kTwo, "b", 8), 0);
+  EXPECT_NE(put(kTwo, "c", 11), 0);
+}
+
+TEST_F(CacheTotal, AHeldLockIsNotWaitedForForEver) {
+  const UniqueFd somebody = open_file(claims() / "lock", O_RDONLY);
+  ASSERT_EQ(::flock(somebody.get(), LOCK_EX), 0);
+  EXPECT_EQ(put(kOne, "a", 4), 0);
+  EXPECT_EQ(claimed(kOne), 4 * kUnit);
+}
+
+}  // namespace
+}  // namespace lockstep::cache

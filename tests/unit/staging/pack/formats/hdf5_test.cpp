@@ -1,0 +1,79 @@
+// HDF5 datasets that no package of arrays writes, but that the library allows.
+
+#include "staging/pack/formats/hdf5_library.h"
+#include "staging/pack/reader.h"
+#include "tests/unit/staging/pack/formats/format_world.h"
+
+namespace lockstep::pack {
+namespace {
+
+using staging_test::ThrowsErrorWith;
+
+class FormatHdf5 : public staging_test::StagingTest {
+ protected:
+  /// A new file x.h5 with a dataset /x in which nothing is written.
+  std::filesystem::path make(const Hdf5Space& space, hid_t type, hsize_t chunk = 0) const {
+    const std::filesystem::path path = folder_ / "x.h5";
+    const Hdf5Lock lock;
+    const Hdf5File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+    const Hdf5Properties created(H5Pcreate(H5P_DATASET_CREATE));
+    if (chunk != 0) H5Pset_chunk(created.get(), 1, &chunk);
+    const Hdf5Dataset dataset(
+        H5Dcreate2(file.get(), "x", type, space.get(), H5P_DEFAULT, created.get(), H5P_DEFAULT));
+    EXPECT_TRUE(dataset);
+    return path;
+  }
+  static Hdf5Space rows(hsize_t count) {
+    const Hdf5Lock lock;
+    return Hdf5Space(H5Screate_simple(1, &count, nullptr));
+  }
+};
+
+TEST_F(FormatHdf5, IntegersThatDoNotFillTheirBytesAreRefused) {
+  const Hdf5Lock lock;
+  const Hdf5Type narrow(H5Tcopy(H5T_STD_U16LE));
+  H5Tset_precision(narrow.get(), 12);
+  const Hdf5Type shifted(H5Tcopy(narrow.get()));
+  H5Tset_offset(shifted.get(), 4);
+  const Hdf5Type lists(H5Tvlen_create(shifted.get()));
+  EXPECT_THAT([&] { open(make(rows(3), narrow.get())); },
+              ThrowsErrorWith("x.h5:/x", "12 of 16 bits, from bit 0"));
+  EXPECT_THAT([&] { open(make(rows(3), shifted.get())); },
+              ThrowsErrorWith("x.h5:/x", "12 of 16 bits, from bit 4"));
+  EXPECT_THAT([&] { open(make(rows(3), lists.get())); }, ThrowsErrorWith("x.h5:/x", "12 of 16 bits"));
+  EXPECT_EQ(open(make(rows(3), H5T_STD_U16LE, 3))->token_type(), TokenType::u16);
+}
+
+TEST_F(FormatHdf5, AShapeOfMoreThanTheFileCanHoldIsRefusedBeforeMemoryIsTaken) {
+  const Hdf5Lock lock;
+  const hsize_t huge[2] = {hsize_t{1} << 60, 2};
+  const hsize_t two_rows[2] = {2, hsize_t{1} << 40};
+  const hsize_t chunks[2] = {1, 2};
+  const std::filesystem::path path = folder_ / "x.h5";
+  for (const hsize_t* shape : {huge, two_rows}) {
+    {
+      const Hdf5File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+      const Hdf5Properties created(H5Pcreate(H5P_DATASET_CREATE));
+      H5Pset_chunk(created.get(), 2, chunks);
+      const Hdf5Space space(H5Screate_simple(2, shape, nullptr));
+      const Hdf5Dataset dataset(
+          H5Dcreate2(file.get(), "x", H5T_STD_I64LE, space.get(), H5P_DEFAULT, created.get(), H5P_DEFAULT));
+      ASSERT_TRUE(dataset);
+    }
+    EXPECT_THAT([&] { open(path); }, ThrowsErrorWith("x.h5:/x", "never written"));
+  }
+  const Hdf5Type lists(H5Tvlen_create(H5T_STD_I32LE));
+  EXPECT_THAT([&] { open(make(rows(hsize_t{1} << 40), lists.get(), 1024)); },
+              ThrowsErrorWith("x.h5:/x", "never written"));
+  EXPECT_EQ(open(make(rows(1000), H5T_STD_I32LE, 10))->bytes(0), 4000U) << "a few zeros are data";
+}
+
+TEST_F(FormatHdf5, ADatasetWithoutAShapeHasNoSamples) {
+  const Hdf5Lock lock;
+  EXPECT_THAT([&] { open(make(Hdf5Space(H5Screate(H5S_NULL)), H5T_STD_I32LE)); },
+              ThrowsErrorWith("x.h5:/x", "null dataspace", "no samples"));
+  EXPECT_EQ(open(make(Hdf5Space(H5Screate(H5S_SCALAR)), H5T_STD_I32LE))->bytes(0), 4U);
+}
+
+}  // namespace
+}  // namespace lockstep::pack

@@ -1,0 +1,219 @@
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <numeric>
+
+#include "common/files.h"
+#include "staging/pack/formats/megatron_index.h"
+#include "staging/pack/formats/megatron_writer.h"
+#include "staging/pack/reader.h"
+#include "tests/unit/staging/pack/formats/format_world.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::bytes_of;
+using staging_test::megatron_index;
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+
+class FormatMegatron : public staging_test::StagingTest {
+ protected:
+  std::vector<std::string> names_here() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void write_pair(const std::string& index, std::size_t data_bytes) const {
+    write("a.idx", index);
+    write("a.bin", std::string(data_bytes, 'x'));
+  }
+
+  /// The valid index of lengths 3, 2 and 4 in i32, with these bytes at `offset` in place of its own.
+  std::string changed(std::size_t offset, const std::string& by) const {
+    return megatron_index(4, {3, 2, 4}).replace(offset, by.size(), by);
+  }
+};
+
+constexpr std::size_t kLengths = 34;
+constexpr std::size_t kOffsets = kLengths + std::size_t{3} * 4;
+constexpr std::size_t kDocuments = kOffsets + std::size_t{3} * 8;
+
+template <typename T>
+std::span<const std::byte> tokens_of(const std::vector<T>& tokens) {
+  return std::as_bytes(std::span(tokens));
+}
+
+TEST_F(FormatMegatron, TheWriterGivesTheBytesOfMegatronsOwn) {
+  // As tests/peers/formats_vectors.py wrote them with IndexedDatasetBuilder.
+  MegatronWriter writer(folder_ / "int32", TokenType::i32);
+  const std::vector<std::size_t> lengths = {3, 0, 5, 1};
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<std::int32_t> tokens(lengths[i]);
+    std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(i * 10));
+    writer.add_sequence(tokens_of(tokens));
+    if (i != 0) writer.end_document();
+  }
+  EXPECT_EQ(writer.sequences(), 4U);
+  EXPECT_EQ(writer.documents(), 3U);
+  EXPECT_EQ(writer.data_bytes(), 36U);
+  EXPECT_THAT(names_here(),
+              ElementsAre(".int32.bin.unfinished", ".int32.documents.unfinished", ".int32.idx.unfinished"));
+  writer.finish();
+  const fs::path vectors = fs::path(LOCKSTEP_FORMAT_VECTORS) / "megatron";
+  EXPECT_EQ(staging_test::read(folder_ / "int32.bin"), staging_test::read(vectors / "int32.bin"));
+  EXPECT_EQ(staging_test::read(folder_ / "int32.idx"), staging_test::read(vectors / "int32.idx"));
+}
+
+TEST_F(FormatMegatron, WhatIsWrittenIsReadBackWithItsDocuments) {
+  const std::vector<std::uint16_t> many(700'000, 7);  // longer than any buffer
+  {
+    MegatronWriter writer(folder_ / "d", TokenType::u16);
+    for (int i = 0; i < 3; ++i) writer.add_sequence(tokens_of(many));
+    writer.end_document();
+    writer.add_sequence(tokens_of(std::vector<std::uint16_t>{1, 2}));
+    writer.end_document();
+    writer.finish();
+  }
+  EXPECT_THAT(names_here(), ElementsAre("d.bin", "d.idx"));
+  const auto reader = open(folder_ / "d");
+  ASSERT_EQ(reader->size(), 4U);
+  EXPECT_EQ(reader->tokens(2), 700'000U);
+  EXPECT_EQ(reader->tokens(3), 2U);
+  std::vector<std::int64_t> tokens(2);
+  widen(reader->token_type(), reader->view(3), tokens);
+  EXPECT_THAT(tokens, ElementsAre(1, 2));
+  const MegatronIndex index = MegatronIndex::load(folder_ / "d.idx");
+  ASSERT_EQ(index.document_entries(), 3U);
+  EXPECT_EQ(index.document(1), 3U);
+  EXPECT_EQ(index.document(2), 4U);
+  EXPECT_FALSE(index.has_modes());
+}
+
+TEST_F(FormatMegatron, WiderTokensAreWrittenWhereTheyFitAndRefusedWhereNot) {
+  MegatronWriter writer(folder_ / "d", TokenType::u32);
+  EXPECT_EQ(writer.written_type(), TokenType::i32);
+  writer.add_sequence(tokens_of(std::vector<std::uint32_t>{1, 0x7fffffffU}));
+  EXPECT_THAT(
+      [&] {
+        writer.add_sequence(tokens_of(std::vector<std::uint32_t>{5, 6, 0x80000000U}));
+      },
+      ThrowsErrorWith("d.idx: token 2 of sequence 1 does not fit into i32"));
+  EXPECT_THAT([&] { writer.add_sequence(std::vector<std::byte>(7)); },
+              ThrowsErrorWith("7 bytes", "no whole number"));
+  writer.end_document();
+  writer.finish();
+  EXPECT_EQ(open(folder_ / "d")->token_type(), TokenType::i32);
+  EXPECT_THROW(MegatronWriter(folder_ / "e", TokenType::none), UsageError);
+}
+
+TEST_F(FormatMegatron, NothingStaysOfWhatIsNotFinished) {
+  {
+    MegatronWriter writer(folder_ / "d", TokenType::u16);
+    writer.add_sequence(tokens_of(std::vector<std::uint16_t>{1}));
+    EXPECT_THAT([&] { writer.finish(); }, ThrowsErrorWith("1 sequences belong to no document"));
+  }
+  EXPECT_THAT(names_here(), ElementsAre());
+  MegatronWriter empty(folder_ / "d", TokenType::u16);
+  EXPECT_THAT([&] { empty.finish(); }, ThrowsErrorWith("there is no sequence"));
+}
+
+TEST_F(FormatMegatron, AKilledWritersLeftoversAreReplacedAndFinishedFilesAreNot) {
+  const auto write_one = [&] {
+    MegatronWriter writer(folder_ / "d", TokenType::u16);
+    writer.add_sequence(tokens_of(std::vector<std::uint16_t>{4, 5}));
+    writer.end_document();
+    writer.finish();
+  };
+  EXPECT_EQ(staging_test::in_child([&] {
+              MegatronWriter writer(folder_ / "d", TokenType::u16);
+              writer.add_sequence(tokens_of(std::vector<std::uint16_t>(900'000)));
+              ::_exit(9);
+            }),
+            9);
+  EXPECT_EQ(names_here().size(), 3U);
+  write("d.bin", "as after a kill between the two renames");
+  EXPECT_THAT([&] { MegatronWriter(folder_ / "d", TokenType::u16).finish(); },
+              ThrowsErrorWith("no sequence"));
+  EXPECT_THAT(names_here(), ElementsAre());
+  write_one();
+  EXPECT_THAT(names_here(), ElementsAre("d.bin", "d.idx"));
+  EXPECT_EQ(open(folder_ / "d")->tokens(0), 2U);
+  EXPECT_THAT(write_one, ThrowsErrorWith("d.idx exists already"));
+  fs::remove(folder_ / "d.idx");
+  EXPECT_THAT(write_one, ThrowsErrorWith("d.bin exists already"));
+}
+
+TEST_F(FormatMegatron, TwoWritersOfOneDatasetDoNotMix) {
+  const MegatronWriter first(folder_ / "d", TokenType::u16);
+  EXPECT_THAT([&] { MegatronWriter(folder_ / "d", TokenType::u16); },
+              ThrowsErrorWith("written by another process"));
+}
+
+TEST_F(FormatMegatron, DamagedIndexesAreRefusedByWhatIsWrong) {
+  const auto refused = [&](const std::string& index, auto... texts) {
+    write_pair(index, 36);
+    EXPECT_THAT([&] { open(folder_ / "a.idx"); }, ThrowsErrorWith((folder_ / "a.idx").string(), texts...));
+  };
+  const std::string good = megatron_index(4, {3, 2, 4});
+  refused(changed(9, bytes_of(std::uint64_t{2})), "version 2");
+  refused(changed(17, "\x09"), "no type of tokens 9");
+  refused(changed(17, std::string(1, '\0')), "no type of tokens 0");
+  refused(changed(18, bytes_of(std::uint64_t{1} << 60)), "do not fit");
+  refused(changed(26, bytes_of(std::uint64_t{1} << 62)), "do not fit");
+  refused(changed(kLengths + 4, bytes_of(std::int32_t{-2})), "sequence 1 has -2 tokens");
+  refused(changed(kOffsets + 8, bytes_of(std::int64_t{16})), "sequence 1 begins at byte 16", "ends at 12");
+  refused(changed(kOffsets, bytes_of(std::int64_t{4})), "sequence 0 begins at byte 4");
+  refused(changed(kDocuments + 8, bytes_of(std::int64_t{4})), "document 1 begins at sequence 4");
+  refused(changed(kDocuments + 16, bytes_of(std::int64_t{-1})), "document 2 begins at sequence -1");
+  refused(changed(kDocuments, bytes_of(std::int64_t{1})), "document 0 begins at sequence 1");
+  refused(good.substr(0, good.size() - 1), "do not fit");
+  refused(good + "xx", "2 bytes are left over");
+  write_pair(good + "\1\2\3", 36);
+  EXPECT_EQ(open(folder_ / "a.idx")->size(), 3U);
+  EXPECT_EQ(MegatronIndex::load(folder_ / "a.idx").mode(2), 3);
+}
+
+TEST_F(FormatMegatron, DataOfAnotherLengthIsRefusedByOpen) {
+  write_pair(megatron_index(4, {3, 2, 4}), 35);
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("a.bin", "a.idx", "sequence 2 at offset 20"));
+  write("a.bin", std::string(19, 'x'));
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence 1 at offset 12"));
+  write("a.bin", "");
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence 0 at offset 0"));
+}
+
+TEST_F(FormatMegatron, DataTruncatedInUseIsACleanError) {
+  write_pair(megatron_index(4, {3, 2, 4}), 36);
+  const auto reader = open(folder_);
+  std::vector<std::byte> payload(16);
+  reader->read(2, payload);
+  fs::resize_file(folder_ / "a.bin", 30);
+  EXPECT_THAT([&] { reader->read(2, payload); }, ThrowsErrorWith("a.bin, sample 2, offset 20", "truncated"));
+  EXPECT_THAT([&] { reader->verify(); }, ThrowsErrorWith("a.bin", "truncated"));
+}
+
+TEST_F(FormatMegatron, PairsInAFolderAreOneDataSet) {
+  write("m/a.idx", megatron_index(8, {3, 2}));
+  write("m/a.bin", "aabbccddee");
+  write("m/sub/b.idx", megatron_index(8, {1}));
+  write("m/sub/b.bin", "ff");
+  write("m/tokenizer.json", "{}");
+  const auto reader = open(folder_ / "m");
+  ASSERT_EQ(reader->size(), 3U);
+  EXPECT_EQ(reader->tokens(0), 3U);
+  EXPECT_EQ(reader->parts(2)[0].shard, "sub/b.bin");
+  EXPECT_EQ(reader->key(2), "2");
+  std::vector<std::byte> payload(2);
+  reader->read(2, payload);
+  EXPECT_EQ(static_cast<char>(payload[0]), 'f');
+  EXPECT_THAT([&] { (void)reader->tokens(3); }, ThrowsErrorWith("sample 3 was asked for, there are 3"));
+}
+
+}  // namespace
+}  // namespace lockstep::pack

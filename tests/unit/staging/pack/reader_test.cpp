@@ -1,0 +1,248 @@
+#include "staging/pack/reader.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "common/files.h"
+#include "staging/pack/index.h"
+#include "staging/pack/index_builder.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::flip_byte;
+using staging_test::read_sample;
+using staging_test::ThrowsErrorWith;
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class PackReader : public staging_test::StagingTest {};
+
+TEST_F(PackReader, GivesEverySampleByReadByViewAndByItsRecordedOffset) {
+  const fs::path pack = make_large_pack("p", 50);
+  const auto reader = open(pack);
+  ASSERT_EQ(reader->size(), 50U);
+  for (std::size_t i = 0; i < reader->size(); ++i) {
+    const std::string expected =
+        staging_test::read(folder_ / "p.src" / (std::string(reader->key(i)) + ".bin"));
+    EXPECT_EQ(read_sample(*reader, i), expected);
+    EXPECT_EQ(text_of(reader->view(i)), expected);
+    const Part part = reader->parts(i)[0];
+    EXPECT_EQ(staging_test::read(pack / part.shard).substr(part.offset, part.bytes), expected);
+  }
+  reader->verify();
+}
+
+TEST_F(PackReader, CountsTokens) {
+  const auto reader =
+      open(make_pack("p", {{"a.tok", "12345678"}, {"b.tok", "1234"}, {"c.tok", ""}}, 1 << 20, 4));
+  EXPECT_EQ(reader->token_bytes(), 4);
+  EXPECT_EQ(reader->tokens(0), 2U);
+  EXPECT_EQ(reader->tokens(1), 1U);
+  EXPECT_EQ(reader->tokens(2), 0U);
+  EXPECT_EQ(open(make_pack("q", {{"a", "1234"}}))->tokens(0), 0U);
+}
+
+TEST_F(PackReader, HasTheSecondPartToo) {
+  const auto reader = open(make_pack("p", {{"cat.jpg", "picture"}, {"cat.json", "{}"}}));
+  ASSERT_EQ(reader->size(), 1U);
+  ASSERT_EQ(reader->parts(0).size(), 2U);
+  EXPECT_EQ(reader->parts(0)[1].kind, "json");
+  std::vector<std::byte> payload(2);
+  reader->read_part(0, 1, payload);
+  EXPECT_EQ(text_of(payload), "{}");
+}
+
+TEST_F(PackReader, OneShardIsItsOwnSamplesOnly) {
+  const fs::path pack = make_large_pack("p", 50);
+  const auto whole = open(pack);
+  const auto shard = open(pack / "shard-000001.tar");
+  ASSERT_LT(shard->size(), whole->size());
+  std::size_t first = 0;
+  while (whole->parts(first)[0].shard != "shard-000001.tar") ++first;
+  EXPECT_EQ(shard->key(0), whole->key(first));
+  EXPECT_EQ(read_sample(*shard, 0), read_sample(*whole, first));
+  EXPECT_NE(shard->fingerprint(), whole->fingerprint());
+  EXPECT_THAT([&] { (void)shard->bytes(shard->size()); }, ThrowsErrorWith("was asked for"));
+}
+
+TEST_F(PackReader, OpensByItsIndexAndThroughLinksToShards) {
+  const fs::path pack = make_large_pack("p", 30);
+  EXPECT_EQ(open(pack / "index.lockstep")->size(), 30U);
+  fs::create_directory(folder_ / "linked");
+  for (const fs::directory_entry& entry : fs::directory_iterator(pack)) {
+    fs::create_symlink(entry.path(), folder_ / "linked" / entry.path().filename());
+  }
+  const auto linked = open(folder_ / "linked");
+  linked->verify();
+  EXPECT_EQ(linked->fingerprint(), open(pack)->fingerprint());
+}
+
+TEST_F(PackReader, ReadsFromManyThreadsAtOnce) {
+  const auto reader = open(make_large_pack("p", 64));
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(8);
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::size_t n = 0; n < reader->size(); ++n) {
+          const std::size_t i = (n * 7 + static_cast<std::size_t>(t)) % reader->size();
+          if (read_sample(*reader, i) != text_of(reader->view(i))) ++wrong;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(PackReader, WhatIsNotPackedIsRefusedByName) {
+  write("plain/a", "x");
+  fs::create_directory(folder_ / "empty");
+  const fs::path pack = make_pack("p", {{"a", "x"}});
+  write("p/other.tar", "x");
+  EXPECT_THAT([&] { open(folder_ / "plain"); },
+              ThrowsErrorWith("not packed: " + (folder_ / "plain").string() + " has no index.lockstep",
+                              "lockstep-pack create"));
+  EXPECT_THAT([&] { open(folder_ / "plain/a"); }, ThrowsErrorWith("not packed", "lockstep-pack create"));
+  EXPECT_THAT([&] { open(folder_ / "empty"); }, ThrowsErrorWith((folder_ / "empty").string(), "is empty"));
+  EXPECT_THAT([&] { open(folder_ / "none"); }, ThrowsErrorWith((folder_ / "none").string(), "No such file"));
+  EXPECT_THAT([&] { open(pack / "other.tar"); }, ThrowsErrorWith("other.tar is none of the shards"));
+}
+
+TEST_F(PackReader, ATruncatedShardIsRefusedWithItsFirstLostSample) {
+  const fs::path pack = make_large_pack("p", 10);
+  const Part last = open(pack)->parts(9)[0];
+  fs::resize_file(pack / "shard-000000.tar", last.offset + 10);
+  EXPECT_THAT([&] { open(pack); }, ThrowsErrorWith((pack / "shard-000000.tar").string(), "truncated",
+                                                   "sample 9 (0009)", std::to_string(last.offset)));
+}
+
+TEST_F(PackReader, AMissingAndALongerShardAreRefused) {
+  const fs::path pack = make_large_pack("p", 40);
+  fs::resize_file(pack / "shard-000001.tar", 1 << 20);
+  EXPECT_THAT([&] { open(pack); }, ThrowsErrorWith("shard-000001.tar does not match its index"));
+  fs::remove(pack / "shard-000001.tar");
+  EXPECT_THAT([&] { open(pack); }, ThrowsErrorWith("shard-000001.tar", "No such file"));
+}
+
+TEST_F(PackReader, AShardTruncatedInUseIsACleanErrorOfRead) {
+  const fs::path pack = make_pack("p", {{"a", std::string(9000, 'x')}});
+  const auto reader = open(pack);
+  read_sample(*reader, 0);
+  fs::resize_file(pack / "shard-000000.tar", 1000);
+  EXPECT_THAT([&] { read_sample(*reader, 0); },
+              ThrowsErrorWith("shard-000000.tar, sample 0 (a), offset 512", "truncated"));
+}
+
+TEST_F(PackReader, VerifyNamesTheDamagedSample) {
+  const fs::path pack = make_large_pack("p", 40);
+  const Part part = open(pack)->parts(33)[0];
+  flip_byte(pack / part.shard, part.offset + 77);
+  const auto reader = open(pack);
+  EXPECT_THAT([&] { reader->verify(); },
+              ThrowsErrorWith(std::string(part.shard), "sample 33 (0033.bin)", std::to_string(part.offset)));
+}
+
+TEST_F(PackReader, VerifyFindsDamageBetweenSamples) {
+  const fs::path pack = make_large_pack("p", 3);
+  flip_byte(pack / "shard-000000.tar", 300);  // in the first header's unused bytes
+  EXPECT_THAT([&] { open(pack)->verify(); }, ThrowsErrorWith("shard-000000.tar does not match its index"));
+}
+
+/// A pack whose shard is an archive with one bad member after a good one, and whose index believes in it.
+class EvilPack : public PackReader {
+ protected:
+  fs::path make(const std::string& name, mode_t type, const char* link = nullptr,
+                const std::vector<std::string>& indexed = {"good", "bad"}) {
+    write("evil/index.lockstep", "");
+    const fs::path shard = folder_ / "evil/shard-000000.tar";
+    archive* writer = archive_write_new();
+    archive_write_set_format_gnutar(writer);
+    archive_write_open_filename(writer, shard.c_str());
+    add(writer, "good", AE_IFREG, nullptr);
+    add(writer, name, type, link);
+    archive_write_close(writer);
+    archive_write_free(writer);
+    const std::string bytes = staging_test::read(shard);
+    IndexBuilder builder(0);
+    builder.begin_shard("shard-000000.tar");
+    std::uint64_t offset = 512;
+    for (const std::string& key : indexed) {
+      const std::string_view data =
+          offset + 4 < bytes.size() && bytes.substr(offset, 4) == "data" ? "data" : "";
+      builder.add_sample(key);
+      builder.add_part("", offset, data.size(), xxh3_64(std::as_bytes(std::span(data))));
+      offset += 1024;
+    }
+    builder.end_shard(bytes.size(), digest_of(std::as_bytes(std::span(bytes))));
+    write("evil/index.lockstep", builder.finish());
+    return folder_ / "evil";
+  }
+
+ private:
+  static void add(archive* writer, const std::string& name, mode_t type, const char* link) {
+    archive_entry* entry = archive_entry_new();
+    archive_entry_copy_pathname(entry, name.c_str());
+    archive_entry_set_filetype(entry, type);
+    archive_entry_set_perm(entry, 0644);
+    if (type == AE_IFREG) archive_entry_set_size(entry, 4);
+    if (type == AE_IFLNK) archive_entry_copy_symlink(entry, link);
+    ASSERT_EQ(archive_write_header(writer, entry), ARCHIVE_OK);
+    if (type == AE_IFREG) archive_write_data(writer, "data", 4);
+    archive_entry_free(entry);
+  }
+};
+
+TEST_F(EvilPack, AMemberThatLeavesTheFolderIsNamed) {
+  const fs::path pack = make("../bad", AE_IFREG);
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("shard-000000.tar: member '../bad' at offset 1536", "leaves its folder"));
+}
+
+TEST_F(EvilPack, AnAbsoluteNameIsNamed) {
+  const fs::path pack = make("/bad", AE_IFREG);
+  EXPECT_THAT([&] { open(pack)->verify(); }, ThrowsErrorWith("member '/bad' at offset 1536", "absolute"));
+}
+
+TEST_F(EvilPack, ALinkIsNamed) {
+  const fs::path pack = make("bad", AE_IFLNK, "/etc/passwd");
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("member 'bad' at offset 1536", "no regular file"));
+}
+
+TEST_F(EvilPack, ADeviceIsNamed) {
+  const fs::path pack = make("bad", AE_IFCHR);
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("member 'bad' at offset 1536", "no regular file"));
+}
+
+TEST_F(EvilPack, AMemberBeyondTheIndexIsNamed) {
+  const fs::path pack = make("more", AE_IFREG, nullptr, {"good"});
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("member 'more' at offset 1536 is not in the index"));
+}
+
+TEST_F(EvilPack, ASampleThatTheShardLacksIsNamed) {
+  const fs::path pack = make("bad", AE_IFREG, nullptr, {"good", "bad", "ghost"});
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("sample 2 (ghost), offset 2560: the shard ends before it"));
+}
+
+TEST_F(EvilPack, AMemberUnderAnotherNameIsNamed) {
+  const fs::path pack = make("other", AE_IFREG);
+  EXPECT_THAT([&] { open(pack)->verify(); },
+              ThrowsErrorWith("sample 1 (bad), offset 1536", "the shard has 'other'"));
+}
+
+}  // namespace
+}  // namespace lockstep::pack

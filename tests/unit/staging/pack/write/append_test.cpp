@@ -1,0 +1,244 @@
+#include "staging/pack/write/append.h"
+
+#include <sys/file.h>
+
+#include "common/files.h"
+#include "staging/pack/index.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/write/file_list.h"
+#include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/watched_files.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::FailsAt;
+using staging_test::in_child;
+using staging_test::KilledAt;
+using staging_test::kKilled;
+using staging_test::read_sample;
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class PackAppend : public staging_test::StagingTest {
+ protected:
+  PackAppend() {
+    pack_ = make_large_pack("p", 20);
+    for (int i = 0; i < 12; ++i)
+      write(fmt::format("more/n{:02}.bin", i), std::string(3000, static_cast<char>('a' + i)));
+  }
+  AppendOptions options(FileSystem* system = nullptr) const {
+    AppendOptions options;
+    options.folder = folder_ / "more";
+    options.files = files_below(options.folder, {});
+    options.pack = pack_;
+    options.shard_bytes = 16 << 10;
+    options.threads = 2;
+    options.system = system;
+    return options;
+  }
+  fs::path pack_;
+};
+
+TEST_F(PackAppend, AddsShardsAfterTheOldOnes) {
+  const auto old = content_of(pack_);
+  const PackingResult result = append(options());
+  EXPECT_EQ(result.samples, 12U);
+  EXPECT_EQ(result.shards, 3U);
+  const auto now = content_of(pack_);
+  EXPECT_EQ(now.size(), old.size() + 3);
+  for (const auto& [name, content] : old) {
+    if (name == kIndexName) continue;
+    EXPECT_EQ(now.at(name), content) << name;
+  }
+  const auto reader = open(pack_);
+  reader->verify();
+  ASSERT_EQ(reader->size(), 32U);
+  EXPECT_EQ(reader->key(19), "0019");
+  EXPECT_EQ(reader->key(20), "n00");
+  EXPECT_EQ(read_sample(*reader, 31), std::string(3000, 'l'));
+}
+
+TEST_F(PackAppend, IsThePackThatCreateMakesOfAllButForItsBorders) {
+  append(options());
+  std::map<std::string, std::string> all = content_of(folder_ / "p.src");
+  all.merge(content_of(folder_ / "more"));
+  EXPECT_EQ(open(pack_)->fingerprint(), open(make_pack("all", all))->fingerprint());
+}
+
+TEST_F(PackAppend, AReaderOfTheOldIndexGoesOn) {
+  const auto before = open(pack_);
+  const std::string first = read_sample(*before, 0);  // its shard is open now, the others are not
+  append(options());
+  ASSERT_EQ(before->size(), 20U);
+  EXPECT_EQ(read_sample(*before, 0), first);
+  before->verify();
+}
+
+TEST_F(PackAppend, AnotherTimeTooAndWithOtherPartsAndKinds) {
+  append(options());
+  write("third/x.json", "{}");
+  write("third/x.txt", "text");
+  AppendOptions third = options();
+  third.folder = folder_ / "third";
+  third.files = files_below(third.folder, {});
+  append(third);
+  const auto reader = open(pack_);
+  reader->verify();
+  ASSERT_EQ(reader->size(), 33U);
+  EXPECT_EQ(reader->parts(32)[1].kind, "txt");
+}
+
+TEST_F(PackAppend, ASampleThatIsThereAlreadyIsNamed) {
+  const auto before = content_of(pack_);
+  write("more/0007.json", "{}");
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("0007.json", "has a sample '0007' already"));
+  EXPECT_EQ(content_of(pack_), before);
+}
+
+TEST_F(PackAppend, RepeatedWhenAllIsInThePackItSaysSo) {
+  append(options());
+  const auto before = content_of(pack_);
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("all 12 files are in the pack already"));
+  write("more/n03.bin", "of another size");
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("n00.bin", "has a sample 'n00' already"));
+  EXPECT_EQ(content_of(pack_), before);
+}
+
+TEST_F(PackAppend, TokensAreThePacksTokens) {
+  pack_ = make_pack("t", {{"a.tok", "12345678"}}, 1 << 20, 4);
+  write("more/odd", "123");
+  AppendOptions odd = options();
+  odd.files = {"odd"};
+  EXPECT_THAT([&] { append(odd); }, ThrowsErrorWith("more/odd is 3 bytes long", "tokens of 4 bytes"));
+  odd.token_bytes = 2;
+  EXPECT_THAT([&] { append(odd); }, ThrowsErrorWith("has tokens of 4 bytes", "--token-bytes says 2"));
+  odd.token_bytes = 4;
+  odd.files = {"n00.bin"};
+  append(odd);
+  EXPECT_EQ(open(pack_)->tokens(1), 750U);
+}
+
+TEST_F(PackAppend, OneShardIsNoPackToAddTo) {
+  AppendOptions shard = options();
+  shard.pack = pack_ / "shard-000000.tar";
+  EXPECT_THAT([&] { append(shard); }, ThrowsErrorWith("shard-000000.tar is one shard"));
+}
+
+TEST_F(PackAppend, TwoCallsForOnePackDoNotMix) {
+  fs::create_directory(pack_ / ".append.unfinished");
+  const UniqueFd other = open_file(pack_ / ".append.unfinished", O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("being packed by another process"));
+}
+
+TEST_F(PackAppend, ShardsWithOtherNamesStayAndNewOnesGetFreeNumbers) {
+  fs::rename(pack_ / "shard-000000.tar", pack_ / "shard-000041.tar");
+  const Index index = Index::load(pack_ / kIndexName);
+  std::string bytes = staging_test::read(pack_ / kIndexName);
+  bytes.replace(bytes.find("shard-000000.tar"), 16, "shard-000041.tar");
+  const std::size_t end = bytes.size() - sizeof(Digest);
+  const Digest digest = digest_of(std::as_bytes(std::span(bytes)).first(end));
+  bytes.replace(end, sizeof(Digest), reinterpret_cast<const char*>(digest.data()), sizeof(Digest));
+  write("p/index.lockstep", bytes);
+  append(options());
+  open(pack_)->verify();
+  EXPECT_TRUE(fs::exists(pack_ / "shard-000042.tar"));
+}
+
+/// What every kill and failure may leave: the old pack or the new one, and a next call that ends in the new
+/// one.
+class PackAppendFaults : public PackAppend {
+ protected:
+  PackAppendFaults() {
+    fs::copy(pack_, folder_ / "before");
+    append(options());
+    whole_ = content_of(pack_);
+    reset();
+  }
+  void reset() {
+    fs::remove_all(pack_);
+    fs::copy(folder_ / "before", pack_);
+  }
+  void expect_old_or_new() {
+    const auto reader = open(pack_);
+    reader->verify();
+    EXPECT_THAT(reader->size(), testing::AnyOf(20U, 32U));
+    try {
+      continued_ = std::max(continued_, append(options()).continued_files);
+    } catch (const Error& error) {
+      EXPECT_EQ(reader->size(), 32U);
+      EXPECT_THAT(error.what(), HasSubstr("all 12 files are in the pack already"));
+    }
+    EXPECT_EQ(content_of(pack_), whole_);
+    reset();
+  }
+  std::map<std::string, std::string> whole_;
+  std::size_t continued_ = 0;
+};
+
+TEST_F(PackAppendFaults, KilledAtAnyCallItLeavesTheOldPackAndGoesOn) {
+  int call = 1;
+  for (; call < 1000; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    const int code = in_child([&] {
+      KilledAt killed(call);
+      append(options(&killed));
+    });
+    if (code != kKilled) {
+      ASSERT_EQ(code, 0);
+      break;
+    }
+    expect_old_or_new();
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(content_of(pack_), whole_);
+  EXPECT_GT(call, 25);
+  EXPECT_EQ(continued_, 12U);
+}
+
+TEST_F(PackAppendFaults, FailedAtAnyCallItLeavesTheOldPackAndGoesOn) {
+  int call = 1;
+  for (; call < 1000; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    FailsAt full(call, EIO);
+    try {
+      append(options(&full));
+      if (!full.failed()) break;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("Input/output error"));
+    }
+    expect_old_or_new();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(call, 25);
+  EXPECT_LT(call, 1000);
+}
+
+TEST_F(PackAppendFaults, WhatAKilledCallMovedIntoThePackGoesWhenLessIsAdded) {
+  int call = 1;
+  while (!fs::exists(pack_ / "shard-000003.tar")) {  // the first of them is in its place
+    reset();
+    ASSERT_EQ(in_child([&] {
+                KilledAt killed(call);
+                append(options(&killed));
+              }),
+              kKilled);
+    ++call;
+    if (Index::load(pack_ / kIndexName).samples() == 32U) FAIL() << "no kill between shards and index";
+  }
+  AppendOptions less = options();
+  less.files.resize(2);
+  append(less);
+  const auto reader = open(pack_);
+  reader->verify();
+  EXPECT_EQ(reader->size(), 22U);
+  EXPECT_EQ(content_of(pack_).size(), content_of(folder_ / "before").size() + 1);
+}
+
+}  // namespace
+}  // namespace lockstep::pack

@@ -1,0 +1,186 @@
+#include "staging/pack/write/create.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include "common/files.h"
+#include "common/process.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/write/file_list.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::ThrowsErrorWith;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class PackCreate : public staging_test::StagingTest {
+ protected:
+  CreateOptions options(const fs::path& source, const fs::path& out) const {
+    CreateOptions options;
+    options.folder = folder_ / source;
+    options.files = files_below(folder_ / source, {});
+    options.out = folder_ / out;
+    return options;
+  }
+  std::vector<std::string> names_here() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+};
+
+TEST_F(PackCreate, TheSameFilesGiveTheSameBytesWhateverTheThreads) {
+  make_large_pack("a", 600);
+  write("a.src/large.bin", std::string(1'000'000, 'x'));
+  CreateOptions one = options("a.src", "one");
+  one.threads = 1;
+  CreateOptions many = options("a.src", "many");
+  many.threads = 7;
+  create(one);
+  fs::last_write_time(folder_ / "a.src/0001.bin", fs::file_time_type::clock::now());
+  create(many);
+  EXPECT_EQ(content_of(folder_ / "one"), content_of(folder_ / "many"));
+}
+
+TEST_F(PackCreate, ShardsEndBeforeTheirSizeAndSamplesStayWhole) {
+  std::map<std::string, std::string> files;
+  for (const char* key : {"a", "b", "c", "d"}) {
+    files[std::string(key) + ".1"] = std::string(900, 'x');
+    files[std::string(key) + ".2"] = std::string(900, 'y');
+  }
+  const auto reader =
+      open(make_pack("p", files, 7000));  // a sample takes 3072 bytes, the end of a shard 1024
+  ASSERT_EQ(reader->size(), 4U);
+  std::vector<std::string> shards;
+  for (std::size_t i = 0; i < reader->size(); ++i) {
+    const std::vector<Part> parts = reader->parts(i);
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(parts[0].shard, parts[1].shard);
+    shards.emplace_back(parts[0].shard);
+  }
+  EXPECT_THAT(shards,
+              ElementsAre("shard-000000.tar", "shard-000000.tar", "shard-000001.tar", "shard-000001.tar"));
+}
+
+TEST_F(PackCreate, TarListsAndUnpacksTheShards) {
+  const std::string long_name = std::string(90, 'd') + "/" + std::string(120, 'f') + ".txt";
+  const std::map<std::string, std::string> files = {
+      {"a.txt", "alpha"}, {"b/\xc3\xa4.bin", std::string(70000, 'b')}, {long_name, "long"}, {"empty", ""}};
+  const fs::path pack = make_pack("p", files);
+  fs::create_directory(folder_ / "unpacked");
+  const auto tar = run_process(
+      {"tar", "-xpf", (pack / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
+  ASSERT_EQ(tar.exit_code, 0) << tar.error;
+  EXPECT_EQ(tar.error, "");
+  EXPECT_EQ(content_of(folder_ / "unpacked"), files);
+  struct stat status {};
+  ASSERT_EQ(::stat((folder_ / "unpacked/a.txt").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mtime, 0);
+  EXPECT_EQ(status.st_mode & 0777, 0644U);
+}
+
+TEST_F(PackCreate, PythonsTarfileReadsTheSameOffsets) {
+  if (run_process({"sh", "-c", "command -v python3"}).exit_code != 0)
+    GTEST_SKIP() << "python3 is not installed";
+  const fs::path pack =
+      make_pack("p", {{"a.txt", "alpha"}, {"b.json", "{}"}, {std::string(150, 'n') + ".txt", "long"}});
+  const auto python = run_process({"python3", "-c",
+                                   "import sys, tarfile\n"
+                                   "for m in tarfile.open(sys.argv[1]): print(m.name, m.offset_data, m.size)",
+                                   (pack / "shard-000000.tar").string()});
+  ASSERT_EQ(python.exit_code, 0) << python.error;
+  const auto reader = open(pack);
+  std::string expected;
+  for (std::size_t i = 0; i < reader->size(); ++i) {
+    const Part part = reader->parts(i)[0];
+    expected += fmt::format("{}.{} {} {}\n", reader->key(i), part.kind, part.offset, part.bytes);
+  }
+  EXPECT_EQ(python.output, expected);
+}
+
+TEST_F(PackCreate, AFolderThatExistsIsNotTouched) {
+  write("s/a", "x");
+  write("out/precious", "mine");
+  EXPECT_THAT([&] { create(options("s", "out")); },
+              ThrowsErrorWith((folder_ / "out").string(), "exists already"));
+  EXPECT_EQ(content_of(folder_ / "out"), (std::map<std::string, std::string>{{"precious", "mine"}}));
+}
+
+TEST_F(PackCreate, AFailureLeavesNothingBehind) {
+  write("s/a", "x");
+  CreateOptions bad = options("s", "out");
+  bad.files.emplace_back("missing");
+  EXPECT_THAT([&] { create(bad); }, ThrowsErrorWith((folder_ / "s/missing").string(), "No such file"));
+  EXPECT_THAT(names_here(), ElementsAre("s"));
+}
+
+TEST_F(PackCreate, AnInterruptedCallIsHiddenAndWhatItLeavesDoesNotGetIntoThePack) {
+  write("s/a", std::string(5000, 'x'));
+  EXPECT_EQ(staging_test::in_child([&] {
+              CreateOptions killed = options("s", "out");
+              killed.progress = [](std::size_t, std::uint64_t) { ::_exit(9); };
+              create(killed);
+            }),
+            9);
+  EXPECT_THAT(names_here(), ElementsAre(".out.unfinished", "s"));
+  EXPECT_THAT([&] { open(folder_ / "out"); }, ThrowsErrorWith("No such file"));
+  write(".out.unfinished/pack/shard-000007.tar", "of a call that packed more");
+  write(".out.unfinished/shard-000000.tar", "of another version");
+  create(options("s", "out"));
+  EXPECT_THAT(names_here(), ElementsAre("out", "s"));
+  open(folder_ / "out")->verify();
+  EXPECT_FALSE(fs::exists(folder_ / "out/shard-000007.tar"));
+}
+
+TEST_F(PackCreate, TwoCallsForOneFolderDoNotMix) {
+  write("s/a", "x");
+  fs::create_directory(folder_ / ".out.unfinished");
+  const UniqueFd other = open_file(folder_ / ".out.unfinished", O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  EXPECT_THAT([&] { create(options("s", "out")); }, ThrowsErrorWith("being packed by another process"));
+}
+
+TEST_F(PackCreate, ATokensFileOfAWrongLengthIsNamed) {
+  EXPECT_THAT(
+      [&] {
+        make_pack("p", {{"a.tok", "1234"}, {"b.tok", "12345"}}, 1 << 20, 4);
+      },
+      ThrowsErrorWith("b.tok is 5 bytes long", "tokens of 4 bytes"));
+  EXPECT_THAT(names_here(), ElementsAre("p.src"));
+}
+
+TEST_F(PackCreate, TokensInTwoPartsOfOneSampleAreRefused) {
+  EXPECT_THAT(
+      [&] {
+        make_pack("p", {{"git.1", "1234"}, {"git.3", "1234"}}, 1 << 20, 4);
+      },
+      ThrowsErrorWith("git.1 and git.3", "one file per sample"));
+}
+
+TEST_F(PackCreate, AFileThatGrowsWhileItIsReadIsNamed) {
+  write("s/a", std::string(300'000, 'x'));  // too large for the loader's window: read when its turn comes
+  write("s/b", std::string(300'000, 'y'));
+  CreateOptions racing = options("s", "out");
+  racing.progress = [&](std::size_t files, std::uint64_t) {
+    if (files == 1) write("s/b", std::string(400'000, 'z'));
+  };
+  // The loader opens ahead; whichever comes first, size and content must agree or the call fails.
+  try {
+    create(racing);
+    open(folder_ / "out")->verify();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("s/b changed while it was packed"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::pack

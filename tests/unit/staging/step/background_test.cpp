@@ -1,0 +1,243 @@
+// lockstep-stage step, as the plugin calls it: background mode, running from the source, leases, several
+// nodes.
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/file_system.h"
+#include "common/files.h"
+#include "common/process.h"
+#include "staging/cache/store.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+#include "tests/unit/staging/step/stage_step_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::kKey;
+using staging_test::Srun;
+using staging_test::StageStep;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST_F(StageStep, APythonJobReadsOnWhileLinksBecomeLocalFiles) {
+  const fs::path pack = make_big_pack("p");
+  const pid_t stepd = watched();
+  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "8000000",
+                  "--record", at("records")},
+                 {pack.string()}),
+            0)
+      << said();
+  EXPECT_TRUE(fs::is_symlink(data("p")) || fs::is_symlink(data("p/shard-000002.tar")))
+      << "the step did not start at once";
+  const char* const kJob = R"(
+import os, sys, time
+data, source = sys.argv[1:]
+want = {n: open(os.path.join(source, n), 'rb').read() for n in os.listdir(source)}
+links = local = 0
+end = time.time() + 60
+while time.time() < end:
+    for name, content in want.items():
+        path = os.path.join(data, name)
+        if open(path, 'rb').read() != content: sys.exit(path + ' is something else')
+        if os.path.islink(data) or os.path.islink(path): links += 1
+    left = [n for n in want if os.path.islink(data) or os.path.islink(os.path.join(data, n))]
+    if left and len(left) < len(want): local += 1
+    if not left: break
+else: sys.exit('links are left')
+print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
+)";
+  const ProcessResult job = run_process({"python3", "-c", kJob, data("p").string(), pack.string()});
+  EXPECT_EQ(job.exit_code, 0) << job.error;
+  EXPECT_EQ(job.output, "mixed\n");
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+  while (::waitpid(-stepd, nullptr, WNOHANG) > 0) {
+  }
+  int status = 0;
+  pid_t helper = 0;
+  while ((helper = ::wait(&status)) == stepd) {
+  }
+  EXPECT_GT(helper, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(record().at("state"), "done");
+  EXPECT_THAT(said(), HasSubstr("n1: staged p"));
+  // The job's next step finds it done.
+  EXPECT_EQ(step({}, {pack.string()}), 0);
+}
+
+TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextGoesOn) {
+  const fs::path pack = make_big_pack("p");
+  const pid_t stepd = watched();
+  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "2000000"},
+                 {pack.string()}),
+            0);
+  ::kill(stepd, SIGKILL);
+  int ended = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int status = 0; ::wait(&status) > 0;) ++ended;
+  EXPECT_EQ(ended, 2) << "stepd and the helper";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  watched_.clear();
+  EXPECT_EQ(step({}, {pack.string()}), 0);
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+}
+
+TEST_F(StageStep, TheHelperEndsWithWhoStartedItUntilTheStepMayStart) {
+  const fs::path pack = make_big_pack("p");
+  int port = 0;
+  const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
+  ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
+  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
+  const pid_t stepd = watched();
+  const pid_t pid =
+      start({"--mode", "background", "--watch", std::to_string(stepd), "--nodes", "2"}, {pack.string()});
+  const UniqueFd connected(::accept(silent.get(), nullptr, nullptr));  // the helper is there
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(end_of(pid), 128 + SIGTERM);
+  int status = 0;
+  EXPECT_GT(::wait(&status), 0);
+  ::unsetenv("LOCKSTEP_RENDEZVOUS");
+}
+
+TEST_F(StageStep, WhatFailsInTheBackgroundIsOneLineAndTheLinksStay) {
+  const fs::path pack = make_big_pack("p");
+  staging_test::flip_byte(pack / "shard-000001.tar", 3'000'000);
+  const pid_t stepd = watched();
+  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--record", at("records")},
+                 {pack.string()}),
+            0);
+  int status = 0;
+  EXPECT_GT(::wait(&status), 0);
+  EXPECT_EQ(lines(said()), 1) << said();
+  EXPECT_THAT(said(), HasSubstr("n1: "));
+  EXPECT_THAT(said(), HasSubstr("shard-000001.tar does not match its index"));
+  EXPECT_EQ(content_of(data("p")), content_of(pack)) << "the job reads on";
+  EXPECT_EQ(fs::canonical(data("p/shard-000001.tar")), fs::canonical(pack / "shard-000001.tar"));
+  EXPECT_EQ(record().at("state"), "source");
+}
+
+TEST_F(StageStep, RunsFromTheSourceWhereThatIsWanted) {
+  const fs::path pack = make_big_pack("p");
+  write("plain/sub/a", "x");
+  const std::vector<std::string> small{"--quota", "1000", "--record", at("records")};
+  EXPECT_EQ(step(small, {pack.string()}), 1);
+  EXPECT_EQ(lines(said()), 1) << said();
+  EXPECT_THAT(said(), HasSubstr("needs"));
+  EXPECT_EQ(record().at("state"), "failed");
+  std::vector<std::string> source = small;
+  source.insert(source.end(), {"--on-error", "source"});
+  EXPECT_EQ(step(source, {pack.string(), at("plain")}), 0);
+  EXPECT_EQ(lines(said()), 2) << said();
+  EXPECT_THAT(said(), HasSubstr("reads from the source"));
+  EXPECT_EQ(fs::read_symlink(data("p")), pack);
+  EXPECT_EQ(content_of(data("plain/")), content_of(folder_ / "plain"));
+  EXPECT_EQ(record().at("state"), "source");
+  // With room the next step has it on the node.
+  EXPECT_EQ(step({}, {pack.string(), at("plain")}), 0) << said();
+  EXPECT_FALSE(fs::is_symlink(data("p")));
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+}
+
+TEST_F(StageStep, LeasesWhatItStages) {
+  const fs::path pack = make_large_pack("p", 30);
+  const fs::path held = folder_ / "cache0/leases/held/7.0";
+  fs::create_directories(held.parent_path());
+  fs::permissions(folder_ / "cache0", fs::perms::owner_all);
+  UniqueFd lock = open_file(held, O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::flock(lock.get(), LOCK_SH), 0);
+  ASSERT_EQ(step({"--lease", held.string()}, {pack.string()}), 0) << said();
+  cache::Store store(folder_ / "cache0");
+  const std::string object = store.list().at(0).name;
+  EXPECT_TRUE(store.leased(object));
+  lock.reset();
+  EXPECT_FALSE(store.leased(object));
+  // A later step of the job, which has nothing to stage, uses it too.
+  lock = open_file(folder_ / "cache0/leases/held/7.1", O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(::flock(lock.get(), LOCK_SH), 0);
+  ASSERT_EQ(step({"--lease", at("cache0/leases/held/7.1")}, {pack.string()}), 0) << said();
+  EXPECT_TRUE(store.leased(object));
+}
+
+TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
+  const fs::path pack = make_big_pack("p");
+  for (const char* mode : {"block", "background"}) {
+    SCOPED_TRACE(mode);
+    for (int node = 0; node < 3; ++node)
+      FileSystem::real().remove_all(folder_ / fmt::format("cache{}", node));
+    const pid_t stepd = watched();  // before srun, whose pipe it would hold open
+    Srun srun;
+    std::vector<pid_t> nodes;
+    nodes.reserve(3);
+    for (int node = 0; node < 3; ++node) {
+      const std::string records = at(fmt::format("records{}", node));
+      fs::create_directories(records);
+      nodes.push_back(start({"--nodes", "3", "--node-id", std::to_string(node), "--node-list", "n[1-3]",
+                             "--mode", mode, "--watch", std::to_string(stepd), "--record", records},
+                            {pack.string()}, node));
+    }
+    for (int node = 0; node < 3; ++node)
+      EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+    if (std::string(mode) == "background") {
+      for (int node = 0; node < 3; ++node) EXPECT_GT(::wait(nullptr), 0);
+    }
+    EXPECT_THAT(srun.end(), IsEmpty());
+    std::uint64_t from_source = 0;
+    std::uint64_t size = 0;
+    for (const auto& [name, content] : content_of(pack)) size += content.size();
+    for (int node = 0; node < 3; ++node) {
+      EXPECT_EQ(content_of(data("p", node)), content_of(pack));
+      EXPECT_FALSE(fs::is_symlink(data("p/shard-000000.tar", node)));
+      const auto about =
+          nlohmann::json::parse(read_text_file(at(fmt::format("records{}/staging.json", node))));
+      EXPECT_EQ(about.at("state"), "done");
+      from_source += about.at("sources").at(0).at("from_source").get<std::uint64_t>();
+    }
+    EXPECT_EQ(from_source, size);
+  }
+}
+
+TEST_F(StageStep, OneNodeThatRunsFromTheSourceLeavesTheOthersTheirCopy) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun;
+  std::vector<pid_t> nodes;
+  nodes.reserve(3);
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]",
+                           "--on-error", "source", "--quota", node == 0 ? "0" : "1000"},
+                          {pack.string()}, node));
+  }
+  for (int node = 0; node < 2; ++node)
+    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+  EXPECT_THAT(srun.end(), IsEmpty());
+  EXPECT_FALSE(fs::is_symlink(data("p", 0)));
+  EXPECT_EQ(fs::read_symlink(data("p", 1)), pack);
+  EXPECT_EQ(content_of(data("p", 0)), content_of(pack));
+}
+
+TEST_F(StageStep, AnUnreachableSrunIsOneLine) {
+  const fs::path pack = make_big_pack("p");
+  int port = 0;
+  { const UniqueFd closed = listen_on(0, 0, port); }
+  ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
+  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
+  const pid_t first = start({"--nodes", "2", "--node-id", "0"}, {pack.string()}, 0);
+  const pid_t second = start({"--nodes", "2", "--node-id", "1"}, {pack.string()}, 1);
+  EXPECT_EQ(end_of(first), 1);
+  EXPECT_EQ(end_of(second), 1);
+  EXPECT_EQ(lines(said(0)) + lines(said(1)), 1) << said(0) << said(1);
+  ::unsetenv("LOCKSTEP_RENDEZVOUS");
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

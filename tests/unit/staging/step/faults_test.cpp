@@ -1,0 +1,253 @@
+// lockstep-stage step, where something goes wrong around it: srun ends, sources change, the shared store
+// cannot be leased or loses what was staged.
+
+#include <sys/resource.h>
+
+#include "common/file_system.h"
+#include "common/process.h"
+#include "staging/cache/shared.h"
+#include "staging/cache/store.h"
+#include "tests/unit/staging/step/stage_step_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::Srun;
+using staging_test::StageStep;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr std::chrono::milliseconds kPoll{2};
+
+// True once the condition holds; false where that takes more than half a minute.
+template <typename Condition>
+bool wait_for(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
+class StageStepFaults : public StageStep {
+ protected:
+  /// Where the copy of a node's only object lies while it is made, or "".
+  fs::path incoming(int node = 0) const {
+    const fs::path objects = folder_ / fmt::format("cache{}/objects", node);
+    if (!fs::exists(objects)) return {};
+    for (const fs::directory_entry& entry : fs::directory_iterator(objects)) {
+      if (entry.path().filename().string().starts_with(".incoming-")) return entry.path() / "files";
+    }
+    return {};
+  }
+  bool copies(const std::string& file, int node = 0) const {
+    const fs::path folder = incoming(node);
+    return !folder.empty() && fs::exists(folder / file);
+  }
+  /// An admin's store with a copy of the source; returns the object's name.
+  std::string prefetch(const fs::path& shared, const std::string& source) const {
+    fs::create_directories(shared);
+    const ProcessResult put =
+        run_process({LOCKSTEP_STAGE, "put", source, "--cache", shared.string(), "--json"});
+    if (put.exit_code != 0) fail("{}", put.error);
+    std::string object = nlohmann::json::parse(put.output).at("object");
+    cache::share(shared, object, {}, FileSystem::real());
+    return object;
+  }
+  std::vector<std::string> of_step(const std::string& step, const std::string& shared) const {
+    return {"--lease", lease_file(step), "--shared", shared};
+  }
+  /// Ends all that is watched and waits for all children; their exit codes.
+  void wait_for_helper() const {
+    int status = 0;
+    ASSERT_GT(::wait(&status), 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+};
+
+TEST_F(StageStepFaults, AStepThatReadsFromTheSourceOutlivesSrunsRendezvous) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun(std::chrono::milliseconds(1));
+  std::vector<pid_t> nodes;
+  nodes.reserve(3);
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]",
+                           "--on-error", "source", "--bandwidth", "2000000"},
+                          {pack.string()}, node));
+  }
+  EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+  srun.end();
+  for (int node = 0; node < 2; ++node) {
+    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+    EXPECT_THAT(said(node), HasSubstr("the job reads from the source"));
+    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+  }
+}
+
+TEST_F(StageStepFaults, ASharedStoreOnAnotherFileSystemIsNotUsed) {
+  std::string name = "/dev/shm/stage_step_test.XXXXXX";
+  const fs::path other = ::mkdtemp(name.data());
+  struct stat here {
+  }, there{};
+  ASSERT_TRUE(::stat(folder_.c_str(), &here) == 0 && ::stat(other.c_str(), &there) == 0);
+  if (here.st_dev == there.st_dev) {
+    fs::remove_all(other);
+    GTEST_SKIP() << "temporary files are on /dev/shm themselves";
+  }
+  const fs::path pack = make_large_pack("p", 30);
+  prefetch(other / "shared", pack.string());
+  const UniqueFd lock = lease("7.0");
+  EXPECT_EQ(step(of_step("7.0", (other / "shared").string()), {pack.string()}), 0) << said();
+  EXPECT_FALSE(fs::is_symlink(data("p")));
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+  EXPECT_THAT(said(), HasSubstr("the shared copy is not used"));
+  FileSystem::real().remove_all(other);
+}
+
+TEST_F(StageStepFaults, ASharedStoreIntoWhichOthersMayWriteIsNotUsed) {
+  const fs::path pack = make_large_pack("p", 30);
+  const fs::path shared = folder_ / "shared";
+  prefetch(shared, pack.string());
+  ASSERT_EQ(::chmod((shared / "objects").c_str(), 0777), 0);
+  const UniqueFd lock = lease("7.0");
+  EXPECT_EQ(step(of_step("7.0", shared.string()), {pack.string()}), 0) << said();
+  EXPECT_FALSE(fs::is_symlink(data("p")));
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+  EXPECT_THAT(said(), HasSubstr("shared/objects is not used: it belongs to user"));
+}
+
+TEST_F(StageStepFaults, WhoCannotLeaseTheSharedCopyMakesItsOwn) {
+  const fs::path pack = make_large_pack("p", 30);
+  const std::string object = prefetch(folder_ / "shared", pack.string());
+  fs::remove_all(folder_ / "shared/leases" / object);
+  const UniqueFd lock = lease("7.0");
+  EXPECT_EQ(step(of_step("7.0", at("shared")), {pack.string()}), 0) << said();
+  EXPECT_FALSE(fs::is_symlink(data("p")));
+  EXPECT_TRUE(cache::Store(folder_ / "cache0").leased(object));
+}
+
+TEST_F(StageStepFaults, EveryStepOfAJobLeasesTheSharedCopy) {
+  const fs::path pack = make_large_pack("p", 30);
+  const std::string object = prefetch(folder_ / "shared", pack.string());
+  UniqueFd lock = lease("7.0");
+  ASSERT_EQ(step(of_step("7.0", at("shared")), {pack.string()}), 0) << said();
+  ASSERT_TRUE(fs::is_symlink(data("p")));
+  cache::Store shared(folder_ / "shared");
+  EXPECT_TRUE(shared.leased(object));
+  lock = lease("7.1");
+  EXPECT_FALSE(shared.leased(object)) << "the first step has ended";
+  ASSERT_EQ(step(of_step("7.1", at("shared")), {pack.string()}), 0) << said();
+  EXPECT_TRUE(shared.leased(object));
+  // Between two steps nobody does; the next finds it gone, and stages it again.
+  lock = lease("7.2");
+  ASSERT_TRUE(shared.evict(object, std::chrono::seconds(0)));
+  ASSERT_EQ(step(of_step("7.2", at("shared")), {pack.string()}), 0) << said();
+  EXPECT_FALSE(fs::is_symlink(data("p")));
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+}
+
+TEST_F(StageStepFaults, TheSharedCopyIsForWhoCanOpenTheShards) {
+  const fs::path pack = make_big_pack("p");
+  prefetch(folder_ / "shared", pack.string());
+  fs::remove(pack / "shard-000001.tar");
+  EXPECT_EQ(step({"--shared", at("shared")}, {pack.string()}), 1);
+  EXPECT_THAT(said(), HasSubstr("shard-000001.tar"));
+}
+
+TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
+  write("plain/a", std::string(500'000, 'a'));
+  write("plain/b", std::string(std::size_t{12} << 20U, 'b'));
+  const pid_t stepd = watched();
+  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "6000000",
+                  "--record", at("records")},
+                 {at("plain")}),
+            0)
+      << said();
+  ASSERT_TRUE(wait_for([&] { return copies("b"); }));
+  staging_test::flip_byte(folder_ / "plain/b", 5);
+  fs::last_write_time(folder_ / "plain/b", fs::file_time_type::clock::now());
+  wait_for_helper();
+  EXPECT_THAT(said(), HasSubstr("changed"));
+  EXPECT_EQ(content_of(data("plain/")), content_of(folder_ / "plain"));
+  // Neither is what had been linked before taken for a part of the same version.
+  EXPECT_TRUE(fs::is_symlink(data("plain")) || fs::is_symlink(data("plain/a")));
+  EXPECT_TRUE(fs::is_symlink(data("plain")) || fs::is_symlink(data("plain/b")));
+  EXPECT_EQ(record().at("state"), "source");
+}
+
+TEST_F(StageStepFaults, TheHelperInTheBackgroundIsNice) {
+  const fs::path pack = make_big_pack("p");
+  const pid_t stepd = watched();
+  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "3000000"},
+                 {pack.string()}),
+            0);
+  int nice = -1;
+  for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
+    const pid_t pid = std::atoi(process.path().filename().c_str());
+    if (pid <= 0 || pid == stepd) continue;
+    std::error_code gone;
+    if (fs::read_symlink(process.path() / "exe", gone).filename() != "lockstep-stage") continue;
+    if (staging_test::read(process.path() / "cmdline").find(pack.string()) == std::string::npos) continue;
+    nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(pid));
+  }
+  EXPECT_EQ(nice, 10);
+  ::kill(stepd, SIGKILL);
+}
+
+TEST_F(StageStepFaults, NamesAreBytes) {
+  const fs::path pack = make_large_pack("m\xC3\xA4nner \xFF\xFE", 30);
+  write("plain \xFF/a\x80", "x");
+  const std::vector<std::string> sources{pack.string(), at("plain \xFF")};
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(step({"--record", at("records")}, sources), 0) << said();
+  EXPECT_EQ(content_of(data(pack.filename().string())), content_of(pack));
+  EXPECT_EQ(content_of(data("plain \xFF")), content_of(at("plain \xFF")));
+  EXPECT_EQ(lines(said()), 1) << "the second step finds it done: " << said();
+}
+
+TEST_F(StageStepFaults, WhatTheJobHasStagedStaysAsItIsOnAllNodes) {
+  const fs::path pack = make_large_pack("p", 30);
+  const auto before = content_of(pack);
+  ASSERT_EQ(step({}, {pack.string()}, 0), 0) << said();
+  fs::remove_all(pack);
+  fs::remove_all(folder_ / "p.src");
+  make_large_pack("p", 31);
+  Srun srun;
+  std::vector<pid_t> nodes;
+  nodes.reserve(3);
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]"},
+                          {pack.string()}, node));
+  }
+  for (int node = 0; node < 2; ++node)
+    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+  EXPECT_THAT(srun.end(), IsEmpty());
+  EXPECT_EQ(content_of(data("p", 0)), before);
+  EXPECT_EQ(content_of(data("p", 1)), content_of(pack));
+  EXPECT_EQ(lines(said(0)), 1) << said(0);
+}
+
+TEST_F(StageStepFaults, WhatOnlyFollowsFromAnotherNodesFailureIsNotTold) {
+  const fs::path pack = make_large_pack("p", 30);
+  fs::remove(pack / "index.lockstep");
+  fs::remove_all(pack);
+  fs::create_directory(pack);
+  Srun srun;
+  std::vector<pid_t> nodes;
+  nodes.reserve(3);
+  for (int node = 0; node < 3; ++node) {
+    nodes.push_back(start({"--nodes", "3", "--node-id", std::to_string(node), "--node-list", "n[1-3]"},
+                          {pack.string()}, node));
+  }
+  for (int node = 0; node < 3; ++node) EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 1);
+  const std::string line = srun.end();
+  EXPECT_THAT(line, HasSubstr("is empty"));
+  EXPECT_THAT(line, Not(HasSubstr("has left")));
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

@@ -1,0 +1,195 @@
+// A step's staging, blocking and in the background, killed or refused at every single call of the file
+// system: whatever the job finds under $LOCKSTEP_DATA is whole, the next step works, nothing leaks.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+#include "staging/cache/store.h"
+#include "staging/step/stage_step.h"
+#include "tests/unit/staging/step/stage_step_world.h"
+#include "tests/unit/staging/watched_file_system.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::WatchedFileSystem;
+
+constexpr int kMostCalls = 2000;
+
+class StageStepKilled : public staging_test::StageStep {
+ protected:
+  StageStepKilled() {
+    pack_ = make_large_pack("p", 25);
+    write("plain/a", std::string(9000, 'a'));
+    write("plain/sub/b", "b");
+    write("alone/c", "c");
+    sources_ = {pack_.string(), at("plain"), at("alone/c")};
+    lease_ = lease("7.0");
+  }
+
+  /// Stages in a process of its own, as the plugin's helper does; the exit code, or 128 + SIGKILL where one
+  /// of its processes was killed.
+  int stage(const std::string& mode, const std::string& on_error, FileSystem& system) const {
+    StepCall call;
+    call.hello.job = 7;
+    call.hello.step = "0";
+    call.hello.node = "n1";
+    call.sources = sources_;
+    call.cache = at("cache0");
+    call.mode = mode;
+    call.on_error = on_error;
+    call.lease = lease_file("7.0");
+    call.file_system = &system;
+    const pid_t helper = ::fork();
+    if (helper == 0) {
+      const int out = ::open(at("error.0").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      ::dup2(out, STDERR_FILENO);
+      try {
+        stage_step(call);
+      } catch (const std::exception& error) {
+        say_to_job(error.what());
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    int code = 0;
+    int status = 0;
+    for (pid_t ended = 0; (ended = ::wait(&status)) > 0;) {
+      if (ended == helper) code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    return code;
+  }
+  int stage(const std::string& mode) const {
+    WatchedFileSystem good([](int, const char*) { return 0; });
+    return stage(mode, "fail", good);
+  }
+
+  /// What has a name there can be read, and is what the source has.
+  void expect_readable() const {
+    const fs::path top = folder_ / "cache0/jobs/7/data";
+    std::error_code none;
+    for (const fs::directory_entry& entry :
+         fs::recursive_directory_iterator(top, fs::directory_options::follow_directory_symlink, none)) {
+      ASSERT_TRUE(fs::exists(entry.path())) << entry.path() << " leads nowhere";
+      if (!entry.is_regular_file()) continue;
+      const fs::path name = entry.path().lexically_relative(top);
+      const fs::path source = name == "c" ? folder_ / "alone/c" : folder_ / name;
+      EXPECT_EQ(staging_test::read(entry.path()), staging_test::read(source)) << name;
+    }
+  }
+  void expect_all_names() const {
+    for (const char* name : {"p", "plain", "c"}) EXPECT_TRUE(fs::exists(data(name))) << name;
+  }
+  /// Everything is local, and nothing is there that a step does not need.
+  void expect_done() const {
+    EXPECT_EQ(content_of(data("p")), content_of(pack_));
+    EXPECT_EQ(content_of(data("plain")), content_of(folder_ / "plain"));
+    EXPECT_EQ(staging_test::read(data("c")), "c");
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder_ / "cache0/jobs/7"))
+      EXPECT_FALSE(entry.is_symlink()) << entry.path();
+    EXPECT_THAT(FileSystem::real().list(folder_ / "cache0/jobs/7"),
+                testing::ElementsAre("data", "lock", "staged.json"));
+    cache::Store store(folder_ / "cache0");
+    const std::vector<std::string> objects = FileSystem::real().list(folder_ / "cache0/objects");
+    EXPECT_EQ(objects.size(), 3U) << testing::PrintToString(objects);
+    for (const std::string& object : objects) EXPECT_TRUE(store.leased(object)) << object;
+    for (const std::string& name : FileSystem::real().list(folder_ / "cache0/locks"))
+      EXPECT_TRUE(name == ".room" || store.has(name)) << name;
+  }
+
+  void forget_all() const {
+    for (const char* name : {"objects", "jobs", "locks"})
+      FileSystem::real().remove_all(folder_ / "cache0" / name);
+    for (const std::string& name : FileSystem::real().list(folder_ / "cache0/leases")) {
+      if (name != "held") FileSystem::real().remove_all(folder_ / "cache0/leases" / name);
+    }
+  }
+
+  void expect_survives_kills(const std::string& mode);
+
+  fs::path pack_;
+  std::vector<std::string> sources_;
+  UniqueFd lease_;
+};
+
+void StageStepKilled::expect_survives_kills(const std::string& mode) {
+  int call = 1;
+  int background = 0;  // kills while the step ran
+  for (; call < kMostCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    forget_all();
+    fs::remove(folder_ / "reached");
+    WatchedFileSystem killer([&](int now, const char*) {
+      if (now != call) return 0;
+      write("reached", "");
+      ::raise(SIGKILL);
+      return 0;
+    });
+    const int code = stage(mode, "fail", killer);
+    const bool killed = fs::exists(folder_ / "reached");
+    expect_readable();
+    if (mode == "background" && code == 0) expect_all_names();
+    ASSERT_EQ(stage("block"), 0) << said();
+    expect_readable();
+    expect_done();
+    if (HasFailure()) break;
+    if (!killed) {
+      EXPECT_EQ(code, 0);
+      break;
+    }
+    // In the background the waiting process says 1 for a helper that dies before it lets the step start.
+    if (mode == "block") {
+      ASSERT_EQ(code, 128 + SIGKILL);
+    }
+    background += mode == "background" && code == 0 ? 1 : 0;
+  }
+  EXPECT_GT(call, 150) << "the calls do not go through the seam";
+  EXPECT_LT(call, kMostCalls);
+  if (mode == "background") {
+    EXPECT_GT(background, 100);
+  }
+}
+
+TEST_F(StageStepKilled, KilledAtAnyCallTheJobReadsNothingHalfAndTheNextStepWorks) {
+  expect_survives_kills("block");
+}
+
+TEST_F(StageStepKilled, KilledAtAnyCallInTheBackgroundNoLinkLeadsNowhereAndTheNextStepWorks) {
+  expect_survives_kills("background");
+}
+
+TEST_F(StageStepKilled, RefusedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
+  int told = 0;
+  int call = 1;
+  for (; call < kMostCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    forget_all();
+    write("error.0", "");
+    fs::remove(folder_ / "reached");
+    WatchedFileSystem full([&](int now, const char*) {
+      if (now == call) write("reached", "");
+      return now == call ? ENOSPC : 0;
+    });
+    const int code = stage(call % 2 == 0 ? "background" : "block", "source", full);
+    if (!fs::exists(folder_ / "reached")) break;
+    expect_readable();
+    const bool why = said().find("No space left on device") != std::string::npos;
+    EXPECT_TRUE(code == 0 || why) << said();
+    if (code == 0) expect_all_names();
+    told += why ? 1 : 0;
+    ASSERT_EQ(stage("block"), 0) << said();
+    expect_done();
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(told, 50);
+  EXPECT_LT(call, kMostCalls);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

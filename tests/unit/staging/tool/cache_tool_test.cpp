@@ -1,0 +1,127 @@
+// lockstep-stage ls, verify, status, gc and prefetch, as they are called.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/process.h"
+#include "tests/unit/staging/cache/cache_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class CacheTool : public staging_test::CacheTest {
+ protected:
+  static ProcessResult run(std::vector<std::string> words) {
+    words.insert(words.begin(), LOCKSTEP_STAGE);
+    return run_process(words);
+  }
+  static json run_json(std::vector<std::string> words) {
+    words.emplace_back("--json");
+    const ProcessResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    // the last line, where a list is the answer
+    const std::size_t end = result.output.find_last_not_of('\n');
+    const std::size_t begin = result.output.rfind('\n', end);
+    return json::parse(result.output.substr(begin == std::string::npos ? 0 : begin + 1), nullptr, false);
+  }
+  std::string at(const char* name) const { return (folder_ / name).string(); }
+};
+
+TEST_F(CacheTool, StatusTellsWhatIsHeldUsedAndIdle) {
+  Store store(cache());
+  publish(store, "a", std::string(1000, 'x'));
+  publish(store, "b", std::string(500, 'x'));
+  const Step step(store, "7.0");
+  store.hold("a", step.file());
+  const json status = run_json({"status", "--cache", cache().string(), "--keep", "0", "--quota", "1000"});
+  EXPECT_EQ(status.at("objects"), 2);
+  EXPECT_EQ(status.at("bytes"), 1500);
+  EXPECT_EQ(status.at("in_use"), 1000);
+  EXPECT_EQ(status.at("idle"), 500);
+  EXPECT_GT(status.at("free"), 0);
+  EXPECT_THAT(status.at("problems").at(0).get<std::string>(), HasSubstr("500 B over the quota"));
+  const json listed = run_json({"ls", "--cache", cache().string()});
+  EXPECT_EQ(listed.at("object"), "b");
+  EXPECT_EQ(listed.at("leased"), false);
+  const ProcessResult text = run({"ls", "--cache", cache().string()});
+  EXPECT_THAT(text.output, HasSubstr("by 7.0 /source"));
+}
+
+TEST_F(CacheTool, GcRemovesWhatIsIdleAndSaysSo) {
+  Store store(cache());
+  publish(store, "a", std::string(1000, 'x'));
+  const std::vector<std::string> words = {"gc", "--cache", cache().string(), "--quota", "10", "--keep", "0"};
+  std::vector<std::string> dry = words;
+  dry.emplace_back("--dry-run");
+  EXPECT_THAT(run(dry).output, HasSubstr("would remove object a (1000 B), /source: over the quota of 10 B"));
+  EXPECT_TRUE(store.has("a"));
+  const json done = run_json(words);
+  EXPECT_EQ(done.at("bytes"), 1000);
+  EXPECT_EQ(done.at("holds"), 0);
+  EXPECT_FALSE(store.has("a"));
+  EXPECT_EQ(run({"gc", "--cache", cache().string(), "--total", "1"}).exit_code, 2);
+  EXPECT_EQ(run({"gc", "--all", "--cache", cache().string()}).exit_code, 1) << "that is one store";
+}
+
+TEST_F(CacheTool, ADamagedDescriptionIsFoundAndNamed) {
+  Store store(cache());
+  publish(store, "a", "data");
+  fs::permissions(cache() / "objects/a/object.json", fs::perms::owner_all);
+  write("cache/objects/a/object.json", "{");
+  const ProcessResult verified = run({"verify", "--cache", cache().string()});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.output, HasSubstr("a/object.json: damaged"));
+  EXPECT_THAT(run({"status", "--cache", cache().string()}).output, HasSubstr("problem: "));
+}
+
+TEST_F(CacheTool, PrefetchOpensToEveryoneOnlyWhatEveryoneMayRead) {
+  make_pack("p", {{"a", "content"}});
+  fs::permissions(folder_, fs::perms(0755));
+  const auto refused = [&](const std::string& part) {
+    const ProcessResult result = run({"prefetch", at("p"), "--cache", at("cache/shared")});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.error, HasSubstr("not everyone may read " + part + ","));
+    EXPECT_FALSE(fs::exists(at("cache/shared")));
+  };
+  fs::permissions(at("p/index.lockstep"), fs::perms(0640));
+  refused(at("p/index.lockstep"));
+  fs::permissions(at("p/index.lockstep"), fs::perms(0644));
+  fs::permissions(folder_, fs::perms(0700));
+  refused(folder_);
+  EXPECT_EQ(run_json({"prefetch", at("p"), "--everyone", "--cache", at("cache/shared")}).at("readers"),
+            "all");
+}
+
+TEST_F(CacheTool, PrefetchFillsTheSharedStoreWhateverTheUmask) {
+  make_pack("p", {{"a", "content"}});
+  fs::permissions(folder_, fs::perms(0755));
+  fs::create_directory(cache());
+  const mode_t before = ::umask(077);
+  const json done = run_json({"prefetch", at("p"), "--cache", at("cache/shared")});
+  ::umask(before);
+  EXPECT_EQ(done.at("hit"), false);
+  for (const auto& [path, mode] :
+       std::map<std::string, mode_t>{{"", 0755}, {"objects", 0755}, {"locks", 0755}, {"leases", 0755}}) {
+    struct stat status {};
+    ASSERT_EQ(::stat((cache() / "shared" / path).c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777, mode) << path;
+  }
+  struct stat status {};
+  ASSERT_EQ(::stat((cache() / "shared/leases" / done.at("object").get<std::string>()).c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 01777U);
+  ASSERT_EQ(::stat((fs::path(done.at("path")) / "index.lockstep").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0444U);
+  EXPECT_EQ(run_json({"prefetch", at("p"), "--cache", at("cache/shared")}).at("hit"), true);
+  EXPECT_EQ(run({"prefetch", at("p"), "--cache", at("cache/shared"), "--group", "no such group"}).exit_code,
+            2);
+}
+
+}  // namespace
+}  // namespace lockstep::cache

@@ -1,0 +1,277 @@
+// A node whose calls at the source do not come back: it leaves by name, and the others go on without it.
+
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "common/process.h"
+#include "staging/step/stage_step.h"
+#include "staging/transfer/source_watch.h"
+#include "tests/unit/staging/step/stage_step_world.h"
+#include "tests/unit/staging/transfer/nodes_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::Srun;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+[[noreturn]] void hang() {
+  for (;;) ::pause();
+}
+
+class ExchangeHang : public NodesTest {
+ protected:
+  ExchangeHang() { source_patience_ = seconds(2); }
+};
+
+TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads hangs(pack, [](int n) {
+    if (n == 6) hang();
+  });
+  NodeChange stuck;
+  stuck.system = &hangs;
+  const auto begin = steady_clock::now();
+  const auto ends = put_on(3, pack, {{1, stuck}});
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error,
+                AllOf(HasSubstr("127.0.0.1:0: " + pack.string()), HasSubstr("has not answered for 2.00 s")));
+  }
+  expect_good(put_on(3, pack), pack);
+}
+
+TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
+  const fs::path pack = make_large_pack("p", 300);
+  source_patience_ = seconds(1);
+  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(milliseconds(150)); });
+  NodeChange change;
+  change.system = &slow;
+  expect_good(put_on(2, pack, {{0, change}, {1, change}}), pack);
+}
+
+// A process that is stopped, as in a job that is suspended, is not one whose source hangs.
+TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
+  source_patience_ = seconds(1);
+  peer_patience_ = {};  // the other one does not give it up meanwhile
+  const fs::path pack = make_large_pack("p", 100);
+  SourceReads stops(pack, [](int n) {
+    if (n != 6) return;
+    ::raise(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(300));  // the read goes on for a moment
+  });
+  NodeChange stopped;
+  stopped.system = &stops;
+  start(2, pack, {{1, stopped}});
+  int status = 0;
+  ASSERT_EQ(::waitpid(running_[1], &status, WUNTRACED), running_[1]);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(milliseconds(1800));
+  ::kill(running_[1], SIGCONT);
+  expect_good(finish(), pack);
+}
+
+#ifdef LOCKSTEP_METERED_FS  // where there is fuse3
+// A file system in user space that is stopped: its readers are as stuck as on a network file system whose
+// server is gone. The first node has it, which is to look at the source for all.
+TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
+  if (::geteuid() != 0 || ::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/fuse";
+  const fs::path pack = make_large_pack("p", 300);
+  fs::create_directories(folder_ / "real");
+  fs::rename(pack, folder_ / "real/p");
+  fs::create_directories(pack);
+  const std::string meter = folder_ / "meter";
+  ASSERT_EQ(run_process({LOCKSTEP_METERED_FS, "meter", meter, "--create"}).exit_code, 0);
+  // Mounted for all; the first node's is another, which is stopped.
+  std::vector<pid_t> servers;
+  for (const std::string machine : {"stopped", "well"}) {
+    fs::create_directories(folder_ / machine);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::execl(LOCKSTEP_METERED_FS, LOCKSTEP_METERED_FS, "mount", (folder_ / "real/p").c_str(),
+              (folder_ / machine).c_str(), "--meter", meter.c_str(), "--machine", machine.c_str(), nullptr);
+      ::_exit(127);
+    }
+    servers.push_back(pid);
+    while (!fs::exists(folder_ / machine / "index.lockstep")) {
+      ASSERT_EQ(::waitpid(pid, nullptr, WNOHANG), 0) << "metered-fs ended";
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
+  std::map<int, NodeChange> changes;
+  for (int node = 0; node < 3; ++node) {
+    changes[node].before = [&, node] {
+      if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+          ::mount((folder_ / (node == 0 ? "stopped" : "well")).c_str(), pack.c_str(), nullptr, MS_BIND,
+                  nullptr) != 0) {
+        fail_errno("mount");
+      }
+    };
+  }
+  ::kill(servers[0], SIGSTOP);
+  const auto ends = put_on(3, pack, changes);
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, AllOf(HasSubstr(pack.string()), HasSubstr("has not answered")));
+  }
+  ::kill(servers[0], SIGCONT);
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    ::umount2((folder_ / (i == 0 ? "stopped" : "well")).c_str(), MNT_DETACH);
+    ::kill(servers[i], SIGTERM);
+    ::waitpid(servers[i], nullptr, 0);
+  }
+}
+#endif
+
+/// Steps of three nodes as the plugin starts them, of which the second one's reads hang.
+class StepHang : public staging_test::StageStep {
+ protected:
+  static constexpr int kNodes = 3;
+  static constexpr int kStuck = 1;
+
+  /// `before` is called in each node's process; where there is none the second one's reads hang.
+  void start_all(const fs::path& pack, const std::string& mode, const std::string& on_error,
+                 const std::function<void(int node)>& before = {}) {
+    for (int node = 0; node < kNodes; ++node) {
+      fs::create_directories(at(fmt::format("cache{}", node)));
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        const int out =
+            ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+        ::dup2(out, STDERR_FILENO);
+        SourceReads hangs(pack, [](int n) {
+          if (n == 1) hang();
+        });
+        StepCall call;
+        call.hello = {7,        "0", fmt::format("n{}", node + 1), static_cast<std::uint32_t>(node), kNodes,
+                      "n[1-3]", ""};
+        call.sources = {pack.string()};
+        call.cache = at(fmt::format("cache{}", node));
+        call.mode = mode;
+        call.on_error = on_error;
+        call.watch = stepd_;
+        call.source_patience = 2;
+        if (before) {
+          before(node);
+        } else if (node == kStuck) {
+          call.file_system = &hangs;
+        }
+        stage_step(call);
+        ::_exit(0);
+      }
+      nodes_.push_back(pid);
+    }
+  }
+  std::vector<int> finish() {
+    std::vector<int> codes;
+    for (const pid_t pid : nodes_) codes.push_back(end_of(pid));
+    return codes;
+  }
+  void expect_others_have(const fs::path& pack) const {
+    std::uint64_t from_source = 0;
+    for (const int node : {0, 2}) {
+      EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
+      EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+      EXPECT_THAT(said(node), Not(HasSubstr("reads from the source")));
+      const auto staged = nlohmann::json::parse(
+          staging_test::read(folder_ / fmt::format("cache{}/jobs/7/staged.json", node)));
+      from_source += from_source_of(staged);
+    }
+    // What the stuck node was to read is read by one of the others, not by both.
+    EXPECT_LE(from_source, size_of(pack) + ChunkPlan::kChunkBytes);
+    EXPECT_THAT(said(kStuck), AllOf(HasSubstr("has not answered for 2.00 s"), HasSubstr("from the source")));
+    EXPECT_TRUE(fs::is_symlink(data("p", kStuck)) || fs::is_symlink(data("p/shard-000000.tar", kStuck)));
+    EXPECT_EQ(content_of(data("p/", kStuck)), content_of(pack));
+  }
+  static std::uint64_t from_source_of(const nlohmann::json& value) {
+    if (value.is_object() && value.contains("from_source")) return value.at("from_source");
+    std::uint64_t sum = 0;
+    if (value.is_structured()) {
+      for (const nlohmann::json& part : value) sum += from_source_of(part);
+    }
+    return sum;
+  }
+
+  pid_t stepd_ = watched();  // before srun's pipe is there, of which it would hold an end
+  std::vector<pid_t> nodes_;
+};
+
+TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun;
+  start_all(pack, "block", "source");
+  EXPECT_THAT(finish(), testing::Each(0));
+  EXPECT_THAT(srun.end(), IsEmpty());
+  expect_others_have(pack);
+}
+
+TEST_F(StepHang, InTheBackgroundTheOthersGoOnWithoutItToo) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun;
+  start_all(pack, "background", "fail");
+  EXPECT_THAT(finish(), testing::Each(0));
+  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // what works on in the background
+  srun.end();
+  expect_others_have(pack);
+}
+
+TEST_F(StepHang, WhereTheFirstHasLeftTheNextLooksAtTheSourceForAll) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  const fs::path pack = make_big_pack("p");
+  fs::create_directory(folder_ / "nothing");
+  Srun srun;
+  start_all(pack, "block", "source", [&](int node) {
+    if (node != 0) return;
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "nothing").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  });
+  EXPECT_THAT(finish(), testing::Each(0));
+  EXPECT_THAT(srun.end(), IsEmpty());
+  EXPECT_THAT(said(0), HasSubstr("the job reads from the source"));
+  for (const int node : {1, 2}) {
+    EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
+    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+  }
+}
+
+TEST_F(StepHang, WhereAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun;
+  start_all(pack, "block", "fail");
+  EXPECT_THAT(finish(), testing::Each(1));
+  EXPECT_THAT(srun.end(),
+              AllOf(testing::StartsWith("n2: " + pack.string()), HasSubstr("has not answered for 2.00 s")));
+}
+
+TEST(SourceWatch, TellsOnceOfTheOldestCall) {
+  std::vector<std::string> told;
+  {
+    SourceWatch watch(milliseconds(40), [&](const std::string& why) { told.push_back(why); });
+    const SourceWatch::Call first = watch.call("/a");
+    { const SourceWatch::Call second = watch.call("/b"); }
+    const SourceWatch::Call third = watch.call("/c");
+    std::this_thread::sleep_for(milliseconds(300));
+  }
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_THAT(told.front(), HasSubstr("/a: the source has not answered for 40.0 ms"));
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

@@ -1,0 +1,165 @@
+// The exchange on nodes that have munge, with a real munged of the test's own.
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "common/files.h"
+#include "staging/transfer/exchange/peer_proof.h"
+#include "tests/unit/staging/transfer/nodes_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::in_child;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+constexpr const char* kMunged = "/usr/sbin/munged";
+constexpr uid_t kOther = 4242;
+
+/// A /run of this process's own, without the machine's munged.
+void own_run() {
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("tmpfs", "/run", "tmpfs", 0, "mode=0755") != 0 || ::mkdir("/run/munge", 0755) != 0) {
+    fail_errno("mount");
+  }
+}
+
+/// munged, where libmunge looks for it, for those who join.
+class Munged {
+ public:
+  explicit Munged(const fs::path& folder) {
+    write_file_atomically(folder / "munge.key", std::string(1024, 'k'));
+    fs::permissions(folder / "munge.key", fs::perms::owner_read | fs::perms::owner_write);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      own_run();
+      const int log = ::open((folder / "munged.out").c_str(), O_WRONLY | O_CREAT, 0600);
+      ::dup2(log, STDERR_FILENO);
+      const std::string key = "--key-file=" + (folder / "munge.key").string();
+      ::execl(kMunged, kMunged, "--foreground", "--force", key.c_str(), "--pid-file=/run/munge/pid",
+              "--log-file=/run/munge/log", "--seed-file=/run/munge/seed",
+              "--socket=/run/munge/munge.socket.2", nullptr);
+      ::_exit(127);
+    }
+    // In a namespace of its own, so that who wants to know whether it answers joins it too.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (in_child([&] {
+             join();
+             if (!munge_encode("x")) ::_exit(1);
+           }) != 0) {
+      if (::waitpid(pid_, nullptr, WNOHANG) != 0 || std::chrono::steady_clock::now() > until)
+        fail("munged does not run: {}", staging_test::read(folder / "munged.out"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  ~Munged() {
+    ::kill(pid_, SIGTERM);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Munged(const Munged&) = delete;
+  Munged& operator=(const Munged&) = delete;
+
+  /// Lets this process see it.
+  void join() const {
+    const UniqueFd space = open_file(fmt::format("/proc/{}/ns/mnt", pid_), O_RDONLY);
+    if (::setns(space.get(), CLONE_NEWNS) != 0) fail_errno("setns");
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+class ExchangeMunge : public NodesTest {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to start a munged of its own and to be several users";
+    if (!fs::exists(kMunged)) GTEST_SKIP() << "munged is not installed (package munge)";
+    if (in_child(own_run) != 0) GTEST_SKIP() << "needs a mount namespace";
+    munged_ = std::make_unique<Munged>(folder_);
+  }
+  NodeChange joined() const {
+    NodeChange change;
+    change.before = [this] { munged_->join(); };
+    return change;
+  }
+  std::unique_ptr<Munged> munged_;
+};
+
+TEST_F(ExchangeMunge, NodesOfOneUserAcceptEachOther) {
+  const fs::path pack = make_large_pack("p", 300);
+  const auto ends = put_on(3, pack, {{0, joined()}, {1, joined()}, {2, joined()}});
+  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
+}
+
+TEST_F(ExchangeMunge, OneOfAnotherUserIsRefusedThoughItHasTheKey) {
+  const fs::path pack = make_large_pack("p", 300);
+  fs::permissions(folder_, fs::perms::all);
+  NodeChange other;
+  other.host = "127.0.0.2";
+  other.before = [this] {
+    munged_->join();
+    if (::setgid(kOther) != 0 || ::setuid(kOther) != 0) fail_errno("setuid");
+  };
+  const auto ends = put_on(3, pack, {{0, joined()}, {1, other}, {2, joined()}});
+  expect_good(ends, pack);
+  for (const std::size_t node : {0U, 2U}) {
+    EXPECT_THAT(ends[node].note(),
+                HasSubstr("127.0.0.2 gives nothing any more (munge does not know it as this user's)"));
+  }
+  EXPECT_THAT(ends[0].note(), Not(HasSubstr("127.0.0.1 gives nothing")));
+  // Nor was it given anything.
+  EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
+}
+
+TEST_F(ExchangeMunge, OneWithoutMungeIsRefusedByThoseThatHaveIt) {
+  const fs::path pack = make_large_pack("p", 300);
+  NodeChange without;
+  without.host = "127.0.0.2";
+  without.before = own_run;
+  const auto ends = put_on(3, pack, {{0, joined()}, {1, without}, {2, joined()}});
+  expect_good(ends, pack);
+  for (const std::size_t node : {0U, 2U}) {
+    EXPECT_THAT(ends[node].note(),
+                HasSubstr("127.0.0.2 gives nothing any more (munge does not know it as this user's)"));
+  }
+  EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
+}
+
+TEST_F(ExchangeMunge, ACredentialProvesOneThingOnce) {
+  EXPECT_EQ(in_child([&] {
+              munged_->join();
+              const std::string credential = munge_encode("this").value();
+              if (munge_proves(munge_encode("that").value(), "this")) fail("it is about something else");
+              if (!munge_proves(credential, "this")) fail("it is good");
+              if (munge_proves(credential, "this")) fail("it was used before");
+              if (munge_proves("-", "this") || munge_proves("", "this")) fail("it is none");
+            }),
+            0);
+}
+
+TEST_F(ExchangeMunge, OnlyTheSameUserCanReadWhatIsMeantForIt) {
+  EXPECT_EQ(in_child([&] {
+              munged_->join();
+              const std::string credential = munge_encode("this").value();
+              if (::setgid(kOther) != 0 || ::setuid(kOther) != 0) fail_errno("setuid");
+              if (munge_proves(credential, "this")) fail("another user has read it");
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

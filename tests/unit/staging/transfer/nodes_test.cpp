@@ -1,0 +1,421 @@
+// Nodes that read a source once for all of them: the share of each, and what becomes of it when one of them
+// fails.
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "staging/cache/store.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+#include "staging/transfer/exchange/exchange.h"
+#include "tests/unit/staging/transfer/nodes_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+class TransferNodes : public NodesTest {
+ protected:
+  fs::path make_plain(int files) const {
+    for (int i = 0; i < files; ++i) {
+      write(fmt::format("d/{}/x", i),
+            std::string(static_cast<std::size_t>(1000 * i), static_cast<char>('a' + i % 26)));
+    }
+    return folder_ / "d";
+  }
+};
+
+TEST_F(TransferNodes, ReadTheSourceOnceWhateverTheirNumber) {
+  const fs::path pack = make_large_pack("p", 300);
+  for (int count = 2; count <= 4; ++count) {
+    SCOPED_TRACE(count);
+    EXPECT_EQ(expect_good(put_on(count, pack), pack), size_of(pack));
+    for (int node = 0; node < count; ++node) FileSystem::real().remove_all(cache(node));
+  }
+}
+
+TEST_F(TransferNodes, ShareThePlainFilesOfAFolderToo) {
+  const fs::path plain = make_plain(40);
+  const auto ends = put_on(3, plain);
+  EXPECT_EQ(expect_good(ends, plain), size_of(plain));
+  for (const NodeEnd& end : ends) EXPECT_LT(end.result.at("from_source"), 2 * size_of(plain) / 3);
+}
+
+TEST_F(TransferNodes, MayBeMoreThanThereAreChunks) {
+  const fs::path pack = make_pack("p", {{"a", "x"}});
+  EXPECT_EQ(expect_good(put_on(4, pack), pack), size_of(pack));
+}
+
+TEST_F(TransferNodes, PutOneShardToo) {
+  const fs::path pack = make_large_pack("p", 100);
+  for (const NodeEnd& end : put_on(2, pack / "shard-000001.tar")) {
+    ASSERT_EQ(end.code, 0) << end.error;
+    EXPECT_EQ(staging_test::read(end.result.at("path").get<std::string>()),
+              staging_test::read(pack / "shard-000001.tar"));
+  }
+}
+
+TEST_F(TransferNodes, OneThatHasItServesTheOthersAndTheSourceIsNotRead) {
+  const fs::path pack = make_large_pack("p", 300);
+  for (const int has : {0, 1}) {
+    SCOPED_TRACE(has);
+    for (int node = 0; node < 3; ++node) FileSystem::real().remove_all(cache(node));
+    PutOptions alone;
+    alone.cache_dir = cache(has);
+    put({pack.string()}, alone);
+    const auto ends = put_on(3, pack);
+    EXPECT_LE(expect_good(ends, pack), has == 0 ? 0 : fs::file_size(pack / "index.lockstep"));
+    EXPECT_TRUE(ends[static_cast<std::size_t>(has)].result.at("hit"));
+    EXPECT_FALSE(ends[2].result.at("hit"));
+  }
+  for (const NodeEnd& end : put_on(3, pack)) EXPECT_TRUE(end.result.at("hit"));
+}
+
+TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
+  const fs::path pack = make_large_pack("p", 100);
+  // A view of its own of the same pack.
+  fs::create_directories(folder_ / "view");
+  fs::copy(pack, folder_ / "view/p", fs::copy_options::recursive);
+  NodeChange other;
+  other.before = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "view/p").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  };
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  expect_good(put_on(2, pack, {{1, other}}), pack);
+  // And of another one under the same name.
+  FileSystem::real().remove_all(folder_ / "view/p");
+  fs::rename(make_large_pack("q", 90), folder_ / "view/p");
+  for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
+  for (const NodeEnd& end : put_on(2, pack, {{1, other}})) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("is not what"));
+  }
+}
+
+TEST_F(TransferNodes, OneThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads dies(pack, [](int n) {
+    if (n == 6) ::raise(SIGKILL);
+  });
+  NodeChange killed;
+  killed.system = &dies;
+  const auto begin = steady_clock::now();
+  const auto ends = put_on(3, pack, {{1, killed}});
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  EXPECT_EQ(ends[1].code, 128 + SIGKILL);
+  for (const std::size_t node : {0U, 2U}) {
+    EXPECT_EQ(ends[node].code, 1);
+    EXPECT_THAT(ends[node].error, HasSubstr("127.0.0.1:0: broke off while it was staging"));
+  }
+  expect_good(put_on(3, pack), pack);
+}
+
+TEST_F(TransferNodes, OneThatStopsForAWhileIsReplacedByTheSource) {
+  const fs::path pack = make_large_pack("p", 300);
+  ASSERT_NO_FATAL_FAILURE(start_until_the_last_stops(pack));
+  std::this_thread::sleep_for(peer_patience_.silence + seconds(2));
+  ::kill(running_[2], SIGCONT);
+  const auto ends = finish();
+  EXPECT_GT(expect_good(ends, pack), size_of(pack));
+  EXPECT_THAT(ends[0].note(), HasSubstr("its share is read from the source"));
+}
+
+TEST_F(TransferNodes, ASlowOneCedesItsChunksAndHoldsNobodyUp) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+  NodeChange change;
+  change.system = &slow;
+  const auto begin = steady_clock::now();
+  const auto ends = put_on(2, pack, {{1, change}});
+  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  // Alone it would have taken half of 56 chunks, two at a time: 4 s and more.
+  EXPECT_LT(steady_clock::now() - begin, seconds(3));
+  EXPECT_GT(ends[0].result.at("from_source"), size_of(pack) * 3 / 4);
+}
+
+TEST_F(TransferNodes, OneThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
+  const fs::path pack = make_large_pack("p", 300);
+  SourceReads lies(pack, {}, [](int n, std::byte* data, std::size_t size) {
+    if (n == 5) data[size / 2] ^= std::byte{1};
+  });
+  NodeChange liar;
+  liar.system = &lies;
+  const auto ends = put_on(3, pack, {{1, liar}});
+  expect_good(ends, pack);
+  EXPECT_THAT(ends[0].note(), HasSubstr("127.0.0.1 sent other bytes"));
+}
+
+TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparingAndTheDamagedCopyIsRemoved) {
+  const fs::path plain = make_plain(10);
+  write("d/large", std::string(2'000'000, 'l'));  // no quick look reads all of it
+  // One has it in its cache, damaged, and serves the other.
+  PutOptions alone;
+  alone.cache_dir = cache(0);
+  alone.chunk_bytes = kChunk;
+  const PutResult before = put({plain.string()}, alone).at(0);
+  staging_test::flip_byte(before.path / "large", 1'030'000);
+  for (const NodeEnd& end : put_on(2, plain)) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("127.0.0.1's copy in its cache was damaged"));
+  }
+  expect_good(put_on(2, plain), plain);
+}
+
+TEST_F(TransferNodes, ADamagedCopyThatWasServedIsReplacedWhereItLies) {
+  const fs::path pack = make_large_pack("p", 300);
+  PutOptions alone;
+  alone.cache_dir = cache(0);
+  const PutResult before = put({pack.string()}, alone).at(0);
+  staging_test::flip_byte(before.path / "shard-000001.tar", 10);  // in a header, where no sample is
+  const auto ends = put_on(2, pack);
+  expect_good(ends, pack);
+  EXPECT_THAT(ends[0].note(), HasSubstr("was damaged"));
+}
+
+TEST_F(TransferNodes, OneThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  write("d/x", std::string(600'000, 'a'));
+  write("view/x", std::string(600'000, 'b'));
+  NodeChange other;
+  other.before = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "view").c_str(), (folder_ / "d").c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  };
+  const auto ends = put_on(2, folder_ / "d", {{1, other}});
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("is not what"));
+  }
+  EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
+}
+
+/// Flips a bit in what is read to be sent to others.
+class FlipsOnTheWay : public FileSystem {
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+    std::array<char, 16> thread{};
+    ::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
+    if (thread.data() == std::string(Exchange::kThreadName) && got > 1000 && ++reads_ == 2) {
+      static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    }
+    return got;
+  }
+
+ private:
+  std::atomic<int> reads_ = 0;
+};
+
+/// Flips a bit once in what is read back of a copy to be hashed.
+class FlipsInMemory : public FileSystem {
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
+    const bool copy = file.string().find(".incoming-") != std::string::npos && file.extension() == ".tar";
+    if (copy && got > 1000 && ++reads_ == 1) static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    return got;
+  }
+
+ private:
+  std::atomic<int> reads_ = 0;
+};
+
+TEST_F(TransferNodes, ABitThatFlipsInWhatTheDiskGivesBackIsNoHarm) {
+  const fs::path pack = make_large_pack("p", 300);
+  FlipsInMemory flips;
+  NodeChange change;
+  change.system = &flips;
+  expect_good(put_on(2, pack, {{1, change}}), pack);
+}
+
+TEST_F(TransferNodes, ABitThatFlipsOnTheWayIsFoundOnArrival) {
+  const fs::path pack = make_large_pack("p", 300);
+  FlipsOnTheWay flips;
+  NodeChange change;
+  change.system = &flips;
+  const auto ends = put_on(2, pack, {{1, change}});
+  const std::uint64_t from_source = expect_good(ends, pack);
+  const std::string notes = ends[0].note() + ends[1].note();
+  EXPECT_THAT(notes, HasSubstr("came damaged from"));
+  EXPECT_GT(from_source, size_of(pack));
+}
+
+/// A disk that is full when so much is on it.
+class Full : public FileSystem {
+ protected:
+  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+    written_ += size;
+    if (written_ > 200'000) {
+      errno = ENOSPC;
+      return -1;
+    }
+    return FileSystem::call_pwrite(fd, from, size, offset);
+  }
+
+ private:
+  std::atomic<std::size_t> written_ = 0;
+};
+
+TEST_F(TransferNodes, AFullDiskOnOneIsOneOutcomeForAllWithItsName) {
+  const fs::path pack = make_large_pack("p", 300);
+  Full full;
+  NodeChange change;
+  change.system = &full;
+  const auto ends = put_on(3, pack, {{1, change}});
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("No space left on device"));
+  }
+  EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0: "));
+  expect_good(put_on(3, pack), pack);
+}
+
+TEST_F(TransferNodes, OneThatNeverComesIsNamed) {
+  wait_seconds_ = 1;
+  const fs::path pack = make_large_pack("p", 50);
+  NodeChange absent;
+  absent.absent = true;
+  const auto ends = put_on(3, pack, {{2, absent}});
+  ASSERT_EQ(ends.size(), 2U);
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("did not reach"));
+  }
+}
+
+TEST_F(TransferNodes, OneWithAnotherKeyIsNobody) {
+  wait_seconds_ = 1;
+  const fs::path pack = make_large_pack("p", 50);
+  NodeChange stranger;
+  stranger.key = "guessed";
+  const auto ends = put_on(2, pack, {{1, stranger}});
+  EXPECT_EQ(ends[0].code, 1);
+  EXPECT_THAT(ends[0].error, HasSubstr("did not reach"));
+  EXPECT_EQ(ends[1].code, 1);
+  EXPECT_FALSE(fs::exists(cache(1) / "objects") && !FileSystem::real().list(cache(1) / "objects").empty());
+}
+
+TEST_F(TransferNodes, OneWhoseSourceIsMissingIsOneOutcomeForAll) {
+  const fs::path pack = make_large_pack("p", 50);
+  NodeChange blind;
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
+  fs::create_directory(folder_ / "nothing");
+  blind.before = [&] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount((folder_ / "nothing").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      fail_errno("mount");
+    }
+  };
+  for (const NodeEnd& end : put_on(3, pack, {{1, blind}})) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr(pack.string()));
+  }
+}
+
+TEST_F(TransferNodes, OneWhereAnotherJobCopiesWaitsAndIsNotWaitedFor) {
+  const fs::path pack = make_large_pack("p", 300);
+  // The other job: holds the lock on node 1, and lets go after a while.
+  cache::Store store(cache(1));
+  PutOptions probe;
+  probe.cache_dir = folder_ / "probe";
+  const std::string object = put({pack.string()}, probe).at(0).object;
+  auto lock = std::make_unique<cache::Hold>(store.lock(object, FileSystem::LockKind::exclusive));
+  NodeChange waits;
+  waits.before = [&] { ::close(lock->fd()); };  // the copy of it that fork made
+  NodeChange also = waits;
+  start(2, pack, {{0, also}, {1, waits}});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  lock.reset();
+  const auto ends = finish();
+  EXPECT_EQ(expect_good(ends, pack), 2 * size_of(pack));
+}
+
+/// Two ends that shake hands; what the asking one throws, or "".
+std::string shake_hands(const std::string& key, const std::string& step) {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");
+  std::thread server([&] {
+    try {
+      Link link(UniqueFd(ends[0]), Session::Role::server, "secret", "7.0", {});
+      link.shake_hands(0);
+      link.receive(PeerPatience().silence);
+    } catch (const PeerError&) {
+      // It closes the connection.
+    }
+  });
+  std::string thrown;
+  try {
+    Link link(UniqueFd(ends[1]), Session::Role::node, key, step, {});
+    EXPECT_EQ(link.shake_hands(1), 0U);
+  } catch (const PeerError& error) {
+    thrown = error.what();
+  }
+  server.join();
+  return thrown;
+}
+
+TEST(ExchangeLink, OnlyWhoHasTheKeyOfTheStepIsTalkedTo) {
+  EXPECT_EQ(shake_hands("secret", "7.0"), "");
+  EXPECT_NE(shake_hands("guessed", "7.0"), "");
+  EXPECT_NE(shake_hands("secret", "8.0"), "") << "another step's";
+}
+
+TEST(Exchange, StrangersWhoTakeAllItsDescriptorsShutNobodyOut) {
+  EXPECT_EQ(staging_test::in_child([] {
+              rlimit few{};
+              ::getrlimit(RLIMIT_NOFILE, &few);
+              const rlim_t many = few.rlim_cur;
+              few.rlim_cur = 64;
+              ::setrlimit(RLIMIT_NOFILE, &few);
+              Exchange exchange({.key = "secret", .step = "7.0", .node_id = 0, .chunk_bytes = 4096});
+              std::array<int, 2> pipe{};
+              if (::pipe(pipe.data()) != 0) fail_errno("pipe");
+              const pid_t strangers = ::fork();
+              if (strangers == 0) {
+                few.rlim_cur = many;
+                ::setrlimit(RLIMIT_NOFILE, &few);
+                std::vector<UniqueFd> held;
+                for (int i = 0; i < 300; ++i) {
+                  held.push_back(connect_to({"127.0.0.1"}, exchange.port(), seconds(1), "it"));
+                }
+                ::close(pipe[1]);
+                ::pause();
+              }
+              ::close(pipe[1]);
+              char byte = 0;
+              (void)!::read(pipe[0], &byte, 1);
+              std::string failed;
+              try {
+                exchange.connect({"127.0.0.1"}, exchange.port(), 0);
+              } catch (const PeerError& error) {
+                failed = error.what();
+              }
+              ::kill(strangers, SIGKILL);
+              ::waitpid(strangers, nullptr, 0);
+              if (!failed.empty()) fail("a peer was shut out: {}", failed);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

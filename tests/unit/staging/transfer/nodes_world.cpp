@@ -1,0 +1,128 @@
+#include "tests/unit/staging/transfer/nodes_world.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "common/files.h"
+#include "staging/rendezvous/rendezvous_socket.h"
+
+namespace lockstep::transfer {
+
+namespace fs = std::filesystem;
+
+std::uint64_t size_of(const fs::path& source) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, content] : staging_test::content_of(source)) bytes += content.size();
+  return bytes;
+}
+
+ssize_t SourceReads::call_pread(int fd, void* into, std::size_t size, off_t offset) {
+  const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
+  const bool watched = file.string().starts_with(folder_.string() + "/") && size > 100;
+  const int n = watched ? ++reads_ : 0;
+  if (watched && before_) before_(n);
+  const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+  if (watched && after_ && got > 0) after_(n, static_cast<std::byte*>(into), static_cast<std::size_t>(got));
+  return got;
+}
+
+void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChange> changes) {
+  int port = 0;
+  { const UniqueFd free_now = listen_on(0, 0, port); }
+  NodesOptions nodes;
+  nodes.wait_seconds = wait_seconds_;
+  nodes.peer_patience = peer_patience_;
+  nodes.source_patience = source_patience_;
+  for (int node = 0; node < count; ++node)
+    nodes.nodes.push_back(fmt::format("{}:{}", changes[node].host, node == 0 ? port : 0));
+  for (int node = 0; node < count; ++node) {
+    NodeChange& change = changes[node];
+    if (change.absent) continue;
+    const fs::path out = folder_ / fmt::format("out.{}", node);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      const auto tell = [&](const nlohmann::json& what) {
+        write_file_atomically(out, what.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+      };
+      nodes.node_id = static_cast<std::uint32_t>(node);
+      nodes.key = change.key;
+      nodes.stop = [&](const std::string& why) {
+        tell({{"error", why}});
+        ::_exit(1);
+      };
+      try {
+        if (change.before) change.before();
+        PutOptions options;
+        options.cache_dir = cache(node);
+        options.file_system = change.system;
+        options.chunk_bytes = kChunk;
+        options.mark_bytes = 8 * kChunk;
+        options.threads = 2;
+        if (change.options) change.options(options);
+        if (change.instead) {
+          change.instead(nodes);
+          ::_exit(0);
+        }
+        const PutResult result = put_on_nodes({source.string()}, options, nodes).at(0);
+        tell({{"path", result.path.string()},
+              {"bytes", result.bytes},
+              {"from_source", result.from_source},
+              {"from_peers", result.from_peers},
+              {"hit", result.hit},
+              {"note", result.note}});
+        ::_exit(0);
+      } catch (const std::exception& error) {
+        tell({{"error", error.what()}});
+        ::_exit(1);
+      }
+    }
+    running_.push_back(pid);
+  }
+}
+
+void NodesTest::start_until_the_last_stops(const fs::path& pack) {
+  SourceReads stops(pack, [](int n) {
+    if (n == 6) ::raise(SIGSTOP);
+  });
+  NodeChange stopped;
+  stopped.system = &stops;
+  start(3, pack, {{2, stopped}});
+  int status = 0;
+  ASSERT_EQ(::waitpid(running_[2], &status, WUNTRACED), running_[2]);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
+std::vector<NodeEnd> NodesTest::finish() {
+  std::vector<NodeEnd> ends;
+  for (std::size_t node = 0; node < running_.size(); ++node) {
+    int status = 0;
+    ::waitpid(running_[node], &status, 0);
+    NodeEnd end;
+    end.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    const fs::path out = folder_ / fmt::format("out.{}", node);
+    if (fs::exists(out)) {
+      end.result = nlohmann::json::parse(read_text_file(out));
+      end.error = end.result.value("error", "");
+      fs::remove(out);
+    }
+    ends.push_back(std::move(end));
+  }
+  running_.clear();
+  return ends;
+}
+
+std::uint64_t NodesTest::expect_good(const std::vector<NodeEnd>& ends, const fs::path& source) const {
+  std::uint64_t from_source = 0;
+  const auto content = staging_test::content_of(source);
+  for (const NodeEnd& end : ends) {
+    EXPECT_EQ(end.code, 0) << end.error;
+    if (end.code != 0) continue;
+    EXPECT_EQ(staging_test::content_of(end.result.at("path").get<std::string>()), content);
+    from_source += end.result.at("from_source").get<std::uint64_t>();
+  }
+  return from_source;
+}
+
+}  // namespace lockstep::transfer
