@@ -1,5 +1,5 @@
 // Several packs as one: the samples of the first, then those of the second, and so on. What a mixture
-// (mixture.h) is read from, and data that lie in several packs.
+// (plan/mixture.h) is read from, and data that lie in several packs.
 //
 //   const auto web = pack::open("web"), books = pack::open("books");
 //   const JoinedPacks packs({{"web", web.get()}, {"books", books.get()}});
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/mixture.h"
+#include "runtime/data/plan/mixture.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {

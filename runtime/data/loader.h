@@ -12,7 +12,7 @@
 // Waiting for a batch is timed as data_wait; a batch that is ready costs none. What goes wrong on a worker is
 // thrown from the loop, naming the sample. When an epoch ends the next one is planned already, and its first
 // batches are built. Samples are tokens, or images (image_batch.h); several data sets can be mixed
-// (mixture.h).
+// (plan/mixture.h).
 //
 // Threads: one thread uses a Loader and its iterators; one loop at a time. The workers live as long as the
 // Loader.
@@ -29,7 +29,7 @@
 
 #include "runtime/data/loader_batch.h"
 #include "runtime/data/loader_options.h"
-#include "runtime/data/planner.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep {
 class World;

@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/data/planner.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/cost_fit.h"
-#include "runtime/data/image_batch.h"
+#include "runtime/data/batch/image_batch.h"
 #include "runtime/data/loader_batch.h"
-#include "runtime/data/mixture.h"
+#include "runtime/data/plan/cost_fit.h"
+#include "runtime/data/plan/mixture.h"
 
 namespace lockstep::data {
 

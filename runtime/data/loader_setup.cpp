@@ -9,10 +9,10 @@
 #include "common/cpu_list.h"
 #include "common/environment.h"
 #include "common/error.h"
-#include "runtime/data/batch_builder.h"
-#include "runtime/data/epoch_planner.h"
-#include "runtime/data/image_batch_builder.h"
-#include "runtime/data/mixture_planner.h"
+#include "runtime/data/batch/batch_builder.h"
+#include "runtime/data/batch/image_batch_builder.h"
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/mixture_planner.h"
 #include "runtime/data/safe_to_map.h"
 
 namespace lockstep::data {

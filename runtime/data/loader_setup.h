@@ -6,13 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/data/epoch_cursor.h"
-#include "runtime/data/host_batch.h"
-#include "runtime/data/length_source.h"
-#include "runtime/data/lengths.h"
+#include "runtime/data/batch/host_batch.h"
 #include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/ordered_prefetch.h"
+#include "runtime/data/plan/epoch_cursor.h"
+#include "runtime/data/plan/length_source.h"
+#include "runtime/data/plan/lengths.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/data/plan_state.h"
+#include "runtime/data/plan/plan_state.h"
 
 namespace lockstep::data {
 

@@ -9,7 +9,7 @@
 #include <exception>
 
 #include "common/error.h"
-#include "runtime/data/planner.h"
+#include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {

@@ -6,14 +6,14 @@
 // Every rank has a planner that was made with the same data and options, which costs next to nothing until it
 // plans, and stands where the shared plan does.
 //
-// Threads: as for any planner (blockwise_planner.h); several may use the same OncePerNode.
+// Threads: as for any planner (plan/blockwise_planner.h); several may use the same OncePerNode.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "runtime/data/blockwise_planner.h"
 #include "runtime/data/once_per_node.h"
+#include "runtime/data/plan/blockwise_planner.h"
 
 namespace lockstep::data {
 

@@ -14,9 +14,9 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/random.h"
+#include "runtime/data/plan/lengths.h"
+#include "runtime/data/plan/random.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 

@@ -14,11 +14,11 @@
 
 #include "common/clock.h"
 #include "common/tool.h"
-#include "runtime/data/epoch_planner.h"
-#include "runtime/data/lengths.h"
-#include "runtime/data/plan_stats.h"
-#include "runtime/data/planner.h"
-#include "runtime/data/random.h"
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/lengths.h"
+#include "runtime/data/plan/plan_stats.h"
+#include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/random.h"
 #include "tests/bench/planner_peers.h"
 
 namespace lockstep::bench {

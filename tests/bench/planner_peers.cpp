@@ -6,7 +6,7 @@
 #include <queue>
 #include <utility>
 
-#include "runtime/data/random.h"
+#include "runtime/data/plan/random.h"
 
 namespace lockstep::bench {
 namespace {

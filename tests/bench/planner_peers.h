@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/planner.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::bench {
 

@@ -16,9 +16,9 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "runtime/data/image_batch.h"
+#include "runtime/data/batch/image_batch.h"
+#include "runtime/data/batch/normalise_images.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/normalise_images.h"
 #include "tests/integration/loader_fixture.h"
 
 namespace lockstep::data {

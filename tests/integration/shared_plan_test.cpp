@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "common/error.h"
-#include "runtime/data/epoch_planner.h"
-#include "runtime/data/mixture_planner.h"
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/mixture_planner.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::data {

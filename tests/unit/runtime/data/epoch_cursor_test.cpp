@@ -1,4 +1,4 @@
-#include "runtime/data/epoch_cursor.h"
+#include "runtime/data/plan/epoch_cursor.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/data/epoch_planner.h"
+#include "runtime/data/plan/epoch_planner.h"
 
 namespace lockstep::data {
 namespace {

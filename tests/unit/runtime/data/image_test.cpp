@@ -1,5 +1,5 @@
 // Images come out as they were packed, and a damaged one is refused, not filled up with grey.
-#include "runtime/data/image.h"
+#include "runtime/data/batch/image.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "runtime/data/mixture.h"
+#include "runtime/data/plan/mixture.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <random>
 
 #include "common/error.h"
-#include "runtime/data/mixture_planner.h"
-#include "runtime/data/random.h"
+#include "runtime/data/plan/mixture_planner.h"
+#include "runtime/data/plan/random.h"
 #include "tests/unit/runtime/data/length_lists.h"
 #include "tests/unit/runtime/data/plan_uses.h"
 

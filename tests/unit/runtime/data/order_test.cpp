@@ -1,4 +1,4 @@
-#include "runtime/data/order.h"
+#include "runtime/data/plan/order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/data/random.h"
+#include "runtime/data/plan/random.h"
 
 namespace lockstep::data {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/planner.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

@@ -1,4 +1,4 @@
-#include "runtime/data/plan_state.h"
+#include "runtime/data/plan/plan_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <random>
 
 #include "common/error.h"
-#include "runtime/data/epoch_planner.h"
-#include "runtime/data/plan_stats.h"
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/plan_stats.h"
 #include "tests/unit/runtime/data/length_lists.h"
 #include "tests/unit/runtime/data/plan_uses.h"
 

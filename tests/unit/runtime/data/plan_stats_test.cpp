@@ -1,4 +1,4 @@
-#include "runtime/data/plan_stats.h"
+#include "runtime/data/plan/plan_stats.h"
 
 #include <gtest/gtest.h>
 

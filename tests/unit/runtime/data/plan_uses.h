@@ -4,7 +4,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/data/blockwise_planner.h"
+#include "runtime/data/plan/blockwise_planner.h"
 
 namespace lockstep::data {
 

@@ -1,4 +1,4 @@
-#include "runtime/data/planner.h"
+#include "runtime/data/plan/planner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <set>
 
 #include "common/error.h"
-#include "runtime/data/epoch_planner.h"
-#include "runtime/data/lengths.h"
-#include "runtime/data/plan_stats.h"
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/lengths.h"
+#include "runtime/data/plan/plan_stats.h"
 #include "tests/unit/runtime/data/length_lists.h"
 #include "tests/unit/runtime/data/plan_rules.h"
 

@@ -1,0 +1,208 @@
+#include "runtime/data/batch/batch_builder.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/error.h"
+#include "runtime/data/batch/widen.h"
+#include "runtime/data/name_sample.h"
+#include "runtime/data/sample_seeds.h"
+
+namespace lockstep::data {
+
+// Where the parts of the batch that is built lie. Rows of packed batches are its samples, end to end.
+struct BatchBuilder::Target {
+  std::int64_t* tokens;
+  std::int64_t* positions;
+  bool* loss_mask;
+  bool* attention_mask;  // of padded batches
+  std::int32_t* ends;
+  std::int64_t* ids;
+  std::size_t row = 0;  // tokens of a padded one
+};
+
+BatchBuilder::BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths,
+                           BuildOptions options)
+    : reader_(reader),
+      lengths_(lengths),
+      options_(std::move(options)),
+      buffers_(std::make_shared<BatchBuffers>(buffer_bytes(options_.plan), options_.page_locked)),
+      packed_(static_cast<std::size_t>(options_.workers)) {
+}
+
+std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan) {
+  BufferLayout layout;
+  layout.add(plan.cap * sizeof(std::int64_t));
+  layout.add(plan.cap * sizeof(std::int64_t));
+  layout.add(plan.cap * sizeof(bool));
+  if (plan.padded) layout.add(plan.cap * sizeof(bool));
+  layout.add((plan.cap + 1) * sizeof(std::int32_t));
+  layout.add(plan.cap * sizeof(std::int64_t));
+  return layout.used();
+}
+
+BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const SampleId> samples,
+                                            const PlanOptions& plan) {
+  const auto rows = static_cast<std::int64_t>(samples.size());
+  Target target{};
+  std::vector<std::int64_t> shape;
+  std::size_t places = 0;
+  if (plan.padded) {
+    std::size_t longest = 0;
+    for (const SampleId id : samples) longest = std::max(longest, length_of(id, plan));
+    target.row = samples.empty() ? 0 : padded_length(longest, plan.pad_multiple, plan.cap);
+    places = samples.size() * target.row;
+    shape = {rows, static_cast<std::int64_t>(target.row)};
+  } else {
+    for (const SampleId id : samples) places += length_of(id, plan);
+    shape = {static_cast<std::int64_t>(places)};
+  }
+  host.buffer = buffers_->take();
+  BufferLayout layout;
+  const auto add = [&](torch::Tensor& tensor, torch::IntArrayRef sizes, torch::ScalarType type) {
+    std::size_t bytes = torch::elementSize(type);
+    for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
+    const std::size_t offset = layout.add(bytes);
+    if (layout.used() > buffers_->capacity()) {
+      fail(
+          "a micro-batch of {} samples and {} tokens is over the cap of {}: the plan is not of these lengths",
+          samples.size(), places, plan.cap);
+    }
+    tensor = tensor_on(host.buffer, offset, sizes, type);
+    return host.buffer->data() + offset;
+  };
+  Batch& batch = host.batch;
+  target.tokens = reinterpret_cast<std::int64_t*>(add(batch.tokens, shape, torch::kInt64));
+  target.positions = reinterpret_cast<std::int64_t*>(add(batch.positions, shape, torch::kInt64));
+  target.loss_mask = reinterpret_cast<bool*>(add(batch.loss_mask, shape, torch::kBool));
+  if (plan.padded) {
+    target.attention_mask = reinterpret_cast<bool*>(add(batch.attention_mask, shape, torch::kBool));
+  }
+  target.ends = reinterpret_cast<std::int32_t*>(add(batch.cu_seqlens, {rows + 1}, torch::kInt32));
+  target.ids = reinterpret_cast<std::int64_t*>(add(batch.sample_ids, {rows}, torch::kInt64));
+  host.used = layout.used();
+  return target;
+}
+
+// What the plan takes of a sample: over-long ones are cut, or in pieces.
+std::size_t BatchBuilder::length_of(SampleId id, const PlanOptions& plan) const {
+  return planned_length(id, lengths_[sample_of(id)], plan);
+}
+
+void BatchBuilder::widen_tokens(std::span<const std::byte> packed, std::span<std::int64_t> tokens) const {
+  const pack::TokenType type = reader_.token_type();
+  if (type == pack::TokenType::u16 || type == pack::TokenType::u32) {
+    return widen(packed.data(), static_cast<std::size_t>(pack::bytes_of(type)), tokens);
+  }
+  pack::widen(type, packed.first(tokens.size() * static_cast<std::size_t>(pack::bytes_of(type))), tokens);
+}
+
+std::span<const std::byte> BatchBuilder::packed_bytes(std::size_t number, int worker) {
+  if (options_.mapped) {
+    try {
+      return reader_.view(number);
+    } catch (const Error&) {  // not in one piece, or not there: reading gives it, or says what is wrong
+    }
+  }
+  std::vector<std::byte>& packed = packed_[static_cast<std::size_t>(worker)];
+  const std::size_t bytes = reader_.bytes(number);
+  if (packed.size() < bytes) packed.resize(bytes);
+  const std::span read(packed.data(), bytes);
+  reader_.read(number, read);
+  return read;
+}
+
+// Nothing where samples are read, or where this one cannot be: it says so when its turn comes.
+std::span<const std::byte> BatchBuilder::look_ahead(std::size_t number) const {
+  if (!options_.mapped) return {};
+  try {
+    const auto bytes = reader_.view(number);
+    fetch_early(bytes);
+    return bytes;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> packed,
+                                      std::span<std::int64_t> tokens, std::span<bool> mask,
+                                      std::uint64_t epoch, int worker) {
+  const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
+  widen_tokens(packed.subspan(piece_of(id) * options_.plan.cap * token_bytes), tokens);
+  std::fill(mask.begin(), mask.end(), true);
+  mask.front() = false;  // nothing is before it to predict it from
+  if (!options_.transform) return tokens.size();
+  Sample sample{.id = id, .key = reader_.key(sample_of(id)), .tokens = tokens, .loss_mask = mask};
+  sample.seed = sample_seed(options_.plan, epoch, id);
+  sample.worker = worker;
+  sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
+  options_.transform(sample);
+  if (sample.tokens.data() != tokens.data() || sample.tokens.empty() ||
+      sample.tokens.size() > tokens.size()) {
+    fail("a transform may change tokens in place and leave out the last ones, no more");
+  }
+  return sample.tokens.size();
+}
+
+HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
+  HostBatch host;
+  host.micro_batch = micro_batch;
+  if (!micro_batch.block) return host;
+  const auto accumulate = static_cast<std::size_t>(options_.plan.accumulate);
+  const auto samples = micro_batch.block->block.plan.micro_batch(
+      micro_batch.index / accumulate, options_.rank, static_cast<int>(micro_batch.index % accumulate));
+  Batch& batch = host.batch;
+  batch.step = static_cast<std::int64_t>(micro_batch.step);
+  batch.last_of_step = (micro_batch.index + 1) % accumulate == 0;
+  batch.empty = samples.empty();
+  const PlanOptions& plan = micro_batch.block->block.plan.options();  // a mixture's range has its own
+  const Target target = allocate(host, samples, plan);
+  const bool padded = plan.padded;
+
+  std::span<const std::byte> next;  // sample's bytes, where they are known already
+  std::size_t at = 0;               // in the batch's tensors
+  std::size_t total = 0;
+  target.ends[0] = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const SampleId id = samples[i];
+    const std::size_t planned = length_of(id, plan);
+    const std::span mask(target.loss_mask + at, planned);
+    std::size_t length = 0;
+    naming_sample(reader_, id, options_.rank, batch.step, [&] {
+      const auto packed = next.empty() ? packed_bytes(sample_of(id), worker) : next;
+      next = i + 1 < samples.size() ? look_ahead(sample_of(samples[i + 1])) : next.first(0);
+      length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
+    });
+    const std::size_t row = padded ? target.row : length;
+    host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
+    host.work_tokens += static_cast<double>(row);
+    host.work_squares += static_cast<double>(row) * static_cast<double>(row);
+    count_up({target.positions + at, row});
+    if (padded) {
+      std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);
+      std::fill(target.loss_mask + at + length, target.loss_mask + at + row, false);
+      std::fill(target.attention_mask + at, target.attention_mask + at + length, true);
+      std::fill(target.attention_mask + at + length, target.attention_mask + at + row, false);
+    }
+    const auto counted = mask.first(length);
+    batch.loss_tokens += options_.transform ? std::count(counted.begin(), counted.end(), true)
+                                            : static_cast<std::int64_t>(length) - 1;
+    total += length;
+    at += row;
+    target.ids[i] = static_cast<std::int64_t>(id);
+    target.ends[i + 1] = static_cast<std::int32_t>(total);
+    batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(length));
+  }
+  batch.token_count = static_cast<std::int64_t>(total);
+  batch.padding = padded ? static_cast<std::int64_t>(at - total) : 0;
+  if (!padded && batch.tokens.size(0) != batch.token_count) {  // a transform made samples shorter
+    for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask}) {
+      *tensor = tensor->narrow(0, 0, batch.token_count);
+    }
+  }
+  return host;
+}
+
+}  // namespace lockstep::data

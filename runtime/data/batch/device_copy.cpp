@@ -1,0 +1,75 @@
+#include "runtime/data/batch/device_copy.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace lockstep::data {
+namespace {
+
+// The part of the copied bytes at which the host's tensor lies in its buffer.
+torch::Tensor on_device(const torch::Tensor& host, const BatchBuffer& buffer, const torch::Tensor& bytes) {
+  if (!host.defined()) return host;
+  if (host.numel() == 0) return torch::empty(host.sizes(), bytes.options().dtype(host.scalar_type()));
+  // Images are seen otherwise than they lie.
+  if (!host.is_contiguous()) {
+    return on_device(host.permute({0, 2, 3, 1}), buffer, bytes).permute({0, 3, 1, 2});
+  }
+  const auto offset = static_cast<const std::byte*>(host.data_ptr()) - buffer.data();
+  return bytes.narrow(0, offset, static_cast<std::int64_t>(host.nbytes()))
+      .view(host.scalar_type())
+      .view(host.sizes());
+}
+
+}  // namespace
+
+DeviceCopy::DeviceCopy(torch::Device device) : device_(device) {
+  if (needed() && !device_.has_index()) device_ = c10::impl::VirtualGuardImpl(device_.type()).getDevice();
+}
+
+DeviceCopy::~DeviceCopy() {
+  while (!under_way_.empty()) {
+    forget_what_is_done();
+    if (!under_way_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void DeviceCopy::forget_what_is_done() {
+  while (!under_way_.empty() && under_way_.front().done.query()) under_way_.pop_front();
+}
+
+HostBatch DeviceCopy::begin(HostBatch host) {
+  if (!needed() || !host.micro_batch.block) return host;
+  const c10::impl::VirtualGuardImpl backend(device_.type());
+  if (!stream_) stream_ = backend.getStreamFromGlobalPool(device_, false);
+  forget_what_is_done();
+  const c10::StreamGuard guard(*stream_);
+  const torch::Tensor bytes =
+      host.buffer->bytes().narrow(0, 0, static_cast<std::int64_t>(host.used)).to(device_, true);
+  Batch& batch = host.batch;
+  for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask, &batch.attention_mask,
+                                &batch.cu_seqlens, &batch.images, &batch.labels}) {
+    *tensor = on_device(*tensor, *host.buffer, bytes);
+  }
+  c10::Event done(device_.type());
+  done.record(*stream_);
+  under_way_.push_back({std::move(done), std::move(host.buffer)});
+  return host;
+}
+
+Batch DeviceCopy::finish(HostBatch copied) {
+  if (!needed() || !copied.micro_batch.block) return std::move(copied.batch);
+  const c10::Stream compute = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  under_way_.back().done.block(compute);
+  // The memory came from the copying stream's pool: it must not be given away while this stream works on it.
+  for (const torch::Tensor* tensor : {&copied.batch.tokens, &copied.batch.cu_seqlens, &copied.batch.images}) {
+    if (tensor->defined()) tensor->record_stream(compute);
+  }
+  return std::move(copied.batch);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,141 @@
+#include "runtime/data/batch/image.h"
+
+#include <png.h>
+
+// jpeglib.h does not compile before stdio.h.
+// clang-format off
+#include <cstdio>
+#include <jerror.h>
+#include <jpeglib.h>
+// clang-format on
+
+#include <array>
+#include <csetjmp>
+#include <cstring>
+
+#include "common/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::array<unsigned char, 8> kPng = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+constexpr std::array<unsigned char, 3> kJpeg = {0xff, 0xd8, 0xff};
+
+template <std::size_t N>
+bool begins_with(std::span<const std::byte> packed, const std::array<unsigned char, N>& magic) {
+  return packed.size() >= N && std::memcmp(packed.data(), magic.data(), N) == 0;
+}
+
+void check_room(const ImageSize& size, std::span<std::uint8_t> pixels) {
+  if (pixels.size() != size.bytes()) {
+    fail("an image of {} x {} takes {} bytes, and {} were given", size.height, size.width, size.bytes(),
+         pixels.size());
+  }
+}
+
+/// libpng's whole-image interface; it keeps its error in the struct.
+class Png {
+ public:
+  explicit Png(std::span<const std::byte> packed) {
+    image_.version = PNG_IMAGE_VERSION;
+    if (png_image_begin_read_from_memory(&image_, packed.data(), packed.size()) == 0) complain();
+  }
+  ~Png() { png_image_free(&image_); }
+  Png(const Png&) = delete;
+  Png& operator=(const Png&) = delete;
+
+  ImageSize size() const { return {image_.height, image_.width}; }
+
+  void decode(std::span<std::uint8_t> pixels) {
+    image_.format = PNG_FORMAT_RGB;
+    const png_color black{0, 0, 0};
+    if (png_image_finish_read(&image_, &black, pixels.data(), 0, nullptr) == 0) complain();
+    // Warnings are of what is no pixel: a wrong colour profile, text or time. Pixels that are missing or
+    // whose checksum is wrong are errors.
+    if (PNG_IMAGE_FAILED(image_)) complain();
+  }
+
+ private:
+  [[noreturn]] void complain() const { fail("cannot decode PNG: {}", image_.message); }
+
+  png_image image_{};
+};
+
+/// libjpeg leaves by longjmp: nothing between setjmp and there may have a destructor.
+struct JpegErrors {
+  jpeg_error_mgr manager;  // first: libjpeg knows only this
+  std::jmp_buf leave;
+  char message[JMSG_LENGTH_MAX];
+
+  static void exit(j_common_ptr jpeg) {
+    auto* const errors = reinterpret_cast<JpegErrors*>(jpeg->err);
+    errors->manager.format_message(jpeg, errors->message);
+    std::longjmp(errors->leave, 1);
+  }
+  // Warnings are damage too: data that end early or do not fit are filled up with grey. But for these, after
+  // which all pixels are there: bytes that nobody asked for between two parts, and versions of what
+  // describes the file.
+  static void emit(j_common_ptr jpeg, int level) {
+    const int what = jpeg->err->msg_code;
+    if (level < 0 && what != JWRN_EXTRANEOUS_DATA && what != JWRN_JFIF_MAJOR && what != JWRN_ADOBE_XFORM) {
+      exit(jpeg);
+    }
+  }
+};
+
+/// Reads the header, and the pixels where there are any to fill. False: errors.message says why.
+bool read_jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, ImageSize& size,
+               JpegErrors& errors) {
+  jpeg_decompress_struct jpeg{};
+  jpeg.err = jpeg_std_error(&errors.manager);
+  errors.manager.error_exit = &JpegErrors::exit;
+  errors.manager.emit_message = &JpegErrors::emit;
+  if (setjmp(errors.leave) != 0) {  // NOLINT(cert-err52-cpp): the library's way
+    jpeg_destroy_decompress(&jpeg);
+    return false;
+  }
+  jpeg_create_decompress(&jpeg);
+  jpeg_mem_src(&jpeg, reinterpret_cast<const unsigned char*>(packed.data()), packed.size());
+  jpeg_read_header(&jpeg, TRUE);
+  size = {jpeg.image_height, jpeg.image_width};
+  if (pixels.size() == size.bytes()) {
+    jpeg.out_color_space = JCS_RGB;
+    jpeg_start_decompress(&jpeg);
+    while (jpeg.output_scanline < jpeg.output_height) {
+      JSAMPROW row = pixels.data() + jpeg.output_scanline * size.width * ImageSize::kChannels;
+      jpeg_read_scanlines(&jpeg, &row, 1);
+    }
+    jpeg_finish_decompress(&jpeg);
+  }
+  jpeg_destroy_decompress(&jpeg);
+  return true;
+}
+
+ImageSize jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels) {
+  ImageSize size;
+  JpegErrors errors{};
+  if (!read_jpeg(packed, pixels, size, errors)) fail("cannot decode JPEG: {}", errors.message);
+  return size;
+}
+
+}  // namespace
+
+ImageSize image_size(std::span<const std::byte> packed) {
+  if (begins_with(packed, kPng)) return Png(packed).size();
+  if (begins_with(packed, kJpeg)) return jpeg(packed, {});
+  fail("this is neither PNG nor JPEG");
+}
+
+void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels) {
+  if (begins_with(packed, kPng)) {
+    Png png(packed);
+    check_room(png.size(), pixels);
+    png.decode(pixels);
+  } else if (begins_with(packed, kJpeg)) {
+    check_room(jpeg(packed, pixels), pixels);
+  } else {
+    fail("this is neither PNG nor JPEG");
+  }
+}
+
+}  // namespace lockstep::data

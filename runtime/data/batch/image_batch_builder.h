@@ -1,0 +1,56 @@
+// Makes one micro-batch of images from the samples of a pack, decoded straight into a buffer that is used
+// again.
+//
+// Threads: build() is safe from several threads, each with its own worker number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/data/batch/host_batch.h"
+#include "runtime/data/batch/image_batch.h"
+#include "staging/pack/reader.h"
+
+namespace lockstep::data {
+
+struct ImageBuildOptions {
+  int rank = 0;
+  int workers = 1;
+  PlanOptions plan;
+  ImageOptions images;
+  bool page_locked = false;
+};
+
+class ImageBatchBuilder final : public HostBatchBuilder {
+ public:
+  /// `reader` must outlive the builder. Throws UsageError when an option is wrong.
+  ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptions options);
+
+  HostBatch build(const MicroBatch& micro_batch, int worker) override;
+
+  /// Bytes that a batch takes, at most.
+  static std::size_t buffer_bytes(const PlanOptions& plan, const ImageOptions& images);
+
+  const BatchBuffers& buffers() const override { return *buffers_; }
+
+ private:
+  // Of each worker, used again.
+  struct Room {
+    std::vector<std::byte> packed;
+    std::vector<std::byte> label;
+    std::vector<std::uint8_t> pixels;
+  };
+  std::size_t image_bytes() const;
+  std::int64_t label_of(std::size_t number, const std::vector<pack::Part>& parts, Room& room) const;
+  std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, std::span<std::uint8_t> out,
+                          std::int64_t* label);
+
+  const pack::Reader& reader_;
+  ImageBuildOptions options_;
+  std::shared_ptr<BatchBuffers> buffers_;
+  std::vector<Room> rooms_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,38 @@
+#include "runtime/data/batch/normalise_images.h"
+
+#include <torch/torch.h>
+
+#include <vector>
+
+#include "common/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr double kWhite = 255;
+
+}  // namespace
+
+torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistics& statistics,
+                               torch::ScalarType type) {
+  const std::size_t channels = statistics.mean.size();
+  if (images.scalar_type() != torch::kUInt8 || images.dim() != 4 ||
+      images.size(1) != static_cast<std::int64_t>(channels) || statistics.deviation.size() != channels) {
+    fail_usage("images to normalise by {} means and {} deviations are uint8 [n, {}, height, width]", channels,
+               statistics.deviation.size(), channels);
+  }
+  std::vector<double> scale;
+  std::vector<double> shift;
+  for (std::size_t c = 0; c < channels; ++c) {
+    scale.push_back(1 / (kWhite * statistics.deviation[c]));
+    shift.push_back(-statistics.mean[c] / statistics.deviation[c]);
+  }
+  // In single precision, whatever the result is: half types do not hold 255 steps well.
+  const auto options = torch::TensorOptions().dtype(torch::kFloat32).device(images.device());
+  const auto of_channels = [&](const std::vector<double>& values) {
+    return torch::tensor(values, options).view({1, static_cast<std::int64_t>(channels), 1, 1});
+  };
+  return images.to(torch::kFloat32).mul_(of_channels(scale)).add_(of_channels(shift)).to(type);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,291 @@
+#include "runtime/data/plan/epoch_planner.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "common/error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr auto kBlockSamples =
+    static_cast<std::uint32_t>(EpochOrder::kShardSamples * EpochOrder::kBlockShards);
+
+// Micro-batches that may be dealt and wait for their exchanges.
+constexpr std::size_t kAhead = 2048;
+
+std::size_t steps_ahead(const PlanOptions& options) {
+  const auto batches = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+  return std::clamp<std::size_t>(kAhead / batches / 4 * 4, 16, 256);
+}
+// Blocks of fewer samples are planned before another thread has begun.
+constexpr std::size_t kWorthAThread = 16384;
+
+bool bit(const std::vector<bool>& bits, std::size_t place) {
+  return place < bits.size() && bits[place];
+}
+
+}  // namespace
+
+EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options)
+    : source_(source),
+      options_((check_options(options), options)),
+      fingerprint_(source.fingerprint()),
+      order_(source.size(), options.order, options.seed, options.epoch),
+      planner_(std::make_unique<BlockPlanner>(options)) {
+  if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
+  use_threads(0);
+  start_.data = fingerprint_;
+  start_.order = order_fingerprint();
+  start_.geometry = options_;
+}
+
+EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options, const PlanState& state)
+    : EpochPlanner(source, options) {
+  if (state.data != start_.data) {
+    fail("cannot go on: the state is of other data ({}) than these ({})", state.data, start_.data);
+  }
+  if (state.order != start_.order) {
+    fail(
+        "cannot go on: the state is of another order ({}) than this ({}); seed, epoch and what becomes of "
+        "over-long "
+        "samples must be the same",
+        state.order, start_.order);
+  }
+  if (state.mixture) fail("cannot go on: the state is of a mixture");
+  if (state.block > order_.blocks()) {
+    fail("cannot go on: the state is at block {} of {}", state.block, order_.blocks());
+  }
+  for (const SampleId id : state.carried) {
+    if (sample_of(id) >= source_.size())
+      fail("cannot go on: the state names sample {}, of {}", id, source_.size());
+  }
+  go_on_from(state);
+}
+
+void EpochPlanner::go_on_from(const PlanState& state) {
+  next_block_ = state.block;
+  start_ = start_behind(state, options_, [&](const PlanState& start) -> std::optional<std::vector<bool>> {
+    EpochPlanner probe(source_, options_);
+    probe.start_ = start;
+    probe.next_block_ = next_block_;
+    PlannedBlock block;
+    if (!probe.next_block(block) || block.plan.micro_batches_per_rank() < state.done) return std::nullopt;
+    return probe.state_after(block, state.done).used;
+  });
+}
+
+std::string EpochPlanner::order_fingerprint() const {
+  std::string name = order_.fingerprint();
+  if (options_.too_long == TooLong::truncate) name += "-truncated";
+  if (options_.too_long == TooLong::skip) name += "-skipped";
+  if (options_.too_long == TooLong::split) name += "-split-" + std::to_string(options_.cap);
+  return name;
+}
+
+Plan EpochPlanner::empty_plan() const {
+  return {options_, source_.size(), fingerprint_};
+}
+
+SampleId EpochPlanner::id_of(std::uint32_t index) const {
+  if (index >= kBlockSamples) return extras_[index - kBlockSamples];
+  return shard_begins_[index / EpochOrder::kShardSamples] + index % EpochOrder::kShardSamples;
+}
+
+void EpochPlanner::refuse_over_long(SampleId id, std::uint32_t length) const {
+  fail(
+      "sample {} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or "
+      "say "
+      "what is to become of such samples",
+      id, length, options_.cap);
+}
+
+// A sample that is not as the planner wants it.
+void EpochPlanner::add(SampleId id, std::uint32_t index, std::uint32_t length) {
+  if (length == 0) fail("sample {} is empty: remove it from the data", id);
+  if (length <= options_.cap) return items_.push_back({index, length});
+  if (options_.too_long == TooLong::refuse) refuse_over_long(id, length);
+  if (options_.too_long == TooLong::split && (length - 1) / options_.cap >= kMostPieces) {
+    fail("sample {} has {} tokens, more than {} pieces of the cap of {}: raise the cap", id, length,
+         kMostPieces, options_.cap);
+  }
+  if (over_long_.samples++ == 0) over_long_.first = id;
+  const auto cap = static_cast<std::uint32_t>(options_.cap);
+  if (options_.too_long == TooLong::skip) {
+    over_long_.tokens += length;
+    return;
+  }
+  items_.push_back({index, cap});
+  if (options_.too_long == TooLong::truncate) {
+    over_long_.tokens += length - cap;
+    return;
+  }
+  for (std::uint64_t piece = 1; piece * cap < length; ++piece) {
+    extras_.push_back(id | piece << kPieceShift);
+    pieces_.push_back({static_cast<std::uint32_t>(kBlockSamples + extras_.size() - 1),
+                       std::min<std::uint32_t>(cap, length - static_cast<std::uint32_t>(piece * cap))});
+  }
+}
+
+// What was carried into the block, its own samples in the epoch's order behind it.
+void EpochPlanner::read_block(std::size_t block) {
+  items_.clear();
+  pieces_.clear();
+  extras_ = start_.carried;
+  const std::span<const std::uint32_t> shards = order_.shards(block);
+  items_.reserve(extras_.size() + shards.size() * EpochOrder::kShardSamples);
+  const auto cap = static_cast<std::uint32_t>(options_.cap);
+  for (std::size_t i = 0; i < extras_.size(); ++i) {
+    std::uint32_t length = 0;
+    source_.read(sample_of(extras_[i]), std::span(&length, 1));
+    const std::uint64_t begin = piece_of(extras_[i]) * cap;
+    if (length <= begin)
+      fail("cannot go on: sample {} has {} tokens and no piece {}", sample_of(extras_[i]), length,
+           piece_of(extras_[i]));
+    // The cap may have been greater when it was carried.
+    if (length > cap && !bit(start_.gone, i)) {
+      if (options_.too_long == TooLong::refuse) refuse_over_long(sample_of(extras_[i]), length);
+      if (options_.too_long == TooLong::skip) {
+        if (over_long_.samples++ == 0) over_long_.first = sample_of(extras_[i]);
+        over_long_.tokens += length;
+        continue;
+      }
+    }
+    items_.push_back({kBlockSamples + static_cast<std::uint32_t>(i),
+                      std::min(cap, static_cast<std::uint32_t>(length - begin))});
+  }
+  const std::size_t carried = items_.size();
+  shard_begins_.clear();
+  std::vector<std::uint32_t> lengths(EpochOrder::kShardSamples);
+  for (std::size_t slot = 0; slot < shards.size(); ++slot) {
+    const std::size_t first = shards[slot] * EpochOrder::kShardSamples;
+    const std::span<std::uint32_t> read = std::span(lengths).first(order_.samples_of_shard(shards[slot]));
+    source_.read(first, read);
+    shard_begins_.push_back(first);
+    const auto index = static_cast<std::uint32_t>(slot * EpochOrder::kShardSamples);
+    const auto [shortest, longest] = std::minmax_element(read.begin(), read.end());
+    if (*shortest > 0 && *longest <= cap) {
+      for (std::uint32_t i = 0; i < read.size(); ++i) items_.push_back({index + i, read[i]});
+    } else {
+      for (std::uint32_t i = 0; i < read.size(); ++i) add(first + i, index + i, read[i]);
+    }
+  }
+  items_.insert(items_.end(), pieces_.begin(), pieces_.end());
+  order_.shuffle(block, std::span(items_).subspan(carried));
+  carried_ = carried;
+  if (start_.gone.empty()) return;
+  const auto gone = [this](const Item& item) {
+    return bit(start_.gone,
+               item.index >= kBlockSamples ? item.index - kBlockSamples : extras_.size() + item.index);
+  };
+  const auto own = items_.begin() + static_cast<std::ptrdiff_t>(carried);
+  carried_ = carried - static_cast<std::size_t>(std::count_if(items_.begin(), own, gone));
+  items_.erase(std::remove_if(items_.begin(), items_.end(), gone), items_.end());
+}
+
+bool EpochPlanner::next_block(PlannedBlock& block) {
+  block.plan = empty_plan();
+  block.start = start_;
+  return plan_block(block.plan);
+}
+
+bool EpochPlanner::append_block(Plan& plan) {
+  return plan_block(plan);
+}
+
+bool EpochPlanner::plan_block(Plan& plan) {
+  if (next_block_ >= order_.blocks()) return false;
+  read_block(next_block_);
+  const std::size_t items_in_block = items_.size();
+  const std::size_t read = std::min(source_.size(), (next_block_ + 1) * kBlockSamples);
+  planner_->begin(std::move(items_), {.block = next_block_,
+                                      .last = next_block_ + 1 == order_.blocks(),
+                                      .saved = start_.saved,
+                                      .carried = carried_,
+                                      .behind = source_.size() - read});
+  const std::size_t steps = plan.steps();
+  const auto append = [&](const StepView& step) {
+    plan.append_step(step, [this](std::uint32_t index) { return id_of(index); });
+  };
+  if (threads_ > 1 && items_in_block > kWorthAThread && options_.ranks > 1) {
+    if (dealt_.empty()) {
+      for (std::size_t i = steps_ahead(options_); i > 0; --i) dealt_.push_back({StepPacker(options_), 0});
+    }
+    in_pipeline(
+        dealt_, [this](DealtStep& step) { return planner_->deal_step(step.packer, step.first); },
+        [&append](DealtStep& step) {
+          step.packer.exchange();
+          append(step.packer.finish(step.first));
+        });
+  }
+  for (StepView step; planner_->next_step(step);) append(step);
+  ++next_block_;
+  start_.steps_before += plan.steps() - steps;
+  start_.saved = planner_->saved();
+  start_.block = next_block_;
+  start_.done = 0;
+  start_.gone.clear();
+  start_.used.clear();
+  start_.geometry = options_;
+  items_ = planner_->take_left();
+  start_.carried.clear();
+  for (const Item& item : items_) start_.carried.push_back(id_of(item.index));
+  return true;
+}
+
+PlanState EpochPlanner::state_after(const PlannedBlock& block, std::uint64_t micro_batches) const {
+  PlanState state = started(block, micro_batches);
+  if (micro_batches == 0) return state;
+
+  // Where each sample's bit is: first what was carried and the pieces, then the block's own.
+  std::unordered_map<SampleId, std::size_t> extras;
+  for (const SampleId id : state.carried) extras.emplace(id, extras.size());
+  const std::span<const std::uint32_t> shards = order_.shards(state.block);
+  std::unordered_map<std::uint64_t, std::size_t> slots;
+  std::vector<std::uint32_t> lengths(EpochOrder::kShardSamples);
+  for (const std::uint32_t shard : shards) {
+    slots.emplace(shard, slots.size());
+    if (options_.too_long != TooLong::split) continue;
+    const std::span<std::uint32_t> read = std::span(lengths).first(order_.samples_of_shard(shard));
+    source_.read(shard * EpochOrder::kShardSamples, read);
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      for (std::uint64_t piece = 1; piece * options_.cap < read[i]; ++piece) {
+        extras.emplace((shard * EpochOrder::kShardSamples + i) | piece << kPieceShift, extras.size());
+      }
+    }
+  }
+  state.used.resize(extras.size() + shards.size() * EpochOrder::kShardSamples);
+  for_each_sample(block.plan, 0, micro_batches, [&](SampleId id) {
+    const auto extra = extras.find(id);
+    const std::size_t place = extra != extras.end()
+                                  ? extra->second
+                                  : extras.size() +
+                                        slots.at(id / EpochOrder::kShardSamples) * EpochOrder::kShardSamples +
+                                        id % EpochOrder::kShardSamples;
+    state.used[place] = true;
+  });
+  return state;
+}
+
+void EpochPlanner::use_threads(int threads) {
+  threads_ = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
+}
+
+void EpochPlanner::change(const Cost& cost, const std::vector<double>& speeds) {
+  PlanOptions options = options_;
+  options.cost = cost;
+  options.speeds = speeds;
+  check_options(options);
+  // No more than these: state_after() may be reading the others.
+  options_.cost = cost;
+  options_.speeds = speeds;
+  start_.geometry = options_;
+  planner_ = std::make_unique<BlockPlanner>(options_);
+  dealt_.clear();
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,22 @@
+// PLAN.jsonl: a plan as text, for other programs and for looking at. The first line is an object with
+// version, samples, ranks, cap, accumulate, cost, seed, epoch and fingerprint (and, where they are not the
+// default: padded, pad_multiple, too_long, tail, speeds);
+// then a line per optimizer step: {"step":i,"ranks":[[[sample,...],... micro-batches],... ranks]}.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <filesystem>
+
+#include "runtime/data/plan/planner.h"
+
+namespace lockstep::data {
+
+/// Writes the whole file or, on failure, leaves what was there. Throws Error naming the file.
+void write_plan(const Plan& plan, const std::filesystem::path& file);
+
+/// Throws Error with file and line when a line is not what the format says, or has not as many ranks or
+/// micro-batches as the first line announces.
+Plan read_plan(const std::filesystem::path& file);
+
+}  // namespace lockstep::data

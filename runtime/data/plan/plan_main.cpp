@@ -1,0 +1,253 @@
+// lockstep-plan: make, check and describe plans.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/tool.h"
+#include "common/units.h"
+#include "runtime/data/plan/lengths.h"
+#include "runtime/data/plan/plan_check.h"
+#include "runtime/data/plan/plan_file.h"
+#include "runtime/data/plan/plan_stats.h"
+#include "runtime/data/plan/planner.h"
+
+namespace lockstep::data {
+namespace {
+
+// Where the lengths come from, as the three verbs take it.
+struct Source {
+  std::string lengths;
+  std::string column = "length";
+  std::string histogram;
+  std::size_t samples = 0;
+  std::vector<std::filesystem::path> packs;
+
+  void add_to(CLI::App& verb) {
+    verb.add_option("--lengths", lengths, "CSV file with one sample a row")->type_name("FILE.csv");
+    verb.add_option("--column", column, "The column that holds the length in tokens")->capture_default_str();
+    verb.add_option("--histogram", histogram, "CSV file with the columns length and count")
+        ->type_name("FILE.csv");
+    verb.add_option("--samples", samples, "How many samples to spread over the histogram")
+        ->check(CLI::PositiveNumber)
+        ->type_name("N");
+  }
+
+  Lengths read() const {
+    const int given = (lengths.empty() ? 0 : 1) + (histogram.empty() ? 0 : 1) + (packs.empty() ? 0 : 1);
+    if (given != 1)
+      fail_usage("name one source of lengths: --lengths FILE, --histogram FILE, or packed files");
+    if (!lengths.empty()) return lengths_from_csv(lengths, column);
+    if (!packs.empty()) return lengths_from_packs(packs);
+    if (samples == 0) fail_usage("--histogram needs --samples N");
+    return lengths_from_histogram(histogram, samples);
+  }
+};
+
+Cost parse_cost(const std::string& text) {
+  Cost cost;
+  const char* const end = text.data() + text.size();
+  const auto a = std::from_chars(text.data(), end, cost.a);
+  if (a.ec == std::errc() && a.ptr != end && *a.ptr == ',') {
+    const auto b = std::from_chars(a.ptr + 1, end, cost.b);
+    if (b.ec == std::errc() && b.ptr == end) return cost;
+  }
+  fail_usage("--cost '{}' is not two numbers a,b as in 24576,1", text);
+}
+
+void print_stats(const PlanStats& stats, const PlanOptions& options) {
+  fmt::print("steps              {} (at least {}), {} x {} micro-batches of at most {} tokens each\n",
+             stats.steps, stats.minimum_steps, options.ranks, options.accumulate, options.cap);
+  fmt::print("dropped            {}\n", stats.dropped);
+  fmt::print("duplicated         {}\n", stats.duplicated);
+  fmt::print("fill               {:.2f} %\n", 100 * stats.fill);
+  fmt::print("padding            {:.2f} %\n", 100 * stats.padding);
+  fmt::print("imbalance, tokens  {:.5f}\n", stats.imbalance_tokens);
+  fmt::print("imbalance, cost    {:.5f} (at least {:.5f})\n", stats.imbalance_cost, stats.lower_bound_cost);
+  fmt::print("step-mean ratio    {:.3f} (1 is random)\n", stats.step_mean_ratio);
+  fmt::print("lag 1              {:.3f}\n", stats.lag1);
+}
+
+void make(const Tool& tool, const Source& source, PlanOptions options, const std::string& cost,
+          const std::string& out) {
+  options.cost = parse_cost(cost);
+  const Lengths lengths = source.read();
+  const std::uint64_t begin = monotonic_ns();
+  OverLong over_long;
+  const Plan plan = make_plan(lengths.tokens, options, lengths.fingerprint, &over_long);
+  const double seconds = seconds_between(begin, monotonic_ns());
+  if (!out.empty()) write_plan(plan, out);
+  const PlanStats stats = stats_of(plan, lengths.tokens);
+  if (tool.json()) {
+    nlohmann::json json = stats;
+    json["seconds"] = seconds;
+    if (options.too_long != TooLong::refuse) {
+      json["over_long"] = {{"samples", over_long.samples}, {"tokens_lost", over_long.tokens}};
+    }
+    Tool::print(json);
+  } else {
+    print_stats(stats, options);
+    if (over_long.samples > 0) {
+      fmt::print("over the cap       {} samples, {} tokens left out; the first is sample {}\n",
+                 over_long.samples, over_long.tokens, over_long.first);
+    }
+    fmt::print("planned in         {}\n", format_seconds(seconds));
+  }
+}
+
+void check(const Tool& tool, const Source& source, const std::string& file) {
+  const Plan plan = read_plan(file);
+  CheckedPlan checked;
+  try {
+    checked = check_plan(plan, source.read());
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    fail("{}: {}", file, error.what());
+  }
+  if (tool.json()) {
+    Tool::print({{"ok", true},
+                 {"samples", plan.samples()},
+                 {"steps", plan.steps()},
+                 {"dropped", checked.dropped},
+                 {"imbalance_cost", checked.imbalance_cost}});
+  } else {
+    fmt::print(
+        "{}: {} samples as planned, {} of them dropped with the last step, in {} steps, none over the "
+        "cap, cost imbalance {:.5f}\n",
+        file, plan.samples(), checked.dropped, plan.steps(), checked.imbalance_cost);
+  }
+}
+
+void describe_lengths(const Tool& tool, std::vector<std::uint32_t> lengths) {
+  std::sort(lengths.begin(), lengths.end());
+  double tokens = 0;
+  for (const std::uint32_t length : lengths) tokens += length;
+  const auto at = [&](double share) {
+    return lengths.empty()
+               ? 0U
+               : lengths[static_cast<std::size_t>(share * static_cast<double>(lengths.size() - 1))];
+  };
+  const double mean = lengths.empty() ? 0 : tokens / static_cast<double>(lengths.size());
+  if (tool.json()) {
+    Tool::print({{"samples", lengths.size()},
+                 {"tokens", tokens},
+                 {"mean", mean},
+                 {"shortest", at(0)},
+                 {"median", at(0.5)},
+                 {"p90", at(0.9)},
+                 {"p99", at(0.99)},
+                 {"longest", at(1)}});
+  } else {
+    fmt::print(
+        "samples   {}\ntokens    {}\nmean      {:.1f}\nshortest  {}\nmedian    {}\np90       {}\np99       "
+        "{}\n"
+        "longest   {}\n",
+        lengths.size(), format_count(tokens), mean, at(0), at(0.5), at(0.9), at(0.99), at(1));
+  }
+}
+
+void stats(const Tool& tool, const Source& source, const std::string& file) {
+  const Lengths lengths = source.read();
+  if (file.empty()) return describe_lengths(tool, lengths.tokens);
+  const Plan plan = read_plan(file);
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    for (int rank = 0; rank < plan.options().ranks; ++rank) {
+      for (int m = 0; m < plan.options().accumulate; ++m) {
+        for (const SampleId id : plan.micro_batch(step, rank, m)) {
+          if (sample_of(id) >= lengths.tokens.size())
+            fail("{}: step {}, rank {}: there is no sample {}", file, step, rank, sample_of(id));
+        }
+      }
+    }
+  }
+  const PlanStats stats = stats_of(plan, lengths.tokens);
+  tool.json() ? Tool::print(stats) : print_stats(stats, plan.options());
+}
+
+int run(int argc, char** argv) {
+  Tool tool("lockstep-plan", "Plans token-balanced batches: every sample once, equal work on every rank.");
+  Source source;
+  PlanOptions options;
+  std::string cost = "1,0";
+  std::string too_long = "refuse";
+  std::string tail = "fill";
+  std::string file;
+  std::string out;
+
+  CLI::App& make_verb = tool.verb("make", "Plan an epoch.", [&] {
+    options.too_long = too_long_of(too_long, "--too-long");
+    options.tail = tail_of(tail, "--tail");
+    make(tool, source, options, cost, out);
+  });
+  source.add_to(make_verb);
+  make_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
+  make_verb.add_option("--ranks", options.ranks, "Ranks that train together")
+      ->check(CLI::PositiveNumber)
+      ->required();
+  make_verb.add_option("--cap", options.cap, "Tokens that a micro-batch may hold")
+      ->check(CLI::PositiveNumber)
+      ->required();
+  make_verb.add_option("--accumulate", options.accumulate, "Micro-batches of a rank per step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  make_verb.add_option("--cost", cost, "What a sample of L tokens costs: a*L + b*L*L")
+      ->type_name("a,b")
+      ->capture_default_str();
+  make_verb.add_option("--seed", options.seed, "Of the shuffling")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  make_verb.add_option("--epoch", options.epoch, "Another epoch, another order")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  make_verb.add_option("--randomness", options.randomness, "Upper bound of the step-mean ratio; 1 is random")
+      ->capture_default_str();
+  make_verb.add_flag("--padded", options.padded, "The cap holds for rows x longest");
+  make_verb
+      .add_option("--pad-multiple", options.pad_multiple, "Padded rows are rounded up to a multiple of this")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  make_verb.add_option("--speeds", options.speeds, "The ranks' relative speeds, one for each")
+      ->delimiter(',');
+  make_verb
+      .add_option("--too-long", too_long,
+                  "What becomes of samples longer than the cap: refuse, truncate, skip, split")
+      ->capture_default_str();
+  make_verb
+      .add_option("--tail", tail,
+                  "A last step that cannot be full: fill (empty micro-batches), drop, repeat (samples)")
+      ->capture_default_str();
+  make_verb.add_option("--out", out, "Where to write the plan")->type_name("PLAN.jsonl");
+
+  CLI::App& check_verb =
+      tool.verb("check", "Check a plan file against the data.", [&] { check(tool, source, file); });
+  check_verb.add_option("plan", file, "The plan")->required()->type_name("PLAN.jsonl");
+  check_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
+  source.add_to(check_verb);
+
+  CLI::App& stats_verb =
+      tool.verb("stats", "Describe lengths, or a plan and how well it balances them.", [&] {
+        if (!source.packs.empty() && source.packs.front().extension() == ".jsonl") {
+          file = source.packs.front().string();
+          source.packs.erase(source.packs.begin());
+        }
+        stats(tool, source, file);
+      });
+  stats_verb.add_option("files", source.packs, "A plan (PLAN.jsonl), packed token files, or both")
+      ->type_name("FILE");
+  source.add_to(stats_verb);
+  return tool.run(argc, argv);
+}
+
+}  // namespace
+}  // namespace lockstep::data
+
+int main(int argc, char** argv) {
+  return lockstep::data::run(argc, argv);
+}

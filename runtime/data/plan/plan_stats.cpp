@@ -1,0 +1,218 @@
+#include "runtime/data/plan/plan_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <vector>
+
+namespace lockstep::data {
+namespace {
+
+struct Step {
+  std::vector<double> rank_tokens;
+  std::vector<double> rank_costs;
+  std::vector<double> sample_costs;
+  double tokens = 0;
+  double padded = 0;  // tokens and padding
+};
+
+Step step_of(const Plan& plan, std::span<const std::uint32_t> lengths, std::size_t index) {
+  const PlanOptions& options = plan.options();
+  Step step;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    double tokens = 0;
+    double cost = 0;
+    for (int m = 0; m < options.accumulate; ++m) {
+      std::uint32_t longest = 0;
+      const auto samples = plan.micro_batch(index, rank, m);
+      for (const SampleId id : samples) {
+        const std::uint32_t length = planned_length(id, lengths[sample_of(id)], options);
+        tokens += length;
+        longest = std::max(longest, length);
+        step.sample_costs.push_back(options.cost.of(length));
+        if (!options.padded) cost += options.cost.of(length);
+      }
+      const auto rows = static_cast<double>(samples.size());
+      if (options.padded) {
+        const std::uint64_t row = padded_length(longest, options.pad_multiple, options.cap);
+        cost += rows * options.cost.of(row);
+        step.padded += rows * static_cast<double>(row);
+      }
+    }
+    step.tokens += tokens;
+    step.rank_tokens.push_back(tokens);
+    step.rank_costs.push_back(cost);
+  }
+  if (!options.padded) step.padded = step.tokens;
+  return step;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return values.empty()
+             ? 0
+             : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double greatest_by_mean(const std::vector<double>& values) {
+  const double mean = mean_of(values);
+  return mean > 0 ? *std::max_element(values.begin(), values.end()) / mean : 1;
+}
+
+// The longest time of a rank, over the one that all take when the work is dealt as their speeds are.
+double longest_by_ideal(const std::vector<double>& costs, const std::vector<double>& speeds) {
+  if (speeds.empty()) return greatest_by_mean(costs);
+  const double work = std::accumulate(costs.begin(), costs.end(), 0.0);
+  double longest = 0;
+  for (std::size_t rank = 0; rank < costs.size(); ++rank)
+    longest = std::max(longest, costs[rank] / speeds[rank]);
+  return work > 0 ? longest * std::accumulate(speeds.begin(), speeds.end(), 0.0) / work : 1;
+}
+
+// Of the p * ranks + 1 costliest samples some rank holds p + 1, which cost at least what the cheapest p + 1
+// of them do; no rank is faster than the fastest.
+double bound_by_mean(std::vector<double> costs, std::size_t ranks, double fastest) {
+  const double mean = std::accumulate(costs.begin(), costs.end(), 0.0) / static_cast<double>(ranks);
+  if (mean <= 0) return 1;
+  std::sort(costs.begin(), costs.end(), std::greater<>());
+  double bound = mean;
+  for (std::size_t p = 0; p * ranks < costs.size(); ++p) {
+    double sum = 0;
+    for (std::size_t i = p * ranks - p; i <= p * ranks; ++i) sum += costs[i];
+    bound = std::max(bound, sum / fastest);
+  }
+  return bound / mean;
+}
+
+double deviation_of(const std::vector<double>& values) {
+  const double mean = mean_of(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
+}
+
+double lag1_of(const std::vector<double>& values) {
+  if (values.size() < 3) return 0;
+  const double mean = mean_of(values);
+  double products = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    squares += (values[i] - mean) * (values[i] - mean);
+    if (i > 0) products += (values[i] - mean) * (values[i - 1] - mean);
+  }
+  return squares > 0 ? products / squares : 0;
+}
+
+// How often a sample is to appear: once, or once for each piece.
+std::uint64_t pieces_of(std::uint32_t length, const PlanOptions& options) {
+  return options.too_long == TooLong::split ? (length + options.cap - 1) / options.cap : 1;
+}
+
+void count_coverage(const Plan& plan, std::span<const std::uint32_t> lengths, PlanStats& stats) {
+  std::vector<std::uint32_t> seen(lengths.size());
+  std::vector<SampleId> pieces;  // behind a sample's first
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    for (int rank = 0; rank < plan.options().ranks; ++rank) {
+      for (int m = 0; m < plan.options().accumulate; ++m) {
+        for (const SampleId id : plan.micro_batch(step, rank, m)) {
+          if (piece_of(id) == 0) {
+            ++seen[sample_of(id)];
+          } else {
+            pieces.push_back(id);
+          }
+        }
+      }
+    }
+  }
+  std::uint64_t wanted = 0;
+  for (std::size_t id = 0; id < seen.size(); ++id) {
+    wanted += pieces_of(lengths[id], plan.options()) - 1;
+    if (seen[id] == 0) ++stats.dropped;
+    if (seen[id] > 1) stats.duplicated += seen[id] - 1;
+  }
+  std::sort(pieces.begin(), pieces.end());
+  const auto different = static_cast<std::size_t>(std::unique(pieces.begin(), pieces.end()) - pieces.begin());
+  stats.duplicated += pieces.size() - different;
+  stats.dropped += wanted - std::min<std::uint64_t>(wanted, different);
+}
+
+}  // namespace
+
+PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
+  PlanStats stats;
+  const PlanOptions& options = plan.options();
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  const double capacity = static_cast<double>(options.cap) * options.ranks * options.accumulate;
+  double tokens = 0;
+  double squares = 0;
+  double count = 0;
+  for (const std::uint32_t whole : lengths) {
+    if (whole > options.cap && options.too_long == TooLong::skip) continue;
+    const std::uint64_t pieces = pieces_of(whole, options);
+    for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+      const auto length = static_cast<double>(planned_length(piece << kPieceShift, whole, options));
+      tokens += length;
+      squares += length * length;
+      count += 1;
+    }
+  }
+  stats.steps = plan.steps();
+  stats.minimum_steps = static_cast<std::size_t>(std::ceil(tokens / capacity));
+  count_coverage(plan, lengths, stats);
+  if (stats.steps == 0) return stats;
+
+  // Beside the mean speed.
+  double fastest = 1;
+  if (!options.speeds.empty()) {
+    const double mean = mean_of(options.speeds);
+    fastest = *std::max_element(options.speeds.begin(), options.speeds.end()) / mean;
+  }
+  const std::size_t counted = std::max<std::size_t>(1, stats.steps - 1);
+  double step_tokens = 0;
+  double step_padded = 0;
+  double one_by_samples = 0;
+  std::vector<double> imbalances_tokens;
+  std::vector<double> imbalances_cost;
+  std::vector<double> bounds;
+  std::vector<double> means;
+  for (std::size_t index = 0; index < counted; ++index) {
+    const Step step = step_of(plan, lengths, index);
+    step_tokens += step.tokens;
+    step_padded += step.padded;
+    imbalances_tokens.push_back(greatest_by_mean(step.rank_tokens));
+    imbalances_cost.push_back(longest_by_ideal(step.rank_costs, options.speeds));
+    bounds.push_back(options.padded ? 1 : bound_by_mean(step.sample_costs, ranks, fastest));
+    if (step.sample_costs.empty()) continue;
+    const auto samples = static_cast<double>(step.sample_costs.size());
+    means.push_back(step.tokens / samples);
+    one_by_samples += 1 / samples;
+  }
+  stats.fill = step_tokens / (capacity * static_cast<double>(counted));
+  stats.padding = step_padded > 0 ? (step_padded - step_tokens) / step_padded : 0;
+  stats.imbalance_tokens = mean_of(imbalances_tokens);
+  stats.imbalance_cost = mean_of(imbalances_cost);
+  stats.lower_bound_cost = mean_of(bounds);
+  const double mean = count > 0 ? tokens / count : 0;
+  const double variance = count > 0 ? std::max(0.0, squares / count - mean * mean) : 0;
+  const double expected = std::sqrt(variance * one_by_samples / static_cast<double>(means.size()));
+  if (expected > 1e-9 * mean) stats.step_mean_ratio = deviation_of(means) / expected;
+  stats.lag1 = lag1_of(means);
+  return stats;
+}
+
+void to_json(nlohmann::json& json, const PlanStats& stats) {
+  json = {{"steps", stats.steps},
+          {"minimum_steps", stats.minimum_steps},
+          {"dropped", stats.dropped},
+          {"duplicated", stats.duplicated},
+          {"fill", stats.fill},
+          {"padding", stats.padding},
+          {"imbalance_tokens", stats.imbalance_tokens},
+          {"imbalance_cost", stats.imbalance_cost},
+          {"lower_bound_cost", stats.lower_bound_cost},
+          {"step_mean_ratio", stats.step_mean_ratio},
+          {"lag1", stats.lag1}};
+}
+
+}  // namespace lockstep::data
