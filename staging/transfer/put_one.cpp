@@ -11,7 +11,6 @@
 #include "staging/pack/locate.h"
 #include "staging/transfer/check.h"
 #include "staging/transfer/copy/parallel.h"
-#include "staging/transfer/side_indexes.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -305,7 +304,8 @@ void PutOne::use_list(bool check_source) {
   std::uint64_t bytes = list_bytes_;
   for (const ManifestFile& file : files_) bytes += file.size;
   result_.bytes = bytes;
-  with_room([&] { incoming_->reserve(bytes + side_index_bytes(manifest_, files_, watch_)); });
+  side_indexes_ = std::make_unique<SideIndexes>(system_, limit_, watch_, manifest_, files_);
+  with_room([&] { incoming_->reserve(bytes + side_indexes_->bytes()); });
   progress_.total = bytes;
 }
 
@@ -351,6 +351,7 @@ void PutOne::complete_unindexed(const ManifestFile& file) {
     if (::stat(path.c_str(), &status) != 0) return;  // an error soon, as below
   }
   if (!(FileState::of(status) == *file.state)) return;
+  side_indexes_->keep_time(file, incoming_->files());
   complete(file.name);
 }
 
@@ -372,10 +373,9 @@ void PutOne::count_from_peer(std::uint64_t bytes) {
 
 void PutOne::publish() {
   check_unchanged(manifest_, watch_);
-  const std::uint64_t side_indexes =
-      copy_side_indexes(system_, manifest_, files_, incoming_->files(), watch_);
-  result_.bytes += side_indexes;
-  result_.from_source += side_indexes;
+  result_.bytes += side_indexes_->copy(incoming_->files());
+  result_.from_source += side_indexes_->bytes_from_source();
+  if (const std::string left_out = side_indexes_->left_out(); !left_out.empty()) note(left_out);
   cache::ObjectInfo info{.name = manifest_.object,
                          .source = manifest_.shown(),
                          .bytes = result_.bytes,

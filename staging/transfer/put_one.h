@@ -13,6 +13,7 @@
 #include "staging/transfer/copy/copy.h"
 #include "staging/transfer/manifest.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/side_indexes.h"
 
 namespace lockstep::transfer {
 
@@ -114,6 +115,7 @@ class PutOne {
   std::unique_ptr<cache::Incoming> incoming_;
   std::vector<ManifestFile> files_;  // what is copied: a pack's shards, without its index
   std::uint64_t list_bytes_ = 0;     // that are part of the object
+  std::unique_ptr<SideIndexes> side_indexes_;
   std::unique_ptr<Copy> copy_;
   std::mutex mutex_;  // of what the copying threads tell
   PutProgress progress_;

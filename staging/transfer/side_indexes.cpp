@@ -1,41 +1,110 @@
 #include "staging/transfer/side_indexes.h"
 
-#include <atomic>
+#include <fcntl.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <numeric>
+
+#include "common/error.h"
 #include "staging/pack/formats/side_index.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int kManyAtOnce = 32;  // a network file system answers many questions in the time of one
+
+std::uint64_t size_of_open(int fd, const fs::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
+  return static_cast<std::uint64_t>(status.st_size);
+}
 
 }  // namespace
 
-std::uint64_t side_index_bytes(const Manifest& manifest, const std::vector<ManifestFile>& files,
-                               SourceWatch& watch) {
-  std::atomic<std::uint64_t> bytes = 0;
-  if (!pack::has_side_index(manifest.format)) return bytes;
+SideIndexes::SideIndexes(FileSystem& system, Limit& limit, SourceWatch& watch, const Manifest& manifest,
+                         const std::vector<ManifestFile>& files)
+    : system_(system), limit_(limit), watch_(watch), manifest_(manifest), files_(files) {
+  if (!pack::has_side_index(manifest.format)) return;
+  sizes_.resize(files.size());
   parallel_for(files.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
-    const SourceWatch::Call call = watch.call(manifest.folder / files[f].name);
-    bytes += pack::side_index_bytes(manifest.folder / files[f].name);
+    const SourceWatch::Call call = watch_.call(at_source(f));
+    struct stat status {};
+    if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
+      sizes_[f] = static_cast<std::uint64_t>(status.st_size);
+  });
+}
+
+fs::path SideIndexes::at_source(std::size_t file) const {
+  return pack::side_index_of(manifest_.folder / files_[file].name);
+}
+
+std::uint64_t SideIndexes::bytes() const {
+  return std::accumulate(sizes_.begin(), sizes_.end(), std::uint64_t{0});
+}
+
+bool SideIndexes::keep_time(const ManifestFile& file, const fs::path& target) const {
+  if (sizes_.empty() || !file.state) return false;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const std::int64_t time = file.state->mtime_ns;
+  const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+                                   {.tv_sec = time / kSecond, .tv_nsec = time % kSecond}};
+  return ::utimensat(AT_FDCWD, (target / file.name).c_str(), times, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
+  const fs::path from = at_source(file);
+  const std::uint64_t size = sizes_[file];
+  const UniqueFd source = [&] {
+    const SourceWatch::Call call = watch_.call(from);
+    UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (size_of_open(fd.get(), from) != size) fail("it has changed");
+    return fd;
+  }();
+  const UniqueFd target = system_.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(size, std::uint64_t{1} << 20U));
+  for (std::uint64_t done = 0; done < size;) {
+    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    limit_.take(want.size());
+    const std::size_t got = [&] {
+      const SourceWatch::Call call = watch_.call(from);
+      return system_.read_at(source.get(), want, done, from);
+    }();
+    if (got == 0) fail("it has changed");
+    read_ += got;
+    system_.write_at(target.get(), want.first(got), done, to);
+    done += got;
+  }
+  if (!pack::is_side_index_for(to, files_[file].size)) fail("damaged, or of other data");
+  system_.sync(target.get(), to);
+}
+
+std::uint64_t SideIndexes::copy(const fs::path& target) {
+  std::atomic<std::uint64_t> bytes = 0;
+  parallel_for(sizes_.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
+    const fs::path to = pack::side_index_of(target / files_[f].name);
+    system_.remove_all(to);  // an earlier copy's
+    if (!keep_time(files_[f], target) || sizes_[f] == 0) return;
+    try {
+      copy_one(f, to);
+      bytes += sizes_[f];
+    } catch (const Error& error) {
+      system_.remove_all(to);
+      const std::lock_guard lock(mutex_);
+      if (left_out_++ == 0) why_ = fmt::format("{}: {}", at_source(f).string(), error.what());
+    }
   });
   return bytes;
 }
 
-std::uint64_t copy_side_indexes(FileSystem& system, const Manifest& manifest,
-                                const std::vector<ManifestFile>& files, const std::filesystem::path& target,
-                                SourceWatch& watch) {
-  std::atomic<std::uint64_t> bytes = 0;
-  if (!pack::has_side_index(manifest.format)) return bytes;
-  parallel_for(files.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
-    const ManifestFile& file = files[f];
-    if (!file.state) return;
-    const SourceWatch::Call call = watch.call(manifest.folder / file.name);
-    bytes +=
-        pack::copy_side_index(system, manifest.folder / file.name, target / file.name, file.state->mtime_ns);
-  });
-  return bytes;
+std::string SideIndexes::left_out() const {
+  if (left_out_ == 0) return "";
+  const std::string others = left_out_ > 1 ? fmt::format(" and {} others like it", left_out_ - 1) : "";
+  return fmt::format("the index {}{} was not copied; such files are read through when first opened", why_,
+                     others);
 }
 
 }  // namespace lockstep::transfer

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -52,32 +51,6 @@ void write_beside(const fs::path& path, const std::string& bytes) {
   }
 }
 
-fs::path index_beside(const fs::path& file) {
-  return file.parent_path() / side_index_name(file.filename().string());
-}
-
-bool set_modified(const fs::path& file, std::int64_t modified_ns) {
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
-                                   {.tv_sec = modified_ns / kSecond, .tv_nsec = modified_ns % kSecond}};
-  return ::utimensat(AT_FDCWD, file.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
-std::uint64_t copy_file(FileSystem& system, const fs::path& from, const fs::path& to) {
-  const UniqueFd source = system.open(from, O_RDONLY | O_NONBLOCK);
-  const UniqueFd target = system.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  std::vector<std::byte> buffer(std::size_t{1} << 20U);
-  for (std::uint64_t done = 0;;) {
-    const std::size_t got = system.read_at(source.get(), buffer, done, from);
-    if (got == 0) {
-      system.sync(target.get(), to);
-      return done;
-    }
-    system.write_at(target.get(), std::span(buffer).first(got), done, to);
-    done += got;
-  }
-}
-
 bool store(const fs::path& path, const std::string& bytes, bool beside) {
   try {
     if (beside) {
@@ -100,30 +73,17 @@ bool has_side_index(Format format) {
   return format == Format::tfrecord || format == Format::recordio;
 }
 
-std::uint64_t side_index_bytes(const fs::path& file) {
-  struct stat status {};
-  const bool there = ::stat(index_beside(file).c_str(), &status) == 0 && S_ISREG(status.st_mode);
-  return there ? static_cast<std::uint64_t>(status.st_size) : 0;
+fs::path side_index_of(const fs::path& file) {
+  return file.parent_path() / side_index_name(file.filename().string());
 }
 
-std::uint64_t copy_side_index(FileSystem& system, const fs::path& original, const fs::path& copy,
-                              std::int64_t modified_ns) {
-  const fs::path index = index_beside(copy);
-  system.remove_all(index);
-  if (!set_modified(copy, modified_ns) || side_index_bytes(original) == 0) return 0;
-  std::uint64_t bytes = 0;
+bool is_side_index_for(const fs::path& index, std::uint64_t data_bytes) {
   try {
-    bytes = copy_file(system, index_beside(original), index);
-    const Index copied = Index::load(index);
-    struct stat status {};
-    if (::stat(copy.c_str(), &status) == 0 && copied.shards() == 1 &&
-        copied.shard(0).size == static_cast<std::uint64_t>(status.st_size))
-      return bytes;
+    const Index loaded = Index::load(index);
+    return loaded.shards() == 1 && loaded.shard(0).size == data_bytes;
   } catch (const Error&) {
-    // Without it the copy is as good, and read through when it is opened.
+    return false;  // damaged
   }
-  system.remove_all(index);
-  return 0;
 }
 
 SideIndex::SideIndex(const DataFile& file, std::string_view also,
@@ -145,7 +105,7 @@ SideIndex::SideIndex(const DataFile& file, std::string_view also,
 }
 
 std::vector<fs::path> SideIndex::places(const DataFile& file, const Digest& state) {
-  std::vector<fs::path> places = {index_beside(file.path())};
+  std::vector<fs::path> places = {side_index_of(file.path())};
   if (const auto folder = cache_folder()) places.push_back(*folder / (to_hex(state) + ".lockstep"));
   return places;
 }

@@ -17,7 +17,6 @@
 #include <string_view>
 #include <vector>
 
-#include "common/file_system.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/data_file.h"
 #include "staging/pack/index.h"
@@ -28,14 +27,12 @@ namespace lockstep::pack {
 /// Whether files of a format are read through such an index.
 bool has_side_index(Format format);
 
-/// Bytes of the index beside a file; 0 where there is none.
-std::uint64_t side_index_bytes(const std::filesystem::path& file);
+/// Where the index beside a file lies, whether there is one or not.
+std::filesystem::path side_index_of(const std::filesystem::path& file);
 
-/// Gives a copy of a file the time of the original and, where there is one, the index that lies beside that:
-/// the copy then need not be read through to find its records. Returns the index's bytes; 0 where there is
-/// none, or it is damaged or of other data.
-std::uint64_t copy_side_index(FileSystem& system, const std::filesystem::path& original,
-                              const std::filesystem::path& copy, std::int64_t modified_ns);
+/// Whether a file is such an index, undamaged, of data of so many bytes. Whether it is of this very data is
+/// known when that is opened.
+bool is_side_index_for(const std::filesystem::path& index, std::uint64_t data_bytes);
 
 class SideIndex {
  public:

@@ -3,10 +3,16 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
 
 #include "staging/pack/reader.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/source_watch.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::transfer {
@@ -17,6 +23,37 @@ namespace fs = std::filesystem;
 using staging_test::content_of;
 using staging_test::flip_byte;
 using staging_test::tfrecord;
+
+/// Something happens to an index at the source while it is copied.
+class ChangingIndex : public FileSystem {
+ public:
+  enum When { before_it_is_opened, when_it_is_open, before_it_is_read };
+  ChangingIndex(fs::path index, When when, std::function<void()> change)
+      : index_(std::move(index)), when_(when), change_(std::move(change)) {}
+
+ protected:
+  int call_open(const char* path, int flags, mode_t mode) override {
+    if (index_ != path) return FileSystem::call_open(path, flags, mode);
+    happens(before_it_is_opened);
+    fd_ = FileSystem::call_open(path, flags, mode);
+    happens(when_it_is_open);
+    return fd_;
+  }
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
+    if (fd == fd_ && offset == 0) happens(before_it_is_read);
+    return FileSystem::call_pread(fd, into, size, offset);
+  }
+
+ private:
+  void happens(When now) {
+    if (now == when_) change_();
+  }
+
+  fs::path index_;
+  When when_;
+  std::function<void()> change_;
+  std::atomic<int> fd_ = -1;
+};
 
 class StageRecords : public staging_test::StagingTest {
  protected:
@@ -119,6 +156,86 @@ TEST_F(StageRecords, RoomForTheIndexesIsCounted) {
   options.limits.quota = bytes;
   EXPECT_EQ(put({(folder_ / "t").string()}, options).at(0).bytes, bytes);
   EXPECT_EQ(cache::Store(folder_ / "cache").usage(true).bytes(), bytes);
+}
+
+// What becomes of an index while it is copied costs the index and nothing else, and no more room than there
+// was when the copy began.
+TEST_F(StageRecords, AnIndexThatChangesWhileItIsCopiedIsLeftOutWithALine) {
+  const fs::path index = folder_ / "t/.a.tfrecord.lockstep";
+  const std::function<void()> grow = [&] { std::ofstream(index, std::ios::app) << std::string(5000, 'x'); };
+  const std::function<void()> shrink = [&] { fs::resize_file(index, 100); };
+  const std::function<void()> vanish = [&] { fs::remove(index); };
+  using When = ChangingIndex::When;
+  // Whoever has it open reads what it was.
+  const std::vector<std::pair<When, std::function<void()>>> harmless = {
+      {When::before_it_is_read, grow}, {When::when_it_is_open, vanish}, {When::before_it_is_read, vanish}};
+  const std::vector<std::pair<When, std::function<void()>>> harmful = {
+      {When::before_it_is_opened, grow},   {When::before_it_is_opened, shrink},
+      {When::before_it_is_opened, vanish}, {When::when_it_is_open, grow},
+      {When::when_it_is_open, shrink},     {When::before_it_is_read, shrink}};
+  for (std::size_t n = 0; n < harmful.size() + harmless.size(); ++n) {
+    SCOPED_TRACE(n);
+    const auto& [when, change] = n < harmful.size() ? harmful[n] : harmless[n - harmful.size()];
+    fs::remove(index);
+    FileSystem::real().remove_all(folder_ / "home");
+    (void)pack::open(folder_ / "t");
+    std::uint64_t bytes = 0;
+    for (const auto& [name, content] : content_of(folder_ / "t")) bytes += content.size();
+    ChangingIndex system(index, when, change);
+    PutOptions options;
+    options.cache_dir = folder_ / fmt::format("cache{}", n);
+    options.limits.quota = bytes;
+    options.file_system = &system;
+    const PutResult copy = put({(folder_ / "t").string()}, options).at(0);
+    EXPECT_TRUE(fs::exists(copy.path / "sub/.b.tfrecord.lockstep"));
+    EXPECT_EQ(cache::Store(options.cache_dir).usage(true).bytes(), copy.bytes);
+    EXPECT_LE(copy.from_source, bytes);
+    EXPECT_EQ(fs::exists(copy.path / index.filename()), n >= harmful.size());
+    EXPECT_EQ(pack::open(copy.path)->size(), 5U);
+    if (n >= harmful.size()) {
+      EXPECT_EQ(copy.note, "");
+      continue;
+    }
+    EXPECT_THAT(copy.note, testing::HasSubstr(index.string()));
+    EXPECT_THAT(copy.note, testing::AnyOf(testing::HasSubstr("it has changed"),
+                                          testing::HasSubstr("No such file or directory")));
+    EXPECT_THAT(copy.note, testing::HasSubstr("was not copied; such files are read through"));
+  }
+}
+
+TEST_F(StageRecords, TheirIndexesAreReadNoFasterThanTheBandwidthAndWaitingForItIsNotTheSourcesSilence) {
+  write("many/a.tfrecord", tfrecord(std::vector<std::string>(13'000, "x")));
+  (void)pack::open(folder_ / "many");
+  std::uint64_t bytes = 0;
+  for (const auto& [name, content] : content_of(folder_ / "many")) bytes += content.size();
+  ASSERT_GT(bytes, fs::file_size(folder_ / "many/a.tfrecord") + 500'000);
+  std::string hung;
+  SourceWatch watch(std::chrono::milliseconds(300), [&](const std::string& why) { hung = why; });
+  PutOptions options;
+  options.cache_dir = folder_ / "cache";
+  options.bandwidth = 1'000'000;
+  options.watch = &watch;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(put({(folder_ / "many").string()}, options).at(0).from_source, bytes);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_GE(took.count(), static_cast<double>(bytes) / 1e6);
+  EXPECT_EQ(hung, "");
+}
+
+// Else who opens it at once would find it older or newer than its index says, and read it through.
+TEST_F(StageRecords, ACopyThatIsHandedOutBeforeTheOthersAreThereHasTheTimeOfTheOriginalAlready) {
+  std::map<std::string, fs::file_time_type> seen;
+  for (const char* name : {"a.tfrecord", "sub/b.tfrecord"})
+    fs::last_write_time(folder_ / "t" / name,
+                        fs::last_write_time(folder_ / "t" / name) - std::chrono::hours(1));
+  PutOptions options;
+  options.cache_dir = folder_ / "cache";
+  options.file = [&](const std::string&, const std::string& name, const fs::path& copy) {
+    seen[name] = fs::last_write_time(copy);
+  };
+  put({(folder_ / "t").string()}, options);
+  EXPECT_EQ(seen.size(), 2U);
+  for (const auto& [name, time] : seen) EXPECT_EQ(time, fs::last_write_time(folder_ / "t" / name)) << name;
 }
 
 }  // namespace
