@@ -19,7 +19,8 @@ std::string record_name(int rank);
 std::uint64_t local_job_id();
 
 /// $LOCKSTEP_RECORD, else JOB.STEP in the user's runtime folder ($XDG_RUNTIME_DIR/lockstep/records, or
-/// /dev/shm/lockstep-UID/records where there is none), made if needed. Throws Error naming the folder.
+/// /dev/shm/lockstep-UID/records where there is none), made if needed. Beside the latter a node's first rank
+/// removes the records of jobs that have been over for an hour. Throws Error naming the folder.
 std::filesystem::path make_record_folder(const record::Identity& identity);
 
 /// Copies a record to `folder`, made if needed, and the node's first rank also what staging said
