@@ -123,7 +123,10 @@ void PutOne::take_word(const std::string& object, bool packed, const std::string
   manifest_.one_file = source_.one_file;
   if (source_.one_file) manifest_.main = source_.shards.front();
   // A pair of files that was named by what their names have in common.
-  if (source_.one_file && !system_.status(source_.paths.front())) manifest_.main += ".bin";
+  if (source_.one_file) {
+    const SourceWatch::Call call = watch_.call(source_.paths.front());
+    if (!system_.status(source_.paths.front())) manifest_.main += ".bin";
+  }
   if (!packed) return;
   manifest_.format = pack::Format::tar;
   manifest_.index = *here;

@@ -1,10 +1,12 @@
-// Every single call that a put makes at the source is made to hang once, and must be noticed. This program's
-// own definitions of the C library's functions stand before the library's, which they call.
+// Every single call that a put makes at the source, alone and with another node, is made to hang once, and
+// must be noticed. This program's own definitions of the C library's functions stand before the library's,
+// which they call.
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -13,10 +15,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdarg>
 #include <cstring>
+#include <optional>
 
+#include "staging/rendezvous/rendezvous_socket.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/put_nodes.h"
 #include "staging/transfer/source_watch.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
@@ -116,6 +122,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr int kNoticed = 42;
+constexpr milliseconds kPatience{200};
 
 class SourceCalls : public staging_test::StagingTest {
  protected:
@@ -125,8 +132,8 @@ class SourceCalls : public staging_test::StagingTest {
   };
 
   /// A put in which the n-th call at the source hangs, in a process of its own that ends with kNoticed when
-  /// that is noticed.
-  Run start(const std::string& source, int n) const {
+  /// that is noticed: alone, or as this node of two.
+  Run start(const std::string& source, int n, std::optional<std::uint32_t> node) const {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
     const pid_t pid = ::fork();
@@ -135,18 +142,54 @@ class SourceCalls : public staging_test::StagingTest {
       return {pid, ends[0]};
     }
     ::alarm(10);
+    NodesOptions nodes;
+    if (node) {
+      nodes = two_nodes();
+      const std::uint32_t other = 1 - *node;
+      if (::fork() == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        ::close(ends[1]);
+        put_in_this_process(source, n, other, nodes);
+      }
+    }
     log_fd = ends[1];
     hangs_at = n;
     const std::string top = (folder_ / "source").string();
     std::memcpy(watched.data(), top.c_str(), top.size() + 1);
-    SourceWatch watch(milliseconds(200), [](const std::string&) { ::_exit(kNoticed); });
+    put_in_this_process(source, n, node, nodes);
+  }
+
+  static NodesOptions two_nodes() {
+    NodesOptions nodes;
+    int port = 0;
+    { const UniqueFd free_now = listen_on(0, 0, port); }
+    nodes.nodes = {fmt::format("127.0.0.1:{}", port), "127.0.0.1:0"};
+    nodes.key = "secret";
+    return nodes;
+  }
+
+  [[noreturn]] void put_in_this_process(const std::string& source, int n, std::optional<std::uint32_t> node,
+                                        NodesOptions nodes) const {
+    const auto noticed = [](const std::string& why) {
+      if (calls >= hangs_at) ::_exit(kNoticed);
+      fmt::print(stderr, "{}\n", why);
+      ::_exit(2);
+    };
     PutOptions options;
-    options.cache_dir = folder_ / fmt::format("cache{}", n);
+    options.cache_dir = folder_ / fmt::format("cache{}.{}", n, node.value_or(0));
     options.shared = (folder_ / "shared").string();
-    options.watch = &watch;
     options.file = [](const std::string&, const std::string&, const fs::path&) {};
     try {
-      put({source}, options);
+      if (node) {
+        nodes.node_id = *node;
+        nodes.source_patience = kPatience;
+        nodes.stop = noticed;
+        put_on_nodes({source}, options, nodes);
+      } else {
+        SourceWatch watch(kPatience, noticed);
+        options.watch = &watch;
+        put({source}, options);
+      }
     } catch (const std::exception& error) {
       ::_exit(1);
     }
@@ -164,14 +207,14 @@ class SourceCalls : public staging_test::StagingTest {
     return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
   }
 
-  void expect_all_noticed(const std::string& name) const {
+  void expect_all_noticed(const std::string& name, std::optional<std::uint32_t> node = {}) const {
     constexpr int kAtOnce = 16;
     const std::string source = (folder_ / "source" / name).string();
     SCOPED_TRACE(source);
     int hung = 0;
     for (int first = 1; first < 1000; first += kAtOnce) {
       std::vector<Run> runs;
-      for (int n = first; n < first + kAtOnce; ++n) runs.push_back(start(source, n));
+      for (int n = first; n < first + kAtOnce; ++n) runs.push_back(start(source, n, node));
       bool end = false;
       for (const Run& run : runs) {
         int code = 0;
@@ -187,6 +230,9 @@ class SourceCalls : public staging_test::StagingTest {
       if (end) break;
     }
     EXPECT_GT(hung, 5);
+    for (const fs::path& left : fs::directory_iterator(folder_)) {
+      if (left.filename().string().starts_with("cache")) FileSystem::real().remove_all(left);
+    }
   }
 };
 
@@ -209,6 +255,15 @@ TEST_F(SourceCalls, OfFilesWithIndexesBesideThemAreNoticedWhenTheyHang) {
   (void)pack::open(folder_ / "source/t");
   ASSERT_TRUE(fs::exists(folder_ / "source/t/.a.tfrecord.lockstep"));
   for (const char* name : {"t", "t/a.tfrecord", "t/*.tfrecord"}) expect_all_noticed(name);
+}
+
+// The first of them looks at the source for both, the other takes its word.
+TEST_F(SourceCalls, OfNodesThatPutTogetherAreNoticedWhenTheyHang) {
+  make_large_pack("source/p", 40);
+  write("source/m/x.bin", std::string(40, '\0'));
+  write("source/m/x.idx", staging_test::megatron_index(4, {10}));
+  for (const char* name : {"p", "p/shard-000000.tar", "m/x"}) expect_all_noticed(name, 1);
+  expect_all_noticed("p", 0);
 }
 
 }  // namespace
