@@ -1,15 +1,19 @@
 #include "tests/unit/staging/staging_world.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "common/file_system.h"
 #include "common/files.h"
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"
@@ -22,11 +26,15 @@ StagingTest::StagingTest() {
 }
 
 StagingTest::~StagingTest() {
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder_)) {
-    if (entry.is_directory() && !entry.is_symlink())
-      fs::permissions(entry, fs::perms::owner_all, fs::perm_options::add);
+  do {
+    std::ifstream children(fmt::format("/proc/self/task/{}/children", ::gettid()));
+    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
+  } while (::waitpid(-1, nullptr, 0) > 0 || errno == EINTR);
+  try {
+    FileSystem::real().remove_all(folder_);
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
   }
-  fs::remove_all(folder_);
 }
 
 void StagingTest::write(const fs::path& name, const std::string& content) const {
@@ -94,21 +102,31 @@ std::map<std::string, std::string> content_of(const fs::path& folder) {
   return files;
 }
 
-int in_child(const std::function<void()>& work) {
+pid_t start_child(const std::function<void()>& work) {
+  const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child == 0) {
-    int code = 0;
-    try {
-      work();
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "child: {}\n", error.what());
-      code = 1;
-    }
-    ::_exit(code);
+  if (child < 0) fail_errno("fork");
+  if (child > 0) return child;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  int code = 0;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "child: {}\n", error.what());
+    code = 1;
   }
+  ::_exit(code);
+}
+
+int end_of(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int in_child(const std::function<void()>& work) {
+  return end_of(start_child(work));
 }
 
 }  // namespace lockstep::staging_test

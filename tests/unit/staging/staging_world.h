@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 class StagingTest : public testing::Test {
  protected:
   StagingTest();
+  /// Ends what a test that failed has left running, and removes its folder.
   ~StagingTest() override;
 
   /// Writes a file below the test's folder, making folders as needed.
@@ -47,7 +49,12 @@ void flip_byte(const fs::path& file, std::uint64_t offset);
 /// Every file below a folder with its content.
 std::map<std::string, std::string> content_of(const fs::path& folder);
 
-/// Runs `work` in a forked child and returns its exit code: 0, or 1 after printing what it threw.
+/// Starts a process that does `work` and ends with 0, or with 1 after printing what it threw. It does not
+/// outlive this process, nor the test's world.
+pid_t start_child(const std::function<void()>& work);
+/// Waits for a child; its exit code, or 128 + the signal that ended it.
+int end_of(pid_t child);
+/// Both.
 int in_child(const std::function<void()>& work);
 
 /// Matches a call that throws Error whose message contains all these texts.

@@ -168,13 +168,12 @@ TEST_F(CacheLease, EvictionWhileAnotherJobReadsIsNeverTaken) {
   constexpr int kRounds = 40;
   Store store(cache());
   publish(store, kName, "data");
-  const pid_t evictor = ::fork();
-  if (evictor == 0) {
+  const pid_t evictor = staging_test::start_child([&] {
     Store mine(cache());
     for (;;) {
       if (mine.evict(kName, std::chrono::seconds(0))) publish(mine, kName, "data");
     }
-  }
+  });
   int held = 0;
   while (held < kRounds) {  // as often as the evictor lets us in
     const Step step(store, "7.0");
@@ -193,7 +192,7 @@ TEST_F(CacheLease, EvictionWhileAnotherJobReadsIsNeverTaken) {
     ASSERT_EQ(staging_test::read(store.files(kName) / "data"), "data");
   }
   ::kill(evictor, SIGKILL);
-  ::waitpid(evictor, nullptr, 0);
+  EXPECT_EQ(staging_test::end_of(evictor), 128 + SIGKILL);
 }
 
 }  // namespace

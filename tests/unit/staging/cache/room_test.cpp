@@ -183,35 +183,28 @@ TEST_F(CacheRoom, ManyProcessesNeverPassTheQuota) {
   constexpr int kMostTries = 100'000;
   std::vector<pid_t> children;
   for (int p = 0; p < kProcesses; ++p) {
-    children.push_back(::fork());
-    if (children.back() != 0) continue;
-    Store store(cache(), quota(5 * kUnit));
-    int done = 0;
-    for (int tries = 0; done < kRounds && tries < kMostTries; ++tries) {
-      const std::string name = fmt::format("{}-{}", p, done % 3);
-      try {
-        const Hold lock = store.lock(name, LockKind::exclusive);
-        if (store.has(name)) store.remove(name);
-        Incoming incoming = store.begin(name, 2 * kUnit);
-        if (Store(cache()).usage().bytes() > 5 * kUnit) ::_exit(2);
-        FileSystem::real().write_file(incoming.files() / "data", std::string(2 * kUnit, 'x'), 0600);
-        incoming.publish({.name = name, .source = "/s", .bytes = 2 * kUnit});
-        ++done;
-      } catch (const Error& error) {
-        if (std::string(error.what()).find("quota") == std::string::npos) {
-          fmt::print(stderr, "{}\n", error.what());
-          ::_exit(3);
+    children.push_back(staging_test::start_child([&] {
+      Store store(cache(), quota(5 * kUnit));
+      int done = 0;
+      for (int tries = 0; done < kRounds && tries < kMostTries; ++tries) {
+        const std::string name = fmt::format("{}-{}", p, done % 3);
+        try {
+          const Hold lock = store.lock(name, LockKind::exclusive);
+          if (store.has(name)) store.remove(name);
+          Incoming incoming = store.begin(name, 2 * kUnit);
+          if (Store(cache()).usage().bytes() > 5 * kUnit) ::_exit(2);
+          FileSystem::real().write_file(incoming.files() / "data", std::string(2 * kUnit, 'x'), 0600);
+          incoming.publish({.name = name, .source = "/s", .bytes = 2 * kUnit});
+          ++done;
+        } catch (const Error& error) {
+          if (std::string(error.what()).find("quota") == std::string::npos) throw;
         }
       }
-    }
-    ::_exit(done == kRounds ? 0 : 4);
+      ::_exit(done == kRounds ? 0 : 4);
+    }));
   }
-  for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    EXPECT_TRUE(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 0) << "2: over the quota, 3: another error, 4: it never fitted";
-  }
+  for (const pid_t child : children)
+    EXPECT_EQ(staging_test::end_of(child), 0) << "2: over the quota, 1: another error, 4: it never fitted";
 }
 
 /// A disk with that much free.

@@ -66,8 +66,7 @@ TEST_F(CacheShared, UsersReadWhatTheyMay) {
 }
 
 TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
-  const pid_t user = ::fork();
-  if (user == 0) {
+  const pid_t user = staging_test::start_child([&] {
     ::_exit(as_user(kOne, [&] {
       Store mine(store_of(kOne));
       const Step step(mine, "7.0");
@@ -80,7 +79,7 @@ TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
       write(store_of(kOne) / "ready", "");
       while (!fs::exists(cache() / "end")) ::usleep(1000);
     }));
-  }
+  });
   while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
   {
     Store store(shared());
@@ -90,9 +89,7 @@ TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
     EXPECT_TRUE(store.evict("g", seconds(0)));
   }
   write(cache() / "end", "");
-  int status = 0;
-  ::waitpid(user, &status, 0);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(staging_test::end_of(user), 0);
   Store store(shared());
   EXPECT_TRUE(store.evict("a", seconds(0)));
   EXPECT_THAT(names(shared() / "leases"), IsEmpty());
@@ -181,8 +178,7 @@ TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     return fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0;  // until the process ends
   };
-  const pid_t user = ::fork();
-  if (user == 0) {
+  const pid_t user = staging_test::start_child([&] {
     ::_exit(as_user(kOne, [&] {
       (void)locked(shared() / "locks/a");
       (void)locked(shared() / "locks");
@@ -191,7 +187,7 @@ TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
       write(store_of(kOne) / "ready", "");
       while (!fs::exists(cache() / "end")) ::usleep(1000);
     }));
-  }
+  });
   while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
   EXPECT_EQ(as_user(kTwo,
                     [&] {
@@ -210,9 +206,7 @@ TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
             }),
             0);
   write(cache() / "end", "");
-  int status = 0;
-  ::waitpid(user, &status, 0);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(staging_test::end_of(user), 0);
 }
 
 TEST_F(CacheShared, PrefetchedAgainItStaysOpenForWhoReadsIt) {

@@ -100,8 +100,7 @@ TEST_F(CacheTotal, WhatAKilledCopyWasToBringIsClaimedNoLonger) {
   EXPECT_EQ(put(kOne, "old", 1), 0);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
-  const pid_t copier = ::fork();
-  if (copier == 0) {
+  const pid_t copier = staging_test::start_child([&] {
     as_user(kOne, [&] {
       Store store(store_of(kOne), options());
       const Hold lock = store.lock("a", LockKind::exclusive);
@@ -112,8 +111,7 @@ TEST_F(CacheTotal, WhatAKilledCopyWasToBringIsClaimedNoLonger) {
       if (::write(ends[1], &self, sizeof self) != sizeof self) ::_exit(2);
       ::pause();
     });
-    ::_exit(0);
-  }
+  });
   pid_t working = 0;
   ASSERT_EQ(::read(ends[0], &working, sizeof working), static_cast<ssize_t>(sizeof working));
   EXPECT_EQ(claimed(kOne), 9 * kUnit) << "it is alive";
@@ -159,23 +157,23 @@ TEST_F(CacheTotal, AClaimThatAnotherLocksCountsInFull) {
 TEST_F(CacheTotal, TwoUsersAtOnceNeverPassIt) {
   std::vector<pid_t> children;
   for (const uid_t user : {kOne, kTwo}) {
-    children.push_back(::fork());
-    if (children.back() != 0) continue;
-    ::_exit(as_user(user, [&] {
-      Store store(store_of(user), options());
-      int done = 0;
-      for (int tries = 0; done < 10 && tries < 100'000; ++tries) {
-        try {
-          publish(store, fmt::format("{}", done % 3), std::string(6 * kUnit, 'x'));
-          const Hold lock = store.lock(fmt::format("{}", done % 3), LockKind::exclusive);
-          store.remove(fmt::format("{}", done % 3));
-          store.write_claim();
-          ++done;
-        } catch (const Error& error) {
-          if (std::string(error.what()).find("held by other users") == std::string::npos) throw;
+    children.push_back(staging_test::start_child([&] {
+      ::_exit(as_user(user, [&] {
+        Store store(store_of(user), options());
+        int done = 0;
+        for (int tries = 0; done < 10 && tries < 100'000; ++tries) {
+          try {
+            publish(store, fmt::format("{}", done % 3), std::string(6 * kUnit, 'x'));
+            const Hold lock = store.lock(fmt::format("{}", done % 3), LockKind::exclusive);
+            store.remove(fmt::format("{}", done % 3));
+            store.write_claim();
+            ++done;
+          } catch (const Error& error) {
+            if (std::string(error.what()).find("held by other users") == std::string::npos) throw;
+          }
         }
-      }
-      if (done != 10) ::_exit(4);
+        if (done != 10) ::_exit(4);
+      }));
     }));
   }
   int left = 2;

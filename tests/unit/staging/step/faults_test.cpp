@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using staging_test::content_of;
+using staging_test::end_of;
 using staging_test::Srun;
 using staging_test::StageStep;
 using testing::HasSubstr;

@@ -46,8 +46,7 @@ class StageStepKilled : public staging_test::StageStep {
     call.on_error = on_error;
     call.lease = lease_file("7.0");
     call.file_system = &system;
-    const pid_t helper = ::fork();
-    if (helper == 0) {
+    const pid_t helper = staging_test::start_child([&] {
       const int out = ::open(at("error.0").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       ::dup2(out, STDERR_FILENO);
       try {
@@ -56,8 +55,7 @@ class StageStepKilled : public staging_test::StageStep {
         say_to_job(error.what());
         ::_exit(1);
       }
-      ::_exit(0);
-    }
+    });
     int code = 0;
     int status = 0;
     for (pid_t ended = 0; (ended = ::wait(&status)) > 0;) {

@@ -29,11 +29,6 @@ class StageStep : public StagingTest {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     fs::create_directory(folder_ / "records");
   }
-  ~StageStep() override {
-    for (const pid_t pid : watched_) ::kill(pid, SIGKILL);
-    while (::waitpid(-1, nullptr, 0) > 0) {
-    }
-  }
 
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
   fs::path data(const std::string& name, int node = 0) const {
@@ -58,8 +53,7 @@ class StageStep : public StagingTest {
     words.emplace_back("--");
     words.insert(words.end(), sources.begin(), sources.end());
     fs::create_directories(at(fmt::format("cache{}", node)));
-    const pid_t pid = ::fork();
-    if (pid == 0) {
+    return start_child([&] {
       const int out = ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       ::dup2(out, STDERR_FILENO);
       std::vector<char*> arguments;
@@ -68,29 +62,20 @@ class StageStep : public StagingTest {
       arguments.push_back(nullptr);
       ::execv(LOCKSTEP_STAGE, arguments.data());
       ::_exit(127);
-    }
-    return pid;
+    });
   }
   int step(const std::vector<std::string>& more, const std::vector<std::string>& sources,
            int node = 0) const {
     return end_of(start(more, sources, node));
   }
-  static int end_of(pid_t pid) {
-    int status = 0;
-    ::waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
   std::string said(int node = 0) const { return read(at(fmt::format("error.{}", node))); }
   static std::ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
   /// A process for a step to live with, as slurmstepd.
-  pid_t watched() {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
+  static pid_t watched() {
+    return start_child([] {
       for (;;) ::pause();
-    }
-    watched_.push_back(pid);
-    return pid;
+    });
   }
   nlohmann::json record() const {
     return nlohmann::json::parse(read_text_file(folder_ / "records/staging.json"));
@@ -105,8 +90,6 @@ class StageStep : public StagingTest {
     return lock;
   }
   std::string lease_file(const std::string& step) const { return at("cache0/leases/held/" + step); }
-
-  std::vector<pid_t> watched_;
 };
 
 /// srun's side for steps of several nodes.

@@ -19,7 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 using staging_test::content_of;
+using staging_test::end_of;
 using staging_test::in_child;
+using staging_test::start_child;
 using testing::ElementsAre;
 using testing::StartsWith;
 
@@ -268,16 +270,13 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   const Pipe copying;
   const Pipe second_waits;
 
-  const pid_t first = ::fork();
-  if (first == 0) {
-    ::_exit(in_child([&] {
-      Counting system(bytes, pack, [&] {
-        copying.tell();
-        second_waits.wait();
-      });
-      if (put_one(pack, &system).hit) fail("the first one found something");
-    }));
-  }
+  const pid_t first = start_child([&] {
+    Counting system(bytes, pack, [&] {
+      copying.tell();
+      second_waits.wait();
+    });
+    if (put_one(pack, &system).hit) fail("the first one found something");
+  });
   copying.wait();
   const int second = in_child([&] {
     Counting system(bytes, pack);
@@ -287,10 +286,8 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
     if (!result.hit || result.from_source != 0) fail("the second one copied");
     if (content_of(result.path) != content_of(pack)) fail("the second one got something else");
   });
-  int status = 0;
-  ::waitpid(first, &status, 0);
   EXPECT_EQ(second, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(end_of(first), 0);
   std::uint64_t size = 0;
   for (const auto& [name, content] : content_of(pack)) size += content.size();
   EXPECT_EQ(bytes, size) << "the source was not read exactly once";
@@ -304,20 +301,12 @@ TEST_F(TransferFaults, EightAtOnceCopyOnce) {
   auto& bytes = *new (shared) std::atomic<std::uint64_t>(0);
   std::vector<pid_t> jobs;
   for (int job = 0; job < 8; ++job) {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::_exit(in_child([&] {
-        Counting system(bytes, pack);
-        if (content_of(put_one(pack, &system).path) != content_of(pack)) fail("something else");
-      }));
-    }
-    jobs.push_back(pid);
+    jobs.push_back(start_child([&] {
+      Counting system(bytes, pack);
+      if (content_of(put_one(pack, &system).path) != content_of(pack)) fail("something else");
+    }));
   }
-  for (const pid_t job : jobs) {
-    int status = 0;
-    ::waitpid(job, &status, 0);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  }
+  for (const pid_t job : jobs) EXPECT_EQ(end_of(job), 0);
   std::uint64_t size = 0;
   for (const auto& [name, content] : content_of(pack)) size += content.size();
   EXPECT_EQ(bytes, size);
@@ -330,8 +319,7 @@ TEST_F(TransferFaults, AKilledCopiersWorkIsTakenOverByWhoWaits) {
   const Pipe copying;
   const Pipe never;
   const Pipe waits;
-  const pid_t copier = ::fork();
-  if (copier == 0) {
+  const pid_t copier = start_child([&] {
     Watched stuck([&](int now) {
       if (now == 30) {
         copying.tell();
@@ -340,23 +328,19 @@ TEST_F(TransferFaults, AKilledCopiersWorkIsTakenOverByWhoWaits) {
       return 0;
     });
     put_one(pack, &stuck);
-    ::_exit(0);
-  }
+  });
   copying.wait();
   EXPECT_THAT(objects(), ElementsAre(StartsWith(".incoming-")));
-  const pid_t waiter = ::fork();
-  if (waiter == 0) {
+  const pid_t waiter = start_child([&] {
     PutOptions waiting = options();
     waiting.waiting = [&](const std::string&) { waits.tell(); };
     const PutResult result = put({pack.string()}, waiting).at(0);
-    ::_exit(!result.hit && content_of(result.path) == content_of(pack) ? 0 : 1);
-  }
+    if (result.hit || content_of(result.path) != content_of(pack)) fail("it has not copied the whole");
+  });
   waits.wait();
   ASSERT_EQ(::kill(copier, SIGKILL), 0);
-  int status = 0;
-  ::waitpid(copier, &status, 0);
-  ::waitpid(waiter, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(end_of(copier), 128 + SIGKILL);
+  EXPECT_EQ(end_of(waiter), 0);
   ASSERT_EQ(objects().size(), 1U);
   EXPECT_TRUE(put_one(pack).hit);
 }

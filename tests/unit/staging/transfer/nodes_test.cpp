@@ -2,9 +2,7 @@
 // fails.
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -91,12 +89,7 @@ TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
   fs::create_directories(folder_ / "view");
   fs::copy(pack, folder_ / "view/p", fs::copy_options::recursive);
   NodeChange other;
-  other.before = [&] {
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount((folder_ / "view/p").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-      fail_errno("mount");
-    }
-  };
+  other.before = [&] { see_instead(pack, folder_ / "view/p"); };
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   expect_good(put_on(2, pack, {{1, other}}), pack);
   // And of another one under the same name.
@@ -194,12 +187,7 @@ TEST_F(TransferNodes, OneThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   write("d/x", std::string(600'000, 'a'));
   write("view/x", std::string(600'000, 'b'));
   NodeChange other;
-  other.before = [&] {
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount((folder_ / "view").c_str(), (folder_ / "d").c_str(), nullptr, MS_BIND, nullptr) != 0) {
-      fail_errno("mount");
-    }
-  };
+  other.before = [&] { see_instead(folder_ / "d", folder_ / "view"); };
   const auto ends = put_on(2, folder_ / "d", {{1, other}});
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
@@ -320,12 +308,7 @@ TEST_F(TransferNodes, OneWhoseSourceIsMissingIsOneOutcomeForAll) {
   NodeChange blind;
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   fs::create_directory(folder_ / "nothing");
-  blind.before = [&] {
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount((folder_ / "nothing").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-      fail_errno("mount");
-    }
-  };
+  blind.before = [&] { see_instead(pack, folder_ / "nothing"); };
   for (const NodeEnd& end : put_on(3, pack, {{1, blind}})) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error, HasSubstr(pack.string()));

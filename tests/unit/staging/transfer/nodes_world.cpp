@@ -1,5 +1,7 @@
 #include "tests/unit/staging/transfer/nodes_world.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,17 @@
 namespace lockstep::transfer {
 
 namespace fs = std::filesystem;
+
+void have_own_mounts() {
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    fail_errno("cannot have mounts of its own");
+}
+
+void see_instead(const fs::path& place, const fs::path& other) {
+  have_own_mounts();
+  if (::mount(other.c_str(), place.c_str(), nullptr, MS_BIND, nullptr) != 0)
+    fail_errno("cannot mount {} at {}", other.string(), place.string());
+}
 
 std::uint64_t size_of(const fs::path& source) {
   std::uint64_t bytes = 0;
@@ -41,8 +54,7 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
     NodeChange& change = changes[node];
     if (change.absent) continue;
     const fs::path out = folder_ / fmt::format("out.{}", node);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
+    running_.push_back(staging_test::start_child([&] {
       const auto tell = [&](const nlohmann::json& what) {
         write_file_atomically(out, what.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
       };
@@ -63,7 +75,7 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
         if (change.options) change.options(options);
         if (change.instead) {
           change.instead(nodes);
-          ::_exit(0);
+          return;
         }
         const PutResult result = put_on_nodes({source.string()}, options, nodes).at(0);
         tell({{"path", result.path.string()},
@@ -72,13 +84,11 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
               {"from_peers", result.from_peers},
               {"hit", result.hit},
               {"note", result.note}});
-        ::_exit(0);
       } catch (const std::exception& error) {
         tell({{"error", error.what()}});
         ::_exit(1);
       }
-    }
-    running_.push_back(pid);
+    }));
   }
 }
 
@@ -97,10 +107,8 @@ void NodesTest::start_until_the_last_stops(const fs::path& pack) {
 std::vector<NodeEnd> NodesTest::finish() {
   std::vector<NodeEnd> ends;
   for (std::size_t node = 0; node < running_.size(); ++node) {
-    int status = 0;
-    ::waitpid(running_[node], &status, 0);
     NodeEnd end;
-    end.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    end.code = staging_test::end_of(running_[node]);
     const fs::path out = folder_ / fmt::format("out.{}", node);
     if (fs::exists(out)) {
       end.result = nlohmann::json::parse(read_text_file(out));

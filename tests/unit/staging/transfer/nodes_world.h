@@ -23,6 +23,11 @@ struct NodeEnd {
   std::string note() const { return result.value("note", ""); }
 };
 
+/// Gives this process, and what it starts, mounts of its own, which go with them. Needs root.
+void have_own_mounts();
+/// The same, and where `place` is it sees what lies at `other`.
+void see_instead(const std::filesystem::path& place, const std::filesystem::path& other);
+
 /// All bytes of its files.
 std::uint64_t size_of(const std::filesystem::path& source);
 

@@ -73,8 +73,7 @@ void take_part(const NodesOptions& nodes, const std::string& state, const Serve&
   }
   int port = 0;
   UniqueFd listening = listen_on(0, 0, port);
-  const pid_t server = ::fork();
-  if (server == 0) serve_all(listening, nodes.key, serve);
+  const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->gather("places", {{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
   rendezvous->gather("there:0", {{"here", 1}});

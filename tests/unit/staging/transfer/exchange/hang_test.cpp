@@ -20,7 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 
 using staging_test::content_of;
+using staging_test::end_of;
 using staging_test::Srun;
+using staging_test::start_child;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
@@ -87,6 +89,35 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
 }
 
 #ifdef LOCKSTEP_METERED_FS  // where there is fuse3
+/// A file system in user space that shows a folder elsewhere, until this ends.
+class Metered {
+ public:
+  Metered(const fs::path& folder, fs::path place, const std::string& meter) : place_(std::move(place)) {
+    fs::create_directories(place_);
+    server_ = start_child([&] {
+      ::execl(LOCKSTEP_METERED_FS, LOCKSTEP_METERED_FS, "mount", folder.c_str(), place_.c_str(), "--meter",
+              meter.c_str(), "--machine", place_.filename().c_str(), nullptr);
+      fail_errno("metered-fs");
+    });
+    while (fs::is_empty(place_)) {
+      if (::waitpid(server_, nullptr, WNOHANG) != 0) fail("metered-fs ended");
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+  }
+  ~Metered() {
+    ::umount2(place_.c_str(), MNT_DETACH);
+    ::kill(server_, SIGKILL);
+    end_of(server_);
+  }
+  Metered(const Metered&) = delete;
+  Metered& operator=(const Metered&) = delete;
+  pid_t server() const { return server_; }
+
+ private:
+  fs::path place_;
+  pid_t server_ = 0;
+};
+
 // A file system in user space that is stopped: its readers are as stuck as on a network file system whose
 // server is gone. The first node has it, which is to look at the source for all.
 TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
@@ -97,43 +128,19 @@ TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
   fs::create_directories(pack);
   const std::string meter = folder_ / "meter";
   ASSERT_EQ(run_process({LOCKSTEP_METERED_FS, "meter", meter, "--create"}).exit_code, 0);
+  have_own_mounts();
   // Mounted for all; the first node's is another, which is stopped.
-  std::vector<pid_t> servers;
-  for (const std::string machine : {"stopped", "well"}) {
-    fs::create_directories(folder_ / machine);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::execl(LOCKSTEP_METERED_FS, LOCKSTEP_METERED_FS, "mount", (folder_ / "real/p").c_str(),
-              (folder_ / machine).c_str(), "--meter", meter.c_str(), "--machine", machine.c_str(), nullptr);
-      ::_exit(127);
-    }
-    servers.push_back(pid);
-    while (!fs::exists(folder_ / machine / "index.lockstep")) {
-      ASSERT_EQ(::waitpid(pid, nullptr, WNOHANG), 0) << "metered-fs ended";
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-  }
+  const Metered stopped(folder_ / "real/p", folder_ / "stopped", meter);
+  const Metered well(folder_ / "real/p", folder_ / "well", meter);
   std::map<int, NodeChange> changes;
   for (int node = 0; node < 3; ++node) {
-    changes[node].before = [&, node] {
-      if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-          ::mount((folder_ / (node == 0 ? "stopped" : "well")).c_str(), pack.c_str(), nullptr, MS_BIND,
-                  nullptr) != 0) {
-        fail_errno("mount");
-      }
-    };
+    changes[node].before = [&, node] { see_instead(pack, folder_ / (node == 0 ? "stopped" : "well")); };
   }
-  ::kill(servers[0], SIGSTOP);
+  ::kill(stopped.server(), SIGSTOP);
   const auto ends = put_on(3, pack, changes);
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error, AllOf(HasSubstr(pack.string()), HasSubstr("has not answered")));
-  }
-  ::kill(servers[0], SIGCONT);
-  for (std::size_t i = 0; i < servers.size(); ++i) {
-    ::umount2((folder_ / (i == 0 ? "stopped" : "well")).c_str(), MNT_DETACH);
-    ::kill(servers[i], SIGTERM);
-    ::waitpid(servers[i], nullptr, 0);
   }
 }
 #endif
@@ -149,8 +156,7 @@ class StepHang : public staging_test::StageStep {
                  const std::function<void(int node)>& before = {}) {
     for (int node = 0; node < kNodes; ++node) {
       fs::create_directories(at(fmt::format("cache{}", node)));
-      const pid_t pid = ::fork();
-      if (pid == 0) {
+      nodes_.push_back(start_child([&] {
         const int out =
             ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         ::dup2(out, STDERR_FILENO);
@@ -172,9 +178,7 @@ class StepHang : public staging_test::StageStep {
           call.file_system = &hangs;
         }
         stage_step(call);
-        ::_exit(0);
-      }
-      nodes_.push_back(pid);
+      }));
     }
   }
   std::vector<int> finish() {
@@ -237,10 +241,7 @@ TEST_F(StepHang, WhereTheFirstHasLeftTheNextLooksAtTheSourceForAll) {
   Srun srun;
   start_all(pack, "block", "source", [&](int node) {
     if (node != 0) return;
-    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        ::mount((folder_ / "nothing").c_str(), pack.c_str(), nullptr, MS_BIND, nullptr) != 0) {
-      fail_errno("mount");
-    }
+    see_instead(pack, folder_ / "nothing");
   });
   EXPECT_THAT(finish(), testing::Each(0));
   EXPECT_THAT(srun.end(), IsEmpty());

@@ -31,8 +31,8 @@ constexpr uid_t kOther = 4242;
 
 /// A /run of this process's own, without the machine's munged.
 void own_run() {
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("tmpfs", "/run", "tmpfs", 0, "mode=0755") != 0 || ::mkdir("/run/munge", 0755) != 0) {
+  have_own_mounts();
+  if (::mount("tmpfs", "/run", "tmpfs", 0, "mode=0755") != 0 || ::mkdir("/run/munge", 0755) != 0) {
     fail_errno("mount");
   }
 }
@@ -43,8 +43,7 @@ class Munged {
   explicit Munged(const fs::path& folder) {
     write_file_atomically(folder / "munge.key", std::string(1024, 'k'));
     fs::permissions(folder / "munge.key", fs::perms::owner_read | fs::perms::owner_write);
-    pid_ = ::fork();
-    if (pid_ == 0) {
+    pid_ = staging_test::start_child([&] {
       own_run();
       const int log = ::open((folder / "munged.out").c_str(), O_WRONLY | O_CREAT, 0600);
       ::dup2(log, STDERR_FILENO);
@@ -52,8 +51,8 @@ class Munged {
       ::execl(kMunged, kMunged, "--foreground", "--force", key.c_str(), "--pid-file=/run/munge/pid",
               "--log-file=/run/munge/log", "--seed-file=/run/munge/seed",
               "--socket=/run/munge/munge.socket.2", nullptr);
-      ::_exit(127);
-    }
+      fail_errno("munged");
+    });
     // In a namespace of its own, so that who wants to know whether it answers joins it too.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (in_child([&] {
@@ -67,7 +66,7 @@ class Munged {
   }
   ~Munged() {
     ::kill(pid_, SIGTERM);
-    ::waitpid(pid_, nullptr, 0);
+    staging_test::end_of(pid_);
   }
   Munged(const Munged&) = delete;
   Munged& operator=(const Munged&) = delete;
