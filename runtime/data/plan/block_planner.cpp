@@ -346,6 +346,7 @@ bool BlockPlanner::end_with(StepView& step) {
   if (complete || tokens_left_ > 0 || options_.tail == Tail::fill) return true;
   if (options_.tail == Tail::drop) return false;
   if (!options_.padded) {
+    packer_->go_on();
     sort_.longest_first(first_);
     // As often as it takes until each micro-batch has something.
     for (std::size_t i = 0; i < packer_->micro_batches(); ++i) {

@@ -352,6 +352,15 @@ void StepPacker::exchange() {
   }
 }
 
+void StepPacker::go_on() {
+  placed_.clear();
+  for (std::size_t rank = 0; rank < ranks_; ++rank) {
+    const auto items = of_rank(rank);
+    placed_.insert(placed_.end(), items.begin(), items.end());
+  }
+  sorted_ = false;
+}
+
 StepView StepPacker::finish(std::size_t first) {
   indices_.resize(placed_.size());
   ends_.resize(ranks_ * accumulate_);

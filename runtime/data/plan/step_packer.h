@@ -56,6 +56,8 @@ class StepPacker {
   /// Ends placing, and swaps samples between the slowest ranks and the fastest until the greatest time is
   /// within a small fraction of the mean, or no exchange lowers it.
   void exchange();
+  /// After exchange(): deal() and the like go on where that left the samples.
+  void go_on();
 
   /// The step; `first` is the rank that gets what was dealt first. After exchange().
   StepView finish(std::size_t first);

@@ -17,7 +17,10 @@
 namespace lockstep::data {
 namespace {
 
+using testing::Each;
+using testing::Ge;
 using testing::HasSubstr;
+using testing::Le;
 using testing::ThrowsMessage;
 
 std::vector<SampleId> flat(const Plan& plan) {
@@ -221,6 +224,44 @@ TEST(Planner, TheTailIsFilledDroppedOrRepeatedAsAsked) {
     const PlanStats stats = stats_of(repeated, lengths);
     EXPECT_EQ(stats.dropped, 0U);
     EXPECT_GT(stats.duplicated, 0U);
+  }
+}
+
+TEST(Planner, OtherTailsKeepTheCapAndTouchTheLastStepOnly) {
+  std::mt19937 engine(11);
+  const auto pick = [&](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(engine);
+  };
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const auto longest = static_cast<std::uint32_t>(pick(1, 2000));
+    PlanOptions options{.ranks = pick(1, 9), .accumulate = pick(1, 4), .seed = seed};
+    options.cap = longest + static_cast<std::uint64_t>(pick(0, 1) * pick(0, 4000));
+    options.padded = pick(0, 3) == 0;
+    for (const LengthList& list : length_lists(static_cast<std::size_t>(pick(2, 600)), longest, seed)) {
+      const std::string what =
+          fmt::format("{} of up to {}, {} x {}, cap {}, {}, seed {}", list.name, longest, options.ranks,
+                      options.accumulate, options.cap, options.padded ? "padded" : "packed", seed);
+      const std::size_t filled = make_plan(list.lengths, options).steps();
+      options.tail = Tail::repeat;
+      const Plan repeated = make_plan(list.lengths, options);
+      EXPECT_EQ(repeated.steps(), filled) << what;
+      EXPECT_THAT(uses_under_the_cap(repeated, list.lengths, what), Each(Ge(1))) << what;
+      std::vector<int> before_the_last(list.lengths.size());
+      const std::size_t whole = repeated.steps() == 0 ? 0 : repeated.steps() - 1;
+      for (std::size_t step = 0; step < whole; ++step) {
+        for (int rank = 0; rank < options.ranks; ++rank) {
+          for (int m = 0; m < options.accumulate; ++m) {
+            for (const SampleId id : repeated.micro_batch(step, rank, m)) ++before_the_last[id];
+          }
+        }
+      }
+      EXPECT_THAT(before_the_last, Each(Le(1))) << what;
+      options.tail = Tail::drop;
+      const Plan dropped = make_plan(list.lengths, options);
+      EXPECT_GE(dropped.steps() + 1, filled) << what;
+      EXPECT_THAT(uses_under_the_cap(dropped, list.lengths, what), Each(Le(1))) << what;
+      options.tail = Tail::fill;
+    }
   }
 }
 
