@@ -7,11 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
+#include <thread>
 
 #include "common/file_system.h"
 #include "common/files.h"
@@ -100,6 +101,15 @@ std::map<std::string, std::string> content_of(const fs::path& folder) {
     if (entry.is_regular_file()) files[entry.path().lexically_relative(folder).string()] = read(entry.path());
   }
   return files;
+}
+
+bool wait_for(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
 }
 
 pid_t start_child(const std::function<void()>& work) {

@@ -49,6 +49,9 @@ void flip_byte(const fs::path& file, std::uint64_t offset);
 /// Every file below a folder with its content.
 std::map<std::string, std::string> content_of(const fs::path& folder);
 
+/// True once the condition holds; false where that takes more than half a minute.
+bool wait_for(const std::function<bool()>& condition);
+
 /// Starts a process that does `work` and ends with 0, or with 1 after printing what it threw. It does not
 /// outlive this process, nor the test's world.
 pid_t start_child(const std::function<void()>& work);

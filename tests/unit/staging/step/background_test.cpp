@@ -80,7 +80,7 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
 TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextGoesOn) {
   const fs::path pack = make_big_pack("p");
   const pid_t stepd = watched();
-  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "2000000"},
+  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "200000"},
                  {pack.string()}),
             0);
   ::kill(stepd, SIGKILL);
@@ -88,7 +88,7 @@ TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextGoesOn) {
   const auto begin = std::chrono::steady_clock::now();
   for (int status = 0; ::wait(&status) > 0;) ++ended;
   EXPECT_EQ(ended, 2) << "stepd and the helper";
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "the copy lasts 75 s";
   EXPECT_EQ(step({}, {pack.string()}), 0);
   EXPECT_EQ(content_of(data("p")), content_of(pack));
 }

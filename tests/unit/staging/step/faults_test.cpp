@@ -18,22 +18,10 @@ using staging_test::content_of;
 using staging_test::end_of;
 using staging_test::Srun;
 using staging_test::StageStep;
+using staging_test::wait_for;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-constexpr std::chrono::milliseconds kPoll{2};
-
-// True once the condition holds; false where that takes more than half a minute.
-template <typename Condition>
-bool wait_for(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(kPoll);
-  }
-  return true;
-}
 
 class StageStepFaults : public StageStep {
  protected:

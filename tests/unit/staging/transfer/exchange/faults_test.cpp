@@ -169,7 +169,7 @@ TEST_F(ExchangeFaults, OneThatTricklesItsBytesIsReplacedByTheSource) {
       return false;
     });
   });
-  EXPECT_LT(steady_clock::now() - begin, peer_patience_.chunk + seconds(6));
+  EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk would last half an hour";
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), HasSubstr("(it sends too slowly)"));
 }
@@ -344,8 +344,9 @@ TEST_F(ExchangeFaults, TwoThatSendOtherBytesThanTheSourceHasAreBothNamed) {
 
 TEST_F(ExchangeFaults, OneThatStopsForAMomentIsWaitedFor) {
   const fs::path pack = make_large_pack("p", 300);
+  peer_patience_.silence = seconds(10);
   ASSERT_NO_FATAL_FAILURE(start_until_the_last_stops(pack));
-  std::this_thread::sleep_for(peer_patience_.silence / 2);
+  std::this_thread::sleep_for(seconds(1));
   ::kill(running_[2], SIGCONT);
   const auto ends = finish();
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
@@ -383,7 +384,7 @@ TEST_F(ExchangeFaults, ALimitThatAnotherBootHasLeftHoldsNobodyUp) {
   }
   const auto begin = steady_clock::now();
   expect_good(put_on(2, pack, {{0, limited}, {1, limited}}), pack);
-  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "and not the hour";
 }
 
 }  // namespace
