@@ -10,10 +10,11 @@ namespace lockstep::transfer {
 ChunkWork::ChunkWork(std::size_t chunks, std::size_t members, std::size_t self,
                      const std::function<std::size_t(std::size_t chunk)>& owner,
                      const std::function<bool(std::size_t chunk)>& missing)
-    : self_(self), queues_(members), given_up_(members) {
+    : self_(self), queues_(members), own_(chunks), given_up_(members) {
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     if (!missing(chunk)) continue;
     queues_[owner(chunk)].push_back(static_cast<std::uint32_t>(chunk));
+    own_[chunk] = owner(chunk) == self_;
     ++left_;
   }
 }
@@ -39,9 +40,21 @@ std::optional<std::size_t> ChunkWork::take_own(const std::function<void()>& idle
 std::optional<std::size_t> ChunkWork::take(std::size_t member) {
   const std::lock_guard lock(mutex_);
   if (stopped_ || queues_[member].empty()) return {};
-  const std::size_t chunk = queues_[member].front();
+  const std::uint32_t chunk = queues_[member].front();
   queues_[member].pop_front();
+  if (member != self_) asked_.insert(chunk);
   return chunk;
+}
+
+// Nobody waits for the answer any more: false where the chunk is read here since.
+bool ChunkWork::answered(std::size_t chunk) {
+  asked_.erase(static_cast<std::uint32_t>(chunk));
+  return overtaken_.erase(static_cast<std::uint32_t>(chunk)) == 0;
+}
+
+bool ChunkWork::arrived(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  return answered(chunk) || remove(chunk, self_);  // none has begun to read it
 }
 
 void ChunkWork::done() {
@@ -55,15 +68,13 @@ void ChunkWork::done() {
 void ChunkWork::put_back(std::size_t chunk, std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
-    insert(chunk, given_up_[member] ? heir(chunk) : member);
+    if (answered(chunk)) insert(chunk, given_up_[member] ? heir(chunk) : member);
   }
   changed_.notify_all();
 }
 
-// This node itself at the latest, which is never given up; at once where it may be the one whom the others
-// ask, who would wait for each other.
+// This node itself at the latest, which is never given up.
 std::size_t ChunkWork::heir(std::size_t chunk) const {
-  if (no_heirs_ || expected_.contains(static_cast<std::uint32_t>(chunk))) return self_;
   std::size_t member = chunk % queues_.size();
   while (given_up_[member]) member = (member + 1) % queues_.size();
   return member;
@@ -71,32 +82,40 @@ std::size_t ChunkWork::heir(std::size_t chunk) const {
 
 void ChunkWork::insert(std::size_t chunk, std::size_t member) {
   const auto number = static_cast<std::uint32_t>(chunk);
-  if (member == self_) ceded_.erase(number);
+  if (member == self_) own_[chunk] = true;
   auto& queue = queues_[member];
   queue.insert(std::lower_bound(queue.begin(), queue.end(), number), number);
+}
+
+bool ChunkWork::remove(std::size_t chunk, std::size_t member) {
+  auto& queue = queues_[member];
+  const auto found = std::lower_bound(queue.begin(), queue.end(), chunk);
+  if (found == queue.end() || *found != chunk) return false;
+  queue.erase(found);
+  return true;
 }
 
 void ChunkWork::moved(std::size_t chunk, std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
-    const auto away = ceded_.find(static_cast<std::uint32_t>(chunk));
-    const std::size_t reader = member == self_ && away != ceded_.end() ? away->second : member;
-    if (member == self_) expected_.insert(static_cast<std::uint32_t>(chunk));
-    insert(chunk, given_up_[reader] ? self_ : reader);
+    if (answered(chunk)) insert(chunk, given_up_[member] ? self_ : member);
   }
   changed_.notify_all();
 }
 
-void ChunkWork::give_up(std::size_t member, bool to_self) {
+void ChunkWork::give_up(std::size_t member) {
   {
     const std::lock_guard lock(mutex_);
     given_up_[member] = true;
-    no_heirs_ = no_heirs_ || to_self;
     std::erase_if(ceded_, [&](const auto& entry) { return entry.second == member; });
     std::vector<std::deque<std::uint32_t>> shares(queues_.size());
-    for (const std::uint32_t chunk : std::exchange(queues_[member], {})) shares[heir(chunk)].push_back(chunk);
+    for (const std::uint32_t chunk : std::exchange(queues_[member], {})) {
+      const std::size_t to = heir(chunk);
+      own_[chunk] = to == self_;
+      shares[to].push_back(chunk);
+    }
     for (std::size_t to = 0; to < shares.size(); ++to) {
-      std::deque<std::uint32_t> both;
+      std::deque<std::uint32_t> both;  // at once, since there may be many
       std::merge(queues_[to].begin(), queues_[to].end(), shares[to].begin(), shares[to].end(),
                  std::back_inserter(both));
       queues_[to] = std::move(both);
@@ -109,37 +128,52 @@ std::vector<std::size_t> ChunkWork::cede(std::size_t most, std::size_t to) {
   const std::lock_guard lock(mutex_);
   std::vector<std::size_t> chunks;
   if (given_up_[to]) return chunks;
-  auto& own = queues_[self_];
-  for (std::size_t share = std::min(most, own.size() / 2); share > 0; --share) {
-    chunks.push_back(own.back());
-    ceded_[own.back()] = static_cast<std::uint32_t>(to);
-    queues_[to].push_back(own.back());
-    own.pop_back();
+  const std::deque<std::uint32_t>& own = queues_[self_];
+  const std::size_t share = std::min(most, own.size() / 2);
+  for (auto chunk = own.rbegin(); chunk != own.rend() && chunks.size() < share; ++chunk) {
+    if (!ceded_here_.contains(*chunk) && !overtaken_.contains(*chunk)) chunks.push_back(*chunk);
   }
-  std::sort(queues_[to].begin(), queues_[to].end());
+  for (const std::size_t chunk : chunks) {
+    remove(chunk, self_);
+    own_[chunk] = false;
+    ceded_[static_cast<std::uint32_t>(chunk)] = static_cast<std::uint32_t>(to);
+    insert(chunk, to);
+  }
   return chunks;
 }
 
-std::optional<std::size_t> ChunkWork::ceded_to(std::size_t chunk) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = ceded_.find(static_cast<std::uint32_t>(chunk));
-  if (found == ceded_.end()) return {};
-  return found->second;
+std::optional<std::size_t> ChunkWork::asked_for(std::size_t chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (own_[chunk]) return {};
+    const auto found = ceded_.find(static_cast<std::uint32_t>(chunk));
+    if (found != ceded_.end()) return found->second;
+    read_here(chunk);
+    if (asked_.erase(static_cast<std::uint32_t>(chunk)) > 0) {
+      overtaken_.insert(static_cast<std::uint32_t>(chunk));
+      insert(chunk, self_);
+    }
+  }
+  changed_.notify_all();
+  return {};
+}
+
+// Takes it out of the queue of whoever was to be asked for it.
+void ChunkWork::read_here(std::size_t chunk) {
+  if (own_[chunk]) return;
+  for (std::size_t member = 0; member < queues_.size(); ++member) {
+    if (!remove(chunk, member)) continue;
+    insert(chunk, self_);
+    return;
+  }
 }
 
 void ChunkWork::claim(std::size_t chunk) {
   {
     const std::lock_guard lock(mutex_);
     ceded_.erase(static_cast<std::uint32_t>(chunk));
-    expected_.insert(static_cast<std::uint32_t>(chunk));
-    for (std::size_t member = 0; member < queues_.size(); ++member) {
-      auto& from = queues_[member];
-      const auto found = std::find(from.begin(), from.end(), static_cast<std::uint32_t>(chunk));
-      if (member == self_ || found == from.end()) continue;
-      from.erase(found);
-      insert(chunk, self_);
-      break;
-    }
+    ceded_here_.insert(static_cast<std::uint32_t>(chunk));
+    read_here(chunk);
   }
   changed_.notify_all();
 }

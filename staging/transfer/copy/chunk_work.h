@@ -1,6 +1,11 @@
 // Which chunks are still to be got, and from whom: a queue for each member of a group of nodes. A node reads
 // the chunks of its own queue from the source; those of another's it gets from there. Who is done asks a
-// slower one to cede chunks; what a dead one was to bring goes to one's own queue.
+// slower one to cede chunks; what a dead one was to bring is read by the next.
+//
+// Members may differ in what they know: one has given up whom others still get chunks from, or never heard
+// what was ceded to it. Still none waits for ever, since nobody waits for somebody who waits: who is asked
+// for a chunk has it, reads it, says to whom it has ceded it, or else reads it from then on; and who hears
+// that the chunk has moved to itself reads it. Without failures each chunk is read by one of them.
 //
 // Threads: safe from any.
 #pragma once
@@ -30,8 +35,12 @@ class ChunkWork {
   /// are there, or stop() was called. Calls `idle` before it waits, without the lock.
   std::optional<std::size_t> take_own(const std::function<void()>& idle = {});
 
-  /// The next chunk to ask a member for, if there is one.
+  /// The next chunk to ask a member for, if there is one. It answers by arrived(), put_back() or moved().
   std::optional<std::size_t> take(std::size_t member);
+
+  /// The chunk came from whom it was asked for. False where it is not to be stored, since a thread of this
+  /// node reads it by now.
+  bool arrived(std::size_t chunk);
 
   /// A chunk is there.
   void done();
@@ -39,22 +48,21 @@ class ChunkWork {
   /// A chunk that was taken is to be got from `member` instead, or its heir where that has been given up.
   void put_back(std::size_t chunk, std::size_t member);
 
-  /// The same where the member that was asked says that `member` reads it now: where that is this node, but
-  /// it has passed the chunk on since, it is got from whom it was passed to. Read here where that has been
+  /// The same where the member that was asked says that `member` reads it now. Read here where that has been
   /// given up.
   void moved(std::size_t chunk, std::size_t member);
 
   /// Nothing more comes from this member: what is left of its queue goes to the chunks' heirs. All members
-  /// have the same order of heirs for a chunk, so none waits for another in a circle, and the source is read
-  /// by one of them. With `to_self` this node reads it, and what those bring that it gives up later: the
-  /// member may have ceded chunks to it in an answer that was lost, and send the others here for them.
-  void give_up(std::size_t member, bool to_self = false);
+  /// have the same order of heirs for a chunk, so the source is read by one of them.
+  void give_up(std::size_t member);
 
-  /// Takes up to `most` chunks off the end of this node's own queue, leaving at least one: `to` will read
-  /// them.
+  /// Takes up to `most` chunks off the end of this node's own queue, leaving at least half: `to` will read
+  /// them. What was ceded to this node is not ceded on, so that what it says of a chunk stays true.
   std::vector<std::size_t> cede(std::size_t most, std::size_t to);
-  /// To whom a chunk of this node's was ceded.
-  std::optional<std::size_t> ceded_to(std::size_t chunk) const;
+
+  /// Another node asks for a chunk that is not there: to whom it was ceded. Where it was not, it is read
+  /// here, also where somebody else has been asked for it.
+  std::optional<std::size_t> asked_for(std::size_t chunk);
 
   /// A chunk that was ceded to this node: it is read here. Where somebody is being asked for it, that follows
   /// when they answer that it has moved here.
@@ -72,16 +80,21 @@ class ChunkWork {
 
  private:
   void insert(std::size_t chunk, std::size_t member);
+  bool remove(std::size_t chunk, std::size_t member);
+  bool answered(std::size_t chunk);
+  void read_here(std::size_t chunk);
   std::size_t heir(std::size_t chunk) const;
 
   std::size_t self_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::vector<std::deque<std::uint32_t>> queues_;
-  std::unordered_map<std::uint32_t, std::uint32_t> ceded_;  // chunk, to whom it went from here last
-  std::unordered_set<std::uint32_t> expected_;  // others may have been told that this node reads them
+  std::vector<bool> own_;                                   // in the own queue, or taken from it
+  std::unordered_set<std::uint32_t> asked_;                 // of others, who have not answered
+  std::unordered_set<std::uint32_t> overtaken_;             // asked of others, but read here since
+  std::unordered_map<std::uint32_t, std::uint32_t> ceded_;  // chunk, to whom it went from here
+  std::unordered_set<std::uint32_t> ceded_here_;
   std::vector<bool> given_up_;
-  bool no_heirs_ = false;  // so it may be with any chunk
   std::size_t left_ = 0;
   bool stopped_ = false;
 };

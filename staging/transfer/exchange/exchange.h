@@ -21,7 +21,9 @@
 //
 // Who reads what: chunk c belongs to member c mod N, each reads its own from the source, in order, and asks
 // the owners for the others. Where some nodes have the object in their cache already, all chunks belong to
-// them, and the source is not read. A node that has read all of its own asks the slowest to cede.
+// them, and the source is not read. A node that has read all of its own asks the slowest to cede. Whoever is
+// asked for a chunk that it neither has nor reads nor has ceded reads it from then on: others have given up
+// whom it waits for, and were it to wait on, they might wait in a circle (chunk_work.h).
 // Indexes that lie beside the data (side_indexes.h) are no part of it: each node reads them itself, after the
 // data; of N nodes that is N times 40 to 50 bytes for each record of a TFRecord or RecordIO file.
 //

@@ -33,7 +33,6 @@ void ExchangePeer::run() {
     // A connection may break where the other side is well. What it ceded last may be lost: it says so when it
     // is asked for it.
     reconnected_ = true;
-    cede_lost_ = asked_to_cede_;
     asked_to_cede_ = false;
     for (const std::size_t chunk : asked_) work_.put_back(chunk, options_.member);
     asked_.clear();
@@ -44,8 +43,7 @@ void ExchangePeer::give_up(const std::string& why) {
   options_.note(
       fmt::format("{} gives nothing any more ({}); its share is read from the source", options_.name, why));
   dead_ = true;
-  // What it ceded, or still will when it comes to it, only it knows: to the others it says that it is here.
-  work_.give_up(options_.member, asked_to_cede_ || cede_lost_);
+  work_.give_up(options_.member);
   for (const std::size_t chunk : asked_) work_.put_back(chunk, options_.member);
 }
 
@@ -106,7 +104,11 @@ void ExchangePeer::take_line(Link& link, const std::string& line) {
     work_.put_back(answered(words[2]), work_.self());
   } else if (words[0] == "ceded") {
     asked_to_cede_ = false;
-    for (std::size_t i = 2; i < words.size(); ++i) work_.claim(number_of(words[i]));
+    for (std::size_t i = 2; i < words.size(); ++i) {
+      const std::uint64_t chunk = number_of(words[i]);
+      if (chunk >= copy_.plan().size()) throw PeerError("it cedes what there is not");
+      work_.claim(chunk);
+    }
   } else {
     throw PeerError("it makes no sense");
   }
@@ -135,6 +137,7 @@ void ExchangePeer::take_chunk(Link& link, const std::vector<std::string>& words)
     if (++damaged_ == kMostDamaged) throw PeerError("what it sends is damaged");
     return;
   }
+  if (!work_.arrived(chunk)) return;
   options_.got(chunk, data.bytes().size());
   copy_.take(chunk, std::move(data), digest, work_);
 }

@@ -61,7 +61,6 @@ class ExchangePeer {
   std::atomic<bool> dead_ = false;
   int damaged_ = 0;
   bool reconnected_ = false;
-  bool cede_lost_ = false;  // the answer to it, with a connection
 };
 
 }  // namespace lockstep::transfer

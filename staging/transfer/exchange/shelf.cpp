@@ -5,7 +5,7 @@
 namespace lockstep::transfer {
 
 std::optional<std::uint32_t> CopyShelf::moved(std::size_t chunk) {
-  const std::optional<std::size_t> to = work_.ceded_to(chunk);
+  const std::optional<std::size_t> to = work_.asked_for(chunk);
   if (!to) return {};
   return members_[*to];
 }

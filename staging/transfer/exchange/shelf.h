@@ -22,7 +22,7 @@ class Shelf {
   virtual std::size_t chunks() const = 0;
   virtual std::uint32_t bytes(std::size_t chunk) const = 0;
   virtual bool has(std::size_t chunk) = 0;
-  /// The node that will have it instead.
+  /// Of a chunk that is not there: the node that will have it instead. Without one it will be here.
   virtual std::optional<std::uint32_t> moved(std::size_t chunk) = 0;
   /// Reads a chunk that is there. False where it cannot be read.
   virtual bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) = 0;

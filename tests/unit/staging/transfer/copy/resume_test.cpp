@@ -231,73 +231,90 @@ TEST(ChunkWork, WhatADeadMemberWasToBringIsReadByOneOfTheOthersWhoeverNoticesFir
   EXPECT_EQ(second.take_own(), 3U);
 }
 
-// Whom it is ceded to is asked for it by all the others; were it to ask one of them, both would wait.
-TEST(ChunkWork, WhatOneMayHaveCededHereBeforeItWasGivenUpIsReadHere) {
+TEST(ChunkWork, WhoIsAskedForAChunkThatNobodyReadsHereReadsItWhomeverItWaitsFor) {
   const auto all = [](std::size_t) { return true; };
   const auto in_turn = [](std::size_t chunk) { return chunk % 3; };
-  ChunkWork work(6, 3, 2, in_turn, all);
-  EXPECT_EQ(work.take(0), 0U);
-  work.give_up(0, true);
-  work.put_back(0, 0);
+  ChunkWork work(9, 3, 2, in_turn, all);
+  EXPECT_EQ(work.take(0), 0U);  // asked for, and not answered
+  for (const std::size_t chunk : {0U, 0U, 3U, 2U}) EXPECT_FALSE(work.asked_for(chunk));
   for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(work.take_own(), chunk);
-  work.give_up(1);
-  for (const std::size_t chunk : {1U, 4U}) EXPECT_EQ(work.take_own(), chunk);
+  EXPECT_FALSE(work.arrived(0)) << "it is being read";
+  EXPECT_EQ(work.take(0), 6U) << "others are not";
+  EXPECT_TRUE(work.arrived(6));
 }
 
-TEST(ChunkWork, WhatWasCededHereAndOnToOneThatIsGivenUpIsReadHere) {
+TEST(ChunkWork, WhatComesBeforeItIsReadHereNeedNotBeRead) {
+  const auto all = [](std::size_t) { return true; };
+  ChunkWork work(
+      4, 2, 0, [](std::size_t chunk) { return chunk % 2; }, all);
+  EXPECT_EQ(work.take(1), 1U);
+  EXPECT_FALSE(work.asked_for(1));
+  EXPECT_TRUE(work.arrived(1));
+  for (const std::size_t chunk : {0U, 2U}) EXPECT_EQ(work.take_own(), chunk);
+  EXPECT_FALSE(work.take(0)) << "not chunk 1 again";
+}
+
+// Whatever the answer is to a question that need not have been asked.
+TEST(ChunkWork, AChunkThatIsReadHereByNowIsNotAskedForAgain) {
+  const auto all = [](std::size_t) { return true; };
+  ChunkWork work(
+      6, 2, 0, [](std::size_t chunk) { return chunk % 2; }, all);
+  for (const std::size_t chunk : {1U, 3U}) {
+    EXPECT_EQ(work.take(1), chunk);
+    EXPECT_FALSE(work.asked_for(chunk));
+  }
+  work.moved(1, 1);
+  work.put_back(3, 1);
+  EXPECT_EQ(work.take(1), 5U);
+  EXPECT_FALSE(work.take(1));
+  for (const std::size_t chunk : {0U, 1U, 2U, 3U, 4U}) EXPECT_EQ(work.take_own(), chunk);
+}
+
+TEST(ChunkWork, WhatWasCededToOneThatIsGivenUpIsReadHere) {
   const auto all = [](std::size_t) { return true; };
   const auto in_turn = [](std::size_t chunk) { return chunk % 4; };
   ChunkWork work(8, 4, 3, in_turn, all);
-  EXPECT_EQ(work.take_own(), 3U);
-  EXPECT_EQ(work.take_own(), 7U);
-  for (const std::size_t chunk : {0U, 4U}) work.claim(chunk);
-  ASSERT_THAT(work.cede(1, 2), ElementsAre(4));
+  ASSERT_THAT(work.cede(1, 2), ElementsAre(7));
   for (const std::size_t member : {0U, 2U}) work.give_up(member);
-  for (const std::size_t chunk : {0U, 2U, 4U, 6U}) EXPECT_EQ(work.take_own(), chunk);
+  for (const std::size_t chunk : {2U, 3U, 6U, 7U}) EXPECT_EQ(work.take_own(), chunk);
+  EXPECT_FALSE(work.asked_for(7));
 }
 
 TEST(ChunkWork, CedesFromTheEndAndKeepsHalf) {
   ChunkWork work(
       8, 3, 1, [](std::size_t) { return 1; }, [](std::size_t) { return true; });
   EXPECT_THAT(work.cede(3, 2), ElementsAre(7, 6, 5));
-  EXPECT_EQ(work.ceded_to(6), 2U);
-  EXPECT_FALSE(work.ceded_to(4));
+  EXPECT_EQ(work.asked_for(6), 2U);
+  EXPECT_FALSE(work.asked_for(4));
   EXPECT_EQ(work.take(2), 5U);
   EXPECT_THAT(work.cede(10, 0), ElementsAre(4, 3));
   EXPECT_EQ(work.take_own(), 0U);
 }
 
-TEST(ChunkWork, AChunkThatComesBackIsReadByOneOnly) {
-  const auto all = [](std::size_t) { return true; };
-  const auto zero = [](std::size_t) { return 0; };
-  ChunkWork first(4, 2, 0, zero, all), second(4, 2, 1, zero, all);
-  // To the second, and back before the first, who asks for it, has heard from the second.
-  ASSERT_THAT(first.cede(2, 1), ElementsAre(3, 2));
-  for (const std::size_t chunk : {3U, 2U}) second.claim(chunk);
-  EXPECT_EQ(first.take(1), 2U);
-  EXPECT_EQ(first.take(1), 3U);
-  ASSERT_THAT(second.cede(1, 0), ElementsAre(3));
-  EXPECT_EQ(second.take(0), 0U);
-  EXPECT_EQ(second.take(0), 1U);
-  EXPECT_EQ(second.take(0), 3U);
-  first.claim(3);     // the second's answer, and
-  first.moved(3, 0);  // that to the question
-  EXPECT_FALSE(first.ceded_to(3)) << "it would send the second back to itself";
-  for (const std::size_t chunk : {0U, 1U, 3U}) EXPECT_EQ(first.take_own(), chunk);
-  // Had it been told earlier that the chunk is its own, it would have asked again.
-  second.moved(3, 1);
-  EXPECT_EQ(second.take_own(), 2U);
-  EXPECT_EQ(second.take(0), 3U);
-}
-
-TEST(ChunkWork, AChunkThatGoesRoundIsClaimedWhereverItIsExpected) {
+// Else two could each believe that the other has it, where one of the answers was lost.
+TEST(ChunkWork, WhatWasCededHereIsNotCededOn) {
   const auto all = [](std::size_t) { return true; };
   ChunkWork work(
-      4, 3, 0, [](std::size_t) { return 0; }, all);
-  ASSERT_THAT(work.cede(1, 1), ElementsAre(3));  // and from 1 on to 2, and from 2 back
-  work.claim(3);
+      8, 2, 1, [](std::size_t chunk) { return chunk < 4 ? 0 : 1; }, all);
+  for (const std::size_t chunk : {2U, 3U}) work.claim(chunk);
+  EXPECT_FALSE(work.asked_for(2));
+  EXPECT_THAT(work.cede(3, 0), ElementsAre(7, 6, 5));
+  EXPECT_THAT(work.cede(3, 0), ElementsAre(4));
+  for (const std::size_t chunk : {2U, 3U}) EXPECT_EQ(work.take_own(), chunk);
+}
+
+TEST(ChunkWork, AChunkThatIsSaidToHaveMovedHereIsReadHereOnce) {
+  const auto all = [](std::size_t) { return true; };
+  ChunkWork work(
+      4, 2, 1, [](std::size_t) { return 0; }, all);
+  EXPECT_EQ(work.take(0), 0U);
+  EXPECT_EQ(work.take(0), 1U);
+  work.claim(0);  // both answers come, in this order or
+  work.moved(0, 1);
+  work.moved(1, 1);  // in that
+  work.claim(1);
+  for (const std::size_t chunk : {0U, 1U}) EXPECT_EQ(work.take_own(), chunk);
   EXPECT_FALSE(work.take(1));
-  for (const std::size_t chunk : {0U, 1U, 2U, 3U}) EXPECT_EQ(work.take_own(), chunk);
 }
 
 }  // namespace
