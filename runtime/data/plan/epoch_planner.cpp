@@ -12,8 +12,8 @@
 namespace lockstep::data {
 namespace {
 
-constexpr auto kBlockSamples =
-    static_cast<std::uint32_t>(EpochOrder::kShardSamples * EpochOrder::kBlockShards);
+// Samples have smaller indexes; from here on come those carried in, and the pieces behind them.
+constexpr std::uint32_t kBlockSamples = BlockSamples::kPieces;
 
 // Micro-batches that may be dealt and wait for their exchanges.
 constexpr std::size_t kAhead = 2048;
@@ -36,6 +36,7 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
       options_((check_options(options), options)),
       fingerprint_(source.fingerprint()),
       order_(source.size(), options.order, options.seed, options.epoch),
+      reader_(source, order_, options_),
       planner_(std::make_unique<BlockPlanner>(options)) {
   if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
   use_threads(0);
@@ -96,94 +97,53 @@ SampleId EpochPlanner::id_of(std::uint32_t index) const {
   return shard_begins_[index / EpochOrder::kShardSamples] + index % EpochOrder::kShardSamples;
 }
 
-void EpochPlanner::refuse_over_long(SampleId id, std::uint32_t length) const {
-  fail(
-      "sample {} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or "
-      "say "
-      "what is to become of such samples",
-      id, length, options_.cap);
-}
-
-// A sample that is not as the planner wants it.
-void EpochPlanner::add(SampleId id, std::uint32_t index, std::uint32_t length) {
-  if (length == 0) fail("sample {} is empty: remove it from the data", id);
-  if (length <= options_.cap) return items_.push_back({index, length});
-  if (options_.too_long == TooLong::refuse) refuse_over_long(id, length);
-  if (options_.too_long == TooLong::split && (length - 1) / options_.cap >= kMostPieces) {
-    fail("sample {} has {} tokens, more than {} pieces of the cap of {}: raise the cap", id, length,
-         kMostPieces, options_.cap);
-  }
-  if (over_long_.samples++ == 0) over_long_.first = id;
+// What was carried into the block, with lengths read anew.
+std::vector<Item> EpochPlanner::read_carried() {
+  std::vector<Item> items;
   const auto cap = static_cast<std::uint32_t>(options_.cap);
-  if (options_.too_long == TooLong::skip) {
-    over_long_.tokens += length;
-    return;
+  for (std::size_t i = 0; i < start_.carried.size(); ++i) {
+    const SampleId sample = sample_of(start_.carried[i]);
+    const std::uint64_t piece = piece_of(start_.carried[i]);
+    std::uint32_t length = 0;
+    source_.read(sample, std::span(&length, 1));
+    if (length <= piece * cap)
+      fail("cannot go on: sample {} has {} tokens and no piece {}", sample, length, piece);
+    // The cap may have been greater when it was carried.
+    if (length > cap && !bit(start_.gone, i)) {
+      if (options_.too_long == TooLong::refuse) refuse_over_long(sample, length, cap);
+      if (options_.too_long == TooLong::skip) {
+        over_long_.add({.samples = 1, .tokens = length, .first = sample});
+        continue;
+      }
+    }
+    items.push_back({kBlockSamples + static_cast<std::uint32_t>(i),
+                     std::min(cap, static_cast<std::uint32_t>(length - piece * cap))});
   }
-  items_.push_back({index, cap});
-  if (options_.too_long == TooLong::truncate) {
-    over_long_.tokens += length - cap;
-    return;
-  }
-  for (std::uint64_t piece = 1; piece * cap < length; ++piece) {
-    extras_.push_back(id | piece << kPieceShift);
-    pieces_.push_back({static_cast<std::uint32_t>(kBlockSamples + extras_.size() - 1),
-                       std::min<std::uint32_t>(cap, length - static_cast<std::uint32_t>(piece * cap))});
-  }
+  return items;
 }
 
 // What was carried into the block, its own samples in the epoch's order behind it.
 void EpochPlanner::read_block(std::size_t block) {
-  items_.clear();
-  pieces_.clear();
+  const std::vector<Item> carried = read_carried();
+  BlockSamples own = reader_.take(block);
+  over_long_.add(own.over_long);
+  shard_begins_ = std::move(own.shard_begins);
   extras_ = start_.carried;
-  const std::span<const std::uint32_t> shards = order_.shards(block);
-  items_.reserve(extras_.size() + shards.size() * EpochOrder::kShardSamples);
-  const auto cap = static_cast<std::uint32_t>(options_.cap);
-  for (std::size_t i = 0; i < extras_.size(); ++i) {
-    std::uint32_t length = 0;
-    source_.read(sample_of(extras_[i]), std::span(&length, 1));
-    const std::uint64_t begin = piece_of(extras_[i]) * cap;
-    if (length <= begin)
-      fail("cannot go on: sample {} has {} tokens and no piece {}", sample_of(extras_[i]), length,
-           piece_of(extras_[i]));
-    // The cap may have been greater when it was carried.
-    if (length > cap && !bit(start_.gone, i)) {
-      if (options_.too_long == TooLong::refuse) refuse_over_long(sample_of(extras_[i]), length);
-      if (options_.too_long == TooLong::skip) {
-        if (over_long_.samples++ == 0) over_long_.first = sample_of(extras_[i]);
-        over_long_.tokens += length;
-        continue;
-      }
-    }
-    items_.push_back({kBlockSamples + static_cast<std::uint32_t>(i),
-                      std::min(cap, static_cast<std::uint32_t>(length - begin))});
+  extras_.insert(extras_.end(), own.pieces.begin(), own.pieces.end());
+  items_ = std::move(own.items);
+  if (!own.pieces.empty()) {
+    const auto shift = static_cast<std::uint32_t>(start_.carried.size());
+    for (Item& item : items_) item.index += item.index >= kBlockSamples ? shift : 0;
   }
-  const std::size_t carried = items_.size();
-  shard_begins_.clear();
-  std::vector<std::uint32_t> lengths(EpochOrder::kShardSamples);
-  for (std::size_t slot = 0; slot < shards.size(); ++slot) {
-    const std::size_t first = shards[slot] * EpochOrder::kShardSamples;
-    const std::span<std::uint32_t> read = std::span(lengths).first(order_.samples_of_shard(shards[slot]));
-    source_.read(first, read);
-    shard_begins_.push_back(first);
-    const auto index = static_cast<std::uint32_t>(slot * EpochOrder::kShardSamples);
-    const auto [shortest, longest] = std::minmax_element(read.begin(), read.end());
-    if (*shortest > 0 && *longest <= cap) {
-      for (std::uint32_t i = 0; i < read.size(); ++i) items_.push_back({index + i, read[i]});
-    } else {
-      for (std::uint32_t i = 0; i < read.size(); ++i) add(first + i, index + i, read[i]);
-    }
-  }
-  items_.insert(items_.end(), pieces_.begin(), pieces_.end());
-  order_.shuffle(block, std::span(items_).subspan(carried));
-  carried_ = carried;
+  items_.insert(items_.begin(), carried.begin(), carried.end());
+  carried_ = carried.size();
   if (start_.gone.empty()) return;
   const auto gone = [this](const Item& item) {
     return bit(start_.gone,
                item.index >= kBlockSamples ? item.index - kBlockSamples : extras_.size() + item.index);
   };
-  const auto own = items_.begin() + static_cast<std::ptrdiff_t>(carried);
-  carried_ = carried - static_cast<std::size_t>(std::count_if(items_.begin(), own, gone));
+  const auto behind = items_.begin() + static_cast<std::ptrdiff_t>(carried_);
+  carried_ -= static_cast<std::size_t>(std::count_if(items_.begin(), behind, gone));
   items_.erase(std::remove_if(items_.begin(), items_.end(), gone), items_.end());
 }
 
@@ -215,12 +175,12 @@ bool EpochPlanner::plan_block(Plan& plan) {
     if (dealt_.empty()) {
       for (std::size_t i = steps_ahead(options_); i > 0; --i) dealt_.push_back({StepPacker(options_), 0});
     }
+    if (next_block_ + 1 < order_.blocks()) reader_.begin(next_block_ + 1);
     in_pipeline(
         dealt_, [this](DealtStep& step) { return planner_->deal_step(step.packer, step.first); },
-        [&append](DealtStep& step) {
-          step.packer.exchange();
-          append(step.packer.finish(step.first));
-        });
+        [](DealtStep& step) { step.packer.exchange(); },
+        [&append](DealtStep& step) { append(step.packer.finish(step.first)); },
+        [this] { return reader_.go_on(); });
   }
   for (StepView step; planner_->next_step(step);) append(step);
   ++next_block_;
@@ -234,6 +194,7 @@ bool EpochPlanner::plan_block(Plan& plan) {
   items_ = planner_->take_left();
   start_.carried.clear();
   for (const Item& item : items_) start_.carried.push_back(id_of(item.index));
+  reader_.reuse(std::move(items_));
   return true;
 }
 

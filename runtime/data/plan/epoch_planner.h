@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/data/plan/block_planner.h"
+#include "runtime/data/plan/block_reader.h"
 #include "runtime/data/plan/blockwise_planner.h"
 #include "runtime/data/plan/length_source.h"
 #include "runtime/data/plan/order.h"
@@ -72,9 +73,8 @@ class EpochPlanner final : public BlockwisePlanner {
 
  private:
   void go_on_from(const PlanState& state);
+  std::vector<Item> read_carried();
   void read_block(std::size_t block);
-  [[noreturn]] void refuse_over_long(SampleId id, std::uint32_t length) const;
-  void add(SampleId id, std::uint32_t index, std::uint32_t length);
   bool plan_block(Plan& plan);
   SampleId id_of(std::uint32_t index) const;
   std::string order_fingerprint() const;
@@ -83,6 +83,7 @@ class EpochPlanner final : public BlockwisePlanner {
   PlanOptions options_;
   std::string fingerprint_;
   EpochOrder order_;
+  BlockReader reader_;  // of this block or, while it is planned, of the next
   std::unique_ptr<BlockPlanner> planner_;
   int threads_ = 1;
   std::vector<DealtStep> dealt_;  // on their way from one thread to the other
@@ -93,7 +94,6 @@ class EpochPlanner final : public BlockwisePlanner {
   std::vector<SampleId> extras_;  // what was carried into the block, and pieces of samples that were split
   std::vector<Item> items_;
   std::size_t carried_ = 0;  // of items_, at the front
-  std::vector<Item> pieces_;
 };
 
 }  // namespace lockstep::data

@@ -190,6 +190,13 @@ struct OverLong {
   std::uint64_t samples = 0;
   std::uint64_t tokens = 0;  ///< of theirs that the plan leaves out
   SampleId first = 0;        ///< the first one's number
+
+  /// Those of what comes behind.
+  void add(const OverLong& more) {
+    if (samples == 0) first = more.first;
+    samples += more.samples;
+    tokens += more.tokens;
+  }
 };
 
 /// Plans one epoch of samples with these lengths in tokens. `fingerprint` names the data; where it is empty

@@ -393,46 +393,6 @@ TEST(Planner, StepsAreTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(StepPipeline, StepsAreFinishedOnceInTheirOrder) {
-  const PlanOptions options{.ranks = 2, .cap = 100};
-  for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 31U, 32U, 33U, 1000U}) {
-    std::vector<DealtStep> places;
-    for (int i = 0; i < 32; ++i) places.push_back({StepPacker(options), 0});
-    std::size_t dealt = 0;
-    std::vector<std::size_t> finished;
-    in_pipeline(
-        places, [&](DealtStep& step) { return dealt < count && (step.first = dealt++, true); },
-        [&](DealtStep& step) { finished.push_back(step.first); });
-    ASSERT_EQ(finished.size(), count);
-    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(finished[i], i);
-  }
-}
-
-TEST(StepPipeline, WhatEitherThreadThrowsIsThrownAndNothingHangs) {
-  const PlanOptions options{.ranks = 2, .cap = 100};
-  for (const std::size_t at : {0U, 5U, 40U, 900U}) {
-    for (const bool dealing : {true, false}) {
-      std::vector<DealtStep> places;
-      for (int i = 0; i < 32; ++i) places.push_back({StepPacker(options), 0});
-      std::size_t dealt = 0;
-      std::size_t finished = 0;
-      const auto run = [&] {
-        in_pipeline(
-            places,
-            [&](DealtStep&) {
-              if (dealing && dealt == at) throw std::runtime_error("dealing");
-              return ++dealt <= 1000;
-            },
-            [&](DealtStep&) {
-              if (!dealing && finished == at) throw std::runtime_error("finishing");
-              ++finished;
-            });
-      };
-      EXPECT_THAT(run, ThrowsMessage<std::runtime_error>(HasSubstr(dealing ? "dealing" : "finishing")));
-    }
-  }
-}
-
 // Neighbours in length from several steps share a micro-batch, as far as steps stay random.
 TEST(Planner, PaddingFallsWithinTheRandomnessBudget) {
   const auto stats_with = [](const Lengths& lengths, int ranks, double randomness) {
