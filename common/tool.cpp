@@ -12,6 +12,13 @@ int report(const std::string& name, const std::exception& error, int code) {
   return code;
 }
 
+// CLI11 says of what its PositiveNumber and NonNegativeNumber refuse that the range ends at the greatest
+// double, with its 309 digits; --help says POSITIVE and NONNEGATIVE.
+std::string without_endless_range(std::string text) {
+  const auto range = text.find(" not in range 0.000000 to 179769");
+  return range == std::string::npos ? text : text.substr(0, range) + " is out of range";
+}
+
 }  // namespace
 
 Tool::Tool(std::string name, std::string summary) : name_(std::move(name)), app_(std::move(summary), name_) {
@@ -42,7 +49,7 @@ int Tool::run(int argc, char** argv, const std::function<void()>& work) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app_.exit(success);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "{}: {}; see {} --help\n", name_, error.what(), name_);
+    fmt::print(stderr, "{}: {}; see {} --help\n", name_, without_endless_range(error.what()), name_);
     return 2;
   } catch (const UsageError& error) {
     return report(name_, error, 2);

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "common/files.h"
+#include "common/output.h"
 #include "common/tool.h"
 #include "exporters/report/page.h"
 #include "exporters/report/run.h"
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   tool.app().add_option("--out", page, "Also write one self-contained HTML page");
   return tool.run(argc, argv, [&] {
     const lockstep::report::Run run = lockstep::report::load(paths);
-    if (!page.empty()) lockstep::write_file_atomically(page, lockstep::report::to_html(run));
+    if (!page.empty()) lockstep::write_output(page, lockstep::report::to_html(run));
     if (tool.json()) {
       nlohmann::json json = lockstep::report::to_json(run);
       if (!page.empty()) json["page"] = page.string();

@@ -4,7 +4,7 @@
 
 #include "common/cpu_list.h"
 #include "common/error.h"
-#include "common/files.h"
+#include "common/output.h"
 #include "common/tool.h"
 #include "common/units.h"
 #include "plugin/affinity/options.h"
@@ -34,7 +34,7 @@ void plan(const Tool& tool, const PlanCall& call) {
   Request request = call.options.request(machine, call.tasks);
   if (live && request.within.empty()) request.within = cpus_of_this_thread();
   const std::vector<TaskPlan> plans = make_plan(machine, request);
-  if (!call.svg.empty()) write_file_atomically(call.svg, draw_plan(machine, plans));
+  if (!call.svg.empty()) write_output(call.svg, draw_plan(machine, plans));
   if (tool.json()) {
     Tool::print(to_json(machine, plans));
   } else {

@@ -1,7 +1,5 @@
 #include "runtime/data/plan/lengths.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -29,11 +27,36 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
+// As some programs write them all.
+std::string_view without_quotes(std::string_view field) {
+  const bool quoted = field.size() >= 2 && field.front() == '"' && field.back() == '"';
+  return quoted ? field.substr(1, field.size() - 2) : field;
+}
+
+// For a message: a file that is no list may have anything in it.
+std::string shown(std::string_view field) {
+  constexpr std::size_t most = 40;
+  std::string text(field.substr(0, most));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  }
+  return field.size() > most ? text + "..." : text;
+}
+
+std::string shown(const std::vector<std::string_view>& fields) {
+  constexpr std::size_t most = 20;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, fields.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + shown(fields[i]);
+  }
+  return fields.size() > most ? text + ", ..." : text;
+}
+
 std::vector<std::string_view> split(std::string_view line) {
   std::vector<std::string_view> fields;
   for (;;) {
     const auto comma = line.find(',');
-    fields.push_back(trim(line.substr(0, comma)));
+    fields.push_back(without_quotes(trim(line.substr(0, comma))));
     if (comma == std::string_view::npos) return fields;
     line.remove_prefix(comma + 1);
   }
@@ -47,7 +70,9 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
   std::vector<std::int64_t> values(columns.size());
   std::size_t width = 0;
   std::size_t number = 0;
-  for (std::string_view rest = content; !rest.empty();) {
+  std::string_view rest = content;
+  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // of some editors and spreadsheets
+  while (!rest.empty()) {
     ++number;
     const auto end = rest.find('\n');
     const std::string_view line = trim(rest.substr(0, end));
@@ -60,7 +85,7 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
         const auto found = std::find(fields.begin(), fields.end(), column);
         if (found == fields.end()) {
           fail_usage("{}:{}: there is no column '{}'; there are: {}", file.string(), number, column,
-                     fmt::join(fields, ", "));
+                     shown(fields));
         }
         places.push_back(static_cast<std::size_t>(found - fields.begin()));
       }
@@ -73,7 +98,8 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
       const std::string_view field = fields[places[i]];
       const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), values[i]);
       if (error != std::errc() || stop != field.data() + field.size()) {
-        fail("{}:{}: column '{}' is not a whole number: '{}'", file.string(), number, columns[i], field);
+        fail("{}:{}: column '{}' is not a whole number: '{}'", file.string(), number, columns[i],
+             shown(field));
       }
     }
     row(number, values);

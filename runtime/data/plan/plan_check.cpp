@@ -94,12 +94,14 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
   for (std::size_t step = 0; step < plan.steps(); ++step) {
     double greatest = 0;
     double all = 0;
+    bool empty = true;
     for (int rank = 0; rank < options.ranks; ++rank) {
       double cost = 0;
       for (int m = 0; m < options.accumulate; ++m) {
         std::uint64_t sum = 0;
         std::uint64_t longest = 0;
         const auto samples = plan.micro_batch(step, rank, m);
+        empty = empty && samples.empty();
         for (const SampleId id : samples) {
           const SampleId sample = id & ((SampleId{1} << kPieceShift) - 1);
           if (sample >= tokens.size()) {
@@ -138,6 +140,7 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
       all += cost;
       greatest = std::max(greatest, cost / speeds[static_cast<std::size_t>(rank)]);
     }
+    if (empty) fail("step {} has no samples on any rank", step);
     if (step + 1 < plan.steps() || step == 0) {
       ratios += all > 0 ? greatest * speed_of_all / all : 1;
       ++checked.counted;

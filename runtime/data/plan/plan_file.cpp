@@ -10,11 +10,13 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/output.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr int kVersion = 1;
+constexpr std::uint64_t kAny = ~std::uint64_t{0};
 
 // One line of the file, and the errors that name it.
 struct Line {
@@ -59,23 +61,25 @@ struct Line {
   }
 };
 
-Plan read_header(const Line& line, const nlohmann::json& header) {
-  constexpr std::uint64_t any = ~std::uint64_t{0};
+PlanOptions read_options(const Line& line, const nlohmann::json& header) {
   constexpr std::uint64_t most_parts = 1U << 24U;
   if (const nlohmann::json& version = line.member(header, "version"); version != kVersion) {
     line.refuse("version {} is not known; this program reads version {}", version.dump(), kVersion);
   }
   PlanOptions options;
   options.ranks = static_cast<int>(line.number_in(header, "ranks", 1, most_parts));
-  options.cap = line.number_in(header, "cap", 1, any);
+  options.cap = line.number_in(header, "cap", 1, kAny);
   options.accumulate = static_cast<int>(line.number_in(header, "accumulate", 1, most_parts));
-  options.seed = line.number_in(header, "seed", 0, any);
-  options.epoch = line.number_in(header, "epoch", 0, any);
+  options.seed = line.number_in(header, "seed", 0, kAny);
+  options.epoch = line.number_in(header, "epoch", 0, kAny);
   const nlohmann::json& cost = line.list(line.member(header, "cost"), 2, "\"cost\"", "numbers");
   if (!cost[0].is_number() || !cost[1].is_number())
     line.refuse("\"cost\" is {}, not two numbers", cost.dump());
   options.cost = {cost[0].get<double>(), cost[1].get<double>()};
-  if (const auto padded = header.find("padded"); padded != header.end()) options.padded = *padded == true;
+  if (const auto padded = header.find("padded"); padded != header.end()) {
+    if (!padded->is_boolean()) line.refuse("\"padded\" is {}, not true or false", padded->dump());
+    options.padded = padded->get<bool>();
+  }
   if (options.padded) {
     options.pad_multiple =
         header.contains("pad_multiple")
@@ -91,15 +95,24 @@ Plan read_header(const Line& line, const nlohmann::json& header) {
   if (header.contains("speeds")) {
     for (const nlohmann::json& speed :
          line.list(header["speeds"], static_cast<std::size_t>(options.ranks), "\"speeds\"", "numbers")) {
-      if (!speed.is_number() || !(speed.get<double>() > 0)) {
-        line.refuse("\"speeds\" has {}, not a number above 0", speed.dump());
-      }
+      if (!speed.is_number()) line.refuse("\"speeds\" has {}, not a number", speed.dump());
       options.speeds.push_back(speed.get<double>());
     }
   }
+  check_options(options);
+  return options;
+}
+
+Plan read_header(const Line& line, const nlohmann::json& header) {
+  PlanOptions options;
+  try {
+    options = read_options(line, header);
+  } catch (const UsageError& error) {  // of whoever wrote the file
+    line.refuse("{}", error.what());
+  }
   const nlohmann::json& fingerprint = line.member(header, "fingerprint");
   if (!fingerprint.is_string()) line.refuse("\"fingerprint\" is not a string");
-  return {options, line.number_in(header, "samples", 0, any), fingerprint.get<std::string>()};
+  return {options, line.number_in(header, "samples", 0, kAny), fingerprint.get<std::string>()};
 }
 
 void read_step(const Line& line, const nlohmann::json& object, Plan& plan) {
@@ -164,7 +177,7 @@ void write_plan(const Plan& plan, const std::filesystem::path& file) {
     }
     text += "]}\n";
   }
-  write_file_atomically(file, text);
+  write_output(file, text);
 }
 
 Plan read_plan(const std::filesystem::path& file) {

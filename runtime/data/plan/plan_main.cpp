@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -37,6 +38,13 @@ struct Source {
     verb.add_option("--samples", samples, "How many samples to spread over the histogram")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
+  }
+
+  // For messages that name a sample.
+  std::string name() const {
+    if (!lengths.empty()) return lengths;
+    if (!histogram.empty()) return histogram;
+    return packs.size() == 1 ? packs.front().string() : fmt::format("{} packs", packs.size());
   }
 
   Lengths read() const {
@@ -74,15 +82,41 @@ void print_stats(const PlanStats& stats, const PlanOptions& options) {
   fmt::print("lag 1              {:.3f}\n", stats.lag1);
 }
 
+// A plan is possible with fewer samples than ranks, but hardly what was wanted.
+void say_if_too_few(const Plan& plan, const Source& source) {
+  const PlanOptions& options = plan.options();
+  const auto a_step = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+  if (plan.samples() == 0 || plan.samples() >= a_step) return;
+  std::size_t empty = 0;
+  std::size_t before = 0;
+  for (const std::size_t end : plan.ends()) empty += std::exchange(before, end) == end ? 1 : 0;
+  fmt::print(
+      stderr,
+      "lockstep-plan: {}: {} samples are fewer than {} ranks x {} micro-batches: {} micro-batches stay "
+      "empty\n",
+      source.name(), plan.samples(), options.ranks, options.accumulate, empty);
+}
+
+Plan plan_of(const Lengths& lengths, const PlanOptions& options, const Source& source, OverLong& over_long) {
+  try {
+    return make_plan(lengths.tokens, options, lengths.fingerprint, &over_long);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    fail("{}: {}", source.name(), error.what());
+  }
+}
+
 void make(const Tool& tool, const Source& source, PlanOptions options, const std::string& cost,
           const std::string& out) {
   options.cost = parse_cost(cost);
   const Lengths lengths = source.read();
   const std::uint64_t begin = monotonic_ns();
   OverLong over_long;
-  const Plan plan = make_plan(lengths.tokens, options, lengths.fingerprint, &over_long);
+  const Plan plan = plan_of(lengths, options, source, over_long);
   const double seconds = seconds_between(begin, monotonic_ns());
   if (!out.empty()) write_plan(plan, out);
+  say_if_too_few(plan, source);
   const PlanStats stats = stats_of(plan, lengths.tokens);
   if (tool.json()) {
     nlohmann::json json = stats;

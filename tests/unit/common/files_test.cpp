@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "common/error.h"
+#include "common/output.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +38,16 @@ TEST_F(Files, AFailedAtomicWriteKeepsTheOldThingAndLeavesNoTemporaryFile) {
   EXPECT_THROW(write_file_atomically(folder_ / "taken", "x"), Error);
   EXPECT_TRUE(fs::is_directory(folder_ / "taken"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(Files, AnOutputReplacesWhatALinkPointsToAndNotTheLink) {
+  write_file_atomically(folder_ / "target", "old");
+  fs::create_symlink("target", folder_ / "link");
+  write_output(folder_ / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_text_file(folder_ / "target"), "new");
+  write_output(folder_ / "plain", "whole");
+  EXPECT_EQ(read_text_file(folder_ / "plain"), "whole");
 }
 
 TEST_F(Files, AMissingFileIsNamedWithTheReason) {

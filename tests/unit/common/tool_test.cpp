@@ -45,6 +45,17 @@ TEST(ToolHabits, AnUnknownOptionIsTwoAndPointsAtHelp) {
   EXPECT_NE(error_output().find("--help"), std::string::npos);
 }
 
+TEST(ToolHabits, ANumberThatIsNotPositiveIsRefusedInAShortLine) {
+  Tool tool("lockstep-test", "A tool.");
+  int ranks = 0;
+  tool.app().add_option("--ranks", ranks)->check(CLI::PositiveNumber);
+  std::vector<std::string> words = {"lockstep-test", "--ranks", "0"};
+  std::vector<char*> argv = {words[0].data(), words[1].data(), words[2].data()};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(tool.run(3, argv.data()), 2);
+  EXPECT_EQ(error_output(), "lockstep-test: --ranks: Value 0 is out of range; see lockstep-test --help\n");
+}
+
 TEST(ToolHabits, AMissingVerbIsTwo) {
   EXPECT_EQ(run({}, [] {}), 2);
   EXPECT_NE(error_output(), "");

@@ -1,7 +1,11 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -252,6 +256,34 @@ TEST_F(PlanTool, CheckFindsUnequalMicroBatches) {
                  AllOf(HasSubstr("plan.jsonl:3: "), HasSubstr("rank 1 has 3 micro-batches, not 2")));
 }
 
+TEST_F(PlanTool, CheckRefusesAHeaderThatMakeWouldNotHaveWritten) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  const nlohmann::json header = lines[0];
+  const std::vector<std::pair<nlohmann::json, const char*>> cases = {
+      {{{"cost", {-1, 0}}}, "cost -1,0 must be two finite numbers"},
+      {{{"cost", {0, 0}}}, "not both 0"},
+      {{{"cost", {1e308, 1e308}}}, "too great"},
+      {{{"cap", 1'000'000'000'000}}, "not below 2^32"},
+      {{{"speeds", {1, 0}}}, "speed of rank 1"},
+      {{{"too_long", "foo"}}, "too_long 'foo' is none of"},
+      {{{"tail", nullptr}}, "tail '' is none of"},
+      {{{"padded", "yes"}}, "\"padded\" is \"yes\""}};
+  for (const auto& [change, why] : cases) {
+    lines[0] = header;
+    lines[0].update(change);
+    expect_refused(text_of(lines), csv, AllOf(HasSubstr("plan.jsonl:1: "), HasSubstr(why)));
+  }
+}
+
+TEST_F(PlanTool, CheckFindsAStepWithoutSamples) {
+  const std::string csv = lengths();
+  auto lines = lines_of(make(csv));
+  lines.insert(lines.begin() + 1, nlohmann::json::parse(R"({"ranks":[[[],[]],[[],[]]]})"));
+  for (std::size_t i = 1; i < lines.size(); ++i) lines[i]["step"] = i - 1;
+  expect_refused(text_of(lines), csv, HasSubstr("step 0 has no samples"));
+}
+
 TEST_F(PlanTool, CheckFindsOtherDataAndAnotherOrder) {
   const std::string csv = lengths();
   const std::string text = make(csv);
@@ -291,6 +323,54 @@ TEST_F(PlanTool, NamesFileAndLineOfABadRow) {
   }
 }
 
+TEST_F(PlanTool, ReadsListsAsSpreadsheetsWriteThem) {
+  const ProcessResult result = tool(
+      {"stats", "--lengths", write("bom.csv", "\xef\xbb\xbf\"id\",\"length\"\r\n\"a\",\"7\"\r\n"), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(nlohmann::json::parse(result.output)["longest"], 7);
+}
+
+TEST_F(PlanTool, OfAFileThatIsNoListItShowsAFewCharactersThatHarmNoTerminal) {
+  const std::vector<std::pair<std::string, const char*>> cases = {
+      {"length\n" + std::string(100'000, '9') + "\n", ":2: column 'length'"},
+      {std::string(100'000, 'x') + "\n", "there is no column 'length'"},
+      {"a\x1b[2J,b\n", "a?[2J, b"},
+      {std::string(100'000, ',') + "\n", "there is no column 'length'"}};
+  for (const auto& [content, why] : cases) {
+    const ProcessResult result =
+        tool({"make", "--lengths", write("bad.csv", content), "--ranks", "1", "--cap", "10"});
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.error, HasSubstr(why));
+    EXPECT_LT(result.error.size(), 300U);
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1);
+  }
+}
+
+TEST_F(PlanTool, FewerSamplesThanRanksAreToldInALine) {
+  const std::string csv = write("few.csv", "length\n5\n6\n7\n");
+  const ProcessResult few = tool({"make", "--lengths", csv, "--ranks", "10", "--cap", "10", "--json"});
+  EXPECT_EQ(few.exit_code, 0);
+  EXPECT_THAT(few.error,
+              AllOf(HasSubstr("few.csv: 3 samples are fewer than 10 ranks"), HasSubstr(": 7 micro-")));
+  EXPECT_EQ(nlohmann::json::parse(few.output)["steps"], 1);
+  EXPECT_EQ(tool({"make", "--lengths", csv, "--ranks", "3", "--cap", "10"}).error, "");
+}
+
+TEST_F(PlanTool, APlanGoesIntoAPipeOrADeviceAndDoesNotReplaceIt) {
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const UniqueFd both = open_file(pipe, O_RDWR | O_NONBLOCK);
+  const std::string expected = make(lengths());
+  EXPECT_EQ(tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "100", "--accumulate", "2",
+                  "--out", pipe})
+                .exit_code,
+            0);
+  std::string got(2 * expected.size(), 0);
+  got.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(both.get(), got.data(), got.size()))));
+  EXPECT_EQ(got, expected);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
 TEST_F(PlanTool, NamesTheColumnsThatThereAre) {
   const ProcessResult result =
       tool({"make", "--lengths", lengths(), "--column", "tokens", "--ranks", "1", "--cap", "100"});
@@ -318,7 +398,8 @@ TEST_F(PlanTool, RefusesACapThatASampleIsOverAndWritesNothing) {
   const ProcessResult result =
       tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "35", "--out", plan()});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.error, AllOf(HasSubstr("sample 26 "), HasSubstr("36 tokens"), HasSubstr("cap of 35")));
+  EXPECT_THAT(result.error,
+              AllOf(HasSubstr("lengths.csv: sample 26 "), HasSubstr("36 tokens"), HasSubstr("cap of 35")));
   EXPECT_FALSE(std::filesystem::exists(plan()));
 }
 
