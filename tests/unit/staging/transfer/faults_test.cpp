@@ -12,6 +12,7 @@
 #include "staging/pack/reader.h"
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/transfer/source_reads.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -239,26 +240,20 @@ class Pipe {
 };
 
 /// Counts what put() reads of a source, over all processes.
-class Counting : public FileSystem {
+class Counting : public SourceReads {
  public:
   Counting(std::atomic<std::uint64_t>& bytes, fs::path source, std::function<void()> before_write = {})
-      : bytes_(bytes), source_(std::move(source)), before_write_(std::move(before_write)) {}
+      : SourceReads(std::move(source), {},
+                    [&bytes](const SourceRead&, std::span<std::byte> read) { bytes += read.size(); }),
+        before_write_(std::move(before_write)) {}
 
  protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
-    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
-    if (got > 0 && file.parent_path() == source_) bytes_ += static_cast<std::uint64_t>(got);
-    return got;
-  }
   ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
     if (before_write_) std::exchange(before_write_, {})();
     return FileSystem::call_pwrite(fd, from, size, offset);
   }
 
  private:
-  std::atomic<std::uint64_t>& bytes_;
-  fs::path source_;
   std::function<void()> before_write_;
 };
 

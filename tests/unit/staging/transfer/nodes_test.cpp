@@ -117,8 +117,8 @@ TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
 
 TEST_F(TransferNodes, OneThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads dies(pack, [](int n) {
-    if (n == 6) ::raise(SIGKILL);
+  SourceReads dies(pack, [](const SourceRead& read) {
+    if (read.n == 6) ::raise(SIGKILL);
   });
   NodeChange killed;
   killed.system = &dies;
@@ -145,7 +145,8 @@ TEST_F(TransferNodes, OneThatStopsForAWhileIsReplacedByTheSource) {
 
 TEST_F(TransferNodes, ASlowOneCedesItsChunksAndHoldsNobodyUp) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
+  SourceReads slow(pack,
+                   [](const SourceRead&) { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
   NodeChange change;
   change.system = &slow;
   const auto begin = steady_clock::now();
@@ -158,8 +159,8 @@ TEST_F(TransferNodes, ASlowOneCedesItsChunksAndHoldsNobodyUp) {
 
 TEST_F(TransferNodes, OneThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads lies(pack, {}, [](int n, std::byte* data, std::size_t size) {
-    if (n == 5) data[size / 2] ^= std::byte{1};
+  SourceReads lies(pack, {}, [](const SourceRead& read, std::span<std::byte> bytes) {
+    if (read.n == 5) bytes[bytes.size() / 2] ^= std::byte{1};
   });
   NodeChange liar;
   liar.system = &lies;

@@ -31,16 +31,6 @@ std::uint64_t size_of(const fs::path& source) {
   return bytes;
 }
 
-ssize_t SourceReads::call_pread(int fd, void* into, std::size_t size, off_t offset) {
-  const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
-  const bool watched = file.string().starts_with(folder_.string() + "/") && size > 100;
-  const int n = watched ? ++reads_ : 0;
-  if (watched && before_) before_(n);
-  const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
-  if (watched && after_ && got > 0) after_(n, static_cast<std::byte*>(into), static_cast<std::size_t>(got));
-  return got;
-}
-
 void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChange> changes) {
   int port = 0;
   { const UniqueFd free_now = listen_on(0, 0, port); }
@@ -93,8 +83,8 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
 }
 
 void NodesTest::start_until_the_last_stops(const fs::path& pack) {
-  SourceReads stops(pack, [](int n) {
-    if (n == 6) ::raise(SIGSTOP);
+  SourceReads stops(pack, [](const SourceRead& read) {
+    if (read.n == 6) ::raise(SIGSTOP);
   });
   NodeChange stopped;
   stopped.system = &stops;

@@ -1,7 +1,6 @@
 // Nodes that put together, each a process of its own.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +9,7 @@
 #include "common/file_system.h"
 #include "staging/transfer/put_nodes.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/transfer/source_reads.h"
 
 namespace lockstep::transfer {
 
@@ -41,24 +41,6 @@ struct NodeChange {
   /// What its process does instead.
   std::function<void(const NodesOptions&)> instead;
   bool absent = false;
-};
-
-/// Reads of a source's files are where nodes are made to fail.
-class SourceReads : public FileSystem {
- public:
-  /// `at_read` is called before the n-th read below `folder`, from 1; it may change what was read afterwards.
-  SourceReads(std::filesystem::path folder, std::function<void(int n)> before,
-              std::function<void(int n, std::byte* data, std::size_t size)> after = {})
-      : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
-
- protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override;
-
- private:
-  std::filesystem::path folder_;
-  std::function<void(int)> before_;
-  std::function<void(int, std::byte*, std::size_t)> after_;
-  std::atomic<int> reads_ = 0;
 };
 
 class NodesTest : public staging_test::StagingTest {

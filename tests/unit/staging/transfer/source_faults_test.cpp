@@ -9,6 +9,7 @@
 
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/transfer/source_reads.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -22,35 +23,6 @@ using testing::IsEmpty;
 
 constexpr std::uint32_t kChunk = 16384;
 constexpr int kMostReads = 200;
-
-/// A file system in which something happens before the n-th read of a file below a folder, or to what it
-/// reads.
-class SourceSeam : public FileSystem {
- public:
-  using Before = std::function<void(int read, const fs::path& file, std::uint64_t offset)>;
-  using After = std::function<void(int read, std::span<std::byte> bytes)>;
-  SourceSeam(fs::path folder, Before before, After after = {})
-      : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
-  int reads() const { return reads_; }
-
- protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    std::string file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).string();
-    if (!file.starts_with(folder_.string() + "/")) return FileSystem::call_pread(fd, into, size, offset);
-    if (file.ends_with(" (deleted)")) file.resize(file.size() - 10);
-    const int read = ++reads_;
-    if (before_) before_(read, file, static_cast<std::uint64_t>(offset));
-    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
-    if (after_ && got > 0) after_(read, {static_cast<std::byte*>(into), static_cast<std::size_t>(got)});
-    return got;
-  }
-
- private:
-  fs::path folder_;
-  Before before_;
-  After after_;
-  int reads_ = 0;
-};
 
 class StageSource : public staging_test::StagingTest {
  protected:
@@ -91,18 +63,18 @@ class StageSource : public staging_test::StagingTest {
 
   /// Puts the source while `happens` at each read of it in turn, and after each looks at what is there.
   /// Returns how many puts were refused, and by which words.
-  int at_every_read(const char* source, const SourceSeam::Before& happens, const SourceSeam::After& after,
+  int at_every_read(const char* source, const SourceReads::Before& happens, const SourceReads::After& after,
                     std::set<std::string>& words) {
     int refused = 0;
     for (int read = 1; read < kMostReads; ++read) {
       SCOPED_TRACE(fmt::format("{}, read {}", source, read));
-      SourceSeam seam(
+      SourceReads seam(
           folder_ / source,
-          [&](int now, const fs::path& file, std::uint64_t offset) {
-            if (now == read && happens) happens(now, file, offset);
+          [&](const SourceRead& now) {
+            if (now.n == read && happens) happens(now);
           },
-          [&](int now, std::span<std::byte> bytes) {
-            if (now == read && after) after(now, bytes);
+          [&](const SourceRead& now, std::span<std::byte> bytes) {
+            if (now.n == read && after) after(now, bytes);
           });
       try {
         const PutResult result = put({(folder_ / source).string()}, options(&seam)).at(0);
@@ -129,9 +101,9 @@ TEST_F(StageSource, ThatShrinksWhileItIsCopiedIsRefusedAtEveryRead) {
     int reads = 0;
     const int refused = at_every_read(
         source,
-        [&](int read, const fs::path& file, std::uint64_t offset) {
-          reads = read;
-          fs::resize_file(file, offset + (fs::file_size(file) - offset) / 2);
+        [&](const SourceRead& read) {
+          reads = read.n;
+          fs::resize_file(read.file, read.offset + (fs::file_size(read.file) - read.offset) / 2);
         },
         {}, words);
     EXPECT_EQ(refused, reads) << source;
@@ -147,8 +119,8 @@ TEST_F(StageSource, ThatDisappearsWhileItIsCopiedIsRefusedOrWholeAtEveryRead) {
       std::set<std::string> words;
       const int refused = at_every_read(
           source,
-          [&](int, const fs::path& file, std::uint64_t) {
-            fs::remove(file);
+          [&](const SourceRead& read) {
+            fs::remove(read.file);
             if (all) fs::remove_all(folder_ / source);
           },
           {}, words);
@@ -166,11 +138,11 @@ TEST_F(StageSource, ThatIsWrittenToWhileItIsCopiedIsRefusedAtEveryRead) {
     int reads = 0;
     const int refused = at_every_read(
         source,
-        [&](int read, const fs::path& file, std::uint64_t) {
-          reads = read;
-          std::string other = staging_test::read(file);
+        [&](const SourceRead& read) {
+          reads = read.n;
+          std::string other = staging_test::read(read.file);
           for (char& byte : other) byte = static_cast<char>(byte ^ 1);
-          write(file, other);
+          write(read.file, other);
         },
         {}, words);
     EXPECT_EQ(refused, reads) << source;
@@ -182,7 +154,8 @@ TEST_F(StageSource, ThatIsWrittenToWhileItIsCopiedIsRefusedAtEveryRead) {
 TEST_F(StageSource, ABitOfAPackThatFlipsOnTheWayIsReadAgainOrRefusedAtEveryRead) {
   std::set<std::string> words;
   const int refused = at_every_read(
-      "pack", {}, [](int, std::span<std::byte> bytes) { bytes[bytes.size() / 2] ^= std::byte{4}; }, words);
+      "pack", {},
+      [](const SourceRead&, std::span<std::byte> bytes) { bytes[bytes.size() / 2] ^= std::byte{4}; }, words);
   EXPECT_GE(refused, 1) << "of the index there is no second copy to compare with";
   EXPECT_THAT(words, testing::Each(HasSubstr("index.lockstep")));
 }

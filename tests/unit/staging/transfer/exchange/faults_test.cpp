@@ -242,7 +242,7 @@ TEST_F(ExchangeFaults, OneThatIsGivenUpBeforeItAnswersWhatItCedesKeepsNobodyWait
   NodeChange other;
   other.before = [] { ::alarm(15); };
   NodeChange asker = other;  // reads so slowly that only the fake's are still to come when it is done
-  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(milliseconds(20)); });
+  SourceReads slow(pack, [](const SourceRead&) { std::this_thread::sleep_for(milliseconds(20)); });
   asker.system = &slow;
   auto ends = put_on(3, pack, {{kOther, other}, {kAsker, asker}, {2, fake}});
   ends.pop_back();
@@ -324,8 +324,8 @@ TEST_F(ExchangeFaults, OneThatSaysItsChunksAreGoneOrMovedToNobodyIsReplacedByThe
 
 TEST_F(ExchangeFaults, TwoThatSendOtherBytesThanTheSourceHasAreBothNamed) {
   const fs::path pack = make_large_pack("p", 300);
-  const auto flip = [](int n, std::byte* data, std::size_t size) {
-    if (n == 3 || n == 5) data[size / 2] ^= std::byte{1};
+  const auto flip = [](const SourceRead& read, std::span<std::byte> bytes) {
+    if (read.n == 3 || read.n == 5) bytes[bytes.size() / 2] ^= std::byte{1};
   };
   SourceReads lies(pack, {}, flip);
   SourceReads lies_too(pack, {}, flip);

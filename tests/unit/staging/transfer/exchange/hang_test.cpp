@@ -43,8 +43,8 @@ class ExchangeHang : public NodesTest {
 
 TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads hangs(pack, [](int n) {
-    if (n == 6) hang();
+  SourceReads hangs(pack, [](const SourceRead& read) {
+    if (read.n == 6) hang();
   });
   NodeChange stuck;
   stuck.system = &hangs;
@@ -62,7 +62,7 @@ TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
 TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = seconds(1);
-  SourceReads slow(pack, [](int) { std::this_thread::sleep_for(milliseconds(150)); });
+  SourceReads slow(pack, [](const SourceRead&) { std::this_thread::sleep_for(milliseconds(150)); });
   NodeChange change;
   change.system = &slow;
   expect_good(put_on(2, pack, {{0, change}, {1, change}}), pack);
@@ -73,8 +73,8 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   source_patience_ = seconds(1);
   peer_patience_ = {};  // the other one does not give it up meanwhile
   const fs::path pack = make_large_pack("p", 100);
-  SourceReads stops(pack, [](int n) {
-    if (n != 6) return;
+  SourceReads stops(pack, [](const SourceRead& read) {
+    if (read.n != 6) return;
     ::raise(SIGSTOP);
     std::this_thread::sleep_for(milliseconds(300));  // the read goes on for a moment
   });
@@ -161,8 +161,8 @@ class StepHang : public staging_test::StageStep {
         const int out =
             ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         ::dup2(out, STDERR_FILENO);
-        SourceReads hangs(pack, [](int n) {
-          if (n == 1) hang();
+        SourceReads hangs(pack, [](const SourceRead& read) {
+          if (read.n == 1) hang();
         });
         StepCall call;
         call.hello = {7,        "0", fmt::format("n{}", node + 1), static_cast<std::uint32_t>(node), kNodes,

@@ -1,0 +1,40 @@
+// A file system in which something happens at the n-th read of a source's files.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "common/file_system.h"
+
+namespace lockstep::transfer {
+
+struct SourceRead {
+  int n = 0;  ///< from 1
+  std::filesystem::path file;
+  std::uint64_t offset = 0;
+};
+
+class SourceReads : public FileSystem {
+ public:
+  using Before = std::function<void(const SourceRead&)>;
+  using After = std::function<void(const SourceRead&, std::span<std::byte> bytes)>;
+  /// `before` is called before each read of a file below the folder; `after` may change what was read.
+  SourceReads(std::filesystem::path folder, Before before, After after = {})
+      : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
+  /// So many there were.
+  int reads() const { return reads_; }
+
+ protected:
+  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override;
+
+ private:
+  std::filesystem::path folder_;
+  Before before_;
+  After after_;
+  std::atomic<int> reads_ = 0;
+};
+
+}  // namespace lockstep::transfer
