@@ -31,9 +31,6 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
       options_((check_options(options), options)),
       mixture_((check_mixture(mixture, source.size()), std::move(mixture))),
       planner_(std::make_unique<BlockPlanner>(options)) {
-  if (options_.too_long == TooLong::split) {
-    fail_usage("samples of a mixture cannot be split: truncate or skip them, or split them when packing");
-  }
   if (source.size() >= kMostSamples) fail("{} samples are more than a mixture can have", source.size());
   options_.epoch = 0;
   start_.data = source.fingerprint();
@@ -89,26 +86,34 @@ std::vector<double> MixturePlanner::shares_of(std::size_t range) const {
   return shares;
 }
 
-// Tokens that the plan takes of a sample; 0: none, it is skipped.
+// Tokens that the plan takes of a sample, or of a piece of one; 0: none, it is skipped.
 std::uint32_t MixturePlanner::checked_length(const PartStream::Sample& sample, std::uint64_t longest) const {
-  if (sample.length == 0) {
-    fail("sample {} (of '{}') is empty: remove it from the data", sample_of(sample.id),
-         mixture_.parts[part_of(sample.id)].name);
+  const SampleId number = sample_of(sample.id);
+  const std::uint64_t cap = options_.cap;
+  const auto name = [&]() -> const std::string& { return mixture_.parts[part_of(sample.id)].name; };
+  if (sample.length == 0) fail("sample {} (of '{}') is empty: remove it from the data", number, name());
+  const std::uint64_t length = longest > 0 ? std::min<std::uint64_t>(longest, sample.length) : sample.length;
+  const std::uint64_t begin = piece_of(sample.id) * cap;
+  if (length <= begin) {
+    fail("cannot go on: sample {} (of '{}') has {} tokens and no piece {}", number, name(), sample.length,
+         piece_of(sample.id));
   }
-  const auto length = longest > 0
-                          ? static_cast<std::uint32_t>(std::min<std::uint64_t>(longest, sample.length))
-                          : sample.length;
-  if (length <= options_.cap) return length;
+  if (length <= cap) return static_cast<std::uint32_t>(length);
   if (options_.too_long == TooLong::refuse) {
     fail(
         "sample {} (of '{}') has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the "
         "sample, or say what is to become of such samples",
-        sample_of(sample.id), mixture_.parts[part_of(sample.id)].name, sample.length, options_.cap);
+        number, name(), sample.length, cap);
   }
-  return options_.too_long == TooLong::skip ? 0 : static_cast<std::uint32_t>(options_.cap);
+  if (options_.too_long == TooLong::split && (length - 1) / cap >= kMostPieces) {
+    fail("sample {} (of '{}') has {} tokens, more than {} pieces of the cap of {}: raise the cap", number,
+         name(), sample.length, kMostPieces, cap);
+  }
+  return options_.too_long == TooLong::skip ? 0 : static_cast<std::uint32_t>(std::min(cap, length - begin));
 }
 
-// So many samples, or fewer that are tokens enough together; of each part first what was carried.
+// So many samples, or fewer that are tokens enough together; of each part first what was carried. Pieces of a
+// sample that is split are drawn one after the other, each in its part's turn.
 MixturePlanner::Drawn MixturePlanner::draw(const PlanState& start, std::uint64_t most_samples,
                                            std::uint64_t enough_tokens) const {
   Drawn drawn;
@@ -124,13 +129,29 @@ MixturePlanner::Drawn MixturePlanner::draw(const PlanState& start, std::uint64_t
     begin += mixture_.parts[part].samples;
   }
   std::vector<std::vector<SampleId>> carried(parts);
-  for (const SampleId id : start.carried) carried[part_of(id)].push_back(id);
+  for (const SampleId id : start.carried) {
+    // A piece of what this range cuts off waits for another range.
+    const bool cut = longest > 0 && piece_of(id) * options_.cap >= longest;
+    (cut ? drawn.aside : carried[part_of(id)]).push_back(id);
+  }
   std::vector<std::size_t> next_carried(parts, 0);
-  const auto next_of = [&](std::size_t part) {
-    if (next_carried[part] == carried[part].size()) return streams[part].next();
-    PartStream::Sample sample{carried[part][next_carried[part]++], 0};
-    source_.read(sample_of(sample.id), std::span(&sample.length, 1));
-    return sample;
+  // The next sample of a part, and how much the plan takes of it.
+  const auto next_of = [&](std::size_t part, std::uint32_t& planned) {
+    PartStream::Sample sample{};
+    const bool is_new = next_carried[part] == carried[part].size();
+    if (is_new) {
+      sample = streams[part].next();
+    } else {
+      sample.id = carried[part][next_carried[part]++];
+      source_.read(sample_of(sample.id), std::span(&sample.length, 1));
+    }
+    planned = checked_length(sample, longest);
+    if (!is_new || options_.too_long != TooLong::split) return sample.id;
+    const std::uint64_t all = longest > 0 ? std::min<std::uint64_t>(longest, sample.length) : sample.length;
+    for (std::uint64_t piece = 1; piece * options_.cap < all; ++piece) {
+      carried[part].push_back(sample.id | piece << kPieceShift);
+    }
+    return sample.id;
   };
 
   std::uint64_t tokens = 0;
@@ -141,16 +162,15 @@ MixturePlanner::Drawn MixturePlanner::draw(const PlanState& start, std::uint64_t
       if (shares[i] > 0 && (part == parts || owed[i] > owed[part])) part = i;
     }
     const std::size_t whole_part = carried[part].size() + mixture_.parts[part].samples;
-    PartStream::Sample sample{};
+    SampleId id = 0;
     std::uint32_t length = 0;
     for (std::size_t skipped = 0; length == 0; ++skipped) {
       if (skipped > whole_part) {
         fail("every sample of '{}' is longer than the cap of {}", mixture_.parts[part].name, options_.cap);
       }
-      sample = next_of(part);
-      length = checked_length(sample, longest);
+      id = next_of(part, length);
     }
-    drawn.ids.push_back(sample.id);
+    drawn.ids.push_back(id);
     drawn.lengths.push_back(length);
     tokens += length;
     for (std::size_t i = 0; i < parts; ++i) owed[i] += shares[i] * length;

@@ -2,7 +2,8 @@
 // part that is furthest behind its weight, so that every step has nearly the shares that the weights say. A
 // block never reaches over the end of a range. What is left of it goes back to its part and is drawn first
 // when that part's turn comes: however much is left (a range that ends on fewer ranks than it began with uses
-// less of its last block), it keeps no range from its weights.
+// less of its last block), it keeps no range from its weights. The pieces of a sample that is split are drawn
+// one by one, each when its part's turn comes.
 //
 //   MixturePlanner planner(lengths, options, mixture);
 //   for (PlannedBlock block; planner.next_block(block);) ...

@@ -11,7 +11,7 @@
 #include "runtime/data/plan/mixture_planner.h"
 #include "runtime/data/plan/random.h"
 #include "tests/unit/runtime/data/length_lists.h"
-#include "tests/unit/runtime/data/plan_uses.h"
+#include "tests/unit/runtime/data/mixture_world.h"
 
 namespace lockstep::data {
 namespace {
@@ -19,67 +19,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-// Uses up to so many micro-batches and returns where that leaves the run. The state behind the last block
-// says what was drawn and not used.
-PlanState use(MixturePlanner& planner, std::uint64_t micro_batches, Seen& seen, std::uint64_t& used) {
-  used = 0;
-  PlannedBlock block;
-  while (planner.next_block(block)) {
-    for (std::uint64_t i = block.start.done; i < block.plan.micro_batches_per_rank(); ++i) {
-      if (used == micro_batches) return through_text(planner.state_after(block, i));
-      see(block.plan, i, seen);
-      ++used;
-    }
-  }
-  return through_text(block.start);
-}
-
-// Some made-up data sets, one behind the other.
-struct World {
-  std::vector<std::uint32_t> lengths;
-  Mixture mixture;
-
-  explicit World(unsigned seed, std::uint64_t steps = 60) {
-    const auto add = [&](const std::string& name, const std::vector<std::uint32_t>& more) {
-      lengths.insert(lengths.end(), more.begin(), more.end());
-      mixture.parts.push_back({name, more.size()});
-    };
-    add("web", length_lists(700, 100, seed)[1].lengths);
-    add("books", length_lists(90, 100, seed + 1)[0].lengths);
-    add("tiny", {2});  // hundreds of times in a block
-    mixture.steps = steps;
-    mixture.ranges = {{.first_step = 0, .weights = {6, 3, 1}, .longest = 0}};
-  }
-};
-
-// What was seen of each part, and the samples left over, are together a beginning of its endless run.
-void expect_beginnings(const World& world, const PlanOptions& options, Seen seen, const PlanState& end,
-                       const std::string& what) {
-  for (const SampleId id : end.carried) ++seen[id];
-  Seen expected;  // an id comes again after 256 epochs
-  std::size_t begin = 0;
-  for (std::size_t part = 0; part < world.mixture.parts.size(); ++part) {
-    const std::size_t samples = world.mixture.parts[part].samples;
-    const std::uint64_t seed = Random(options.seed, part, 0).next();
-    std::uint64_t left = end.mixture->drawn[part];
-    for (std::uint64_t epoch = 0; left > 0; ++epoch) {
-      const EpochOrder order(samples, options.order, seed, epoch);
-      for (std::size_t block = 0; block < order.blocks(); ++block) {
-        for (const SampleId sample : order.block(block)) {
-          if (left == 0) break;
-          --left;
-          ++expected[(begin + sample) | (epoch & 0xffU) << kEpochShift];
-        }
-      }
-    }
-    begin += samples;
-  }
-  for (const auto& [id, times] : expected) {
-    ASSERT_EQ(seen[id], times) << what << ": sample " << sample_of(id) << " in epoch " << epoch_of(id);
-  }
-  ASSERT_EQ(seen.size(), expected.size()) << what;
-}
 
 TEST(Mixture, EverySampleComesOnceInEachOfItsDataSetsEpochs) {
   for (unsigned seed = 0; seed < 8; ++seed) {
@@ -356,8 +295,6 @@ TEST(Mixture, OverLongSamplesAreRefusedCutOrSkipped) {
   seen.clear();
   run();
   EXPECT_GT(sightings(705), 0);
-  options.too_long = TooLong::split;
-  EXPECT_THAT(run, ThrowsMessage<UsageError>(HasSubstr("cannot be split")));
   options.too_long = TooLong::skip;
   world.mixture.parts = {{"web", 705}, {"long", 1}, {"rest", world.lengths.size() - 706}};
   EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("every sample of 'long'")));
