@@ -1,15 +1,36 @@
 #include "common/tool.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
+#include <filesystem>
+#include <iostream>
 
 #include "common/error.h"
+#include "common/units.h"
 
 namespace lockstep {
 namespace {
 
-int report(const std::string& name, const std::exception& error, int code) {
-  fmt::print(stderr, "{}: {}\n", name, error.what());
-  return code;
+/// Where a standard stream is closed, the next file that is opened would get its number, and what is printed
+/// would be written into that file. Printing to a closed standard output still fails.
+void fill_standard_streams() {
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+/// A file larger than `ulimit -f` allows is an error like others, with a line. Not ignored, as programs that
+/// a tool starts would inherit.
+void survive_size_limit() {
+  struct sigaction action {};
+  ::sigaction(SIGXFSZ, nullptr, &action);
+  if (action.sa_handler != SIG_DFL) return;
+  action.sa_handler = [](int /*signal*/) {};
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
 // CLI11 says of what its PositiveNumber and NonNegativeNumber refuse that the range ends at the greatest
@@ -17,6 +38,11 @@ int report(const std::string& name, const std::exception& error, int code) {
 std::string without_endless_range(std::string text) {
   const auto range = text.find(" not in range 0.000000 to 179769");
   return range == std::string::npos ? text : text.substr(0, range) + " is out of range";
+}
+
+std::string text_of(const std::filesystem::filesystem_error& error) {
+  const std::string reason = error.code().message();
+  return error.path1().empty() ? reason : fmt::format("{}: {}", error.path1().string(), reason);
 }
 
 }  // namespace
@@ -39,7 +65,30 @@ void Tool::print(const nlohmann::json& value) {
   fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+void Tool::say(const std::string& line) const noexcept {
+  try {
+    const std::string text = fmt::format("{}: {}\n", name_, printable(line));
+    std::fwrite(text.data(), 1, text.size(), stderr);
+  } catch (const std::exception&) {
+    // Out of memory: there is nobody to tell.
+  }
+}
+
+CLI::Validator Tool::named() {
+  return {[](const std::string& text) { return text.empty() ? std::string("names nothing") : ""; }, ""};
+}
+
+std::string Tool::wrong_call(const CLI::ParseError& error) const {
+  const std::vector<std::string> unknown = app_.remaining();
+  const bool verb_missing = app_.get_require_subcommand_min() > 0 && app_.get_subcommands().empty();
+  if (verb_missing && !unknown.empty())
+    return fmt::format("there is no verb '{}'; see {} --help", unknown.front(), name_);
+  return fmt::format("{}; see {} --help", without_endless_range(error.what()), name_);
+}
+
 int Tool::run(int argc, char** argv, const std::function<void()>& work) {
+  fill_standard_streams();
+  survive_size_limit();
   chosen_ = work;
   try {
     app_.parse(argc, argv);
@@ -47,14 +96,22 @@ int Tool::run(int argc, char** argv, const std::function<void()>& work) {
     if (std::fflush(stdout) != 0) fail_errno("cannot write to standard output");
     return 0;
   } catch (const CLI::Success& success) {  // --help, --version
-    return app_.exit(success);
+    const int code = app_.exit(success);
+    if (std::cout.flush()) return code;
+    say("cannot write to standard output");
+    return 1;
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "{}: {}; see {} --help\n", name_, without_endless_range(error.what()), name_);
+    say(wrong_call(error));
     return 2;
   } catch (const UsageError& error) {
-    return report(name_, error, 2);
+    say(error.what());
+    return 2;
+  } catch (const std::filesystem::filesystem_error& error) {
+    say(text_of(error));
+    return 1;
   } catch (const std::exception& error) {
-    return report(name_, error, 1);
+    say(error.what());
+    return 1;
   }
 }
 

@@ -28,10 +28,20 @@ class Tool {
   /// Prints one JSON value on a line of its own.
   static void print(const nlohmann::json& value);
 
+  /// One line on standard error, after the tool's name and without the control characters that names in it
+  /// may have. Whether it can be written changes nothing.
+  void say(const std::string& line) const noexcept;
+
+  /// A check for options that name something: an empty text, as of a variable that is not set, is a wrong
+  /// call.
+  static CLI::Validator named();
+
   /// Parses, runs `work` (tools without verbs) or the verb, and returns main's exit code.
   int run(int argc, char** argv, const std::function<void()>& work = {});
 
  private:
+  std::string wrong_call(const CLI::ParseError& error) const;
+
   std::string name_;
   CLI::App app_;
   std::function<void()> chosen_;

@@ -14,7 +14,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "staging/cache/report.h"
+#include "common/units.h"
 
 namespace lockstep::cache {
 namespace {
@@ -23,6 +23,7 @@ using nlohmann::json;
 
 // The user could make a store of any size; its report must not fill root's memory.
 constexpr std::size_t kLongestAnswer = std::size_t{16} << 20U;
+constexpr std::size_t kLongestError = 4096;
 
 void become(uid_t user, gid_t group) {
   if (::geteuid() == 0) {
@@ -97,7 +98,7 @@ json as_user(uid_t user, gid_t group, std::chrono::seconds patience, const std::
   const json answer = json::parse(text, nullptr, false);
   if (WIFSIGNALED(status) || !answer.is_object())
     fail("the process that worked there was killed ({})", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
-  if (answer.contains("error")) throw Error(printable(answer.at("error").get<std::string>()));
+  if (answer.contains("error")) throw Error(printable(answer.at("error").get<std::string>(), kLongestError));
   return answer.at("result");
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/units.h"
 #include "staging/cache/layout.h"
 
 namespace lockstep::cache {
@@ -14,7 +15,7 @@ namespace fs = std::filesystem;
 
 using nlohmann::json;
 
-constexpr std::size_t kLongestText = 4096;
+constexpr std::size_t kLongestText = 4096;  // a path
 
 std::int64_t count(Time time) {
   return time.time_since_epoch().count();
@@ -35,7 +36,7 @@ json to_json(const ObjectReport& report) {
 }
 
 std::string text_from(const json& value) {
-  return printable(value.get<std::string>());
+  return printable(value.get<std::string>(), kLongestText);
 }
 
 ObjectReport object_from(const json& value) {
@@ -54,27 +55,6 @@ ObjectReport object_from(const json& value) {
 }
 
 }  // namespace
-
-std::string printable(const std::string& text) {
-  const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  std::string result;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (result.size() >= kLongestText) {
-      // Not in the middle of a character.
-      while ((static_cast<unsigned char>(result.back()) & 0xc0U) == 0x80U) result.pop_back();
-      if (static_cast<unsigned char>(result.back()) >= 0xc0U) result.pop_back();
-      return result + "...";
-    }
-    if (at(i) < 0x20 || at(i) == 0x7f) {
-      result += fmt::format("\\x{:02x}", at(i));
-    } else if (at(i) == 0xc2 && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) {  // control characters as UTF-8
-      result += fmt::format("\\u{:04x}", at(++i));
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
-}
 
 std::uint64_t StoreReport::bytes() const {
   std::uint64_t total = sum(jobs_bytes, bytes_copying());

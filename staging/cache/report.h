@@ -53,12 +53,8 @@ StoreReport survey(Store& store, FileSystem& system, bool measured);
 /// The same for a shared store that is another's: what this user may see.
 StoreReport survey_shared(const std::filesystem::path& folder, FileSystem& system);
 
-/// What another user has named, fit for root's terminal: without control characters, and not longer than a
-/// path. Of UTF-8.
-std::string printable(const std::string& text);
-
 void to_json(nlohmann::json& value, const StoreReport& report);
-/// All texts are printable() then.
+/// All texts are printable then, and not longer than a path: another user may have chosen them.
 void from_json(const nlohmann::json& value, StoreReport& report);
 
 }  // namespace lockstep::cache

@@ -105,22 +105,30 @@ std::string replace_end(std::string_view path, std::string_view end, std::string
 
 enum class Links { refused, followed };
 
-std::vector<std::string> list(const fs::path& folder, Links links) {
-  const auto options = links == Links::followed ? fs::directory_options::follow_directory_symlink
-                                                : fs::directory_options::none;
-  std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, options)) {
-    const fs::file_type type =
-        links == Links::followed ? entry.status().type() : entry.symlink_status().type();
-    if (type == fs::file_type::directory) continue;
-    if (type == fs::file_type::symlink)
-      fail("{} is a symbolic link; name the file it points to, or put that in its place",
-           entry.path().string());
-    if (type != fs::file_type::regular)
-      fail("{} is neither a folder nor a regular file; move it elsewhere", entry.path().string());
-    std::string name = entry.path().lexically_relative(folder).string();
+/// Not a recursive_directory_iterator, whose errors name no folder. The type of an entry that is no link is
+/// known from the listing: nothing is asked about each file.
+void add_folder(const fs::path& part, const fs::path& folder, Links links, std::vector<std::string>& files) {
+  std::error_code error;
+  fs::directory_iterator entry(part, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (entry->is_symlink() && links == Links::refused)
+      fail("{} is a symbolic link; name the file it points to, or put that in its place", path.string());
+    if (entry->is_directory()) {
+      add_folder(path, folder, links, files);
+      continue;
+    }
+    if (!entry->is_regular_file())
+      fail("{} is neither a folder nor a regular file; move it elsewhere", path.string());
+    std::string name = path.lexically_relative(folder).string();
     if (!belongs_to_no_copy(name)) files.push_back(std::move(name));
   }
+  if (error) fail("cannot list {}: {}", part.string(), error.message());
+}
+
+std::vector<std::string> list(const fs::path& folder, Links links) {
+  std::vector<std::string> files;
+  add_folder(folder, folder, links, files);
   if (files.empty()) fail("{} is empty", folder.string());
   std::sort(files.begin(), files.end());
   return files;

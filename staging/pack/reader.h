@@ -70,6 +70,10 @@ class Reader {
   /// False where samples are compressed or lie in pieces in their file, so that only read() gives them.
   virtual bool can_view() const { return true; }
 
+  /// False where all samples had to be looked for, as nothing said where they lie, and where that could be
+  /// written down neither beside the data nor in the user's cache folder: the next one has to look again.
+  virtual bool indexed() const { return true; }
+
   /// All parts of sample i, the first one being what bytes(), read() and view() speak of.
   virtual std::vector<Part> parts(std::size_t i) const = 0;
 

@@ -30,8 +30,8 @@ void print(const Tool& tool, const cache::StoreReport& store, bool dry_run) {
                    {"dry_run", dry_run}});
     } else {
       fmt::print("{}: {} {} {} ({}), {}: {}\n", store.folder.string(), dry_run ? "would remove" : "removed",
-                 removal.what, removal.name, format_bytes(removal.bytes),
-                 removal.source.empty() ? "-" : removal.source, removal.why);
+                 removal.what, printable(removal.name), format_bytes(removal.bytes),
+                 removal.source.empty() ? "-" : printable(removal.source), removal.why);
     }
   }
 }
@@ -53,8 +53,7 @@ void run_gc(const Tool& tool, const GcArguments& arguments) {
   cache::NodeReport node;
   if (arguments.all && !FileSystem::real().status(arguments.cache)) {
     // A timer runs from a node's first start on.
-    fmt::print(stderr, "lockstep-stage: {} is not there: nothing was staged on this node yet\n",
-               arguments.cache);
+    tool.say(arguments.cache + " is not there: nothing was staged on this node yet");
     node.cache = arguments.cache;
   } else if (arguments.all) {
     if (!cache::is_node_cache(arguments.cache))
@@ -78,7 +77,7 @@ void run_gc(const Tool& tool, const GcArguments& arguments) {
     bytes = cache::sum(bytes, freed(store));
     things += store.removed.size();
   }
-  for (const std::string& problem : node.problems) fmt::print(stderr, "lockstep-stage: {}\n", problem);
+  for (const std::string& problem : node.problems) tool.say(problem);
   if (tool.json()) {
     Tool::print({{"cache", node.cache.string()},
                  {"removed", things},

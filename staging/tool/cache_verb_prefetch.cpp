@@ -95,13 +95,13 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
   options.limits.quota = parse_bytes(arguments.quota);
   options.verify = parse_verify(arguments.verify);
   options.threads = arguments.threads;
-  options.waiting = [](const std::string& source) {
-    fmt::print(stderr, "lockstep-stage: {}: another process has it, waiting\n", source);
+  options.waiting = [&tool](const std::string& source) {
+    tool.say(source + ": another process has it, waiting");
   };
   for (const std::string& source : arguments.sources) {
     const PutResult result = put({source}, options).at(0);
     cache::share(arguments.cache, result.object, group, FileSystem::real());
-    if (!result.note.empty()) fmt::print(stderr, "lockstep-stage: {}: {}\n", source, result.note);
+    if (!result.note.empty()) tool.say(source + ": " + result.note);
     const std::string readers = group ? "group " + arguments.group : "all";
     if (tool.json()) {
       Tool::print({{"source", result.source},
@@ -113,8 +113,8 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
                    {"object", result.object},
                    {"readers", readers}});
     } else {
-      fmt::print("{}: {} {}, for {} to read: {}\n", result.source, format_bytes(result.bytes),
-                 result.hit ? "was there" : "copied", readers, result.path.string());
+      fmt::print("{}: {} {}, for {} to read: {}\n", printable(result.source), format_bytes(result.bytes),
+                 result.hit ? "was there" : "copied", readers, printable(result.path.string()));
     }
   }
 }

@@ -85,7 +85,7 @@ void print_text(const cache::NodeReport& node, const Sums& all, const StatusArgu
                format_bytes(one.bytes), format_bytes(one.in_use), format_bytes(one.copying),
                format_bytes(one.idle), store.jobs, format_time(one.newest));
   }
-  for (const std::string& problem : node.problems) fmt::print("problem: {}\n", problem);
+  for (const std::string& problem : node.problems) fmt::print("problem: {}\n", printable(problem));
 }
 
 void print_json(const cache::NodeReport& node, const Sums& all, std::chrono::seconds keep,
@@ -138,7 +138,8 @@ void add_status_verb(Tool& tool) {
                              [&tool, arguments] { run_status(tool, *arguments); });
   verb.add_option("--cache", arguments->cache,
                   "The folder of all stores (root sees all of them), or one store")
-      ->required();
+      ->required()
+      ->check(Tool::named());
   verb.add_option("--quota", arguments->quota, "What a user may hold, to compare with");
   verb.add_option("--total", arguments->total, "What all may hold, to compare with");
   verb.add_option("--keep", arguments->keep, "Seconds since the last use before an object can be freed")

@@ -47,8 +47,9 @@ void run_ls(const Tool& tool, const std::string& folder) {
     } else {
       const std::string steps = steps_of(object);
       fmt::print("{} {:>10} {:8} used {} {}{}{}\n", info.name, format_bytes(info.bytes), info.format,
-                 format_time(object.object.last_use), steps.empty() ? "" : "by " + steps + " ", info.source,
-                 object.object.problem.empty() ? "" : " " + object.object.problem);
+                 format_time(object.object.last_use), steps.empty() ? "" : "by " + printable(steps) + " ",
+                 printable(info.source),
+                 object.object.problem.empty() ? "" : " " + printable(object.object.problem));
     }
   }
 }
@@ -76,7 +77,8 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
                    {"ok", reason.empty()},
                    {"error", reason}});
     } else {
-      fmt::print("{} {} {}\n", name, object.info.source, reason.empty() ? "good" : reason);
+      fmt::print("{} {} {}\n", name, printable(object.info.source),
+                 reason.empty() ? "good" : printable(reason));
     }
   }
   if (damaged > 0)
@@ -119,10 +121,10 @@ void add_cache_verbs(Tool& tool) {
   const auto threads = std::make_shared<int>(0);
   CLI::App& ls = tool.verb("ls", "List what is in a store, when it was used and by which steps it is",
                            [&tool, folder] { run_ls(tool, *folder); });
-  ls.add_option("--cache", *folder, "The store")->required();
+  ls.add_option("--cache", *folder, "The store")->required()->check(Tool::named());
   CLI::App& verify = tool.verb("verify", "Read everything in a store and check it",
                                [&tool, folder, threads] { run_verify(tool, *folder, *threads); });
-  verify.add_option("--cache", *folder, "The store")->required();
+  verify.add_option("--cache", *folder, "The store")->required()->check(Tool::named());
   verify.add_option("--threads", *threads, "Files at a time, up to 32; 0 chooses")->check(CLI::Range(0, 32));
   add_status_verb(tool);
   add_gc_verb(tool);

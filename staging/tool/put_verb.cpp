@@ -77,7 +77,7 @@ std::vector<PutResult> put_here_or_together(const PutArguments& arguments, const
 }
 
 void print_result(const Tool& tool, const PutResult& result) {
-  if (!result.note.empty()) fmt::print(stderr, "lockstep-stage: {}: {}\n", result.source, result.note);
+  if (!result.note.empty()) tool.say(result.source + ": " + result.note);
   if (tool.json()) {
     Tool::print({{"source", result.source},
                  {"path", result.path.string()},
@@ -89,9 +89,9 @@ void print_result(const Tool& tool, const PutResult& result) {
                  {"object", result.object}});
     return;
   }
-  fmt::print("{}: {} {} in {}: {}\n", result.source, format_bytes(result.bytes),
+  fmt::print("{}: {} {} in {}: {}\n", printable(result.source), format_bytes(result.bytes),
              result.hit ? "found in the cache" : "copied", format_seconds(result.seconds),
-             result.path.string());
+             printable(result.path.string()));
 }
 
 void run_put(const Tool& tool, const PutArguments& arguments) {
@@ -105,8 +105,8 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   options.bandwidth = size(arguments.bandwidth);
   if (arguments.keep >= 0) options.limits.keep = std::chrono::seconds(arguments.keep);
   options.shared = arguments.shared;
-  options.waiting = [](const std::string& source) {
-    fmt::print(stderr, "lockstep-stage: {}: another process is copying it, waiting\n", source);
+  options.waiting = [&tool](const std::string& source) {
+    tool.say(source + ": another process is copying it, waiting");
   };
   std::vector<PutResult> results;
   {

@@ -43,6 +43,10 @@ class JoinedReader : public Reader {
     return at.reader->view(at.i);
   }
   bool can_view() const override { return can_view_; }
+  bool indexed() const override {
+    return std::all_of(readers_.begin(), readers_.end(),
+                       [](const auto& reader) { return reader->indexed(); });
+  }
   std::vector<Part> parts(std::size_t i) const override {
     const Place at = place(i);
     return at.reader->parts(at.i);

@@ -63,6 +63,7 @@ class RecordReader : public ExtentReader {
   }
 
   bool can_view() const override { return whole_; }
+  bool indexed() const override { return index_.stored(); }
 
   std::span<const std::byte> view(std::size_t i) const override {
     if (pieces(number(i)) > 1)

@@ -44,6 +44,8 @@ class SideIndex {
   const Index& operator*() const { return index_; }
   const Index* operator->() const { return &index_; }
 
+  /// False where it could be stored nowhere.
+  bool stored() const { return memory_.empty(); }
   /// Whether this object made it.
   bool made() const { return made_; }
 

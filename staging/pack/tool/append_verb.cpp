@@ -23,7 +23,7 @@ void run_append(const Tool& tool, const AppendArguments& arguments) {
   options.token_bytes = arguments.token_bytes;
   if (arguments.source != "-") refuse_out_inside(arguments.source, options.pack);
   list_files(arguments, options);
-  const PackingResult result = run_packing(options, [&] { return append(options); });
+  const PackingResult result = run_packing(tool, options, [&] { return append(options); });
   const std::unique_ptr<Reader> reader = open(options.pack);
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {
@@ -50,7 +50,9 @@ void add_append_verb(Tool& tool) {
   const auto arguments = std::make_shared<AppendArguments>();
   CLI::App& append = tool.verb("append", "Add files to a pack, as new shards",
                                [&tool, arguments] { run_append(tool, *arguments); });
-  append.add_option("pack", arguments->pack, "The pack: a folder of shards")->required();
+  append.add_option("pack", arguments->pack, "The pack: a folder of shards")
+      ->required()
+      ->check(Tool::named());
   add_packing_options(append, *arguments);
   append.add_option("--token-bytes", arguments->token_bytes,
                     "What the pack's tokens should be (a check: they stay as they are)");

@@ -29,7 +29,7 @@ void run_convert(const Tool& tool, const ConvertArguments& arguments) {
   options.kind = arguments.kind;
   if (arguments.to == "megatron") options.to = ConvertOptions::To::megatron;
   ConvertResult result;
-  run_until_stopped([&](const std::atomic<bool>& stop) {
+  run_until_stopped(tool, [&](const std::atomic<bool>& stop) {
     options.stop = &stop;
     Progress progress("converting samples:", open(options.source)->size(), Progress::Unit::things);
     options.progress = [&](std::uint64_t samples) { progress.update(samples); };
@@ -57,7 +57,9 @@ void add_convert_verb(Tool& tool) {
   CLI::App& convert =
       tool.verb("convert", "Turn packed data of any readable format into tar shards or Megatron's",
                 [&tool, arguments] { run_convert(tool, *arguments); });
-  convert.add_option("source", arguments->source, "The data: a folder or a file")->required();
+  convert.add_option("source", arguments->source, "The data: a folder or a file")
+      ->required()
+      ->check(Tool::named());
   convert.add_option("--out", arguments->out, "A new folder; for megatron the prefix of .bin and .idx")
       ->required();
   convert.add_option("--to", arguments->to, "tar or megatron")

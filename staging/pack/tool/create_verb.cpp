@@ -24,7 +24,7 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
   if (arguments.source != "-") refuse_out_inside(arguments.source, options.out);
   (void)new_folder(options.out);  // before a large folder is listed
   list_files(arguments, options);
-  const CreateResult result = run_packing(options, [&] { return create(options); });
+  const CreateResult result = run_packing(tool, options, [&] { return create(options); });
   const std::unique_ptr<Reader> reader = open(options.out);
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {
@@ -51,7 +51,7 @@ void add_create_verb(Tool& tool) {
   CLI::App& create = tool.verb("create", "Pack the files of a folder, or those listed on standard input",
                                [&tool, arguments] { run_create(tool, *arguments); });
   add_packing_options(create, *arguments);
-  create.add_option("--out", arguments->out, "The pack: a new folder")->required();
+  create.add_option("--out", arguments->out, "The pack: a new folder")->required()->check(Tool::named());
   create
       .add_option("--token-bytes", arguments->token_bytes,
                   "Every file holds little-endian tokens of 2 or 4 bytes; 0: no tokens")

@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/units.h"
+#include "staging/pack/digest.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/tool/verbs.h"
@@ -31,7 +32,8 @@ void run_ls(const Tool& tool, const std::string& source) {
         if (reader->token_bytes() != 0) line["tokens"] = reader->tokens(i);
         Tool::print(line);
       } else {
-        fmt::print("{:>8} {:>12} {}:{} {}\n", i, part.bytes, part.shard, part.offset, name);
+        fmt::print("{:>8} {:>12} {}:{} {}\n", i, part.bytes, printable(part.shard), part.offset,
+                   printable(name));
       }
     }
   }
@@ -80,6 +82,9 @@ void run_cat(const Tool& tool, const CatArguments& arguments) {
   const Part part = reader->parts(sample)[p];
   std::vector<std::byte> payload(part.bytes);
   reader->read_part(sample, p, payload);
+  if (part.xxh3 != 0 && xxh3_64(payload) != part.xxh3)
+    fail("{}: {}, sample {} ({}), offset {}: the content does not match its index; see lockstep-pack verify",
+         arguments.source, part.shard, sample, reader->key(sample), part.offset);
   const std::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
   if (!tool.json()) {
     write_all(STDOUT_FILENO, text, "standard output");
@@ -95,23 +100,37 @@ void run_cat(const Tool& tool, const CatArguments& arguments) {
   Tool::print(line);
 }
 
+void verify_one(const Tool& tool, const std::string& source) {
+  const std::uint64_t begin = monotonic_ns();
+  const std::unique_ptr<Reader> reader = open(source);
+  reader->verify();
+  const double seconds = seconds_between(begin, monotonic_ns());
+  if (tool.json()) {
+    Tool::print({{"source", source},
+                 {"ok", true},
+                 {"samples", reader->size()},
+                 {"fingerprint", reader->fingerprint()},
+                 {"seconds", seconds}});
+  } else {
+    fmt::print("{}: {} samples, all as the index says ({})\n", printable(source), reader->size(),
+               format_seconds(seconds));
+  }
+}
+
+/// What is damaged does not keep the others from being looked at.
 void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
+  std::size_t damaged = 0;
   for (const std::string& source : sources) {
-    const std::uint64_t begin = monotonic_ns();
-    const std::unique_ptr<Reader> reader = open(source);
-    reader->verify();
-    const double seconds = seconds_between(begin, monotonic_ns());
-    if (tool.json()) {
-      Tool::print({{"source", source},
-                   {"ok", true},
-                   {"samples", reader->size()},
-                   {"fingerprint", reader->fingerprint()},
-                   {"seconds", seconds}});
-    } else {
-      fmt::print("{}: {} samples, all as the index says ({})\n", source, reader->size(),
-                 format_seconds(seconds));
+    try {
+      verify_one(tool, source);
+    } catch (const Error& error) {
+      if (tool.json()) Tool::print({{"source", source}, {"ok", false}, {"error", error.what()}});
+      if (sources.size() == 1) throw;
+      tool.say(error.what());
+      ++damaged;
     }
   }
+  if (damaged > 0) fail("{} of {} are not as they should be, named above", damaged, sources.size());
 }
 
 void run_stats(const Tool& tool, const std::string& source) {
@@ -152,6 +171,12 @@ void run_index(const Tool& tool, const std::vector<std::string>& sources) {
   for (const std::string& source : sources) {
     const std::uint64_t begin = monotonic_ns();
     const std::unique_ptr<Reader> reader = open(source);
+    if (!reader->indexed())
+      fail(
+          "{}: the index can be stored neither beside the data nor in your cache folder; let who may write "
+          "there "
+          "do it, or set XDG_CACHE_HOME",
+          source);
     const double seconds = seconds_between(begin, monotonic_ns());
     if (tool.json()) {
       Tool::print({{"source", source}, {"samples", reader->size()}, {"seconds", seconds}});
@@ -167,12 +192,12 @@ void add_look_verbs(Tool& tool) {
   const auto source = std::make_shared<std::string>();
   const char* kSource = "Packed data: a folder, a shard or a file";
   CLI::App& ls = tool.verb("ls", "List the samples", [&tool, source] { run_ls(tool, *source); });
-  ls.add_option("pack", *source, kSource)->required();
+  ls.add_option("pack", *source, kSource)->required()->check(Tool::named());
 
   const auto chosen = std::make_shared<CatArguments>();
   CLI::App& cat =
       tool.verb("cat", "Write one sample to standard output", [&tool, chosen] { run_cat(tool, *chosen); });
-  cat.add_option("pack", chosen->source, kSource)->required();
+  cat.add_option("pack", chosen->source, kSource)->required()->check(Tool::named());
   cat.add_option("key", chosen->key, "The sample's key, or a packed file's whole name");
   cat.add_option("--sample", chosen->number, "The sample's number instead of its key")
       ->check(CLI::NonNegativeNumber);
@@ -181,15 +206,19 @@ void add_look_verbs(Tool& tool) {
   const auto sources = std::make_shared<std::vector<std::string>>();
   CLI::App& verify = tool.verb("verify", "Read everything and check it against the index",
                                [&tool, sources] { run_verify(tool, *sources); });
-  verify.add_option("pack", *sources, "Packed data: folders, shards or files")->required();
+  verify.add_option("pack", *sources, "Packed data: folders, shards or files")
+      ->required()
+      ->check(Tool::named());
 
   CLI::App& index = tool.verb("index", "Find all samples once, so that later openings need not",
                               [&tool, sources] { run_index(tool, *sources); });
-  index.add_option("data", *sources, "Folders or files of any readable format")->required();
+  index.add_option("data", *sources, "Folders or files of any readable format")
+      ->required()
+      ->check(Tool::named());
 
   CLI::App& stats =
       tool.verb("stats", "Lengths of the samples", [&tool, source] { run_stats(tool, *source); });
-  stats.add_option("pack", *source, kSource)->required();
+  stats.add_option("pack", *source, kSource)->required()->check(Tool::named());
 }
 
 }  // namespace lockstep::pack

@@ -74,7 +74,8 @@ void end_by_signal() {
 
 void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
   verb.add_option("source", arguments.source, "Folder to pack, or - for a list of relative paths")
-      ->required();
+      ->required()
+      ->check(Tool::named());
   verb.add_option("--shard-size", arguments.shard_size, "A shard ends before it grows past this")
       ->capture_default_str();
   verb.add_option("--threads", arguments.threads, "Files opened and read at a time; 0: as many as help")
@@ -101,7 +102,7 @@ void list_files(const PackingArguments& arguments, PackingOptions& options) {
   }
 }
 
-void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work,
+void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
                        std::chrono::seconds patience) {
   const StopOnSignals signals(patience);
   std::string stopped;
@@ -111,16 +112,17 @@ void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>&
   } catch (const Stopped& error) {
     stopped = error.what();
   }
-  fmt::print(stderr, "lockstep-pack: {}\n", stopped);
+  tool.say(stopped);
   std::fflush(stderr);
   end_by_signal();
   fail("{}", stopped);  // where the signal is blocked
 }
 
-PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work) {
-  options.notice = [](const std::string& line) { fmt::print(stderr, "lockstep-pack: {}\n", line); };
+PackingResult run_packing(const Tool& tool, PackingOptions& options,
+                          const std::function<PackingResult()>& work) {
+  options.notice = [&tool](const std::string& line) { tool.say(line); };
   PackingResult result;
-  run_until_stopped([&](const std::atomic<bool>& asked) {
+  run_until_stopped(tool, [&](const std::atomic<bool>& asked) {
     options.stop = &asked;
     Progress progress("packing files:", options.files.size(), Progress::Unit::things);
     options.progress = [&](std::size_t files, std::uint64_t) { progress.update(files); };

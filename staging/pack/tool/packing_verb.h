@@ -34,11 +34,12 @@ void list_files(const PackingArguments& arguments, PackingOptions& options);
 /// Does the work. SIGINT, SIGTERM and SIGHUP set `stop`; when the work throws Stopped then, that is printed,
 /// and the process ends by that signal. A second signal ends it at once, and so does `patience`, where the
 /// work hangs in a file system.
-void run_until_stopped(const std::function<void(const std::atomic<bool>& stop)>& work,
+void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
                        std::chrono::seconds patience = std::chrono::seconds(10));
 
 /// So, with progress on a terminal; stops between two files.
-PackingResult run_packing(PackingOptions& options, const std::function<PackingResult()>& work);
+PackingResult run_packing(const Tool& tool, PackingOptions& options,
+                          const std::function<PackingResult()>& work);
 
 /// Throws UsageError where `out` lies inside the folder to pack: it would be packed itself the next time.
 void refuse_out_inside(const std::filesystem::path& folder, const std::filesystem::path& out);

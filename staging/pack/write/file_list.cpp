@@ -87,6 +87,8 @@ std::vector<std::string> files_listed(std::istream& list, const std::vector<std:
   std::string text;
   for (std::size_t number = 1; std::getline(list, text); ++number) {
     if (text.empty()) continue;
+    if (text.find('\0') != std::string::npos)
+      fail("line {} of the list holds a zero byte; the list has a path on each line (find -print)", number);
     if (text.starts_with("./")) text.erase(0, 2);
     const std::string_view reason = unsafe_member_name(text);
     if (!reason.empty())

@@ -1,10 +1,17 @@
 #include "common/tool.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <filesystem>
 #include <vector>
 
 #include "common/error.h"
+#include "common/files.h"
 
 namespace lockstep {
 namespace {
@@ -59,6 +66,83 @@ TEST(ToolHabits, ANumberThatIsNotPositiveIsRefusedInAShortLine) {
 TEST(ToolHabits, AMissingVerbIsTwo) {
   EXPECT_EQ(run({}, [] {}), 2);
   EXPECT_NE(error_output(), "");
+}
+
+TEST(ToolHabits, AnUnknownVerbIsNamed) {
+  EXPECT_EQ(run({"wrok"}, [] {}), 2);
+  EXPECT_EQ(error_output(), "lockstep-test: there is no verb 'wrok'; see lockstep-test --help\n");
+}
+
+TEST(ToolHabits, AnErrorIsOneLineWhateverTheNamesInItAre) {
+  EXPECT_EQ(run({"work"}, [] { throw Error("a\nb\x1b[31m: no space"); }), 1);
+  EXPECT_EQ(error_output(), "lockstep-test: a\\x0ab\\x1b[31m: no space\n");
+}
+
+TEST(ToolHabits, AnErrorOfTheStandardLibraryNamesItsFile) {
+  EXPECT_EQ(run({"work"}, [] { (void)std::filesystem::file_size("/none"); }), 1);
+  EXPECT_EQ(error_output(), "lockstep-test: /none: No such file or directory\n");
+}
+
+TEST(ToolHabits, AnOptionThatNamesNothingIsAWrongCall) {
+  Tool tool("lockstep-test", "A tool.");
+  std::string folder;
+  tool.app().add_option("--cache", folder)->check(Tool::named());
+  std::string words[] = {"lockstep-test", "--cache", ""};
+  char* argv[] = {words[0].data(), words[1].data(), words[2].data()};
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(tool.run(3, argv), 2);
+  EXPECT_EQ(error_output(), "lockstep-test: --cache: names nothing; see lockstep-test --help\n");
+}
+
+/// Runs a tool in a process of its own, which `prepare`s itself first; returns its exit code, or 128 and more
+/// for a signal.
+int run_apart(const std::function<void()>& prepare, const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    prepare();
+    Tool tool("lockstep-test", "A tool.");
+    std::string name = "lockstep-test";
+    char* argv[] = {name.data()};
+    ::_exit(tool.run(1, argv, work));
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void close_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) ::close(stream);
+}
+
+TEST(ToolHabits, AFileThatItOpensIsNeverTakenForAStandardStreamThatIsClosed) {
+  EXPECT_EQ(run_apart(close_standard_streams,
+                      [] {
+                        const int fd = ::open("/dev/null", O_RDONLY);
+                        if (fd <= STDERR_FILENO) ::_exit(9);
+                      }),
+            0);
+}
+
+TEST(ToolHabits, WithoutAStandardErrorTheExitCodeIsTheSame) {
+  EXPECT_EQ(run_apart(close_standard_streams, [] { throw Error("no space"); }), 1);
+  const auto full = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
+  EXPECT_EQ(run_apart(full, [] { throw UsageError("bad"); }), 2);
+}
+
+TEST(ToolHabits, OutputThatNobodyGetsIsAFailure) {
+  EXPECT_EQ(run_apart(close_standard_streams, [] { Tool::print("result"); }), 1);
+}
+
+TEST(ToolHabits, AFileLargerThanTheLimitIsAnErrorAndNotTheEnd) {
+  const auto limit = [] {
+    const struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_FSIZE, &none);
+  };
+  const auto write = [] {
+    const UniqueFd file(::open(testing::TempDir().c_str(), O_TMPFILE | O_WRONLY, 0600));
+    if (file) write_all(file.get(), "x", "file");
+  };
+  EXPECT_EQ(run_apart(limit, write), 1);
 }
 
 }  // namespace

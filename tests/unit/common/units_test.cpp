@@ -41,5 +41,13 @@ TEST(Units, WrongSizesAreRefused) {
   }
 }
 
+TEST(Units, TextsOfOthersArePrintedWithoutControlCharacters) {
+  EXPECT_EQ(printable("with space, \xc3\xbc"), "with space, \xc3\xbc");
+  EXPECT_EQ(printable("a\nb\x1b[31m\x7f"), "a\\x0ab\\x1b[31m\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b"), "\\u009b");  // as bad as an escape on some terminals
+  EXPECT_EQ(printable("abc\xc3\xbc", 4), "abc...");
+  EXPECT_EQ(printable("\x80\x80\x80", 2), "...");
+}
+
 }  // namespace
 }  // namespace lockstep

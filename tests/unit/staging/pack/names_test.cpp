@@ -74,6 +74,7 @@ TEST_F(FileList, AListsBadLineIsNamed) {
   EXPECT_THAT([] { listed("a\n/etc/passwd\n"); }, ThrowsErrorWith("line 2", "/etc/passwd", "absolute"));
   EXPECT_THAT([] { listed("a\nb/../../c\n"); }, ThrowsErrorWith("line 2", "leaves its folder"));
   EXPECT_THAT([] { listed("a\nb\na\n"); }, ThrowsErrorWith("'a' twice"));
+  EXPECT_THAT([] { listed(std::string("a\0b\0", 4)); }, ThrowsErrorWith("line 1", "zero byte", "-print"));
 }
 
 }  // namespace

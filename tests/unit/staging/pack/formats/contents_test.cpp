@@ -170,6 +170,21 @@ TEST_F(FormatContents, AShardOfMdsNeedsItsIndex) {
   EXPECT_THAT(contents_of(folder_ / "m/shard.00000.mds").files, ElementsAre("index.json", "shard.00000.mds"));
 }
 
+TEST_F(FormatContents, AFolderInsideThatMayNotBeListedIsNamed) {
+  write("d/open/a", "x");
+  write("d/secret/b", "x");
+  fs::permissions(folder_, fs::perms(0755));
+  fs::permissions(folder_ / "d/secret", fs::perms::none);
+  EXPECT_EQ(staging_test::in_child([&] {
+              if (::geteuid() == 0 && ::seteuid(65534) != 0) fail_errno("seteuid");
+              EXPECT_THAT([&] { contents_of(folder_ / "d"); },
+                          ThrowsErrorWith((folder_ / "d/secret").string() + ": Permission denied"));
+              if (testing::Test::HasFailure()) fail("see above");
+            }),
+            0);
+  fs::permissions(folder_ / "d/secret", fs::perms::owner_all);
+}
+
 TEST_F(FormatContents, LinksDevicesAndNothingAreRefusedByName) {
   write("l/a", "x");
   fs::create_symlink("a", folder_ / "l/link");

@@ -71,10 +71,53 @@ TEST_F(PackTool, DamageIsOneLineAndExitCodeOne) {
   staging_test::flip_byte(pack / "shard-000000.tar", 514);
   const auto verified = run({"verify", at("p"), "--json"});
   EXPECT_EQ(verified.exit_code, 1);
-  EXPECT_EQ(verified.output, "");
+  EXPECT_EQ(nlohmann::json::parse(verified.output).at("ok"), false);
   EXPECT_THAT(verified.error,
               HasSubstr("lockstep-pack: " + at("p") + "/shard-000000.tar, sample 0 (a.txt), offset 512"));
   EXPECT_EQ(std::count(verified.error.begin(), verified.error.end(), '\n'), 1);
+}
+
+TEST_F(PackTool, WhatIsDamagedDoesNotKeepTheOthersFromBeingVerified) {
+  staging_test::flip_byte(make_pack("p", {{"a.txt", "alpha"}}) / "shard-000000.tar", 514);
+  make_pack("q", {{"a.txt", "alpha"}});
+  const auto verified = run({"verify", at("p"), at("none"), at("q")});
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_THAT(verified.output, HasSubstr(at("q") + ": 1 samples"));
+  EXPECT_THAT(verified.error, HasSubstr("sample 0 (a.txt)"));
+  EXPECT_THAT(verified.error, HasSubstr(at("none") + ": No such file"));
+  EXPECT_THAT(verified.error, HasSubstr("2 of 3"));
+}
+
+TEST_F(PackTool, CatShowsNoSampleThatIsNotWhatTheIndexSays) {
+  staging_test::flip_byte(make_pack("p", {{"a.txt", "alpha"}}) / "shard-000000.tar", 514);
+  const auto shown = run({"cat", at("p"), "a"});
+  EXPECT_EQ(shown.exit_code, 1);
+  EXPECT_EQ(shown.output, "");
+  EXPECT_THAT(shown.error, HasSubstr("shard-000000.tar, sample 0 (a), offset 512"));
+}
+
+TEST_F(PackTool, LsPrintsALinePerFileWhateverItsName) {
+  write("s/a\nb\x1b[31m.txt", "alpha");
+  make_pack("q", {{"other", "x"}});
+  ASSERT_EQ(run({"create", at("s"), "--out", at("p")}).exit_code, 0);
+  const std::string listed = run({"ls", at("p")}).output;
+  EXPECT_EQ(std::count(listed.begin(), listed.end(), '\n'), 1) << listed;
+  EXPECT_EQ(listed.find('\x1b'), std::string::npos);
+}
+
+// The verb's whole use is that the index is there afterwards.
+TEST_F(PackTool, IndexFailsWhereTheIndexCanBeKeptNowhere) {
+  const fs::path data = fs::path(LOCKSTEP_FORMAT_VECTORS) / "tfrecord/train.tfrecord-00000-of-00002";
+  fs::create_directories(folder_ / "t");
+  fs::copy_file(data, folder_ / "t/a.tfrecord");
+  fs::create_directory(folder_ / "t/.a.tfrecord.lockstep");
+  write("cache", "no folder");
+  const std::string nowhere = "XDG_CACHE_HOME=" + at("cache");
+  const auto refused = run_process({"env", nowhere, LOCKSTEP_PACK, "index", at("t/a.tfrecord")});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.error, HasSubstr("XDG_CACHE_HOME"));
+  const std::string somewhere = "XDG_CACHE_HOME=" + at("folder");
+  EXPECT_EQ(run_process({"env", somewhere, LOCKSTEP_PACK, "index", at("t/a.tfrecord")}).exit_code, 0);
 }
 
 TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
@@ -84,6 +127,8 @@ TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
   EXPECT_EQ(run({"create", at("s"), "--out", at("s/p")}).exit_code, 2);
   EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--shard-size", "0"}).exit_code, 2);
   EXPECT_EQ(run({"convert"}).exit_code, 2);
+  EXPECT_EQ(run({"create", at("s"), "--out", ""}).exit_code, 2);
+  EXPECT_EQ(run({"ls", ""}).exit_code, 2);
   EXPECT_EQ(run({"convert", at("s"), "--out", at("p"), "--shard-size", "0"}).exit_code, 2);
   make_pack("q", {{"a", "x"}});
   EXPECT_EQ(run({"cat", at("q"), "--sample", "-1"}).exit_code, 2);
@@ -92,10 +137,12 @@ TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
 
 // What hangs in a file system cannot be asked to end, so the process ends with it.
 TEST_F(PackTool, ControlCEndsItAlsoWhereAFileSystemDoesNotAnswer) {
+  const Tool tool("lockstep-pack", "");
   const int code = staging_test::in_child([&] {
     const UniqueFd said = open_file(folder_ / "said", O_WRONLY | O_CREAT, 0600);
     ::dup2(said.get(), STDERR_FILENO);
     run_until_stopped(
+        tool,
         [](const std::atomic<bool>&) {
           ::raise(SIGINT);
           for (;;) ::pause();
@@ -107,9 +154,10 @@ TEST_F(PackTool, ControlCEndsItAlsoWhereAFileSystemDoesNotAnswer) {
       staging_test::read(folder_ / "said"),
       "lockstep-pack: stopped while a file system does not answer; the next call cleans up, or goes on\n");
   // Who ends in time is left alone.
-  EXPECT_EQ(staging_test::in_child([] {
+  EXPECT_EQ(staging_test::in_child([&] {
               try {
                 run_until_stopped(
+                    tool,
                     [](const std::atomic<bool>& stop) {
                       ::raise(SIGTERM);
                       if (stop) throw Stopped("whole shards are kept");
