@@ -11,11 +11,9 @@ bool WatchedFileSystem::refused(const char* name) {
 }
 
 ssize_t WatchedFileSystem::call_pwrite(int fd, const void* from, std::size_t size, off_t offset) {
-  if (!refused("write")) return FileSystem::call_pwrite(fd, from, size, offset);
-  const int error = errno;
-  (void)FileSystem::call_pwrite(fd, from, size / 2, offset);  // a disk that fills up takes some of it
-  errno = error;
-  return -1;
+  const ssize_t half = FileSystem::call_pwrite(fd, from, size / 2, offset);
+  if (half < 0 || refused("write")) return -1;
+  return FileSystem::call_pwrite(fd, from, size, offset);
 }
 int WatchedFileSystem::call_open(const char* path, int flags, mode_t mode) {
   return refused("open") ? -1 : FileSystem::call_open(path, flags, mode);

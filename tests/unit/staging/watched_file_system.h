@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 #include <functional>
 
 #include "common/file_system.h"
@@ -10,7 +11,7 @@ namespace lockstep::staging_test {
 
 /// A file system in which something happens before each call that changes, locks or opens something: it is
 /// told the call's number, from 1, and the call's name, and returns 0, or the error that the call is to end
-/// with.
+/// with. A write is half done then.
 class WatchedFileSystem : public FileSystem {
  public:
   using Before = std::function<int(int call, const char* name)>;
@@ -36,11 +37,37 @@ class WatchedFileSystem : public FileSystem {
   int call_openat(int folder, const char* name, int flags) override;
   int call_unlinkat(int folder, const char* name, int flags) override;
 
- private:
+  /// Whether a call of that name, which is counted, is to fail: errno says how.
   bool refused(const char* name);
 
+ private:
   Before before_;
   std::atomic<int> calls_ = 0;
+};
+
+/// What in_child() returns for a process that SIGKILL has ended.
+inline constexpr int kKilled = 128 + SIGKILL;
+
+/// Ends the process before that call, as kill -9 does.
+class KilledAt : public WatchedFileSystem {
+ public:
+  explicit KilledAt(int call)
+      : WatchedFileSystem([call](int now, const char*) {
+          if (now == call) ::raise(SIGKILL);
+          return 0;
+        }) {}
+};
+
+/// Fails this one call.
+class FailsAt : public WatchedFileSystem {
+ public:
+  FailsAt(int call, int error)
+      : WatchedFileSystem([call, error](int now, const char*) { return now == call ? error : 0; }),
+        call_(call) {}
+  bool failed() const { return calls() >= call_; }
+
+ private:
+  int call_;
 };
 
 }  // namespace lockstep::staging_test

@@ -13,6 +13,7 @@
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/transfer/source_reads.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -22,59 +23,22 @@ namespace fs = std::filesystem;
 using staging_test::content_of;
 using staging_test::end_of;
 using staging_test::in_child;
+using staging_test::kKilled;
 using staging_test::start_child;
 using testing::ElementsAre;
 using testing::StartsWith;
 
-/// A file system in which something happens before the n-th call.
-class Watched : public FileSystem {
+/// Something happens before reads too.
+class Watched : public staging_test::WatchedFileSystem {
  public:
-  explicit Watched(std::function<int(int call)> before) : before_(std::move(before)) {}
+  explicit Watched(const std::function<int(int call)>& before)
+      : WatchedFileSystem([before](int call, const char*) { return before(call); }) {}
 
  protected:
-  int call_open(const char* path, int flags, mode_t mode) override {
-    return refused() ? -1 : FileSystem::call_open(path, flags, mode);
-  }
   ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    return refused() ? -1 : FileSystem::call_pread(fd, into, size, offset);
+    return refused("read") ? -1 : FileSystem::call_pread(fd, into, size, offset);
   }
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
-    if (!refused()) return FileSystem::call_pwrite(fd, from, size, offset);
-    (void)FileSystem::call_pwrite(fd, from, size / 2, offset);  // a disk that fills up takes some of it
-    return -1;
-  }
-  int call_fallocate(int fd, off_t size) override {
-    return refused() ? -1 : FileSystem::call_fallocate(fd, size);
-  }
-  int call_fsync(int fd) override { return refused() ? -1 : FileSystem::call_fsync(fd); }
-  int call_syncfs(int fd) override { return refused() ? -1 : FileSystem::call_syncfs(fd); }
-  int call_link(const char* from, const char* to) override {
-    return refused() ? -1 : FileSystem::call_link(from, to);
-  }
-  int call_chmod(const char* path, mode_t mode) override {
-    return refused() ? -1 : FileSystem::call_chmod(path, mode);
-  }
-  int call_rename(const char* from, const char* to) override {
-    return refused() ? -1 : FileSystem::call_rename(from, to);
-  }
-  int call_unlink(const char* path) override { return refused() ? -1 : FileSystem::call_unlink(path); }
-  int call_mkdir(const char* path, mode_t mode) override {
-    return refused() ? -1 : FileSystem::call_mkdir(path, mode);
-  }
-  int call_rmdir(const char* path) override { return refused() ? -1 : FileSystem::call_rmdir(path); }
-  int call_flock(int fd, int operation) override {
-    return refused() ? -1 : FileSystem::call_flock(fd, operation);
-  }
-
- private:
-  bool refused() {
-    const int error = before_(++calls_);
-    errno = error;
-    return error != 0;
-  }
-
-  std::function<int(int)> before_;
-  std::atomic<int> calls_ = 0;
+  int call_syncfs(int) override { return refused("syncfs") ? -1 : 0; }
 };
 
 class TransferFaults : public staging_test::StagingTest {
@@ -114,7 +78,6 @@ class TransferFaults : public staging_test::StagingTest {
 };
 
 constexpr int kMostCalls = 1000;
-constexpr int kKilled = 99;
 
 TEST_F(TransferFaults, KilledAtAnyCallItLeavesTheOldStateOrTheNew) {
   expect_survives_kills(make_large_pack("p", 25));
@@ -134,7 +97,7 @@ TEST_F(TransferFaults, KilledAgainAndAgainItStillComesToItsEnd) {
     const int code = in_child([&] {
       // Each time a little later, so that each goes on from what the one before left.
       Watched killer([&](int now) {
-        if (now == 60 + kills) ::_exit(kKilled);
+        if (now == 60 + kills) ::raise(SIGKILL);
         return 0;
       });
       put_one(pack, &killer);
@@ -153,7 +116,7 @@ void TransferFaults::expect_survives_kills(const fs::path& pack) {
     clear_cache();
     const int code = in_child([&] {
       Watched killer([&](int now) {
-        if (now == call) ::_exit(kKilled);
+        if (now == call) ::raise(SIGKILL);
         return 0;
       });
       put_one(pack, &killer);
@@ -175,7 +138,7 @@ TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothing
     staging_test::flip_byte(first.path / "shard-000000.tar", 700);
     const int code = in_child([&] {
       Watched killer([&](int now) {
-        if (now == call) ::_exit(kKilled);
+        if (now == call) ::raise(SIGKILL);
         return 0;
       });
       put_one(pack, &killer);

@@ -11,7 +11,7 @@
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"
 #include "tests/unit/staging/staging_world.h"
-#include "tests/unit/staging/watched_files.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::pack {
 namespace {
