@@ -178,7 +178,7 @@ bool FileSystem::lock(int fd, LockKind kind, bool wait, const Path& path) {
 std::optional<struct stat> FileSystem::status(const Path& path) {
   struct stat found {};
   if (call_lstat(path.c_str(), &found) == 0) return found;
-  if (errno == ENOENT) return {};
+  if (errno == ENOENT || errno == ENOTDIR) return {};  // nothing lies below a file
   fail_errno("cannot stat {}", path.string());
 }
 

@@ -143,10 +143,14 @@ void Store::touch(const std::string& name) noexcept {
 }
 
 Time Store::last_use(const std::string& name) const {
-  const auto description = system_.status(objects_ / name / kDescription);
-  if (!description) fail("object {} is not in the cache {}", name, folder_.string());
+  auto used = system_.status(objects_ / name / kDescription);
+  if (!used) used = system_.status(objects_ / name);  // what is no object, and somebody has put there
+  if (!used) fail("object {} is not in the cache {}", name, folder_.string());
   const auto leases = system_.status(folder_ / "leases" / name);
-  return std::min(now(), std::max(modified(*description), leases ? modified(*leases) : Time()));
+  const Time last = std::max(modified(*used), leases ? modified(*leases) : Time());
+  // Of a clock that was wrong: until that day comes it would always have been used just now.
+  if (last > now() + options_.keep) return {};
+  return std::min(now(), last);
 }
 
 }  // namespace lockstep::cache

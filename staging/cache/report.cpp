@@ -88,6 +88,14 @@ std::uint64_t StoreReport::bytes_idle(std::chrono::seconds keep) const {
   return total;
 }
 
+std::uint64_t StoreReport::bytes_recent(std::chrono::seconds keep) const {
+  std::uint64_t total = 0;
+  for (const ObjectReport& object : objects) {
+    if (!object.in_use && now() - object.object.last_use < keep) total = sum(total, object.object.info.bytes);
+  }
+  return total;
+}
+
 StoreReport survey(Store& store, FileSystem& system, bool measured) {
   StoreReport report{.folder = store.folder(), .user = ::geteuid()};
   Usage usage = store.usage(measured);

@@ -43,6 +43,8 @@ struct StoreReport {
   std::uint64_t bytes() const;
   std::uint64_t bytes_in_use() const;   ///< of objects in use, and in jobs' folders only
   std::uint64_t bytes_copying() const;  ///< of copies under way or left half-done
+  /// Of objects not in use that stay nevertheless, since their last use is less than `keep` ago.
+  std::uint64_t bytes_recent(std::chrono::seconds keep) const;
   /// What could be removed: objects not in use whose last use is at least `keep` ago, and copies left
   /// half-done.
   std::uint64_t bytes_idle(std::chrono::seconds keep) const;

@@ -22,7 +22,7 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b);
 
 struct ObjectUsage {
   ObjectInfo info;      ///< without its list of files; its bytes as measured where that was asked for
-  Time last_use;        ///< not later than now
+  Time last_use;        ///< not later than now; 1970 where it makes no sense
   std::string problem;  ///< why its description cannot be read, or ""
 };
 

@@ -101,7 +101,9 @@ void add_gc_verb(Tool& tool) {
   CLI::App& verb =
       tool.verb("gc", "Remove what crashed calls and ended jobs left, and what is over the limits",
                 [&tool, arguments] { run_gc(tool, *arguments); });
-  verb.add_option("--cache", arguments->cache, "A store; with --all the folder of all stores")->required();
+  verb.add_option("--cache", arguments->cache, "A store; with --all the folder of all stores")
+      ->required()
+      ->check(Tool::named());
   verb.add_flag("--all", arguments->all, "As root: every user's store and the shared one");
   verb.add_option("--quota", arguments->quota, "What a user may hold, as 500G; 0: no limit");
   verb.add_option("--total", arguments->total, "What all stores may hold together; 0: no limit");

@@ -127,7 +127,8 @@ void add_prefetch_verb(Tool& tool) {
                              [&tool, arguments] { run_prefetch(tool, *arguments); });
   verb.add_option("source", arguments->sources, "As for put")->required();
   verb.add_option("--cache", arguments->cache, "The shared store, <cache>/shared; made if missing")
-      ->required();
+      ->required()
+      ->check(Tool::named());
   verb.add_option("--group", arguments->group, "Only this group may read the copies; else everyone");
   verb.add_flag("--everyone", arguments->everyone, "Also copies of sources that not everyone may read");
   verb.add_option("--quota", arguments->quota, "What the shared store may hold; 0: no limit");

@@ -17,7 +17,7 @@ struct StatusArguments {
 };
 
 struct Sums {
-  std::uint64_t objects = 0, bytes = 0, in_use = 0, copying = 0, idle = 0;
+  std::uint64_t objects = 0, bytes = 0, in_use = 0, copying = 0, recent = 0, idle = 0;
   cache::Time oldest, newest;
 
   void add(const cache::StoreReport& store, std::chrono::seconds keep) {
@@ -25,6 +25,7 @@ struct Sums {
     bytes = cache::sum(bytes, store.bytes());
     in_use = cache::sum(in_use, store.bytes_in_use());
     copying = cache::sum(copying, store.bytes_copying());
+    recent = cache::sum(recent, store.bytes_recent(keep));
     idle = cache::sum(idle, store.bytes_idle(keep));
     for (const cache::ObjectReport& object : store.objects) {
       const cache::Time use = object.object.last_use;
@@ -43,6 +44,7 @@ nlohmann::json to_json(const Sums& sums) {
           {"bytes", sums.bytes},
           {"in_use", sums.in_use},
           {"copying", sums.copying},
+          {"recent", sums.recent},
           {"idle", sums.idle},
           {"oldest_use", seconds_of(sums.oldest)},
           {"newest_use", seconds_of(sums.newest)}};
@@ -73,17 +75,20 @@ void print_text(const cache::NodeReport& node, const Sums& all, const StatusArgu
   fmt::print("{}: {} {}, {} objects, {}{}; the disk has {} free\n", node.cache.string(), node.stores.size(),
              node.stores.size() == 1 ? "store" : "stores", all.objects, format_bytes(all.bytes),
              total > 0 ? " of " + format_bytes(total) : "", format_bytes(node.free));
-  fmt::print("in use by jobs {}, being copied {}, could be freed {}; used last between {} and {}\n",
-             format_bytes(all.in_use), format_bytes(all.copying), format_bytes(all.idle),
-             format_time(all.oldest), format_time(all.newest));
-  fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", "user", "objects", "holds", "in use",
-             "copying", "idle", "jobs", "last use");
+  fmt::print(
+      "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; used last between {} "
+      "and "
+      "{}\n",
+      format_bytes(all.in_use), format_bytes(all.copying), format_seconds(arguments.keep),
+      format_bytes(all.recent), format_bytes(all.idle), format_time(all.oldest), format_time(all.newest));
+  fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", "user", "objects", "holds",
+             "in use", "copying", "recent", "idle", "jobs", "last use");
   for (const cache::StoreReport& store : node.stores) {
     Sums one;
     one.add(store, keep);
-    fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", owner(store), one.objects,
+    fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", owner(store), one.objects,
                format_bytes(one.bytes), format_bytes(one.in_use), format_bytes(one.copying),
-               format_bytes(one.idle), store.jobs, format_time(one.newest));
+               format_bytes(one.recent), format_bytes(one.idle), store.jobs, format_time(one.newest));
   }
   for (const std::string& problem : node.problems) fmt::print("problem: {}\n", printable(problem));
 }

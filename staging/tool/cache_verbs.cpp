@@ -35,7 +35,7 @@ void run_ls(const Tool& tool, const std::string& folder) {
           {{"object", info.name},
            {"source", info.source},
            {"format", info.format},
-           {"path", store.files(info.name).string()},
+           {"path", fs::absolute(store.files(info.name)).string()},
            {"bytes", info.bytes},
            {"created", info.created},
            {"last_use",

@@ -36,6 +36,8 @@ struct PutArguments {
 /// One progress line per source that is copied.
 class CopyProgress {
  public:
+  /// Makes room for other lines.
+  void end() { progress_.reset(); }
   void update(const std::string& source, std::uint64_t done, std::uint64_t total) {
     if (!progress_ || source != source_) {
       progress_.reset();
@@ -57,12 +59,7 @@ std::string key_of(const PutArguments& arguments) {
   return key;
 }
 
-std::vector<PutResult> put_here_or_together(const PutArguments& arguments, const PutOptions& options) {
-  if (arguments.nodes.size() < 2) {
-    if (arguments.node_id != 0)
-      fail_usage("--node-id {}: there is no such node in --nodes", arguments.node_id);
-    return put(arguments.sources, options);
-  }
+std::vector<PutResult> put_together(const PutArguments& arguments, const PutOptions& options) {
   NodesOptions nodes;
   nodes.nodes = arguments.nodes;
   nodes.node_id = arguments.node_id;
@@ -104,18 +101,27 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   options.limits.total = size(arguments.total);
   options.bandwidth = size(arguments.bandwidth);
   if (arguments.keep >= 0) options.limits.keep = std::chrono::seconds(arguments.keep);
-  options.shared = arguments.shared;
+  if (!arguments.shared.empty()) options.shared = std::filesystem::absolute(arguments.shared);
   options.waiting = [&tool](const std::string& source) {
     tool.say(source + ": another process is copying it, waiting");
   };
-  std::vector<PutResult> results;
-  {
-    CopyProgress progress;
-    options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
-      progress.update(source, done, total);
-    };
-    results = put_here_or_together(arguments, options);
+  CopyProgress progress;
+  options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
+    progress.update(source, done, total);
+  };
+  options.done = [&](const PutResult& result) {
+    progress.end();
+    print_result(tool, result);
+  };
+  if (arguments.nodes.size() < 2) {
+    if (arguments.node_id != 0)
+      fail_usage("--node-id {}: there is no such node in --nodes", arguments.node_id);
+    put(arguments.sources, options);
+    return;
   }
+  options.done = {};  // before all nodes have agreed nothing is
+  const std::vector<PutResult> results = put_together(arguments, options);
+  progress.end();
   for (const PutResult& result : results) print_result(tool, result);
 }
 
@@ -127,7 +133,9 @@ void add_put_verb(Tool& tool) {
                              [&tool, arguments] { run_put(tool, *arguments); });
   verb.add_option("source", arguments->sources, "Folders, files, or patterns of files (\"a-{00..31}.tar\")")
       ->required();
-  verb.add_option("--cache", arguments->cache, "Your store on this node; made if missing")->required();
+  verb.add_option("--cache", arguments->cache, "Your store on this node; made if missing")
+      ->required()
+      ->check(Tool::named());
   verb.add_option("--verify", arguments->verify,
                   "What a copy in the cache is checked for: quick, full or off")
       ->capture_default_str();

@@ -47,6 +47,7 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
       put_alone(one);
     }
     results.push_back(one.result());
+    if (options.done) options.done(results.back());
   }
   return results;
 }

@@ -39,6 +39,8 @@ struct PutProgress {
 class Circle;
 class SourceWatch;
 
+struct PutResult;
+
 struct PutOptions {
   /// The user's store, made if missing (its parent must exist).
   std::filesystem::path cache_dir;
@@ -57,6 +59,8 @@ struct PutOptions {
   std::function<void(const std::string& source, std::uint64_t done, std::uint64_t total)> progress;
   /// The same in full.
   std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
+  /// A source is done; where a later one fails, this one was put all the same.
+  std::function<void(const PutResult& result)> done;
   /// Called once before waiting for another process that is copying the same source.
   std::function<void(const std::string& source)> waiting;
   /// The names of a source's files are known; copying begins.

@@ -89,8 +89,18 @@ void PutOne::resolve() {
   source_ = resolve_source(given_);
 }
 
+// What is being copied would be part of what is to be copied, and all other objects too.
+void PutOne::refuse_own_cache() const {
+  if (manifest_.packed() || !source_.shards.empty()) return;
+  const fs::path inside = fs::weakly_canonical(store_.folder()).lexically_relative(manifest_.folder);
+  if (inside.empty() || *inside.begin() == "..") return;
+  fail("{}: the cache {} lies in it; name a folder without it, or keep the cache elsewhere", given_,
+       store_.folder().string());
+}
+
 void PutOne::look() {
   manifest_ = look_at(source_, watch_);
+  refuse_own_cache();
   result_.object = manifest_.object;
   if (manifest_.files.size() > kMany) {
     note(fmt::format("{} files; lockstep-pack create makes a few of them, which are staged and read faster",
@@ -204,15 +214,16 @@ fs::path PutOne::index_file() const {
 }
 
 void PutOne::begin(std::uint64_t list_bytes) {
-  with_room([&] { incoming_.reset(new cache::Incoming(store_.begin(manifest_.object, list_bytes))); });
+  with_room([&] { incoming_.reset(new cache::Incoming(store_.begin(manifest_.object, list_bytes))); },
+            manifest_.packed() ? " (for its index alone)" : "");
 }
 
 // The cache says how much is needed; which source it is for is known here.
-void PutOne::with_room(const std::function<void()>& work) const {
+void PutOne::with_room(const std::function<void()>& work, const char* part) const {
   try {
     work();
   } catch (const cache::NoRoom& error) {
-    throw cache::NoRoom(fmt::format("{} {}", given_, error.what()));
+    throw cache::NoRoom(fmt::format("{}{} {}", given_, part, error.what()));
   }
 }
 
@@ -224,6 +235,7 @@ void PutOne::make_list() {
   } else if (manifest_.files.empty()) {
     const std::string object = manifest_.object;
     manifest_ = look_at(source_, watch_);
+    refuse_own_cache();
     manifest_.object = object;
     if (!word_files_.empty() && state_digest(manifest_) != word_files_) {
       fail(

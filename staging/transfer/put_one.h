@@ -80,6 +80,7 @@ class PutOne {
   static constexpr int kThreads = 4;
   static constexpr int kMostThreads = 32;  // that ask the source
 
+  void refuse_own_cache() const;
   void begin(std::uint64_t list_bytes);
   std::filesystem::path index_file() const;
   void fetch_index();
@@ -92,7 +93,7 @@ class PutOne {
   void lease();
   void must_wait(bool wait);
   cache::ObjectInfo info() const;
-  void with_room(const std::function<void()>& work) const;
+  void with_room(const std::function<void()>& work, const char* part = "") const;
   void progressed(std::uint64_t bytes);
   void complete(const std::string& name);
   void complete_unindexed(const ManifestFile& file);

@@ -61,7 +61,8 @@ void add_convert_verb(Tool& tool) {
       ->required()
       ->check(Tool::named());
   convert.add_option("--out", arguments->out, "A new folder; for megatron the prefix of .bin and .idx")
-      ->required();
+      ->required()
+      ->check(Tool::named());
   convert.add_option("--to", arguments->to, "tar or megatron")
       ->check(CLI::IsMember({"tar", "megatron"}))
       ->capture_default_str();

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "staging/cache/report.h"
 #include "staging/cache/store.h"
 #include "tests/unit/staging/cache/cache_world.h"
 
@@ -63,6 +64,30 @@ TEST_F(CacheRoom, TheLeastRecentlyUsedGoesFirst) {
   publish_units(store, "e", 2);
   EXPECT_THAT(objects(), ElementsAre("d", "e")) << "no more and no less than has to";
   EXPECT_THAT(names(cache() / "locks"), ElementsAre(".room", "d", "e")) << "a removed object's lock stays";
+}
+
+TEST_F(CacheRoom, ATimeToComeIsOfAClockThatWasWrongAndProtectsNothing) {
+  Store store(cache(), quota(2 * kUnit));
+  publish_units(store, kA, 1);
+  publish_units(store, kB, 1);
+  age(kA, -std::chrono::hours(24 * 365));
+  age(kB, seconds(20));
+  EXPECT_EQ(store.last_use(kA), Time());
+  publish_units(store, "c", 1);
+  EXPECT_THAT(objects(), ElementsAre(kB, "c"));
+}
+
+TEST_F(CacheRoom, WhatSomebodyHasPutAmongTheObjectsKeepsNobodyFromUsingTheStore) {
+  Store store(cache(), quota(2 * kUnit));
+  publish_units(store, kA, 1);
+  write("cache/objects/notes.txt", "mine");
+  write("cache/objects/folder/file", "mine too");
+  EXPECT_EQ(store.usage().objects.size(), 3U);
+  publish_units(store, kB, 1);
+  publish_units(store, "c", 1);  // makes room
+  EXPECT_TRUE(store.has("c"));
+  const StoreReport report = survey(store, FileSystem::real(), true);
+  for (const std::string& problem : report.problems) EXPECT_THAT(problem, HasSubstr("objects/"));
 }
 
 TEST_F(CacheRoom, WhatRunningJobsUseStaysAndTheMessageSaysSo) {

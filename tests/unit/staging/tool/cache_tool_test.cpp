@@ -47,6 +47,14 @@ TEST_F(CacheTool, StatusTellsWhatIsHeldUsedAndIdle) {
   EXPECT_EQ(status.at("idle"), 500);
   EXPECT_GT(status.at("free"), 0);
   EXPECT_THAT(status.at("problems").at(0).get<std::string>(), HasSubstr("500 B over the quota"));
+  const json kept = run_json({"status", "--cache", cache().string()});
+  EXPECT_EQ(kept.at("idle"), 0);
+  EXPECT_EQ(kept.at("recent"), 500);
+  EXPECT_EQ(run({"status", "--cache", ""}).exit_code, 2);
+  write("cache/objects/notes.txt", "mine");
+  EXPECT_THAT(run({"status", "--cache", cache().string()}).output,
+              HasSubstr("objects/notes.txt/object.json"));
+  fs::remove(cache() / "objects/notes.txt");
   const json listed = run_json({"ls", "--cache", cache().string()});
   EXPECT_EQ(listed.at("object"), "b");
   EXPECT_EQ(listed.at("leased"), false);

@@ -39,6 +39,28 @@ TEST_F(StageTool, PutPrintsOneObjectPerSource) {
   EXPECT_EQ(again.at("hit"), true);
 }
 
+TEST_F(StageTool, WhatWasPutBeforeAnotherSourceFailedIsPrinted) {
+  make_pack("p", {{"a", "x"}});
+  write("q/a", "y");
+  fs::create_directory(folder_ / "empty");
+  const auto result = run({"put", at("p"), at("empty"), at("q"), "--cache", at("cache"), "--json"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(nlohmann::json::parse(result.output).at("source"), at("p"));
+  EXPECT_THAT(result.error, HasSubstr(at("empty") + " is empty"));
+}
+
+// A relative name would mean something else to who reads the line.
+TEST_F(StageTool, PathsAreAbsolute) {
+  make_pack("p", {{"a", "x"}});
+  const auto in_folder = [&](const std::string& words) {
+    return nlohmann::json::parse(run_process({"sh", "-c", "cd \"$1\" && exec \"$2\" " + words + " --json",
+                                              "sh", folder_.string(), LOCKSTEP_STAGE})
+                                     .output);
+  };
+  EXPECT_EQ(in_folder("put p --cache cache").at("path"), in_folder("ls --cache cache").at("path"));
+  EXPECT_TRUE(fs::path(in_folder("ls --cache cache").at("path").get<std::string>()).is_absolute());
+}
+
 TEST_F(StageTool, LsAndVerifyTellWhatIsThereAndWhatIsDamaged) {
   make_pack("p", {{"a", "content"}});
   const auto put = nlohmann::json::parse(run({"put", at("p"), "--cache", at("cache"), "--json"}).output);

@@ -293,6 +293,28 @@ TEST_F(TransferPut, AFullDiskIsOneCleanErrorAndNothingStays) {
   EXPECT_EQ(code, 0);
 }
 
+TEST_F(TransferPut, AFolderThatHoldsTheCacheItselfIsRefused) {
+  write("data/a", "x");
+  PutOptions inside = options();
+  inside.cache_dir = folder_ / "data/cache";
+  const std::string data = (folder_ / "data").string();
+  EXPECT_THAT([&] { put({data}, inside); }, ThrowsErrorWith(data, "data/cache lies in it"));
+  EXPECT_THAT([&] { put({inside.cache_dir.string()}, inside); }, ThrowsErrorWith("lies in it"));
+  EXPECT_NO_THROW(put({data + "/a"}, inside));
+}
+
+TEST_F(TransferPut, AQuotaThatIsTooSmallForTheIndexSaysThatItIsTheIndex) {
+  const fs::path pack = make_large_pack("p", 100);
+  PutOptions little = options();
+  little.limits.quota = 100;
+  EXPECT_THAT([&] { put({pack.string()}, little); }, ThrowsErrorWith("(for its index alone) needs"));
+  little.limits.quota = 100'000;
+  EXPECT_THAT([&] { put({pack.string()}, little); },
+              testing::Throws<Error>(testing::Property(
+                  &Error::what, testing::AllOf(testing::HasSubstr(pack.string() + " needs"),
+                                               testing::Not(testing::HasSubstr("alone"))))));
+}
+
 TEST_F(TransferPut, SeveralSourcesAreAllPutOrNamed) {
   const fs::path p = make_pack("p", {{"a", "x"}});
   const fs::path q = make_pack("q", {{"a", "y"}});
