@@ -299,8 +299,8 @@ TEST_F(TransferPut, AFolderThatHoldsTheCacheItselfIsRefused) {
   inside.cache_dir = folder_ / "data/cache";
   const std::string data = (folder_ / "data").string();
   EXPECT_THAT([&] { put({data}, inside); }, ThrowsErrorWith(data, "data/cache lies in it"));
-  EXPECT_THAT([&] { put({inside.cache_dir.string()}, inside); }, ThrowsErrorWith("lies in it"));
   EXPECT_NO_THROW(put({data + "/a"}, inside));
+  EXPECT_THAT([&] { put({inside.cache_dir.string()}, inside); }, ThrowsErrorWith("lies in it"));
 }
 
 TEST_F(TransferPut, AQuotaThatIsTooSmallForTheIndexSaysThatItIsTheIndex) {
