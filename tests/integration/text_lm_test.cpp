@@ -19,6 +19,7 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "staging/pack/write/create.h"
+#include "tests/integration/mpi_memory.h"
 
 namespace lockstep {
 namespace {
@@ -98,6 +99,7 @@ class TextLm : public ::testing::Test {
     return count;
   }
 
+  const lockstep::testing::MpiMemory memory_;
   std::string width_ = "16";
   fs::path folder_ = fs::path(::testing::TempDir()) / fmt::format("text_lm_test.{}", ::getpid());
 };

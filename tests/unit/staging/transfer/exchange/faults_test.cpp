@@ -88,6 +88,15 @@ void take_part(const NodesOptions& nodes, const std::string& state, const Serve&
 
 class ExchangeFaults : public NodesTest {
  protected:
+  /// Of the source's size: the two divide what the fake one was to give, a third of all. Where they gave it
+  /// up at different moments, both may read some of its chunks.
+  static constexpr double kMostRead = 1.15;
+  void expect_read_once(const std::vector<NodeEnd>& ends, const fs::path& pack) const {
+    const std::uint64_t from_source = expect_good(ends, pack);
+    EXPECT_GE(from_source, size_of(pack));
+    EXPECT_LE(from_source, kMostRead * static_cast<double>(size_of(pack)));
+  }
+
   static ObjectShelf shelf_of(const fs::path& pack) {
     const pack::Index index = pack::Index::load(pack / "index.lockstep");
     std::vector<ManifestFile> files;
@@ -140,8 +149,7 @@ TEST_F(ExchangeFaults, OneThatAcceptsAndNeverAnswersIsReplacedByTheSource) {
   for (const std::string& state : {std::string("needs"), std::string("has")}) {
     SCOPED_TRACE(state);
     const auto ends = put_with(pack, state, [](const UniqueFd&, const std::string&) { ::pause(); });
-    // By one of the two: they divide what it was to give.
-    EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+    expect_read_once(ends, pack);
     for (const NodeEnd& end : ends)
       EXPECT_THAT(end.note(), HasSubstr("fake gives nothing any more (it does not answer)"));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
@@ -153,7 +161,7 @@ TEST_F(ExchangeFaults, OneThatKnowsTheKeyAndNeverAnswersIsReplacedByTheSource) {
   const auto ends = put_with(pack, "has", [](UniqueFd socket, const std::string& key) {
     converse(std::move(socket), key, [](const Asked&) { return true; });
   });
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  expect_read_once(ends, pack);
   for (const NodeEnd& end : ends)
     EXPECT_THAT(end.note(), HasSubstr("fake gives nothing any more (it does not answer)"));
 }
@@ -170,7 +178,7 @@ TEST_F(ExchangeFaults, OneThatTricklesItsBytesIsReplacedByTheSource) {
     });
   });
   EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk would last half an hour";
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  expect_read_once(ends, pack);
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), HasSubstr("(it sends too slowly)"));
 }
 
@@ -185,7 +193,7 @@ TEST_F(ExchangeFaults, OneThatStopsInTheMiddleOfAChunkIsReplacedByTheSource) {
       return false;
     });
   });
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  expect_read_once(ends, pack);
   for (const NodeEnd& end : ends)
     EXPECT_THAT(end.note(), HasSubstr("(it has stopped in the middle of a chunk)"));
 }
@@ -196,7 +204,7 @@ TEST_F(ExchangeFaults, OneThatIsKilledAfterItSaidWhatItHasIsReplacedByTheSource)
     SCOPED_TRACE(state);
     const auto ends = put_with(
         pack, state, [](const UniqueFd&, const std::string&) { ::pause(); }, true);
-    EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+    expect_read_once(ends, pack);
     for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), HasSubstr("fake gives nothing any more"));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   }
@@ -246,7 +254,7 @@ TEST_F(ExchangeFaults, OneThatIsGivenUpBeforeItAnswersWhatItCedesKeepsNobodyWait
   asker.system = &slow;
   auto ends = put_on(3, pack, {{kOther, other}, {kAsker, asker}, {2, fake}});
   ends.pop_back();
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  expect_read_once(ends, pack);
   EXPECT_THAT(ends[kAsker].note(), HasSubstr("fake gives nothing any more (it does not answer)"));
 }
 
@@ -278,7 +286,7 @@ TEST_F(ExchangeFaults, OneWhoseConnectionsBreakAgainAndAgainIsReplacedByTheSourc
   });
   const std::uint64_t from_source = expect_good(ends, pack);
   EXPECT_GT(from_source, size_of(pack) / 2);
-  EXPECT_LE(from_source, size_of(pack));
+  EXPECT_LE(from_source, kMostRead * static_cast<double>(size_of(pack)));
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), HasSubstr("fake gives nothing any more"));
 }
 
@@ -301,7 +309,7 @@ TEST_F(ExchangeFaults, WhatMakesNoSenseEndsTheConversationAndNothingElse) {
         return true;
       });
     });
-    EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+    expect_read_once(ends, pack);
     for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), HasSubstr("(" + why + ")"));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   }
