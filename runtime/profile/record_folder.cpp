@@ -3,21 +3,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <system_error>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "exporters/record/reader.h"
+#include "runtime/profile/old_records.h"
 
 namespace lockstep::profile {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kRecordExtension = ".record";
 
 void make_folders(const fs::path& folder) {
   std::error_code error;
@@ -42,43 +38,10 @@ fs::path runtime_folder() {
   return folder;
 }
 
-// Long enough to look at what a job did; as long as the plugin keeps them.
-constexpr std::chrono::hours kKept{1};
-
-std::chrono::system_clock::time_point time_of(std::int64_t unix_ns) {
-  return std::chrono::system_clock::time_point(std::chrono::nanoseconds(unix_ns));
-}
-
-// Whether nobody writes to these records, and nobody has for an hour. One that cannot be read may be alive.
-bool is_long_over(const fs::path& job) {
-  const auto now = std::chrono::system_clock::now();
-  if (fs::last_write_time(job) > fs::file_time_type::clock::now() - kKept) return false;
-  for (const fs::directory_entry& file : fs::directory_iterator(job)) {
-    if (file.path().extension() != kRecordExtension) continue;
-    const record::Snapshot rank = record::Reader(file.path()).read(0);
-    if (rank.alive || time_of(std::max(rank.last_unix_ns(), rank.finished_unix_ns)) > now - kKept)
-      return false;
-  }
-  return true;
-}
-
-// Records lie in memory, and where there is no plugin nobody else removes them. Several jobs may do so at
-// once.
-void remove_old(const fs::path& records) {
-  std::error_code error;
-  for (const fs::directory_entry& job : fs::directory_iterator(records, error)) {
-    try {
-      if (job.is_directory() && !job.is_symlink() && is_long_over(job)) fs::remove_all(job, error);
-    } catch (const std::exception&) {  // another job was faster, or it is not a record of this version
-      continue;
-    }
-  }
-}
-
 }  // namespace
 
 std::string record_name(int rank) {
-  return fmt::format("rank-{:06}{}", rank, kRecordExtension);
+  return fmt::format("rank-{:06}.record", rank);
 }
 
 std::uint64_t local_job_id() {
@@ -91,10 +54,11 @@ fs::path make_record_folder(const record::Identity& identity) {
     return *given;
   }
   const fs::path records = runtime_folder() / "records";
-  if (identity.local_rank == 0) remove_old(records);
-  fs::path folder = records / fmt::format("{}.{}", identity.job_id, identity.step_id);
-  make_folders(folder);
-  return folder;
+  // Without a scheduler numbers come again, and other ranks may be in this folder already.
+  const std::string own = fmt::format("{}.{}", identity.job_id, identity.step_id);
+  if (identity.local_rank == 0) remove_old_records(records, own);
+  make_folders(records / own);
+  return records / own;
 }
 
 void leave_copy(const fs::path& record, const record::Identity& identity, const fs::path& folder) {

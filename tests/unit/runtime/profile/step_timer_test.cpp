@@ -1,21 +1,15 @@
 #include "runtime/profile/step_timer.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 #include <unistd.h>
 
-#include <chrono>
-#include <cstddef>
 #include <fstream>
-#include <memory>
 #include <numeric>
 
 #include "common/clock.h"
-#include "common/error.h"
 #include "common/files.h"
-#include "exporters/record/layout.h"
 #include "exporters/record/reader.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
@@ -150,42 +144,6 @@ TEST_F(StepTimerTest, RuntimeFolderOfAnotherMachineIsNotUsed) {
   const StepTimer timer(identity_);
   EXPECT_EQ(timer.file().string().rfind("/dev/shm/lockstep-", 0), 0);
   std::filesystem::remove_all(timer.file().parent_path());
-}
-
-TEST_F(StepTimerTest, RecordsOfJobsThatAreLongOverAreRemovedByTheNextJob) {
-  const auto two_hours_ago = std::chrono::system_clock::now() - std::chrono::hours(2);
-  const auto folder_of = [&](int job) { return folder_ / fmt::format("lockstep/records/{}.1", job); };
-  const auto timer_of = [&](std::uint64_t job, int local_rank) {
-    Identity identity = identity_;
-    identity.job_id = job;
-    identity.local_rank = local_rank;
-    return std::make_unique<StepTimer>(identity);
-  };
-  const auto set_time = [&](int job, std::size_t offset) {
-    const std::int64_t then =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(two_hours_ago.time_since_epoch()).count();
-    const UniqueFd fd = open_file(folder_of(job) / "rank-000003.record", O_WRONLY);
-    ASSERT_EQ(::pwrite(fd.get(), &then, sizeof then, static_cast<off_t>(offset)), sizeof then);
-  };
-  constexpr std::size_t kStart = offsetof(record::File, header) + offsetof(record::Header, start_unix_ns);
-  constexpr std::size_t kEnd = offsetof(record::File, live) + offsetof(record::Live, finished_unix_ns);
-  enum Job { long_over = 10, just_over, running, unknown };
-  for (const Job job : {long_over, just_over}) timer_of(job, 1).reset();
-  const auto still_running = timer_of(running, 1);
-  for (const Job job : {long_over, just_over, running}) set_time(job, kStart);
-  set_time(long_over, kEnd);
-  std::filesystem::create_directory(folder_of(unknown));
-  write_file_atomically(folder_of(unknown) / "rank-000003.record", "of another version");
-  for (const Job job : {long_over, just_over, running, unknown})
-    std::filesystem::last_write_time(folder_of(job),
-                                     std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
-
-  const auto second_of_its_node = timer_of(20, 1);
-  EXPECT_TRUE(std::filesystem::exists(folder_of(long_over)));
-  const auto first_of_its_node = timer_of(21, 0);
-  EXPECT_FALSE(std::filesystem::exists(folder_of(long_over)));
-  for (const Job job : {just_over, running, unknown})
-    EXPECT_TRUE(std::filesystem::exists(folder_of(job))) << job;
 }
 
 TEST_F(StepTimerTest, WithoutASchedulerTheLauncherNamesTheJob) {
