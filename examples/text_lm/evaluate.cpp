@@ -16,24 +16,26 @@ constexpr double kTemperature = 0.7;
 
 }  // namespace
 
-Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, std::uint64_t cap, World& world) {
+Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Options& options, World& world) {
   const std::uint64_t begin = monotonic_ns();
   const torch::NoGradGuard no_gradients;
   model->eval();
-  std::array<double, 2> sums{};  // loss, tokens
+  std::array<double, 3> sums{};  // loss, tokens, padding
   // Without the world's timer: this is no part of a training step.
-  data::Loader loader(pages, {.ranks = world.size(), .cap = cap, .order = data::Order::sequential},
-                      world.rank(), nullptr, {.next_epoch_ahead = false});
+  data::Loader loader(
+      pages,
+      {.ranks = world.size(), .cap = options.cap, .padded = options.padded, .order = data::Order::sequential},
+      world.rank(), nullptr, {.next_epoch_ahead = false});
   for (const auto& batch : loader) {
     if (batch.empty) continue;
     check_tokens(batch.tokens, model->options().vocabulary);
-    const auto logits = model(batch.tokens, batch.positions, batch.cu_seqlens);
-    sums[0] += loss_sum(logits, batch.tokens, batch.loss_mask).item<double>();
+    sums[0] += loss_sum(model, batch).item<double>();
     sums[1] += static_cast<double>(batch.loss_tokens);
+    sums[2] += static_cast<double>(batch.padding);
   }
   model->train();
   world.communicator().all_reduce({sums.data(), sums.size(), comm::DataType::f64}, "held-out loss")->wait();
-  return {std::exp(sums[0] / sums[1]), static_cast<std::int64_t>(sums[1]),
+  return {std::exp(sums[0] / sums[1]), static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2]),
           seconds_between(begin, monotonic_ns())};
 }
 

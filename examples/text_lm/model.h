@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "examples/text_lm/options.h"
+#include "runtime/data/loader_batch.h"
 
 namespace lockstep::text_lm {
 
@@ -74,6 +75,18 @@ TORCH_MODULE(LanguageModel);
 /// tokens where `loss_mask` (bool [T]) is true: not for a sequence's first one, and not for padding.
 torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
                        const torch::Tensor& loss_mask);
+
+/// The same of a batch, packed or padded; `model` is a LanguageModel, or a DistributedDataParallel of one.
+/// Padded rows are sequences like others: attention looks back only, so no token sees the padding behind it.
+template <typename Model>
+torch::Tensor loss_sum(Model& model, const data::Batch& batch) {
+  if (batch.tokens.dim() == 1) {
+    return loss_sum(model(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.loss_mask);
+  }
+  const auto rows = torch::arange(0, batch.tokens.numel() + 1, batch.tokens.size(1));
+  const auto tokens = batch.tokens.flatten();
+  return loss_sum(model(tokens, batch.positions.flatten(), rows), tokens, batch.loss_mask.flatten());
+}
 
 /// Throws Error when a token id is not in the vocabulary: the pages were made with another tokenizer.
 void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary);

@@ -100,13 +100,7 @@ void update(torch::optim::AdamW& optimizer, const LanguageModel& model, double l
 torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
   const auto scope = world.timer().phase(profile::Phase::forward);
   check_tokens(batch.tokens, ddp->options().vocabulary);
-  if (batch.tokens.dim() == 1) {
-    return loss_sum(ddp(batch.tokens, batch.positions, batch.cu_seqlens), batch.tokens, batch.loss_mask);
-  }
-  // Padded rows are sequences like others: attention looks back only, so no token sees the padding behind it.
-  const auto rows = torch::arange(0, batch.tokens.numel() + 1, batch.tokens.size(1));
-  const auto tokens = batch.tokens.flatten();
-  return loss_sum(ddp(tokens, batch.positions.flatten(), rows), tokens, batch.loss_mask.flatten());
+  return loss_sum(ddp, batch);
 }
 
 /// Prints a line on rank 0; nothing where JSON was asked for.
@@ -186,9 +180,12 @@ void say_what_begins(const Job& job, const Options& options, const World& world)
 }
 
 Evaluation measure(Job& job, const Options& options, World& world, const char* when) {
-  const auto result = evaluate(job.model, *job.heldout, options.cap, world);
-  say(options, world, "perplexity {} training: {:.1f} ({} held-out tokens, {})\n", when, result.perplexity,
-      format_count(static_cast<double>(result.tokens)), format_seconds(result.seconds));
+  const auto result = evaluate(job.model, *job.heldout, options, world);
+  say(options, world, "perplexity {} training: {:.1f} ({} held-out tokens{}, {})\n", when, result.perplexity,
+      format_count(static_cast<double>(result.tokens)),
+      options.padded ? fmt::format(" and {} of padding", format_count(static_cast<double>(result.padding)))
+                     : "",
+      format_seconds(result.seconds));
   return result;
 }
 

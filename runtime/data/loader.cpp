@@ -212,7 +212,14 @@ void Loader::set_epoch(std::uint64_t epoch) {
   if (state_->options.mixture && epoch != 0) {
     fail_usage("a mixture has no epoch {}: its data sets count their own", epoch);
   }
-  if (epoch != state_->wanted.epoch) state_->wanted = {.epoch = epoch, .planner = nullptr, .state = {}};
+  const State::Start& wanted = state_->wanted;
+  if (!wanted.state.empty() && epoch < wanted.epoch) {
+    fail_usage(
+        "epoch {} lies before epoch {}, in which the resumed state goes on: begin the loop over epochs at "
+        "loader.epoch()",
+        epoch, wanted.epoch);
+  }
+  if (epoch != wanted.epoch) state_->wanted = {.epoch = epoch, .planner = nullptr, .state = {}};
 }
 
 std::uint64_t Loader::epoch() const {
@@ -273,7 +280,7 @@ Loader::Iterator Loader::begin() {
   State& s = *state_;
   if (s.communicator != nullptr) {
     check_agreement(*s.communicator, {{"the epoch", std::to_string(s.wanted.epoch)},
-                                      {"the state it resumes", s.wanted.state}});
+                                      {"the state it resumes", in_short(s.wanted.state)}});
   }
   // Here, where all ranks come as often: whether the queue goes on may be another matter on each.
   if (s.node) s.node->forget_failures();

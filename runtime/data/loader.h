@@ -4,7 +4,7 @@
 // in the middle of a block plans that block on each rank.
 //
 //   lockstep::data::Loader loader(*pack, {.cap = 16384, .accumulate = 4, .cost = {24576, 1}}, world);
-//   for (int epoch = 0; epoch < epochs; ++epoch) {
+//   for (auto epoch = loader.epoch(); epoch < epochs; ++epoch) {  // 0, or where resume() goes on
 //     loader.set_epoch(epoch);
 //     for (const auto& batch : loader) { ... if (batch.last_of_step) optimizer.step(); }
 //   }
@@ -65,7 +65,9 @@ class Loader {
   /// Waits for batches that are being built, and no more.
   ~Loader();
 
-  /// Chooses the epoch of the next begin(). A mixture has only the one, 0: its data sets count their own.
+  /// Chooses the epoch of the next begin(); the one that was resumed goes on where its state was taken.
+  /// Throws UsageError for an earlier one than was resumed and not begun yet: a loop over epochs starts at
+  /// epoch(). A mixture has only the one, 0: its data sets count their own.
   void set_epoch(std::uint64_t epoch);
   std::uint64_t epoch() const;
 

@@ -1,5 +1,6 @@
 #include "runtime/data/loader_setup.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
@@ -26,6 +27,18 @@ bool page_locked(const LoaderOptions& options) {
   return options.device.is_cuda() && torch::cuda::is_available();
 }
 
+// A LibTorch without CUDA, or a rank that was given more devices than there are.
+void check_device(const torch::Device& device) {
+  if (device.is_cpu()) return;
+  int devices = 0;
+  try {
+    devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+  } catch (const c10::Error&) {  // this LibTorch knows none of the kind
+  }
+  if (device.has_index() ? device.index() < devices : devices > 0) return;
+  fail_usage("batches cannot go to {}: LibTorch finds {} devices of that kind here", device.str(), devices);
+}
+
 }  // namespace
 
 void check_loader_options(const PlanOptions& plan, int rank, const LoaderOptions& options) {
@@ -35,6 +48,7 @@ void check_loader_options(const PlanOptions& plan, int rank, const LoaderOptions
   if (options.batches_ahead < 1)
     fail_usage("batches_ahead must be at least 1, not {}", options.batches_ahead);
   if (plan.cap > kLargestCap) fail_usage("a cap of {} is over the largest, {}", plan.cap, kLargestCap);
+  check_device(options.device);
   if (options.images && plan.padded) fail_usage("batches of images are not padded");
 }
 

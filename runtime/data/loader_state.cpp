@@ -1,5 +1,8 @@
 #include "runtime/data/loader_state.h"
 
+#include <fmt/format.h>
+#include <xxhash.h>
+
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -31,6 +34,13 @@ LoaderState state_from_text(std::string_view text) {
   } catch (const nlohmann::json::exception& error) {
     fail("the loader's state cannot be read: {}", error.what());
   }
+}
+
+std::string in_short(std::string_view text) {
+  if (text.empty()) return {};
+  const LoaderState state = state_from_text(text);
+  return fmt::format("epoch {}, block {}, {} micro-batches into it ({:016x})", state.epoch, state.plan.block,
+                     state.plan.done, XXH3_64bits(text.data(), text.size()));
 }
 
 }  // namespace lockstep::data

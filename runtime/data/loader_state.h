@@ -30,4 +30,8 @@ struct LoaderState {
 std::string to_text(const LoaderState& state);
 LoaderState state_from_text(std::string_view text);
 
+/// What tells such texts from each other in a few words: "epoch 3, block 0, 17 micro-batches into it
+/// (4f1c…)". Of no text, none.
+std::string in_short(std::string_view text);
+
 }  // namespace lockstep::data

@@ -3,6 +3,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <cxxabi.h>
 
 #include <cstdint>
@@ -22,6 +23,9 @@ void naming_sample(const pack::Reader& reader, SampleId id, int rank, std::uint6
     work();
   } catch (abi::__forced_unwind&) {
     throw;
+  } catch (const c10::Error& error) {  // whose what() goes on with a stack of frames
+    fail("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
+         sample_of(id), error.what_without_backtrace());
   } catch (const std::exception& error) {
     fail("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
          sample_of(id), error.what());

@@ -17,7 +17,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,9 +44,10 @@ class OrderedPrefetch {
       for (int i = 0; i < options.threads; ++i) {
         threads_.emplace_back([this, i, cpus = options.cpus] { work(i, cpus); });
       }
-    } catch (...) {
+    } catch (const std::system_error& error) {
+      const std::size_t started = threads_.size();
       stop();
-      throw;
+      fail("cannot start worker thread {} of {}: {}", started + 1, options.threads, error.what());
     }
   }
   /// Waits for what is being built, and no more.

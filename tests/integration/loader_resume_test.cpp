@@ -89,6 +89,22 @@ TEST_F(LoaderTest, AnEpochChosenAfterResumingIsWhole) {
   EXPECT_THAT(seen_on_all_ranks(loader), Each(1));
 }
 
+TEST_F(LoaderTest, AnEpochBeforeTheResumedOneIsRefusedSinceItWouldBeTrainedOnAgain) {
+  PlanOptions plan = alone();
+  plan.epoch = 3;
+  Loader killed(*reader_, plan, 0, nullptr);
+  auto ids = take(killed, 2);
+  Loader loader(*reader_, alone(), 0, nullptr);
+  loader.resume(killed.state());
+  EXPECT_THAT([&] { loader.set_epoch(0); },
+              ThrowsMessage<UsageError>(HasSubstr("epoch 0 lies before epoch 3")));
+  EXPECT_EQ(loader.epoch(), 3U);
+  loader.set_epoch(3);
+  const auto rest = take(loader, kAll);
+  EXPECT_EQ(ids.size() + rest.size(), kSamples);
+  EXPECT_NO_THROW(loader.set_epoch(0)) << "what was resumed has been gone through";
+}
+
 TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
   const PlanOptions plan = alone();
   Loader loader(*reader_, plan, 0, nullptr);
@@ -149,6 +165,11 @@ TEST_F(OneRankDiffers, WhenALoopBegins) {
   Loader loader(*reader_, options(), world());
   if (!other_) loader.resume(state);
   expect_told([&] { loader.begin(); }, "the state it resumes is ''");
+  std::string later = state;
+  take_on_ranks(*reader_, options(), 2, 2, later);
+  Loader apart(*reader_, options(), world());
+  apart.resume(other_ ? later : state);
+  expect_told([&] { apart.begin(); }, "the state it resumes is 'epoch 0, block 0, 5 micro-batches into it (");
   Loader epochs(*reader_, options(), world());
   if (other_) epochs.set_epoch(4);
   expect_told([&] { epochs.begin(); }, "the epoch is '4'");

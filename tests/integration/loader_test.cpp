@@ -17,6 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using ::testing::ThrowsMessage;
 
@@ -99,6 +100,27 @@ TEST_F(LoaderTest, WhatOneRankCannotLoadIsNamedOnAllRanks) {
               ThrowsMessage<Error>(StartsWith((other ? at : "") + "batches_ahead must be at least 1")));
   Loader loader(*reader_, options(), world());
   EXPECT_THAT(seen_on_all_ranks(loader), Each(1));
+}
+
+// A pack whose sample 7 has more pieces of a token than are counted, which shows when it is planned.
+class EndlessSample final : public WatchedReader {
+ public:
+  explicit EndlessSample(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
+  std::uint64_t tokens(std::size_t i) const override { return i == 7 ? 70'000 : WatchedReader::tokens(i); }
+};
+
+TEST_F(LoaderTest, WhatCouldNotBePlannedIsTriedAgainOnceByEachNodeWhenALoopBeginsAnew) {
+  if (world().local_size() == 1) GTEST_SKIP() << "needs two ranks on a node";
+  const EndlessSample reader(*reader_);
+  PlanOptions plan = options(1, 1);
+  plan.too_long = TooLong::split;
+  Loader loader(reader, plan, world());
+  for (std::int64_t attempts = 1; attempts <= 3; ++attempts) {
+    EXPECT_THAT([&] { loader.begin(); }, ThrowsMessage<Error>(HasSubstr("sample 7 has 70000 tokens")));
+    auto planned = static_cast<std::int64_t>(loader.planned_for_node());
+    world().communicator().all_reduce({&planned, 1, comm::DataType::i64}, "attempts")->wait();
+    EXPECT_EQ(planned, attempts * world().nodes());
+  }
 }
 
 TEST_F(LoaderTest, BatchesHoldTheirSamplesEndToEnd) {
@@ -289,6 +311,9 @@ TEST_F(LoaderTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(Loader(*reader_, endless, 0, nullptr), UsageError);
   EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.batches_ahead = 0}), UsageError);
   EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.workers = -1}), UsageError);
+  const torch::Device nowhere(torch::kCUDA, 100);
+  EXPECT_THAT([&] { Loader(*reader_, alone(), 0, nullptr, {.device = nowhere}); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("cuda:100"), Not(HasSubstr("\n")))));
   const auto no_tokens = make<std::uint16_t>(0);
   EXPECT_THAT([&] { Loader(*no_tokens, alone(), 0, nullptr); }, ThrowsMessage<Error>(HasSubstr("no tokens")));
 }

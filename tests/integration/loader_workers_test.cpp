@@ -14,6 +14,7 @@
 
 #include "common/cpu_list.h"
 #include "common/error.h"
+#include "runtime/data/batch/batch_buffers.h"
 #include "runtime/data/loader.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/loader_fixture.h"
@@ -24,6 +25,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 TEST_F(LoaderTest, LeavingTheLoopEarlyLeavesNothingBehind) {
@@ -143,6 +145,18 @@ TEST_F(LoaderTest, WhateverATransformThrowsEndsTheLoopByTheSamplesKey) {
               ThrowsMessage<Error>(HasSubstr("'s042'")));
   EXPECT_THAT(loop([](Sample& sample) { sample.tokens = {}; }),
               ThrowsMessage<Error>(HasSubstr("change tokens in place")));
+}
+
+TEST_F(LoaderTest, WhatLibTorchThrowsIsToldInOneLine) {
+  Loader loader(*reader_, alone(), 0, nullptr, {.transform = [](Sample& sample) {
+    if (sample.id == 42) torch::zeros({2}) + torch::zeros({3});
+  }});
+  EXPECT_THAT(
+      [&] { take(loader, kAll); },
+      ThrowsMessage<Error>(AllOf(HasSubstr("'s042'"), HasSubstr("must match"), Not(HasSubstr("\n")))));
+  const auto buffers = std::make_shared<BatchBuffers>(std::size_t{1} << 50U, false);
+  EXPECT_THAT([&] { buffers->take(); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("1.00 PiB of memory for a batch"), Not(HasSubstr("\n")))));
 }
 
 TEST_F(LoaderTest, AWorkerThatDiesEndsTheLoop) {

@@ -264,6 +264,19 @@ TEST_F(TextLm, PaddedBatchesTrainOnTheSameTokensAndLearnAsWell) {
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);
 }
 
+TEST_F(TextLm, PaddedTrainingIsMeasuredOnPaddedBatchesWithTheSameResult) {
+  std::vector<double> perplexity;
+  for (const char* kind : {"--accumulate=1", "--padded"}) {
+    const auto result = run(2, "train", {kind, "--cap=100", "--steps=1"});
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    const auto at = result.output.find("perplexity before training: ");
+    ASSERT_NE(at, std::string::npos) << result.output;
+    perplexity.push_back(std::stod(result.output.substr(at + 28)));
+    EXPECT_EQ(result.output.find(" of padding") != std::string::npos, kind == std::string("--padded"));
+  }
+  EXPECT_NEAR(perplexity[0], perplexity[1], 0.2);
+}
+
 TEST_F(TextLm, RanksOfUnequalSpeedsTrainOnEveryTokenOnceAndLearnAsWell) {
   std::int64_t tokens = 0;
   for (int i = 0; i < 60; ++i) tokens += 5 + i * 7 % 40;

@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "common/error.h"
+#include "common/units.h"
+
 namespace lockstep::data {
 
 std::shared_ptr<BatchBuffer> BatchBuffers::take() {
@@ -18,8 +21,7 @@ std::shared_ptr<BatchBuffer> BatchBuffers::take() {
     }
   }
   if (!buffer) {
-    const auto options = torch::TensorOptions().dtype(torch::kUInt8).pinned_memory(page_locked_);
-    buffer = std::make_unique<BatchBuffer>(torch::empty({static_cast<std::int64_t>(capacity_)}, options));
+    buffer = std::make_unique<BatchBuffer>(allocate());
   }
   return {buffer.release(), [pool = weak_from_this()](BatchBuffer* used) {
             std::unique_ptr<BatchBuffer> owned(used);
@@ -28,6 +30,16 @@ std::shared_ptr<BatchBuffer> BatchBuffers::take() {
               alive->free_.push_back(std::move(owned));
             }
           }};
+}
+
+torch::Tensor BatchBuffers::allocate() const {
+  const auto options = torch::TensorOptions().dtype(torch::kUInt8).pinned_memory(page_locked_);
+  try {
+    return torch::empty({static_cast<std::int64_t>(capacity_)}, options);
+  } catch (const c10::Error& error) {
+    fail("cannot get {} of {}memory for a batch, lower the cap: {}", format_bytes(capacity_),
+         page_locked_ ? "page-locked " : "", error.what_without_backtrace());
+  }
 }
 
 std::size_t BatchBuffers::made() const {

@@ -31,7 +31,7 @@ class BatchBuffers : public std::enable_shared_from_this<BatchBuffers> {
  public:
   BatchBuffers(std::size_t capacity, bool page_locked) : capacity_(capacity), page_locked_(page_locked) {}
 
-  /// One that nobody holds, or a new one.
+  /// One that nobody holds, or a new one. Throws Error where there is no memory for it.
   std::shared_ptr<BatchBuffer> take();
 
   std::size_t capacity() const { return capacity_; }
@@ -40,6 +40,8 @@ class BatchBuffers : public std::enable_shared_from_this<BatchBuffers> {
   std::size_t made() const;
 
  private:
+  torch::Tensor allocate() const;
+
   std::size_t capacity_;  // bytes of each
   bool page_locked_;
   mutable std::mutex mutex_;

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
 
   double first = -1;
   double last = -1;
-  for (std::uint64_t epoch = 0; epoch < 20; ++epoch) {
+  for (auto epoch = loader.epoch(); epoch < 20; ++epoch) {
     loader.set_epoch(epoch);
     for (const auto& batch : loader) {
       const auto hold = ddp.no_sync_unless(batch.last_of_step);
