@@ -10,6 +10,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/units.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/random.h"
 #include "staging/pack/reader.h"
@@ -33,21 +34,14 @@ std::string_view without_quotes(std::string_view field) {
   return quoted ? field.substr(1, field.size() - 2) : field;
 }
 
-// For a message: a file that is no list may have anything in it.
-std::string shown(std::string_view field) {
-  constexpr std::size_t most = 40;
-  std::string text(field.substr(0, most));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
-  }
-  return field.size() > most ? text + "..." : text;
-}
+constexpr std::size_t kShown =
+    40;  // bytes of a field in a message: a file that is no list may have anything in it
 
-std::string shown(const std::vector<std::string_view>& fields) {
+std::string printable_fields(const std::vector<std::string_view>& fields) {
   constexpr std::size_t most = 20;
   std::string text;
   for (std::size_t i = 0; i < std::min(most, fields.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + shown(fields[i]);
+    text += (i == 0 ? "" : ", ") + printable(fields[i], kShown);
   }
   return fields.size() > most ? text + ", ..." : text;
 }
@@ -85,7 +79,7 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
         const auto found = std::find(fields.begin(), fields.end(), column);
         if (found == fields.end()) {
           fail_usage("{}:{}: there is no column '{}'; there are: {}", file.string(), number, column,
-                     shown(fields));
+                     printable_fields(fields));
         }
         places.push_back(static_cast<std::size_t>(found - fields.begin()));
       }
@@ -99,7 +93,7 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
       const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), values[i]);
       if (error != std::errc() || stop != field.data() + field.size()) {
         fail("{}:{}: column '{}' is not a whole number: '{}'", file.string(), number, columns[i],
-             shown(field));
+             printable(field, kShown));
       }
     }
     row(number, values);

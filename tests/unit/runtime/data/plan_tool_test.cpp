@@ -334,7 +334,7 @@ TEST_F(PlanTool, OfAFileThatIsNoListItShowsAFewCharactersThatHarmNoTerminal) {
   const std::vector<std::pair<std::string, const char*>> cases = {
       {"length\n" + std::string(100'000, '9') + "\n", ":2: column 'length'"},
       {std::string(100'000, 'x') + "\n", "there is no column 'length'"},
-      {"a\x1b[2J,b\n", "a?[2J, b"},
+      {"a\x1b[2J,b\n", R"(a\x1b[2J, b)"},
       {std::string(100'000, ',') + "\n", "there is no column 'length'"}};
   for (const auto& [content, why] : cases) {
     const ProcessResult result =
