@@ -83,6 +83,10 @@ void FileSystem::sync(int fd, const Path& path) {
   if (call_fsync(fd) != 0) fail_errno("cannot sync {}", path.string());
 }
 
+void FileSystem::begin_sync(int fd, std::uint64_t offset, std::uint64_t size) {
+  (void)call_sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(size));
+}
+
 void FileSystem::sync_all(int fd, const Path& path) {
   if (call_syncfs(fd) != 0) fail_errno("cannot sync the file system of {}", path.string());
 }
@@ -101,6 +105,13 @@ int FileSystem::change_mode_of(int path_fd, mode_t mode) {
 void FileSystem::change_mode(const Path& path, mode_t mode) {
   const UniqueFd fd(call_open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));
   if (!fd || change_mode_of(fd.get(), mode) != 0) fail_errno("cannot change the mode of {}", path.string());
+}
+
+bool FileSystem::set_modified(const Path& path, std::int64_t modified_ns) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
+                                   {.tv_sec = modified_ns / kSecond, .tv_nsec = modified_ns % kSecond}};
+  return call_utimensat(path.c_str(), times) == 0;
 }
 
 void FileSystem::change_group(const Path& path, gid_t group) {
@@ -277,11 +288,17 @@ int FileSystem::call_fsync(int fd) {
 int FileSystem::call_syncfs(int fd) {
   return ::syncfs(fd);
 }
+int FileSystem::call_sync_file_range(int fd, off_t offset, off_t size) {
+  return ::sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE);
+}
 int FileSystem::call_chmod(const char* path, mode_t mode) {
   return ::chmod(path, mode);
 }
 int FileSystem::call_lchown(const char* path, uid_t user, gid_t group) {
   return ::lchown(path, user, group);
+}
+int FileSystem::call_utimensat(const char* path, const struct timespec* times) {
+  return ::utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
 }
 int FileSystem::call_rename(const char* from, const char* to) {
   return std::rename(from, to);

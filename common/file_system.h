@@ -45,6 +45,8 @@ class FileSystem {
   /// where the file system cannot.
   void allocate(int fd, std::uint64_t size, const Path& path);
   void sync(int fd, const Path& path);
+  /// Lets bytes that were written go to the disk now, without waiting for them to be there; a hint.
+  void begin_sync(int fd, std::uint64_t offset, std::uint64_t size);
   /// syncfs(2): everything on the file system of an open file. Cheaper than fsync for thousands of small
   /// files.
   void sync_all(int fd, const Path& path);
@@ -52,6 +54,9 @@ class FileSystem {
   void sync_folder(const Path& folder);
   /// Of a file or a folder; throws Error where the path names a link, and never follows one.
   void change_mode(const Path& path, mode_t mode);
+  /// Gives a file the time of its last change, in nanoseconds since 1970; false where that cannot be. Of what
+  /// the path names, a link itself.
+  bool set_modified(const Path& path, std::int64_t modified_ns);
   /// Of what the path names, a link itself.
   void change_group(const Path& path, gid_t group);
   void rename(const Path& from, const Path& to);
@@ -95,8 +100,10 @@ class FileSystem {
   virtual int call_fallocate(int fd, off_t size);
   virtual int call_fsync(int fd);
   virtual int call_syncfs(int fd);
+  virtual int call_sync_file_range(int fd, off_t offset, off_t size);
   virtual int call_chmod(const char* path, mode_t mode);
   virtual int call_lchown(const char* path, uid_t user, gid_t group);
+  virtual int call_utimensat(const char* path, const struct timespec* times);
   virtual int call_rename(const char* from, const char* to);
   virtual int call_exchange(const char* a, const char* b);
   virtual int call_link(const char* from, const char* to);
@@ -112,6 +119,8 @@ class FileSystem {
   virtual int call_unlinkat(int folder, const char* name, int flags);
 
  private:
+  friend class FileSystemAround;
+
   /// -1 and errno, as call_chmod().
   int change_mode_of(int path_fd, mode_t mode);
   void remove_below(UniqueFd folder, const Path& path, int depth);

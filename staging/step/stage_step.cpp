@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/cpu_list.h"
 #include "common/error.h"
+#include "common/file_system_around.h"
 #include "staging/cache/shared.h"
 #include "staging/pack/index.h"
 #include "staging/rendezvous/rendezvous.h"
@@ -22,8 +23,8 @@
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
 #include "staging/transfer/exchange/circle.h"
+#include "staging/transfer/hang_watch.h"
 #include "staging/transfer/put.h"
-#include "staging/transfer/source_watch.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -40,7 +41,8 @@ class Step {
  public:
   explicit Step(const StepCall& call)
       : call_(call),
-        system_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
+        disk_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
+        system_(disk_, [this] { return watch().held_disk_call(); }),
         progress_(call.record, call.hello) {}
 
   void run();
@@ -53,30 +55,39 @@ class Step {
   void lost(const std::string& why);
   Verdict prepare();
   Verdict stage();
-  Verdict failed(const std::string& why, SourceWatch& watch);
-  void source_hangs(const std::string& why);
+  Verdict failed(const std::string& why);
+  void hangs(HangWatch::Where where, const std::string& why);
+  [[noreturn]] void disk_hangs(const std::string& why);
+  [[noreturn]] void source_hangs(const std::string& why);
+  void last_word();
   std::chrono::milliseconds source_patience() const;
   void agree(const Verdict& here);
   void stage_in_background();
-  void read_on_from_source(SourceWatch& watch);
-  void fall_back(const std::string& why, SourceWatch& watch);
-  std::vector<std::string> point_at_source(bool replace, SourceWatch& watch);
-  SourceWatch& watch() const { return watch_ ? *watch_ : SourceWatch::none(); }
-  StepFolder folder() const { return {call_.cache, call_.hello.job, system_}; }
+  void read_on_from_source();
+  void fall_back(const std::string& why);
+  std::vector<std::string> point_at_source(bool replace);
+  HangWatch& watch() const { return *current_watch_; }
+  std::string disk_name() const {
+    return fmt::format("the local disk of {} ({})", call_.hello.node, call_.cache);
+  }
+  StepFolder folder() { return {call_.cache, call_.hello.job, system_}; }
   void check_sources();
   PutOptions options();
   std::vector<std::string> missing();
   void put_missing();
   Exchange::Options exchange() const;
-  void lease_staged() const;
-  bool lease_shared(const std::string& object) const;
+  void lease_staged();
+  bool lease_shared(const std::string& object);
 
   const StepCall& call_;
-  FileSystem& system_;
+  FileSystem& disk_;
+  FileSystemAround system_;  // the same, watched
   StepProgress progress_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Circle> circle_;
-  std::unique_ptr<SourceWatch> watch_;  // where others wait for this node
+  std::unique_ptr<HangWatch> watch_;  // where others wait for this node
+  // Another one where that has told of a call that hangs.
+  std::atomic<HangWatch*> current_watch_ = &HangWatch::none();
   Background* background_ = nullptr;
   std::atomic<bool> settled_ = false;  // this node has said how it ended
   std::once_flag said_lost_;
@@ -92,8 +103,8 @@ void check_shards(const std::vector<std::string>& sources) {
     fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
 }
 
-SourceLinks links_of(const std::string& source, SourceWatch& watch) {
-  const SourceWatch::Call call = watch.call(source);
+SourceLinks links_of(const std::string& source, HangWatch& watch) {
+  const HangWatch::Call call = watch.call(source);
   return SourceLinks::of(source);
 }
 
@@ -144,7 +155,7 @@ Exchange::Options Step::exchange() const {
 void Step::check_sources() {
   if (!call_.problem.empty()) fail("{}", call_.problem);
   {
-    const SourceWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
+    const HangWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
     check_shards(call_.sources);
   }
   folder().check_names(call_.sources);
@@ -153,7 +164,7 @@ void Step::check_sources() {
 PutOptions Step::options() {
   PutOptions options;
   options.cache_dir = call_.cache;
-  options.file_system = &system_;
+  options.file_system = &disk_;  // put() has them watched too
   options.verify = parse_verify(call_.verify);
   options.limits.quota = call_.quota;
   options.limits.total = call_.total;
@@ -225,7 +236,7 @@ void Step::put_missing() {
 
 // What earlier steps of the job have staged is in use by this one too. Hard links stay whatever becomes of
 // the object; links into the shared store lead nowhere once it is removed.
-void Step::lease_staged() const {
+void Step::lease_staged() {
   cache::Store store(call_.cache, system_);
   for (const PutResult& result : folder().staged(call_.sources)) {
     if (result.shared) {
@@ -239,7 +250,7 @@ void Step::lease_staged() const {
 }
 
 // False where it is not there any more, or cannot be kept: then it is put again.
-bool Step::lease_shared(const std::string& object) const {
+bool Step::lease_shared(const std::string& object) {
   try {
     const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared, system_);
     if (!shared) return false;
@@ -254,9 +265,10 @@ bool Step::lease_shared(const std::string& object) const {
 
 // The lock on the job's folder is not held while the source is asked: where that does not answer, nobody else
 // would get it, the thread that says so included.
-std::vector<std::string> Step::point_at_source(bool replace, SourceWatch& watch) {
+std::vector<std::string> Step::point_at_source(bool replace) {
   std::vector<SourceLinks> links;
-  for (const std::string& source : folder().missing(call_.sources)) links.push_back(links_of(source, watch));
+  for (const std::string& source : folder().missing(call_.sources))
+    links.push_back(links_of(source, watch()));
   StepFolder names = folder();
   std::vector<std::string> pointed;
   for (const SourceLinks& source : links) {
@@ -267,9 +279,9 @@ std::vector<std::string> Step::point_at_source(bool replace, SourceWatch& watch)
   return pointed;
 }
 
-void Step::fall_back(const std::string& why, SourceWatch& watch) {
+void Step::fall_back(const std::string& why) {
   folder().check_names(call_.sources);
-  const std::vector<std::string> missing = point_at_source(true, watch);
+  const std::vector<std::string> missing = point_at_source(true);
   if (!missing.empty())
     say_to_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
   progress_.done(missing.empty() ? "done" : "source", folder().staged(call_.sources));
@@ -283,15 +295,17 @@ Verdict Step::prepare() {
     put_missing();
     return {};
   }
-  point_at_source(false, watch());
+  point_at_source(false);
   return {true, "", true};
 }
 
 Verdict Step::stage() {
   try {
     if (rendezvous_) {
-      watch_ = std::make_unique<SourceWatch>(source_patience(),
-                                             [this](const std::string& why) { source_hangs(why); });
+      watch_ = std::make_unique<HangWatch>(
+          source_patience(), [this](HangWatch::Where where, const std::string& why) { hangs(where, why); },
+          disk_name());
+      current_watch_ = watch_.get();
     }
     // In the background the nodes meet for the exchange when all of them have started.
     if (rendezvous_ && call_.cooperate == "on" && !in_background()) {
@@ -300,18 +314,18 @@ Verdict Step::stage() {
     return prepare();
   } catch (const std::exception& error) {
     circle_.reset();  // whoever asks this node for chunks turns to the source
-    return failed(error.what(), watch());
+    return failed(error.what());
   }
 }
 
 // What this node says when its staging has failed.
-Verdict Step::failed(const std::string& why, SourceWatch& watch) {
+Verdict Step::failed(const std::string& why) {
   if (!to_source() || !call_.problem.empty()) {
     progress_.failed();
     return {false, why};
   }
   try {
-    fall_back(why, watch);
+    fall_back(why);
     return {};
   } catch (const std::exception& second) {
     return {false, second.what()};
@@ -320,30 +334,57 @@ Verdict Step::failed(const std::string& why, SourceWatch& watch) {
 
 std::chrono::milliseconds Step::source_patience() const {
   if (call_.source_patience > 0) return std::chrono::seconds(call_.source_patience);
-  return SourceWatch::patience(call_.hello.nodes);
+  return HangWatch::patience(call_.hello.nodes);
 }
 
 // Called by the watch while this node's other threads hang. The other nodes get its share elsewhere; this one
 // ends here, as for any failure, for who hangs in the kernel cannot be asked to return.
-void Step::source_hangs(const std::string& why) {
+void Step::hangs(HangWatch::Where where, const std::string& why) {
   if (circle_) circle_->exchange().leave();
+  where == HangWatch::Where::disk ? disk_hangs(why) : source_hangs(why);
+}
+
+// Nothing can be done without the disk: the job's folder lies there, and what is left of the record may.
+void Step::disk_hangs(const std::string& why) {
+  if (settled_) {
+    say_to_job(fmt::format("{}: {}", call_.hello.node, why));
+    last_word();
+    ::_exit(0);
+  }
+  agree({false, why});
+  ::_exit(1);
+}
+
+// So that nobody waits for another one.
+void Step::last_word() {
+  try {
+    rendezvous_->agree({});
+  } catch (const Error&) {
+    // srun has ended; then nobody waits.
+  }
+}
+
+void Step::source_hangs(const std::string& why) {
   if (settled_) {
     say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
-    try {
-      rendezvous_->agree({});  // the last word, so that nobody waits for another
-    } catch (const Error&) {
-      // srun has ended; then nobody waits.
-    }
-    SourceWatch again(source_patience(), [this](const std::string& still) {
+    last_word();
+    HangWatch again(source_patience(), [this](HangWatch::Where, const std::string& still) {
       say_to_job(fmt::format("{}: {}", call_.hello.node, still));
       progress_.failed();
       ::_exit(0);
     });
-    read_on_from_source(again);
+    current_watch_ = &again;
+    read_on_from_source();
     ::_exit(0);
   }
-  SourceWatch again(source_patience(), [&](const std::string& still) { agree({false, still}); });
-  agree(failed(why, again));
+  HangWatch again(
+      source_patience(),
+      [&](HangWatch::Where, const std::string& still) {
+        agree({false, still});
+      },
+      disk_name());
+  current_watch_ = &again;
+  agree(failed(why));
   if (background_ != nullptr) background_->release(0);
   ::_exit(0);
 }
@@ -371,9 +412,9 @@ void Step::agree(const Verdict& here) {
 
 // Links that became local files before it failed lead to the source again: what no copy was finished of is
 // not known to be right.
-void Step::read_on_from_source(SourceWatch& watch) {
+void Step::read_on_from_source() {
   try {
-    point_at_source(true, watch);
+    point_at_source(true);
     progress_.done("source", folder().staged(call_.sources));
   } catch (const std::exception& error) {
     say_to_job(fmt::format("{}: {}", call_.hello.node, error.what()));
@@ -391,7 +432,7 @@ void Step::stage_in_background() {
     circle_.reset();
     say_to_job(
         fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, error.what()));
-    read_on_from_source(watch());
+    read_on_from_source();
   }
 }
 

@@ -20,7 +20,7 @@ struct StepCall {
   std::string mode = "block", on_error = "fail", cooperate = "on";
   std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
   int keep = 600;                                     // seconds
-  int source_patience = 0;  // seconds for a call at the source; 0: as SourceWatch says
+  int source_patience = 0;  // seconds for a call at the source; 0: as HangWatch says
   std::string shared, lease, ports, cpus;
   int watch = 0;                      // process whose end ends background staging
   int watch_fd = -1;                  // or pipe whose end does

@@ -16,9 +16,9 @@ namespace fs = std::filesystem;
 constexpr int kManyAtOnce = 32;  // a network file system answers many questions in the time of one
 
 // The files behind what was named, of any format but packs.
-pack::Contents contents_of(const Source& source, SourceWatch& watch) {
+pack::Contents contents_of(const Source& source, HangWatch& watch) {
   const auto look = [&](const fs::path& path) {
-    const SourceWatch::Call call = watch.call(path);
+    const HangWatch::Call call = watch.call(path);
     return pack::contents_of(path);
   };
   pack::Contents all = look(source.paths.front());
@@ -63,7 +63,7 @@ std::string Manifest::shown() const {
   return (one_file ? folder / main : folder).string();
 }
 
-Manifest look_at(const Source& source, SourceWatch& watch) {
+Manifest look_at(const Source& source, HangWatch& watch) {
   Manifest manifest;
   manifest.source = source;
   if (std::optional<Identity> index = identify(source, watch)) {
@@ -90,7 +90,7 @@ Manifest look_at(const Source& source, SourceWatch& watch) {
   manifest.files.resize(contents.files.size());
   parallel_for(contents.files.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
     const fs::path path = contents.folder / contents.files[i];
-    const SourceWatch::Call call = watch.call(path);
+    const HangWatch::Call call = watch.call(path);
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
     if (S_ISLNK(status.st_mode) && ::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
@@ -99,14 +99,14 @@ Manifest look_at(const Source& source, SourceWatch& watch) {
     manifest.files[i] = {contents.files[i], state.size, state, {}};
   });
   {
-    const SourceWatch::Call call = watch.call(contents.folder);
+    const HangWatch::Call call = watch.call(contents.folder);
     pack::check_complete(contents.folder, contents);
   }
   manifest.object = name_for(manifest);
   return manifest;
 }
 
-void check_unchanged(const Manifest& manifest, SourceWatch& watch) {
+void check_unchanged(const Manifest& manifest, HangWatch& watch) {
   if (!manifest.packed()) return;
   const std::optional<Identity> now = identify(manifest.source, watch);
   if (!now || !same(manifest.index, *now)) {

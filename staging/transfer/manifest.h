@@ -58,11 +58,11 @@ struct Manifest {
 
 /// Looks at the source; `watch` hears of what may hang there. Throws Error where nothing is there, or where a
 /// file is shorter than its format says.
-Manifest look_at(const Source& source, SourceWatch& watch = SourceWatch::none());
+Manifest look_at(const Source& source, HangWatch& watch = HangWatch::none());
 
 /// Throws Error where the index of a pack is no longer what it was. (Other files are watched as they are
 /// read.)
-void check_unchanged(const Manifest& manifest, SourceWatch& watch);
+void check_unchanged(const Manifest& manifest, HangWatch& watch);
 
 /// One digest of all names, sizes and times: nodes that see the same files come to the same.
 std::string state_digest(const Manifest& manifest);

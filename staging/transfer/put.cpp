@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "common/file_system_around.h"
 #include "staging/transfer/put_one.h"
 #include "staging/transfer/put_together.h"
 
@@ -26,11 +27,13 @@ Verify parse_verify(std::string_view text) {
 }
 
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
-  FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
+  FileSystem& disk = options.file_system != nullptr ? *options.file_system : FileSystem::real();
+  HangWatch& watch = options.watch != nullptr ? *options.watch : HangWatch::none();
+  FileSystemAround watched(disk, [&watch] { return watch.held_disk_call(); });
+  FileSystem& system = options.watch != nullptr ? watched : disk;
   // Names that mean nothing are found before anything is copied.
-  SourceWatch& watch = options.watch != nullptr ? *options.watch : SourceWatch::none();
   for (const std::string& source : sources) {
-    const SourceWatch::Call call = watch.call(source);
+    const HangWatch::Call call = watch.call(source);
     resolve_source(source);
   }
   cache::Store store(fs::absolute(options.cache_dir), options.limits, system);

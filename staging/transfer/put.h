@@ -37,7 +37,7 @@ struct PutProgress {
 };
 
 class Circle;
-class SourceWatch;
+class HangWatch;
 
 struct PutResult;
 
@@ -71,8 +71,8 @@ struct PutOptions {
       file;
   /// The nodes that put the same sources at the same time, in the same order, and share what they read.
   Circle* circle = nullptr;
-  /// Where set, it hears of every call at a source.
-  SourceWatch* watch = nullptr;
+  /// Where set, it hears of every call at a source, and of those that change the cache.
+  HangWatch* watch = nullptr;
   /// Where set, all file operations that change the cache go through it (fault injection).
   FileSystem* file_system = nullptr;
   /// The unit of transfer, and after how many bytes the copy is synced so that a killed one goes on from

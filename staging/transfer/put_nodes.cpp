@@ -15,7 +15,7 @@
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/rendezvous/rendezvous_socket.h"
 #include "staging/transfer/exchange/circle.h"
-#include "staging/transfer/source_watch.h"
+#include "staging/transfer/hang_watch.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -128,10 +128,12 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     }
   };
   const bool given = nodes.source_patience.count() > 0;
-  SourceWatch watch(given ? nodes.source_patience : SourceWatch::patience(nodes.nodes.size()),
-                    [&](const std::string& why) {
-                      stop(agree({false, why}).why);
-                    });
+  HangWatch watch(
+      given ? nodes.source_patience : HangWatch::patience(nodes.nodes.size()),
+      [&](HangWatch::Where, const std::string& why) {
+        stop(agree({false, why}).why);
+      },
+      fmt::format("the local disk of {} ({})", places[nodes.node_id].host, options.cache_dir.string()));
   options.watch = &watch;
   Verdict here;
   std::vector<PutResult> results;

@@ -20,9 +20,10 @@ struct NodesOptions {
   std::uint32_t node_id = 0;  ///< which of them this is
   std::string key;            ///< the same on all nodes, and secret
   int wait_seconds = 60;      ///< for the first node to be there, and for the last one after it
-  std::chrono::milliseconds source_patience{0};  ///< for a call at the source; 0: as SourceWatch says
+  /// For a call at the source, or at the disk; 0: as HangWatch says.
+  std::chrono::milliseconds source_patience{0};
   PeerPatience peer_patience;
-  /// A node has failed, this one with a call at the source that hangs, or the first is lost: called from
+  /// A node has failed, this one with a call that hangs, or the first is lost: called from
   /// another thread while this one works. Ends the process.
   std::function<void(const std::string& why)> stop;
 };

@@ -38,7 +38,7 @@ std::vector<std::size_t> chosen(const pack::Index& index, const Source& source) 
 
 }  // namespace
 
-PutOne::PutOne(cache::Store& store, FileSystem& system, Limit& limit, SourceWatch& watch,
+PutOne::PutOne(cache::Store& store, FileSystem& system, Limit& limit, HangWatch& watch,
                const PutOptions& options, const std::string& source)
     : store_(store),
       system_(system),
@@ -85,7 +85,7 @@ std::string PutOne::remove_if_damaged() {
 }
 
 void PutOne::resolve() {
-  const SourceWatch::Call call = watch_.call(given_);
+  const HangWatch::Call call = watch_.call(given_);
   source_ = resolve_source(given_);
 }
 
@@ -111,7 +111,7 @@ void PutOne::look() {
 void PutOne::check_readable() const {
   // Whoever gets the data from other nodes must be able to read it here too.
   const fs::path path = source_.shards.empty() ? source_.folder : source_.paths.front();
-  const SourceWatch::Call call = watch_.call(path);
+  const HangWatch::Call call = watch_.call(path);
   const bool megatron = !system_.status(path);
   if (::access(path.c_str(), R_OK) != 0 && !megatron) fail_errno("cannot open {}", path.string());
 }
@@ -134,7 +134,7 @@ void PutOne::take_word(const std::string& object, bool packed, const std::string
   if (source_.one_file) manifest_.main = source_.shards.front();
   // A pair of files that was named by what their names have in common.
   if (source_.one_file) {
-    const SourceWatch::Call call = watch_.call(source_.paths.front());
+    const HangWatch::Call call = watch_.call(source_.paths.front());
     if (!system_.status(source_.paths.front())) manifest_.main += ".bin";
   }
   if (!packed) return;
@@ -265,7 +265,7 @@ void PutOne::fetch_index() {
   const fs::path from = source_.index_file();
   const auto size = static_cast<std::uint64_t>(manifest_.index.status.st_size);
   const UniqueFd source = [&] {
-    const SourceWatch::Call call = watch_.call(from);
+    const HangWatch::Call call = watch_.call(from);
     return system_.open(from, O_RDONLY);
   }();
   const UniqueFd target = system_.open(file, O_WRONLY | O_CREAT | O_EXCL, 0600);
@@ -274,7 +274,7 @@ void PutOne::fetch_index() {
     const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
     limit_.take(want.size());
     const std::size_t got = [&] {
-      const SourceWatch::Call call = watch_.call(from);
+      const HangWatch::Call call = watch_.call(from);
       return system_.read_at(source.get(), want, done, from);
     }();
     if (got == 0)
@@ -309,7 +309,7 @@ void PutOne::use_list(bool check_source) {
     }
     if (check_source) {
       parallel_for(index.shards(), kMostThreads, [&](std::size_t s, const std::function<bool()>&) {
-        const SourceWatch::Call call = watch_.call(source_.folder);
+        const HangWatch::Call call = watch_.call(source_.folder);
         pack::check_shard_size(source_.folder, index, s);
       });
     }
@@ -362,7 +362,7 @@ void PutOne::complete_unindexed(const ManifestFile& file) {
   const fs::path path = manifest_.folder / file.name;
   struct stat status {};
   {
-    const SourceWatch::Call call = watch_.call(path);
+    const HangWatch::Call call = watch_.call(path);
     if (::stat(path.c_str(), &status) != 0) return;  // an error soon, as below
   }
   if (!(FileState::of(status) == *file.state)) return;

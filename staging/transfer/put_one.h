@@ -20,7 +20,7 @@ namespace lockstep::transfer {
 class PutOne {
  public:
   /// All outlive it.
-  PutOne(cache::Store& store, FileSystem& system, Limit& limit, SourceWatch& watch, const PutOptions& options,
+  PutOne(cache::Store& store, FileSystem& system, Limit& limit, HangWatch& watch, const PutOptions& options,
          const std::string& source);
   ~PutOne();
 
@@ -101,7 +101,7 @@ class PutOne {
   cache::Store& store_;
   FileSystem& system_;
   Limit& limit_;
-  SourceWatch& watch_;
+  HangWatch& watch_;
   const PutOptions& options_;
   std::string given_;
   std::uint64_t begin_ns_;

@@ -28,7 +28,7 @@ void PutOne::check_readable_files(const fs::path& copy) const {
   }
   const fs::path& folder = manifest_.packed() ? source_.folder : manifest_.folder;
   parallel_for(names.size(), kMostThreads, [&](std::size_t f, const std::function<bool()>&) {
-    const SourceWatch::Call call = watch_.call(folder / names[f]);
+    const HangWatch::Call call = watch_.call(folder / names[f]);
     if (::access((folder / names[f]).c_str(), R_OK) != 0)
       fail_errno("cannot open {}", (folder / names[f]).string());
   });

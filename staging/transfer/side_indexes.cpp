@@ -25,13 +25,13 @@ std::uint64_t size_of_open(int fd, const fs::path& path) {
 
 }  // namespace
 
-SideIndexes::SideIndexes(FileSystem& system, Limit& limit, SourceWatch& watch, const Manifest& manifest,
+SideIndexes::SideIndexes(FileSystem& system, Limit& limit, HangWatch& watch, const Manifest& manifest,
                          const std::vector<ManifestFile>& files)
     : system_(system), limit_(limit), watch_(watch), manifest_(manifest), files_(files) {
   if (!pack::has_side_index(manifest.format)) return;
   sizes_.resize(files.size());
   parallel_for(files.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
-    const SourceWatch::Call call = watch_.call(at_source(f));
+    const HangWatch::Call call = watch_.call(at_source(f));
     struct stat status {};
     if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
       sizes_[f] = static_cast<std::uint64_t>(status.st_size);
@@ -48,18 +48,14 @@ std::uint64_t SideIndexes::bytes() const {
 
 bool SideIndexes::keep_time(const ManifestFile& file, const fs::path& target) const {
   if (sizes_.empty() || !file.state) return false;
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  const std::int64_t time = file.state->mtime_ns;
-  const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
-                                   {.tv_sec = time / kSecond, .tv_nsec = time % kSecond}};
-  return ::utimensat(AT_FDCWD, (target / file.name).c_str(), times, AT_SYMLINK_NOFOLLOW) == 0;
+  return system_.set_modified(target / file.name, file.state->mtime_ns);
 }
 
 void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
   const fs::path from = at_source(file);
   const std::uint64_t size = sizes_[file];
   const UniqueFd source = [&] {
-    const SourceWatch::Call call = watch_.call(from);
+    const HangWatch::Call call = watch_.call(from);
     UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (size_of_open(fd.get(), from) != size) fail("it has changed");
     return fd;
@@ -70,7 +66,7 @@ void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
     const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
     limit_.take(want.size());
     const std::size_t got = [&] {
-      const SourceWatch::Call call = watch_.call(from);
+      const HangWatch::Call call = watch_.call(from);
       return system_.read_at(source.get(), want, done, from);
     }();
     if (got == 0) fail("it has changed");

@@ -26,7 +26,7 @@ namespace lockstep::transfer {
 class SideIndexes {
  public:
   /// Looks which there are, for formats that have any. All outlive it.
-  SideIndexes(FileSystem& system, Limit& limit, SourceWatch& watch, const Manifest& manifest,
+  SideIndexes(FileSystem& system, Limit& limit, HangWatch& watch, const Manifest& manifest,
               const std::vector<ManifestFile>& files);
 
   /// That they take; no more is copied, whatever has become of them since.
@@ -49,7 +49,7 @@ class SideIndexes {
 
   FileSystem& system_;
   Limit& limit_;
-  SourceWatch& watch_;
+  HangWatch& watch_;
   const Manifest& manifest_;
   const std::vector<ManifestFile>& files_;
   std::vector<std::uint64_t> sizes_;  // by file; 0 where there is none

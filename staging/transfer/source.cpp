@@ -145,9 +145,9 @@ Source resolve_source(const std::string& given) {
   return source;
 }
 
-std::optional<Identity> identify(const Source& source, SourceWatch& watch) {
+std::optional<Identity> identify(const Source& source, HangWatch& watch) {
   const fs::path file = source.index_file();
-  const SourceWatch::Call call = watch.call(file);
+  const HangWatch::Call call = watch.call(file);
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
     if (errno == ENOENT) return {};

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "staging/pack/digest.h"
-#include "staging/transfer/source_watch.h"
+#include "staging/transfer/hang_watch.h"
 
 namespace lockstep::transfer {
 
@@ -43,7 +43,7 @@ struct Identity {
 };
 
 /// Two small reads at the source; nothing where it is no pack. Throws Error where it cannot be read.
-std::optional<Identity> identify(const Source& source, SourceWatch& watch = SourceWatch::none());
+std::optional<Identity> identify(const Source& source, HangWatch& watch = HangWatch::none());
 
 /// True while neither size, time, inode nor checksum differs.
 bool same(const Identity& a, const Identity& b);

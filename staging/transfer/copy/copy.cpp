@@ -44,7 +44,7 @@ std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
   return names;
 }
 
-Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, SourceWatch& watch,
+Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, HangWatch& watch,
            CopyOptions options)
     : files_(files),
       options_(std::move(options)),

@@ -42,7 +42,7 @@ struct CopyOptions {
 class Copy {
  public:
   /// `files`, `limit` and `watch` outlive it. Makes folders, and takes over what is there.
-  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, SourceWatch& watch,
+  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, HangWatch& watch,
        CopyOptions options);
 
   /// Copies everything from the source. Throws Error naming the file that could not be copied; what is synced

@@ -18,11 +18,15 @@ constexpr std::size_t kSyncOneByOne = 64;  // more files at once are synced with
 
 // Whether the file system takes O_DIRECT, tried on a file without a name. Not every one that opens it writes
 // it.
-bool takes_direct(const fs::path& folder) {
-  const UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_DIRECT | O_CLOEXEC, 0600));
-  if (!fd) return false;
+bool takes_direct(FileSystem& system, const fs::path& folder) {
   alignas(ChunkBuffers::kAlignment) static constexpr std::byte kPage[ChunkBuffers::kAlignment]{};
-  return ::pwrite(fd.get(), kPage, sizeof kPage, 0) == static_cast<ssize_t>(sizeof kPage);
+  try {
+    const UniqueFd fd = system.open(folder, O_TMPFILE | O_WRONLY | O_DIRECT, 0600);
+    system.write_at(fd.get(), kPage, 0, folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -31,10 +35,10 @@ LocalFiles::LocalFiles(FileSystem& system, fs::path folder, std::vector<std::str
                        const ChunkPlan& plan)
     : system_(system),
       folder_(std::move(folder)),
-      folder_fd_(open_file(folder_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW)),
+      folder_fd_(system_.open(folder_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW)),
       names_(std::move(names)),
       plan_(plan),
-      direct_(takes_direct(folder_)),
+      direct_(takes_direct(system_, folder_)),
       written_(kMostOpen, [this](std::size_t file) { return create(file, 0); }),
       written_direct_(kMostOpen, [this](std::size_t file) { return create(file, O_DIRECT); }),
       read_(kMostOpen, [this](std::size_t file) {
@@ -90,7 +94,7 @@ void LocalFiles::write(std::size_t chunk, const ChunkBuffers::Buffer& data) {
       if (extent.bytes == plan_.file_bytes(extent.file)) {
         written_.drop(extent.file);
       } else {
-        ::sync_file_range(fd->get(), static_cast<off_t>(extent.offset), extent.bytes, SYNC_FILE_RANGE_WRITE);
+        system_.begin_sync(fd->get(), extent.offset, extent.bytes);
       }
     }
     at += extent.bytes;

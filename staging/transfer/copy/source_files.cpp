@@ -43,7 +43,7 @@ FileState state_of(int fd, const std::filesystem::path& path) {
 
 SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
                          const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit,
-                         SourceWatch& watch)
+                         HangWatch& watch)
     : system_(system),
       folder_(std::move(folder)),
       files_(files),
@@ -105,7 +105,7 @@ void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
 
 void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   const std::filesystem::path path = folder_ / files_[extent.file].name;
-  const SourceWatch::Call call = watch_.call(path);
+  const HangWatch::Call call = watch_.call(path);
   const std::shared_ptr<const UniqueFd> fd = open_files_.get(extent.file);
   const auto offset = static_cast<off_t>(extent.offset);
   // The kernel would otherwise ask for a few pages at a time; all of the chunk is wanted, at once.
@@ -134,7 +134,7 @@ void SourceFiles::check_unchanged() {
   const std::lock_guard lock(mutex_);
   for (const auto& [file, first] : first_) {
     const std::filesystem::path path = folder_ / files_[file].name;
-    const SourceWatch::Call call = watch_.call(path);
+    const HangWatch::Call call = watch_.call(path);
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
       if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());

@@ -23,7 +23,7 @@ class SourceFiles {
  public:
   /// All but the folder outlive it.
   SourceFiles(FileSystem& system, std::filesystem::path folder, const std::vector<ManifestFile>& files,
-              const ChunkPlan& plan, Limit& limit, SourceWatch& watch);
+              const ChunkPlan& plan, Limit& limit, HangWatch& watch);
 
   /// Reads a chunk. Throws Error where a file is not what the list says, or changes while it is read.
   void read(std::size_t chunk, std::span<std::byte> into);
@@ -50,7 +50,7 @@ class SourceFiles {
   const std::vector<ManifestFile>& files_;
   const ChunkPlan& plan_;
   Limit& limit_;
-  SourceWatch& watch_;
+  HangWatch& watch_;
   OpenFiles open_files_;
   std::mutex mutex_;
   std::unordered_map<std::size_t, FileState> first_;  // of files that take several chunks, when first opened

@@ -30,8 +30,8 @@
 // What goes wrong: a chunk whose digest does not fit is asked for no more there, but read from the source;
 // three of them, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a
 // minute, or a connection that breaks twice, and the node is given up: each of its chunks is read from the
-// source by the next member in a ring, and passed on from there. A node whose own calls at the source do not
-// come back (source_watch.h) leaves, and is given up so by the others. When a whole file
+// source by the next member in a ring, and passed on from there. A node whose own calls at the source or
+// at its disk do not come back (hang_watch.h) leaves, and is given up so by the others. When a whole file
 // does not match the pack's index, its chunks are compared with the source, and who sent other bytes is
 // named. Data that no index describes is compared between the nodes before it is published. Nobody waits for
 // ever, since whoever is silent at srun's rendezvous too fails the step there.

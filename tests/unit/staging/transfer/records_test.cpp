@@ -11,8 +11,8 @@
 #include <map>
 
 #include "staging/pack/reader.h"
+#include "staging/transfer/hang_watch.h"
 #include "staging/transfer/put.h"
-#include "staging/transfer/source_watch.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::transfer {
@@ -210,7 +210,8 @@ TEST_F(StageRecords, TheirIndexesAreReadNoFasterThanTheBandwidthAndWaitingForItI
   for (const auto& [name, content] : content_of(folder_ / "many")) bytes += content.size();
   ASSERT_GT(bytes, fs::file_size(folder_ / "many/a.tfrecord") + 500'000);
   std::string hung;
-  SourceWatch watch(std::chrono::milliseconds(300), [&](const std::string& why) { hung = why; });
+  HangWatch watch(std::chrono::milliseconds(300),
+                  [&](HangWatch::Where, const std::string& why) { hung = why; });
   PutOptions options;
   options.cache_dir = folder_ / "cache";
   options.bandwidth = 1'000'000;

@@ -21,10 +21,11 @@
 #include <optional>
 
 #include "staging/rendezvous/rendezvous_socket.h"
+#include "staging/transfer/hang_watch.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
-#include "staging/transfer/source_watch.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace {
 
@@ -186,10 +187,40 @@ class SourceCalls : public staging_test::StagingTest {
         nodes.stop = noticed;
         put_on_nodes({source}, options, nodes);
       } else {
-        SourceWatch watch(kPatience, noticed);
+        HangWatch watch(kPatience, [&](HangWatch::Where, const std::string& why) { noticed(why); });
         options.watch = &watch;
         put({source}, options);
       }
+    } catch (const std::exception& error) {
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+
+  /// The same of the n-th call by which it changes or opens something on this node's disk.
+  Run start_disk(const std::string& source, int n) const {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
+    const pid_t pid = ::fork();
+    if (pid > 0) {
+      ::close(ends[1]);
+      return {pid, ends[0]};
+    }
+    ::alarm(10);
+    staging_test::WatchedFileSystem disk([&](int call, const char* name) {
+      if (call != n) return 0;
+      [[maybe_unused]] const ssize_t put = ::write(ends[1], name, std::strlen(name));
+      if (std::strcmp(name, "flock") == 0) ::_exit(kNoticed);  // who waits for a lock does not hang
+      for (;;) ::pause();
+    });
+    HangWatch watch(kPatience, [](HangWatch::Where, const std::string&) { ::_exit(kNoticed); });
+    PutOptions options;
+    options.cache_dir = folder_ / fmt::format("cache{}", n);
+    options.file_system = &disk;
+    options.watch = &watch;
+    options.mark_bytes = 1;
+    try {
+      put({source}, options);
     } catch (const std::exception& error) {
       ::_exit(1);
     }
@@ -207,14 +238,16 @@ class SourceCalls : public staging_test::StagingTest {
     return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
   }
 
-  void expect_all_noticed(const std::string& name, std::optional<std::uint32_t> node = {}) const {
+  void expect_all_noticed(const std::string& name, std::optional<std::uint32_t> node = {},
+                          bool disk = false) const {
     constexpr int kAtOnce = 16;
     const std::string source = (folder_ / "source" / name).string();
     SCOPED_TRACE(source);
     int hung = 0;
     for (int first = 1; first < 1000; first += kAtOnce) {
       std::vector<Run> runs;
-      for (int n = first; n < first + kAtOnce; ++n) runs.push_back(start(source, n, node));
+      for (int n = first; n < first + kAtOnce; ++n)
+        runs.push_back(disk ? start_disk(source, n) : start(source, n, node));
       bool end = false;
       for (const Run& run : runs) {
         int code = 0;
@@ -264,6 +297,13 @@ TEST_F(SourceCalls, OfNodesThatPutTogetherAreNoticedWhenTheyHang) {
   write("source/m/x.idx", staging_test::megatron_index(4, {10}));
   for (const char* name : {"p", "p/shard-000000.tar", "m/x"}) expect_all_noticed(name, 1);
   expect_all_noticed("p", 0);
+}
+
+TEST_F(SourceCalls, AtTheDiskAreNoticedWhenTheyHangToo) {
+  make_large_pack("source/p", 40);
+  write("source/t/a.tfrecord", staging_test::tfrecord({"one", "two"}));
+  (void)pack::open(folder_ / "source/t");
+  for (const char* name : {"p", "t"}) expect_all_noticed(name, {}, true);
 }
 
 }  // namespace

@@ -7,13 +7,15 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <thread>
 
 #include "common/process.h"
 #include "staging/step/stage_step.h"
-#include "staging/transfer/source_watch.h"
+#include "staging/transfer/hang_watch.h"
 #include "tests/unit/staging/step/stage_step_world.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -55,6 +57,27 @@ TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error,
                 AllOf(HasSubstr("127.0.0.1:0: " + pack.string()), HasSubstr("has not answered for 2.00 s")));
+  }
+  expect_good(put_on(3, pack), pack);
+}
+
+// A disk that is dying is as silent as a file server that is gone.
+TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
+  const fs::path pack = make_large_pack("p", 300);
+  for (const char* call : {"write", "fsync"}) {
+    SCOPED_TRACE(call);
+    staging_test::WatchedFileSystem disk([call](int n, const char* name) {
+      if (n > 20 && std::strcmp(name, call) == 0) hang();
+      return 0;
+    });
+    NodeChange stuck;
+    stuck.system = &disk;
+    for (const NodeEnd& end : put_on(3, pack, {{1, stuck}})) {
+      EXPECT_EQ(end.code, 1);
+      EXPECT_THAT(end.error,
+                  AllOf(HasSubstr(fmt::format("the local disk of 127.0.0.1 ({})", cache(1).string())),
+                        HasSubstr("has not answered for 2.00 s")));
+    }
   }
   expect_good(put_on(3, pack), pack);
 }
@@ -164,6 +187,10 @@ class StepHang : public staging_test::StageStep {
         SourceReads hangs(pack, [](const SourceRead& read) {
           if (read.n == 1) hang();
         });
+        staging_test::WatchedFileSystem disk_hangs([](int, const char* name) {
+          if (std::strcmp(name, "write") == 0) hang();
+          return 0;
+        });
         StepCall call;
         call.hello = {7,        "0", fmt::format("n{}", node + 1), static_cast<std::uint32_t>(node), kNodes,
                       "n[1-3]", ""};
@@ -176,7 +203,7 @@ class StepHang : public staging_test::StageStep {
         if (before) {
           before(node);
         } else if (node == kStuck) {
-          call.file_system = &hangs;
+          call.file_system = disk_ ? static_cast<FileSystem*>(&disk_hangs) : &hangs;
         }
         stage_step(call);
       }));
@@ -214,6 +241,7 @@ class StepHang : public staging_test::StageStep {
 
   pid_t stepd_ = watched();  // before srun's pipe is there, of which it would hold an end
   std::vector<pid_t> nodes_;
+  bool disk_ = false;  // it is the second one's writes that hang
 };
 
 TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
@@ -262,17 +290,48 @@ TEST_F(StepHang, WhereAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
               AllOf(testing::StartsWith("n2: " + pack.string()), HasSubstr("has not answered for 2.00 s")));
 }
 
-TEST(SourceWatch, TellsOnceOfTheOldestCall) {
+TEST_F(StepHang, WhereADiskHangsTheLineSaysSoAndTheHelperEnds) {
+  const fs::path pack = make_big_pack("p");
+  disk_ = true;
+  for (const char* on_error : {"fail", "source"}) {
+    SCOPED_TRACE(on_error);
+    Srun srun;
+    start_all(pack, "block", on_error);
+    const std::vector<int> codes = finish();
+    EXPECT_EQ(codes[kStuck], 1);
+    EXPECT_THAT(srun.end(),
+                AllOf(testing::StartsWith(fmt::format("n2: the local disk of n2 ({})", at("cache1"))),
+                      HasSubstr("has not answered for 2.00 s")));
+    nodes_.clear();
+  }
+}
+
+TEST_F(StepHang, WhereADiskHangsInTheBackgroundTheOthersGoOnWithoutIt) {
+  const fs::path pack = make_big_pack("p");
+  disk_ = true;
+  Srun srun;
+  start_all(pack, "background", "fail");
+  EXPECT_THAT(finish(), testing::Each(0));
+  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // what works on in the background
+  srun.end();
+  for (const int node : {0, 2}) {
+    EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
+    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+  }
+  EXPECT_THAT(said(kStuck), HasSubstr(fmt::format("n2: the local disk of n2 ({})", at("cache1"))));
+}
+
+TEST(HangWatch, TellsOnceOfTheOldestCall) {
   std::vector<std::string> told;
   std::atomic<bool> has_told = false;
   {
-    SourceWatch watch(milliseconds(40), [&](const std::string& why) {
+    HangWatch watch(milliseconds(40), [&](HangWatch::Where, const std::string& why) {
       told.push_back(why);
       has_told = true;
     });
-    const SourceWatch::Call first = watch.call("/a");
-    { const SourceWatch::Call second = watch.call("/b"); }
-    const SourceWatch::Call third = watch.call("/c");
+    const HangWatch::Call first = watch.call("/a");
+    { const HangWatch::Call second = watch.call("/b"); }
+    const HangWatch::Call third = watch.call("/c");
     EXPECT_TRUE(staging_test::wait_for([&] { return has_told.load(); }));
     std::this_thread::sleep_for(milliseconds(150));  // in which it could tell of the third
   }

@@ -1,4 +1,4 @@
-#include "staging/transfer/source_watch.h"
+#include "staging/transfer/hang_watch.h"
 
 #include <algorithm>
 
@@ -12,12 +12,12 @@ constexpr int kTicks = 20;  // of a patience
 
 }  // namespace
 
-SourceWatch::SourceWatch(std::chrono::milliseconds patience, std::function<void(const std::string&)> hung)
-    : patience_(patience), hung_(std::move(hung)) {
+HangWatch::HangWatch(std::chrono::milliseconds patience, Hung hung, std::string disk)
+    : patience_(patience), hung_(std::move(hung)), disk_(std::move(disk)) {
   if (hung_) thread_ = std::thread([this] { watch(); });
 }
 
-SourceWatch::~SourceWatch() {
+HangWatch::~HangWatch() {
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -26,27 +26,27 @@ SourceWatch::~SourceWatch() {
   if (thread_.joinable()) thread_.join();
 }
 
-SourceWatch& SourceWatch::none() {
-  static SourceWatch nothing({}, {});
+HangWatch& HangWatch::none() {
+  static HangWatch nothing({}, {});
   return nothing;
 }
 
-std::chrono::milliseconds SourceWatch::patience(std::size_t nodes) {
+std::chrono::milliseconds HangWatch::patience(std::size_t nodes) {
   return std::chrono::minutes(5) + std::chrono::seconds(nodes);
 }
 
-SourceWatch::Call SourceWatch::call(const std::filesystem::path& path) {
+HangWatch::Call HangWatch::call(const std::filesystem::path& path) {
   const std::lock_guard lock(mutex_);
   return {*this, calls_.insert(calls_.end(), {path, ticks_})};
 }
 
-void SourceWatch::ended(std::list<Entry>::iterator entry) {
+void HangWatch::ended(std::list<Entry>::iterator entry) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !telling_; });
   calls_.erase(entry);
 }
 
-void SourceWatch::watch() {
+void HangWatch::watch() {
   const auto tick = std::max(patience_ / kTicks, std::chrono::milliseconds(1));
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -54,12 +54,17 @@ void SourceWatch::watch() {
     ++ticks_;
     if (!calls_.empty() && ticks_ - calls_.front().since > kTicks) break;
   }
-  const std::string why = fmt::format(
-      "{}: the source has not answered for {}; is its file system well on this node?",
-      calls_.front().path.string(), format_seconds(std::chrono::duration<double>(patience_).count()));
+  const std::string patience = format_seconds(std::chrono::duration<double>(patience_).count());
+  const std::filesystem::path path = calls_.front().path;
+  const Where where = path.empty() ? Where::disk : Where::source;
+  const std::string why =
+      where == Where::disk
+          ? fmt::format("{} has not answered for {}; is it well?", disk_, patience)
+          : fmt::format("{}: the source has not answered for {}; is its file system well on this node?",
+                        path.string(), patience);
   telling_ = true;
   lock.unlock();
-  hung_(why);
+  hung_(where, why);
   lock.lock();
   telling_ = false;
   changed_.notify_all();
