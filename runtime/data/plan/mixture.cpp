@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <memory>
+#include <utility>
 
 #include "common/error.h"
+#include "runtime/data/plan/mixture_planner.h"
 
 namespace lockstep::data {
 
@@ -24,6 +27,27 @@ std::size_t Mixture::range_of(std::uint64_t step) const {
 
 std::uint64_t Mixture::end_of(std::size_t range) const {
   return range + 1 < ranges.size() ? std::min(steps, ranges[range + 1].first_step) : steps;
+}
+
+Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
+                       const Mixture& mixture, std::string fingerprint) {
+  const LengthsInMemory source(lengths, std::move(fingerprint));
+  MixturePlanner planner(source, options, mixture);
+  Plan plan(options, lengths.size(), source.fingerprint());
+  for (PlannedBlock block; planner.next_block(block);) plan.append(block.plan);
+  const PlanState& end = planner.next_start();
+  plan.set_mixture(
+      std::make_shared<PlannedMixture>(PlannedMixture{mixture, end.mixture->drawn, end.carried}));
+  return plan;
+}
+
+PlanOptions options_of_step(const Plan& plan, std::size_t step) {
+  PlanOptions options = plan.options();
+  if (plan.mixture() != nullptr) {
+    const Mixture& mixture = plan.mixture()->mixture;
+    options.longest = mixture.ranges[mixture.range_of(step)].longest;
+  }
+  return options;
 }
 
 void check_mixture(const Mixture& mixture, std::size_t source_samples) {

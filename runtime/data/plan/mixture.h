@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,13 @@ struct Mixture {
   std::uint64_t end_of(std::size_t range) const;
 };
 
+/// What the plan of a whole run says beside its steps.
+struct PlannedMixture {
+  Mixture mixture;
+  std::vector<std::uint64_t> drawn;  ///< samples of each part, in all its epochs
+  std::vector<SampleId> left;        ///< of those, the samples or pieces that are in no step
+};
+
 /// How far a part is.
 struct MixtureProgress {
   std::string name;
@@ -55,6 +63,13 @@ struct MixtureProgress {
   std::uint64_t samples = 0;  ///< of that epoch, drawn so far
   std::uint64_t of = 0;       ///< samples of an epoch
 };
+
+/// Plans a whole run, as make_plan() does an epoch: the plan has a mixture().
+Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
+                       const Mixture& mixture, std::string fingerprint);
+
+/// The options of the range that a step is in; those of the plan where it is not of a mixture.
+PlanOptions options_of_step(const Plan& plan, std::size_t step);
 
 /// Throws UsageError saying what is wrong: with itself, or for a source of so many samples.
 void check_mixture(const Mixture& mixture, std::size_t source_samples);

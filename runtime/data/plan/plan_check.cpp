@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/data/plan/blockwise_planner.h"
+#include "runtime/data/plan/mixture_coverage.h"
 
 namespace lockstep::data {
 namespace {
@@ -19,6 +21,7 @@ constexpr std::size_t kNowhere = ~std::size_t{0};
 // Tokens of a sample, or of the piece of one that was split at the cap; 0 where there is no such piece.
 std::uint64_t tokens_in_plan(SampleId id, std::uint64_t length, const PlanOptions& options) {
   const std::uint64_t piece = id >> kPieceShift;
+  if (options.longest > 0) length = std::min(length, options.longest);
   if (options.too_long == TooLong::split) {
     return piece * options.cap < length ? std::min<std::uint64_t>(options.cap, length - piece * options.cap)
                                         : 0;
@@ -75,8 +78,41 @@ std::size_t check_missing(const Coverage& coverage, const std::vector<std::uint3
 
 }  // namespace
 
+// A mixture's data sets, each epoch for itself, and which of them a range draws from.
+void check_mixture_coverage(const Plan& plan, const std::vector<std::uint32_t>& tokens) {
+  const Mixture& mixture = plan.mixture()->mixture;
+  if (mixture.samples() != tokens.size()) {
+    fail("the plan's data sets have {} samples together, the data {}", mixture.samples(), tokens.size());
+  }
+  if (plan.steps() != mixture.steps) {
+    fail("the plan has {} steps of the mixture's {}", plan.steps(), mixture.steps);
+  }
+  std::vector<std::size_t> ends;
+  for (const MixturePart& part : mixture.parts) {
+    ends.push_back((ends.empty() ? 0 : ends.back()) + part.samples);
+  }
+  const auto accumulate = static_cast<std::size_t>(plan.options().accumulate);
+  MixtureCoverage coverage(plan, tokens);
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    const MixtureRange& range = mixture.ranges[mixture.range_of(step)];
+    for_each_sample(plan, step * accumulate, (step + 1) * accumulate, [&](SampleId id) {
+      const SampleId sample = id & (kMostSamples - 1);
+      if (sample >= tokens.size()) fail("step {}: there is no sample {}", step, sample);
+      const auto part =
+          static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), sample) - ends.begin());
+      if (!(range.weights[part] > 0)) {
+        fail("step {} has sample {} of '{}', whose weight is 0 there", step, sample,
+             mixture.parts[part].name);
+      }
+      coverage.add(id);
+    });
+  }
+  for (const SampleId id : plan.mixture()->left) coverage.add(id);
+  const MixtureCoverage::Counts counts = coverage.count();
+  if (!counts.first.empty()) fail("{}", counts.first);
+}
+
 CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
-  const PlanOptions& options = plan.options();
   const std::vector<std::uint32_t>& tokens = lengths.tokens;
   if (plan.samples() != tokens.size()) {
     fail("the plan is for {} samples, the data have {}", plan.samples(), tokens.size());
@@ -85,13 +121,17 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
     fail("the plan was made for other data or another order: its fingerprint is {}, the data's is {}",
          plan.fingerprint(), lengths.fingerprint);
   }
+  if (plan.mixture() != nullptr) check_mixture_coverage(plan, tokens);
+  // Of an id; a mixture's have the epoch beside it.
+  const SampleId numbers = (plan.mixture() != nullptr ? kMostSamples : SampleId{1} << kPieceShift) - 1;
   Coverage coverage(tokens.size());
   CheckedPlan checked;
   double ratios = 0;
-  std::vector<double> speeds = options.speeds;
-  speeds.resize(static_cast<std::size_t>(options.ranks), 1.0);
+  std::vector<double> speeds = plan.options().speeds;
+  speeds.resize(static_cast<std::size_t>(plan.options().ranks), 1.0);
   const double speed_of_all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
   for (std::size_t step = 0; step < plan.steps(); ++step) {
+    const PlanOptions options = options_of_step(plan, step);
     double greatest = 0;
     double all = 0;
     bool empty = true;
@@ -103,7 +143,7 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
         const auto samples = plan.micro_batch(step, rank, m);
         empty = empty && samples.empty();
         for (const SampleId id : samples) {
-          const SampleId sample = id & ((SampleId{1} << kPieceShift) - 1);
+          const SampleId sample = id & numbers;
           if (sample >= tokens.size()) {
             fail("step {}, rank {}, micro-batch {}: there is no sample {}", step, rank, m, sample);
           }
@@ -112,13 +152,15 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
             fail("step {}, rank {}, micro-batch {}: sample {} has no piece {}", step, rank, m, sample,
                  id >> kPieceShift);
           }
-          std::size_t& seen = coverage.step_of(id);
-          const bool may_repeat = options.tail == Tail::repeat && step + 1 == plan.steps();
-          if (seen != kNowhere && !may_repeat) {
-            fail("step {}, rank {}, micro-batch {}: sample {} was already in step {}", step, rank, m, sample,
-                 seen);
+          if (plan.mixture() == nullptr) {
+            std::size_t& seen = coverage.step_of(id);
+            const bool may_repeat = options.tail == Tail::repeat && step + 1 == plan.steps();
+            if (seen != kNowhere && !may_repeat) {
+              fail("step {}, rank {}, micro-batch {}: sample {} was already in step {}", step, rank, m,
+                   sample, seen);
+            }
+            seen = step;
           }
-          seen = step;
           sum += length;
           longest = std::max(longest, length);
           const auto l = static_cast<double>(length);
@@ -141,12 +183,12 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
       greatest = std::max(greatest, cost / speeds[static_cast<std::size_t>(rank)]);
     }
     if (empty) fail("step {} has no samples on any rank", step);
-    if (step + 1 < plan.steps() || step == 0) {
+    if (step + 1 < plan.steps() || step == 0 || plan.mixture() != nullptr) {
       ratios += all > 0 ? greatest * speed_of_all / all : 1;
       ++checked.counted;
     }
   }
-  checked.dropped = check_missing(coverage, tokens, options);
+  if (plan.mixture() == nullptr) checked.dropped = check_missing(coverage, tokens, plan.options());
   checked.imbalance_cost = checked.counted > 0 ? ratios / static_cast<double>(checked.counted) : 1;
   return checked;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/output.h"
+#include "runtime/data/plan/mixture_file.h"
 
 namespace lockstep::data {
 namespace {
@@ -112,30 +114,97 @@ Plan read_header(const Line& line, const nlohmann::json& header) {
   }
   const nlohmann::json& fingerprint = line.member(header, "fingerprint");
   if (!fingerprint.is_string()) line.refuse("\"fingerprint\" is not a string");
-  return {options, line.number_in(header, "samples", 0, kAny), fingerprint.get<std::string>()};
+  Plan plan(options, line.number_in(header, "samples", 0, kAny), fingerprint.get<std::string>());
+  if (!header.contains("mixture")) return plan;
+  try {
+    plan.set_mixture(std::make_shared<PlannedMixture>(header["mixture"].get<PlannedMixture>()));
+  } catch (const Error& error) {
+    line.refuse("the mixture: {}", error.what());
+  }
+  return plan;
 }
 
-void read_step(const Line& line, const nlohmann::json& object, Plan& plan) {
-  const PlanOptions& options = plan.options();
-  const std::uint64_t step = line.number_in(object, "step", 0, ~std::uint64_t{0});
-  if (step != plan.steps()) line.refuse("step {} where step {} is next", step, plan.steps());
+// The micro-batches of a step, rank by rank: what(name of the rank, which micro-batch, its list).
+template <typename What>
+void for_each_batch(const Line& line, const nlohmann::json& object, const char* member,
+                    const PlanOptions& options, What what) {
   const nlohmann::json& ranks =
-      line.list(line.member(object, "ranks"), static_cast<std::size_t>(options.ranks), "the step", "ranks");
-  std::vector<SampleId> samples;
+      line.list(line.member(object, member), static_cast<std::size_t>(options.ranks), "the step", "ranks");
+  std::size_t place = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const std::string name = fmt::format("rank {}", rank);
     for (const nlohmann::json& batch :
          line.list(ranks[rank], static_cast<std::size_t>(options.accumulate), name, "micro-batches")) {
       if (!batch.is_array()) line.refuse("{}: a micro-batch is not a list", name);
-      samples.clear();
-      for (const nlohmann::json& sample : batch) {
-        const bool piece = sample.is_array() && sample.size() == 2;
-        samples.push_back(line.part_of_id(name, piece ? sample[0] : sample, kMostSamples, "sample"));
-        if (piece) samples.back() |= line.part_of_id(name, sample[1], kMostPieces, "piece") << kPieceShift;
-      }
-      plan.append(samples);
+      what(name, place++, batch);
     }
   }
+}
+
+void read_step(const Line& line, const nlohmann::json& object, Plan& plan) {
+  const std::uint64_t step = line.number_in(object, "step", 0, ~std::uint64_t{0});
+  if (step != plan.steps()) line.refuse("step {} where step {} is next", step, plan.steps());
+  std::vector<std::vector<SampleId>> batches;
+  for_each_batch(line, object, "ranks", plan.options(),
+                 [&](const std::string& name, std::size_t, const nlohmann::json& batch) {
+                   std::vector<SampleId>& samples = batches.emplace_back();
+                   for (const nlohmann::json& sample : batch) {
+                     const bool piece = sample.is_array() && sample.size() == 2;
+                     SampleId id = line.part_of_id(name, piece ? sample[0] : sample, kMostSamples, "sample");
+                     if (piece) id |= line.part_of_id(name, sample[1], kMostPieces, "piece") << kPieceShift;
+                     samples.push_back(id);
+                   }
+                 });
+  if (plan.mixture() != nullptr && object.contains("epochs")) {
+    for_each_batch(line, object, "epochs", plan.options(),
+                   [&](const std::string& name, std::size_t place, const nlohmann::json& batch) {
+                     std::vector<SampleId>& samples = batches[place];
+                     line.list(batch, samples.size(), name, "epochs");
+                     for (std::size_t i = 0; i < samples.size(); ++i) {
+                       samples[i] |= line.part_of_id(name, batch[i], 256, "epoch") << kEpochShift;
+                     }
+                   });
+  }
+  for (const std::vector<SampleId>& batch : batches) plan.append(batch);
+}
+
+// A step's micro-batches as nested lists, `write` adding each sample.
+template <typename Write>
+void write_batches(const Plan& plan, std::size_t step, std::string& text, Write write) {
+  for (int rank = 0; rank < plan.options().ranks; ++rank) {
+    text += rank == 0 ? "[[" : ",[";
+    for (int m = 0; m < plan.options().accumulate; ++m) {
+      text += m == 0 ? "[" : ",[";
+      bool first = true;
+      for (const SampleId sample : plan.micro_batch(step, rank, m)) {
+        if (!first) text += ',';
+        first = false;
+        write(sample);
+      }
+      text += ']';
+    }
+    text += ']';
+  }
+  text += ']';
+}
+
+void write_step(const Plan& plan, std::size_t step, std::string& text) {
+  const auto add = [&text](std::uint64_t number) {
+    const fmt::format_int digits(number);
+    text.append(digits.data(), digits.size());
+  };
+  fmt::format_to(std::back_inserter(text), R"({{"step":{},"ranks":)", step);
+  bool later_epochs = false;
+  write_batches(plan, step, text, [&](SampleId sample) {
+    later_epochs = later_epochs || epoch_of(sample) > 0;
+    if (piece_of(sample) == 0) return add(sample_of(sample));
+    fmt::format_to(std::back_inserter(text), "[{},{}]", sample_of(sample), piece_of(sample));
+  });
+  if (later_epochs) {
+    text += R"(,"epochs":)";
+    write_batches(plan, step, text, [&](SampleId sample) { add(epoch_of(sample)); });
+  }
+  text += "}\n";
 }
 
 }  // namespace
@@ -153,30 +222,9 @@ void write_plan(const Plan& plan, const std::filesystem::path& file) {
   if (options.too_long != TooLong::refuse) header["too_long"] = name_of(options.too_long);
   if (options.tail != Tail::fill) header["tail"] = name_of(options.tail);
   if (!options.speeds.empty()) header["speeds"] = options.speeds;
+  if (plan.mixture() != nullptr) header["mixture"] = *plan.mixture();
   std::string text = header.dump() + '\n';
-  for (std::size_t step = 0; step < plan.steps(); ++step) {
-    fmt::format_to(std::back_inserter(text), R"({{"step":{},"ranks":[)", step);
-    for (int rank = 0; rank < options.ranks; ++rank) {
-      text += rank == 0 ? "[" : ",[";
-      for (int m = 0; m < options.accumulate; ++m) {
-        text += m == 0 ? "[" : ",[";
-        bool first = true;
-        for (const SampleId sample : plan.micro_batch(step, rank, m)) {
-          if (!first) text += ',';
-          first = false;
-          if (piece_of(sample) > 0) {
-            fmt::format_to(std::back_inserter(text), "[{},{}]", sample_of(sample), piece_of(sample));
-            continue;
-          }
-          const fmt::format_int digits(sample);
-          text.append(digits.data(), digits.size());
-        }
-        text += ']';
-      }
-      text += ']';
-    }
-    text += "]}\n";
-  }
+  for (std::size_t step = 0; step < plan.steps(); ++step) write_step(plan, step, text);
   write_output(file, text);
 }
 

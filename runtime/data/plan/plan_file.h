@@ -1,7 +1,9 @@
 // PLAN.jsonl: a plan as text, for other programs and for looking at. The first line is an object with
 // version, samples, ranks, cap, accumulate, cost, seed, epoch and fingerprint (and, where they are not the
-// default: padded, pad_multiple, too_long, tail, speeds);
+// default: padded, pad_multiple, too_long, tail, speeds; of a mixture also that, see mixture_file.h);
 // then a line per optimizer step: {"step":i,"ranks":[[[sample,...],... micro-batches],... ranks]}.
+// A piece of a sample that was split is [sample,piece]. Where samples of a mixture are not all of their data
+// sets' first epochs, "epochs" beside "ranks" has each one's epoch, modulo 256, in the same places.
 //
 // Threads: safe from any.
 #pragma once

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "common/tool.h"
 #include "common/units.h"
 #include "runtime/data/plan/lengths.h"
+#include "runtime/data/plan/mixture.h"
+#include "runtime/data/plan/mixture_file.h"
 #include "runtime/data/plan/plan_check.h"
 #include "runtime/data/plan/plan_file.h"
 #include "runtime/data/plan/plan_stats.h"
@@ -29,6 +32,7 @@ struct Source {
   std::string histogram;
   std::size_t samples = 0;
   std::vector<std::filesystem::path> packs;
+  std::string mixture;
 
   void add_to(CLI::App& verb) {
     verb.add_option("--lengths", lengths, "CSV file with one sample a row")->type_name("FILE.csv");
@@ -38,19 +42,31 @@ struct Source {
     verb.add_option("--samples", samples, "How many samples to spread over the histogram")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
+    verb.add_option("--mixture", mixture,
+                    "Several data sets with weights, each with its source of lengths, and a number of steps")
+        ->type_name("FILE.json");
   }
 
   // For messages that name a sample.
   std::string name() const {
     if (!lengths.empty()) return lengths;
     if (!histogram.empty()) return histogram;
+    if (!mixture.empty()) return mixture;
     return packs.size() == 1 ? packs.front().string() : fmt::format("{} packs", packs.size());
   }
 
-  Lengths read() const {
-    const int given = (lengths.empty() ? 0 : 1) + (histogram.empty() ? 0 : 1) + (packs.empty() ? 0 : 1);
+  // Where it is a mixture, also that.
+  Lengths read(std::optional<Mixture>* mixed = nullptr) const {
+    const int given = (lengths.empty() ? 0 : 1) + (histogram.empty() ? 0 : 1) + (packs.empty() ? 0 : 1) +
+                      (mixture.empty() ? 0 : 1);
     if (given != 1)
-      fail_usage("name one source of lengths: --lengths FILE, --histogram FILE, or packed files");
+      fail_usage(
+          "name one source of lengths: --lengths FILE, --histogram FILE, --mixture FILE, or packed files");
+    if (!mixture.empty()) {
+      MixtureData data = read_mixture(mixture);
+      if (mixed != nullptr) *mixed = std::move(data.mixture);
+      return std::move(data.lengths);
+    }
     if (!lengths.empty()) return lengths_from_csv(lengths, column);
     if (!packs.empty()) return lengths_from_packs(packs);
     if (samples == 0) fail_usage("--histogram needs --samples N");
@@ -86,7 +102,7 @@ void print_stats(const PlanStats& stats, const PlanOptions& options) {
 void say_if_too_few(const Plan& plan, const Source& source) {
   const PlanOptions& options = plan.options();
   const auto a_step = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
-  if (plan.samples() == 0 || plan.samples() >= a_step) return;
+  if (plan.samples() == 0 || plan.samples() >= a_step || plan.mixture() != nullptr) return;
   std::size_t empty = 0;
   std::size_t before = 0;
   for (const std::size_t end : plan.ends()) empty += std::exchange(before, end) == end ? 1 : 0;
@@ -97,8 +113,26 @@ void say_if_too_few(const Plan& plan, const Source& source) {
       source.name(), plan.samples(), options.ranks, options.accumulate, empty);
 }
 
-Plan plan_of(const Lengths& lengths, const PlanOptions& options, const Source& source, OverLong& over_long) {
+// Of the data, whatever of them a mixture uses.
+OverLong over_long_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
+  OverLong over_long;
+  for (SampleId id = 0; id < lengths.size(); ++id) {
+    if (lengths[id] <= options.cap) continue;
+    const std::uint64_t lost = options.too_long == TooLong::skip       ? lengths[id]
+                               : options.too_long == TooLong::truncate ? lengths[id] - options.cap
+                                                                       : 0;
+    over_long.add({.samples = 1, .tokens = lost, .first = id});
+  }
+  return over_long;
+}
+
+Plan plan_of(const Lengths& lengths, const std::optional<Mixture>& mixture, const PlanOptions& options,
+             const Source& source, OverLong& over_long) {
   try {
+    if (mixture) {
+      over_long = over_long_of(lengths.tokens, options);
+      return make_mixture_plan(lengths.tokens, options, *mixture, lengths.fingerprint);
+    }
     return make_plan(lengths.tokens, options, lengths.fingerprint, &over_long);
   } catch (const UsageError&) {
     throw;
@@ -110,10 +144,13 @@ Plan plan_of(const Lengths& lengths, const PlanOptions& options, const Source& s
 void make(const Tool& tool, const Source& source, PlanOptions options, const std::string& cost,
           const std::string& out) {
   options.cost = parse_cost(cost);
-  const Lengths lengths = source.read();
+  std::optional<Mixture> mixture;
+  const Lengths lengths = source.read(&mixture);
+  if (mixture && options.epoch != 0) fail_usage("--epoch: a mixture has none, its data sets count their own");
+  if (mixture && options.tail != Tail::fill) fail_usage("--tail: all steps of a mixture are full");
   const std::uint64_t begin = monotonic_ns();
   OverLong over_long;
-  const Plan plan = plan_of(lengths, options, source, over_long);
+  const Plan plan = plan_of(lengths, mixture, options, source, over_long);
   const double seconds = seconds_between(begin, monotonic_ns());
   if (!out.empty()) write_plan(plan, out);
   say_if_too_few(plan, source);
@@ -121,12 +158,14 @@ void make(const Tool& tool, const Source& source, PlanOptions options, const std
   if (tool.json()) {
     nlohmann::json json = stats;
     json["seconds"] = seconds;
+    if (mixture) json["left"] = plan.mixture()->left.size();
     if (options.too_long != TooLong::refuse) {
       json["over_long"] = {{"samples", over_long.samples}, {"tokens_lost", over_long.tokens}};
     }
     Tool::print(json);
   } else {
     print_stats(stats, options);
+    if (mixture) fmt::print("drawn, not used    {}\n", plan.mixture()->left.size());
     if (over_long.samples > 0) {
       fmt::print("over the cap       {} samples, {} tokens left out; the first is sample {}\n",
                  over_long.samples, over_long.tokens, over_long.first);
@@ -135,22 +174,42 @@ void make(const Tool& tool, const Source& source, PlanOptions options, const std
   }
 }
 
+void expect_plan_of(const Plan& plan, const Mixture& mixture) {
+  if (plan.mixture() == nullptr) fail("the plan is of an epoch, not of a mixture");
+  const Mixture& planned = plan.mixture()->mixture;
+  if (fingerprint_of(planned) != fingerprint_of(mixture) || planned.steps != mixture.steps) {
+    fail("the plan is of another mixture: {} steps of {}, not {} of {}", planned.steps,
+         fingerprint_of(planned), mixture.steps, fingerprint_of(mixture));
+  }
+}
+
 void check(const Tool& tool, const Source& source, const std::string& file) {
   const Plan plan = read_plan(file);
   CheckedPlan checked;
   try {
-    checked = check_plan(plan, source.read());
+    std::optional<Mixture> mixture;
+    const Lengths lengths = source.read(&mixture);
+    checked = check_plan(plan, lengths);
+    if (mixture) expect_plan_of(plan, *mixture);
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {
     fail("{}: {}", file, error.what());
   }
   if (tool.json()) {
-    Tool::print({{"ok", true},
-                 {"samples", plan.samples()},
-                 {"steps", plan.steps()},
-                 {"dropped", checked.dropped},
-                 {"imbalance_cost", checked.imbalance_cost}});
+    nlohmann::json json = {{"ok", true},
+                           {"samples", plan.samples()},
+                           {"steps", plan.steps()},
+                           {"dropped", checked.dropped},
+                           {"imbalance_cost", checked.imbalance_cost}};
+    if (plan.mixture() != nullptr) json["left"] = plan.mixture()->left.size();
+    Tool::print(json);
+  } else if (plan.mixture() != nullptr) {
+    fmt::print(
+        "{}: {} data sets, every sample once in each epoch but for {} drawn and not used, in {} steps, none "
+        "over the cap, cost imbalance {:.5f}\n",
+        file, plan.mixture()->mixture.parts.size(), plan.mixture()->left.size(), plan.steps(),
+        checked.imbalance_cost);
   } else {
     fmt::print(
         "{}: {} samples as planned, {} of them dropped with the last step, in {} steps, none over the "

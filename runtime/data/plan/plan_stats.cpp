@@ -7,6 +7,9 @@
 #include <numeric>
 #include <vector>
 
+#include "runtime/data/plan/mixture.h"
+#include "runtime/data/plan/mixture_coverage.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -15,11 +18,12 @@ struct Step {
   std::vector<double> rank_costs;
   std::vector<double> sample_costs;
   double tokens = 0;
-  double padded = 0;  // tokens and padding
+  double squares = 0;  // of samples' tokens
+  double padded = 0;   // tokens and padding
 };
 
 Step step_of(const Plan& plan, std::span<const std::uint32_t> lengths, std::size_t index) {
-  const PlanOptions& options = plan.options();
+  const PlanOptions options = options_of_step(plan, index);
   Step step;
   for (int rank = 0; rank < options.ranks; ++rank) {
     double tokens = 0;
@@ -30,6 +34,7 @@ Step step_of(const Plan& plan, std::span<const std::uint32_t> lengths, std::size
       for (const SampleId id : samples) {
         const std::uint32_t length = planned_length(id, lengths[sample_of(id)], options);
         tokens += length;
+        step.squares += static_cast<double>(length) * static_cast<double>(length);
         longest = std::max(longest, length);
         step.sample_costs.push_back(options.cost.of(length));
         if (!options.padded) cost += options.cost.of(length);
@@ -85,24 +90,51 @@ double bound_by_mean(std::vector<double> costs, std::size_t ranks, double fastes
   return bound / mean;
 }
 
-double deviation_of(const std::vector<double>& values) {
-  const double mean = mean_of(values);
+// What the samples are like that some steps, one behind the other, are drawn from: all of an epoch, or of a
+// range of a mixture what it uses.
+struct Population {
+  double count = 0;
+  double tokens = 0;
   double squares = 0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
-}
 
-double lag1_of(const std::vector<double>& values) {
-  if (values.size() < 3) return 0;
-  const double mean = mean_of(values);
-  double products = 0;
-  double squares = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    squares += (values[i] - mean) * (values[i] - mean);
-    if (i > 0) products += (values[i] - mean) * (values[i - 1] - mean);
+  double mean() const { return count > 0 ? tokens / count : 0; }
+  double variance() const { return count > 0 ? std::max(0.0, squares / count - mean() * mean()) : 0; }
+};
+
+// How the mean lengths of steps spread.
+class Spread {
+ public:
+  // Of steps that draw from the same.
+  void add(const std::vector<double>& means, const std::vector<double>& samples, const Population& from) {
+    const double mean = mean_of(means);
+    for (std::size_t i = 0; i < means.size(); ++i) {
+      away_.push_back(means[i] - mean);
+      expected_ += from.variance() / samples[i];
+    }
+    scale_ = std::max(scale_, from.mean());
   }
-  return squares > 0 ? products / squares : 0;
-}
+
+  // By what independent random draws would give; 0 where lengths do not differ.
+  double ratio() const {
+    const auto steps = static_cast<double>(away_.size());
+    const double expected = away_.empty() ? 0 : std::sqrt(expected_ / steps);
+    return expected > 1e-9 * scale_ ? std::sqrt(squares() / steps) / expected : 0;
+  }
+
+  double lag1() const {
+    if (away_.size() < 3) return 0;
+    double products = 0;
+    for (std::size_t i = 1; i < away_.size(); ++i) products += away_[i] * away_[i - 1];
+    return squares() > 0 ? products / squares() : 0;
+  }
+
+ private:
+  double squares() const { return std::inner_product(away_.begin(), away_.end(), away_.begin(), 0.0); }
+
+  std::vector<double> away_;  // of each step's mean, from that of all
+  double expected_ = 0;       // of their squares' sum
+  double scale_ = 0;
+};
 
 // How often a sample is to appear: once, or once for each piece.
 std::uint64_t pieces_of(std::uint32_t length, const PlanOptions& options) {
@@ -137,29 +169,48 @@ void count_coverage(const Plan& plan, std::span<const std::uint32_t> lengths, Pl
   stats.dropped += wanted - std::min<std::uint64_t>(wanted, different);
 }
 
-}  // namespace
-
-PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
-  PlanStats stats;
-  const PlanOptions& options = plan.options();
-  const auto ranks = static_cast<std::size_t>(options.ranks);
-  const double capacity = static_cast<double>(options.cap) * options.ranks * options.accumulate;
-  double tokens = 0;
-  double squares = 0;
-  double count = 0;
+Population population_of(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
+  Population all;
   for (const std::uint32_t whole : lengths) {
     if (whole > options.cap && options.too_long == TooLong::skip) continue;
     const std::uint64_t pieces = pieces_of(whole, options);
     for (std::uint64_t piece = 0; piece < pieces; ++piece) {
       const auto length = static_cast<double>(planned_length(piece << kPieceShift, whole, options));
-      tokens += length;
-      squares += length * length;
-      count += 1;
+      all.tokens += length;
+      all.squares += length * length;
+      all.count += 1;
     }
   }
+  return all;
+}
+
+void count_mixture_coverage(const Plan& plan, std::span<const std::uint32_t> lengths, PlanStats& stats) {
+  MixtureCoverage coverage(plan, lengths);
+  for (const SampleId id : plan.ids()) coverage.add(id);
+  for (const SampleId id : plan.mixture()->left) coverage.add(id);
+  const MixtureCoverage::Counts counts = coverage.count();
+  stats.dropped = counts.missing;
+  stats.duplicated = counts.twice;
+}
+
+}  // namespace
+
+PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
+  PlanStats stats;
+  const PlanOptions& options = plan.options();
+  const Mixture* const mixture = plan.mixture() != nullptr ? &plan.mixture()->mixture : nullptr;
+  const auto ranks = static_cast<std::size_t>(options.ranks);
+  const double capacity = static_cast<double>(options.cap) * options.ranks * options.accumulate;
   stats.steps = plan.steps();
-  stats.minimum_steps = static_cast<std::size_t>(std::ceil(tokens / capacity));
-  count_coverage(plan, lengths, stats);
+  Population population;
+  if (mixture != nullptr) {
+    stats.minimum_steps = mixture->steps;
+    count_mixture_coverage(plan, lengths, stats);
+  } else {
+    population = population_of(lengths, options);
+    stats.minimum_steps = static_cast<std::size_t>(std::ceil(population.tokens / capacity));
+    count_coverage(plan, lengths, stats);
+  }
   if (stats.steps == 0) return stats;
 
   // Beside the mean speed.
@@ -168,14 +219,16 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
     const double mean = mean_of(options.speeds);
     fastest = *std::max_element(options.speeds.begin(), options.speeds.end()) / mean;
   }
-  const std::size_t counted = std::max<std::size_t>(1, stats.steps - 1);
+  // All steps of a mixture are full.
+  const std::size_t counted = mixture != nullptr ? stats.steps : std::max<std::size_t>(1, stats.steps - 1);
   double step_tokens = 0;
   double step_padded = 0;
-  double one_by_samples = 0;
   std::vector<double> imbalances_tokens;
   std::vector<double> imbalances_cost;
   std::vector<double> bounds;
   std::vector<double> means;
+  std::vector<double> samples;
+  Spread spread;
   for (std::size_t index = 0; index < counted; ++index) {
     const Step step = step_of(plan, lengths, index);
     step_tokens += step.tokens;
@@ -183,21 +236,29 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
     imbalances_tokens.push_back(greatest_by_mean(step.rank_tokens));
     imbalances_cost.push_back(longest_by_ideal(step.rank_costs, options.speeds));
     bounds.push_back(options.padded ? 1 : bound_by_mean(step.sample_costs, ranks, fastest));
-    if (step.sample_costs.empty()) continue;
-    const auto samples = static_cast<double>(step.sample_costs.size());
-    means.push_back(step.tokens / samples);
-    one_by_samples += 1 / samples;
+    if (!step.sample_costs.empty()) {
+      samples.push_back(static_cast<double>(step.sample_costs.size()));
+      means.push_back(step.tokens / samples.back());
+      if (mixture != nullptr) {
+        population.count += samples.back();
+        population.tokens += step.tokens;
+        population.squares += step.squares;
+      }
+    }
+    const bool last_of_range = mixture != nullptr && mixture->range_of(index) != mixture->range_of(index + 1);
+    if (index + 1 < counted && !last_of_range) continue;
+    spread.add(means, samples, population);
+    means.clear();
+    samples.clear();
+    population = {};
   }
   stats.fill = step_tokens / (capacity * static_cast<double>(counted));
   stats.padding = step_padded > 0 ? (step_padded - step_tokens) / step_padded : 0;
   stats.imbalance_tokens = mean_of(imbalances_tokens);
   stats.imbalance_cost = mean_of(imbalances_cost);
   stats.lower_bound_cost = mean_of(bounds);
-  const double mean = count > 0 ? tokens / count : 0;
-  const double variance = count > 0 ? std::max(0.0, squares / count - mean * mean) : 0;
-  const double expected = std::sqrt(variance * one_by_samples / static_cast<double>(means.size()));
-  if (expected > 1e-9 * mean) stats.step_mean_ratio = deviation_of(means) / expected;
-  stats.lag1 = lag1_of(means);
+  stats.step_mean_ratio = spread.ratio();
+  stats.lag1 = spread.lag1();
   return stats;
 }
 

@@ -15,7 +15,8 @@ namespace lockstep::data {
 
 /// The last step of an epoch, which cannot be full, counts for the first four members and not for the ratios
 /// below them (it does where it is the only one). An epoch without samples has no steps, fill 0 and
-/// imbalance 1.
+/// imbalance 1. All steps of a mixture are full, and count; each of its data sets' epochs counts for dropped
+/// and duplicated, and steps are compared with random draws from what their range uses.
 struct PlanStats {
   std::size_t steps = 0;
   /// Tokens / (ranks x accumulate x cap), rounded up: no plan has fewer.

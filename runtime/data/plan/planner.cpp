@@ -88,6 +88,12 @@ void Plan::append(std::span<const SampleId> samples) {
   ends_.push_back(ids_.size());
 }
 
+void Plan::append(const Plan& more) {
+  const std::size_t begin = ids_.size();
+  ids_.insert(ids_.end(), more.ids_.begin(), more.ids_.end());
+  for (const std::size_t end : more.ends_) ends_.push_back(begin + end);
+}
+
 Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint,
                OverLong* over_long) {
   if (fingerprint.empty()) fingerprint = fingerprint_of(lengths);

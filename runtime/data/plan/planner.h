@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/data/plan/item.h"
@@ -127,6 +129,8 @@ inline std::uint64_t padded_length(std::uint64_t length, std::uint64_t multiple,
   return rounded <= cap ? rounded : std::max(length, cap);
 }
 
+struct PlannedMixture;  // mixture.h
+
 /// Steps x ranks x micro-batches x samples.
 class Plan {
  public:
@@ -170,6 +174,13 @@ class Plan {
     for (const std::uint32_t end : step.ends) ends_.push_back(begin + end);
   }
 
+  /// Adds the steps of another plan with the same ranks and micro-batches.
+  void append(const Plan& more);
+
+  /// Of the plan of a whole mixture; null for an epoch, and for a block.
+  const PlannedMixture* mixture() const { return mixture_.get(); }
+  void set_mixture(std::shared_ptr<const PlannedMixture> mixture) { mixture_ = std::move(mixture); }
+
   /// Makes room for so many samples.
   void reserve(std::size_t samples) { ids_.reserve(samples); }
 
@@ -183,6 +194,7 @@ class Plan {
   std::string fingerprint_;
   std::vector<SampleId> ids_;
   std::vector<std::size_t> ends_;  // of each micro-batch, in ids_
+  std::shared_ptr<const PlannedMixture> mixture_;
 };
 
 /// Samples that were longer than the cap.

@@ -252,6 +252,29 @@ TEST(Mixture, GoesThroughDataOfManyBlocks) {
   EXPECT_EQ(progress[1].epoch * 100'000 + progress[1].samples, end.mixture->drawn[1]);
 }
 
+// Where micro-batches hold two samples or three, many steps are fitted together; a range may end between
+// them.
+TEST(Mixture, StepsThatWereFittedTogetherAreGivenBackWhereARangeEnds) {
+  World world(1, 30);
+  world.lengths.assign(2000, 0);
+  for (std::size_t i = 0; i < world.lengths.size(); ++i) {
+    world.lengths[i] = static_cast<std::uint32_t>(25 + i * 7919 % 60);
+  }
+  world.mixture.parts = {{"first", 1000}, {"second", 1000}};
+  const LengthsInMemory source(world.lengths, "data");
+  const PlanOptions options{.ranks = 4, .cap = 100, .cost = {10, 1}};
+  for (const std::uint64_t first : {1U, 3U, 7U, 12U}) {
+    world.mixture.ranges = {{.first_step = 0, .weights = {1, 1}, .longest = 0},
+                            {.first_step = first, .weights = {1, 3}, .longest = 0}};
+    MixturePlanner planner(source, options, world.mixture);
+    Seen seen;
+    std::uint64_t used = 0;
+    const PlanState end = use(planner, ~std::uint64_t{0}, seen, used);
+    EXPECT_EQ(used, 30U);
+    expect_beginnings(world, options, seen, end, fmt::format("a range of {} steps", first));
+  }
+}
+
 TEST(Mixture, MayGoOnForMoreStepsThanItBeganWith) {
   World world(7, 20);
   const LengthsInMemory source(world.lengths, "data");
