@@ -21,6 +21,7 @@ constexpr std::size_t kMostClients = 4096;
 constexpr std::size_t kMostStrangers = 1024;  // who have not proved themselves yet
 constexpr std::size_t kMostAsked = 64;        // by one of them
 constexpr milliseconds kLook{5};              // how often a chunk that is not there yet is looked for
+constexpr milliseconds kClosing{1};           // how often it looks whether what it dropped is closed
 constexpr milliseconds kIdle{500};
 
 // A part of the descriptors, since the copy needs some too.
@@ -64,12 +65,16 @@ void Exchange::accept_all() {
   while (!ended_) {
     pollfd wait{socket_.get(), POLLIN, 0};
     if (::poll(&wait, 1, static_cast<int>(kIdle.count() / 5)) <= 0) continue;
-    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     std::erase_if(clients_, [](Client& client) {
       if (!client.ended) return false;
       client.thread.join();
       return true;
     });
+    if (!has_room_for_a_stranger()) {
+      std::this_thread::sleep_for(kClosing);
+      continue;
+    }
+    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     try {
       if (!socket) fail_errno("accept");
       take_client(std::move(socket));
@@ -82,7 +87,7 @@ void Exchange::accept_all() {
 }
 
 void Exchange::take_client(UniqueFd socket) {
-  if (clients_.size() >= kMostClients || strangers() >= most_strangers()) drop_oldest_stranger();
+  if (clients_.size() >= kMostClients) drop_oldest_stranger();
   if (clients_.size() >= 2 * kMostClients) return;
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
@@ -95,11 +100,20 @@ void Exchange::take_client(UniqueFd socket) {
   }
 }
 
-std::size_t Exchange::strangers() {
-  const std::lock_guard lock(mutex_);
-  return static_cast<std::size_t>(std::count_if(clients_.begin(), clients_.end(), [](const Client& client) {
-    return !client.proven && client.fd >= 0;
-  }));
+// Makes it by dropping the oldest. One that is dropped has its descriptor until its thread has closed it:
+// then the next waits in the socket's queue.
+bool Exchange::has_room_for_a_stranger() {
+  std::size_t open = 0;
+  std::size_t closing = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Client& client : clients_) {
+      if (!client.proven) ++(client.fd >= 0 ? open : closing);
+    }
+  }
+  if (open + closing < most_strangers()) return true;
+  if (closing == 0) drop_oldest_stranger();
+  return false;
 }
 
 void Exchange::drop_oldest_stranger() {

@@ -107,7 +107,7 @@ class Exchange {
   void serve_client(Client& client);
   void talk(Link& link);
   void take_client(UniqueFd socket);
-  std::size_t strangers();
+  bool has_room_for_a_stranger();
   void drop_oldest_stranger();
   bool answer(Link& link, const Asked& asked);
   std::shared_ptr<Shelf> shelf(std::size_t topic);
