@@ -35,7 +35,7 @@ void survive_size_limit() {
 
 // CLI11 says of what its PositiveNumber and NonNegativeNumber refuse that the range ends at the greatest
 // double, with its 309 digits; --help says POSITIVE and NONNEGATIVE.
-std::string without_endless_range(std::string text) {
+std::string without_endless_range(const std::string& text) {
   const auto range = text.find(" not in range 0.000000 to 179769");
   return range == std::string::npos ? text : text.substr(0, range) + " is out of range";
 }
