@@ -2,7 +2,7 @@
 # Builds the fuzzers (preset fuzz) and lets each look for inputs that break its parser. What it finds of new ways
 # through the code is kept in build/fuzz/found/NAME; with --keep the smallest set of inputs that goes all known ways
 # becomes tests/fuzz/corpus/NAME. Exits 77 where there is no clang with libFuzzer.
-# Usage: run.sh [--keep] [SECONDS [NAME...]]      20 seconds each unless given; a night: run.sh 600
+# Usage: run.sh [--keep] [SECONDS [NAME...]]      20 seconds each unless given; a night: run.sh 600, the target `nightly`
 # Up to 20 seconds it searches in the same way each time, so that a test fails for what was changed and not by chance.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

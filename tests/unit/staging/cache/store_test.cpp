@@ -1,5 +1,6 @@
 #include "staging/cache/store.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -137,6 +138,29 @@ TEST_F(CacheStore, ADescriptionKeepsEveryName) {
     EXPECT_THAT([&] { parse_object(damaged, kName, "/x/object.json"); },
                 ThrowsErrorWith("/x/object.json: damaged"));
   }
+}
+
+// Staging has 256 MB for everything, and a plain folder may have very many files.
+TEST_F(CacheStore, ADescriptionOfManyFilesTakesLittleMemory) {
+  constexpr int kFiles = 100'000;
+  const auto most_kilobytes = [] {
+    struct rusage usage {};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  EXPECT_EQ(staging_test::in_child([&] {
+              ObjectInfo info{.name = kName, .source = "/data"};
+              for (int f = 0; f < kFiles; ++f)
+                info.files.push_back({fmt::format("folder/sample_{:08}.jpg", f), 1, std::string(32, '0')});
+              const long before = most_kilobytes();
+              const std::string text = to_json(info);
+              const long written = most_kilobytes();
+              if (written - before > 40'000) fail("writing took {} KB", written - before);
+              info.files = std::vector<ObjectFile>();
+              if (parse_object(text, kName, "object.json").files.size() != kFiles) fail("files are missing");
+              if (most_kilobytes() - written > 40'000) fail("reading took {} KB", most_kilobytes() - written);
+            }),
+            0);
 }
 
 TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
