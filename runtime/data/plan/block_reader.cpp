@@ -18,7 +18,9 @@ void BlockReader::begin(std::size_t block) {
   block_ = block;
   read_ = {.items = std::move(spare_), .shard_begins = {}, .pieces = {}, .over_long = {}};
   read_.items.clear();
-  read_.items.reserve(order_.shards(block).size() * EpochOrder::kShardSamples);
+  // With room for what is carried in: growing would take the memory twice.
+  const std::size_t own = order_.shards(block).size() * EpochOrder::kShardSamples;
+  read_.items.reserve(own + own / 16);
   pieces_.clear();
   done_ = false;
   error_ = nullptr;

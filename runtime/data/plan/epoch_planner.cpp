@@ -20,7 +20,7 @@ constexpr std::size_t kAhead = 2048;
 
 std::size_t steps_ahead(const PlanOptions& options) {
   const auto batches = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
-  return std::clamp<std::size_t>(kAhead / batches / 4 * 4, 16, 256);
+  return std::clamp<std::size_t>(kAhead / batches / 4 * 4, 8, 256);
 }
 // Blocks of fewer samples are planned before another thread has begun.
 constexpr std::size_t kWorthAThread = 16384;
@@ -135,6 +135,7 @@ void EpochPlanner::read_block(std::size_t block) {
     const auto shift = static_cast<std::uint32_t>(start_.carried.size());
     for (Item& item : items_) item.index += item.index >= kBlockSamples ? shift : 0;
   }
+  items_.reserve(items_.size() + carried.size());  // no more: inserting alone would take twice the room
   items_.insert(items_.begin(), carried.begin(), carried.end());
   carried_ = carried.size();
   if (start_.gone.empty()) return;
@@ -150,6 +151,9 @@ void EpochPlanner::read_block(std::size_t block) {
 bool EpochPlanner::next_block(PlannedBlock& block) {
   block.plan = empty_plan();
   block.start = start_;
+  if (next_block_ < order_.blocks()) {
+    block.plan.reserve(order_.shards(next_block_).size() * EpochOrder::kShardSamples + start_.carried.size());
+  }
   return plan_block(block.plan);
 }
 
