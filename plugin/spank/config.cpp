@@ -160,6 +160,8 @@ constexpr std::array kKeys{
     Key{"group", [](const Line& line, Config& config) { config.group = line.value; }},
     Key{"check_sources", [](const Line& line, Config& config) { config.check_sources = line.yes(); }},
     Key{"wait", [](const Line& line, Config& config) { config.wait = line.integer(line.value, 1, kDay); }},
+    Key{"source_patience",
+        [](const Line& line, Config& config) { config.source_patience = line.integer(line.value, 1, kDay); }},
     Key{"keep_records",
         [](const Line& line, Config& config) { config.keep_records = line.integer(line.value, 0, kDay); }},
 };

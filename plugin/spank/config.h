@@ -36,6 +36,7 @@ struct Config {
   int keep = 600;                  ///< seconds since its last use for which data is not evicted
   int first_port = 0;              ///< ports that srun's rendezvous and nodes may use; 0: the system chooses
   int last_port = 0;
+  int source_patience = 0;  ///< seconds for a call at a source or a node's disk; 0: lockstep-stage chooses
   int wait = 60;            ///< seconds for every node of a step to reach the rendezvous
   int keep_records = 3600;  ///< seconds that an ended job's records stay
   bool enabled = true;

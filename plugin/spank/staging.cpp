@@ -48,6 +48,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   add("--shared", config.shared);
   add("--lease", step.lease);
   add_size("--bandwidth", config.bandwidth);
+  add_size("--source-patience", static_cast<std::uint64_t>(config.source_patience));
   if (step.alive >= 0) add("--watch-fd", std::to_string(kFirstGiven));
   add("--cpus", step.cpus);
   add("--cooperate", config.cooperate ? "on" : "off");

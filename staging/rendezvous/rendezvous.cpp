@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{5000};
 constexpr int kHighestPort = 65535;
-constexpr const char* kName = "srun's rendezvous";
 
 }  // namespace
 
@@ -35,11 +34,12 @@ RendezvousAddress RendezvousAddress::from_environment() {
 Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
                        std::function<void(const std::string& lost)> stop,
                        std::function<void(const Verdict&)> failed)
-    : socket_(connect_to(address.hosts, address.port, kPatience)),
+    : name_(address.name),
+      socket_(connect_to(address.hosts, address.port, kPatience, name_.c_str())),
       session_(Session::Role::node, address.key),
       stop_(std::move(stop)),
       failed_(std::move(failed)) {
-  send_all(socket_, session_.greeting(), kName);
+  send_all(socket_, session_.greeting(), name_.c_str());
   session_.take_greeting(read_line(address.patience));
   say(hello.to_text());
   listener_ = std::thread([this] { listen(); });
@@ -52,7 +52,7 @@ Rendezvous::~Rendezvous() {
 
 void Rendezvous::say(const std::string& payload) {
   const std::lock_guard lock(saying_);
-  send_all(socket_, session_.seal(payload), kName);
+  send_all(socket_, session_.seal(payload), name_.c_str());
 }
 
 std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patience) {
@@ -67,16 +67,16 @@ std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patie
     if (ready == 0 && session_.greeted()) say(kAlive);
     // Something else listens there, or srun hangs; after the greeting the kernel and srun's silence tell.
     if (patience && std::chrono::steady_clock::now() - begin > *patience) {
-      fail("{} did not answer within {:.3g} s", kName, std::chrono::duration<double>(*patience).count());
+      fail("{} did not answer within {:.3g} s", name_, std::chrono::duration<double>(*patience).count());
     }
     if (ready <= 0) continue;
     std::array<char, 65536> buffer{};
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno("lost srun's rendezvous");
-    if (got == 0) fail("srun's rendezvous has ended");
+    if (got < 0) fail_errno("lost {}", name_);
+    if (got == 0) fail("{} has ended", name_);
     received_.append(buffer.data(), static_cast<std::size_t>(got));
-    if (received_.size() > kLongestServerLine) fail("srun's rendezvous sent a line that is too long");
+    if (received_.size() > kLongestServerLine) fail("{} sent a line that is too long", name_);
   }
   std::string line = received_.substr(0, end);
   received_.erase(0, end + 1);
@@ -116,7 +116,7 @@ void Rendezvous::take(const std::string& payload) {
 
 nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {
   const std::string text = Word{round, std::move(data)}.to_text();
-  if (text.size() > kLongestLine / 2) fail("a word of {} bytes for srun's rendezvous", text.size());
+  if (text.size() > kLongestLine / 2) fail("a word of {} bytes for {}", text.size(), name_);
   say(text);
   std::unique_lock lock(mutex_);
   heard_.wait(lock,

@@ -26,6 +26,7 @@ struct RendezvousAddress {
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
   std::chrono::milliseconds patience{10'000};  ///< for its greeting
+  std::string name = "srun's rendezvous";      ///< for messages
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, as the plugin sets them. Throws
   /// Error where they are missing or make no sense.
@@ -60,6 +61,7 @@ class Rendezvous {
   void listen();
   void take(const std::string& payload);
 
+  std::string name_;
   UniqueFd socket_;
   Session session_;
   std::mutex saying_;  // of what is sent

@@ -30,6 +30,7 @@ struct PutArguments {
   std::string key_file;
   std::string quota, total, bandwidth;
   int keep = -1;
+  int source_patience = 0;
   std::string shared;
 };
 
@@ -64,6 +65,7 @@ std::vector<PutResult> put_together(const PutArguments& arguments, const PutOpti
   nodes.nodes = arguments.nodes;
   nodes.node_id = arguments.node_id;
   nodes.key = key_of(arguments);
+  nodes.source_patience = std::chrono::seconds(arguments.source_patience);
   nodes.stop = [](const std::string& why) {
     // The copy that runs meanwhile is left as it is; the next call goes on from there.
     const std::string line = "lockstep-stage: " + why + "\n";
@@ -153,6 +155,11 @@ void add_put_verb(Tool& tool) {
                   "HOST:PORT of each node that puts the same at the same time: what one reads all get")
       ->delimiter(',');
   verb.add_option("--node-id", arguments->node_id, "Which of them this is, from 0");
+  verb.add_option(
+          "--source-patience", arguments->source_patience,
+          "With --nodes: seconds after which a call at the source or at this node's disk that does not "
+          "come back fails the put; 0: 300, and 1 for each node")
+      ->check(CLI::Range(0, 86400));
   verb.add_option("--key-file", arguments->key_file,
                   "File with the nodes' common secret; default: LOCKSTEP_RENDEZVOUS_KEY");
 }

@@ -87,11 +87,12 @@ class Stop {
 std::unique_ptr<Rendezvous> meet(const Place& first, const Hello& hello, const NodesOptions& nodes,
                                  Stop& stop) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
+  RendezvousAddress address{first.port, {first.host}, nodes.key};
+  address.name = fmt::format("the first node's put ({})", nodes.nodes[0]);
   for (;;) {
     try {
       return std::make_unique<Rendezvous>(
-          RendezvousAddress{first.port, {first.host}, nodes.key}, hello,
-          [&stop](const std::string& lost) { stop(lost); },
+          address, hello, [&stop](const std::string& lost) { stop(lost); },
           [&stop](const Verdict& verdict) { stop(verdict.why); });
     } catch (const Error&) {
       if (std::chrono::steady_clock::now() > until) throw;

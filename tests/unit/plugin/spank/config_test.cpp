@@ -64,6 +64,13 @@ TEST(Config, ReadsSizesAsSlurmWritesThem) {
   EXPECT_EQ(config.ram_cache, "/run/ram");
 }
 
+TEST(Config, HowLongASourceMayTakeHoldsForAllOrAPartition) {
+  constexpr const char* kText = "source_patience = 30\n[gpu]\nsource_patience = 600\n";
+  EXPECT_EQ(parse_config(kText, "f", "").source_patience, 30);
+  EXPECT_EQ(parse_config(kText, "f", "gpu").source_patience, 600);
+  EXPECT_EQ(parse_config("", "f", "").source_patience, 0);
+}
+
 TEST(Config, WithoutItsKeysNothingIsLimitedAndThereIsNoRamTier) {
   const Config config = parse_config("cache = /a\n", "f", "");
   EXPECT_EQ(config.total, 0U);

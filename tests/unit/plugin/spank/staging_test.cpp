@@ -38,6 +38,7 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   config.keep = 0;
   config.shared = "/cache/shared";
   config.bandwidth = 77;
+  config.source_patience = 30;
   config.cooperate = false;
   config.first_port = 20000;
   config.last_port = 20010;
@@ -50,10 +51,10 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   settings.on_error = "source";
   settings.verify = "full";
   const std::string line = arguments(step, config, settings);
-  for (const char* part :
-       {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--total 5000 ",
-        "--keep 0 ", "--shared /cache/shared ", "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ",
-        "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 "}) {
+  for (const char* part : {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ",
+                           "--total 5000 ", "--keep 0 ", "--shared /cache/shared ",
+                           "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ", "--source-patience 30 ",
+                           "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 "}) {
     EXPECT_THAT(line, HasSubstr(part));
   }
 }

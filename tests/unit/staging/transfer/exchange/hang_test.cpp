@@ -82,6 +82,20 @@ TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
   expect_good(put_on(3, pack), pack);
 }
 
+// No srun has a part in it.
+TEST_F(ExchangeHang, WhereTheFirstNodeIsKilledTheOthersNameIt) {
+  const fs::path pack = make_large_pack("p", 300);
+  staging_test::WatchedFileSystem disk([](int n, const char* name) {
+    if (n > 20 && std::strcmp(name, "write") == 0) ::raise(SIGKILL);
+    return 0;
+  });
+  NodeChange killed;
+  killed.system = &disk;
+  const auto ends = put_on(2, pack, {{0, killed}});
+  EXPECT_EQ(ends[1].code, 1);
+  EXPECT_THAT(ends[1].error, AllOf(HasSubstr("the first node's put (127.0.0.1:"), Not(HasSubstr("srun"))));
+}
+
 TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = seconds(1);
