@@ -240,8 +240,9 @@ TEST(Job, EndsAfterTheTimeoutWhenTheRankThatCollectsIsStopped) {
 TEST(Job, EndsAfterTheTimeoutWhenARankDoesSomethingElse) {
   const Job job = run("busy", "3", "3");
   expect_to_have_ended(job, 3 + 5);
-  EXPECT_THAT(verdict(job),
-              ContainsRegex(here("rank 2") + " asks for nothing since [0-9]+.[0-9] s, last did barrier of step"));
+  EXPECT_THAT(
+      verdict(job),
+      ContainsRegex(here("rank 2") + " asks for nothing since [0-9]+.[0-9] s, last did barrier of step"));
 }
 
 TEST(Job, EndsAfterTheTimeoutWhenARankLeavesEarly) {
