@@ -25,6 +25,8 @@ constexpr double kMostBesideOutliers = 1.02;
 constexpr double kBudgetUse = 0.97;
 // The same where there are outliers, whose release before the epoch's end has to be paid for.
 constexpr double kBudgetUseOfOutliers = 0.9;
+// The same of steps that are fitted together: the last ones of an epoch have little to choose from.
+constexpr double kBudgetUseOfFitted = 0.93;
 // Samples ahead in which a step looks for ones that suit it better than the next, at least.
 constexpr std::size_t kLookAhead = 1024;
 // Steps after which those are tried again that the budget did not allow.
@@ -41,11 +43,6 @@ constexpr std::size_t kGapLookAhead = 32;
 // A block that is not the last ends when it has less than this many steps' tokens left, so that the last
 // steps too have something to choose from.
 constexpr double kLeaveOver = 1.25;
-
-std::uint64_t tokens_of(std::span<const Item> items) {
-  return std::accumulate(items.begin(), items.end(), std::uint64_t{0},
-                         [](std::uint64_t sum, const Item& item) { return sum + item.length; });
-}
 
 double capacity_of(const PlanOptions& options) {
   const double all = static_cast<double>(options.cap) * options.ranks * options.accumulate;
@@ -93,7 +90,10 @@ void BlockPlanner::begin(std::vector<Item> items, const Place& place) {
   random_ = Random(options_.seed, options_.epoch, ~static_cast<std::uint64_t>(place.block));
   behind_ = last_ ? 0 : static_cast<double>(place.behind);
   fits_ = leave_little_room(own);
-  if (fits_) fitted_.begin();
+  if (fits_) {
+    fitted_.begin();
+    budget_.lower_bound_to(kBudgetUseOfFitted * options_.randomness);
+  }
   outliers_.begin(fits_ ? std::span<const Item>{} : own, budget_, share_, static_cast<double>(target()));
   if (outliers_.any()) budget_.lower_bound_to(kBudgetUseOfOutliers * options_.randomness);
   // Those that waited go on waiting.
@@ -108,18 +108,25 @@ void BlockPlanner::begin(std::vector<Item> items, const Place& place) {
   next_ = kept;
 }
 
-// Whether micro-batches hold few samples, a third of the tokens in ones of which no two fit together.
+// Whether micro-batches hold few samples, a third of the tokens in ones of which no two fit together; or whatever
+// the lengths, where steps are to be more alike than chance.
 bool BlockPlanner::leave_little_room(std::span<const Item> items) const {
   if (options_.padded || options_.order == Order::sequential || !options_.speeds.empty()) return false;
-  if (packer_->micro_batches() == 1 || static_cast<double>(options_.cap) >= kFewSamples * budget_.mean())
-    return false;
+  if (packer_->micro_batches() == 1) return false;
   std::uint64_t all = 0;
   std::uint64_t in_long = 0;
+  std::uint64_t count = 0;
   for (const Item& item : items) {
     all += item.length;
-    if (2 * std::uint64_t{item.length} > options_.cap) in_long += item.length;
+    if (2 * std::uint64_t{item.length} > options_.cap) {
+      in_long += item.length;
+      ++count;
+    }
   }
-  return 3 * in_long > all;
+  if (static_cast<double>(options_.cap) < kFewSamples * budget_.mean())
+    return options_.randomness <= 1 || 3 * in_long > all;
+  // So many long ones that the others hardly fill what these leave free.
+  return 10 * count * options_.cap > 9 * all;
 }
 
 std::uint64_t BlockPlanner::target() const {

@@ -35,7 +35,7 @@ std::vector<std::vector<Group>> even_steps(std::span<const Group> groups, std::s
   return steps;
 }
 
-bool are_within(std::span<const std::vector<Group>> steps, RandomnessBudget budget) {
+RandomnessBudget budget_after(std::span<const std::vector<Group>> steps, RandomnessBudget budget) {
   for (const std::vector<Group>& groups : steps) {
     std::uint64_t tokens = 0;
     std::size_t samples = 0;
@@ -45,7 +45,7 @@ bool are_within(std::span<const std::vector<Group>> steps, RandomnessBudget budg
     }
     budget.spend(tokens, samples);
   }
-  return budget.saved() >= 0;
+  return budget;
 }
 
 }  // namespace lockstep::data

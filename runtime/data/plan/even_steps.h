@@ -30,7 +30,7 @@ struct Group {
 std::vector<std::vector<Group>> even_steps(std::span<const Group> groups, std::size_t batches,
                                            Random& random);
 
-/// Whether such steps are within what is left of the budget.
-bool are_within(std::span<const std::vector<Group>> steps, RandomnessBudget budget);
+/// The budget behind such steps.
+RandomnessBudget budget_after(std::span<const std::vector<Group>> steps, RandomnessBudget budget);
 
 }  // namespace lockstep::data

@@ -1,7 +1,8 @@
 #include "runtime/data/plan/fit_window.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <limits>
 
 namespace lockstep::data {
 namespace {
@@ -10,6 +11,12 @@ namespace {
 // are needed.
 constexpr std::size_t kSteps = 16;
 constexpr std::size_t kBatches = 512;
+// Of the cap: samples that take so little room that it hardly matters to which micro-batch they go.
+constexpr double kLongestShort = 0.125;
+// Micro-batches more than the fewest, in parts, that are tried for the sake of the randomness budget.
+constexpr std::array<double, 8> kLooseness = {0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.07, 0.1};
+// More than this are used only where that keeps to the budget, and less does not.
+constexpr double kLittleLooseness = 0.01;
 
 }  // namespace
 
@@ -18,13 +25,14 @@ FitWindow::FitWindow(const PlanOptions& options)
       accumulate_(static_cast<std::size_t>(options.accumulate)),
       batches_(ranks_ * accumulate_),
       cap_(options.cap),
-      cost_(options.cost),
       window_(std::max(kSteps, kBatches / batches_)),
+      fit_(options),
+      level_(options),
       open_(ranks_) {
 }
 
 void FitWindow::begin() {
-  window_ = std::max(kSteps, kBatches / batches_);
+  looseness_ = 0;
   steps_.clear();
   next_ = 0;
 }
@@ -42,70 +50,86 @@ std::size_t FitWindow::count_for(std::span<const Item> pool, bool last, bool& al
   return all ? end : count;
 }
 
+// Steps as few as hold the window, but for what may be fuller with the samples to come.
+void FitWindow::make_steps(bool all, Random& random) {
+  fit_.fit(sorted_, items_, groups_);
+  std::size_t used = groups_.size();
+  if (!all) {
+    std::stable_sort(groups_.begin(), groups_.end(),
+                     [](const Group& x, const Group& y) { return x.tokens > y.tokens; });
+    used -= used % batches_;
+  }
+  const auto end = groups_.begin() + static_cast<std::ptrdiff_t>(used);
+  std::sort(groups_.begin(), end, [](const Group& x, const Group& y) {
+    return x.samples() != y.samples() ? x.samples() < y.samples() : x.begin < y.begin;
+  });
+  steps_ = even_steps(std::span(groups_).first(used), batches_, random);
+  rest_.clear();
+  for (auto group = end; group != groups_.end(); ++group) {
+    rest_.insert(rest_.end(), items_.begin() + static_cast<std::ptrdiff_t>(group->begin),
+                 items_.begin() + static_cast<std::ptrdiff_t>(group->end));
+  }
+}
+
+// Whether as many samples as the window has, if what it leaves is among them, may be those of another window.
+bool FitWindow::leaves_random(const RandomnessBudget& budget) const {
+  const auto samples = static_cast<double>(items_.size() - rest_.size());
+  const double deviation =
+      static_cast<double>(tokens_of(rest_)) - static_cast<double>(rest_.size()) * budget.mean();
+  return deviation * deviation <=
+         samples * samples * (budget.share(samples) + 1e-9 * budget.mean() * budget.mean());
+}
+
 std::size_t FitWindow::take(std::span<const Item> pool, bool last, const RandomnessBudget& budget,
                             Random& random, std::vector<Item>& left) {
   next_ = 0;
-  for (;; window_ /= 2) {
-    bool all = false;
-    const std::size_t count = count_for(pool, last, all);
-    sorted_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
-    fill();
-    std::size_t used = groups_.size();
-    if (!all) {
-      // The emptiest ones may be fuller with the samples to come.
-      std::stable_sort(groups_.begin(), groups_.end(),
-                       [](const Group& x, const Group& y) { return x.tokens > y.tokens; });
-      used -= used % batches_;
-    }
-    const auto end = groups_.begin() + static_cast<std::ptrdiff_t>(used);
-    std::sort(groups_.begin(), end, [](const Group& x, const Group& y) {
-      return x.samples() != y.samples() ? x.samples() < y.samples() : x.begin < y.begin;
-    });
-    steps_ = even_steps(std::span(groups_).first(used), batches_, random);
-    if (window_ > 1 && !are_within(steps_, budget)) continue;
-    for (auto group = end; group != groups_.end(); ++group) {
-      left.insert(left.end(), items_.begin() + static_cast<std::ptrdiff_t>(group->begin),
-                  items_.begin() + static_cast<std::ptrdiff_t>(group->end));
-    }
-    window_ = std::min(2 * window_, std::max(kSteps, kBatches / batches_));
-    return count;
-  }
-}
-
-// The first unused sample at this place or behind it.
-std::size_t FitWindow::next_unused(std::size_t place) {
-  while (unused_[place] != place) {
-    unused_[place] = unused_[unused_[place]];
-    place = unused_[place];
-  }
-  return place;
-}
-
-// Sorts sorted_ into groups_ of items_ that fit into a micro-batch.
-void FitWindow::fill() {
+  bool all = false;
+  std::size_t count = count_for(pool, last, all);
+  sorted_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
   sort_.longest_first(sorted_);
-  const std::size_t count = sorted_.size();
-  unused_.resize(count + 1);
-  std::iota(unused_.begin(), unused_.end(), 0U);
-  items_.clear();
-  groups_.clear();
-  for (std::size_t first = 0; (first = next_unused(first)) < count;) {
-    Group group{items_.size(), items_.size(), 0, 0};
-    for (std::size_t place = first; place < count;) {
-      const Item& item = sorted_[place];
-      items_.push_back(item);
-      unused_[place] = static_cast<std::uint32_t>(place + 1);
-      group.tokens += item.length;
-      group.cost += cost_.of(item.length);
-      const std::uint64_t most = cap_ - group.tokens;
-      const auto found =
-          std::partition_point(sorted_.begin() + static_cast<std::ptrdiff_t>(place), sorted_.end(),
-                               [most](const Item& x) { return x.length > most; });
-      place = next_unused(static_cast<std::size_t>(found - sorted_.begin()));
+  make_steps(all, random);
+  if (!leaves_random(budget) || !budget_after(steps_, budget).kept())
+    count = level(pool.first(count), all, budget, random);
+  left.insert(left.end(), rest_.begin(), rest_.end());
+  return count;
+}
+
+// Makes the window's steps again, within the budget: of all the window's samples, or of some less for the
+// same number of steps. Where that cannot be, whatever is nearest to it. Returns how many samples that takes.
+std::size_t FitWindow::level(std::span<const Item> pool, bool all, const RandomnessBudget& budget,
+                             Random& random) {
+  const std::size_t steps = (groups_.size() + (all ? batches_ - 1 : 0)) / batches_;
+  const auto longest_short =
+      static_cast<std::uint32_t>(std::min(kLongestShort * static_cast<double>(cap_), budget.mean()));
+  double best = leaves_random(budget) ? budget_after(steps_, budget).saved_by_spread()
+                                      : -std::numeric_limits<double>::infinity();
+  std::size_t taken = pool.size();
+  for (std::size_t i = looseness_ > 0 ? looseness_ - 1 : 0; i < kLooseness.size(); ++i) {
+    if (kLooseness[i] > kLittleLooseness && best >= 0) break;
+    const double more = 1 + kLooseness[i];
+    const auto count = all ? pool.size() : static_cast<std::size_t>(static_cast<double>(pool.size()) / more);
+    if (!all) {
+      sorted_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
+      sort_.longest_first(sorted_);
     }
-    group.end = items_.size();
-    groups_.push_back(group);
+    const auto most = all ? static_cast<std::size_t>(more * static_cast<double>(steps)) : steps;
+    if (!level_.make(sorted_, most, longest_short, random)) continue;
+    const RandomnessBudget after = budget_after(level_.steps(), budget);
+    const bool within = after.kept();
+    if (within || (kLooseness[i] <= kLittleLooseness && after.saved_by_spread() > best)) {
+      steps_.swap(level_.steps());
+      items_.swap(level_.items());
+      rest_.clear();
+      taken = count;
+      best = after.saved_by_spread();
+    }
+    if (within) {
+      looseness_ = i;
+      return taken;
+    }
   }
+  looseness_ = 0;
+  return taken;
 }
 
 void FitWindow::next(StepPacker& packer) {

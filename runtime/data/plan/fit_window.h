@@ -1,7 +1,8 @@
 // Fills micro-batches that hold few samples: what the next samples that come would leave free in each adds up
-// to a good part of a step. The samples of several steps are fitted together, the longest first into an empty
-// micro-batch and then always the longest that still fits, which comes close to the fewest micro-batches that
-// hold them; these are then dealt to the steps.
+// to a good part of a step. The samples of several steps are fitted together (first_fit.h), and the
+// micro-batches dealt to the steps. The shortest samples may so end up in few micro-batches and few steps:
+// where that leaves the randomness budget they are dealt to the steps for themselves (level_steps.h), which
+// may take some more steps. Randomness gives way where that would be a tenth more.
 //
 // Threads: a FitWindow belongs to one thread at a time.
 #pragma once
@@ -12,8 +13,10 @@
 #include <vector>
 
 #include "runtime/data/plan/even_steps.h"
+#include "runtime/data/plan/first_fit.h"
 #include "runtime/data/plan/item.h"
 #include "runtime/data/plan/length_sort.h"
+#include "runtime/data/plan/level_steps.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/random.h"
 #include "runtime/data/plan/randomness_budget.h"
@@ -46,23 +49,26 @@ class FitWindow {
 
  private:
   std::size_t count_for(std::span<const Item> pool, bool last, bool& all) const;
-  void fill();
-  std::size_t next_unused(std::size_t place);
+  void make_steps(bool all, Random& random);
+  bool leaves_random(const RandomnessBudget& budget) const;
+  std::size_t level(std::span<const Item> pool, bool all, const RandomnessBudget& budget, Random& random);
 
   std::size_t ranks_;
   std::size_t accumulate_;
   std::size_t batches_;  // of a step
   std::uint64_t cap_;
-  Cost cost_;
   std::size_t window_;  // steps that are fitted together
   LengthSort sort_;
+  FirstFit fit_;
+  LevelSteps level_;
+  std::size_t looseness_ = 0;  // see level()
   RankTree open_;
 
   std::vector<Item> sorted_;
-  std::vector<std::uint32_t> unused_;  // by place in sorted_: where to look for the next unused one
-  std::vector<Item> items_;            // group after group
+  std::vector<Item> items_;  // group after group
   std::vector<Group> groups_;
   std::vector<std::vector<Group>> steps_;
+  std::vector<Item> rest_;  // of the window, in no step
   std::size_t next_ = 0;
 };
 

@@ -17,6 +17,12 @@ inline bool longer(const Item& x, const Item& y) {
   return x.length != y.length ? x.length > y.length : x.index < y.index;
 }
 
+inline std::uint64_t tokens_of(std::span<const Item> items) {
+  std::uint64_t sum = 0;
+  for (const Item& item : items) sum += item.length;
+  return sum;
+}
+
 /// One optimizer step. Valid until the next one is made.
 struct StepView {
   std::span<const std::uint32_t> indices;  ///< of all its samples, micro-batch after micro-batch

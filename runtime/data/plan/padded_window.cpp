@@ -85,7 +85,16 @@ std::size_t PaddedWindow::compose(std::span<const Item> pool, bool last, Random&
   }
   // No more than hold them.
   steps = std::max<std::size_t>(1, (packer_.needed(items_) + batches_ - 1) / batches_);
-  steps_ = even_steps(packer_.cut_into(items_, steps * batches_), batches_, random);
+  std::vector<Group> groups = packer_.cut_into(items_, steps * batches_);
+  // Rows that fill a micro-batch each are not halved into more of them: more samples are wanted. One takes no
+  // more than one micro-batch.
+  while (groups.size() < steps * batches_ && count < pool.size()) {
+    count = std::min(pool.size(), count + steps * batches_ - groups.size());
+    items_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
+    sort_.longest_first(items_);
+    groups = packer_.cut_into(items_, steps * batches_);
+  }
+  steps_ = even_steps(groups, batches_, random);
   return count;
 }
 
@@ -97,7 +106,7 @@ std::size_t PaddedWindow::take(std::span<const Item> pool, bool last, const Rand
     const double filled_now = filled();
     best_ = std::max(best_, filled_now);
     const bool enough = batches_ >= kHandful || filled_now >= kLeastFill * best_;
-    if (enough && window_ > 1 && !are_within(steps_, budget)) continue;
+    if (enough && window_ > 1 && !budget_after(steps_, budget).kept()) continue;
     if (!enough && window_ < most_steps_) {
       window_ *= 2;
       count = compose(pool, last, random);

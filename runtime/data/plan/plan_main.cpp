@@ -113,6 +113,17 @@ void say_if_too_few(const Plan& plan, const Source& source) {
       source.name(), plan.samples(), options.ranks, options.accumulate, empty);
 }
 
+// The planner keeps to the budget wherever it can. A mixture's curriculum is to change the mean.
+void say_if_not_random(const PlanStats& stats, const PlanOptions& options, const Source& source) {
+  if (stats.step_mean_ratio <= options.randomness) return;
+  fmt::print(
+      stderr,
+      "lockstep-plan: {}: the step-mean ratio is {:.2f}, over the {} of --randomness: {} steps of {} "
+      "micro-batches leave too little choice (more steps, or more samples in a micro-batch, leave more)\n",
+      source.name(), stats.step_mean_ratio, options.randomness, stats.steps,
+      options.ranks * options.accumulate);
+}
+
 // Of the data, whatever of them a mixture uses.
 OverLong over_long_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
   OverLong over_long;
@@ -155,6 +166,7 @@ void make(const Tool& tool, const Source& source, PlanOptions options, const std
   if (!out.empty()) write_plan(plan, out);
   say_if_too_few(plan, source);
   const PlanStats stats = stats_of(plan, lengths.tokens);
+  if (!mixture) say_if_not_random(stats, options, source);
   if (tool.json()) {
     nlohmann::json json = stats;
     json["seconds"] = seconds;

@@ -88,7 +88,8 @@ struct PlanOptions {
   std::uint64_t epoch = 0;
   /// Upper bound of the step-mean ratio (see plan_stats.h); 1 is what random draws give. It holds as long as
   /// samples are left to exchange, so the final steps of a very small epoch may pass it, and so may steps of
-  /// many ranks where a sample in a thousand is as long as the cap.
+  /// many ranks where a sample in a thousand is as long as the cap, and steps of two micro-batches that hold
+  /// few samples; docs/users/batches.md says by how much.
   double randomness = 1.5;
   /// A micro-batch is rows x its longest sample, rather than its samples end to end.
   bool padded = false;

@@ -81,9 +81,26 @@ class RandomnessBudget {
   /// What the steps so far have left, in squared tokens.
   double saved() const { return saved_; }
 
+  /// Whether nothing is owed, but for rounding.
+  bool kept() const { return saved_ >= -1e-9 * mean_ * mean_; }
+
+  /// What is saved beside the mean of the steps so far, rather than that of all samples: what counts in the
+  /// end. It is less strict where a rare step strays far, and what the rare step has is missing in all
+  /// others.
+  double saved_by_spread() const {
+    return spread_.steps > 0 ? spread_.shares - spread_.squares + spread_.sum * spread_.sum / spread_.steps
+                             : 0;
+  }
+
   /// Books a step.
   void spend(std::uint64_t tokens, std::size_t samples) {
-    if (samples > 0) saved_ += share(samples) - strays(tokens, samples);
+    if (samples == 0) return;
+    saved_ += share(samples) - strays(tokens, samples);
+    const double deviation = static_cast<double>(tokens) / static_cast<double>(samples) - mean_;
+    spread_.steps += 1;
+    spread_.sum += deviation;
+    spread_.squares += deviation * deviation;
+    spread_.shares += share(samples);
   }
 
  private:
@@ -110,6 +127,13 @@ class RandomnessBudget {
   double variance_ = 0;
   double saved_ = 0;
   double expected_ = 0;
+  // Over the steps so far.
+  struct Spread {
+    double steps = 0;
+    double sum = 0;  // of their means, less mean_
+    double squares = 0;
+    double shares = 0;
+  } spread_;
 };
 
 }  // namespace lockstep::data

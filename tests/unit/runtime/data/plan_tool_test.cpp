@@ -294,6 +294,24 @@ TEST_F(PlanTool, FewerSamplesThanRanksAreToldInALine) {
   EXPECT_EQ(tool({"make", "--lengths", csv, "--ranks", "3", "--cap", "10"}).error, "");
 }
 
+TEST_F(PlanTool, SaysInALineWhereStepsAreLessRandomThanAskedFor) {
+  std::string text = "length\n";
+  for (int i = 0; i < 400; ++i) text += std::to_string(1 + i * i % 41) + "\n";
+  const std::string csv = write("few.csv", text);
+  const auto made = [&](const std::string& randomness) {
+    return tool(
+        {"make", "--lengths", csv, "--ranks", "2", "--cap", "100", "--randomness", randomness, "--json"});
+  };
+  const ProcessResult within = made("100");
+  ASSERT_EQ(within.exit_code, 0);
+  EXPECT_EQ(within.error, "");
+  const ProcessResult over = made("0.001");
+  EXPECT_EQ(over.exit_code, 0);
+  EXPECT_THAT(over.error, AllOf(HasSubstr("few.csv"), HasSubstr("0.001 of --randomness")));
+  EXPECT_EQ(std::count(over.error.begin(), over.error.end(), '\n'), 1) << over.error;
+  EXPECT_GT(nlohmann::json::parse(over.output)["step_mean_ratio"].get<double>(), 0.001);
+}
+
 TEST_F(PlanTool, APlanGoesIntoAPipeOrADeviceAndDoesNotReplaceIt) {
   const std::string pipe = (folder_ / "pipe").string();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
