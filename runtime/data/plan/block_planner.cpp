@@ -108,8 +108,8 @@ void BlockPlanner::begin(std::vector<Item> items, const Place& place) {
   next_ = kept;
 }
 
-// Whether micro-batches hold few samples, a third of the tokens in ones of which no two fit together; or whatever
-// the lengths, where steps are to be more alike than chance.
+// Whether micro-batches hold few samples, a third of the tokens in ones of which no two fit together; or
+// whatever the lengths, where steps are to be more alike than chance.
 bool BlockPlanner::leave_little_room(std::span<const Item> items) const {
   if (options_.padded || options_.order == Order::sequential || !options_.speeds.empty()) return false;
   if (packer_->micro_batches() == 1) return false;

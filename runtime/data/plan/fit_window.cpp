@@ -104,10 +104,14 @@ std::size_t FitWindow::level(std::span<const Item> pool, bool all, const Randomn
   double best = leaves_random(budget) ? budget_after(steps_, budget).saved_by_spread()
                                       : -std::numeric_limits<double>::infinity();
   std::size_t taken = pool.size();
+  // Where samples come later, these are as many as such steps hold.
+  const double held =
+      static_cast<double>(pool.size()) *
+      std::min(1.0, static_cast<double>(steps * batches_) / static_cast<double>(groups_.size()));
   for (std::size_t i = looseness_ > 0 ? looseness_ - 1 : 0; i < kLooseness.size(); ++i) {
     if (kLooseness[i] > kLittleLooseness && best >= 0) break;
     const double more = 1 + kLooseness[i];
-    const auto count = all ? pool.size() : static_cast<std::size_t>(static_cast<double>(pool.size()) / more);
+    const auto count = all ? pool.size() : static_cast<std::size_t>(held / more);
     if (!all) {
       sorted_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
       sort_.longest_first(sorted_);
