@@ -88,13 +88,20 @@ void take_part(const NodesOptions& nodes, const std::string& state, const Serve&
 
 class ExchangeFaults : public NodesTest {
  protected:
-  /// Of the source's size: the two divide what the fake one was to give, a third of all. Where they gave it
-  /// up at different moments, both may read some of its chunks.
-  static constexpr double kMostRead = 1.15;
+  /// By one of the two: they divide what the fake one was to give. Unless, on a loaded machine, they have
+  /// given up each other too.
   void expect_read_once(const std::vector<NodeEnd>& ends, const fs::path& pack) const {
     const std::uint64_t from_source = expect_good(ends, pack);
-    EXPECT_GE(from_source, size_of(pack));
-    EXPECT_LE(from_source, kMostRead * static_cast<double>(size_of(pack)));
+    for (const NodeEnd& end : ends) {
+      std::string others = end.note();
+      for (std::size_t at = 0; (at = others.find("fake gives nothing")) != std::string::npos;)
+        others.erase(at, 18);
+      if (others.find("gives nothing any more") != std::string::npos) {
+        EXPECT_LE(from_source, 2 * size_of(pack)) << others;
+        return;
+      }
+    }
+    EXPECT_EQ(from_source, size_of(pack));
   }
 
   static ObjectShelf shelf_of(const fs::path& pack) {
@@ -286,7 +293,8 @@ TEST_F(ExchangeFaults, OneWhoseConnectionsBreakAgainAndAgainIsReplacedByTheSourc
   });
   const std::uint64_t from_source = expect_good(ends, pack);
   EXPECT_GT(from_source, size_of(pack) / 2);
-  EXPECT_LE(from_source, kMostRead * static_cast<double>(size_of(pack)));
+  // What was on its way when a connection broke may be read by both.
+  EXPECT_LE(from_source, size_of(pack) + size_of(pack) / 8);
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), HasSubstr("fake gives nothing any more"));
 }
 
