@@ -119,7 +119,7 @@ std::size_t FitWindow::level(std::span<const Item> pool, bool all, const Randomn
     const auto most = all ? static_cast<std::size_t>(more * static_cast<double>(steps)) : steps;
     if (!level_.make(sorted_, most, longest_short, random)) continue;
     const RandomnessBudget after = budget_after(level_.steps(), budget);
-    const bool within = after.kept();
+    const bool within = after.kept() || (kLooseness[i] > kLittleLooseness && after.saved_by_spread() >= 0);
     if (within || (kLooseness[i] <= kLittleLooseness && after.saved_by_spread() > best)) {
       steps_.swap(level_.steps());
       items_.swap(level_.items());

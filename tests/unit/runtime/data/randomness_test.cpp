@@ -81,6 +81,21 @@ TEST(Randomness, FittedStepsStayWithinTheBudget) {
   }
 }
 
+// Where a block ends and another follows, a few steps are left to fit together.
+TEST(Randomness, EpochsOfSeveralBlocksStayWithinTheBudgetToo) {
+  for (Few list : {two_values(16384, 0.5, 10, 8200), chunks(0.5, 6, 1.2)}) {
+    while (list.lengths.size() < 700'000)
+      for (std::size_t i = 0; i < kSamples; ++i) list.lengths.push_back(list.lengths[i]);
+    for (const auto& [ranks, accumulate] : {std::pair{8, 1}, {8, 4}, {64, 1}}) {
+      const PlanOptions options{
+          .ranks = ranks, .cap = list.cap, .accumulate = accumulate, .cost = {24576, 1}};
+      const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
+      EXPECT_LE(stats.step_mean_ratio, 1.5) << fmt::format("{}, {} x {}", list.name, ranks, accumulate);
+      EXPECT_EQ(stats.dropped + stats.duplicated, 0U);
+    }
+  }
+}
+
 TEST(Randomness, StepsOfManyMicroBatchesAreAsAlikeAsAskedFor) {
   for (const Few& list : lists_of_few()) {
     for (const auto& [ranks, accumulate] : {std::pair{8, 4}, {64, 1}}) {
