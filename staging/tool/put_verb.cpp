@@ -14,6 +14,7 @@
 #include "common/progress.h"
 #include "common/units.h"
 #include "staging/tool/cache_verbs.h"
+#include "staging/tool/nodes_key.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
 
@@ -54,7 +55,10 @@ class CopyProgress {
 };
 
 std::string key_of(const PutArguments& arguments) {
-  if (arguments.key_file.empty()) return environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
+  if (arguments.key_file.empty()) {
+    const auto given = environment::get("LOCKSTEP_RENDEZVOUS_KEY");
+    return given ? *given : own_nodes_key();
+  }
   std::string key = read_text_file(arguments.key_file);
   while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
   return key;
@@ -152,7 +156,7 @@ void add_put_verb(Tool& tool) {
   verb.add_option("--bandwidth", arguments->bandwidth,
                   "Most to read from sources in a second (200M); default: any");
   verb.add_option("--nodes", arguments->nodes,
-                  "HOST:PORT of each node that puts the same at the same time: what one reads all get")
+                  "HOST[:PORT] of each node that puts the same at the same time: what one reads all get")
       ->delimiter(',');
   verb.add_option("--node-id", arguments->node_id, "Which of them this is, from 0");
   verb.add_option(
@@ -161,7 +165,8 @@ void add_put_verb(Tool& tool) {
           "come back fails the put; 0: 300, and 1 for each node")
       ->check(CLI::Range(0, 86400));
   verb.add_option("--key-file", arguments->key_file,
-                  "File with the nodes' common secret; default: LOCKSTEP_RENDEZVOUS_KEY");
+                  "File with the nodes' common secret; default: LOCKSTEP_RENDEZVOUS_KEY, else "
+                  "~/.config/lockstep/nodes.key, made where there is none");
 }
 
 }  // namespace lockstep::transfer

@@ -28,13 +28,14 @@ struct Place {
 Place place_of(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   Place place{text.substr(0, colon), 0};
-  const std::string port = colon == std::string::npos ? "" : text.substr(colon + 1);
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), place.port);
-  constexpr int kHighest = 65535;
-  if (place.host.empty() || error != std::errc() || end != port.data() + port.size() || place.port < 0 ||
-      place.port > kHighest) {
-    fail_usage("--nodes: '{}' is no HOST:PORT", text);
+  if (colon != std::string::npos) {
+    const std::string port = text.substr(colon + 1);
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), place.port);
+    constexpr int kHighest = 65535;
+    if (error != std::errc() || end != port.data() + port.size() || place.port < 0 || place.port > kHighest)
+      fail_usage("--nodes: '{}' is no HOST:PORT", text);
   }
+  if (place.host.empty()) fail_usage("--nodes: '{}' names no host", text);
   // [::1] as URLs write it
   if (place.host.starts_with('[') && place.host.ends_with(']'))
     place.host = place.host.substr(1, place.host.size() - 2);
@@ -110,7 +111,7 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     fail_usage("nodes that put together need a key: LOCKSTEP_RENDEZVOUS_KEY or --key-file");
   std::vector<Place> places;
   for (const std::string& node : nodes.nodes) places.push_back(place_of(node));
-  if (places[0].port == 0) fail_usage("--nodes: the first node needs a port, on which the others find it");
+  if (places[0].port == 0) places[0].port = kMeetingPort;
   std::unique_ptr<Meeting> meeting;
   if (nodes.node_id == 0) meeting = std::make_unique<Meeting>(places[0].port, nodes);
   Hello hello;

@@ -14,9 +14,13 @@
 
 namespace lockstep::transfer {
 
+/// Where nodes meet on the first of them unless its port is given.
+inline constexpr int kMeetingPort = 25971;
+
 struct NodesOptions {
-  std::vector<std::string>
-      nodes;  ///< "HOST:PORT" of each; on the first one's all of them meet; the others' may be 0
+  /// "HOST" or "HOST:PORT" of each. On the first one's port all of them meet, kMeetingPort where there is
+  /// none; of the others it is any free one unless it is given.
+  std::vector<std::string> nodes;
   std::uint32_t node_id = 0;  ///< which of them this is
   std::string key;            ///< the same on all nodes, and secret
   int wait_seconds = 60;      ///< for the first node to be there, and for the last one after it

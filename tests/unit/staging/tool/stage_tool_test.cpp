@@ -1,5 +1,8 @@
 // The program lockstep-stage, as it is called.
 
+#include <array>
+#include <cstdint>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "common/process.h"
@@ -49,6 +52,39 @@ TEST_F(StageTool, WhatWasPutBeforeAnotherSourceFailedIsPrinted) {
   EXPECT_THAT(result.error, HasSubstr(at("empty") + " is empty"));
 }
 
+// With what the user has anyway: no port, no key.
+TEST_F(StageTool, NodesThatPutTogetherReadTheSourceOnce) {
+  make_pack("p", {{"a", std::string(100'000, 'x')}});
+  const auto put = [&](int node) {
+    return std::async(std::launch::async, [this, node] {
+      return run_process({"env", "-u", "XDG_CONFIG_HOME", "-u", "LOCKSTEP_RENDEZVOUS_KEY",
+                          "HOME=" + at("home"), LOCKSTEP_STAGE, "put", at("p"), "--cache",
+                          at("cache") + std::to_string(node), "--nodes", "127.0.0.1,localhost", "--node-id",
+                          std::to_string(node), "--json"});
+    });
+  };
+  std::array<std::future<ProcessResult>, 2> running = {put(0), put(1)};
+  std::uint64_t bytes = 0, from_source = 0, from_peers = 0;
+  for (auto& end : running) {
+    const ProcessResult result = end.get();
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    const auto object = nlohmann::json::parse(result.output);
+    bytes = object.at("bytes");
+    from_source += object.at("from_source").get<std::uint64_t>();
+    from_peers += object.at("from_peers").get<std::uint64_t>();
+  }
+  EXPECT_EQ(from_source, bytes);
+  EXPECT_EQ(from_peers, bytes);
+  const fs::path key = folder_ / "home/.config/lockstep/nodes.key";
+  EXPECT_EQ(fs::status(key).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(std::distance(fs::directory_iterator(key.parent_path()), fs::directory_iterator()), 1);
+
+  fs::permissions(key, fs::perms::group_read, fs::perm_options::add);
+  const ProcessResult refused = put(0).get();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.error, HasSubstr("nodes.key can be read or written by others"));
+}
+
 // A relative name would mean something else to who reads the line.
 TEST_F(StageTool, PathsAreAbsolute) {
   make_pack("p", {{"a", "x"}});
@@ -91,7 +127,7 @@ TEST_F(StageTool, AWrongCallIsExitCodeTwo) {
   make_pack("p", {{"a", "x"}});
   EXPECT_EQ(run({"put", at("p")}).exit_code, 2);
   EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--verify", "some"}).exit_code, 2);
-  EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--nodes", "n1,n2", "--node-id", "1"}).exit_code, 2);
+  EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--nodes", "n1:x,n2", "--node-id", "1"}).exit_code, 2);
   EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--nodes", "a:1,b:2", "--node-id", "2"}).exit_code, 2);
   EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--quota", "much"}).exit_code, 2);
   EXPECT_EQ(run({"gc"}).exit_code, 2);
