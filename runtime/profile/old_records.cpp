@@ -65,8 +65,10 @@ Clock::time_point time_of(std::int64_t unix_ns) {
   return Clock::time_point(std::chrono::nanoseconds(unix_ns));
 }
 
-// Whether nobody writes to this record, and nobody has since `then`. One that cannot be read may be alive.
+// Whether nobody writes to this record, and nobody has since `then`. One that cannot be read may be alive;
+// one that never got its name is of a rank that was killed while it made it.
 bool is_over(const fs::path& file, Clock::time_point then) {
+  if (file.filename().string().starts_with(".rank-")) return true;
   if (fs::path(file.filename()).extension() != ".record") return false;
   try {
     const record::Snapshot rank = record::Reader(file).read(0);

@@ -69,6 +69,8 @@ class OldRecords : public ::testing::Test {
 
 TEST_F(OldRecords, OfAJobThatIsLongOverAreRemovedByTheFirstRankOfTheNextOneOnTheNode) {
   long_over(10);
+  write_file_atomically(folder_of(10) / ".rank-000002.record.XcVbNm", "of a rank that was killed meanwhile");
+  set_back(folder_of(10));
   const auto second_rank = start(20, 1);
   EXPECT_TRUE(fs::exists(folder_of(10)));
   const auto first_rank = start(21, 0);
