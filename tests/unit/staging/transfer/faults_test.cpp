@@ -252,24 +252,49 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   ::munmap(shared, 4096);
 }
 
-TEST_F(TransferFaults, EightAtOnceCopyOnce) {
-  const fs::path pack = make_large_pack("p", 300);
+/// Eight processes put `source` at the same time and check what they get: how much they read of it together.
+std::uint64_t read_by_eight_at_once(const fs::path& source, PutOptions options,
+                                    const std::function<void(const fs::path& copy)>& check) {
   void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(shared, MAP_FAILED);
+  if (shared == MAP_FAILED) fail_errno("mmap");
   auto& bytes = *new (shared) std::atomic<std::uint64_t>(0);
   std::vector<pid_t> jobs;
   for (int job = 0; job < 8; ++job) {
     jobs.push_back(start_child([&] {
-      Counting system(bytes, pack);
-      if (content_of(put_one(pack, &system).path) != content_of(pack)) fail("something else");
+      Counting system(bytes, source);
+      options.file_system = &system;
+      check(put({source.string()}, options).at(0).path);
     }));
   }
   for (const pid_t job : jobs) EXPECT_EQ(end_of(job), 0);
+  const std::uint64_t read = bytes;
+  ::munmap(shared, 4096);
+  return read;
+}
+
+TEST_F(TransferFaults, EightAtOnceCopyOnce) {
+  const fs::path pack = make_large_pack("p", 300);
+  const std::uint64_t read = read_by_eight_at_once(pack, options(), [&](const fs::path& copy) {
+    if (content_of(copy) != content_of(pack)) fail("something else");
+  });
   std::uint64_t size = 0;
   for (const auto& [name, content] : content_of(pack)) size += content.size();
-  EXPECT_EQ(bytes, size);
+  EXPECT_EQ(read, size);
   EXPECT_EQ(objects().size(), 1U);
-  ::munmap(shared, 4096);
+}
+
+TEST_F(TransferFaults, EightAtOnceCopyAGigabyteOnce) {
+  constexpr std::uintmax_t kGigabyte = std::uintmax_t{1} << 30;
+  const fs::path folder = folder_ / "large";
+  write("large/part", "x");
+  fs::resize_file(folder / "part", kGigabyte);
+  PutOptions usual;
+  usual.cache_dir = folder_ / "cache";
+  const std::uint64_t read = read_by_eight_at_once(folder, usual, [&](const fs::path& copy) {
+    if (fs::file_size(copy / "part") != kGigabyte) fail("something else");
+  });
+  EXPECT_EQ(read, kGigabyte);
+  EXPECT_EQ(objects().size(), 1U);
 }
 
 TEST_F(TransferFaults, AKilledCopiersWorkIsTakenOverByWhoWaits) {
