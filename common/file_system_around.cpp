@@ -7,8 +7,8 @@
 namespace lockstep {
 
 template <typename Call>
-auto FileSystemAround::around(Call call) {
-  std::shared_ptr<void> during = around_();
+auto FileSystemAround::around(Call call, bool writes_out) {
+  std::shared_ptr<void> during = around_(writes_out);
   const auto result = call();
   const int error = errno;
   during.reset();
@@ -29,13 +29,13 @@ int FileSystemAround::call_fallocate(int fd, off_t size) {
   return around([&] { return inner_.call_fallocate(fd, size); });
 }
 int FileSystemAround::call_fsync(int fd) {
-  return around([&] { return inner_.call_fsync(fd); });
+  return around([&] { return inner_.call_fsync(fd); }, true);
 }
 int FileSystemAround::call_syncfs(int fd) {
-  return around([&] { return inner_.call_syncfs(fd); });
+  return around([&] { return inner_.call_syncfs(fd); }, true);
 }
 int FileSystemAround::call_sync_file_range(int fd, off_t offset, off_t size) {
-  return around([&] { return inner_.call_sync_file_range(fd, offset, size); });
+  return around([&] { return inner_.call_sync_file_range(fd, offset, size); }, true);
 }
 int FileSystemAround::call_chmod(const char* path, mode_t mode) {
   return around([&] { return inner_.call_chmod(path, mode); });

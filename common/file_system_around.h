@@ -13,10 +13,11 @@ namespace lockstep {
 
 class FileSystemAround : public FileSystem {
  public:
+  /// Is told whether the call is one that writes to the disk what lies in memory, fsync and its like.
+  using Around = std::function<std::shared_ptr<void>(bool writes_out)>;
   /// `around` is asked before each call; what it returns is dropped after the call. Locks that are waited for
   /// are not among them: who waits for another process does not wait for the disk. `inner` outlives this.
-  FileSystemAround(FileSystem& inner, std::function<std::shared_ptr<void>()> around)
-      : inner_(inner), around_(std::move(around)) {}
+  FileSystemAround(FileSystem& inner, Around around) : inner_(inner), around_(std::move(around)) {}
 
  protected:
   int call_open(const char* path, int flags, mode_t mode) override;
@@ -45,10 +46,10 @@ class FileSystemAround : public FileSystem {
 
  private:
   template <typename Call>
-  auto around(Call call);
+  auto around(Call call, bool writes_out = false);
 
   FileSystem& inner_;
-  std::function<std::shared_ptr<void>()> around_;
+  Around around_;
 };
 
 }  // namespace lockstep

@@ -42,7 +42,7 @@ class Step {
   explicit Step(const StepCall& call)
       : call_(call),
         disk_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
-        system_(disk_, [this] { return watch().held_disk_call(); }),
+        system_(disk_, [this](bool writes_out) { return watch().held_disk_call(writes_out); }),
         progress_(call.record, call.hello) {}
 
   void run();
@@ -70,7 +70,7 @@ class Step {
   std::string disk_name() const {
     return fmt::format("the local disk of {} ({})", call_.hello.node, call_.cache);
   }
-  StepFolder folder() { return {call_.cache, call_.hello.job, system_}; }
+  StepFolder folder();
   void check_sources();
   PutOptions options();
   std::vector<std::string> missing();
@@ -90,8 +90,15 @@ class Step {
   std::atomic<HangWatch*> current_watch_ = &HangWatch::none();
   Background* background_ = nullptr;
   std::atomic<bool> settled_ = false;  // this node has said how it ended
+  std::atomic<bool> leaving_ = false;  // a call hangs, and the watch's thread says how this node ends
   std::once_flag said_lost_;
 };
+
+// Where a call hangs, one that hangs too may have the folder's lock for good.
+StepFolder Step::folder() {
+  const std::shared_ptr<void> call = leaving_ ? watch().held_disk_call() : nullptr;
+  return {call_.cache, call_.hello.job, system_};
+}
 
 void check_shards(const std::vector<std::string>& sources) {
   std::size_t alone = 0;
@@ -183,10 +190,14 @@ PutOptions Step::options() {
   if (!in_background()) return options;
   options.listed = [this](const std::string& source, const std::vector<std::string>& names) {
     const SourceLinks links = links_of(source, watch());
-    folder().open_up(links, names);
+    StepFolder here = folder();
+    if (!leaving_) here.open_up(links, names);
   };
+  // Asked with the lock held: what comes before the names are pointed at the source is pointed there too, and
+  // nothing comes after that.
   options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
-    folder().replace_file(source, name, copy);
+    StepFolder here = folder();
+    if (!leaving_) here.replace_file(source, name, copy);
   };
   return options;
 }
@@ -340,6 +351,7 @@ std::chrono::milliseconds Step::source_patience() const {
 // Called by the watch while this node's other threads hang. The other nodes get its share elsewhere; this one
 // ends here, as for any failure, for who hangs in the kernel cannot be asked to return.
 void Step::hangs(HangWatch::Where where, const std::string& why) {
+  leaving_ = true;
   if (circle_) circle_->exchange().leave();
   where == HangWatch::Where::disk ? disk_hangs(why) : source_hangs(why);
 }
@@ -368,11 +380,14 @@ void Step::source_hangs(const std::string& why) {
   if (settled_) {
     say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
     last_word();
-    HangWatch again(source_patience(), [this](HangWatch::Where, const std::string& still) {
-      say_to_job(fmt::format("{}: {}", call_.hello.node, still));
-      progress_.failed();
-      ::_exit(0);
-    });
+    HangWatch again(
+        source_patience(),
+        [this](HangWatch::Where, const std::string& still) {
+          say_to_job(fmt::format("{}: {}", call_.hello.node, still));
+          progress_.failed();
+          ::_exit(0);
+        },
+        disk_name());
     current_watch_ = &again;
     read_on_from_source();
     ::_exit(0);
@@ -441,6 +456,7 @@ void Step::run() {
   if (in_background()) background_ = &Background::start(call_.watch, UniqueFd(call_.watch_fd));
   if (together()) meet();
   const Verdict here = stage();
+  if (watch_) watch_->wait_for_telling();
   agree(here);
   if (background_ == nullptr) return;
   background_->release(0);

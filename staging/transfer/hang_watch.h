@@ -24,6 +24,7 @@ class HangWatch {
   struct Entry {
     std::filesystem::path path;  // at the source; "" for the disk
     int since = 0;               // in ticks
+    int patiences = 1;           // that it may take
   };
 
  public:
@@ -46,8 +47,8 @@ class HangWatch {
   };
 
   /// A call that takes longer than `patience` has hung. `hung` is then called, once, from the watch's thread;
-  /// calls that come back meanwhile wait until it returns. Without it nothing is watched. `disk` names the
-  /// node's disk, for that line.
+  /// where that call comes back after all it waits until `hung` returns, while the others go on. Without
+  /// `hung` nothing is watched. `disk` names the node's disk, for that line.
   HangWatch(std::chrono::milliseconds patience, Hung hung, std::string disk = "");
   ~HangWatch();
   HangWatch(const HangWatch&) = delete;
@@ -57,15 +58,21 @@ class HangWatch {
   static HangWatch& none();
   /// How long a call may take where `nodes` read at once: five minutes, in which a file server that is
   /// started anew is back, and a second more for each node, in which a slow one has served the 16 MiB that
-  /// each asks for at a time. Waiting for a limit of bandwidth is no call.
+  /// each asks for at a time. Waiting for a limit of bandwidth is no call. Calls that write to the disk what
+  /// lies in memory may take six times as long: they wait for what others have written there, too.
   static std::chrono::milliseconds patience(std::size_t nodes);
 
   /// Says that a call for this file or folder begins.
   [[nodiscard]] Call call(const std::filesystem::path& path);
   /// Says that a call at this node's disk begins. Within a call at the source it is that one's.
-  [[nodiscard]] Call disk_call() { return call({}); }
+  [[nodiscard]] Call disk_call(bool writes_out = false);
   /// The same for FileSystemAround.
-  std::shared_ptr<void> held_disk_call() { return std::shared_ptr<Call>(new Call(disk_call())); }
+  std::shared_ptr<void> held_disk_call(bool writes_out = false) {
+    return std::shared_ptr<Call>(new Call(disk_call(writes_out)));
+  }
+  /// Returns when `hung` is not being called: before this thread says how staging ended, which that may have
+  /// begun to say.
+  void wait_for_telling();
 
  private:
   void watch();
@@ -78,6 +85,7 @@ class HangWatch {
   std::condition_variable changed_;
   std::list<Entry> calls_;  // the oldest first
   int ticks_ = 0;
+  std::list<Entry>::iterator hangs_;  // while telling_
   bool telling_ = false;
   bool ended_ = false;
   std::thread thread_;

@@ -29,7 +29,7 @@ Verify parse_verify(std::string_view text) {
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
   FileSystem& disk = options.file_system != nullptr ? *options.file_system : FileSystem::real();
   HangWatch& watch = options.watch != nullptr ? *options.watch : HangWatch::none();
-  FileSystemAround watched(disk, [&watch] { return watch.held_disk_call(); });
+  FileSystemAround watched(disk, [&watch](bool writes_out) { return watch.held_disk_call(writes_out); });
   FileSystem& system = options.watch != nullptr ? watched : disk;
   // Names that mean nothing are found before anything is copied.
   for (const std::string& source : sources) {

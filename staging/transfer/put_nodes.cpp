@@ -155,6 +155,7 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
   } catch (const std::exception& error) {
     here = {false, error.what()};
   }
+  watch.wait_for_telling();
   const Verdict all = agree(here);
   if (all.good) return results;
   stop(all.why);

@@ -57,7 +57,7 @@ void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
   const UniqueFd source = [&] {
     const HangWatch::Call call = watch_.call(from);
     UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-    if (size_of_open(fd.get(), from) != size) fail("it has changed");
+    if (size_of_open(fd.get(), from) != size) fail("{}: it has changed", from.string());
     return fd;
   }();
   const UniqueFd target = system_.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
@@ -69,12 +69,12 @@ void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
       const HangWatch::Call call = watch_.call(from);
       return system_.read_at(source.get(), want, done, from);
     }();
-    if (got == 0) fail("it has changed");
+    if (got == 0) fail("{}: it has changed", from.string());
     read_ += got;
     system_.write_at(target.get(), want.first(got), done, to);
     done += got;
   }
-  if (!pack::is_side_index_for(to, files_[file].size)) fail("damaged, or of other data");
+  if (!pack::is_side_index_for(to, files_[file].size)) fail("{}: damaged, or of other data", from.string());
   system_.sync(target.get(), to);
 }
 
@@ -90,7 +90,7 @@ std::uint64_t SideIndexes::copy(const fs::path& target) {
     } catch (const Error& error) {
       system_.remove_all(to);
       const std::lock_guard lock(mutex_);
-      if (left_out_++ == 0) why_ = fmt::format("{}: {}", at_source(f).string(), error.what());
+      if (left_out_++ == 0) why_ = error.what();
     }
   });
   return bytes;
@@ -98,9 +98,9 @@ std::uint64_t SideIndexes::copy(const fs::path& target) {
 
 std::string SideIndexes::left_out() const {
   if (left_out_ == 0) return "";
-  const std::string others = left_out_ > 1 ? fmt::format(" and {} others like it", left_out_ - 1) : "";
-  return fmt::format("the index {}{} was not copied; such files are read through when first opened", why_,
-                     others);
+  return fmt::format("{} beside the data {} not copied ({}); such files are read through when first opened",
+                     left_out_ == 1 ? "1 index" : fmt::format("{} indexes", left_out_),
+                     left_out_ == 1 ? "was" : "were", why_);
 }
 
 }  // namespace lockstep::transfer

@@ -197,10 +197,27 @@ TEST_F(StageRecords, AnIndexThatChangesWhileItIsCopiedIsLeftOutWithALine) {
       continue;
     }
     EXPECT_THAT(copy.note, testing::HasSubstr(index.string()));
+    EXPECT_EQ(copy.note.find(index.string()), copy.note.rfind(index.string()))
+        << "named twice: " << copy.note;
     EXPECT_THAT(copy.note, testing::AnyOf(testing::HasSubstr("it has changed"),
                                           testing::HasSubstr("No such file or directory")));
-    EXPECT_THAT(copy.note, testing::HasSubstr("was not copied; such files are read through"));
+    EXPECT_THAT(copy.note,
+                testing::AllOf(testing::StartsWith("1 index beside the data was not copied ("),
+                               testing::EndsWith("); such files are read through when first opened")));
   }
+}
+
+TEST_F(StageRecords, SeveralIndexesThatAreLeftOutAreOneSentence) {
+  (void)pack::open(folder_ / "t");
+  for (const char* name : {".a.tfrecord.lockstep", "sub/.b.tfrecord.lockstep"})
+    staging_test::flip_byte(folder_ / "t" / name, 0);
+  PutOptions options;
+  options.cache_dir = folder_ / "cache";
+  const std::string note = put({(folder_ / "t").string()}, options).at(0).note;
+  EXPECT_THAT(note,
+              testing::MatchesRegex("2 indexes beside the data were not copied \\(.*\\.tfrecord\\.lockstep: "
+                                    "damaged, or of other data\\); such files are read through when "
+                                    "first opened"));
 }
 
 TEST_F(StageRecords, TheirIndexesAreReadNoFasterThanTheBandwidthAndWaitingForItIsNotTheSourcesSilence) {

@@ -64,8 +64,12 @@ TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
 // A disk that is dying is as silent as a file server that is gone.
 TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
   const fs::path pack = make_large_pack("p", 300);
-  for (const char* call : {"write", "fsync"}) {
-    SCOPED_TRACE(call);
+  source_patience_ = milliseconds(500);
+  // What is written out may wait for what others have written, and so has more time.
+  const std::map<std::string, std::string> patiences{{"write", "500 ms"}, {"fsync", "3.00 s"}};
+  for (const auto& [stuck_in, patience] : patiences) {
+    SCOPED_TRACE(stuck_in);
+    const char* const call = stuck_in.c_str();
     staging_test::WatchedFileSystem disk([call](int n, const char* name) {
       if (n > 20 && std::strcmp(name, call) == 0) hang();
       return 0;
@@ -76,7 +80,7 @@ TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
       EXPECT_EQ(end.code, 1);
       EXPECT_THAT(end.error,
                   AllOf(HasSubstr(fmt::format("the local disk of 127.0.0.1 ({})", cache(1).string())),
-                        HasSubstr("has not answered for 2.00 s")));
+                        HasSubstr("has not answered for " + patience)));
     }
   }
   expect_good(put_on(3, pack), pack);
@@ -183,6 +187,37 @@ TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
 }
 #endif
 
+/// The read of the second chunk hangs. From then on, and not before, the first is there, and what is linked
+/// takes until `told`.
+class HangsWhileItLinks : public SourceReads {
+ public:
+  HangsWhileItLinks(fs::path folder, std::function<bool()> told)
+      : SourceReads(std::move(folder),
+                    [this](const SourceRead& read) {
+                      if (read.offset >= ChunkPlan::kChunkBytes / 2) {
+                        hangs_ = true;
+                        hang();
+                      }
+                      staging_test::wait_for([this] { return hangs_.load(); });
+                    }),
+        told_(std::move(told)) {}
+
+ protected:
+  int call_link(const char* from, const char* to) override {
+    if (hangs_) {
+      ::alarm(20);  // where nobody says how this node ends
+      while (!told_()) std::this_thread::sleep_for(milliseconds(5));
+      // In which the watch's thread comes to wait for the lock.
+      std::this_thread::sleep_for(milliseconds(200));
+    }
+    return FileSystem::call_link(from, to);
+  }
+
+ private:
+  std::function<bool()> told_;
+  std::atomic<bool> hangs_ = false;
+};
+
 /// Steps of three nodes as the plugin starts them, of which the second one's reads hang.
 class StepHang : public staging_test::StageStep {
  protected:
@@ -214,7 +249,12 @@ class StepHang : public staging_test::StageStep {
         call.on_error = on_error;
         call.watch = stepd_;
         call.source_patience = 2;
-        if (before) {
+        HangsWhileItLinks links(pack,
+                                [&] { return said(node).find("has not answered") != std::string::npos; });
+        if (links_) call.cooperate = "off";
+        if (links_ && node == kStuck) {
+          call.file_system = &links;
+        } else if (before) {
           before(node);
         } else if (node == kStuck) {
           call.file_system = disk_ ? static_cast<FileSystem*>(&disk_hangs) : &hangs;
@@ -255,7 +295,8 @@ class StepHang : public staging_test::StageStep {
 
   pid_t stepd_ = watched();  // before srun's pipe is there, of which it would hold an end
   std::vector<pid_t> nodes_;
-  bool disk_ = false;  // it is the second one's writes that hang
+  bool disk_ = false;   // it is the second one's writes that hang
+  bool links_ = false;  // the second one makes a link in the job's folder while its read hangs
 };
 
 TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
@@ -333,6 +374,74 @@ TEST_F(StepHang, WhereADiskHangsInTheBackgroundTheOthersGoOnWithoutIt) {
     EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
   }
   EXPECT_THAT(said(kStuck), HasSubstr(fmt::format("n2: the local disk of n2 ({})", at("cache1"))));
+}
+
+TEST_F(StepHang, WhoHasTheLockOfTheJobsFolderMeanwhileGivesItBack) {
+  write("plain/a", "in the first chunk alone");
+  write("plain/b", std::string(ChunkPlan::kChunkBytes + 1000, 'b'));
+  links_ = true;
+  Srun srun;
+  start_all(folder_ / "plain", "background", "fail");
+  EXPECT_THAT(finish(), testing::Each(0));
+  for (int node = 0; node < kNodes; ++node) {
+    int status = 0;
+    EXPECT_GT(::wait(&status), 0);
+    EXPECT_TRUE(WIFEXITED(status)) << "no word of how the node ends";
+  }
+  srun.end();
+  EXPECT_THAT(said(kStuck), AllOf(HasSubstr("has not answered for 2.00 s"), HasSubstr("from the source")));
+  EXPECT_EQ(lines(said(kStuck)), 1) << said(kStuck);
+  // What was linked before that leads to the source again, and nothing is linked after it.
+  const fs::path data_of = data("plain", kStuck);
+  if (!fs::is_symlink(data_of)) {
+    for (const fs::directory_entry& file : fs::directory_iterator(data_of)) EXPECT_TRUE(file.is_symlink());
+  }
+  EXPECT_EQ(content_of(data("plain/", kStuck)), content_of(folder_ / "plain"));
+}
+
+TEST(HangWatch, WhileItTellsOnlyTheCallThatHungWaits) {
+  std::atomic<bool> tells = false;
+  std::atomic<bool> may_end = false;
+  std::atomic<bool> back = false;
+  HangWatch watch(milliseconds(40), [&](HangWatch::Where, const std::string&) {
+    tells = true;
+    while (!may_end) std::this_thread::sleep_for(milliseconds(1));
+  });
+  std::thread hangs([&] {
+    {
+      const HangWatch::Call call = watch.call("/a");
+      staging_test::wait_for([&] { return tells.load(); });
+    }
+    back = true;
+  });
+  std::thread other([&] {
+    staging_test::wait_for([&] { return tells.load(); });
+    { const HangWatch::Call call = watch.disk_call(); }
+    EXPECT_FALSE(may_end);
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_FALSE(back);
+    may_end = true;
+  });
+  EXPECT_TRUE(staging_test::wait_for([&] { return may_end.load(); })) << "the other one waits, too";
+  may_end = true;
+  hangs.join();
+  other.join();
+}
+
+TEST(HangWatch, WhatIsWrittenOutHasMoreTime) {
+  std::atomic<int> told = 0;
+  HangWatch watch(
+      milliseconds(100),
+      [&](HangWatch::Where where, const std::string& why) {
+        EXPECT_EQ(where, HangWatch::Where::disk);
+        EXPECT_EQ(why, "d has not answered for 600 ms; is it well?");
+        ++told;
+      },
+      "d");
+  const auto begin = steady_clock::now();
+  const HangWatch::Call call = watch.disk_call(true);
+  EXPECT_TRUE(staging_test::wait_for([&] { return told > 0; }));
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(600));
 }
 
 TEST(HangWatch, TellsOnceOfTheOldestCall) {
