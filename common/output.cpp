@@ -1,21 +1,80 @@
 #include "common/output.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <charconv>
+#include <cstdio>
+#include <optional>
 #include <system_error>
 
+#include "common/error.h"
 #include "common/files.h"
 
 namespace lockstep {
+namespace {
 
-void write_output(const std::filesystem::path& path, std::string_view content) {
+namespace fs = std::filesystem;
+
+constexpr int kMostLinks = 40;  // as the kernel follows
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+/// The descriptor of this process that /proc/self/fd/N names.
+std::optional<int> descriptor_named(const fs::path& path) {
   std::error_code none;
-  if (std::filesystem::is_other(std::filesystem::status(path, none))) {
-    const UniqueFd fd = open_file(path, O_WRONLY);
+  const fs::path descriptors = fs::canonical("/proc/self/fd", none);
+  if (none || fs::canonical(folder_of(path), none) != descriptors) return {};
+  const std::string name = path.filename().string();
+  int fd = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), fd);
+  if (error != std::errc() || end != name.data() + name.size() || fd < 0) return {};
+  return fd;
+}
+
+/// What a name ends at, be it there or not, and the descriptor where it is one's.
+struct Target {
+  fs::path path;
+  std::optional<int> fd;
+};
+
+Target target_of(const fs::path& path) {
+  Target target{path, {}};
+  for (int links = 0; links <= kMostLinks; ++links) {
+    target.fd = descriptor_named(target.path);
+    std::error_code error;
+    if (target.fd || !fs::is_symlink(fs::symlink_status(target.path, error))) return target;
+    const fs::path next = fs::read_symlink(target.path, error);
+    if (error) fail("cannot write {}: {}", path.string(), error.message());
+    target.path = folder_of(target.path) / next;
+  }
+  fail("cannot write {}: its symbolic links lead to each other", path.string());
+}
+
+bool is_standard_output(const struct stat& file) {
+  struct stat out {};
+  return ::fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == file.st_dev && out.st_ino == file.st_ino;
+}
+
+}  // namespace
+
+void write_output(const fs::path& path, std::string_view content) {
+  Target target = target_of(path);
+  struct stat there {};
+  const bool exists = ::stat(target.path.c_str(), &there) == 0;
+  if (!target.fd && exists && is_standard_output(there)) target.fd = STDOUT_FILENO;
+  if (target.fd) {
+    if (*target.fd == STDOUT_FILENO) (void)std::fflush(stdout);
+    return write_all(*target.fd, content, path);
+  }
+  if (exists && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
+    const UniqueFd fd = open_file(target.path, O_WRONLY);
     return write_all(fd.get(), content, path);
   }
-  const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, none));
-  write_file_atomically(link ? std::filesystem::weakly_canonical(path) : path, content);
+  write_file_atomically(target.path, content);
 }
 
 }  // namespace lockstep

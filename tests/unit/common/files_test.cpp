@@ -1,8 +1,11 @@
 #include "common/files.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "common/error.h"
@@ -48,6 +51,54 @@ TEST_F(Files, AnOutputReplacesWhatALinkPointsToAndNotTheLink) {
   EXPECT_EQ(read_text_file(folder_ / "target"), "new");
   write_output(folder_ / "plain", "whole");
   EXPECT_EQ(read_text_file(folder_ / "plain"), "whole");
+}
+
+TEST_F(Files, AnOutputsLinkToNothingIsKeptAndItsTargetIsMade) {
+  fs::create_directory(folder_ / "below");
+  fs::create_symlink("below/second", folder_ / "first");
+  fs::create_symlink("third", folder_ / "below" / "second");
+  write_output(folder_ / "first", "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "first"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / "below" / "second"));
+  EXPECT_EQ(read_text_file(folder_ / "below" / "third"), "new");
+}
+
+TEST_F(Files, AnOutputWhoseLinksGoRoundIsNamed) {
+  fs::create_symlink("two", folder_ / "one");
+  fs::create_symlink("one", folder_ / "two");
+  for (const fs::path& path : {folder_ / "one", folder_ / "one" / "file"}) {
+    EXPECT_THAT([&] { write_output(path, "new"); },
+                testing::Throws<Error>(
+                    testing::Property(&Error::what, testing::HasSubstr((folder_ / "one").string()))));
+  }
+}
+
+TEST_F(Files, AnOutputThatIsOpenAlreadyIsWrittenWhereItStands) {
+  write_file_atomically(folder_ / "log", "precious\n");
+  const UniqueFd log = open_file(folder_ / "log", O_WRONLY | O_APPEND);
+  for (const std::string& name :
+       {fmt::format("/dev/fd/{}", log.get()), fmt::format("/proc/self/fd/{}", log.get())})
+    write_output(name, "new\n");
+  EXPECT_EQ(read_text_file(folder_ / "log"), "precious\nnew\nnew\n");
+  EXPECT_THROW(write_output("/dev/fd/999", "new"), Error);
+}
+
+TEST_F(Files, AnOutputThatIsStandardOutputGoesThereInOrder) {
+  write_file_atomically(folder_ / "log", "precious\n");
+  std::fflush(stdout);
+  const UniqueFd before(::dup(STDOUT_FILENO));
+  {
+    const UniqueFd log = open_file(folder_ / "log", O_WRONLY | O_APPEND);
+    ::dup2(log.get(), STDOUT_FILENO);
+  }
+  std::fputs("printed before\n", stdout);
+  write_output("/dev/stdout", "the output\n");
+  write_output(folder_ / "log", "by its own name\n");
+  std::fputs("printed after\n", stdout);
+  std::fflush(stdout);
+  ::dup2(before.get(), STDOUT_FILENO);
+  EXPECT_EQ(read_text_file(folder_ / "log"),
+            "precious\nprinted before\nthe output\nby its own name\nprinted after\n");
 }
 
 TEST_F(Files, AMissingFileIsNamedWithTheReason) {
