@@ -99,29 +99,29 @@ void print_stats(const PlanStats& stats, const PlanOptions& options) {
 }
 
 // A plan is possible with fewer samples than ranks, but hardly what was wanted.
-void say_if_too_few(const Plan& plan, const Source& source) {
+void say_if_too_few(const Tool& tool, const Plan& plan, const PlanStats& stats, const Source& source) {
   const PlanOptions& options = plan.options();
   const auto a_step = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
   if (plan.samples() == 0 || plan.samples() >= a_step || plan.mixture() != nullptr) return;
   std::size_t empty = 0;
   std::size_t before = 0;
   for (const std::size_t end : plan.ends()) empty += std::exchange(before, end) == end ? 1 : 0;
-  fmt::print(
-      stderr,
-      "lockstep-plan: {}: {} samples are fewer than {} ranks x {} micro-batches: {} micro-batches stay "
-      "empty\n",
-      source.name(), plan.samples(), options.ranks, options.accumulate, empty);
+  tool.say(fmt::format("{}: {} samples are fewer than {} ranks x {} micro-batches: {}", source.name(),
+                       plan.samples(), options.ranks, options.accumulate,
+                       stats.steps == 0 ? "--tail drop leaves out all of them"
+                                        : fmt::format("{} micro-batches stay empty", empty)));
 }
 
 // The planner keeps to the budget wherever it can. A mixture's curriculum is to change the mean.
-void say_if_not_random(const PlanStats& stats, const PlanOptions& options, const Source& source) {
+void say_if_not_random(const Tool& tool, const PlanStats& stats, const PlanOptions& options,
+                       const Source& source) {
   if (stats.step_mean_ratio <= options.randomness) return;
-  fmt::print(
-      stderr,
-      "lockstep-plan: {}: the step-mean ratio is {:.2f}, over the {} of --randomness: {} steps of {} "
-      "micro-batches leave too little choice (more steps, or more samples in a micro-batch, leave more)\n",
+  tool.say(fmt::format(
+      "{}: the step-mean ratio is {:.2f}, over the {} of --randomness: {} steps of {} "
+      "micro-batches leave too little choice (more steps, or more samples in a micro-batch, leave "
+      "more)",
       source.name(), stats.step_mean_ratio, options.randomness, stats.steps,
-      options.ranks * options.accumulate);
+      options.ranks * options.accumulate));
 }
 
 // Of the data, whatever of them a mixture uses.
@@ -164,9 +164,9 @@ void make(const Tool& tool, const Source& source, PlanOptions options, const std
   const Plan plan = plan_of(lengths, mixture, options, source, over_long);
   const double seconds = seconds_between(begin, monotonic_ns());
   if (!out.empty()) write_plan(plan, out);
-  say_if_too_few(plan, source);
   const PlanStats stats = stats_of(plan, lengths.tokens);
-  if (!mixture) say_if_not_random(stats, options, source);
+  say_if_too_few(tool, plan, stats, source);
+  if (!mixture) say_if_not_random(tool, stats, options, source);
   if (tool.json()) {
     nlohmann::json json = stats;
     json["seconds"] = seconds;

@@ -23,6 +23,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST_F(PlanTool, MakesAPlanFileAndPrintsItsNumbers) {
   const ProcessResult result =
@@ -292,6 +293,26 @@ TEST_F(PlanTool, FewerSamplesThanRanksAreToldInALine) {
               AllOf(HasSubstr("few.csv: 3 samples are fewer than 10 ranks"), HasSubstr(": 7 micro-")));
   EXPECT_EQ(nlohmann::json::parse(few.output)["steps"], 1);
   EXPECT_EQ(tool({"make", "--lengths", csv, "--ranks", "3", "--cap", "10"}).error, "");
+  EXPECT_THAT(tool({"make", "--lengths", csv, "--ranks", "10", "--cap", "10", "--tail", "drop"}).error,
+              AllOf(HasSubstr("10 ranks x 1 micro-batches: --tail drop leaves out all of them"),
+                    Not(HasSubstr("empty"))));
+  const std::string odd = write("few\nand odd.csv", "length\n5\n6\n7\n");
+  const std::string said = tool({"make", "--lengths", odd, "--ranks", "10", "--cap", "10"}).error;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
+TEST_F(PlanTool, AnOutputThatIsStandardOutputKeepsWhatIsThere) {
+  const std::string csv = write("few.csv", "length\n5\n6\n7\n");
+  const std::string log = write("log", "precious\n");
+  const ProcessResult result =
+      run_process({"/bin/sh", "-c",
+                   fmt::format("exec {} make --lengths {} --ranks 1 --cap 100 --out /dev/stdout --json >> {}",
+                               LOCKSTEP_PLAN, csv, log)});
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  const std::string all = read_text_file(log);
+  EXPECT_THAT(all, AllOf(testing::StartsWith("precious\n{"), HasSubstr("\"steps\":1")));
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 4)
+      << "what was there, a header, a step, the numbers:" << all;
 }
 
 TEST_F(PlanTool, SaysInALineWhereStepsAreLessRandomThanAskedFor) {
