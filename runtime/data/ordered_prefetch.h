@@ -17,6 +17,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -33,6 +34,13 @@ struct PrefetchOptions {
   std::vector<int> cpus;  ///< that the threads may run on; empty: those of the thread that makes them
 };
 
+/// What the calling thread was at when the code that it ran ended it, such as ": sample 'a'". Whoever knows
+/// sets it while the thread's stack is unwound, which no exception can carry anything through.
+inline std::string& ended_at() {
+  thread_local std::string at;
+  return at;
+}
+
 template <typename Claim, typename T>
 class OrderedPrefetch {
  public:
@@ -41,13 +49,10 @@ class OrderedPrefetch {
                   std::function<T(const Claim&, int)> build)
       : claim_(std::move(claim)), build_(std::move(build)), slots_(options.ahead) {
     try {
-      for (int i = 0; i < options.threads; ++i) {
-        threads_.emplace_back([this, i, cpus = options.cpus] { work(i, cpus); });
-      }
-    } catch (const std::system_error& error) {
-      const std::size_t started = threads_.size();
+      start(options);
+    } catch (...) {
       stop();
-      fail("cannot start worker thread {} of {}: {}", started + 1, options.threads, error.what());
+      throw;
     }
   }
   /// Waits for what is being built, and no more.
@@ -91,6 +96,16 @@ class OrderedPrefetch {
     std::exception_ptr failure;
     bool end = false;
   };
+
+  void start(const PrefetchOptions& options) {
+    for (int i = 0; i < options.threads; ++i) {
+      try {
+        threads_.emplace_back([this, i, cpus = options.cpus] { work(i, cpus); });
+      } catch (const std::system_error& error) {
+        fail("cannot start worker thread {} of {}: {}", i + 1, options.threads, error.what());
+      }
+    }
+  }
 
   bool is_ready() const {
     const Slot& slot = slots_[taken_ % slots_.size()];
@@ -158,8 +173,8 @@ class OrderedPrefetch {
           built.thing.emplace(build_(*claim, worker));
         } catch (abi::__forced_unwind&) {
           // The thread is being ended from outside (pthread_exit in user code): say so, do not hang.
-          built.failure =
-              std::make_exception_ptr(Error("a loader's worker thread was ended by the code in it"));
+          built.failure = std::make_exception_ptr(
+              Error(fmt::format("a loader's worker thread was ended by the code in it{}", ended_at())));
           put(place, generation, std::move(built), true);
           throw;
         } catch (...) {

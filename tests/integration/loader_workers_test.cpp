@@ -164,7 +164,7 @@ TEST_F(LoaderTest, AWorkerThatDiesEndsTheLoop) {
                                                   if (sample.id == 42) pthread_exit(nullptr);
                                                 }});
   const auto loop = [&] { take(loader, kAll); };
-  EXPECT_THAT(loop, ThrowsMessage<Error>(HasSubstr("worker thread was ended")));
+  EXPECT_THAT(loop, ThrowsMessage<Error>(AllOf(HasSubstr("worker thread was ended"), HasSubstr("'s042'"))));
   EXPECT_THAT(loop, ThrowsMessage<Error>(HasSubstr("worker thread was ended"))) << "nor does it hang later";
 }
 

@@ -1,8 +1,12 @@
 #include "runtime/data/ordered_prefetch.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
+#include <new>
 #include <string>
 
 #include "common/error.h"
@@ -148,6 +152,43 @@ TEST(OrderedPrefetch, AThreadThatIsEndedFromInsideIsAnErrorAndNotAHang) {
   EXPECT_EQ(prefetch.next(), 0);
   EXPECT_THROW(prefetch.next(), Error);
   EXPECT_THROW(prefetch.next(), Error);
+}
+
+TEST(OrderedPrefetch, AThreadThatIsEndedSaysWhatItWasAt) {
+  Prefetch<int> prefetch({1, 2, {}}, up_to(5), [](std::size_t i, int) {
+    try {
+      if (i == 1) pthread_exit(nullptr);
+    } catch (abi::__forced_unwind&) {
+      ended_at() = ": number 1";
+      throw;
+    }
+    return static_cast<int>(i);
+  });
+  EXPECT_EQ(prefetch.next(), 0);
+  EXPECT_THAT([&] { prefetch.next(); },
+              testing::ThrowsMessage<Error>(testing::EndsWith("was ended by the code in it: number 1")));
+}
+
+// What each thread is started with is large here, so that it is memory for the second one's that is missing.
+TEST(OrderedPrefetch, WhereMemoryForAThreadIsMissingTheOthersAreEnded) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs the address space";
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "a sanitizer needs the address space";
+#endif
+#endif
+  constexpr std::size_t kBytes = std::size_t{256} << 20U;
+  const PrefetchOptions options{4, 2, std::vector<int>(kBytes / sizeof(int))};
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  rlimit less = before;
+  less.rlim_cur = pages * static_cast<std::size_t>(::getpagesize()) + kBytes * 7 / 4;
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &less), 0);
+  EXPECT_THROW(Prefetch<int>(options, up_to(0), [](std::size_t, int) { return 1; }), std::bad_alloc);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
 }
 
 }  // namespace
