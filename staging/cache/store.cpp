@@ -12,6 +12,27 @@ namespace lockstep::cache {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Makes only the last folder of a path: whoever misspells a disk's name must not fill another.
+void make_cache(FileSystem& system, const fs::path& folder) {
+  try {
+    system.make_folder(folder, 0700);
+  } catch (const Error&) {
+    fs::path missing;
+    const fs::path made = (fs::absolute(folder) / ".").lexically_normal().parent_path();  // also of "a/"
+    for (fs::path above = made.parent_path(); above.has_relative_path() && !system.status(above);
+         above = above.parent_path()) {
+      missing = above;
+    }
+    if (missing.empty()) throw;
+    fail("cannot make the cache {}: the folder {} is missing; make it, or keep the cache elsewhere",
+         folder.string(), missing.string());
+  }
+}
+
+}  // namespace
+
 Store::Store(fs::path folder, FileSystem& system) : Store(std::move(folder), StoreOptions{}, system) {
 }
 
@@ -20,8 +41,9 @@ Store::Store(fs::path folder, StoreOptions options, FileSystem& system)
       options_(std::move(options)),
       folder_(std::move(folder)),
       objects_(folder_ / "objects") {
+  make_cache(system_, folder_);
   for (const fs::path& made : {folder_, objects_, folder_ / "locks", folder_ / "leases"}) {
-    system_.make_folder(made, 0700);
+    if (made != folder_) system_.make_folder(made, 0700);
     const std::optional<struct stat> status = system_.status(made);
     if (!status || !S_ISDIR(status->st_mode)) fail("the cache {} is not a folder", made.string());
     if (status->st_uid != ::geteuid()) {

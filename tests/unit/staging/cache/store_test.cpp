@@ -202,6 +202,16 @@ TEST_F(CacheStore, SomebodyElsesFolderIsRefused) {
   EXPECT_THAT([&] { Store store(cache()); }, ThrowsErrorWith(cache().string(), "belongs to user 4242"));
 }
 
+TEST_F(CacheStore, OfAPathThatIsNotThereTheFirstMissingFolderIsNamed) {
+  const std::string missing = "the folder " + (folder_ / "disk").string() + " is missing; make it";
+  for (const char* path : {"disk/cache", "disk/user/cache/"}) {
+    EXPECT_THAT([&] { Store store(folder_ / path); }, ThrowsErrorWith(path, missing));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "disk"));
+  write("file", "");
+  EXPECT_THAT([&] { Store store(folder_ / "file/cache"); }, ThrowsErrorWith("file/cache: Not a directory"));
+}
+
 TEST_F(CacheStore, ALinkInPlaceOfAFolderIsRefused) {
   fs::create_directories(folder_ / "elsewhere");
   fs::create_directories(cache());
