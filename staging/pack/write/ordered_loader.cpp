@@ -1,6 +1,7 @@
 #include "staging/pack/write/ordered_loader.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,11 +35,28 @@ UniqueFd OpenFolder::open(const std::filesystem::path& top, const std::string& p
   return fd;
 }
 
+namespace {
+
+/// Descriptors that this process may open for files and folders.
+std::size_t free_descriptors() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 20U;
+  return limit.rlim_cur - std::min<rlim_t>(limit.rlim_cur, OrderedLoader::kOtherDescriptors);
+}
+
+}  // namespace
+
 OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files,
                              std::size_t first, int threads)
-    : folder_(std::move(folder)), files_(files), may_grow_(threads <= 0), taken_(first), handed_(first) {
+    : folder_(std::move(folder)),
+      files_(files),
+      window_(std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow)),
+      most_threads_(static_cast<int>(std::clamp<std::size_t>(free_descriptors() / 2, 1, kMostThreads))),
+      may_grow_(threads <= 0),
+      taken_(first),
+      handed_(first) {
   // What lies in memory one thread reads fastest: of several, each waits for the other's turn at every file.
-  for (int i = 0; i < std::max(threads, 1); ++i) start_thread();
+  for (int i = 0; i < std::clamp(threads, 1, most_threads_); ++i) start_thread();
 }
 
 OrderedLoader::~OrderedLoader() {
@@ -59,7 +77,7 @@ std::optional<LoadedFile> OrderedLoader::next(const std::atomic<bool>* stop) {
   Slot& slot = slots_[handed_ % kWindow];
   // Files come slowly, and the threads have nothing left to read ahead only because they wait for the file
   // system.
-  if (!slot.ready && may_grow_ && load_seconds_ > kSlow && threads() < kMostThreads) start_thread();
+  if (!slot.ready && may_grow_ && load_seconds_ > kSlow && threads() < most_threads_) start_thread();
   while (!slot.ready) {
     if (stop != nullptr && stop->load()) return {};
     filled_.wait_for(lock, std::chrono::milliseconds(100));
@@ -77,7 +95,7 @@ void OrderedLoader::work() {
   OpenFolder folder;
   std::unique_lock lock(mutex_);
   for (;;) {
-    freed_.wait(lock, [&] { return stop_ || taken_ == files_.size() || taken_ < handed_ + kWindow; });
+    freed_.wait(lock, [&] { return stop_ || taken_ == files_.size() || taken_ < handed_ + window_; });
     if (stop_ || taken_ == files_.size()) return;
     const std::size_t number = taken_++;
     lock.unlock();

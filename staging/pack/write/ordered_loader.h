@@ -1,5 +1,6 @@
 // Opens and reads many small files with several threads and hands them out in order: what hides a network
-// file system's latency per file. Bounded: at most kWindow files of kWhole bytes are in memory.
+// file system's latency per file. Bounded: at most kWindow files of kWhole bytes are in memory, and fewer
+// where this process may have few descriptors open (ulimit -n).
 //
 // Threads: next() belongs to one thread; the loader's own threads end with it.
 #pragma once
@@ -51,9 +52,11 @@ class OrderedLoader {
   static constexpr std::size_t kWindow = 256;
   static constexpr std::uint64_t kWhole = std::uint64_t{256} << 10;
   static constexpr int kMostThreads = 64;
+  static constexpr std::size_t kOtherDescriptors = 24;  ///< left to the rest of the process, where it has few
 
   /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. With 0
-  /// `threads` it begins with one and adds some while they mostly wait for the file system.
+  /// `threads` it begins with one and adds some while they mostly wait for the file
+  /// system. Of more than the descriptors suffice for, some are left out.
   OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
                 int threads);
   ~OrderedLoader();
@@ -81,6 +84,8 @@ class OrderedLoader {
 
   std::filesystem::path folder_;
   const std::vector<std::string>& files_;
+  const std::size_t window_;  // files taken and not handed out, any of which may be open
+  const int most_threads_;    // each of which keeps a folder open
   const bool may_grow_;
   std::mutex mutex_;
   std::condition_variable filled_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "common/files.h"
@@ -49,6 +50,27 @@ TEST_F(PackCreate, TheSameFilesGiveTheSameBytesWhateverTheThreads) {
   fs::last_write_time(folder_ / "a.src/0001.bin", fs::file_time_type::clock::now());
   create(many);
   EXPECT_EQ(content_of(folder_ / "one"), content_of(folder_ / "many"));
+}
+
+TEST_F(PackCreate, FewDescriptorsMakeItSlowerAndNothingElse) {
+  for (int i = 0; i < 100; ++i) {
+    write(fmt::format("a/{:02}/small.bin", i), std::string(10, 'x'));
+    write(fmt::format("a/{:02}/large.bin", i),
+          std::string(300'000, 'y'));  // is not read ahead, but kept open
+  }
+  CreateOptions many = options("a", "many");
+  many.threads = 64;
+  create(many);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  CreateOptions again = options("a", "again");
+  again.threads = 64;
+  EXPECT_NO_THROW(create(again));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(content_of(folder_ / "many"), content_of(folder_ / "again"));
 }
 
 TEST_F(PackCreate, ShardsEndBeforeTheirSizeAndSamplesStayWhole) {
