@@ -15,6 +15,7 @@
 #include "common/files.h"
 #include "staging/pack/formats/format_check.h"
 #include "staging/pack/formats/format_readers.h"
+#include "staging/pack/formats/mds_index.h"
 #include "staging/pack/index.h"
 
 namespace lockstep::pack {
@@ -157,6 +158,20 @@ void need_mds_index(const fs::path& folder, const std::string& shard) {
   if (!is_file(index)) fail("{} is missing, and {} cannot be read without it", index.string(), shard);
 }
 
+/// Of MDS data of which nothing but the index is there, the names say nothing.
+void need_mds_shards(const fs::path& folder, const std::vector<std::string>& files) {
+  const auto index = std::find_if(files.begin(), files.end(),
+                                  [](const std::string& file) { return last_name(file) == "index.json"; });
+  if (index == files.end()) return;
+  std::vector<MdsShard> shards;
+  try {
+    shards = load_mds_index(folder / *index);
+  } catch (const Error&) {
+    return;  // any other program's index.json
+  }
+  if (!shards.empty()) check_mds_shard(folder / *index, shards.front());
+}
+
 Format format_of(const fs::path& folder, const std::vector<std::string>& files) {
   std::set<Format> found;
   for (const std::string& file : files) {
@@ -169,6 +184,7 @@ Format format_of(const fs::path& folder, const std::vector<std::string>& files) 
     const auto numbered = std::find_if(files.begin(), files.end(), is_numbered);
     if (numbered != files.end() && is_tfrecord(first_bytes(folder / *numbered))) return Format::tfrecord;
   }
+  if (found.empty()) need_mds_shards(folder, files);
   return found.size() == 1 ? *found.begin() : Format::plain;
 }
 

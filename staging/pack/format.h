@@ -35,9 +35,10 @@ struct Contents {
   bool one_file = false;  ///< the user named one file (files that belong to it, as an .idx, may be more)
 };
 
-/// Finds what `source`, a folder or a file, is. Reads names, and the first bytes of at most one file; for a
-/// tar pack no file is looked at but its index. Throws Error where nothing is there, where a folder holds
-/// links, devices or sockets, or where a file that belongs to the format is missing, naming it.
+/// Finds what `source`, a folder or a file, is. Reads names, and the first bytes of at most one file,
+/// or an index.json that may be of MDS data; for a tar pack no file is looked at but its index. Throws Error
+/// where nothing is there, where a folder holds links, devices or sockets, or where a file that belongs to
+/// the format is missing, naming it.
 Contents contents_of(const std::filesystem::path& source);
 
 /// Whether the files at `folder` (the source's or a copy's) are as long as the format's own tables say: a

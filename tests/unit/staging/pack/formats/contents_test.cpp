@@ -112,6 +112,23 @@ TEST_F(FormatContents, NamesSayWhatAFolderHolds) {
   EXPECT_EQ(name_of(Format::tfrecord), "tfrecord");
 }
 
+TEST_F(FormatContents, MdsDataOfWhichOnlyTheIndexIsThereAreNotPlainFiles) {
+  const fs::path mds = fs::path(LOCKSTEP_FORMAT_VECTORS) / "mds";
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(mds)) {
+    if (entry.path().filename() != "index.json") continue;
+    fs::remove_all(folder_ / "gone");
+    fs::create_directories(folder_ / "gone");
+    fs::copy(entry.path(), folder_ / "gone");
+    write("gone/readme.txt", "");
+    for (const char* name : {"gone", "gone/index.json"}) {
+      EXPECT_THAT([&] { contents_of(folder_ / name); }, ThrowsErrorWith("gone/shard.00000", "is missing"))
+          << entry;
+    }
+  }
+  write("other/index.json", R"({"shards": 3})");
+  EXPECT_EQ(format_of("other"), Format::plain);
+}
+
 TEST_F(FormatContents, SeveralFormatsInOneFolderArePlainFiles) {
   write("mixed/a.npy", "");
   write("mixed/b.h5", "");
