@@ -50,6 +50,9 @@ void run_gc(const Tool& tool, const GcArguments& arguments) {
   options.store.dry_run = arguments.dry_run;
   options.total = parse_bytes(arguments.total);
   options.room = parse_bytes(arguments.room);
+  if (options.total > 0 && options.room > options.total)
+    fail_usage("--room {} is more than --total {}, of which it is to be left free", arguments.room,
+               arguments.total);
   cache::NodeReport node;
   if (arguments.all && !FileSystem::real().status(arguments.cache)) {
     // A timer runs from a node's first start on.

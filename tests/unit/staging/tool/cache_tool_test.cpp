@@ -76,6 +76,10 @@ TEST_F(CacheTool, GcRemovesWhatIsIdleAndSaysSo) {
   EXPECT_FALSE(store.has("a"));
   EXPECT_EQ(run({"gc", "--cache", cache().string(), "--total", "1"}).exit_code, 2);
   EXPECT_EQ(run({"gc", "--all", "--cache", cache().string()}).exit_code, 1) << "that is one store";
+  const ProcessResult all =
+      run({"gc", "--all", "--cache", cache().string(), "--total", "1G", "--room", "2G"});
+  EXPECT_EQ(all.exit_code, 2);
+  EXPECT_THAT(all.error, HasSubstr("--room 2G is more than --total 1G"));
 }
 
 TEST_F(CacheTool, ADamagedDescriptionIsFoundAndNamed) {
