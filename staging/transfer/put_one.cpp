@@ -137,7 +137,7 @@ void PutOne::take_word(const std::string& object, bool packed, const std::string
     const HangWatch::Call call = watch_.call(source_.paths.front());
     if (!system_.status(source_.paths.front())) manifest_.main += ".bin";
   }
-  if (!packed) return;
+  if (!packed) return refuse_own_cache();
   manifest_.format = pack::Format::tar;
   manifest_.index = *here;
 }

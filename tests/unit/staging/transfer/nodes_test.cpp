@@ -96,6 +96,16 @@ TEST_F(TransferNodes, OneThatHasItServesTheOthersAndTheSourceIsNotRead) {
   for (const NodeEnd& end : put_on(3, pack)) EXPECT_TRUE(end.result.at("hit"));
 }
 
+TEST_F(TransferNodes, OneWhoseCacheLiesInTheSourceIsNamed) {
+  const fs::path plain = make_plain(40);
+  NodeChange inside;
+  inside.options = [&](PutOptions& options) { options.cache_dir = plain / "cache"; };
+  for (const NodeEnd& end : put_on(2, plain, {{1, inside}})) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, HasSubstr("cache lies in it"));
+  }
+}
+
 TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
   const fs::path pack = make_large_pack("p", 100);
   // A view of its own of the same pack.
