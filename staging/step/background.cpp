@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,15 +28,10 @@ namespace {
 
 }  // namespace
 
-Background::Background(UniqueFd pipe, UniqueFd watched)
-    : pipe_(std::move(pipe)), watched_(std::move(watched)) {
+Background::Background(UniqueFd pipe, UniqueFd alive) : pipe_(std::move(pipe)), alive_(std::move(alive)) {
 }
 
-Background& Background::start(pid_t watched, UniqueFd pipe) {
-  if (watched == 0) watched = ::getppid();
-  UniqueFd alive = std::move(pipe);
-  if (!alive) alive = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, watched, 0)));
-  if (!alive) fail_errno("cannot watch process {}", watched);
+Background& Background::start(UniqueFd alive) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
   UniqueFd read_end(ends[0]);
@@ -67,7 +61,7 @@ Background& Background::start(pid_t watched, UniqueFd pipe) {
 
 void Background::watch() {
   for (;;) {
-    std::array<pollfd, 2> wait{pollfd{watched_.get(), POLLIN, 0}, pollfd{-1, 0, 0}};
+    std::array<pollfd, 2> wait{pollfd{alive_.get(), POLLIN, 0}, pollfd{-1, 0, 0}};
     {
       const std::lock_guard lock(mutex_);
       if (!released_) wait[1] = {pipe_.get(), 0, 0};  // POLLERR: nobody reads any more

@@ -453,7 +453,7 @@ void Step::stage_in_background() {
 
 void Step::run() {
   if (!call_.cpus.empty()) bind_this_thread(parse_cpu_list(call_.cpus));
-  if (in_background()) background_ = &Background::start(call_.watch, UniqueFd(call_.watch_fd));
+  if (in_background()) background_ = &Background::start(UniqueFd(call_.watch_fd));
   if (together()) meet();
   const Verdict here = stage();
   if (watch_) watch_->wait_for_telling();

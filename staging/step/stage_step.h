@@ -22,8 +22,7 @@ struct StepCall {
   int keep = 600;                                     // seconds
   int source_patience = 0;  // seconds for a call at the source; 0: as HangWatch says
   std::string shared, lease, ports, cpus;
-  int watch = 0;                      // process whose end ends background staging
-  int watch_fd = -1;                  // or pipe whose end does
+  int watch_fd = -1;                  // pipe whose end ends background staging
   FileSystem* file_system = nullptr;  // as in PutOptions
 };
 

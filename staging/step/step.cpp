@@ -38,6 +38,7 @@ void add_step_verbs(Tool& tool) {
   CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [call] {
     if (call->hello.node_id >= call->hello.nodes)
       fail_usage("--node-id {}: not below --nodes", call->hello.node_id);
+    if (call->mode == "background" && call->watch_fd < 0) fail_usage("--mode background needs --watch-fd");
     stage_step(*call);
   });
   step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
@@ -66,9 +67,8 @@ void add_step_verbs(Tool& tool) {
   step.add_option(
       "--source-patience", call->source_patience,
       "Seconds after which a call at the source that does not come back fails this node; 0 chooses");
-  step.add_option("--watch", call->watch, "Process with which background staging ends");
   step.add_option("--watch-fd", call->watch_fd,
-                  "Pipe with which it ends instead, when nobody has the other end open any more");
+                  "Pipe with which background staging ends, when nobody has the other end open any more");
   step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
   step.add_option("--cooperate", call->cooperate, "on: read the source once for all nodes of the step")
       ->check(CLI::IsMember({"on", "off"}));

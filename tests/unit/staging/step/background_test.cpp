@@ -29,14 +29,15 @@ using staging_test::end_of;
 using staging_test::kKey;
 using staging_test::Srun;
 using staging_test::StageStep;
+using staging_test::Tasks;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
 TEST_F(StageStep, APythonJobReadsOnWhileLinksBecomeLocalFiles) {
   const fs::path pack = make_big_pack("p");
-  const pid_t stepd = watched();
-  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "8000000",
-                  "--record", at("records")},
+  Tasks tasks;
+  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "8000000", "--record",
+                  at("records")},
                  {pack.string()}),
             0)
       << said();
@@ -63,13 +64,8 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   EXPECT_EQ(job.exit_code, 0) << job.error;
   EXPECT_EQ(job.output, "mixed\n");
   EXPECT_EQ(content_of(data("p")), content_of(pack));
-  while (::waitpid(-stepd, nullptr, WNOHANG) > 0) {
-  }
   int status = 0;
-  pid_t helper = 0;
-  while ((helper = ::wait(&status)) == stepd) {
-  }
-  EXPECT_GT(helper, 0);
+  EXPECT_GT(::wait(&status), 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(record().at("state"), "done");
   EXPECT_THAT(said(), HasSubstr("n1: staged p"));
@@ -77,17 +73,22 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   EXPECT_EQ(step({}, {pack.string()}), 0);
 }
 
+TEST_F(StageStep, InTheBackgroundItMustBeToldWithWhatItEnds) {
+  EXPECT_EQ(step({"--mode", "background"}, {make_large_pack("p", 10).string()}), 2);
+  EXPECT_THAT(said(), HasSubstr("--mode background needs --watch-fd"));
+}
+
 TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextGoesOn) {
   const fs::path pack = make_big_pack("p");
-  const pid_t stepd = watched();
-  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "200000"},
-                 {pack.string()}),
-            0);
-  ::kill(stepd, SIGKILL);
+  Tasks tasks;
+  ASSERT_EQ(
+      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "200000"}, {pack.string()}),
+      0);
+  tasks.end();
   int ended = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (int status = 0; ::wait(&status) > 0;) ++ended;
-  EXPECT_EQ(ended, 2) << "stepd and the helper";
+  EXPECT_EQ(ended, 1) << "the helper";
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "the copy lasts 75 s";
   EXPECT_EQ(step({}, {pack.string()}), 0);
   EXPECT_EQ(content_of(data("p")), content_of(pack));
@@ -99,9 +100,9 @@ TEST_F(StageStep, TheHelperEndsWithWhoStartedItUntilTheStepMayStart) {
   const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
   ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
   ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
-  const pid_t stepd = watched();
+  Tasks tasks;
   const pid_t pid =
-      start({"--mode", "background", "--watch", std::to_string(stepd), "--nodes", "2"}, {pack.string()});
+      start({"--mode", "background", "--watch-fd", tasks.word(), "--nodes", "2"}, {pack.string()});
   const UniqueFd connected(::accept(silent.get(), nullptr, nullptr));  // the helper is there
   ::kill(pid, SIGTERM);
   EXPECT_EQ(end_of(pid), 128 + SIGTERM);
@@ -113,10 +114,10 @@ TEST_F(StageStep, TheHelperEndsWithWhoStartedItUntilTheStepMayStart) {
 TEST_F(StageStep, WhatFailsInTheBackgroundIsOneLineAndTheLinksStay) {
   const fs::path pack = make_big_pack("p");
   staging_test::flip_byte(pack / "shard-000001.tar", 3'000'000);
-  const pid_t stepd = watched();
-  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--record", at("records")},
-                 {pack.string()}),
-            0);
+  const Tasks tasks;
+  ASSERT_EQ(
+      step({"--mode", "background", "--watch-fd", tasks.word(), "--record", at("records")}, {pack.string()}),
+      0);
   int status = 0;
   EXPECT_GT(::wait(&status), 0);
   EXPECT_EQ(lines(said()), 1) << said();
@@ -175,7 +176,7 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
     SCOPED_TRACE(mode);
     for (int node = 0; node < 3; ++node)
       FileSystem::real().remove_all(folder_ / fmt::format("cache{}", node));
-    const pid_t stepd = watched();  // before srun, whose pipe it would hold open
+    const Tasks tasks;
     Srun srun;
     std::vector<pid_t> nodes;
     nodes.reserve(3);
@@ -183,7 +184,7 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
       const std::string records = at(fmt::format("records{}", node));
       fs::create_directories(records);
       nodes.push_back(start({"--nodes", "3", "--node-id", std::to_string(node), "--node-list", "n[1-3]",
-                             "--mode", mode, "--watch", std::to_string(stepd), "--record", records},
+                             "--mode", mode, "--watch-fd", tasks.word(), "--record", records},
                             {pack.string()}, node));
     }
     for (int node = 0; node < 3; ++node)

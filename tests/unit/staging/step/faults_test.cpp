@@ -18,6 +18,7 @@ using staging_test::content_of;
 using staging_test::end_of;
 using staging_test::Srun;
 using staging_test::StageStep;
+using staging_test::Tasks;
 using staging_test::wait_for;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -151,9 +152,9 @@ TEST_F(StageStepFaults, TheSharedCopyIsForWhoCanOpenTheShards) {
 TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
   write("plain/a", std::string(500'000, 'a'));
   write("plain/b", std::string(std::size_t{12} << 20U, 'b'));
-  const pid_t stepd = watched();
-  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "6000000",
-                  "--record", at("records")},
+  Tasks tasks;
+  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "6000000", "--record",
+                  at("records")},
                  {at("plain")}),
             0)
       << said();
@@ -171,21 +172,21 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
 
 TEST_F(StageStepFaults, TheHelperInTheBackgroundIsNice) {
   const fs::path pack = make_big_pack("p");
-  const pid_t stepd = watched();
-  ASSERT_EQ(step({"--mode", "background", "--watch", std::to_string(stepd), "--bandwidth", "3000000"},
-                 {pack.string()}),
-            0);
+  Tasks tasks;
+  ASSERT_EQ(
+      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000"}, {pack.string()}),
+      0);
   int nice = -1;
   for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
     const pid_t pid = std::atoi(process.path().filename().c_str());
-    if (pid <= 0 || pid == stepd) continue;
+    if (pid <= 0) continue;
     std::error_code gone;
     if (fs::read_symlink(process.path() / "exe", gone).filename() != "lockstep-stage") continue;
     if (staging_test::read(process.path() / "cmdline").find(pack.string()) == std::string::npos) continue;
     nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(pid));
   }
   EXPECT_EQ(nice, 10);
-  ::kill(stepd, SIGKILL);
+  tasks.end();
 }
 
 TEST_F(StageStepFaults, NamesAreBytes) {

@@ -46,6 +46,7 @@ class StageStepKilled : public staging_test::StageStep {
     call.on_error = on_error;
     call.lease = lease_file("7.0");
     call.file_system = &system;
+    call.watch_fd = tasks_.fd();
     const pid_t helper = staging_test::start_child([&] {
       const int out = ::open(at("error.0").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       ::dup2(out, STDERR_FILENO);
@@ -114,6 +115,7 @@ class StageStepKilled : public staging_test::StageStep {
   fs::path pack_;
   std::vector<std::string> sources_;
   UniqueFd lease_;
+  staging_test::Tasks tasks_;
 };
 
 void StageStepKilled::expect_survives_kills(const std::string& mode) {

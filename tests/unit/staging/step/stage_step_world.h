@@ -22,6 +22,24 @@ namespace lockstep::staging_test {
 
 inline constexpr const char* kKey = "0123";
 
+/// The tasks of a step, with which staging in the background ends.
+class Tasks {
+ public:
+  Tasks() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
+    alive_.reset(ends[0]);
+    end_.reset(ends[1]);
+    ::fcntl(alive_.get(), F_SETFD, 0);  // the other end stays here
+  }
+  int fd() const { return alive_.get(); }
+  std::string word() const { return std::to_string(fd()); }
+  void end() { end_.reset(); }
+
+ private:
+  UniqueFd alive_, end_;
+};
+
 class StageStep : public StagingTest {
  protected:
   StageStep() {
@@ -71,12 +89,6 @@ class StageStep : public StagingTest {
   std::string said(int node = 0) const { return read(at(fmt::format("error.{}", node))); }
   static std::ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
-  /// A process for a step to live with, as slurmstepd.
-  static pid_t watched() {
-    return start_child([] {
-      for (;;) ::pause();
-    });
-  }
   nlohmann::json record() const {
     return nlohmann::json::parse(read_text_file(folder_ / "records/staging.json"));
   }

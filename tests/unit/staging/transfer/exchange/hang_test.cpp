@@ -247,7 +247,7 @@ class StepHang : public staging_test::StageStep {
         call.cache = at(fmt::format("cache{}", node));
         call.mode = mode;
         call.on_error = on_error;
-        call.watch = stepd_;
+        call.watch_fd = tasks_.fd();
         call.source_patience = 2;
         HangsWhileItLinks links(pack,
                                 [&] { return said(node).find("has not answered") != std::string::npos; });
@@ -293,7 +293,7 @@ class StepHang : public staging_test::StageStep {
     return sum;
   }
 
-  pid_t stepd_ = watched();  // before srun's pipe is there, of which it would hold an end
+  staging_test::Tasks tasks_;
   std::vector<pid_t> nodes_;
   bool disk_ = false;   // it is the second one's writes that hang
   bool links_ = false;  // the second one makes a link in the job's folder while its read hangs
