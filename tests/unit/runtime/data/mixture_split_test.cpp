@@ -53,30 +53,9 @@ TEST(MixtureSplit, GoesOnAtAnyMicroBatchOnAnyNumberOfRanksAndAgainOnAThird) {
   World world(3, 25);
   world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 0});
   world.lengths[3] = 900;  // its pieces wait over several steps
-  const LengthsInMemory source(world.lengths, "data");
-  const PlanOptions first{
-      .ranks = 2, .cap = 40, .accumulate = 2, .cost = {10, 1}, .seed = 9, .too_long = TooLong::split};
-  for (std::uint64_t stop = 0; stop <= 50; stop += 3) {
-    for (int ranks = 1; ranks <= 4; ++ranks) {
-      const std::string what = fmt::format("stopped after {}, on {} ranks", stop, ranks);
-      Seen seen;
-      std::uint64_t used = 0;
-      MixturePlanner planner(source, first, world.mixture);
-      PlanState state = use(planner, stop, seen, used);
-      PlanOptions second = first;
-      second.ranks = ranks;
-      MixturePlanner again(source, second, world.mixture, state);
-      state = use(again, 1 + stop % 3, seen, used);
-      PlanOptions third = second;
-      third.ranks = 1 + (ranks + 1) % 4;
-      third.accumulate = 3;
-      MixturePlanner last(source, third, world.mixture, state);
-      state = use(last, ~std::uint64_t{0}, seen, used);
-      EXPECT_EQ(state.steps_before, 25U) << what;
-      expect_beginnings(world, first, seen, state, what);
-      if (HasFatalFailure()) return;
-    }
-  }
+  expect_it_goes_on(
+      world, {.ranks = 2, .cap = 40, .accumulate = 2, .cost = {10, 1}, .seed = 9, .too_long = TooLong::split},
+      3);
 }
 
 // A part whose every sample is many pieces does not get ahead of its weight with them.

@@ -80,4 +80,31 @@ inline void expect_beginnings(const World& world, const PlanOptions& options, Se
   ASSERT_EQ(seen.size(), expected.size()) << what;
 }
 
+/// Stops a mixture of 25 steps after each `every`-th micro-batch, goes on with some more on 1 to 4 ranks, and
+/// to the end on yet another number of them with another accumulation.
+inline void expect_it_goes_on(const World& world, const PlanOptions& first, std::uint64_t every) {
+  const LengthsInMemory source(world.lengths, "data");
+  for (std::uint64_t stop = 0; stop <= 50; stop += every) {
+    for (int ranks = 1; ranks <= 4; ++ranks) {
+      const std::string what = fmt::format("stopped after {}, on {} ranks", stop, ranks);
+      Seen seen;
+      std::uint64_t used = 0;
+      MixturePlanner planner(source, first, world.mixture);
+      PlanState state = use(planner, stop, seen, used);
+      PlanOptions second = first;
+      second.ranks = ranks;
+      MixturePlanner again(source, second, world.mixture, state);
+      state = use(again, 1 + stop % 3, seen, used);
+      PlanOptions third = second;
+      third.ranks = 1 + (ranks + 1) % 4;
+      third.accumulate = 3;
+      MixturePlanner last(source, third, world.mixture, state);
+      state = use(last, ~std::uint64_t{0}, seen, used);
+      EXPECT_EQ(state.steps_before, 25U) << what;
+      expect_beginnings(world, first, seen, state, what);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 }  // namespace lockstep::data
