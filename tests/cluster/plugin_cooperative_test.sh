@@ -13,6 +13,10 @@ bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
 sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 nodes_read() { cluster meter --json | python3 -c 'import json, sys; print(sum(m["bytes_read"] for name, m in json.load(sys.stdin)["machines"].items() if name != "head"))'; }
 
+# The kernel reads ahead past the end of a chunk, 128 KiB at the most, which is much beside shards as small as these;
+# bench_stage has the share for large ones.
+once=$((bytes * 105 / 100))
+
 # stage_on_four: what its tasks read, once each; the bytes that the nodes read from the source are left in $read.
 stage_on_four() {
   cluster meter --reset >/dev/null
@@ -27,7 +31,7 @@ begin=$(date +%s%N)
 stage_on_four
 together=$((($(date +%s%N) - begin) / 1000000))
 cluster meter --bandwidth 0 >/dev/null
-assert_at_most $((bytes * 102 / 100)) "$read" "bytes read from the source for $bytes of data"
+assert_at_most $once "$read" "bytes read from the source for $bytes of data"
 echo "   $read bytes read for $bytes of data on 4 nodes, $together ms at 40 MB/s"
 
 test_case "the next step reads nothing of it"
@@ -39,7 +43,7 @@ clear_caches
 cluster meter --reset >/dev/null
 output=$(on_head srun -N4 -n4 --stage-mode=background --stage=$packs/large sh -c 'until [ -z "$(find $LOCKSTEP_DATA/large/ -type l; readlink $LOCKSTEP_DATA/large)" ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
 assert_equal 4 "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
-assert_at_most $((bytes * 102 / 100)) "$(nodes_read)" "bytes read from the source for $bytes of data"
+assert_at_most $once "$(nodes_read)" "bytes read from the source for $bytes of data"
 
 test_case "with cooperate = no each node reads for itself"
 clear_caches

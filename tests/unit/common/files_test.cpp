@@ -85,6 +85,8 @@ TEST_F(Files, AnOutputThatIsOpenAlreadyIsWrittenWhereItStands) {
 
 TEST_F(Files, AnOutputThatIsStandardOutputGoesThereInOrder) {
   write_file_atomically(folder_ / "log", "precious\n");
+  // As /dev/stdout is, which root would lose where the code is wrong.
+  std::filesystem::create_symlink("/proc/self/fd/1", folder_ / "stdout");
   std::fflush(stdout);
   const UniqueFd before(::dup(STDOUT_FILENO));
   {
@@ -92,7 +94,7 @@ TEST_F(Files, AnOutputThatIsStandardOutputGoesThereInOrder) {
     ::dup2(log.get(), STDOUT_FILENO);
   }
   std::fputs("printed before\n", stdout);
-  write_output("/dev/stdout", "the output\n");
+  write_output(folder_ / "stdout", "the output\n");
   write_output(folder_ / "log", "by its own name\n");
   std::fputs("printed after\n", stdout);
   std::fflush(stdout);

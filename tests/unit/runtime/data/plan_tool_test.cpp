@@ -304,10 +304,12 @@ TEST_F(PlanTool, FewerSamplesThanRanksAreToldInALine) {
 TEST_F(PlanTool, AnOutputThatIsStandardOutputKeepsWhatIsThere) {
   const std::string csv = write("few.csv", "length\n5\n6\n7\n");
   const std::string log = write("log", "precious\n");
+  // As /dev/stdout is, which root would lose where the code is wrong.
+  std::filesystem::create_symlink("/proc/self/fd/1", log + ".link");
   const ProcessResult result =
       run_process({"/bin/sh", "-c",
-                   fmt::format("exec {} make --lengths {} --ranks 1 --cap 100 --out /dev/stdout --json >> {}",
-                               LOCKSTEP_PLAN, csv, log)});
+                   fmt::format("exec {} make --lengths {} --ranks 1 --cap 100 --out {}.link --json >> {}",
+                               LOCKSTEP_PLAN, csv, log, log)});
   EXPECT_EQ(result.exit_code, 0) << result.error;
   const std::string all = read_text_file(log);
   EXPECT_THAT(all, AllOf(testing::StartsWith("precious\n{"), HasSubstr("\"steps\":1")));
