@@ -3,6 +3,7 @@
 
 #include "runtime/comm/communicator.h"              // IWYU pragma: export
 #include "runtime/comm/world.h"                     // IWYU pragma: export
+#include "runtime/ddp/collectives.h"                // IWYU pragma: export
 #include "runtime/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "runtime/ddp/hooks/compress.h"             // IWYU pragma: export
 #include "runtime/ddp/hooks/power_sgd.h"            // IWYU pragma: export

@@ -1,12 +1,11 @@
 #include "examples/text_lm/evaluate.h"
 
-#include <array>
-#include <cmath>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/error.h"
 #include "runtime/data/loader.h"
+#include "runtime/ddp/collectives.h"
 
 namespace lockstep::text_lm {
 namespace {
@@ -20,7 +19,7 @@ Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Optio
   const std::uint64_t begin = monotonic_ns();
   const torch::NoGradGuard no_gradients;
   model->eval();
-  std::array<double, 3> sums{};  // loss, tokens, padding
+  const auto sums = torch::zeros(3, torch::kDouble);  // loss, tokens, padding
   // Without the world's timer: this is no part of a training step.
   data::Loader loader(
       pages,
@@ -29,14 +28,14 @@ Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Optio
   for (const auto& batch : loader) {
     if (batch.empty) continue;
     check_tokens(batch.tokens, model->options().vocabulary);
-    sums[0] += loss_sum(model, batch).item<double>();
-    sums[1] += static_cast<double>(batch.loss_tokens);
-    sums[2] += static_cast<double>(batch.padding);
+    sums[0] += loss_sum(model, batch);
+    sums[1] += batch.loss_tokens;
+    sums[2] += batch.padding;
   }
   model->train();
-  world.communicator().all_reduce({sums.data(), sums.size(), comm::DataType::f64}, "held-out loss")->wait();
-  return {std::exp(sums[0] / sums[1]), static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2]),
-          seconds_between(begin, monotonic_ns())};
+  all_reduce(world, sums, ReduceOp::sum, "held-out loss");
+  return {torch::exp(sums[0] / sums[1]).item<double>(), sums[1].item<std::int64_t>(),
+          sums[2].item<std::int64_t>(), seconds_between(begin, monotonic_ns())};
 }
 
 std::string write_text(LanguageModel& model, const Vocabulary& vocabulary, int tokens) {

@@ -171,8 +171,9 @@ Result train(Job& job, const Options& options, World& world) {
 
 void say_what_begins(const Job& job, const Options& options, const World& world) {
   say(options, world,
-      "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; {} x {} x {} tokens a step at "
-      "most\n",
+      "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
+      "micro-batches of "
+      "at most {} tokens\n",
       format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);

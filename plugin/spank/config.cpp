@@ -1,6 +1,7 @@
 #include "plugin/spank/config.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -157,6 +158,7 @@ constexpr std::array kKeys{
     Key{"prefix", set_prefix},
     Key{"ports", set_ports},
     Key{"records", [](const Line& line, Config& config) { config.records = line.folder(); }},
+    Key{"links", [](const Line& line, Config& config) { config.links = line.folder(); }},
     Key{"group", [](const Line& line, Config& config) { config.group = line.value; }},
     Key{"check_sources", [](const Line& line, Config& config) { config.check_sources = line.yes(); }},
     Key{"wait", [](const Line& line, Config& config) { config.wait = line.integer(line.value, 1, kDay); }},
@@ -183,12 +185,28 @@ void add_once(std::vector<std::string>& list, const std::string& item) {
 // What `line`, which has been set in `from`, says for the partitions together.
 void note_everywhere(const Line& line, const Config& from, Config& config) {
   if (line.key == "cache") add_once(config.caches, from.cache);
+  if (line.key == "links") add_once(config.all_links, from.links);
   if (line.key == "ram_cache" || line.key == "ram") add_once(config.caches, from.ram_cache);
   config.ram_somewhere = config.ram_somewhere || from.ram > 0;
   for (std::size_t option = 0; option < kOptions; ++option) {
     const auto& allowed = from.allowed.at(option);
     if (!allowed) continue;
     for (const std::string& word : *allowed) add_once(config.allowed_somewhere.at(option), word);
+  }
+}
+
+struct stat look_at(int fd, const std::string& path) {
+  struct stat about {};
+  if (::fstat(fd, &about) != 0) throw Refusal("cannot read " + path + ": " + errno_text(errno));
+  if (!S_ISREG(about.st_mode)) throw Refusal("cannot read " + path + ": it is not a regular file");
+  return about;
+}
+
+// Root does on every node what this file says.
+void check_owner(const struct stat& about, const std::string& path) {
+  if (about.st_uid != 0 || (about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    throw Refusal(path + " must belong to root and be writable by root alone: chown root " + path +
+                  "; chmod go-w " + path);
   }
 }
 
@@ -222,10 +240,20 @@ Config parse_config(std::string_view text, const std::string& path, std::string_
   return config;
 }
 
-Config read_config(const std::string& path, std::string_view partition) {
+namespace {
+
+// The file's text, and whether it is the administrator's alone.
+std::string read_text(const std::string& path, struct stat& about) {
   constexpr std::size_t kLongest = 1U << 20U;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a pipe must not wait for its other end.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) throw Refusal("cannot read " + path + ": " + errno_text(errno));
+  try {
+    about = look_at(fd, path);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
   std::string text;
   std::array<char, 4096> buffer{};
   ssize_t got = 0;
@@ -235,7 +263,25 @@ Config read_config(const std::string& path, std::string_view partition) {
   const int error = errno;
   ::close(fd);
   if (got < 0) throw Refusal("cannot read " + path + ": " + errno_text(error));
+  return text;
+}
+
+}  // namespace
+
+Config read_config(const std::string& path, std::string_view partition) {
+  struct stat about {};
+  const std::string text = read_text(path, about);
+  check_owner(about, path);
   return parse_config(text, path, partition);
+}
+
+std::string prefix_of_refused(const std::string& path) {
+  try {
+    struct stat about {};
+    return parse_config(read_text(path, about), path, "").prefix;
+  } catch (const Refusal&) {
+    return "";
+  }
 }
 
 void check_allowed(const Config& config, Option option, const Settings& settings, bool partition_known) {

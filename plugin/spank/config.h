@@ -32,6 +32,8 @@ struct Config {
   std::string helpers = "/usr/bin";  ///< folder of lockstep-stage and lockstep-pin
   std::string prefix;                ///< before every option's name
   std::string records = "/run/lockstep/records";
+  static constexpr const char* kLinks = "/run/lockstep/links";
+  std::string links = kLinks;      ///< where jobs find their sources where the cache cannot be used
   std::string group = "lockstep";  ///< the exporter's group; records are off where it does not exist
   int keep = 600;                  ///< seconds since its last use for which data is not evicted
   int first_port = 0;              ///< ports that srun's rendezvous and nodes may use; 0: the system chooses
@@ -49,13 +51,19 @@ struct Config {
 
   // Of all partitions together, for where a job's partition is not known yet, and for its end.
   std::vector<std::string> caches;
+  std::vector<std::string> all_links{kLinks};
   PerOption<std::vector<std::string>> allowed_somewhere;
 };
 
-/// The settings for a partition ("": what holds for all). Throws Refusal naming file, line and key.
+/// The settings for a partition ("": what holds for all). Throws Refusal naming file, line and key, and where
+/// the file is not root's or others may write it.
 Config read_config(const std::string& path, std::string_view partition);
 
-/// The same from text; `path` only names it in messages.
+/// The prefix that a file which read_config() refuses for its owner or mode gives the options: under their
+/// names users are told why they do not work. "" where the file cannot be read or has a mistake.
+std::string prefix_of_refused(const std::string& path);
+
+/// The same as read_config() from text; `path` only names it in messages.
 Config parse_config(std::string_view text, const std::string& path, std::string_view partition);
 
 /// Throws Refusal where the administrator does not allow what is given or, without `partition_known`, allows

@@ -21,6 +21,11 @@ namespace lockstep::spank {
 /// Exit code of every task of a step whose data could not be staged.
 inline constexpr int kStagingFailed = 3;
 
+/// With which srun tells the nodes that the user has said where tasks run. Variables named SLURM_ reach them
+/// also under --export=NONE.
+inline constexpr const char* kBoundByHand = "SLURM_LOCKSTEP_CPU_BIND";
+inline constexpr const char* kYes = "yes";
+
 /// File in a step's folder of records that says that its job has ended, and when.
 inline constexpr const char* kEnded = "ended";
 
@@ -32,6 +37,7 @@ void init_post_opt(spank_t spank);
 namespace local {
 void init(spank_t spank, int argc, char** argv);
 void init_post_opt(spank_t spank);
+void user_init();
 }  // namespace local
 
 namespace remote {

@@ -13,6 +13,9 @@ namespace lockstep::spank {
 
 namespace {
 
+// Of a call's time: who submits many jobs must not wait for what the nodes check too.
+constexpr std::chrono::milliseconds kCheckSources(1500);
+
 std::string current_folder() {
   std::array<char, PATH_MAX> folder{};
   if (::getcwd(folder.data(), folder.size()) == nullptr) {
@@ -33,9 +36,7 @@ Settings checked_settings() {
   if (!settings.sources.empty() && given().config.caches.empty()) {
     throw Refusal("--stage: the administrator has set no 'cache' in lockstep.conf");
   }
-  if (given().config.check_sources) {
-    for (const std::string& source : settings.sources) check_source(source);
-  }
+  if (given().config.check_sources) check_sources(settings.sources, kCheckSources);
   return settings;
 }
 

@@ -19,14 +19,22 @@ namespace {
 // slurmd drains a node whose epilog takes too long.
 constexpr std::chrono::seconds kPatience{30};
 
-// The job's folder of names, and what a copy that was killed left half-done. As the user, to whom all of it
-// belongs; the data itself stays in the cache.
-void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job) {
+// The job's folder of names, and half copies that nobody has continued for a day. As the user, to whom all of
+// it belongs; the data itself stays in the cache. Without `copies` it is a folder of links only.
+void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job, bool copies) {
   const std::string user = cache + "/" + std::to_string(uid);
   as_user(uid, gid, kPatience, [&] {
     // Not as root: the user may have mounted something there that never answers.
-    if (::access((user + "/jobs/" + job).c_str(), F_OK) != 0) return;
-    Folder::open_path(user + "/jobs").remove(job);
+    if (::access(user.c_str(), F_OK) != 0) return;
+    const auto has = [](const Folder& folder, const std::string& name) {
+      return ::faccessat(folder.fd(), name.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    };
+    const Folder of_user = Folder::open_path(cache).open(std::to_string(uid));
+    if (!has(of_user, "jobs")) return;
+    const Folder jobs = of_user.open("jobs");
+    if (!has(jobs, job)) return;
+    jobs.remove(job);
+    if (!copies) return;
     Command recover;
     recover.arguments = {given().config.helpers + "/lockstep-stage", "recover", "--cache", user};
     run(recover);
@@ -81,7 +89,11 @@ void epilog(spank_t spank, int argc, char** argv) {
     return;
   }
   const std::string job = std::to_string(id);
-  for (const std::string& cache : given().config.caches) remove_job_folder(cache, uid, gid, job);
+  for (const std::string& cache : given().config.caches) remove_job_folder(cache, uid, gid, job, true);
+  for (const std::string& links : given().config.all_links) {
+    if (::access((links + "/" + std::to_string(uid)).c_str(), F_OK) == 0)
+      remove_job_folder(links, uid, gid, job, false);
+  }
   try {
     tidy_records(given().config, uid, job);
   } catch (const Refusal& refusal) {

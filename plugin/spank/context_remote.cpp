@@ -51,6 +51,7 @@ struct Prepared {
   std::string refusal;  ///< why the step cannot be served at all, or ""
   std::unique_ptr<NodeTasks> tasks;
   bool pins = false;
+  bool bound_by_hand = false;      ///< --cpu-bind says where the tasks run
   std::uint32_t granted_cpus = 0;  ///< CPUs of this node that the step was given
   int cpus_per_task = 0;           ///< as the job asked for, or 0
   std::optional<Lease> lease;      ///< held until the step has ended
@@ -144,6 +145,16 @@ void make_store(Prepared& step, gid_t gid) {
   }
 }
 
+// For a step that may read from its source, where this node's cache cannot be used.
+void make_links(Prepared& step, gid_t gid) {
+  try {
+    const Folder links = Folder::open_root(given().config.links, true);
+    step.step.links = links.own(std::to_string(step.step.uid), step.step.uid, gid, 0700).path();
+  } catch (const Refusal& refusal) {
+    log(refusal.what());  // staging says what is wrong with the cache
+  }
+}
+
 // Tasks have it too, until their program takes their place, and the staging helper the other end. Process
 // tracking need not find the helper when the tasks have ended: it finds out by itself.
 void make_alive(Prepared& step) {
@@ -166,7 +177,8 @@ void make_record_folder(Prepared& step) {
   }
   try {
     const Folder records = Folder::open_root(given().config.records, true);
-    const Folder user = records.own(std::to_string(step.step.uid), 0, 0, 0755);
+    // The exporter finds the jobs in it; other users need not see their numbers.
+    const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
     const std::string name = std::to_string(step.step.job) + "." + step.step.step;
     const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
     ::unlinkat(folder.fd(), kEnded, 0);  // a requeued job runs again under its old number
@@ -226,7 +238,9 @@ std::string cpus_for_staging(Prepared& step) {
 
 // The node's share of the work, done once for all its tasks.
 Ended work_for_node(Prepared& step) {
-  if (step.pins) {
+  if (step.pins && step.bound_by_hand) {
+    if (step.step.node_id == 0) say("--pin stands down: --cpu-bind says where this step's tasks run");
+  } else if (step.pins) {
     try {
       plan_node(*step.tasks, given().config, step.settings.pin, step.step.node, step.cpus_per_task);
     } catch (const Refusal& refusal) {
@@ -236,6 +250,19 @@ Ended work_for_node(Prepared& step) {
   if (step.settings.sources.empty()) return Ended::well;
   step.step.cpus = cpus_for_staging(step);
   return stage(step.step, given().config, step.settings, step.link ? &*step.link : nullptr);
+}
+
+// What the batch script, or the task that called srun or sbatch, was told holds for its own step. Folders are
+// known by their names as ours: one that the user has set stays.
+void forget_outer_step(spank_t spank, const StepOnNode& step) {
+  if (names_our_data(job_variable(spank, "LOCKSTEP_DATA"), step.uid)) spank_unsetenv(spank, "LOCKSTEP_DATA");
+  if (names_our_record(job_variable(spank, "LOCKSTEP_RECORD"), given().config.records, step.uid)) {
+    spank_unsetenv(spank, "LOCKSTEP_RECORD");
+  }
+  if (!given().values.at(static_cast<std::size_t>(Option::pin))) return;
+  for (const char* const name : {"LOCKSTEP_CPUS", "LOCKSTEP_WORKER_CPUS", "LOCKSTEP_NUMA", "LOCKSTEP_GPUS"}) {
+    spank_unsetenv(spank, name);
+  }
 }
 
 void pin_task(spank_t spank, const Prepared& step, std::uint32_t task) {
@@ -274,10 +301,12 @@ void init_post_opt(spank_t spank) {
   // A batch script is no task to pin: what it starts inherits its CPUs and its OMP_ variables.
   step->pins = for_tasks && step->settings.pin.on();
   const bool stages = !step->settings.sources.empty();
-  if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty()) return;
+  // What is switched off in a step is taken out of its tasks' variables.
+  if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty() && !given().any()) return;
   step->step = identify(spank);
   step->granted_cpus = item<std::uint16_t>(spank, S_JOB_NCPUS);
   if (stages) make_store(*step, item<gid_t>(spank, S_JOB_GID));
+  if (stages && step->settings.on_error == "source") make_links(*step, item<gid_t>(spank, S_JOB_GID));
   if (stages && step->settings.mode == "background") make_alive(*step);
   if (step->settings.metrics) make_record_folder(*step);
   step->tasks = std::make_unique<NodeTasks>(
@@ -288,13 +317,15 @@ void init_post_opt(spank_t spank) {
 void user_init() {
   if (!prepared() || prepared()->settings.sources.empty()) return;
   StepOnNode& step = prepared()->step;
-  if (!step.problem.empty()) return;
   try {
-    prepared()->lease.emplace(Lease::take(step.store, std::to_string(step.job) + "." + step.step));
-    step.lease = prepared()->lease->path();
+    if (step.problem.empty()) {
+      prepared()->lease.emplace(Lease::take(step.store, std::to_string(step.job) + "." + step.step));
+      step.lease = prepared()->lease->path();
+    }
   } catch (const Refusal& refusal) {
     step.problem = refusal.what();
   }
+  if (!step.problem.empty() && !step.links.empty()) step.store = step.links;
 }
 
 void task_exit() {
@@ -307,6 +338,8 @@ void exit() {
 }
 
 void task_init(spank_t spank) {
+  const bool bound_by_hand = job_variable(spank, kBoundByHand) == kYes;
+  spank_unsetenv(spank, kBoundByHand);
   if (!prepared()) return;
   Prepared& step = *prepared();
   identify_by_variables(spank, step.step);
@@ -314,6 +347,7 @@ void task_init(spank_t spank) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (step.pins) note_granted(spank, step, task);
+  step.bound_by_hand = bound_by_hand;
   if (::sched_getaffinity(0, sizeof cpus, &cpus) == 0) step.tasks->note_cpus(task, cpus);
   const Ended ended = step.tasks->once([&] {
     try {
@@ -329,6 +363,7 @@ void task_init(spank_t spank) {
   if (ended == Ended::killed) ::raise(SIGTERM);
   // Not a return value: Slurm would ignore it, or let the other nodes' tasks run on without these.
   if (ended != Ended::well) ::_exit(kStagingFailed);
+  forget_outer_step(spank, step.step);
   if (step.pins) pin_task(spank, step, task);
   if (!step.settings.sources.empty()) set(spank, "LOCKSTEP_DATA", data_folder(step.step), true);
   set(spank, "LOCKSTEP_RECORD", step.step.record, true);

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -53,12 +55,26 @@ std::vector<std::string> entries(int fd) {
   return names;
 }
 
+// The user's umask or chmod may have closed a folder of his to himself.
+int open_closed(int parent, const std::string& name) {
+  const int fd = ::openat(parent, name.c_str(), kOpen);
+  if (fd >= 0 || errno != EACCES) return fd;
+  const int closed = ::openat(parent, name.c_str(), kPass);
+  if (closed < 0) return closed;
+  const int changed = ::chmod(("/proc/self/fd/" + std::to_string(closed)).c_str(), S_IRWXU);
+  const int error = errno;
+  ::close(closed);
+  errno = error;
+  return changed != 0 ? -1 : ::openat(parent, name.c_str(), kOpen);
+}
+
 void remove_tree(int parent, const std::string& name, const std::string& path, int depth) {
   if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return;
   if (errno != EISDIR && errno != EPERM) refuse("remove", path);
   if (depth > kDeepest) throw Refusal("cannot remove " + path + ": folders nested too deeply");
-  const int fd = ::openat(parent, name.c_str(), kOpen);
+  const int fd = open_closed(parent, name);
   if (fd < 0) refuse("remove", path);
+  ::fchmod(fd, S_IRWXU);  // where names may not be removed; what still cannot be says so
   try {
     for (const std::string& entry : entries(fd)) {
       std::string whole = path;
@@ -98,10 +114,15 @@ Folder Folder::open_root(const std::string& path, bool make) {
   Folder folder = walk(path, make);
   struct stat about {};
   if (::fstat(folder.fd_, &about) != 0) refuse("look at", path);
-  if (about.st_uid != 0 || (about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    throw Refusal(path + " must belong to root and be writable by root alone; it belongs to user " +
-                  std::to_string(about.st_uid) +
+  if (about.st_uid != 0) {
+    throw Refusal(path + " must belong to root; it belongs to user " + std::to_string(about.st_uid) +
                   ": remove it, and let the system make it as it starts (tmpfiles.d)");
+  }
+  if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    std::array<char, 8> mode{};
+    std::snprintf(mode.data(), mode.size(), "%04o", about.st_mode & 07777U);
+    throw Refusal(path + " must be writable by root alone, and its mode is " + mode.data() + ": chmod 755 " +
+                  path);
   }
   return folder;
 }
@@ -111,14 +132,15 @@ Folder::~Folder() {
 }
 
 Folder Folder::open(const std::string& name) const {
-  Folder folder(::openat(fd_, name.c_str(), kOpen), path_ + "/" + name);
+  Folder folder(open_closed(fd_, name), path_ + "/" + name);
   if (folder.fd_ < 0) refuse("open", folder.path_);
   return folder;
 }
 
 Folder Folder::own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const {
   if (::mkdirat(fd_, name.c_str(), 0700) != 0 && errno != EEXIST) refuse("make", path_ + "/" + name);
-  Folder folder = open(name);
+  Folder folder(open_closed(fd_, name), path_ + "/" + name);
+  if (folder.fd_ < 0) refuse("open", folder.path_);
   struct stat about {};
   if (::fstat(folder.fd_, &about) != 0) refuse("look at", folder.path_);
   // Root's own here is one that this call, or one running beside it, has just made.

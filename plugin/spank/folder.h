@@ -27,7 +27,8 @@ class Folder {
   Folder& operator=(Folder&&) = delete;
   ~Folder();
 
-  /// Opens a folder in this one; nothing planted in its place is followed.
+  /// Opens a folder in this one, also where its owner, this process's user, has closed it to himself. Nothing
+  /// planted in its place is followed.
   Folder open(const std::string& name) const;
 
   /// Makes (or finds) a folder in this one that belongs to uid:gid with this mode. Refused where something

@@ -103,6 +103,7 @@ void load_config(int argc, char** argv, const std::string& partition) {
     given().config_error.clear();
   } catch (const Refusal& refusal) {
     given().config_error = refusal.what();
+    given().config.prefix = prefix_of_refused(path);
   }
 }
 

@@ -36,7 +36,11 @@ int open_file(const Folder& folder, const std::string& name) {
       ::openat(folder.fd(), name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0) refuse(path, errno == ELOOP ? "it is a link" : errno_text(errno));
   struct stat about {};
-  if (::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == ::geteuid()) return fd;
+  // The mode whatever the job's umask: lockstep-stage opens it too.
+  if (::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_uid == ::geteuid() &&
+      ::fchmod(fd, 0600) == 0) {
+    return fd;
+  }
   ::close(fd);
   refuse(path, "it is not a file of user " + std::to_string(::geteuid()));
 }

@@ -5,8 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <sstream>
 
 #include "plugin/spank/gpus.h"
@@ -24,13 +26,32 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-void explain(const std::vector<std::string>& arguments, const std::string& node) {
+using Clock = std::chrono::steady_clock;
+
+// For all calls together. A node with many GPUs whose driver sleeps takes seconds to be looked at.
+constexpr std::chrono::seconds kPatience{10};
+
+Outcome ask(const std::vector<std::string>& arguments, Clock::time_point end) {
   Command command;
   command.arguments = arguments;
-  const Outcome outcome = capture(command);
-  std::istringstream lines(outcome.output);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+  Outcome outcome = capture(command, std::max(left, std::chrono::milliseconds(0)));
+  if (!outcome.in_time) {
+    throw Refusal("lockstep-pin did not end within " + std::to_string(kPatience.count()) +
+                  " s and was killed");
+  }
+  return outcome;
+}
+
+// The plan holds whether or not it can be explained.
+void explain(const std::vector<std::string>& arguments, const std::string& node, Clock::time_point end) {
   const std::string prefix = node + ": pin: ";
-  for (std::string line; std::getline(lines, line);) say(prefix + line);
+  try {
+    std::istringstream lines(ask(arguments, end).output);
+    for (std::string line; std::getline(lines, line);) say(prefix + line);
+  } catch (const Refusal& refusal) {
+    say(prefix + "cannot explain the plan: " + refusal.what());
+  }
 }
 
 }  // namespace
@@ -87,25 +108,26 @@ void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, co
   for (const std::string& list : tasks.all_gpus()) gpus.push_back(split_list(list));
   granted.gpus = list_for_plan(gpus);
 
-  Command command;
-  command.arguments = plan_arguments(config, pin, granted);
-  command.arguments.emplace_back("--plain");
-  Outcome outcome = capture(command);
+  const Clock::time_point end = Clock::now() + kPatience;
+  const auto plan = [&] {
+    std::vector<std::string> arguments = plan_arguments(config, pin, granted);
+    arguments.emplace_back("--plain");
+    return ask(arguments, end);
+  };
+  Outcome outcome = plan();
   if (outcome.exit_code != 0 && !granted.gpus.empty()) {
     // A device that the topology does not show must not cost the tasks their cores.
     say(node + ": pin: without the GPUs: " + first_line(outcome.error));
     granted.gpus.clear();
-    command.arguments = plan_arguments(config, pin, granted);
-    command.arguments.emplace_back("--plain");
-    outcome = capture(command);
+    outcome = plan();
   }
   if (outcome.exit_code != 0) {
     throw Refusal(outcome.error.empty()
                       ? "lockstep-pin ended with exit code " + std::to_string(outcome.exit_code)
                       : first_line(outcome.error));
   }
-  if (pin.explain) explain(plan_arguments(config, pin, granted), node);
   tasks.put_placements(parse_plan(outcome.output, tasks.size()));
+  if (pin.explain) explain(plan_arguments(config, pin, granted), node, end);
 }
 
 void bind(const Placement& placement) {

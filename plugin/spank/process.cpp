@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <limits>
 #include <utility>
 
 #include "plugin/spank/report.h"
@@ -57,6 +59,7 @@ bool place(const std::vector<int>& given) {
 [[noreturn]] void become(const Command& command, char** arguments, char** environment, int output, int error,
                          pid_t parent) {
   default_signals();
+  if (command.own_group) ::setpgid(0, 0);
   if (command.dies_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(kCannotStart);
@@ -114,23 +117,35 @@ struct Pipe {
   }
 };
 
-// False where it takes longer than that. The pipe's other end is held by the child, and by nobody else who
-// may outlive it.
-bool ends_within(pid_t child, int pipe, std::chrono::milliseconds patience) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+using Clock = std::chrono::steady_clock;
+
+// 0 where that has passed.
+int milliseconds_until(Clock::time_point end) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
+}
+
+// False where it takes longer than that. The other end of `pipe` is held by the child, and by nobody else who
+// may outlive it; -1: there is none.
+bool ends_before(pid_t child, int pipe, Clock::time_point end) {
   for (;;) {
     siginfo_t about{};
     if (::waitid(P_PID, static_cast<id_t>(child), &about, WEXITED | WNOHANG | WNOWAIT) == 0 &&
         about.si_pid == child) {
       return true;
     }
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return false;
+    const int left = milliseconds_until(end);
+    if (left == 0) return false;
     pollfd wait{pipe, POLLIN, 0};
     // At its end a process closes its files a moment before it can be waited for.
-    if (::poll(&wait, 1, static_cast<int>(left)) > 0) ::poll(nullptr, 0, 1);
+    if (pipe < 0 || ::poll(&wait, 1, left) > 0) ::poll(nullptr, 0, 1);
   }
+}
+
+// The child and what it has started.
+void kill_group(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::kill(-child, SIGKILL);
 }
 
 void drain(Pipe& pipe, std::string& into) {
@@ -153,19 +168,27 @@ Outcome run(const Command& command) {
   return {wait_for(start(command)), {}, {}};
 }
 
-Outcome capture(const Command& command) {
+Outcome capture(Command command, std::chrono::milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
   Pipe output;
   Pipe error;
+  command.own_group = true;
   const pid_t child = spawn(command, output.ends[1], error.ends[1]);
+  ::setpgid(child, child);  // whoever of the two comes first
   output.close(1);
   error.close(1);
   Outcome outcome;
-  while (output.ends[0] >= 0 || error.ends[0] >= 0) {
+  while (outcome.in_time && (output.ends[0] >= 0 || error.ends[0] >= 0)) {
     std::array<pollfd, 2> wait{pollfd{output.ends[0], POLLIN, 0}, pollfd{error.ends[0], POLLIN, 0}};
-    if (::poll(wait.data(), wait.size(), -1) < 0 && errno != EINTR) break;
+    const int ready = ::poll(wait.data(), wait.size(), milliseconds_until(end));
+    if (ready < 0 && errno != EINTR) break;
+    outcome.in_time = ready > 0 || milliseconds_until(end) > 0;
+    if (ready <= 0) continue;
     if (wait[0].revents != 0) drain(output, outcome.output);
     if (wait[1].revents != 0) drain(error, outcome.error);
   }
+  outcome.in_time = outcome.in_time && ends_before(child, -1, end);
+  if (!outcome.in_time) kill_group(child);
   outcome.exit_code = wait_for(child);
   return outcome;
 }
@@ -199,12 +222,11 @@ bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds patience, const std
   }
   ::setpgid(child, child);  // whoever of the two comes first
   life.close(1);
-  const bool in_time = ends_within(child, life.ends[0], patience);
+  const bool in_time = ends_before(child, life.ends[0], Clock::now() + patience);
   if (!in_time) {
     log("a process of user " + std::to_string(uid) + " did not end in " + std::to_string(patience.count()) +
         " ms and is killed; what is left, lockstep-stage gc removes");
-    ::kill(child, SIGKILL);
-    ::kill(-child, SIGKILL);  // what it started
+    kill_group(child);
   }
   return wait_for(child) == 0 && in_time;
 }

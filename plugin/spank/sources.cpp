@@ -39,19 +39,54 @@ const char* advice(const std::string& source) {
   throw Refusal("--stage: " + source + ": " + errno_text(error) + advice(source));
 }
 
-bool folder_has_names(const std::string& folder) {
+// What nodes do not copy, as far as the listing itself says what an entry is; "" for what they do.
+const char* kind_refused(unsigned char type) {
+  switch (type) {
+    case DT_LNK:
+      return "a symbolic link; name the file it points to, or put that in its place";
+    case DT_FIFO:
+    case DT_SOCK:
+    case DT_CHR:
+    case DT_BLK:
+      return "neither a folder nor a regular file; move it elsewhere";
+    default:
+      return "";
+  }
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Looks at `left` entries in the folder and the folders in it, and counts them down: a look, not a walk.
+void check_entries(const std::string& folder, int& left, Clock::time_point end) {
   DIR* const open = ::opendir(folder.c_str());
   if (open == nullptr) refuse(folder, errno);
-  bool found = false;
-  while (const dirent* entry = ::readdir(open)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
+  std::vector<std::string> folders;
+  std::string refused;
+  while (left > 0 && refused.empty() && Clock::now() < end) {
+    const dirent* const entry = ::readdir(open);  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    if (entry == nullptr) break;
     const std::string name = entry->d_name;
-    if (name != "." && name != "..") {
-      found = true;
-      break;
-    }
+    if (name == "." || name == "..") continue;
+    --left;
+    const std::string kind = kind_refused(entry->d_type);
+    if (!kind.empty()) refused = "--stage: " + folder + "/" + name + " is " + kind;
+    if (entry->d_type == DT_DIR) folders.push_back(name);
   }
   ::closedir(open);
-  return found;
+  if (!refused.empty()) throw Refusal(refused);
+  for (const std::string& name : folders) {
+    if (left > 0 && Clock::now() < end) check_entries(folder + "/" + name, left, end);
+  }
+}
+
+// Of a pack the nodes copy what its index names.
+void check_folder(const std::string& folder, Clock::time_point end) {
+  constexpr int kLook = 1000;
+  struct stat about {};
+  if (::stat((fs::path(folder) / kIndex).c_str(), &about) == 0 && S_ISREG(about.st_mode)) return;
+  int left = kLook;
+  check_entries(folder, left, end);
+  if (left == kLook && Clock::now() < end) throw Refusal("--stage: " + folder + " is empty");
 }
 
 // Where there is a pack's index, the copy goes by it.
@@ -78,18 +113,21 @@ std::string braces_as_stars(const std::string& pattern) {
   return depth == 0 ? simple : pattern;
 }
 
-void check_pattern(const std::string& source) {
+void check_pattern(const std::string& source, Clock::time_point end) {
   const fs::path path(source);
   const std::string folder = path.parent_path().string();
   const std::string pattern = braces_as_stars(path.filename().string());
   DIR* const open = ::opendir(folder.c_str());
   if (open == nullptr) refuse(folder, errno);
   bool found = false;
-  while (const dirent* entry = ::readdir(open)) {  // NOLINT(concurrency-mt-unsafe): a stream of our own
-    found = found || ::fnmatch(pattern.c_str(), entry->d_name, FNM_PERIOD) == 0;
+  const dirent* entry = nullptr;
+  while (!found && Clock::now() < end) {
+    entry = ::readdir(open);  // NOLINT(concurrency-mt-unsafe): a stream of our own
+    if (entry == nullptr) break;
+    found = ::fnmatch(pattern.c_str(), entry->d_name, FNM_PERIOD) == 0;
   }
   ::closedir(open);
-  if (!found) throw Refusal("--stage: " + source + " matches no file");
+  if (!found && Clock::now() < end) throw Refusal("--stage: " + source + " matches no file");
   check_index(folder);
 }
 
@@ -135,19 +173,27 @@ void check_names(const std::vector<std::string>& sources, const std::vector<std:
   }
 }
 
-void check_source(const std::string& source) {
-  if (is_pattern(source)) return check_pattern(source);
+void check_source(const std::string& source, Clock::time_point end) {
+  if (is_pattern(source)) return check_pattern(source, end);
   struct stat about {};
   if (::stat(source.c_str(), &about) != 0) refuse(source, errno);
   if (S_ISDIR(about.st_mode)) {
     if (::access(source.c_str(), R_OK | X_OK) != 0) refuse(source, errno);
-    if (!folder_has_names(source)) throw Refusal("--stage: " + source + " is empty");
+    check_folder(source, end);
     return check_index(source);
   }
   if (!S_ISREG(about.st_mode)) throw Refusal("--stage: " + source + " is neither a folder nor a file");
   if (about.st_size == 0) throw Refusal("--stage: " + source + " is empty");
   if (::access(source.c_str(), R_OK) != 0) refuse(source, errno);
   check_index(fs::path(source).parent_path().string());
+}
+
+void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds budget) {
+  const auto end = Clock::now() + budget;
+  for (const std::string& source : sources) {
+    check_source(source, end);
+    if (Clock::now() >= end) return;
+  }
 }
 
 }  // namespace lockstep::spank

@@ -4,6 +4,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,14 @@ bool is_pattern(const std::string& source);
 /// prefixes; no prefixes allow everything.
 void check_names(const std::vector<std::string>& sources, const std::vector<std::string>& prefixes);
 
-/// Throws Refusal where this process's user can see that a source does not exist, cannot be read or is empty.
-/// What it is made of, the nodes find out.
-void check_source(const std::string& source);
+/// Throws Refusal where this process's user can see that a source does not exist, cannot be read or is empty,
+/// or that one of its first 1,000 entries is a link or no regular file. The nodes look at the rest, and at
+/// what has not been looked at when `end` comes.
+void check_source(const std::string& source,
+                  std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max());
+
+/// The same of one after the other, until that much time has passed: of a thousand sources on a slow file
+/// system the nodes check the rest.
+void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds budget);
 
 }  // namespace lockstep::spank

@@ -69,6 +69,10 @@ int slurm_spank_init_post_opt(spank_t spank, int /*argc*/, char** /*argv*/) {
   });
 }
 
+int slurm_spank_local_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
+  return guarded([&] { local::user_init(); });
+}
+
 int slurm_spank_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
   return guarded([&] { remote::user_init(); });
 }

@@ -1,6 +1,10 @@
 #include "plugin/spank/staging.h"
 
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <csignal>
+#include <string_view>
 
 #include "plugin/spank/process.h"
 #include "plugin/spank/report.h"
@@ -11,7 +15,37 @@ namespace {
 
 constexpr int kSignalled = 128;
 
+// As scancel and Ctrl-C do.
+bool was_cancelled(int code) {
+  return code == kSignalled + SIGTERM || code == kSignalled + SIGINT;
+}
+
+// /path/NUMBER + rest
+bool has_number(std::string_view text, std::string_view before, std::string_view after) {
+  const std::size_t begin = text.find(before);
+  if (begin == std::string_view::npos) return false;
+  text.remove_prefix(begin + before.size());
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  return digits > 0 && text.substr(digits).starts_with(after);
+}
+
 }  // namespace
+
+bool was_killed(int code) {
+  for (const int signal : {SIGKILL, SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGSYS}) {
+    if (code == kSignalled + signal) return true;
+  }
+  return false;
+}
+
+bool names_our_data(const std::string& folder, uid_t uid) {
+  return folder.ends_with("/data") && has_number(folder, "/" + std::to_string(uid) + "/jobs/", "/data");
+}
+
+bool names_our_record(const std::string& folder, const std::string& records, uid_t uid) {
+  const std::string of_user = records + "/" + std::to_string(uid) + "/";
+  return folder.starts_with(of_user) && has_number(folder, of_user, ".");
+}
 
 const std::string& tier_folder(const Config& config, const Settings& settings) {
   return settings.tier == "ram" ? config.ram_cache : config.cache;
@@ -31,7 +65,8 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
     if (value > 0) add(option, std::to_string(value));
   };
   const bool ram = settings.tier == "ram";
-  add("--cache", step.store);
+  // Without one there is a problem to tell, and nothing is looked for.
+  add("--cache", step.store.empty() ? "/nonexistent" : step.store);
   add("--job", std::to_string(step.job));
   add("--step", step.step);
   add("--node", step.node);
@@ -56,7 +91,6 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
     add("--ports", std::to_string(config.first_port) + "-" + std::to_string(config.last_port));
   }
   add("--record", step.record);
-  add("--problem", step.problem);
   return arguments;
 }
 
@@ -74,37 +108,64 @@ std::vector<std::string> sources_on_node(const Settings& settings, const Config&
   return sources;
 }
 
+std::string missing_source(const StepOnNode& step, const std::vector<std::string>& sources) {
+  for (const std::string& source : sources) {
+    struct stat about {};
+    const std::string name = data_folder(step) + "/" + entry_name(source);
+    const auto is_there = [&](const char* ending) { return ::lstat((name + ending).c_str(), &about) == 0; };
+    // The common prefix of a Megatron pair stands for its two files.
+    if (!is_there("") && !(is_there(".bin") && is_there(".idx"))) return source;
+  }
+  return "";
+}
+
 Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link) {
-  Command command;
-  command.arguments = step_arguments(step, config, settings);
-  if (step.alive >= 0) command.descriptors = {step.alive};
+  std::string problem = step.problem;
+  std::vector<std::string> sources;
   try {
-    const std::vector<std::string> sources = sources_on_node(settings, config, link);
+    sources = sources_on_node(settings, config, link);
+  } catch (const Refusal& refusal) {
+    if (problem.empty()) problem = refusal.what();
+  }
+  const auto run_helper = [&] {
+    Command command;
+    command.arguments = step_arguments(step, config, settings);
+    if (step.alive >= 0) command.descriptors = {step.alive};
+    if (!problem.empty()) command.arguments.insert(command.arguments.end(), {"--problem", problem});
     command.arguments.emplace_back("--");
     command.arguments.insert(command.arguments.end(), sources.begin(), sources.end());
-  } catch (const Refusal& refusal) {
-    if (step.problem.empty())
-      command.arguments.insert(command.arguments.end(), {"--problem", refusal.what()});
-  }
-  if (step.nodes > 1 && link != nullptr && link->port > 0) {
-    // In the environment, not among the arguments, which every user of the machine can read.
-    command.environment = {
-        "LOCKSTEP_RENDEZVOUS=" + std::to_string(link->port) + " " + step.srun_address + " " + link->host,
-        "LOCKSTEP_RENDEZVOUS_KEY=" + link->key};
-  }
-  try {
-    const int code = run(command).exit_code;
-    if (code == kCannotStart) say(step.node + ": " + command.arguments.front() + " could not be started");
-    if (code == kSignalled + SIGTERM) return Ended::killed;
-    // One that a signal ended has said nothing; where there is a rendezvous, that names this node.
-    if (code >= kSignalled && step.nodes == 1) {
-      say(step.node + ": staging was ended by signal " + std::to_string(code - kSignalled));
+    if (step.nodes > 1 && link != nullptr && link->port > 0) {
+      // In the environment, not among the arguments, which every user of the machine can read.
+      command.environment = {
+          "LOCKSTEP_RENDEZVOUS=" + std::to_string(link->port) + " " + step.srun_address + " " + link->host,
+          "LOCKSTEP_RENDEZVOUS_KEY=" + link->key};
     }
-    return code == 0 ? Ended::well : Ended::badly;
+    return run(command).exit_code;
+  };
+  try {
+    const auto reason = [](int code) {
+      return "staging was ended by signal " + std::to_string(code - kSignalled);
+    };
+    int code = run_helper();
+    if (was_killed(code)) {
+      if (problem.empty()) problem = reason(code);
+      code = run_helper();
+    }
+    if (was_cancelled(code)) return Ended::killed;
+    // Where there are several nodes the rendezvous names those that broke off, unless it is gone as well.
+    const bool unnamed = step.nodes == 1 || link == nullptr || link->port <= 0 || step.node_id == 0;
+    if (code > kSignalled && unnamed) say(step.node + ": " + reason(code));
+    if (code == kCannotStart) say(step.node + ": " + config.helpers + "/lockstep-stage could not be started");
+    if (code != 0) return Ended::badly;
   } catch (const Refusal& refusal) {
     say(step.node + ": " + refusal.what());
     return Ended::badly;
   }
+  const std::string missing = missing_source(step, sources);
+  if (missing.empty()) return Ended::well;
+  say(step.node + ": " + config.helpers + "/lockstep-stage ended well, but " + missing + " is not there (" +
+      data_folder(step) + "): is it the right program?");
+  return Ended::badly;
 }
 
 }  // namespace lockstep::spank

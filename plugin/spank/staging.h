@@ -25,7 +25,9 @@ struct StepOnNode {
   std::string component;      ///< tells a heterogeneous step's components apart; they stage each for itself
   std::string srun_address;   ///< srun's address as the nodes see it
   uid_t uid = 0;
-  std::string store;    ///< the user's, on this node
+  std::string store;  ///< the user's, on this node
+  std::string
+      links;  ///< takes its place where that cannot be used and the step may read from its source, or ""
   std::string lease;    ///< file whose lock the step holds, or ""
   int alive = -1;       ///< pipe whose other end closes when the tasks end, and background staging with them
   std::string cpus;     ///< where the helper runs, or "": wherever its task may
@@ -33,7 +35,8 @@ struct StepOnNode {
   std::string problem;  ///< why this node cannot stage, known before it starts, or ""
 };
 
-/// Stages and agrees with the step's other nodes. `well` when every node has its data; otherwise the tasks
+/// Stages and agrees with the step's other nodes. A helper that a signal ends is replaced once, by one that
+/// tells the others or falls back to the source. `well` when every node has its data; otherwise the tasks
 /// have to end, and the one line that says why has been printed, unless the step is being cancelled
 /// (`killed`).
 Ended stage(const StepOnNode& step, const Config& config, const Settings& settings, const SrunLink* link);
@@ -47,6 +50,20 @@ std::string data_folder(const StepOnNode& step);
 /// What lockstep-stage is called with, but for the sources.
 std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
                                         const Settings& settings);
+
+/// True for the exit code of a helper that crashed, or was killed as the kernel does where memory runs out:
+/// it is replaced once. Other signals come from the user or from Slurm.
+bool was_killed(int code);
+
+/// True for a value of LOCKSTEP_DATA that names the data of any of this user's jobs.
+bool names_our_data(const std::string& folder, uid_t uid);
+
+/// True for a value of LOCKSTEP_RECORD that names the record of any of this user's steps; `records` as
+/// configured.
+bool names_our_record(const std::string& folder, const std::string& records, uid_t uid);
+
+/// The first of the sources that the step's tasks would not find, or "".
+std::string missing_source(const StepOnNode& step, const std::vector<std::string>& sources);
 
 /// The same sources as the nodes see them. Throws Refusal for a relative one without a link.
 std::vector<std::string> sources_on_node(const Settings& settings, const Config& config,

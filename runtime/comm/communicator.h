@@ -1,12 +1,13 @@
 // What ranks do together: reduce, broadcast, gather, meet. An operation is asked for and runs in the
 // background, in the order of asking, so that gradients travel while backward still computes. Every rank must
-// ask for the same operations in the same order, with the same types and counts.
+// ask for the same operations in the same order, with the same types, counts and labels, in the same step.
 //
 // The memory given to an operation stays the operation's until its handle says done.
 //
 // Threads: any thread may ask, but the order must be the same on all ranks, so let one thread do it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,13 +69,17 @@ class Communicator {
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
 
+  /// The step to which the operations asked for from now on belong: all messages name it, and it must be the
+  /// same on all ranks. 0, as at first: none. (NCCL does not compare it.)
+  void set_step(std::uint64_t step) { step_.store(step, std::memory_order_relaxed); }
+  std::uint64_t step() const { return step_.load(std::memory_order_relaxed); }
+
   /// "shared memory", "mpi", "single": for the line printed at start.
   virtual std::string_view name() const = 0;
 
   /// Reduces in place; every rank ends with the same bits. Sums are made in a fixed order (of the ranks on
   /// each node, then of the nodes), so the same run gives the same bits again; halves are summed as f32 and
-  /// rounded once. `label` says in errors what the data is
-  /// ("bucket 3").
+  /// rounded once. `label` says in errors what the data is ("bucket 3"); it is the same on all ranks.
   virtual WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options = {}) = 0;
 
   /// Copies `root`'s elements to everyone.
@@ -118,6 +123,7 @@ class Communicator {
 
  private:
   Place place_;
+  std::atomic<std::uint64_t> step_{0};
 };
 
 }  // namespace lockstep::comm

@@ -90,7 +90,11 @@ void leave_job(int exit_code, std::chrono::milliseconds patience) {
   }).detach();
   std::fflush(stdout);
   std::this_thread::sleep_for(patience);
-  if (const auto abort = identity().abort.load()) abort(exit_code);
+  if (const auto abort = identity().abort.load()) {
+    abort(exit_code);
+  } else if (Watch::current() != nullptr) {
+    std::this_thread::sleep_for(kLeave);  // MPI is ending here: one of the others aborts the job
+  }
   _exit(exit_code);
 }
 

@@ -19,7 +19,7 @@ constexpr double kCertain = 0.25;
 // Ranks that differ by less than this are alike: so much, measurements do.
 constexpr double kAlike = 1.05;
 // No rank is taken for more than so many times slower than the fastest: something else went on there.
-constexpr double kMostDifference = 16;
+constexpr double kMaxDifference = 16;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -145,7 +145,7 @@ void CostLearner::compare_ranks() {
     const double slowest = *std::max_element(all.begin(), all.end());
     speeds[0] = slowest > kAlike * fastest ? 2 : 1;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      speeds[rank + 1] = fastest / std::min(all[rank], kMostDifference * fastest);
+      speeds[rank + 1] = fastest / std::min(all[rank], kMaxDifference * fastest);
     }
   }
   communicator_->broadcast({speeds.data(), speeds.size(), comm::DataType::f64}, 0, "the ranks' speeds")

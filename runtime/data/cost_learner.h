@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/data/cost_fit.h"
 #include "runtime/data/loader_options.h"
-#include "runtime/data/plan/cost_fit.h"
 
 namespace lockstep {
 namespace comm {

@@ -61,6 +61,11 @@ std::span<const std::byte> JoinedPacks::view(std::size_t i) const {
   return reader->view(number);
 }
 
+std::span<const std::byte> JoinedPacks::unchecked_view(std::size_t i) const {
+  const auto [reader, number] = find(i);
+  return reader->unchecked_view(number);
+}
+
 bool JoinedPacks::can_view() const {
   return std::all_of(packs_.begin(), packs_.end(),
                      [](const NamedPack& pack) { return pack.reader->can_view(); });

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/plan/mixture.h"
+#include "runtime/data/plan/mixture/mixture.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
@@ -39,6 +39,7 @@ class JoinedPacks final : public pack::Reader {
   std::string_view key(std::size_t i) const override;
   void read(std::size_t i, std::span<std::byte> into) const override;
   std::span<const std::byte> view(std::size_t i) const override;
+  std::span<const std::byte> unchecked_view(std::size_t i) const override;
   bool can_view() const override;
   std::vector<pack::Part> parts(std::size_t i) const override;
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override;

@@ -12,16 +12,14 @@
 #include "runtime/comm/world.h"
 #include "runtime/data/batch/device_copy.h"
 #include "runtime/data/cost_learner.h"
+#include "runtime/data/epoch_cursor.h"
+#include "runtime/data/lengths.h"
 #include "runtime/data/loader_advice.h"
 #include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_setup.h"
 #include "runtime/data/loader_state.h"
-#include "runtime/data/once_per_node.h"
 #include "runtime/data/ordered_prefetch.h"
-#include "runtime/data/plan/epoch_cursor.h"
-#include "runtime/data/plan/length_source.h"
-#include "runtime/data/plan/lengths.h"
-#include "runtime/data/shared_plan.h"
+#include "runtime/data/plan/order/length_source.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::data {
@@ -29,6 +27,15 @@ namespace {
 
 PlanOptions for_ranks(PlanOptions plan, int ranks) {
   plan.ranks = ranks;
+  return plan;
+}
+
+// Images are all alike: each micro-batch is to have as many as the cap says.
+PlanOptions with_step_tokens(PlanOptions plan, const LoaderOptions& options) {
+  if (options.images && plan.step_tokens == 0) {
+    plan.step_tokens =
+        plan.cap * static_cast<std::uint64_t>(plan.ranks) * static_cast<std::uint64_t>(plan.accumulate);
+  }
   return plan;
 }
 
@@ -44,10 +51,11 @@ struct Loader::State {
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
         source(lengths.tokens, lengths.fingerprint),
-        cursor([this](const PlanOptions& wanted_plan) { return planner_of(wanted_plan); },
+        cursor([this](const PlanOptions& wanted_plan) { return make_planner(source, wanted_plan, options); },
                {.plan = plan,
+                .rank = rank,
                 .follow = options.next_epoch_ahead && !options.mixture,
-                .told = options.learn != Learn::nothing}),
+                .waits_for_costs = options.learn != Learn::nothing}),
         communicator(its_communicator),
         learner(options.learn, plan.cost, plan.speeds, communicator, timer, options.step_seconds),
         copy(options.device) {
@@ -62,25 +70,16 @@ struct Loader::State {
   State& operator=(const State&) = delete;
 
   // All ranks call it, when each has made its own.
-  void meet() {
-    check_agreement(*communicator, planned_from(lengths, plan_options, options));
-    node = OncePerNode::of_node(*communicator);
-  }
+  void meet() { check_agreement(*communicator, planned_from(lengths, plan_options, options)); }
 
-  // Of an epoch, from `from` on where there is one.
-  std::shared_ptr<BlockwisePlanner> planner_of(const PlanOptions& wanted_plan,
-                                               const PlanState* from = nullptr) const {
-    auto planner = make_planner(source, wanted_plan, options, from);
-    if (!node) return planner;
-    return std::make_shared<SharedPlan>(std::move(planner), node);
-  }
-
-  // Each node plans for itself. Where two do not come to the same (other processors, another library), ranks
-  // would use some samples twice and others never.
-  void compare_nodes(const EpochBlock& begun) const {
-    if (communicator == nullptr || communicator->place().nodes == 1) return;
-    check_agreement(*communicator, {{fmt::format("the plan of block {}", begun.block.start.block),
-                                     fingerprint_of(begun.block)}});
+  // Each rank plans for itself. Where two do not come to the same plan (other processors, another library),
+  // ranks would use some samples twice and others never.
+  void compare_plans(const EpochBlock& begun) const {
+    if (communicator == nullptr) return;
+    check_agreement(*communicator, {{fmt::format("the plan from step {} on", begun.block.start.steps),
+                                     fmt::format("{} steps of {} samples, {}", begun.block.plan.steps(),
+                                                 begun.block.plan.sample_ids().size(),
+                                                 begun.block.plan.steps_fingerprint())}});
   }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
@@ -104,7 +103,7 @@ struct Loader::State {
       taken = queue->next();
       waited_ns = monotonic_ns() - begin;
     }
-    if (!taken) fail("the loader was asked for a batch behind its last epoch");
+    if (!taken) fail("the loader was asked for a batch after its last epoch");
     return copy.begin(std::move(*taken));
   }
 
@@ -131,12 +130,12 @@ struct Loader::State {
       comes_next = host.micro_batch.epoch + 1;
       return;
     }
-    if (host.micro_batch.block != at.block) compare_nodes(*host.micro_batch.block);
+    if (host.micro_batch.block != at.block) compare_plans(*host.micro_batch.block);
     at = host.micro_batch;
     learner.handed_out(host.work_tokens, host.work_squares);
     batch = copy.finish(std::move(host));
     stage_next();
-    if (options.learn != Learn::nothing && at.index == at.block->decides_at()) {
+    if (options.learn != Learn::nothing && at.index == 0 && at.step == at.block->decides_at()) {
       const Learnt& learnt = learner.decide();
       cursor.plan_on(learnt.cost, learnt.speeds);
     }
@@ -159,7 +158,6 @@ struct Loader::State {
   LoaderMeter meter;
   std::unique_ptr<HostBatchBuilder> builder;
   LengthsInMemory source;
-  std::shared_ptr<OncePerNode> node;  // null: this rank plans for itself
   EpochCursor cursor;
   comm::Communicator* communicator;  // null: this rank is on its own
   CostLearner learner;
@@ -184,7 +182,8 @@ struct Loader::State {
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options) {
   comm::Communicator* const communicator = world.size() > 1 ? &world.communicator() : nullptr;
-  make(reader, for_ranks(std::move(plan), world.size()), world.rank(), &world.timer(), communicator, options);
+  make(reader, with_step_tokens(for_ranks(std::move(plan), world.size()), options), world.rank(),
+       &world.timer(), communicator, options);
 }
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
@@ -192,7 +191,7 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::
   if (options.learn != Learn::nothing && (plan.ranks > 1 || timer == nullptr)) {
     fail_usage("a loader learns from the steps of all ranks: give it the world");
   }
-  make(reader, plan, rank, timer, nullptr, options);
+  make(reader, with_step_tokens(std::move(plan), options), rank, timer, nullptr, options);
 }
 
 void Loader::make(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* timer,
@@ -213,9 +212,9 @@ void Loader::set_epoch(std::uint64_t epoch) {
     fail_usage("a mixture has no epoch {}: its data sets count their own", epoch);
   }
   const State::Start& wanted = state_->wanted;
-  if (!wanted.state.empty() && epoch < wanted.epoch) {
+  if (!wanted.state.empty() && epoch != wanted.epoch) {
     fail_usage(
-        "epoch {} lies before epoch {}, in which the resumed state goes on: begin the loop over epochs at "
+        "epoch {} cannot be chosen: the resumed state goes on in epoch {}; begin the loop over epochs at "
         "loader.epoch()",
         epoch, wanted.epoch);
   }
@@ -235,14 +234,12 @@ std::string Loader::state() const {
     state.learnt = {.cost = s.learner.learnt().cost, .speeds = s.learner.learnt().speeds};
   }
   if (s.at.block) {
-    state.plan = s.at.block->planner->state_after(s.at.block->block, s.at.index + 1);
+    // A step that has begun counts as not begun: its gradient is not saved.
+    state.plan = state_after(s.at.block->block, s.at.step + (s.at.last_of_step() ? 1 : 0));
   } else {
     PlanOptions options = s.plan_now();
     options.epoch = s.at.epoch;
-    const auto planner = s.planner_of(options);
-    PlannedBlock first;
-    planner->next_block(first);
-    state.plan = planner->state_after(first, 0);
+    state.plan = make_planner(s.source, options, s.options)->state();
   }
   return to_text(state);
 }
@@ -253,27 +250,17 @@ void Loader::resume(std::string_view text) {
   if (state.seed != s.plan_options.seed) {
     fail("cannot resume: the state's seed is {}, not {}", state.seed, s.plan_options.seed);
   }
-  // The block that was begun goes on with the cost and speeds it was planned with, those behind it are
-  // planned with what had been learnt since. Speeds are of those ranks that there were.
-  const PlanOptions& before = state.plan.geometry;
   PlanOptions options = s.plan_now();
-  if (s.options.learn != Learn::nothing) {
-    const bool same_ranks = before.ranks == s.plan_options.ranks;
-    const auto speeds_of = [&](const std::vector<double>& speeds) {
-      return same_ranks ? speeds : s.plan_options.speeds;
-    };
-    const LoaderState::Learned learnt =
-        state.learnt.value_or(LoaderState::Learned{before.cost, before.speeds});
-    s.learner.begin_with(learnt.cost, speeds_of(learnt.speeds));
-    options = s.plan_now();
-    PlanOptions as_before = options;
-    as_before.cost = before.cost;
-    as_before.speeds = speeds_of(before.speeds);
-    if (same_geometry(as_before, before)) options = std::move(as_before);
-  }
   options.epoch = state.epoch;
-  s.wanted = {
-      .epoch = state.epoch, .planner = s.planner_of(options, &state.plan), .state = std::string(text)};
+  if (s.options.learn != Learn::nothing && state.learnt) {
+    options.cost = state.learnt->cost;
+    // Speeds are of those ranks that there were.
+    const bool same_ranks = state.learnt->speeds.size() == static_cast<std::size_t>(options.ranks);
+    options.speeds = same_ranks ? state.learnt->speeds : s.plan_options.speeds;
+  }
+  auto planner = make_planner(s.source, options, s.options, &state.plan);
+  s.learner.begin_with(options.cost, options.speeds);
+  s.wanted = {.epoch = state.epoch, .planner = std::move(planner), .state = std::string(text)};
 }
 
 Loader::Iterator Loader::begin() {
@@ -282,11 +269,9 @@ Loader::Iterator Loader::begin() {
     check_agreement(*s.communicator, {{"the epoch", std::to_string(s.wanted.epoch)},
                                       {"the state it resumes", in_short(s.wanted.state)}});
   }
-  // Here, where all ranks come as often: whether the queue goes on may be another matter on each.
-  if (s.node) s.node->forget_failures();
   State::Start start = std::exchange(s.wanted, {.epoch = s.wanted.epoch, .planner = nullptr, .state = {}});
   const bool goes_on = s.queue && s.comes_next == start.epoch && !start.planner && s.options.next_epoch_ahead;
-  s.at = {.block = nullptr, .epoch = start.epoch, .index = 0, .step = 0};
+  s.at = {.epoch = start.epoch};
   s.begun_at = std::move(start.state);
   s.comes_next.reset();
   const auto move = [&] {
@@ -331,10 +316,6 @@ LoaderAdvice Loader::advice() const {
   return advice;
 }
 
-std::uint64_t Loader::planned_for_node() const {
-  return state_->node ? state_->node->made() : 0;
-}
-
 const Learnt& Loader::learnt() const {
   return state_->learner.learnt();
 }
@@ -342,7 +323,7 @@ const Learnt& Loader::learnt() const {
 std::vector<MixtureProgress> Loader::mixture_progress() const {
   const State& s = *state_;
   if (!s.options.mixture) fail_usage("the loader has no mixture");
-  if (s.at.block) return progress_of(*s.options.mixture, s.at.block->block.start);
+  if (s.at.block) return progress_of(*s.options.mixture, state_after(s.at.block->block, s.at.step));
   return progress_of(*s.options.mixture, state_from_text(state()).plan);
 }
 

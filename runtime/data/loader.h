@@ -1,7 +1,6 @@
 // The loader reads this rank's part of an epoch from a pack of tokens: worker threads build the planned
-// micro-batches ahead of use, and the training loop takes them in the plan's order. Each block of the plan is
-// planned by one rank of a node, whichever needs it first, and taken by the others (shared_plan.h); resuming
-// in the middle of a block plans that block on each rank.
+// micro-batches ahead of use, and the training loop takes them in the plan's order. Each rank plans for
+// itself, a block of steps ahead of use, and all compare what they came to.
 //
 //   lockstep::data::Loader loader(*pack, {.cap = 16384, .accumulate = 4, .cost = {24576, 1}}, world);
 //   for (auto epoch = loader.epoch(); epoch < epochs; ++epoch) {  // 0, or where resume() goes on
@@ -12,7 +11,7 @@
 // Waiting for a batch is timed as data_wait; a batch that is ready costs none. What goes wrong on a worker is
 // thrown from the loop, naming the sample. When an epoch ends the next one is planned already, and its first
 // batches are built. Samples are tokens, or images (image_batch.h); several data sets can be mixed
-// (plan/mixture.h).
+// (plan/mixture/mixture.h).
 //
 // Threads: one thread uses a Loader and its iterators; one loop at a time. The workers live as long as the
 // Loader.
@@ -66,19 +65,21 @@ class Loader {
   ~Loader();
 
   /// Chooses the epoch of the next begin(); the one that was resumed goes on where its state was taken.
-  /// Throws UsageError for an earlier one than was resumed and not begun yet: a loop over epochs starts at
-  /// epoch(). A mixture has only the one, 0: its data sets count their own.
+  /// Throws UsageError for another one than was resumed and not begun yet: an earlier one would train on
+  /// samples again, a later one skip the rest. A loop over epochs starts at epoch(). A mixture has only the
+  /// one, 0: its data sets count their own.
   void set_epoch(std::uint64_t epoch);
   std::uint64_t epoch() const;
 
-  /// Where the loop is, to be saved with the model: all batches handed out so far count as used, the current
-  /// one too. Any rank's will do, since all are at the same micro-batch when they have done the same number.
+  /// Where the loop is, to be saved with the model, between two optimizer steps: a step counts as used when
+  /// its last micro-batch was handed out, and is done again whole where it was not. Any rank's will do, once
+  /// all have done the same number of steps.
   std::string state() const;
 
-  /// Goes on where `state` was taken: chooses its epoch, and the next begin() starts behind what it has used.
-  /// Also with other ranks, another cap or accumulation: what is left is then planned anew. Every sample of
-  /// the epoch is handed out once, before or after. Throws Error where the data, the seed or the order
-  /// differ, saying what does.
+  /// Goes on where `state` was taken: chooses its epoch, and the next begin() starts after what it has used.
+  /// Also with other ranks, another cap, accumulation or step size. Every sample of the epoch is handed out
+  /// once, before or after. Throws Error where the data, the seed or the order differ, saying what does,
+  /// and where the state was changed since it was taken.
   void resume(std::string_view state);
 
   /// Starts at the chosen epoch's first micro-batch, or where resume() says, and waits for it.
@@ -93,14 +94,11 @@ class Loader {
   /// Meaningful after some steps. All zero before the first batch.
   LoaderAdvice advice() const;
 
-  /// How often this rank planned for all ranks of its node: a block, or that an epoch is over. What others
-  /// planned it took from them. 0 where it is on its own.
-  std::uint64_t planned_for_node() const;
-
   /// What was learnt from the steps, where LoaderOptions::learn says to.
   const Learnt& learnt() const;
 
-  /// How far each of a mixture's data sets is, when the current block began. Throws UsageError without one.
+  /// How far each of a mixture's data sets was when the current step began. Throws UsageError without a
+  /// mixture.
   std::vector<MixtureProgress> mixture_progress() const;
 
  private:
@@ -121,8 +119,9 @@ class Loader::Iterator {
   /// Valid until the next ++.
   const Batch& operator*() const;
   const Batch* operator->() const { return &**this; }
-  /// Waits for the next batch. Throws what building it threw. Collective where there are several nodes, as
-  /// the first batch of a block makes them compare its plan, and where something is learnt.
+  /// Waits for the next batch. Throws what building it threw. Collective: the first batch of a block makes
+  /// all ranks compare their plans, and some batches what was learnt. Ranks need not make equally many calls
+  /// in a step.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   friend bool operator==(const Iterator& iterator, End) { return iterator.done(); }

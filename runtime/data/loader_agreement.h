@@ -1,6 +1,6 @@
-// Whether all ranks' loaders have the same. Each node plans for itself, and plans are not sent between nodes,
-// so where one has other data, options or another state, ranks would train on some samples twice and on
-// others never, and nothing else would show it.
+// Whether all ranks' loaders have the same. Each rank plans for itself and no plan is sent, so where one has
+// other data, options or another state, ranks would train on some samples twice and on others never, and
+// nothing else would show it.
 //
 // Threads: the thread that uses the communicator.
 #pragma once

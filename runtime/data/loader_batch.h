@@ -31,8 +31,11 @@ struct Batch {
   std::int64_t loss_tokens = 0;  ///< that the loss mask lets count
   std::int64_t padding = 0;      ///< tokens
   std::int64_t step = 0;         ///< optimizer step of this epoch, from 0; goes on after resume()
-  bool last_of_step = false;     ///< the step's last micro-batch: synchronise and update after it
-  bool empty = false;            ///< no samples (the last step is filled up with these): DDP's skip()
+  bool last_of_step = false;  ///< this rank's last micro-batch of the step: synchronise and update after it
+  /// No samples. Where it is last_of_step, this rank has none in the step: call DDP's skip(). Else other
+  /// ranks have a micro-batch more (only with PlanOptions::equal_micro_batches): take part in what their
+  /// forward communicates.
+  bool empty = false;
 };
 
 /// A sample in its place in the batch that is being built.

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "runtime/data/batch/image_batch.h"
+#include "runtime/data/cost_fit.h"
 #include "runtime/data/loader_batch.h"
-#include "runtime/data/plan/cost_fit.h"
-#include "runtime/data/plan/mixture.h"
+#include "runtime/data/plan/mixture/mixture.h"
 
 namespace lockstep::data {
 
@@ -48,7 +48,7 @@ struct LoaderOptions {
   bool next_epoch_ahead = true;
   /// The data are images, and the plan's cap is how many a batch has.
   std::optional<ImageOptions> images = std::nullopt;
-  /// Several data sets with weights; the pack holds them one behind the other (joined_packs.h). The loop is
+  /// Several data sets with weights; the pack holds them one after the other (joined_packs.h). The loop is
   /// then one run of the mixture's steps.
   std::optional<Mixture> mixture = std::nullopt;
   /// Needs a world. Decided in the middle of each block, by rank 0, and used from the next block on.

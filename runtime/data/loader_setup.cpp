@@ -13,13 +13,13 @@
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
 #include "runtime/data/plan/epoch_planner.h"
-#include "runtime/data/plan/mixture_planner.h"
+#include "runtime/data/plan/mixture/mixture_planner.h"
 #include "runtime/data/safe_to_map.h"
 
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t kMostWorkers = 4;
+constexpr std::size_t kMaxWorkers = 4;
 constexpr std::uint64_t kLargestCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
 
 // A LibTorch without CUDA has no page-locked memory and throws.
@@ -62,7 +62,7 @@ PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch
   std::size_t threads = 1;
   if (const auto workers = environment::get("LOCKSTEP_WORKER_CPUS")) {
     prefetch.cpus = parse_cpu_list(*workers);
-    threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMostWorkers);
+    threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMaxWorkers);
   } else if (const auto compute = environment::get("LOCKSTEP_CPUS")) {
     prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have put this thread on a single one of them
   }
@@ -103,7 +103,9 @@ std::vector<Agreed> planned_from(const Lengths& lengths, const PlanOptions& plan
           {"the cap", std::to_string(plan.cap)},
           {"accumulate", std::to_string(plan.accumulate)},
           {"the cost", fmt::format("{},{}", plan.cost.a, plan.cost.b)},
-          {"randomness", std::to_string(plan.randomness)},
+          {"the step's tokens", std::to_string(step_budget(plan))},
+          {"the step's stretch", fmt::format("{}", plan.step_stretch)},
+          {"equal_micro_batches", plan.equal_micro_batches ? "true" : "false"},
           {"the speeds", fmt::format("{}", fmt::join(plan.speeds, ","))},
           {"padding", plan.padded ? fmt::format("to multiples of {}", plan.pad_multiple) : "none"},
           {"too_long", name_of(plan.too_long)},

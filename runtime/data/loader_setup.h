@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
+#include "runtime/data/epoch_cursor.h"
+#include "runtime/data/lengths.h"
 #include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/ordered_prefetch.h"
-#include "runtime/data/plan/epoch_cursor.h"
-#include "runtime/data/plan/length_source.h"
-#include "runtime/data/plan/lengths.h"
+#include "runtime/data/plan/order/length_source.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {

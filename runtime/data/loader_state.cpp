@@ -4,10 +4,37 @@
 #include <xxhash.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/error.h"
 
 namespace lockstep::data {
+namespace {
+
+constexpr const char* kChecksum = "checksum";
+
+// Of the values, however they are written.
+std::string checksum_of(const nlohmann::json& json) {
+  const std::string text = json.dump();
+  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+void take_checksum(nlohmann::json& json) {
+  const auto found = json.find(kChecksum);
+  if (found == json.end()) {
+    fail(
+        "the loader's state has no checksum: an older version of Lockstep wrote it, which composed steps in "
+        "another "
+        "way, or it is damaged; begin the epoch again, or finish it with that version");
+  }
+  const nlohmann::json checksum = std::move(*found);
+  json.erase(found);
+  if (checksum != checksum_of(json)) {
+    fail("the checksum of the loader's state does not match: it was changed; resume from another checkpoint");
+  }
+}
+
+}  // namespace
 
 std::string to_text(const LoaderState& state) {
   nlohmann::json json{{"seed", state.seed}, {"epoch", state.epoch}, {"plan", state.plan}};
@@ -15,12 +42,15 @@ std::string to_text(const LoaderState& state) {
     json["learnt"] = {{"cost", {state.learnt->cost.a, state.learnt->cost.b}},
                       {"speeds", state.learnt->speeds}};
   }
+  json[kChecksum] = checksum_of(json);
   return json.dump();
 }
 
 LoaderState state_from_text(std::string_view text) {
   try {
-    const auto json = nlohmann::json::parse(text);
+    auto json = nlohmann::json::parse(text);
+    if (!json.is_object()) fail("the loader's state is not a JSON object");
+    take_checksum(json);
     LoaderState state;
     state.seed = json.at("seed");
     state.epoch = json.at("epoch");
@@ -39,8 +69,8 @@ LoaderState state_from_text(std::string_view text) {
 std::string in_short(std::string_view text) {
   if (text.empty()) return {};
   const LoaderState state = state_from_text(text);
-  return fmt::format("epoch {}, block {}, {} micro-batches into it ({:016x})", state.epoch, state.plan.block,
-                     state.plan.done, XXH3_64bits(text.data(), text.size()));
+  return fmt::format("epoch {} after {} steps ({:016x})", state.epoch, state.plan.steps,
+                     XXH3_64bits(text.data(), text.size()));
 }
 
 }  // namespace lockstep::data

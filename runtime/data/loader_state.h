@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/data/plan/options.h"
 #include "runtime/data/plan/plan_state.h"
 
 namespace lockstep::data {
@@ -18,7 +19,7 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   PlanState plan;
-  /// What had been learnt, where the loader learns: the blocks behind this one are to be planned with it.
+  /// What had been learnt, where the loader learns: the steps to come are planned with it.
   struct Learned {
     Cost cost;
     std::vector<double> speeds;
@@ -26,12 +27,13 @@ struct LoaderState {
   std::optional<Learned> learnt = std::nullopt;
 };
 
-/// As JSON, and back. state_from_text throws Error where that is no state of a loader.
+/// As JSON with a checksum, and back. state_from_text throws Error where the text is not a state of a loader,
+/// or its checksum does not match.
 std::string to_text(const LoaderState& state);
 LoaderState state_from_text(std::string_view text);
 
-/// What tells such texts from each other in a few words: "epoch 3, block 0, 17 micro-batches into it
-/// (4f1c…)". Of no text, none.
+/// What tells such texts from each other in a few words: "epoch 3 after 17 steps (4f1c…)". Empty for an empty
+/// text.
 std::string in_short(std::string_view text);
 
 }  // namespace lockstep::data

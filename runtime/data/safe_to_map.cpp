@@ -65,7 +65,7 @@ bool safe_to_map(const pack::Reader& reader) {
   for (std::size_t i = 0; i < kLookedAt; ++i) {
     const std::size_t sample = i * (reader.size() - 1) / (kLookedAt - 1);
     try {
-      const auto bytes = reader.view(sample);
+      const auto bytes = reader.unchecked_view(sample);
       if (bytes.empty()) continue;
       const auto file = file_at(reinterpret_cast<std::uintptr_t>(bytes.data()));
       if (!file) return false;

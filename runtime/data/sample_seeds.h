@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
-#include "runtime/data/plan/random.h"
 
 namespace lockstep::data {
 

@@ -11,17 +11,30 @@ namespace lockstep::ddp {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-GradientHooks::GradientHooks(const std::vector<torch::Tensor>& parameters,
-                             std::function<void(std::size_t)> on_gradient) {
+std::vector<torch_compat::NodeHandle> accumulators_of(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch_compat::NodeHandle> accumulators;
+  for (const auto& parameter : parameters) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    // One made before set_data() gave the parameter another shape would add gradients up to the old shape.
+    if (!accumulator->input_metadata(0).is_same_shape(parameter)) {
+      torch::autograd::impl::get_autograd_meta(parameter)->grad_accumulator_.reset();
+      accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    }
+    accumulators.push_back(std::move(accumulator));
+  }
+  return accumulators;
+}
+
+GradientHooks::GradientHooks(std::vector<torch_compat::NodeHandle> accumulators,
+                             std::function<void(std::size_t)> on_gradient)
+    : accumulators_(std::move(accumulators)) {
   const auto call = std::make_shared<const std::function<void(std::size_t)>>(std::move(on_gradient));
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    accumulators_.push_back(torch::autograd::impl::grad_accumulator(parameters[i]));
-    hooks_.push_back(
-        accumulators_.back()->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-            [call, i](const variable_list& outputs, const variable_list& /*inputs*/) {
-              (*call)(i);
-              return outputs;
-            })));
+  for (std::size_t i = 0; i < accumulators_.size(); ++i) {
+    hooks_.push_back(accumulators_[i]->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+        [call, i](const variable_list& outputs, const variable_list& /*inputs*/) {
+          (*call)(i);
+          return outputs;
+        })));
   }
 }
 

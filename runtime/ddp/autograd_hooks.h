@@ -15,22 +15,29 @@
 
 namespace lockstep::ddp {
 
+/// The nodes that add to the parameters' .grad; autograd itself holds them weakly.
+std::vector<torch_compat::NodeHandle> accumulators_of(const std::vector<torch::Tensor>& parameters);
+
 /// Calls a function with a parameter's index each time a gradient has been added to its .grad. That is once
 /// in a backward, also for parameters that forward uses several times, and once more for each backward inside
 /// of it (reentrant activation checkpointing) that reaches the parameter.
 class GradientHooks {
  public:
-  GradientHooks(const std::vector<torch::Tensor>& parameters, std::function<void(std::size_t)> on_gradient);
+  /// The index is that of the accumulator.
+  GradientHooks(std::vector<torch_compat::NodeHandle> accumulators,
+                std::function<void(std::size_t)> on_gradient);
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
+
+  const std::vector<torch_compat::NodeHandle>& accumulators() const { return accumulators_; }
 
   /// For each parameter whether backward from the outputs would reach it. What reentrant checkpointing hides
   /// is not seen.
   std::vector<bool> reached_from(const std::vector<torch::Tensor>& outputs) const;
 
  private:
-  std::vector<torch_compat::NodeHandle> accumulators_;  // autograd itself holds them weakly
+  std::vector<torch_compat::NodeHandle> accumulators_;
   std::vector<std::uintptr_t> hooks_;
 };
 

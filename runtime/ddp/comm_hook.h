@@ -43,7 +43,8 @@ class GradBucket {
   std::size_t index() const { return index_; }
   bool is_last() const { return is_last_; }
 
-  /// All gradients in one dimension, with zeros between them up to the next multiple of 64 bytes.
+  /// All gradients in one dimension, complex ones as real numbers in pairs, with zeros between them up to the
+  /// next multiple of 64 bytes.
   torch::Tensor& buffer() { return buffer_; }
   /// The same memory, as operations take it.
   comm::Buffer memory() const { return memory_; }
@@ -87,6 +88,10 @@ class CommHook {
   /// The step had no tokens on any rank (averaging by tokens), so what the bucket holds now, which came from
   /// earlier steps only, is not used: what is kept must not count it as sent.
   virtual void result_dropped(GradBucket& /*bucket*/) {}
+
+  /// Whether parameters are given other memory because of this hook, as a sharded optimizer does. Otherwise
+  /// DistributedDataParallel takes that for a change of the model.
+  virtual bool moves_parameters() const { return false; }
 
   /// Why this hook does not work inside DistributedDataParallel::join(); empty: it does.
   virtual std::string refuses_join() const { return {}; }

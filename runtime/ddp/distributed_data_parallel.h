@@ -16,11 +16,16 @@
 // factor is known only then; until it is, gradients are kept in the right order of magnitude by a power of
 // two, which costs no precision.
 //
-// Rules: exactly one synchronised backward (or skip) per optimizer step; every rank does the same number of
-// micro-batches, those without data by skip(); gradients are zeroed or set to none between optimizer steps;
-// parameters are neither added nor unfrozen after construction; .grad is a view of memory owned here, unless
-// gradient_as_bucket_view is off. The module itself is not wrapped: save, load and print it as before, its
-// names do not change.
+// Rules: exactly one synchronised backward (or skip) per optimizer step, and every rank does the same steps;
+// how many micro-batches under no_sync come before it may differ between ranks; gradients are zeroed or set
+// to none between optimizer steps; parameters are not frozen after construction; .grad is a view of memory
+// owned here, unless gradient_as_bucket_view is off. The module itself is not wrapped: save, load and print
+// it as before, its names do not change.
+//
+// The model may be changed between steps, on all ranks alike: loaded, converted to another element type,
+// given other parameters or submodules, unfrozen. The next forward that records gradients (or skip) sees it:
+// all ranks make that call, their models are compared as at construction, everyone gets rank 0's values, and
+// the next synchronised backward is learned from like the first.
 //
 // Threads: the training thread only.
 #pragma once
@@ -30,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -43,8 +49,10 @@
 namespace lockstep {
 
 namespace ddp {
+class KnownParameters;
 class Reducer;
-}
+struct NamedTensor;
+}  // namespace ddp
 
 /// The part that does not depend on the module's type; made through DistributedDataParallel.
 class DistributedDataParallelBase {
@@ -92,6 +100,10 @@ class DistributedDataParallelBase {
   /// which cannot be taken back.
   void discard();
 
+  /// Gives everyone rank 0's buffers (running statistics), before an evaluation on all ranks for example. All
+  /// ranks call it at the same point. Throws UsageError inside join().
+  void broadcast_buffers();
+
   /// How the ranks' gradients are summed from now on: fp16_compress_hook(), bf16_compress_hook(),
   /// power_sgd_hook() (runtime/ddp/hooks/), or your own. Once, before the first backward, on all ranks alike.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
@@ -119,10 +131,12 @@ class DistributedDataParallelBase {
                               const DistributedDataParallelOptions& options);
   ~DistributedDataParallelBase();
 
-  /// What comes before the module's own forward.
+  /// What comes before the module's own forward. Throws UsageError naming the parameter that was changed in a
+  /// way that cannot be followed, or differs between ranks.
   void before_forward();
 
-  /// What comes after it; `known`: whether `outputs` are all that it returned.
+  /// What comes after it; `known`: whether `outputs` are all that it returned. Throws UsageError naming a
+  /// parameter that forward itself has changed.
   void after_forward(const std::vector<torch::Tensor>& outputs, bool known);
 
   World& world_;
@@ -130,12 +144,15 @@ class DistributedDataParallelBase {
  private:
   void run_backward(const torch::Tensor& loss, std::int64_t tokens);
   bool broadcasts_buffers() const;
-  void broadcast_buffers(int root);
+  void broadcast_buffers_of(int root);
+  std::vector<ddp::NamedTensor> make_alike(std::string_view why);
+  void adopt_changes();
 
   torch::nn::Module& module_;
   comm::Communicator* of_tensors_ = nullptr;  // for the memory of the module's device
   std::unique_ptr<ddp::Reducer> reducer_;
-  std::unique_ptr<ddp::Join> join_;  // inside join()
+  std::unique_ptr<ddp::KnownParameters> known_;  // as reducer_ has them
+  std::unique_ptr<ddp::Join> join_;              // inside join()
   bool sync_ = true;
   bool broadcast_due_ = true;  // the forward before this one was synchronised, or there was none
 };
@@ -143,8 +160,8 @@ class DistributedDataParallelBase {
 template <typename Module>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
-  /// All ranks call it. Checks that their models are alike (Error naming the first parameter that differs)
-  /// and gives everyone rank 0's parameters and buffers.
+  /// All ranks call it. Checks that their models are alike (Error naming the first option, parameter or
+  /// buffer that differs) and gives everyone rank 0's parameters and buffers.
   DistributedDataParallel(std::shared_ptr<Module> module, World& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallelBase(*module, world, options), module_(std::move(module)) {}

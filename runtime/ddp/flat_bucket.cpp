@@ -7,6 +7,11 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 
+torch::ScalarType real_type_of(torch::ScalarType type) {
+  if (type == torch::kComplexFloat) return torch::kFloat;
+  return type == torch::kComplexDouble ? torch::kDouble : type;
+}
+
 std::vector<std::int64_t> strides_of(const torch::Tensor& parameter) {
   const auto like =
       parameter.is_non_overlapping_and_dense() ? parameter.detach() : parameter.detach().contiguous();
@@ -18,8 +23,10 @@ std::vector<std::int64_t> strides_of(const torch::Tensor& parameter) {
 comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
   switch (type) {
     case torch::kFloat:
+    case torch::kComplexFloat:
       return comm::DataType::f32;
     case torch::kDouble:
+    case torch::kComplexDouble:
       return comm::DataType::f64;
     case torch::kBFloat16:
       return comm::DataType::bf16;
@@ -27,8 +34,8 @@ comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
       return comm::DataType::f16;
     default:
       fail_usage(
-          "{} has the element type {}, whose gradients cannot be reduced; use float, double, bfloat16 or "
-          "half, or freeze it",
+          "{} has the element type {}, whose gradients cannot be reduced; use float, double, bfloat16, half "
+          "or a complex type of floats or doubles, or freeze it",
           what, c10::toString(type));
   }
 }
@@ -47,9 +54,10 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
   buffer_ = {.data = memory_.get(), .count = bytes / comm::size_of(type), .type = type};
 
   const auto keep = [memory = memory_](void* /*view*/) {};
-  const auto options =
-      torch::TensorOptions().dtype(parameters.at(0).scalar_type()).device(parameters.at(0).device());
-  tensor_ = torch::from_blob(memory_.get(), {static_cast<std::int64_t>(buffer_.count)}, keep, options);
+  const auto scalar = parameters.at(0).scalar_type();
+  const auto options = torch::TensorOptions().dtype(scalar).device(parameters.at(0).device());
+  tensor_ = torch::from_blob(memory_.get(), {static_cast<std::int64_t>(buffer_.count)}, keep,
+                             options.dtype(real_type_of(scalar)));
   auto* position = static_cast<std::byte*>(memory_.get());
   for (const auto& parameter : parameters) {
     views_.push_back(torch::from_blob(position, parameter.sizes(), strides_of(parameter), keep, options));

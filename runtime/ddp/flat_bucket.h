@@ -15,7 +15,8 @@
 
 namespace lockstep::ddp {
 
-/// The element type as ranks exchange it. Throws UsageError naming `what` for one that cannot be reduced.
+/// The element type as ranks exchange it: of a complex number each part. Throws UsageError naming `what` for
+/// one that cannot be reduced.
 comm::DataType data_type_of(torch::ScalarType type, const std::string& what);
 
 /// Bytes that a parameter's gradient takes in a bucket: whole cache lines, so that views are aligned.
@@ -33,7 +34,7 @@ class FlatBucket {
   std::size_t size() const { return views_.size(); }
   const std::vector<torch::Tensor>& views() const { return views_; }
 
-  /// All of it in one dimension; between gradients there are zeros.
+  /// All of it in one dimension, complex numbers as two real ones; between gradients there are zeros.
   const torch::Tensor& tensor() const { return tensor_; }
 
   comm::Buffer buffer() const { return buffer_; }

@@ -24,6 +24,8 @@ struct Join::Everyone {
 
 Join::Join(comm::Communicator& communicator, std::shared_ptr<double> factor, const JoinOptions& options)
     : communicator_(communicator), factor_(std::move(factor)), options_(options) {
+  if (!options.divide_by_initial_world_size) label_ += ", divided by the active ranks";
+  if (options.throw_on_early_termination) label_ += ", thrown on early termination";
 }
 
 Join::~Join() {
@@ -42,7 +44,7 @@ void Join::ask(std::uint8_t flags) {
     if (by_active && active > 0) *factor = 1.0 / static_cast<double>(active);
   };
   asked_ = communicator_.all_reduce({everyone_->flags.data(), everyone_->flags.size(), comm::DataType::u8},
-                                    "who has data", {.op = comm::ReduceOp::max, .then = divide});
+                                    label_, {.op = comm::ReduceOp::max, .then = divide});
 }
 
 // Whether anybody has data.

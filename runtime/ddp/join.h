@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -59,6 +60,7 @@ class Join {
   comm::Communicator& communicator_;
   std::shared_ptr<double> factor_;
   JoinOptions options_;
+  std::string label_ = "who has data";  // with the options, which all ranks must choose alike
   std::shared_ptr<Everyone> everyone_;  // kept by the operation
   comm::WorkHandle asked_;
   int authority_ = 0;

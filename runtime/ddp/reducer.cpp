@@ -1,6 +1,7 @@
 #include "runtime/ddp/reducer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "common/clock.h"
@@ -23,6 +24,31 @@ bool lies_in(const torch::Tensor& gradient, const torch::Tensor& view) {
          (gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides());
 }
 
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  constexpr std::uint64_t kPrime = 0x100000001b3;  // FNV's
+  return (hash ^ value) * kPrime;
+}
+
+// Another number when the tensor was changed: some of the elements, which are the same on all ranks.
+// LibTorch's count of changes is taken only where elements cannot be read: it leaves out those through
+// data(), as its SGD makes them, and has those that one rank takes back, as with averaged weights for an
+// evaluation.
+std::uint64_t trait_of(const torch::Tensor& tensor) {
+  constexpr std::size_t kSteps = 4;  // between the elements that are looked at
+  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return tensor._version();
+  std::uint64_t trait = 0;
+  if (tensor.numel() == 0) return trait;
+  const auto* const first = static_cast<const char*>(tensor.data_ptr());
+  const auto last = static_cast<std::size_t>(tensor.numel() - 1);
+  for (std::size_t i = 0; i <= kSteps; ++i) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, first + last * i / kSteps * tensor.itemsize(),
+                std::min(sizeof bits, tensor.itemsize()));
+    trait = mix(trait, bits);
+  }
+  return trait;
+}
+
 }  // namespace
 
 Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients, profile::StepTimer& timer,
@@ -41,18 +67,6 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
   }
-  for (const auto& [name, tensor, sparse] : parameters) {
-    if (!tensor.requires_grad()) {
-      left_out_.push_back({.name = name, .tensor = tensor, .sparse = sparse});
-      continue;
-    }
-    static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
-    if (sparse && on_device()) {
-      fail_usage("parameter '{}' has sparse gradients, which are summed on the CPU only; set sparse(false)",
-                 name);
-    }
-    parameters_.push_back({.name = name, .tensor = tensor, .sparse = sparse});
-  }
   // It would need to know when each reduction ended, which the host does not see.
   if (on_device()) options_.autotune_buckets = false;
   if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
@@ -60,15 +74,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
         "autotune_buckets needs to know when every gradient is ready, and find_unused_parameters lets some "
         "be absent; set static_graph as well, or leave one of them out");
   }
-  if (parameters_.empty()) fail_usage("the model has no parameter that requires a gradient");
-
-  // Gradients arrive roughly from the last layer to the first; once they have, rebuild_once() knows better.
-  order_.resize(parameters_.size());
-  std::iota(order_.rbegin(), order_.rend(), std::size_t{0});
-  plan(assign(order_));
-  std::vector<torch::Tensor> tensors;
-  for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
-  hooks_ = std::make_unique<GradientHooks>(tensors, [this](std::size_t index) { on_gradient(index); });
+  attach(parameters);
 }
 
 Reducer::~Reducer() {
@@ -103,13 +109,6 @@ void Reducer::leave_backward() {
 void Reducer::before_forward() {
   leave_backward();
   armed_ = false;  // by a backward that threw
-  for (const auto& [name, tensor, sparse] : left_out_) {
-    if (!tensor.requires_grad()) continue;
-    fail_usage(
-        "parameter '{}' was frozen when DistributedDataParallel was made and is trained now, but its "
-        "gradient would not be summed; freeze it again, or make DistributedDataParallel after unfreezing it",
-        name);
-  }
 }
 
 void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
@@ -123,7 +122,7 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
   call_when_reached(outputs, [weak = std::weak_ptr<Reducer>(self_), unseen] {
     const auto reducer = weak.lock();
     if (!reducer) return;
-    reducer->arm();
+    if (reducer->sync_) reducer->arm();
     if (unseen && *unseen && !reducer->sync_) {
       *unseen = false;
       if (reducer->unseen_forwards_ > 0) --reducer->unseen_forwards_;
@@ -140,6 +139,7 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
 void Reducer::begin(std::int64_t tokens) {
   leave_backward();
   if (options_.average == Average::tokens) tokens_.add(tokens);
+  count_step();
   if (sync_) {
     begin_sync();
   } else {
@@ -150,7 +150,7 @@ void Reducer::begin(std::int64_t tokens) {
 // In the graph task that runs now. Under torch::autograd::grad no gradient is accumulated, and nothing
 // follows.
 void Reducer::arm() {
-  if (armed_ || state_ != State::idle || !sync_) return;
+  if (armed_ || state_ != State::idle) return;
   armed_ = true;
   call_at_end_of_backward([weak = std::weak_ptr<Reducer>(self_)] {
     const auto reducer = weak.lock();
@@ -160,18 +160,44 @@ void Reducer::arm() {
   });
 }
 
-void Reducer::begin_outside() {
+void Reducer::begin_outside(const std::string& parameter) {
   if (options_.average == Average::tokens) {
+    if (BackwardCall::is_running()) {
+      fail_usage(
+          "backward of one DistributedDataParallel reached parameter '{}' of another one, whose number of "
+          "tokens it does not know; wrap one module that holds both, or choose Average::ranks",
+          parameter);
+    }
     fail_usage(
         "loss.backward() was called directly; averaging by tokens needs their number: use "
         "ddp.backward(loss_sum, loss_tokens), or Average::ranks");
   }
-  if (!sync_) return;
+  if (!sync_ && armed_) return;  // not the first gradient
   arm();
-  begin_sync();
+  count_step();
+  if (sync_) begin_sync();
+}
+
+void Reducer::count_steps(bool on) {
+  if (!on) count_step();  // some ranks may have counted this step in a micro-batch
+  counts_steps_ = on;
+  trait_.reset();
+  communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
+}
+
+// An optimizer that did a step since the last backward changed parameters: on every rank, or they are no
+// longer replicas. Looked at in unsynchronised backwards too, since a rank may take a whole step for
+// micro-batches.
+void Reducer::count_step() {
+  if (!counts_steps_) return;
+  std::uint64_t trait = 0;
+  for (const auto& parameter : parameters_) trait = mix(trait, trait_of(parameter.tensor));
+  if (trait_ != trait) ++step_;
+  trait_ = trait;
 }
 
 void Reducer::begin_sync() {
+  if (counts_steps_) communicator_.set_step(static_cast<std::uint64_t>(step_));
   state_ = State::syncing;
   launching_ = !learning_;
   next_bucket_ = 0;
@@ -213,8 +239,8 @@ void Reducer::on_gradient(std::size_t index) {
         "backward was called with create_graph, which replaces the gradients that buckets hold; compute "
         "gradients of gradients with torch::autograd::grad");
   }
-  if (state_ == State::idle) begin_outside();
   Parameter& parameter = parameters_[index];
+  if (state_ == State::idle) begin_outside(parameter.name);
   parameter.used = true;
   if (state_ == State::syncing) {
     ++parameter.hits;

@@ -13,6 +13,7 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -51,6 +52,20 @@ struct SyncTrace {
   std::uint64_t finished_ns = 0;
 };
 
+/// Lives as long as a call of ddp.backward(), of any model.
+class BackwardCall {
+ public:
+  BackwardCall() { ++running_; }
+  ~BackwardCall() { --running_; }
+  BackwardCall(const BackwardCall&) = delete;
+  BackwardCall& operator=(const BackwardCall&) = delete;
+
+  static bool is_running() { return running_ > 0; }
+
+ private:
+  static inline std::atomic<int> running_ = 0;
+};
+
 class Reducer {
  public:
   /// `communicator` takes host memory; `gradients` the memory of the parameters' device, and is the same one
@@ -68,9 +83,14 @@ class Reducer {
   /// Throws UsageError where there is one already.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Before a forward that records gradients. Throws Error where a synchronised backward did not end, and
-  /// UsageError naming a parameter that was unfrozen after construction.
+  /// Before a forward that records gradients. Throws Error where a synchronised backward did not end.
   void before_forward();
+
+  /// From now on sums the gradients of these; those that require none are left out. Between before_forward()
+  /// and watch(), on all ranks alike. What was accumulated in this step is kept, options and hook too; the
+  /// next synchronised backward is learned from like the first. Throws UsageError naming a parameter whose
+  /// gradient cannot be summed.
+  void attach(const std::vector<NamedTensor>& parameters);
 
   /// After forward: backward from these will synchronise, also by loss.backward().
   void watch(const std::vector<torch::Tensor>& outputs);
@@ -84,11 +104,22 @@ class Reducer {
   /// A step without any gradient of this rank's.
   void shadow();
 
+  /// Whether operations carry the optimizer step's number (communicator.h, set_step), so that a rank that is
+  /// a step ahead is named. Not inside join, where a rank that has ended makes no steps.
+  void count_steps(bool on);
+
+  /// Whether a gradient accumulated in the step under way no longer fits this parameter, so that attach()
+  /// throws.
+  bool accumulated_in_another_shape(const torch::Tensor& tensor) const;
+
   /// Forgets what was accumulated since the last synchronised backward.
   void discard();
 
   /// Why a registered hook does not go with join; empty: nothing is against it.
   std::string refuses_join() const { return comm_hook_ ? comm_hook_->refuses_join() : std::string(); }
+
+  /// Whether parameters get other memory without the user's doing.
+  bool hook_moves_parameters() const { return comm_hook_ && comm_hook_->moves_parameters(); }
 
   /// What the loss is multiplied by.
   double loss_factor() const;
@@ -135,13 +166,18 @@ class Reducer {
   };
   enum class State : std::uint8_t { idle, accumulating, syncing };
 
+  // reducer_attach.cpp
+  void put_hooks_on(const std::vector<torch::Tensor>& tensors);
+  void refuse_outdated(std::size_t index) const;
+
   // reducer.cpp: in backward
   void on_gradient(std::size_t index);
   void arrived_again(std::size_t index);
   void arm();
   void leave_backward();
-  void begin_outside();
+  void begin_outside(const std::string& parameter);
   void begin_sync();
+  void count_step();
   void write_off_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
@@ -150,6 +186,7 @@ class Reducer {
 
   // reducer_end.cpp: after it
   void finish_sync(bool skipping);
+  static void refuse_frozen(const Parameter& parameter);
   void learn(bool skipping);
   void take_unready(bool skipping);
   void ask_who_is_used();
@@ -177,8 +214,9 @@ class Reducer {
   DistributedDataParallelOptions options_;
   const bool& sync_;
   std::vector<Parameter> parameters_;
-  std::vector<NamedTensor> left_out_;  // frozen at construction
   std::unique_ptr<GradientHooks> hooks_;
+  std::unique_ptr<GradientHooks> outdated_hooks_;  // until the next synchronised backward has ended
+  std::vector<std::pair<std::string, torch::Tensor>> outdated_;  // what these are on
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> order_;  // of parameters, from which buckets are filled
   TokenAverage tokens_;
@@ -187,12 +225,15 @@ class Reducer {
   std::shared_ptr<CommHook> comm_hook_;
   double hooks_scale_ = 1;  // loss_factor() that the hook last saw
   State state_ = State::idle;
-  bool armed_ = false;       // the end of this backward will be told
-  bool learning_ = true;     // no backward was synchronised yet
-  bool launching_ = false;   // buckets leave as soon as they are ready
-  bool walked_ = false;      // `reached` says which parameters forward used
-  bool settled_ = false;     // static_graph: used_anywhere is known for good
-  int unseen_forwards_ = 0;  // under no_sync, whose backward did not come yet
+  bool armed_ = false;      // the end of this backward will be told
+  bool learning_ = true;    // no backward was synchronised yet
+  bool launching_ = false;  // buckets leave as soon as they are ready
+  bool walked_ = false;     // `reached` says which parameters forward used
+  bool settled_ = false;    // static_graph: used_anywhere is known for good
+  bool counts_steps_ = true;
+  std::int64_t step_ = 0;               // of the optimizer; 1 is the first
+  std::optional<std::uint64_t> trait_;  // of all parameters, in the last backward
+  int unseen_forwards_ = 0;             // under no_sync, whose backward did not come yet
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrived_;  // parameters in the order of their gradients in this backward
   bool laid_out_ = false;             // buckets have memory

@@ -38,9 +38,20 @@ void Reducer::finish_sync(bool skipping) {
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   walked_ = false;
   unseen_forwards_ = 0;
+  outdated_hooks_.reset();
+  outdated_.clear();
   trace_.finished_ns = monotonic_ns();
   note_times();
   rebuild_once();
+}
+
+// Where a gradient is missing.
+void Reducer::refuse_frozen(const Parameter& parameter) {
+  if (parameter.tensor.requires_grad()) return;
+  fail(
+      "parameter '{}' was frozen after DistributedDataParallel was made, which still expects its gradient; "
+      "make DistributedDataParallel anew on all ranks after freezing",
+      parameter.name);
 }
 
 void Reducer::learn(bool skipping) {
@@ -55,6 +66,7 @@ void Reducer::learn(bool skipping) {
   if (!options_.static_graph) return;
   for (const auto& parameter : parameters_) {
     if (parameter.hits == parameter.expected) continue;
+    refuse_frozen(parameter);
     fail(
         "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
         "step must use the same parameters equally often",
@@ -71,10 +83,12 @@ void Reducer::take_unready(bool skipping) {
     if (parameter.ready) continue;
     if (missing(parameter)) {
       if (!may_miss) {
+        refuse_frozen(parameter);
         const auto others = std::count_if(parameters_.begin(), parameters_.end(), missing) - 1;
         fail(
             "parameter '{}'{} did not get a gradient in this backward; forward must use every parameter, or "
-            "set find_unused_parameters, or freeze what is not trained",
+            "set find_unused_parameters, or freeze what is not trained before DistributedDataParallel is "
+            "made",
             parameter.name, others == 0 ? "" : fmt::format(" (and {} more)", others));
       }
       parameter.ready_ns = trace_.backward_ended_ns;

@@ -1,5 +1,7 @@
 #include "runtime/ddp/replicas.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <array>
 #include <unordered_set>
@@ -14,9 +16,11 @@ std::string describe(const NamedTensor& parameter) {
   const auto& tensor = parameter.tensor;
   std::string text = fmt::format("'{}' {} [{}]", parameter.name, c10::toString(tensor.scalar_type()),
                                  fmt::join(tensor.sizes().vec(), ", "));
-  if (!tensor.is_contiguous())
+  if (tensor.layout() != torch::kStrided) {
+    text += fmt::format(" ({})", c10::str(tensor.layout()));
+  } else if (!tensor.is_contiguous()) {
     text += fmt::format(" with strides [{}]", fmt::join(tensor.strides().vec(), ", "));
-  if (!tensor.requires_grad()) text += " (frozen)";
+  }
   if (tensor.is_cuda()) text += " (on a GPU)";
   if (parameter.sparse) text += " (sparse gradient)";
   return text;
@@ -32,17 +36,41 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-std::string broadcast_text(comm::Communicator& communicator, std::string text, int root) {
+std::string broadcast_text(comm::Communicator& communicator, std::string text, int root,
+                           std::string_view label) {
   auto bytes = static_cast<std::int64_t>(text.size());
-  communicator.broadcast({&bytes, 1, comm::DataType::i64}, root, "the model's description")->wait();
+  communicator.broadcast({&bytes, 1, comm::DataType::i64}, root, label)->wait();
   text.resize(static_cast<std::size_t>(bytes));
-  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, root, "the model's description")
-      ->wait();
+  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, root, label)->wait();
   return text;
 }
 
-std::string line_or_nothing(const std::vector<std::string>& lines, std::size_t i) {
-  return i < lines.size() ? lines[i] : "no such parameter";
+// A line is "what\tvalue"; none at all is "\tmissing".
+std::string line_or_missing(const std::vector<std::string>& lines, std::size_t i) {
+  return i < lines.size() ? lines[i] : "\tmissing";
+}
+
+// As ranks exchange it, so that ranks whose types differ are noticed. Bytes, where they have no type for it.
+comm::Buffer buffer_of(const torch::Tensor& tensor) {
+  const auto type = [&] {
+    switch (tensor.scalar_type()) {
+      case torch::kFloat:
+        return comm::DataType::f32;
+      case torch::kDouble:
+        return comm::DataType::f64;
+      case torch::kBFloat16:
+        return comm::DataType::bf16;
+      case torch::kHalf:
+        return comm::DataType::f16;
+      case torch::kInt:
+        return comm::DataType::i32;
+      case torch::kLong:
+        return comm::DataType::i64;
+      default:
+        return comm::DataType::u8;
+    }
+  }();
+  return {tensor.data_ptr(), tensor.nbytes() / comm::size_of(type), type};
 }
 
 }  // namespace
@@ -80,50 +108,79 @@ torch::Device device_of(const torch::nn::Module& module) {
   return device;
 }
 
-void check_replicas_alike(comm::Communicator& communicator, const std::vector<NamedTensor>& parameters,
-                          const std::string& choices) {
+std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> buffers;
+  for (const auto& entry : module.named_buffers()) buffers.push_back({entry.key(), entry.value(), false});
+  return buffers;
+}
+
+void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& tensors) {
+  for (const auto& [name, tensor, sparse] : tensors) {
+    if (tensor.layout() != torch::kStrided) {
+      fail_usage(
+          "{} '{}' is {}, which cannot be sent to other ranks; register to_dense() of it, or do not "
+          "register it",
+          kind, name, c10::str(tensor.layout()));
+    }
+    if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
+    fail_usage("{} '{}' is expanded: several of its elements are the same memory; register a clone() of it",
+               kind, name);
+  }
+}
+
+std::vector<Trait> traits_of(std::string_view kind, const std::vector<NamedTensor>& tensors) {
+  std::vector<Trait> traits;
+  for (const auto& tensor : tensors) {
+    const bool frozen = kind == "parameter" && !tensor.tensor.requires_grad();
+    traits.push_back(
+        {fmt::format("{} {}", kind, traits.size()), describe(tensor) + (frozen ? " (frozen)" : "")});
+  }
+  return traits;
+}
+
+void check_alike(comm::Communicator& communicator, const std::vector<Trait>& traits, std::string_view label,
+                 std::string_view remedy) {
   std::string mine;
-  for (const auto& parameter : parameters) mine += describe(parameter) + "\n";
-  mine += choices + "\n";
+  for (const auto& trait : traits) mine += trait.what + '\t' + trait.value + '\n';
   const auto my_lines = split_lines(mine);
-  const auto first_lines = split_lines(broadcast_text(communicator, mine, 0));
+  const auto first_lines = split_lines(broadcast_text(communicator, mine, 0, label));
 
   const std::size_t longest = std::max(my_lines.size(), first_lines.size());
   std::int64_t differs_at = -1;
   for (std::size_t i = 0; i < longest && differs_at < 0; ++i) {
-    if (line_or_nothing(my_lines, i) != line_or_nothing(first_lines, i))
+    if (line_or_missing(my_lines, i) != line_or_missing(first_lines, i))
       differs_at = static_cast<std::int64_t>(i);
   }
   std::vector<std::int64_t> everyone(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather({&differs_at, 1, comm::DataType::i64}, everyone.data(), "the models' comparison")
-      ->wait();
+  communicator.all_gather({&differs_at, 1, comm::DataType::i64}, everyone.data(), label)->wait();
 
   const auto other = std::find_if(everyone.begin(), everyone.end(), [](std::int64_t at) { return at >= 0; });
   if (other == everyone.end()) return;
   const int rank = static_cast<int>(other - everyone.begin());
   const auto at = static_cast<std::size_t>(*other);
-  const std::string theirs = broadcast_text(communicator, line_or_nothing(my_lines, at), rank);
-  fail_usage(
-      "the ranks' models differ: parameter {} is {} on rank 0 and {} on rank {}; build the same model with "
-      "the same options on every rank",
-      at, line_or_nothing(first_lines, at), theirs, rank);
+  const std::string first = line_or_missing(first_lines, at);
+  const std::string theirs = broadcast_text(communicator, line_or_missing(my_lines, at), rank, label);
+  const auto tab = [](const std::string& line) { return line.find('\t'); };
+  fail_usage("the ranks' models differ: {} is {} on rank 0 and {} on rank {}; {}",
+             tab(first) > 0 ? first.substr(0, tab(first)) : theirs.substr(0, tab(theirs)),
+             first.substr(tab(first) + 1), theirs.substr(tab(theirs) + 1), rank, remedy);
 }
 
-void broadcast_from(comm::Communicator& communicator, int root, const std::vector<torch::Tensor>& tensors,
-                    std::string_view label) {
+void broadcast_from(comm::Communicator& communicator, int root, const std::vector<NamedTensor>& tensors,
+                    std::string_view kind) {
   if (communicator.size() == 1) return;
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> dense;  // what really travels
   std::vector<comm::WorkHandle> works;
-  for (const auto& tensor : tensors) {
+  for (const auto& [name, tensor, sparse] : tensors) {
     dense.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
-    const comm::Buffer buffer{dense.back().data_ptr(), dense.back().nbytes(), comm::DataType::u8};
-    works.push_back(communicator.broadcast(buffer, root, label));
+    works.push_back(
+        communicator.broadcast(buffer_of(dense.back()), root, fmt::format("{} '{}'", kind, name)));
   }
   for (const auto& work : works) work->wait();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     // copy_ into the tensor's data, so that autograd does not see it.
-    if (!tensors[i].is_same(dense[i])) tensors[i].detach().copy_(dense[i]);
+    if (!tensors[i].tensor.is_same(dense[i])) tensors[i].tensor.detach().copy_(dense[i]);
   }
 }
 

@@ -26,13 +26,30 @@ std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module);
 /// first that lies elsewhere.
 torch::Device device_of(const torch::nn::Module& module);
 
-/// Compares parameters and the choices that all ranks must share with rank 0's. Throws UsageError on every
-/// rank, naming the first parameter that differs, as rank 0 and as the first other rank see it.
-void check_replicas_alike(comm::Communicator& communicator, const std::vector<NamedTensor>& parameters,
-                          const std::string& choices);
+/// All buffers of the module.
+std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module);
 
-/// Overwrites the tensors with those of `root`.
-void broadcast_from(comm::Communicator& communicator, int root, const std::vector<torch::Tensor>& tensors,
-                    std::string_view label);
+/// Throws UsageError naming the first tensor that cannot be overwritten with another rank's, since it is
+/// sparse or expanded. `kind`: "parameter".
+void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& tensors);
+
+/// Something that all ranks must have alike, and what this rank has: {"option static_graph", "true"}.
+struct Trait {
+  std::string what;
+  std::string value;
+};
+
+/// What ranks must have alike of each of these: name, type, shape, strides, whether it is frozen.
+std::vector<Trait> traits_of(std::string_view kind, const std::vector<NamedTensor>& tensors);
+
+/// Compares the traits with rank 0's. Throws UsageError on every rank, naming the first that differs, as rank
+/// 0 and as the first other rank see it. `label`: why they are compared, for errors of the communicator.
+/// `remedy`: what the user should do.
+void check_alike(comm::Communicator& communicator, const std::vector<Trait>& traits, std::string_view label,
+                 std::string_view remedy);
+
+/// Overwrites the tensors with those of `root`. `kind`: "parameter", for errors.
+void broadcast_from(comm::Communicator& communicator, int root, const std::vector<NamedTensor>& tensors,
+                    std::string_view kind);
 
 }  // namespace lockstep::ddp

@@ -42,6 +42,7 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
                                                    const train::ParameterGroups& groups,
                                                    std::unique_ptr<torch::optim::Optimizer> inner)
     : communicator_(ddp.world().communicator()),
+      module_(module),
       parameters_(train::name_parameters(module, groups)),
       inner_(std::move(inner)),
       hook_(std::make_shared<train::ShardingHook>()) {
@@ -57,6 +58,12 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
           "DistributedOptimizer: parameter '{}' is on {}; its state is exchanged in host memory, so take one "
           "of LibTorch's optimizers for a model on a GPU",
           parameters_[i].first, parameters_[i].second.device().str());
+    }
+    if (parameters_[i].second.is_complex()) {
+      fail_usage(
+          "DistributedOptimizer: parameter '{}' is complex, and a rank's part of it may end within a number; "
+          "take one of LibTorch's optimizers",
+          parameters_[i].first);
     }
   }
   for (const auto& [name, tensor, sparse] : ddp::named_parameters_of(module)) {
@@ -77,6 +84,8 @@ void DistributedOptimizerBase::step() {
   shards_->take_gradients();
   inner_->step();
   shards_->gather(hook_->communicator());
+  // What was gathered has changed, too, which LibTorch does not see.
+  for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
 void DistributedOptimizerBase::zero_grad(bool set_to_none) {
@@ -114,11 +123,29 @@ double DistributedOptimizerBase::clip_grad_norm(double max_norm, const ClipOptio
   return norm;
 }
 
+// A rank has the sum of its part of a bucket only.
+void DistributedOptimizerBase::refuse_added() const {
+  for (const auto& bucket : hook_->layout()) {
+    for (const auto& parameter : bucket) {
+      if (index_of_.contains(parameter.unsafeGetTensorImpl())) continue;
+      std::string name = "that is not the module's";
+      for (const auto& entry : module_.named_parameters()) {
+        if (entry.value().is_same(parameter)) name = "'" + entry.key() + "'";
+      }
+      fail_usage(
+          "DistributedOptimizer: parameter {} was added or unfrozen after the optimizer was made, which does "
+          "not update it; make DistributedDataParallel and DistributedOptimizer anew on all ranks",
+          name);
+    }
+  }
+}
+
 // Where the last backward used other buckets than the one before, what every rank has moves: parameters into
 // other memory, state to other ranks.
 void DistributedOptimizerBase::adopt_layout() {
   if (hook_->generation() == 0) fail_usage("DistributedOptimizer: there was no synchronised backward yet");
-  if (generation_ == hook_->generation()) return;
+  if (generation_ == hook_->generation()) return shards_->take_parameters_back();
+  refuse_added();
   const auto before = pieces();
   auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -18,7 +18,8 @@
 // Rules: made after DistributedDataParallel and before its first backward, with no other communication hook.
 // After a synchronised backward .grad is of use on this rank only where it has its part: clip with this
 // class, not with clip_grad_norm(). Parameters become views of memory owned here. There are no sparse
-// gradients, and no join(). All ranks call step(), clip_grad_norm(), state_dict() and save() together.
+// gradients, and no join(), and no parameter may be added or unfrozen later. All ranks call step(),
+// clip_grad_norm(), state_dict() and save() together.
 //
 // Threads: the training thread.
 #pragma once
@@ -124,12 +125,14 @@ class DistributedOptimizerBase {
 
  private:
   void adopt_layout();
+  void refuse_added() const;
   std::vector<train::Piece> pieces() const;
   void put(const std::vector<train::Piece>& pieces);
   void put(const OptimizerState& state);
   std::vector<torch::Tensor> my_gradients();
 
   comm::Communicator& communicator_;
+  const torch::nn::Module& module_;
   std::vector<Named> parameters_;
   std::vector<std::size_t> group_of_;            // by parameter
   std::map<const void*, std::size_t> index_of_;  // by TensorImpl

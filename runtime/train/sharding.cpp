@@ -74,6 +74,7 @@ Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t
       view.copy_(parameter);
       parameter.set_data(view);
       known_.at(found->second) = true;
+      views_.emplace_back(parameter, view);
 
       auto* const data = static_cast<std::byte*>(view.data_ptr());
       const auto element = static_cast<std::int64_t>(view.element_size());
@@ -92,6 +93,20 @@ std::vector<Span> Shards::spans() const {
   spans.reserve(slices_.size());
   for (const Slice& slice : slices_) spans.push_back(slice.span);
   return spans;
+}
+
+void Shards::take_parameters_back() {
+  const torch::NoGradGuard no_grad;
+  for (auto& [parameter, view] : views_) {
+    if (parameter.data_ptr() == view.data_ptr()) continue;
+    if (parameter.scalar_type() != view.scalar_type() || parameter.sizes() != view.sizes()) {
+      fail_usage(
+          "DistributedOptimizer: the model was converted between backward and step(); convert it before "
+          "forward");
+    }
+    view.copy_(parameter);
+    parameter.set_data(view);
+  }
 }
 
 void Shards::take_gradients() {

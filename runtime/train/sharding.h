@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -39,6 +40,7 @@ class ShardingHook : public CommHook {
  public:
   CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override;
   void buckets_changed() override { next_.clear(); }
+  bool moves_parameters() const override { return true; }
   std::string refuses_join() const override {
     return "a rank without data cannot take part in DistributedOptimizer's step(); average by tokens and "
            "call "
@@ -75,6 +77,10 @@ class Shards {
   /// Whether the parameter, by its number, is in a bucket.
   bool has(std::size_t parameter) const { return known_.at(parameter); }
 
+  /// Moves parameters that were given other memory (by torch::load()) back here, with their values of now.
+  /// Throws UsageError where they have another type or shape.
+  void take_parameters_back();
+
   /// Gives every slice the part of its parameter's gradient that belongs to it, or none.
   void take_gradients();
 
@@ -85,6 +91,7 @@ class Shards {
   std::vector<ddp::FlatBucket> buckets_;
   std::vector<Slice> slices_;
   std::vector<bool> known_;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> views_;  // of each parameter on its bucket
 };
 
 }  // namespace lockstep::train

@@ -102,9 +102,20 @@ class Collector {
     }
   }
 
+  /// A file or a link in an object's place, to which nobody can have a lease that matters.
+  void garbage(const std::string& entry) {
+    if (!options_.dry_run) system_.remove_all(store_.folder() / "objects" / entry);
+    report_.removed.push_back({.what = "leftover",
+                               .name = entry,
+                               .source = "",
+                               .bytes = 0,
+                               .why = "not a folder, so not an object"});
+  }
+
   /// Says what recover() is about to do.
   void leftover(const std::string& entry) {
     const std::string name = object_of(entry);
+    if (!is_folder(system_, store_.folder() / "objects" / entry)) return garbage(entry);
     if (name.empty()) return;
     const bool half = entry.starts_with(kIncoming);
     const IncomingUsage copy = store_.incoming_usage(name);
@@ -133,6 +144,7 @@ class Collector {
   Time newest_in(const fs::path& folder) {
     Time newest;
     if (const auto status = system_.status(folder)) newest = modified(*status);
+    if (!is_folder(system_, folder)) return newest;
     for (const std::string& name : system_.list_if_there(folder).value_or(Names())) {
       if (const auto status = system_.status(folder / name)) newest = std::max(newest, modified(*status));
     }

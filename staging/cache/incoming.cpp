@@ -39,8 +39,8 @@ Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::opt
       folder_(hidden(store.objects_, kIncoming, name_)),
       claim_(std::move(claim)) {
   try {
-    system_.make_folder(folder_, 0700);
-    system_.make_folder(files(), 0700);
+    make_own_folder(system_, folder_);
+    make_own_folder(system_, files());
     resumed_ = !system_.list(files()).empty();
     // A copy that was killed while it was published has read-only folders.
     if (resumed_) unseal(system_, folder_);
@@ -77,6 +77,11 @@ void Incoming::publish(const ObjectInfo& info) {
   system_.rename(folder_, store_.objects_ / name_);
   published_ = true;
   system_.sync_folder(store_.objects_);
+}
+
+void Incoming::touch() noexcept {
+  // No matter whether it works: they then make a copy of their own.
+  system_.set_modified(folder_, now().time_since_epoch().count());
 }
 
 void Incoming::grown(std::uint64_t bytes) noexcept {

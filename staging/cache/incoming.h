@@ -32,6 +32,9 @@ class Incoming {
   /// The destructor leaves what is here for the next that begins the same object.
   void keep() { keep_ = true; }
 
+  /// Shows those who wait for the object's lock that this copy goes on, where nothing is written for a while.
+  void touch() noexcept;
+
   /// So many bytes are there by now: from time to time the node's other users are told, for whom that is what
   /// stays of this copy when it is killed.
   void grown(std::uint64_t bytes) noexcept;

@@ -1,12 +1,40 @@
 #include "staging/cache/layout.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include "common/error.h"
 
 namespace lockstep::cache {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Never through a link, and never of somebody else's: change_mode() would fail there.
+void restore_mode(FileSystem& system, const fs::path& path, mode_t of_folder) {
+  const auto status = system.status(path);
+  if (!status || status->st_uid != ::geteuid()) return;
+  if (!S_ISDIR(status->st_mode) && !S_ISREG(status->st_mode)) return;
+  const mode_t wanted = S_ISDIR(status->st_mode) ? of_folder : 0600;
+  const mode_t now = status->st_mode & 07777U;
+  if ((now & wanted) != wanted) system.change_mode(path, now | wanted);
+}
+
+void restore_modes_in(FileSystem& system, const fs::path& folder) {
+  restore_mode(system, folder, 0700);
+  if (!is_folder(system, folder)) return;
+  // A job's end may remove it meanwhile.
+  for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>()))
+    restore_mode(system, folder / name, 0700);
+}
+
+}  // namespace
+
+bool is_folder(FileSystem& system, const fs::path& path) {
+  const auto status = system.status(path);
+  return status && S_ISDIR(status->st_mode);
+}
 
 std::string object_of(const std::string& entry) {
   for (const std::string_view prefix : {kIncoming, kRemoved}) {
@@ -27,14 +55,40 @@ void write_reserved(FileSystem& system, const fs::path& incoming, std::uint64_t 
   system.write_at(fd.get(), std::as_bytes(std::span(text)), 0, file);
 }
 
+bool make_own_folder(FileSystem& system, const fs::path& folder) {
+  const bool made = system.make_folder(folder, 0700);
+  restore_mode(system, folder, 0700);
+  return made;
+}
+
+void restore_modes(FileSystem& system, const fs::path& store) {
+  restore_mode(system, store, 0700);
+  for (const char* folder : {"locks", "leases", "jobs"}) restore_modes_in(system, store / folder);
+  if (is_folder(system, store / "leases")) restore_modes_in(system, store / "leases" / kHeld);
+  if (is_folder(system, store / "jobs")) {
+    for (const std::string& job : system.list(store / "jobs")) {
+      if (is_folder(system, store / "jobs" / job)) restore_modes_in(system, store / "jobs" / job);
+    }
+  }
+  restore_mode(system, store / "objects", 0700);
+  if (!is_folder(system, store / "objects")) return;
+  for (const std::string& name : system.list(store / "objects")) {
+    if (object_of(name).empty()) continue;
+    const fs::path hidden_folder = store / "objects" / name;
+    restore_mode(system, hidden_folder, 0700);
+    // Read-only for a moment while it is published, and after a kill in that moment.
+    if (is_folder(system, hidden_folder)) restore_mode(system, hidden_folder / "files", 0500);
+  }
+}
+
 void unseal(FileSystem& system, const fs::path& folder) {
   for (const std::string& name : system.list(folder)) {
     const fs::path path = folder / name;
     const auto status = system.status(path);
     if (!status || S_ISLNK(status->st_mode)) continue;
-    const bool is_folder = S_ISDIR(status->st_mode);
-    system.change_mode(path, is_folder ? 0700 : 0600);
-    if (is_folder) unseal(system, path);
+    const bool nested = S_ISDIR(status->st_mode);
+    system.change_mode(path, nested ? 0700 : 0600);
+    if (nested) unseal(system, path);
   }
 }
 

@@ -30,6 +30,17 @@ std::filesystem::path hidden(const std::filesystem::path& objects, std::string_v
 /// Notes how many bytes an incoming folder is to hold.
 void write_reserved(FileSystem& system, const std::filesystem::path& incoming, std::uint64_t bytes);
 
+/// True where a folder has that name itself; a link to one may lead where its owner cannot even look.
+bool is_folder(FileSystem& system, const std::filesystem::path& path);
+
+/// Makes a folder, 0700, or takes the one that is there; what a umask or chmod took from its owner is given
+/// back. False where it was there already.
+bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
+
+/// Gives the owner back what an earlier call's umask took from a store's own folders and locks. Objects keep
+/// their modes, and so does what belongs to somebody else.
+void restore_modes(FileSystem& system, const std::filesystem::path& store);
+
 /// Makes all folders in an incoming folder writable again, and its files.
 void unseal(FileSystem& system, const std::filesystem::path& folder);
 

@@ -96,7 +96,7 @@ void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& l
 void Store::hold(const std::string& name, const fs::path& held_file) {
   if (!has(name)) fail("object {} is not in the cache {}; put its source again", name, folder_.string());
   const fs::path leases = folder_ / "leases" / name;
-  system_.make_folder(leases, 0700);
+  make_own_folder(system_, leases);
   link_lease(system_, held_file, leases);
   touch(name);
 }
@@ -143,8 +143,9 @@ void Store::touch(const std::string& name) noexcept {
 }
 
 Time Store::last_use(const std::string& name) const {
-  auto used = system_.status(objects_ / name / kDescription);
-  if (!used) used = system_.status(objects_ / name);  // what is no object, and somebody has put there
+  std::optional<struct stat> used;
+  if (is_folder(system_, objects_ / name)) used = system_.status(objects_ / name / kDescription);
+  if (!used) used = system_.status(objects_ / name);  // not an object: somebody has put it there
   if (!used) fail("object {} is not in the cache {}", name, folder_.string());
   const auto leases = system_.status(folder_ / "leases" / name);
   const Time last = std::max(modified(*used), leases ? modified(*leases) : Time());

@@ -24,7 +24,7 @@ bool Store::remove_incoming(const std::string& name) {
 void Store::forget(const std::string& name) {
   const fs::path leases = folder_ / "leases" / name;
   const auto status = system_.status(leases);
-  if (status && S_ISDIR(status->st_mode) && !leased(name)) system_.remove_all(leases);
+  if (status && !(S_ISDIR(status->st_mode) && leased(name))) system_.remove_all(leases);
   system_.unlink(folder_ / "locks" / name);
 }
 
@@ -36,7 +36,7 @@ int Store::recover_folders(const std::vector<std::string>& entries, std::chrono:
     const std::optional<Hold> lock =
         try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
     if (!lock) continue;  // its copier is alive
-    if (entry.starts_with(kIncoming) &&
+    if (entry.starts_with(kIncoming) && is_folder(system_, objects_ / entry) &&
         now() - measure(system_, objects_ / entry / "files").newest < abandoned)
       continue;
     system_.remove_all(objects_ / entry);

@@ -30,7 +30,7 @@ class Room {
         ledger_(store.ledger()),
         name_(std::move(name)),
         bytes_(bytes),
-        usage_(store.usage()) {
+        usage_(store.known_usage()) {
     for (const IncomingUsage& copy : usage_.incoming) {
       if (copy.name == name_) {
         present_ = copy.present;
@@ -201,7 +201,7 @@ bool Store::tell_arrived(std::uint64_t bytes) {
 
 void Store::claim_usage() {
   if (options_.total == 0) return;
-  const Usage there = usage();
+  const Usage there = known_usage();
   ledger().claim(there.bytes_there(), there.bytes_to_come());
 }
 
@@ -215,6 +215,7 @@ void Store::drop(const fs::path& incoming) noexcept {
 
 // A job's folder has hard links to the files: removing the object would free nothing and lose the copy.
 bool Store::linked_elsewhere(const fs::path& folder) const {
+  if (!is_folder(system_, folder)) return false;
   for (const std::string& name : system_.list_if_there(folder).value_or(std::vector<std::string>())) {
     const auto status = system_.status(folder / name);
     if (!status) continue;
@@ -225,6 +226,7 @@ bool Store::linked_elsewhere(const fs::path& folder) const {
 
 bool Store::in_use(const std::string& name) {
   if (leased(name)) return true;
+  if (!is_folder(system_, objects_ / name)) return false;
   try {
     return linked_elsewhere(files(name));
   } catch (const Error&) {
@@ -238,7 +240,7 @@ bool Store::evict(const std::string& name, std::chrono::seconds keep) {
   if (!lock || !has(name)) return false;
   // Only now: whoever takes a lease holds one of the two locks meanwhile.
   const std::optional<Hold> readers =
-      system_.status(folder_ / "leases" / name) ? lock_readers(name) : Hold(UniqueFd());
+      is_folder(system_, folder_ / "leases" / name) ? lock_readers(name) : Hold(UniqueFd());
   if (!readers || in_use(name) || now() - last_use(name) < keep) return false;
   remove(name);
   forget(name);

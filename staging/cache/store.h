@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -45,6 +47,12 @@ class NoRoom : public Error {
 /// system than the store (the RAM tier beside a shared store on disk), or the lease cannot be made there. Use
 /// one's own copy.
 class NoLease : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Whoever has an object's lock does not get on with the copy: the process is stopped, or hangs.
+class NoProgress : public Error {
  public:
   using Error::Error;
 };
@@ -94,8 +102,11 @@ class Store {
   /// All objects by name, without their lists of files.
   std::vector<ObjectInfo> list() const;
 
-  /// Takes an object's lock; calls `waiting` once if another process has it, then waits.
-  Hold lock(const std::string& name, FileSystem::LockKind kind, const std::function<void()>& waiting = {});
+  /// Takes an object's lock; calls `waiting` once if another process has it, then waits. Throws NoProgress
+  /// once nothing has changed in the object's copy for `patience`, which is counted while this process runs;
+  /// 0: waits without end.
+  Hold lock(const std::string& name, FileSystem::LockKind kind, const std::function<void()>& waiting = {},
+            std::chrono::milliseconds patience = {});
   /// Locks out those who come by the shared store (staging/cache/shared.h); nothing where somebody is there.
   /// Never waits.
   std::optional<Hold> lock_readers(const std::string& name);
@@ -146,12 +157,19 @@ class Store {
   friend class Room;
 
   std::optional<Hold> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
+  Hold wait_for_lock(const std::string& name, FileSystem::LockKind kind, std::chrono::milliseconds patience);
   Hold lock_room();
   /// The caller holds the room lock. Returns what keeps the bytes claimed, where they are.
   std::optional<UniqueFd> make_room(const std::string& name, std::uint64_t bytes);
   /// write_claim(), where the caller holds the room lock.
   void claim_usage();
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
+  /// As usage(), but without last uses, and what this process knows already is not read again: a call that
+  /// puts a thousand sources asks three thousand times. The caller holds the room lock.
+  Usage known_usage();
+  template <typename Look>
+  Usage look_at_entries(const Look& look);
+  std::uint64_t known_jobs_bytes();
   Ledger ledger() const;
   std::optional<Lease> look_at(const std::filesystem::path& file);
   bool linked_elsewhere(const std::filesystem::path& folder) const;
@@ -167,6 +185,10 @@ class Store {
   StoreOptions options_;
   std::filesystem::path folder_;
   std::filesystem::path objects_;
+  std::mutex known_mutex_;
+  std::map<std::string, std::uint64_t> known_bytes_;  // of objects, which never change
+  std::uint64_t jobs_bytes_ = 0;
+  std::chrono::steady_clock::time_point jobs_until_{};  // when jobs' folders are to be looked at again
 };
 
 }  // namespace lockstep::cache

@@ -1,7 +1,11 @@
 #include "staging/pack/digest.h"
 
 #include <fmt/format.h>
+#ifdef LOCKSTEP_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // the same functions, compiled for the processor's vectors: twice as fast
+#else
 #include <xxhash.h>
+#endif
 
 #include <cstring>
 #include <new>

@@ -22,11 +22,25 @@ bool is_there(const fs::path& path) {
   return false;
 }
 
+// create would pack the tar files themselves as samples.
 [[noreturn]] void not_packed(const fs::path& folder) {
+  if (has_tars(folder)) {
+    fail("{} holds tar files without {}; run lockstep-pack index {}", folder.string(), kIndexName,
+         folder.string());
+  }
   fail("not packed: {} has no {}; run lockstep-pack create", folder.string(), kIndexName);
 }
 
 }  // namespace
+
+bool has_tars(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().extension() == ".tar") return true;
+  }
+  return false;
+}
 
 Located locate(const fs::path& source) {
   const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"

@@ -20,6 +20,9 @@ struct Located {
 /// where there is nothing, nothing packed, or nothing that fits.
 Located locate(const std::filesystem::path& source);
 
+/// Whether a folder holds files named *.tar.
+bool has_tars(const std::filesystem::path& folder);
+
 /// Checks that shard s is there, a regular file, and as long as the index says; returns its path. Throws
 /// Error naming it.
 std::filesystem::path check_shard_size(const std::filesystem::path& folder, const Index& index,

@@ -2,17 +2,27 @@
 
 namespace lockstep::pack {
 
+namespace {
+
+bool all_dots(std::string_view text) {
+  return !text.empty() && text.find_first_not_of('.') == std::string_view::npos;
+}
+
+}  // namespace
+
 MemberName split_member_name(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   const std::size_t begin = slash == std::string_view::npos ? 0 : slash + 1;
   const std::size_t dot = path.find('.', begin);
-  if (dot == std::string_view::npos || dot == begin || dot + 1 == path.size()) return {path, {}};
+  if (dot == std::string_view::npos || dot == begin) return {path, {}};
+  if (all_dots(path.substr(dot))) return {path.substr(0, dot), path.substr(dot)};
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
 std::string join_member_name(std::string_view key, std::string_view kind) {
   std::string path(key);
-  if (!kind.empty()) path.append(".").append(kind);
+  if (!kind.empty() && !all_dots(kind)) path += '.';
+  path += kind;
   return path;
 }
 

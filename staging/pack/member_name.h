@@ -14,8 +14,9 @@ struct MemberName {
   std::string_view kind;
 };
 
-/// "a/cat.seg.png" is key "a/cat", kind "seg.png". A name without a dot, or with one only at its ends, is all
-/// key.
+/// "a/cat.seg.png" is key "a/cat", kind "seg.png". A name without a dot, or with one only at its begin, is
+/// all key. Where nothing but dots follows the first one, the kind has that one too, since "end" and "end."
+/// are two files of the sample "end".
 MemberName split_member_name(std::string_view path);
 
 /// The path that was split.

@@ -41,16 +41,16 @@ Named split_dataset(const fs::path& source) {
 }
 
 std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string& file,
-                                     const std::string& dataset) {
+                                     const std::string& dataset, const OpenOptions& options) {
   const auto ends_with = [&](std::string_view end) { return file.ends_with(end); };
   const auto is_index_json = [&] { return file == "index.json" || ends_with("/index.json"); };
   switch (contents.format) {
     case Format::megatron:
       return ends_with(".idx") ? open_megatron(contents.folder, file) : nullptr;
     case Format::tfrecord:
-      return open_tfrecord(contents.folder, file);
+      return open_tfrecord(contents.folder, file, options);
     case Format::recordio:
-      return ends_with(".idx") ? nullptr : open_recordio(contents.folder, file);
+      return ends_with(".idx") ? nullptr : open_recordio(contents.folder, file, options);
     case Format::npy:
       return open_npy(contents.folder, file);
     case Format::lmdb:
@@ -79,7 +79,7 @@ bool holds_data(const Contents& contents, const std::string& file) {
 
 /// Several at a time: opening is a conversation with a file server, and the first time a pass over the data.
 std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const std::vector<std::string>& files,
-                                              const std::string& dataset) {
+                                              const std::string& dataset, const OpenOptions& options) {
   std::vector<std::unique_ptr<Reader>> readers(files.size());
   std::vector<std::exception_ptr> errors(files.size());
   std::atomic<std::size_t> next = 0;
@@ -87,7 +87,7 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
   const auto work = [&] {
     for (std::size_t i = next++; i < files.size() && !failed; i = next++) {
       try {
-        readers[i] = open_file_of(contents, files[i], dataset);
+        readers[i] = open_file_of(contents, files[i], dataset, options);
       } catch (const std::bad_alloc&) {
         errors[i] = std::make_exception_ptr(
             Error(fmt::format("{}: opening it takes more memory than there is; it is damaged, or too large",
@@ -129,20 +129,20 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
 
 }  // namespace
 
-std::unique_ptr<Reader> open(const fs::path& source) {
+std::unique_ptr<Reader> open(const fs::path& source, const OpenOptions& options) {
   const Named named = split_dataset(source);
   const fs::path name = named.file.has_filename() ? named.file : named.file.parent_path();
   const fs::path folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
   if (is_file(name / kIndexName) || name.filename() == kIndexName ||
       (name.extension() == ".tar" && is_file(folder / kIndexName)))
-    return open_tar(source);
+    return open_tar(source, options);
   const Contents contents = readable_contents_of(name);
-  if (contents.format == Format::tar) return open_tar(source);
+  if (contents.format == Format::tar) return open_tar(source, options);
   if (contents.format == Format::plain) not_packed(contents, source);
   std::vector<std::string> files;
   std::copy_if(contents.files.begin(), contents.files.end(), std::back_inserter(files),
                [&](const std::string& file) { return holds_data(contents, file); });
-  std::vector<std::unique_ptr<Reader>> opened = open_all(contents, files, named.dataset);
+  std::vector<std::unique_ptr<Reader>> opened = open_all(contents, files, named.dataset, options);
   std::vector<std::unique_ptr<Reader>> readers;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < files.size(); ++i) {

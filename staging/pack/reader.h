@@ -59,13 +59,17 @@ class Reader {
   virtual std::string_view key(std::size_t i) const = 0;
 
   /// Reads sample i with pread; `into` is exactly bytes(i) long. Throws Error naming shard, sample and
-  /// offset.
+  /// offset, also where the bytes do not match the sample's digest (OpenOptions::check_digests).
   virtual void read(std::size_t i, std::span<std::byte> into) const = 0;
 
   /// Sample i in a mapping of its shard, valid while the reader lives. Touching it is SIGBUS when someone
   /// truncates the file meanwhile; read() gives an Error then. Throws Error where can_view() is false, or
-  /// where this one sample does not lie in one piece.
+  /// where this one sample does not lie in one piece. Each call compares the bytes with the sample's digest,
+  /// as read() does, since the file may have been overwritten since the last one.
   virtual std::span<const std::byte> view(std::size_t i) const = 0;
+
+  /// As view(), without looking at the bytes: to fetch them early, or to ask where they lie.
+  virtual std::span<const std::byte> unchecked_view(std::size_t i) const { return view(i); }
 
   /// False where samples are compressed or lie in pieces in their file, so that only read() gives them.
   virtual bool can_view() const { return true; }
@@ -91,10 +95,18 @@ class Reader {
   virtual void verify() const = 0;
 };
 
+struct OpenOptions {
+  /// read(), read_part() and view() compare each sample with its digest, in formats that have them (tar
+  /// packs, TFRecord, RecordIO). It takes a pass over the bytes, which are in the processor's cache
+  /// afterwards. Off: where the storage checks them, or where small pieces of very long samples are used
+  /// (TooLong::split), as the whole sample is checked for each.
+  bool check_digests = true;
+};
+
 /// Opens a folder of shards, one of its shards (its samples only) or its index file; or a folder of files of
 /// one other format, one such file, "FILE.h5:/PATH" for one dataset of several, or the prefix of a Megatron
 /// pair. Checks the index and the shards' sizes, not their content. Throws Error naming what does not fit, or
 /// that the source is not packed.
-std::unique_ptr<Reader> open(const std::filesystem::path& source);
+std::unique_ptr<Reader> open(const std::filesystem::path& source, const OpenOptions& options = {});
 
 }  // namespace lockstep::pack

@@ -1,18 +1,16 @@
 #include "staging/pack/shard_check.h"
 
-#include <archive.h>
-#include <archive_entry.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
+#include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
 namespace {
@@ -78,50 +76,6 @@ class PartsInStream {
   std::size_t end_;
 };
 
-struct FreeArchive {
-  void operator()(archive* reader) const { archive_read_free(reader); }
-};
-
-/// The bytes of the headers of one member: name, size and offset as a tar program sees them.
-class Members {
- public:
-  explicit Members(const fs::path& shard) : shard_(shard), archive_(archive_read_new()) {
-    archive_read_support_format_tar(archive_.get());
-    if (archive_read_open_filename(archive_.get(), shard.c_str(), kBlock) != ARCHIVE_OK) broken();
-  }
-
-  /// False at the end of the archive.
-  bool next() {
-    const int code = archive_read_next_header(archive_.get(), &entry_);
-    if (code == ARCHIVE_EOF) return false;
-    if (code != ARCHIVE_OK) broken();
-    return true;
-  }
-
-  std::string name() const {
-    const char* name = archive_entry_pathname(entry_);
-    return name == nullptr ? std::string() : name;
-  }
-  bool plain_file() const {
-    return archive_entry_filetype(entry_) == AE_IFREG && archive_entry_hardlink(entry_) == nullptr &&
-           archive_entry_symlink(entry_) == nullptr && archive_entry_sparse_count(entry_) == 0;
-  }
-  std::uint64_t size() const { return static_cast<std::uint64_t>(archive_entry_size(entry_)); }
-  /// Of the payload: libarchive has consumed exactly the headers when it hands out an entry.
-  std::uint64_t offset() const { return static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0)); }
-
- private:
-  [[noreturn]] void broken() const {
-    const char* reason = archive_error_string(archive_.get());
-    fail("{}: not a whole tar file, at offset {}: {}", shard_.string(),
-         archive_filter_bytes(archive_.get(), 0), reason == nullptr ? "unreadable" : reason);
-  }
-
-  const fs::path& shard_;
-  std::unique_ptr<archive, FreeArchive> archive_;
-  archive_entry* entry_ = nullptr;
-};
-
 }  // namespace
 
 void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
@@ -152,11 +106,13 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
 
 void check_members(const fs::path& folder, const Index& index, std::size_t s) {
   const fs::path shard = check_shard_size(folder, index, s);
-  Members members(shard);
+  TarMembers members(shard);
   for (std::size_t i = index.first_sample(s); i < index.first_sample(s + 1); ++i) {
     for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
       const layout::PartRecord& part = index.part(p);
-      if (!members.next()) fail("{}: the shard ends before it", where(shard, index, i, part));
+      do {
+        if (!members.next()) fail("{}: the shard ends before it", where(shard, index, i, part));
+      } while (members.folder() && members.offset() != part.offset);  // between samples (index_tars.h)
       const std::string name = members.name();
       if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) {
         fail("{}: member '{}' at offset {} {}", shard.string(), name, members.offset(), reason);
@@ -170,9 +126,11 @@ void check_members(const fs::path& folder, const Index& index, std::size_t s) {
       }
     }
   }
-  if (members.next())
+  while (members.next()) {
+    if (members.folder()) continue;
     fail("{}: member '{}' at offset {} is not in the index", shard.string(), members.name(),
          members.offset());
+  }
 }
 
 void check_part(int fd, const fs::path& shard, const Index& index, std::size_t sample, std::size_t p) {

@@ -15,8 +15,8 @@ namespace lockstep::pack {
 void check_digests(const std::filesystem::path& folder, const Index& index, std::size_t s);
 
 /// Walks the shard's tar headers: every member a plain file with the name, size and offset of the index's
-/// next part, and no member besides. Throws Error naming shard, sample and offset, or the member that does
-/// not belong there.
+/// next part, and no member besides but folders. Throws Error naming shard, sample and offset, or the member
+/// that does not belong there.
 void check_members(const std::filesystem::path& folder, const Index& index, std::size_t s);
 
 /// Reads part p from an open shard and compares its digest. Throws Error naming shard, sample and offset.

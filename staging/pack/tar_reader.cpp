@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/digest.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
@@ -28,8 +29,9 @@ struct Shard {
 
 class TarReader : public Reader {
  public:
-  explicit TarReader(Located located)
-      : folder_(std::move(located.folder)),
+  TarReader(Located located, bool check_digests)
+      : check_digests_(check_digests),
+        folder_(std::move(located.folder)),
         index_(std::move(located.index)),
         first_shard_(located.shard.value_or(0)),
         end_shard_(located.shard ? *located.shard + 1 : index_.shards()),
@@ -49,6 +51,12 @@ class TarReader : public Reader {
   void read(std::size_t i, std::span<std::byte> into) const override { read_part(i, 0, into); }
 
   std::span<const std::byte> view(std::size_t i) const override {
+    const std::span<const std::byte> payload = unchecked_view(i);
+    check_digest(i, record(i, 0), payload);
+    return payload;
+  }
+
+  std::span<const std::byte> unchecked_view(std::size_t i) const override {
     const layout::PartRecord& part = record(i, 0);
     Shard& shard = opened(part.shard);
     std::call_once(shard.mapped, [&] {
@@ -85,6 +93,7 @@ class TarReader : public Reader {
       if (got == 0) fail("{}: the shard was truncated while it was in use", where(i, part));
       done += static_cast<std::size_t>(got);
     }
+    check_digest(i, part, into);
   }
 
   std::string fingerprint() const override { return index_.fingerprint(begin_, end_); }
@@ -117,6 +126,13 @@ class TarReader : public Reader {
     return fmt::format("{}, sample {} ({}), offset {}", path(part.shard).string(), i, key(i), part.offset);
   }
 
+  void check_digest(std::size_t i, const layout::PartRecord& part, std::span<const std::byte> payload) const {
+    if (check_digests_ && xxh3_64(payload) != part.xxh3) {
+      fail("{}: the content does not match its index; the shard is damaged or was changed: restore it",
+           where(i, part));
+    }
+  }
+
   Shard& opened(std::size_t s) const {
     Shard& shard = shards_[s];
     std::call_once(shard.opened,
@@ -124,6 +140,7 @@ class TarReader : public Reader {
     return shard;
   }
 
+  bool check_digests_;
   fs::path folder_;
   Index index_;
   std::size_t first_shard_;
@@ -135,8 +152,8 @@ class TarReader : public Reader {
 
 }  // namespace
 
-std::unique_ptr<Reader> open_tar(const fs::path& source) {
-  return std::make_unique<TarReader>(locate(source));
+std::unique_ptr<Reader> open_tar(const fs::path& source, const OpenOptions& options) {
+  return std::make_unique<TarReader>(locate(source), options.check_digests);
 }
 
 }  // namespace lockstep::pack

@@ -39,8 +39,18 @@ struct RendezvousServer::Group {
   std::uint32_t nodes = 0;
   std::string node_list;
   Clock::time_point first;                   // when its first node came
-  std::optional<Clock::time_point> until;    // once a node has failed: when the others are told
+  std::optional<Clock::time_point> until;    // once a node has told a failure: when the others are told
   std::set<std::uint32_t> here, done, gone;  // gone: says nothing more
+  std::set<std::uint32_t> broke_off;         // may come back
+  std::map<std::uint32_t, Clock::time_point> awaited;  // broke off: how long its own outcome is waited for
+
+  // When the others are told of a failure; nullopt while there is none.
+  std::optional<Clock::time_point> decision_time() const {
+    if (why_by_node.empty()) return {};
+    Clock::time_point at = until.value_or(Clock::time_point::min());
+    for (const auto& [id, patience] : awaited) at = std::max(at, patience);
+    return at;
+  }
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
@@ -135,8 +145,9 @@ void RendezvousServer::take_line(Peer& peer, const std::string& line) {
   if (kind == Message::word) return take_word(peer, payload);
   const Verdict outcome = Verdict::from_text(payload);
   peer.group->done.insert(peer.hello->node_id);
+  peer.group->awaited.erase(peer.hello->node_id);
   if (!outcome.more) peer.group->gone.insert(peer.hello->node_id);
-  if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why, options_.collect);
+  if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why);
 }
 
 void RendezvousServer::take_word(Peer& peer, const std::string& payload) {
@@ -176,8 +187,7 @@ void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
     if (!anybody || peer.group != &group || now - peer.heard < options_.silent) continue;
     if (group.verdict) peer.closed = true;  // in the background the others go on without it
     if (group.verdict || group.done.contains(peer.hello->node_id)) continue;
-    failed(group, peer.hello->node, "has stopped: its staging has said nothing for a while",
-           options_.collect);
+    failed(group, peer.hello->node, "has stopped: its staging has said nothing for a while");
   }
 }
 
@@ -192,9 +202,15 @@ void RendezvousServer::take_hello(Peer& peer, const std::string& text) {
     group.first = Clock::now();
   }
   peer.heard = Clock::now();
-  if (group.nodes != hello.nodes || !group.here.insert(hello.node_id).second) {
+  const bool back = group.broke_off.erase(hello.node_id) > 0;
+  // Once the outcome is known it changes no more, and is told to a helper that takes the place of a killed
+  // one.
+  const bool known = !group.here.insert(hello.node_id).second;
+  if (group.nodes != hello.nodes || (known && !back && !group.verdict)) {
     fail("node {} of {} came twice, or to another step", hello.node_id, hello.nodes);
   }
+  // It says why its helper had to be replaced, or that it goes on without.
+  if (back) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;
   if (group.verdict) send(peer, peer.session.seal(group.verdict->to_text()));
@@ -207,16 +223,20 @@ void RendezvousServer::lost(Peer& peer) {
     peer.group = nullptr;
     return;
   }
-  // A failure that it has told stays the reason; otherwise that it broke off is. Not "done": see
-  // Options::silence.
-  failed(*peer.group, peer.hello->node, "broke off while it was staging", options_.silence);
+  // A failure that it has told stays the reason, and its last word; otherwise that it broke off is. It is not
+  // done, see Options::silence: that it had its data says nothing of how it comes back.
+  if (!peer.group->why_by_node.contains(peer.hello->node)) {
+    peer.group->broke_off.insert(peer.hello->node_id);
+    peer.group->awaited[peer.hello->node_id] = Clock::now() + options_.silence;
+    peer.group->done.erase(peer.hello->node_id);
+    peer.group->why_by_node[peer.hello->node] = "broke off while it was staging";
+  }
   peer.group = nullptr;
 }
 
-void RendezvousServer::failed(Group& group, const std::string& node, const std::string& why,
-                              milliseconds patience) {
+void RendezvousServer::failed(Group& group, const std::string& node, const std::string& why) const {
   group.why_by_node.try_emplace(node, why);
-  const Clock::time_point until = Clock::now() + patience;
+  const Clock::time_point until = Clock::now() + options_.collect;
   group.until = group.until ? std::min(*group.until, until) : until;
 }
 
@@ -236,7 +256,8 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
     return decide(group);
   }
   if (group.done.size() == group.nodes) return decide(group);
-  if (group.until && now >= *group.until) decide(group);
+  const auto decision_time = group.decision_time();
+  if (decision_time && now >= *decision_time) decide(group);
 }
 
 void RendezvousServer::decide(Group& group) {
@@ -268,7 +289,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
     consider(now + options_.silent / 4);
     if (group.verdict) continue;
     if (group.here.size() < group.nodes) consider(group.first + options_.wait);
-    if (group.until) consider(*group.until);
+    if (const auto decision_time = group.decision_time()) consider(*decision_time);
   }
   if (!next) return -1;
   // One more, since what is left of a millisecond would otherwise be spent spinning.

@@ -1,8 +1,8 @@
 // srun's side of the rendezvous: every node of the step connects, says how its staging ended, and is told
 // what all nodes' came to. Before that, and after, they may hold rounds: each says a word, and when all who
-// are still there have, everyone is told all of them. One node that fails, breaks off or never comes fails
-// the step for all; the one line that says so is printed here, on srun's standard error, which is the job's
-// output.
+// are still there have, everyone is told all of them. One node that fails, never comes, or breaks off and
+// does not come back fails the step for all; the one line that says so is printed here, on srun's standard
+// error, which is the job's output.
 //
 // Threads: run() uses the calling thread only.
 #pragma once
@@ -27,9 +27,9 @@ class RendezvousServer {
     std::chrono::milliseconds wait{60'000};
     /// How long other nodes' failures are collected after the first, so that one line names them all.
     std::chrono::milliseconds collect{300};
-    /// The same where a node broke off without a reason: it may be one of a job that is being cancelled, and
-    /// then srun ends before anything has to be said.
-    std::chrono::milliseconds silence{2000};
+    /// How long a node that broke off without a reason may take to come back and tell its outcome. Where the
+    /// job is being cancelled, srun ends before anything has to be said.
+    std::chrono::milliseconds silence{10'000};
     /// A node that says nothing for so long while others do (nodes say something every second) has stopped.
     std::chrono::milliseconds silent{15'000};
     /// How long nodes may take to hear the end after run() was told to return.
@@ -58,8 +58,7 @@ class RendezvousServer {
   void find_silent(Group& group, Clock::time_point now);
   void take_hello(Peer& peer, const std::string& text);
   void lost(Peer& peer);
-  static void failed(Group& group, const std::string& node, const std::string& why,
-                     std::chrono::milliseconds patience);
+  void failed(Group& group, const std::string& node, const std::string& why) const;
   void settle(Group& group, Clock::time_point now);
   void decide(Group& group);
   static void send(Peer& peer, const std::string& bytes);

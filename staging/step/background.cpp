@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "common/error.h"
@@ -16,13 +19,93 @@
 namespace lockstep::transfer {
 namespace {
 
-// The calling process: ends as the other tells it to.
-[[noreturn]] void wait_for_word(int pipe, pid_t child) {
-  unsigned char code = 1;
+constexpr int kSignalled = 128;
+
+struct Pipe {
+  UniqueFd from, into;
+  Pipe() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
+    from.reset(ends[0]);
+    into.reset(ends[1]);
+  }
+};
+
+pid_t split() {
+  const pid_t child = ::fork();
+  if (child < 0) fail_errno("cannot start a process");
+  return child;
+}
+
+void say_code(int pipe, int exit_code) {
+  const auto code = static_cast<unsigned char>(exit_code);
+  [[maybe_unused]] const ssize_t put = ::write(pipe, &code, 1);
+}
+
+// The calling process: ends as it is told to, or as if killed where nobody is left to tell.
+[[noreturn]] void wait_for_word(int pipe) {
+  unsigned char code = kSignalled + SIGKILL;
   while (::read(pipe, &code, 1) < 0 && errno == EINTR) {
   }
+  ::_exit(code);
+}
+
+// Whoever ends the work by the name of its process must not end the one that watches with it.
+void take_another_name() {
+  constexpr std::string_view kName = "lockstep-watch";
+  ::prctl(PR_SET_NAME, kName.data());
+  // The words that the process was called with lie in one piece, the program's name first.
+  std::size_t length = 0;
+  try {
+    length = read_text_file("/proc/self/cmdline").size();
+  } catch (const Error&) {
+    // It watches under the other name.
+  }
+  if (length <= kName.size()) return;
+  std::memset(::program_invocation_name, 0, length);
+  std::memcpy(::program_invocation_name, kName.data(), kName.size());
+}
+
+// Hands the word that lets the caller end on to it. False where the work ended without one.
+bool hand_on(int from_work, int to_caller, pid_t work) {
+  for (;;) {
+    std::array<pollfd, 2> wait{pollfd{from_work, POLLIN, 0}, pollfd{to_caller, 0, 0}};
+    if (::poll(wait.data(), wait.size(), -1) < 0) continue;
+    unsigned char code = 0;
+    if (wait[0].revents != 0) {
+      if (::read(from_work, &code, 1) != 1) return false;
+      say_code(to_caller, code);
+      return true;
+    }
+    ::kill(work, SIGKILL);  // POLLERR: the caller has ended
+    return false;
+  }
+}
+
+// The process that watches: ends after the work, and tells how that ended where it cannot tell itself.
+[[noreturn]] void watch_over(pid_t work, int from_work, UniqueFd to_caller, int alive,
+                             const std::function<void(int signal)>& killed) {
+  take_another_name();
+  const bool released = hand_on(from_work, to_caller.get(), work);
   int status = 0;
-  if (::waitpid(child, &status, WNOHANG) == child && WIFEXITED(status) && WEXITSTATUS(status) != 0) code = 1;
+  while (::waitpid(work, &status, 0) < 0 && errno == EINTR) {
+  }
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  const int code = signal > 0 ? kSignalled + signal : WEXITSTATUS(status);
+  if (!released) say_code(to_caller.get(), code);
+  to_caller.reset();
+  // Where the step has ended too, it is the step that was killed.
+  constexpr int kForTheStep = 200;  // milliseconds
+  pollfd wait{alive, POLLIN, 0};
+  if (released && signal > 0 && ::poll(&wait, 1, kForTheStep) == 0) {
+    // The source, or a lock, may not answer for longer than the step lasts.
+    std::thread([wait, code]() mutable {
+      while (::poll(&wait, 1, -1) < 0) {
+      }
+      ::_exit(code);
+    }).detach();
+    killed(signal);
+  }
   ::_exit(code);
 }
 
@@ -31,18 +114,13 @@ namespace {
 Background::Background(UniqueFd pipe, UniqueFd alive) : pipe_(std::move(pipe)), alive_(std::move(alive)) {
 }
 
-Background& Background::start(UniqueFd alive) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  const pid_t child = ::fork();
-  if (child < 0) fail_errno("cannot start a process");
-  if (child > 0) {
-    write_end.reset();
-    wait_for_word(read_end.get(), child);
+Background& Background::start(UniqueFd alive, const std::function<void(int signal)>& killed) {
+  Pipe to_caller;
+  if (split() > 0) {
+    to_caller.into.reset();
+    wait_for_word(to_caller.from.get());
   }
-  read_end.reset();
+  to_caller.from.reset();
   ::setsid();
   // The step computes meanwhile; all threads that are started from here on inherit it.
   constexpr int kNice = 10;
@@ -53,8 +131,16 @@ Background& Background::start(UniqueFd alive) {
     ::dup2(nothing.get(), STDIN_FILENO);
     ::dup2(nothing.get(), STDOUT_FILENO);
   }
+  Pipe from_work;
+  const pid_t work = split();
+  if (work > 0) {
+    from_work.into.reset();
+    watch_over(work, from_work.from.get(), std::move(to_caller.into), alive.get(), killed);
+  }
+  to_caller.into.reset();
+  from_work.from.reset();
   // Lives as long as the process, which may end from within it.
-  static Background* const the = new Background(std::move(write_end), std::move(alive));
+  static Background* const the = new Background(std::move(from_work.into), std::move(alive));
   std::thread([] { the->watch(); }).detach();
   return *the;
 }
@@ -78,9 +164,8 @@ void Background::watch() {
 
 void Background::release(int exit_code) {
   const std::lock_guard lock(mutex_);
-  const auto code = static_cast<unsigned char>(exit_code);
   released_ = true;
-  [[maybe_unused]] const ssize_t put = ::write(pipe_.get(), &code, 1);
+  say_code(pipe_.get(), exit_code);
   pipe_.reset();
 }
 

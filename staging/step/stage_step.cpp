@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -15,10 +14,11 @@
 #include "common/cpu_list.h"
 #include "common/error.h"
 #include "common/file_system_around.h"
+#include "staging/cache/layout.h"
 #include "staging/cache/shared.h"
-#include "staging/pack/index.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
+#include "staging/step/step_exchange.h"
 #include "staging/step/step_folder.h"
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
@@ -30,12 +30,6 @@ namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Ends the call where the line that says why has been printed, here or by srun. What is half copied stays,
-// and the next call goes on from there: a failed step must not wait for a slow read to come back.
-[[noreturn]] void end_failed() {
-  ::_exit(1);
-}
 
 class Step {
  public:
@@ -52,7 +46,8 @@ class Step {
   bool to_source() const { return call_.on_error == "source"; }
   bool in_background() const { return call_.mode == "background"; }
   void meet();
-  void lost(const std::string& why);
+  void say_first(const std::string& why);
+  [[noreturn]] void end_failed();
   Verdict prepare();
   Verdict stage();
   Verdict failed(const std::string& why);
@@ -62,7 +57,9 @@ class Step {
   void last_word();
   std::chrono::milliseconds source_patience() const;
   void agree(const Verdict& here);
+  Verdict ask_srun(const Verdict& here);
   void stage_in_background();
+  void go_on_from_source(const std::string& why);
   void read_on_from_source();
   void fall_back(const std::string& why);
   std::vector<std::string> point_at_source(bool replace);
@@ -75,7 +72,6 @@ class Step {
   PutOptions options();
   std::vector<std::string> missing();
   void put_missing();
-  Exchange::Options exchange() const;
   void lease_staged();
   bool lease_shared(const std::string& object);
 
@@ -100,63 +96,47 @@ StepFolder Step::folder() {
   return {call_.cache, call_.hello.job, system_};
 }
 
-void check_shards(const std::vector<std::string>& sources) {
-  std::size_t alone = 0;
-  for (const std::string& source : sources) {
-    const fs::path index = fs::path(source).parent_path() / pack::kIndexName;
-    if (fs::is_regular_file(source) && fs::exists(index)) ++alone;
-  }
-  if (alone > 1)
-    fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
-}
-
 SourceLinks links_of(const std::string& source, HangWatch& watch) {
   const HangWatch::Call call = watch.call(source);
   return SourceLinks::of(source);
 }
 
+// Ends the call where the line that says why has been printed, here or by srun. What is half copied stays,
+// and the next call goes on from there: a failed step must not wait for a slow read to come back.
+void Step::end_failed() {
+  progress_.failed();
+  if (background_ != nullptr) background_->release(1);
+  ::_exit(1);
+}
+
 // Without srun nobody prints for all; the step's first node does, so that it is still one line.
-void Step::lost(const std::string& why) {
-  if (in_background() && settled_) return;  // the step runs; what is not staged is read from the source
+void Step::say_first(const std::string& why) {
   std::call_once(said_lost_, [&] {
     if (call_.hello.node_id == 0) say_to_job(call_.hello.node + ": " + why);
-    if (!to_source()) {
-      if (background_ != nullptr) background_->release(1);
-      end_failed();
-    }
   });
 }
 
+// All nodes see alike that srun has no rendezvous, and may go on without. That it cannot be reached, or that
+// the connection is lost, may be this node's trouble alone: the others take it for its failure.
 void Step::meet() {
+  RendezvousAddress address;
   try {
-    rendezvous_ = std::make_unique<Rendezvous>(RendezvousAddress::from_environment(), call_.hello,
-                                               [this](const std::string& why) {
-                                                 if (settled_ || to_source()) return;
-                                                 if (!why.empty()) lost(why);
-                                                 if (background_ != nullptr) background_->release(1);
-                                                 end_failed();
-                                               });
+    address = RendezvousAddress::from_environment();
   } catch (const Error& error) {
-    lost(error.what());
+    say_first(error.what());
+    if (!to_source()) end_failed();
+    return;
   }
-}
-
-Exchange::Options Step::exchange() const {
-  Exchange::Options exchange;
-  exchange.key = RendezvousAddress::from_environment().key;
-  exchange.step = fmt::format("{}.{}", call_.hello.job, call_.hello.step);
-  exchange.node_id = call_.hello.node_id;
-  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
-  if (!call_.ports.empty()) {
-    const std::size_t dash = call_.ports.find('-');
-    const char* const end = call_.ports.data() + call_.ports.size();
-    const auto low = std::from_chars(call_.ports.data(), end, exchange.first_port);
-    if (dash == std::string::npos || low.ptr != call_.ports.data() + dash ||
-        std::from_chars(low.ptr + 1, end, exchange.last_port).ptr != end) {
-      fail_usage("--ports '{}': LOW-HIGH is wanted", call_.ports);
-    }
+  try {
+    rendezvous_ = std::make_unique<Rendezvous>(address, call_.hello, [this](const std::string& why) {
+      if (settled_) return;
+      if (!why.empty()) say_first(why);
+      end_failed();
+    });
+  } catch (const Error& error) {
+    say_first(error.what());
+    end_failed();
   }
-  return exchange;
 }
 
 void Step::check_sources() {
@@ -165,6 +145,7 @@ void Step::check_sources() {
     const HangWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
     check_shards(call_.sources);
   }
+  cache::restore_modes(system_, call_.cache);
   folder().check_names(call_.sources);
 }
 
@@ -179,6 +160,7 @@ PutOptions Step::options() {
   options.shared = call_.shared;
   options.lease = call_.lease;
   options.bandwidth = call_.bandwidth;
+  options.copier_patience = 2 * source_patience();
   options.circle = circle_.get();
   options.watch = watch_.get();
   options.waiting = [this](const std::string& source) {
@@ -238,9 +220,9 @@ void Step::put_missing() {
     if (names.missing({result.source}).empty()) continue;
     if (!result.note.empty())
       say_to_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
-    names.add(result);
     added.push_back(result);
   }
+  names.add(added);
   if (!added.empty()) say_to_job(call_.hello.node + ": " + summary(added));
   progress_.done("done", names.staged(call_.sources));
 }
@@ -319,8 +301,8 @@ Verdict Step::stage() {
       current_watch_ = watch_.get();
     }
     // In the background the nodes meet for the exchange when all of them have started.
-    if (rendezvous_ && call_.cooperate == "on" && !in_background()) {
-      circle_ = std::make_unique<Circle>(*rendezvous_, exchange(), call_.hello.node);
+    if (rendezvous_ && call_.cooperate == "on" && !in_background() && call_.problem.empty()) {
+      circle_ = std::make_unique<Circle>(*rendezvous_, exchange_of(call_), call_.hello.node);
     }
     return prepare();
   } catch (const std::exception& error) {
@@ -331,10 +313,8 @@ Verdict Step::stage() {
 
 // What this node says when its staging has failed.
 Verdict Step::failed(const std::string& why) {
-  if (!to_source() || !call_.problem.empty()) {
-    progress_.failed();
-    return {false, why};
-  }
+  // Without sources it is they that are refused.
+  if (!to_source() || call_.sources.empty()) return {false, why};
   try {
     fall_back(why);
     return {};
@@ -358,6 +338,7 @@ void Step::hangs(HangWatch::Where where, const std::string& why) {
 
 // Nothing can be done without the disk: the job's folder lies there, and what is left of the record may.
 void Step::disk_hangs(const std::string& why) {
+  progress_.failed();
   if (settled_) {
     say_to_job(fmt::format("{}: {}", call_.hello.node, why));
     last_word();
@@ -409,20 +390,33 @@ void Step::agree(const Verdict& here) {
   if (!rendezvous_) {
     if (here.good) return;
     say_to_job(call_.hello.node + ": " + here.why);
-    if (background_ != nullptr) background_->release(1);
     end_failed();
   }
-  bool good = false;
+  const Verdict verdict = ask_srun(here);
+  if (!verdict.good) end_failed();
+  // The helper before this one was killed after all nodes had their data.
+  if (!here.good && !leaving_) progress_.done("done", folder().staged(call_.sources));
+}
+
+// Where the connection is lost once this node has told its outcome, the others may have been told already
+// that all is well: it asks a second time.
+Verdict Step::ask_srun(const Verdict& here) {
   try {
-    good = rendezvous_->agree(here).good || (to_source() && here.good);
-  } catch (const Error& error) {
-    settled_ = false;
-    lost(error.what());
-    good = to_source() && here.good;
+    return rendezvous_->agree(here);
+  } catch (const Error& lost) {
+    try {
+      return Rendezvous(RendezvousAddress::from_environment(), call_.hello, [](const std::string&) {})
+          .agree(here);
+    } catch (const Error&) {
+      say_first(lost.what());
+      end_failed();
+    }
   }
-  if (good) return;
-  if (background_ != nullptr) background_->release(1);
-  end_failed();
+}
+
+void Step::go_on_from_source(const std::string& why) {
+  say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
+  read_on_from_source();
 }
 
 // Links that became local files before it failed lead to the source again: what no copy was finished of is
@@ -440,20 +434,22 @@ void Step::read_on_from_source() {
 void Step::stage_in_background() {
   try {
     if (rendezvous_ && call_.cooperate == "on") {
-      circle_ = std::make_unique<Circle>(*rendezvous_, exchange(), call_.hello.node);
+      circle_ = std::make_unique<Circle>(*rendezvous_, exchange_of(call_), call_.hello.node);
     }
     put_missing();
   } catch (const std::exception& error) {
     circle_.reset();
-    say_to_job(
-        fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, error.what()));
-    read_on_from_source();
+    go_on_from_source(error.what());
   }
 }
 
 void Step::run() {
   if (!call_.cpus.empty()) bind_this_thread(parse_cpu_list(call_.cpus));
-  if (in_background()) background_ = &Background::start(UniqueFd(call_.watch_fd));
+  if (in_background()) {
+    background_ = &Background::start(UniqueFd(call_.watch_fd), [this](int signal) {
+      go_on_from_source(fmt::format("staging was ended by signal {}", signal));
+    });
+  }
   if (together()) meet();
   const Verdict here = stage();
   if (watch_) watch_->wait_for_telling();

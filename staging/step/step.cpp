@@ -82,8 +82,9 @@ void add_step_verbs(Tool& tool) {
       ->check(CLI::Range(1, 86400));
 
   const auto cache = std::make_shared<std::string>();
-  CLI::App& recover = tool.verb("recover", "For the Slurm plugin: remove what killed copies left in a store",
-                                [cache] { cache::Store(*cache).recover(); });
+  CLI::App& recover = tool.verb(
+      "recover", "For the Slurm plugin: remove what is half removed, and half copies that nobody continued",
+      [cache] { cache::Store(*cache).recover(); });
   recover.add_option("--cache", *cache, "The user's store on this node")->required();
 }
 

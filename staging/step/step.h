@@ -4,7 +4,7 @@
 //   with the
 //               step's other nodes, write staging.json beside the records
 //   rendezvous  beside srun: where those nodes agree
-//   recover     at a job's end: remove what killed copies left in the user's store
+//   recover     at a job's end: remove what is half removed in the user's store, and half copies of days ago
 //
 // Threads: main's thread.
 #pragma once

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "staging/cache/layout.h"
 #include "staging/pack/format.h"
 #include "staging/pack/index.h"
 #include "staging/step/step_report.h"
@@ -32,6 +33,16 @@ std::string entry_name(const std::string& source) {
   return (is_pattern(source) ? path.parent_path() : path).filename().string();
 }
 
+void check_shards(const std::vector<std::string>& sources) {
+  std::size_t alone = 0;
+  for (const std::string& source : sources) {
+    const fs::path index = fs::path(source).parent_path() / pack::kIndexName;
+    if (fs::is_regular_file(source) && fs::exists(index)) ++alone;
+  }
+  if (alone > 1)
+    fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
+}
+
 SourceLinks SourceLinks::of(const std::string& source) {
   const Source found = resolve_source(source);
   SourceLinks links{source, found.folder, found.shards, found.one_file && !is_pattern(source)};
@@ -43,7 +54,7 @@ SourceLinks SourceLinks::of(const std::string& source) {
 
 StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& system)
     : system_(system), folder_(store / "jobs" / std::to_string(job)) {
-  system_.make_folder(store / "jobs", kOwn);
+  cache::make_own_folder(system_, store / "jobs");
   while (!lock()) {
   }
   system_.make_folder(folder_ / "data", kOwn);
@@ -57,7 +68,7 @@ StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& sys
 // False where the folder has been renamed away, to be removed, while this waited for it.
 bool StepFolder::lock() {
   const fs::path file = folder_ / "lock";
-  system_.make_folder(folder_, kOwn);
+  cache::make_own_folder(system_, folder_);
   try {
     lock_ = system_.open(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
   } catch (const Error&) {
@@ -145,7 +156,7 @@ void StepFolder::forget(const std::string& source) {
   if (staged_.erase(source) > 0) remember();
 }
 
-void StepFolder::add(const PutResult& result) {
+void StepFolder::link_copy(const PutResult& result) const {
   const fs::path name = entry(result.source);
   const bool one_file = !fs::is_directory(result.path);
   const fs::path files = one_file ? result.path.parent_path() : result.path;
@@ -169,8 +180,14 @@ void StepFolder::add(const PutResult& result) {
     }
     place(part, name);
   }
-  staged_.insert_or_assign(result.source, result);
-  remember();
+}
+
+void StepFolder::add(const std::vector<PutResult>& results) {
+  for (const PutResult& result : results) {
+    link_copy(result);
+    staged_.insert_or_assign(result.source, result);
+  }
+  if (!results.empty()) remember();
 }
 
 void StepFolder::point_at(const SourceLinks& links, bool replace) {

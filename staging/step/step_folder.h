@@ -25,6 +25,9 @@ namespace lockstep::transfer {
 /// The name under which a source is found: its last name; of a pattern the name of its folder.
 std::string entry_name(const std::string& source);
 
+/// Throws Error where several sources are single shards of packs.
+void check_shards(const std::vector<std::string>& sources);
+
 /// What a source's name stands for, as its place in a job's folder leads to it.
 struct SourceLinks {
   std::string source;              ///< as the user wrote it
@@ -51,8 +54,8 @@ class StepFolder {
   /// Forgets what was staged for a source, since it is gone; its name stays until it is staged again.
   void forget(const std::string& source);
 
-  /// Links the local copy under the source's name and remembers it.
-  void add(const PutResult& result);
+  /// Links the local copies under their sources' names and remembers them, all at once.
+  void add(const std::vector<PutResult>& results);
 
   /// Names the source itself, where nothing has that name yet or, with `replace`, in the place of what has: a
   /// symbolic link to its folder, or to each of its files where it is not a whole folder.
@@ -71,6 +74,7 @@ class StepFolder {
   std::filesystem::path entry(const std::string& source) const {
     return folder_ / "data" / entry_name(source);
   }
+  void link_copy(const PutResult& result) const;
   void place(const std::filesystem::path& made, const std::filesystem::path& name) const;
   void link_file(const std::filesystem::path& from, const std::filesystem::path& to, bool symbolic) const;
   void make_folders(const std::filesystem::path& top, const std::filesystem::path& below) const;

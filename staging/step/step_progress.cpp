@@ -46,6 +46,14 @@ void StepProgress::done(const std::string& state, const std::vector<PutResult>& 
   write(state, results, "", 0);
 }
 
+void StepProgress::failed() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_) return;
+  }
+  done("failed", {});
+}
+
 void StepProgress::write(const std::string& state, const std::vector<PutResult>& results,
                          const std::string& source, std::uint64_t bytes_done) {
   if (folder_.empty()) return;

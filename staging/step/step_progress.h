@@ -22,7 +22,8 @@ class StepProgress {
   void update(const std::string& source, const PutProgress& now);
   /// The last word: no update() says anything any more.
   void done(const std::string& state, const std::vector<PutResult>& results);
-  void failed() { done("failed", {}); }
+  /// The same, unless the last word has been said.
+  void failed();
 
  private:
   void write(const std::string& state, const std::vector<PutResult>& results, const std::string& source,

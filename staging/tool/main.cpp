@@ -1,11 +1,15 @@
 // lockstep-stage: puts packed data into the node's cache, and looks after the cache.
 
+#include <sys/stat.h>
+
 #include "common/tool.h"
 #include "staging/step/step.h"
 #include "staging/tool/cache_verbs.h"
 #include "staging/tool/put_verb.h"
 
 int main(int argc, char** argv) {
+  // The caller's may take from the owner what the next call needs. Who else may read what says its own mode.
+  ::umask(077);
   lockstep::Tool tool(
       "lockstep-stage",
       "Put packed data into this node's cache, verified and shared by the jobs that run here");

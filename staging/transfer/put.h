@@ -6,6 +6,7 @@
 // its own threads and has joined them when it returns.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,6 +16,7 @@
 
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/hang_watch.h"
 
 namespace lockstep::transfer {
 
@@ -37,7 +39,6 @@ struct PutProgress {
 };
 
 class Circle;
-class HangWatch;
 
 struct PutResult;
 
@@ -61,6 +62,9 @@ struct PutOptions {
   std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
   /// A source is done; where a later one fails, this one was put all the same.
   std::function<void(const PutResult& result)> done;
+  /// How long another process that copies the same source may make no progress before this one makes a copy
+  /// of its own. Where a source or a disk hangs it needs one patience to notice that itself.
+  std::chrono::milliseconds copier_patience = 2 * HangWatch::patience(1);
   /// Called once before waiting for another process that is copying the same source.
   std::function<void(const std::string& source)> waiting;
   /// The names of a source's files are known; copying begins.

@@ -19,8 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMany = 10'000;  // files above which packing pays at once
 
-struct Busy {};
-
 // The shards that were named, by their numbers.
 std::vector<std::size_t> chosen(const pack::Index& index, const Source& source) {
   std::vector<std::size_t> shards;
@@ -77,7 +75,8 @@ std::string PutOne::remove_if_damaged() {
       note(fmt::format("the shared copy is damaged, tell the admin ({})", damage.what()));
       return damage.what();
     }
-    const cache::Hold alone = store_.lock(manifest_.object, FileSystem::LockKind::exclusive);
+    const cache::Hold alone =
+        store_.lock(manifest_.object, FileSystem::LockKind::exclusive, {}, options_.copier_patience);
     if (store_.has(manifest_.object)) store_.remove(manifest_.object);
     note(fmt::format("the cached copy was damaged and is copied again ({})", damage.what()));
     return damage.what();
@@ -158,48 +157,6 @@ bool PutOne::check(Verify verify, const fs::path& files) {
     damage_seen_ = true;
     return false;
   }
-}
-
-// Somebody else has the object's lock.
-void PutOne::must_wait(bool wait) {
-  if (!wait) throw Busy();
-  if (!waited_ && options_.waiting) options_.waiting(given_);
-  waited_ = true;
-}
-
-bool PutOne::find(bool wait) {
-  if (find_shared()) return true;
-  try {
-    cache::Hold hold = store_.lock(manifest_.object, FileSystem::LockKind::shared, [&] { must_wait(wait); });
-    if (!store_.has(manifest_.object) || !check(options_.verify, store_.files(manifest_.object)))
-      return false;
-    hold_ = std::move(hold);
-    result_.hit = true;
-    result_.bytes = store_.info(manifest_.object, true).bytes;
-    lease();
-    return true;
-  } catch (const Busy&) {
-    return false;
-  }
-}
-
-bool PutOne::lock(bool wait) {
-  try {
-    hold_ = store_.lock(manifest_.object, FileSystem::LockKind::exclusive, [&] { must_wait(wait); });
-  } catch (const Busy&) {
-    return false;
-  }
-  if (!store_.has(manifest_.object)) return true;
-  // Another process may have done the work meanwhile. Damage that was seen once is looked for everywhere,
-  // since a quick check may miss it the second time.
-  if (check(damage_seen_ ? Verify::full : options_.verify, store_.files(manifest_.object))) {
-    result_.hit = true;
-    result_.bytes = store_.info(manifest_.object, true).bytes;
-    lease();
-  } else {
-    store_.remove(manifest_.object);
-  }
-  return true;
 }
 
 void PutOne::lease() {
@@ -332,6 +289,7 @@ void PutOne::start_copy() {
   copy.threads = options_.threads;
   copy.chunk_bytes = options_.chunk_bytes;
   copy.mark_bytes = options_.mark_bytes;
+  copy.alive = [this] { incoming_->touch(); };
   copy.copied = [this](std::uint64_t bytes) { progressed(bytes); };
   if (options_.listed) {
     std::vector<std::string> names = names_of(files_);
@@ -408,17 +366,6 @@ void PutOne::publish() {
   // A pack's index says more. Last, since until the object has its name a killed copy is continued from it.
   const fs::path journal = store_.files(manifest_.object).parent_path() / kJournalName;
   if (manifest_.packed() && system_.status(journal)) system_.unlink(journal);
-}
-
-void PutOne::wait_for_other() {
-  if (find(true)) return;
-  lock(true);
-  if (result_.hit) return;
-  make_list();
-  use_list(true);
-  start_copy();
-  copy_->run();
-  publish();
 }
 
 cache::ObjectInfo PutOne::info() const {

@@ -57,7 +57,8 @@ class PutOne {
   /// Makes it the object, leases it.
   void publish();
 
-  /// Somebody else copies it on this node: finds it when they are done, or copies it then.
+  /// Somebody else copies it on this node: finds it when they are done, or copies it then; also where they
+  /// make no progress.
   void wait_for_other();
   /// One digest of all files that no index describes; "" for a pack.
   std::string content() const;
@@ -92,6 +93,8 @@ class PutOne {
   int threads() const { return options_.threads > 0 ? options_.threads : kThreads; }
   void lease();
   void must_wait(bool wait);
+  void find_or_copy();
+  void use_object(const std::string& name);
   cache::ObjectInfo info() const;
   void with_room(const std::function<void()>& work, const char* part = "") const;
   void progressed(std::uint64_t bytes);

@@ -14,9 +14,9 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
+#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/plan/lengths.h"
-#include "runtime/data/plan/random.h"
+#include "runtime/data/plan/order/random.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 
@@ -77,8 +77,10 @@ void write_batches(const Options& options) {
   const data::Plan plan = data::make_plan(lengths.tokens, options.plan);
   nlohmann::json batches = nlohmann::json::array();
   for (std::size_t step = 0; step < plan.steps(); ++step) {
-    const auto ids = plan.micro_batch(step, 0, 0);
-    if (!ids.empty()) batches.push_back(std::vector<data::SampleId>(ids.begin(), ids.end()));
+    for (std::size_t m = 0; m < plan.micro_batches(step, 0); ++m) {
+      const auto ids = plan.micro_batch(step, 0, m);
+      batches.push_back(std::vector<data::SampleId>(ids.begin(), ids.end()));
+    }
   }
   write_file_atomically(options.folder / "batches.json",
                         nlohmann::json{{"samples", samples}, {"batches", batches}}.dump());

@@ -15,7 +15,8 @@ import tempfile
 import time
 
 import program
-from ranks import Failure, run, say
+from metered import mounted
+from ranks import run, say
 
 
 def arguments():
@@ -54,9 +55,7 @@ def make_files(folder, count, size):
 def timed(command, what):
     """Seconds and peak memory of a command that must succeed."""
     begin = time.monotonic()
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with program.started(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         memory = program.finish(process, what)[1]
     return time.monotonic() - begin, memory
 
@@ -105,43 +104,13 @@ def measure(chosen, files, folder, count, source):
         yield line
 
 
-class Metered:
-    """The folder seen through the metered file system."""
-
-    def __init__(self, chosen, folder):
-        self.program = str(chosen.programs / "metered-fs")
-        self.latency_ms = chosen.latency_ms
-        self.backing, self.point, self.meter = folder / "backing", folder / "metered", folder / "meter"
-        self.server = None
-
-    def missing(self):
-        if not pathlib.Path(self.program).exists():
-            return "metered-fs is not built"
-        if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-            return "mounting needs root and /dev/fuse"
-        return ""
-
-    def __enter__(self):
-        self.point.mkdir()
-        limits = ["--create", "--latency-ms", str(self.latency_ms)]
-        run([self.program, "meter", str(self.meter), *limits], "metered-fs meter")
-        mount = [self.program, "mount", str(self.backing), str(self.point), "--meter", str(self.meter)]
-        self.server = subprocess.Popen([*mount, "--machine", "n1"], stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not os.path.ismount(self.point):
-            if self.server.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise Failure("metered-fs does not mount")
-            time.sleep(0.02)
-        return self.point
-
-    def __exit__(self, *unused):
-        subprocess.run(["umount", str(self.point)], capture_output=True, check=False)
-        try:
-            self.server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.server.kill()
-            self.server.wait()
+def metered_is_missing(chosen):
+    """Why the metered file system cannot be mounted; nothing where it can."""
+    if not (chosen.programs / "metered-fs").exists():
+        return "metered-fs is not built"
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        return "mounting needs root and /dev/fuse"
+    return ""
 
 
 def cases(chosen, folder):
@@ -151,12 +120,13 @@ def cases(chosen, folder):
     shutil.rmtree(files)
     if chosen.metered_files == 0:
         return
-    metered = Metered(chosen, folder)
-    if metered.missing():
-        print(f"bench_pack: no metered file system: {metered.missing()}", file=sys.stderr)
+    if missing := metered_is_missing(chosen):
+        print(f"bench_pack: no metered file system: {missing}", file=sys.stderr)
         return
-    make_files(metered.backing / "files", chosen.metered_files, chosen.bytes)
-    with metered as point:
+    backing, meter, tool = folder / "backing", folder / "meter", chosen.programs / "metered-fs"
+    make_files(backing / "files", chosen.metered_files, chosen.bytes)
+    run([str(tool), "meter", str(meter), "--create", "--latency-ms", str(chosen.latency_ms)], "metered-fs meter")
+    with mounted(tool, backing, folder / "metered", meter, "n1") as point:
         yield from measure(chosen, point / "files", folder, chosen.metered_files, "metered")
 
 

@@ -1,12 +1,15 @@
-// How long planning an epoch takes and how equal its ranks are, on three real lists of lengths, at several
-// numbers of ranks. One line each: {"bench":"planner","implementation",...}: the median time of the runs and
-// the numbers of lockstep-plan make. --peers also runs how others do it (planner_peers.h) on the same
-// lengths. --stream plans a billion lengths that are nowhere in memory.
+// How long planning an epoch takes and how equal its ranks are: three real lists of lengths at several
+// numbers of ranks, a heavy-tailed one with several accumulations and stretches, and padded batches. One line
+// each:
+// {"bench":"planner","implementation",...}: the median time of the runs and the numbers of lockstep-plan
+// make. --peers also runs how others do it (planner_peers.h) on the same lengths. --stream plans a billion
+// lengths that are nowhere in memory.
 
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,11 +17,11 @@
 
 #include "common/clock.h"
 #include "common/tool.h"
+#include "runtime/data/lengths.h"
 #include "runtime/data/plan/epoch_planner.h"
-#include "runtime/data/plan/lengths.h"
-#include "runtime/data/plan/plan_stats.h"
+#include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
-#include "runtime/data/plan/random.h"
+#include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/bench/planner_peers.h"
 
 namespace lockstep::bench {
@@ -63,6 +66,20 @@ std::vector<List> lists(const Settings& settings) {
   return all;
 }
 
+// Long documents by a formula: a Pareto tail of exponent 1.35, most of 4,200 to 20,000 tokens.
+List heavy_tail() {
+  constexpr std::size_t kCount = 12'000;
+  List list{"heavy_tail", {}};
+  data::Random random(1, 0, 0);
+  while (list.lengths.tokens.size() < kCount) {
+    const double u = static_cast<double>(random.next() >> 11U) * 0x1p-53;
+    const double length = 4200 / std::pow(1 - u, 1 / 1.35);
+    list.lengths.tokens.push_back(static_cast<std::uint32_t>(std::clamp(length, 900.0, 126'000.0)));
+  }
+  list.lengths.fingerprint = data::fingerprint_of(list.lengths.tokens);
+  return list;
+}
+
 void report(bool json, const std::string& implementation, const List& list, const PlanOptions& options,
             int runs, const std::function<Plan()>& make) {
   std::vector<double> seconds;
@@ -83,6 +100,9 @@ void report(bool json, const std::string& implementation, const List& list, cons
                  {"samples", list.lengths.tokens.size()},
                  {"ranks", options.ranks},
                  {"cap", options.cap},
+                 {"accumulate", options.accumulate},
+                 {"stretch", options.step_stretch},
+                 {"padded", options.padded},
                  {"cost", {options.cost.a, options.cost.b}},
                  {"seconds", median},
                  {"seconds_least", seconds.front()},
@@ -90,12 +110,13 @@ void report(bool json, const std::string& implementation, const List& list, cons
     Tool::print(line);
   } else {
     fmt::print(
-        "{:<18} {:<17} {:>9} {:>4} ranks {:>8.4f} s {:>6.1f} ns/sample  cost {:.5f} (bound {:.5f})  ratio "
-        "{:.2f}  "
-        "steps {} (at least {})  lost {}\n",
-        implementation, list.name, list.lengths.tokens.size(), options.ranks, median,
+        "{:<18} {:<17} {:>9} {:>4} ranks x {} {:>8.4f} s {:>6.1f} ns/sample  cost {:.5f} (bound {:.5f})  "
+        "ratio "
+        "{:.2f}  steps {} (minimum {})  padding {:.4f}  lost {}\n",
+        implementation, list.name, list.lengths.tokens.size(), options.ranks, options.accumulate, median,
         median * 1e9 / static_cast<double>(list.lengths.tokens.size()), stats.imbalance_cost,
-        stats.lower_bound_cost, stats.step_mean_ratio, stats.steps, stats.minimum_steps, stats.dropped);
+        stats.lower_bound_cost, stats.step_mean_ratio, stats.steps, stats.minimum_steps, stats.padding,
+        stats.dropped);
   }
 }
 
@@ -146,17 +167,50 @@ void stream(bool json, std::uint64_t samples, std::uint64_t cap) {
   }
 }
 
+void run_case(const Settings& settings, bool json, const List& list, const PlanOptions& options) {
+  report(json, "lockstep", list, options, settings.runs,
+         [&] { return make_plan(list.lengths.tokens, options, list.lengths.fingerprint); });
+  if (!settings.peers || options.padded || options.step_stretch != PlanOptions{}.step_stretch) return;
+  for (const Peer& peer : peers()) {
+    report(json, peer.name, list, options, 1, [&] { return peer.plan(list.lengths.tokens, options); });
+  }
+}
+
 void run(const Settings& settings, bool json) {
   if (settings.stream > 0) return stream(json, settings.stream, settings.cap);
-  for (const List& list : lists(settings)) {
+  const std::vector<List> all = lists(settings);
+  const PlanOptions base{.cap = settings.cap, .cost = {24576, 1}};
+  for (const List& list : all) {
     for (const int ranks : settings.ranks) {
-      const PlanOptions options{.ranks = ranks, .cap = settings.cap, .cost = {24576, 1}};
-      report(json, "lockstep", list, options, settings.runs,
-             [&] { return make_plan(list.lengths.tokens, options, list.lengths.fingerprint); });
-      if (!settings.peers) continue;
-      for (const Peer& peer : peers()) {
-        report(json, peer.name, list, options, 1, [&] { return peer.plan(list.lengths.tokens, options); });
-      }
+      PlanOptions options = base;
+      options.ranks = ranks;
+      run_case(settings, json, list, options);
+    }
+  }
+  if (settings.quick) return;
+  const List heavy = heavy_tail();
+  PlanOptions options = base;
+  options.cap = 131'072;
+  for (const int ranks : {8, 64}) {
+    for (const int accumulate : {4, 2}) {
+      options.ranks = ranks;
+      options.accumulate = accumulate;
+      run_case(settings, json, heavy, options);
+    }
+  }
+  options.ranks = 8;
+  options.accumulate = 1;
+  for (const double stretch : {1.0, 1.5, 2.0, 3.0}) {
+    options.step_stretch = stretch;
+    run_case(settings, json, heavy, options);
+  }
+  options = base;
+  options.padded = true;
+  for (const int ranks : {8, 64}) {
+    for (const int accumulate : {1, 2, 4}) {
+      options.ranks = ranks;
+      options.accumulate = accumulate;
+      run_case(settings, json, all.front(), options);
     }
   }
 }

@@ -17,6 +17,7 @@ import tempfile
 import time
 
 import program
+from metered import mounted
 from ranks import Failure
 from sbcast import Sbcast
 
@@ -37,7 +38,7 @@ def arguments():
     parser.add_argument("--nodes", type=int, default=4, help="of the cooperative case (default 4)")
     parser.add_argument("--bandwidth", type=int, default=200_000_000, help="bytes a second, of the metered source")
     parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
-    parser.add_argument("--files", type=int, default=20_000, help="of 2 KB, of the last case (default 20000)")
+    parser.add_argument("--files", type=int, default=2_000, help="of 2 KB, of the last case (default 2000)")
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", help="where to work (default: a temporary folder)")
@@ -56,10 +57,11 @@ def arguments():
 
 
 def run(command, **more):
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **more)
-    if result.returncode != 0:
-        raise Failure(f"{command[0]}: {result.stderr.strip() or result.returncode}")
-    return result.stdout
+    with program.started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more) as process:
+        output, error = process.communicate()
+    if process.returncode != 0:
+        raise Failure(f"{command[0]}: {error.strip() or process.returncode}")
+    return output
 
 
 class World:
@@ -98,13 +100,8 @@ class World:
 
     def start_put(self, source, node=0, *more, **environment):
         command = [self.programs / "lockstep-stage", "put", source, "--cache", self.cache(node), "--json", *more]
-        return subprocess.Popen(
-            [str(word) for word in command],
-            env={**os.environ, **environment},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        pipe = subprocess.PIPE
+        return program.started(command, env={**os.environ, **environment}, text=True, stdout=pipe, stderr=pipe)
 
     def finish_put(self, process):
         output, memory = program.finish(process, "lockstep-stage put")
@@ -133,28 +130,13 @@ class World:
         tool = self.programs / "metered-fs"
         meter = self.folder / "meter"
         run([tool, "meter", meter, "--create", "--bandwidth", bandwidth, "--latency-ms", latency_ms])
-        mounts = [self.folder / f"mount{node}" for node in range(nodes)]
-        servers = []
-        try:
-            for node, mount in enumerate(mounts):
-                mount.mkdir()
-                server = subprocess.Popen(
-                    [tool, "mount", backing, mount, "--meter", meter, "--machine", f"n{node}"], stderr=subprocess.PIPE
-                )
-                servers.append(server)
-                while not os.path.ismount(mount):
-                    if server.poll() is not None:
-                        raise Failure(f"metered-fs: {server.stderr.read().decode().strip()}")
-                    time.sleep(0.01)
+        with contextlib.ExitStack() as running:
+            mounts = []
+            for node in range(nodes):
+                point = self.folder / f"mount{node}"
+                mounts.append(running.enter_context(mounted(tool, backing, point, meter, f"n{node}")))
             yield mounts, lambda: bytes_read(tool, meter)
-        finally:
-            for mount, server in zip(mounts, servers):
-                subprocess.run(["fusermount3", "-u", str(mount)], check=False, capture_output=True)
-                server.wait(10)
-            for mount in mounts:
-                if mount.exists():
-                    mount.rmdir()
-            meter.unlink()
+        meter.unlink()
 
 
 def bytes_read(tool, meter):

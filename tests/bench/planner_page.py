@@ -13,6 +13,7 @@ LISTS = {
     "wikipedia": "wikipedia",
     "squad": "squad",
     "azure_conv_drawn": "azure_conv, drawn",
+    "heavy_tail": "heavy tail",
 }
 
 
@@ -21,10 +22,13 @@ def planner(lines, table):
     for line in select(lines, bench="planner"):
         if line["lengths"] not in LISTS:
             continue
+        if line.get("padded"):
+            continue
         rows.append(
             [
                 f"{LISTS[line['lengths']]}, {line['samples']:,}",
-                str(line["ranks"]),
+                f"{line['ranks']} × {line['accumulate']}",
+                f"{line['stretch']:g}" if line["implementation"] == "lockstep" else "",
                 WAYS.get(line["implementation"], line["implementation"]),
                 f"{line['imbalance_cost']:.4f} ({line['lower_bound_cost']:.4f})",
                 f"{line['step_mean_ratio']:.2f}",
@@ -34,8 +38,23 @@ def planner(lines, table):
                 f"{1e9 * line['seconds'] / line['samples']:.0f}",
             ]
         )
-    head = ["lengths", "ranks", "way", "cost imbalance (bound)", "step-mean ratio", "steps (at least)", "samples lost"]
+    head = ["lengths", "ranks × accumulate", "stretch", "way", "cost imbalance (bound)", "step-mean ratio"]
+    head += ["steps (minimum)", "samples lost"]
     text = table([*head, "seconds", "ns per sample"], rows)
+    padded = [
+        [
+            f"{line['ranks']} × {line['accumulate']}",
+            f"{100 * line['padding']:.1f} %",
+            f"{line['imbalance_cost']:.4f}",
+            f"{line['steps']} ({line['minimum_steps']})",
+            f"{line['micro_batches']:.1f}",
+        ]
+        for line in select(lines, bench="planner", implementation="lockstep")
+        if line.get("padded")
+    ]
+    if padded:
+        columns = ["ranks × accumulate", "padding", "cost imbalance", "steps (minimum)", "micro-batches of a rank"]
+        text += "\n\nPadded batches of azure_conv:\n\n" + table(columns, padded)
     for line in select(lines, bench="planner", lengths="stream"):
         text += (
             f"\n\nA stream of {line['samples']:,} lengths on {line['ranks']} ranks: {line['seconds']:.0f} s, "

@@ -6,7 +6,7 @@
 #include <queue>
 #include <utility>
 
-#include "runtime/data/plan/random.h"
+#include "runtime/data/plan/order/random.h"
 
 namespace lockstep::bench {
 namespace {
@@ -25,6 +25,17 @@ std::vector<SampleId> shuffled(std::size_t samples, const PlanOptions& options) 
 
 Plan empty_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
   return {options, lengths.size(), data::fingerprint_of(lengths)};
+}
+
+// Adds a step: the bins are rank by rank, `accumulate` micro-batches each.
+void append_step(Plan& plan, const Bins& bins) {
+  const auto each = static_cast<std::size_t>(plan.options().accumulate);
+  std::vector<Bins> ranks;
+  for (std::size_t i = 0; i < bins.size(); i += each) {
+    ranks.emplace_back(bins.begin() + static_cast<std::ptrdiff_t>(i),
+                       bins.begin() + static_cast<std::ptrdiff_t>(i + each));
+  }
+  plan.append_step(ranks);
 }
 
 // Longest first, each to the bin with the fewest tokens. False when some sample does not fit there.
@@ -69,9 +80,12 @@ Plan fairseq(std::span<const std::uint32_t> lengths, const PlanOptions& options)
   std::iota(groups.begin(), groups.end(), std::size_t{0});
   data::Random(options.seed, options.epoch, 2).shuffle(std::span(groups));
   for (const std::size_t group : groups) {
+    Bins bins;
     for (std::size_t i = group * in_step; i < (group + 1) * in_step; ++i) {
-      plan.append(std::span(order).subspan(batches[i].first, batches[i].second - batches[i].first));
+      bins.emplace_back(order.begin() + static_cast<std::ptrdiff_t>(batches[i].first),
+                        order.begin() + static_cast<std::ptrdiff_t>(batches[i].second));
     }
+    append_step(plan, bins);
   }
   return plan;
 }
@@ -98,7 +112,7 @@ Plan multipack(std::span<const std::uint32_t> lengths, const PlanOptions& option
     }
     if (low == begin || low == order.size()) return plan;
     longest_first(std::span(order).subspan(begin, low - begin), lengths, bins, options.cap, &filled);
-    for (const auto& bin : filled) plan.append(bin);
+    append_step(plan, filled);
     begin = low;
   }
 }
@@ -170,7 +184,7 @@ Plan greedy_with_swaps(std::span<const std::uint32_t> lengths, const PlanOptions
       tokens[partner] += x - y;
       std::swap(filled[worst][give], filled[partner][take]);
     }
-    for (const auto& bin : filled) plan.append(bin);
+    append_step(plan, filled);
   }
   return plan;
 }

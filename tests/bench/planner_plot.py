@@ -25,11 +25,13 @@ def main():
     for axis, (name, title) in zip(axes.flat, LISTS.items()):
         for implementation, label in NAMES.items():
             points = sorted((line["ranks"], line["imbalance_cost"] - 1) for line in lines
-                            if line["lengths"] == name and line["implementation"] == implementation)
+                            if line["lengths"] == name and line["implementation"] == implementation
+                            and not line.get("padded"))
             if points:
                 axis.plot(*zip(*points), marker="o", markersize=3, label=label)
         bound = sorted((line["ranks"], line["lower_bound_cost"] - 1) for line in lines
-                       if line["lengths"] == name and line["implementation"] == "lockstep")
+                       if line["lengths"] == name and line["implementation"] == "lockstep"
+                       and not line.get("padded"))
         if any(value > 1e-6 for _, value in bound):
             axis.plot(*zip(*bound), color="0.5", linestyle="--", linewidth=1, label="bound on Lockstep's steps")
         axis.set_title(title, fontsize=10)

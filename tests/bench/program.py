@@ -1,10 +1,41 @@
 """What every benchmark that is a script does alike: run programs, print its lines, and end as a tool does."""
 
+import contextlib
+import ctypes
 import json
 import os
+import signal
+import subprocess
 import sys
 
 from ranks import Failure
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent():
+    """For preexec_fn: the kernel asks this child to end when the benchmark has ended, also by kill -9."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def started(command, **more):
+    """A process that does not outlive the block, nor the benchmark."""
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent, **more) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _end(number, _frame):
+    # Once: a second signal must not break off the cleaning up.
+    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def show(lines, chosen, describe):
@@ -25,11 +56,12 @@ def finish(process, what):
 
 
 def run(name, main):
-    """Exit 0, 1 where the work failed (one line says why), 130 after Ctrl-C."""
+    """Exit 0, 1 where the work failed (one line says why), 128 and its number after a signal. What is mounted or runs
+    ends before, by the way of `with` and `finally`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     try:
         main()
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -47,6 +47,15 @@ output=$(on_node "$node" lockstep-report "$records" --json) || fail "no report: 
 assert_contains "$output" '"program":"simulated_job"'
 assert_exit 1 root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups lockstep-report "$records"
 
+test_case "other users cannot list the numbers of a user's jobs, also where the admin closes the folder of all"
+as_other() { root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
+assert_exit 2 as_other ls /run/lockstep/records/6001
+assert_contains "$(root_on_node "$node" setpriv --reuid lockstep --regid lockstep --clear-groups ls /run/lockstep/records/6001)" "$job.0"
+root_on_node "$node" chmod 0751 /run/lockstep/records
+assert_exit 2 as_other ls /run/lockstep/records
+assert_exit 0 on_node "$node" lockstep-report "$records" --json
+assert_within 20 value_is 4 "count(lockstep_rank_up{$mine} == 1)"
+
 test_case "after scancel the ranks are down, their last values stay for a while, and the nodes are idle"
 on_head scancel "$job"
 await_job "$job"

@@ -67,7 +67,7 @@ for node in n1 n2; do assert_within 20 copying_on $node; done
 as_root pkill -KILL -f 'lockstep-stage step .* --node n2 '
 wait $step
 fast
-assert_equal "lockstep: n2: broke off while it was staging" "$(grep '^lockstep: ' "$state/killed.out")"
+assert_equal "lockstep: n2: staging was ended by signal 9" "$(grep '^lockstep: ' "$state/killed.out")"
 assert_all_idle
 works_on n1,n2 2
 

@@ -26,6 +26,23 @@ on_head srun -w n1 -n1 --stage=$packs/good,$packs/large true 2>/dev/null
 wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
 assert_equal "good large" "$(objects)"
 
+test_case "a job stages under any umask, and what it leaves is its user's"
+closed() { root_on_node n1 sh -c 'find /mnt/local/lockstep/6001 /mnt/local/lockstep/6001/*/ -maxdepth 1 -type d ! -perm -0500; find /mnt/local/lockstep/6001/locks /mnt/local/lockstep/6001/leases -type f ! -perm -0600'; }
+root_on_node n1 rm -rf /mnt/local/lockstep
+output=$(on_head sh -c "umask 777; srun -w n1 -n1 --stage=$packs/good sh -c 'cat \$LOCKSTEP_DATA/good/*.tar | sha256sum'" 2>&1)
+assert_contains "$output" "$(cat "$shared"/plugin_test/good/*.tar | sha256sum)"
+assert_equal "" "$(closed)" "folders and locks that are closed to their owner"
+wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
+on_head srun -w n1 -n1 --stage=$packs/large true 2>/dev/null || fail "the next job cannot stage"
+
+test_case "root's gc --all mends what a umask has closed, and takes a link in an object's place for garbage"
+root_on_node n1 sh -c 'cd /mnt/local/lockstep/6001 && chmod 0 locks/.room objects && cd / && mkdir -m 700 /run/of_root'
+root_on_node n1 ln -s /run/of_root /mnt/local/lockstep/6001/objects/00000000000000000000000000000000
+root_on_node n1 chown -h 6001 /mnt/local/lockstep/6001/objects/00000000000000000000000000000000
+output=$(gc 2>&1) || fail "gc failed: $output"
+assert_equal "good large" "$(objects)"
+root_on_node n1 rmdir /run/of_root
+
 test_case "gc --all removes nothing that is within the limits"
 gc >/dev/null || fail "gc failed"
 assert_equal "good large" "$(objects)"

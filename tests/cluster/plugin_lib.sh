@@ -23,7 +23,8 @@ cancel_all() {
 
 # The administrator's file: configure LINE... has it as it was, and these lines more.
 keep_configuration() { as_root cp /etc/lockstep/lockstep.conf /run/conf.kept; }
-restore_configuration() { as_root cp /run/conf.kept /etc/lockstep/lockstep.conf; }
+# Also where a test has put something else in its place, or changed its owner or mode.
+restore_configuration() { as_root install -m 644 -o root -g root /run/conf.kept /etc/lockstep/lockstep.conf; }
 configure() {
   restore_configuration
   printf '%s\n' "$@" | as_root tee -a /etc/lockstep/lockstep.conf >/dev/null
@@ -42,7 +43,7 @@ clear_caches() {
 submit_there() { cluster exec --cwd "$packs" -- sbatch --parsable --output=/mnt/shared/home/alice/job-%j.out "$@"; }
 
 # Helpers that run anywhere in the cluster: every machine's processes are seen from the head.
-helpers_running() { as_root sh -c "pgrep -af '[l]ockstep-(stage|pin) ' || true"; }
+helpers_running() { as_root sh -c "pgrep -af '[l]ockstep-((stage|pin) |watch)' || true"; }
 
 # left_on NODE: what a job left there that it should not: its folder, its lease. A copy that was broken off stays, to be
 # gone on with.

@@ -2,6 +2,8 @@
 # Pinning, seen from inside the tasks.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
 
 look='echo "$(hostname) $(sed -n "s/Cpus_allowed_list:\t//p" /proc/self/status) [$LOCKSTEP_CPUS] [$LOCKSTEP_WORKER_CPUS] [$LOCKSTEP_NUMA] [$OMP_NUM_THREADS] [$OMP_PLACES] [$OMP_PROC_BIND]"'
 cpus=$(on_node n1 nproc --all)
@@ -73,9 +75,44 @@ output=$(on_head srun -w n1 -N1 -n2 --pin=auto,explain true 2>&1)
 assert_contains "$output" "lockstep: n1: pin: task  cpus"
 assert_contains "$output" "NUMA node 0"
 
+test_case "where --cpu-bind says where tasks run --pin stands down with one line, and not where Slurm only hands it on"
+stands_down="lockstep: --pin stands down: --cpu-bind says where this step's tasks run"
+unpinned() {
+  assert_equal "$stands_down" "$(grep '^lockstep: ' <<<"$output")"
+  assert_equal 2 "$(grep -c '^n[12] [0-9]* \[\] \[\] ' <<<"$output")" "tasks that Slurm bound: $output"
+}
+output=$(on_head srun -w n1,n2 -N2 -n2 --cpu-bind=map_cpu:0 --pin=auto bash -c "$look" 2>&1)
+unpinned
+output=$(cluster exec -- env PATH=/usr/bin:/bin SLURM_CPU_BIND=cores srun --export=NONE -w n1,n2 -N2 -n2 --pin=auto /bin/bash -c "PATH=/usr/bin:/bin; $look" 2>&1)
+unpinned
+for bind in verbose none; do
+  output=$(on_head srun -w n1 -n1 --cpu-bind=$bind --pin=auto bash -c "$look; env | grep -c LOCKSTEP_CPU_BIND" 2>/dev/null)
+  assert_lacks "$output" "[] [] []"
+  assert_equal 0 "$(tail -n 1 <<<"$output")" "variables of ours that are left"
+done
+output=$(on_head srun -w n1 -n1 --cpu-bind=cores bash -c "srun --overlap --pin=auto bash -c '$look'" 2>&1)
+assert_lacks "$output" "stands down"
+assert_lacks "$(on_head srun -w n1 -n1 --cpu-bind=cores env)" LOCKSTEP
+output=$(on_head srun -w n1 -n1 -c2 --cpu-bind=mask_cpu:0x3 bash -c "srun --overlap --cpu-bind=mask_cpu:0x1 --pin=auto bash -c '$look'" 2>&1)
+assert_contains "$output" "$stands_down"
+output=$(on_head srun -w n1 -n1 --hint=nomultithread --pin=auto bash -c "$look" 2>&1)
+assert_lacks "$output" "stands down"
+assert_lacks "$output" "[] [] []"
+
+test_case "a lockstep-pin that hangs is ended, the tasks run, and one line says so"
+root_on_node n1 sh -c 'mkdir -p /run/fake && printf "#!/bin/sh\nsleep 1000\n" >/run/fake/pin && chmod 755 /run/fake/pin && mount --bind /run/fake/pin /mnt/lockstep/bin/lockstep-pin'
+trap 'root_on_node n1 umount /mnt/lockstep/bin/lockstep-pin' EXIT
+output=$(cluster exec -- timeout 60 srun -w n1 -n2 --pin=auto bash -c "$look" 2>&1)
+root_on_node n1 umount /mnt/lockstep/bin/lockstep-pin
+assert_equal "lockstep: n1: tasks keep the CPUs that Slurm gave them: lockstep-pin did not end within 10 s and was killed" \
+  "$(grep '^lockstep: ' <<<"$output")"
+assert_equal 2 "$(grep -c '^n1 ' <<<"$output")" "tasks in '$output'"
+assert_equal "" "$(as_root pgrep -f '^sleep 1000')" "what it had started"
+
 test_case "where lockstep-pin cannot run, tasks run with the CPUs that Slurm gave them, and one line says so"
-as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; sed -i "s|^helpers.*|helpers = /nonexistent|" /etc/lockstep/lockstep.conf'
-trap 'as_root cp /run/conf.kept /etc/lockstep/lockstep.conf' EXIT
+keep_configuration
+as_root sh -c 'sed -i "s|^helpers.*|helpers = /nonexistent|" /etc/lockstep/lockstep.conf'
+trap restore_configuration EXIT
 output=$(on_head srun -w n1 -N1 -n2 --pin=auto bash -c "$look" 2>&1)
 assert_equal 1 "$(grep -c '^lockstep: n1: tasks keep the CPUs that Slurm gave them: cannot run /nonexistent/lockstep-pin' <<<"$output")" "$output"
 assert_equal 2 "$(grep -c '^n1 ' <<<"$output")" "tasks in '$output'"

@@ -139,7 +139,7 @@ killed_while_staging() {
 
 test_case "a helper that is killed is named, and no node is drained"
 killed_while_staging -w n1,n2 -N2 -n4
-assert_equal "lockstep: n2: broke off while it was staging" "$(lines_of_ours "$output")"
+assert_equal "lockstep: n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
 
 test_case "so is the one of a step on a single node"
 killed_while_staging -w n2 -n2

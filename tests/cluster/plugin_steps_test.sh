@@ -36,13 +36,34 @@ await_job "$job"
 assert_equal "n1 good n1 good n1 other n1 other n2 good n2 good n2 other n2 other" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
+test_case "a step in which an option is switched off finds nothing of the batch script's, and what users set stays"
+job=$(submit_there -w n1 -n1 --stage=good --metrics=on <<'SCRIPT'
+#!/bin/bash
+what='echo "$0 data=$LOCKSTEP_DATA record=$LOCKSTEP_RECORD cpus=$LOCKSTEP_CPUS"'
+bash -c "$what" batch
+srun --stage=none bash -c "$what" unstaged
+srun --metrics=off bash -c "$what" unmeasured
+LOCKSTEP_DATA=/mine LOCKSTEP_RECORD=/own srun --stage=none --metrics=off bash -c "$what" own
+srun --stage=none --metrics=off --pin=core bash -c "srun --overlap --stage=none --metrics=off --pin=off bash -c '$what' unpinned"
+SCRIPT
+)
+await_job "$job"
+data=/mnt/local/lockstep/6001/jobs/$job/data
+record=/run/lockstep/records/6001/$job
+assert_equal "batch data=$data record=$record.batch cpus=
+unstaged data= record=$record.0 cpus=
+unmeasured data=$data record= cpus=
+own data=/mine record=/own cpus=
+unpinned data= record= cpus=" "$(job_output "$job" | grep data=)" "$(job_output "$job")"
+
 test_case "the tasks of a job array on one node"
 array=$(submit_there -w n1 --array=0-3 -n1 --stage=good,other --wrap "$what")
 for task in 0 1 2 3; do await_job "${array}_$task"; done
 assert_equal 4 "$(on_head sh -c "cat \$(ls -t job-*.out | head -n 4) | grep -c '^n1 good other$'")" "array tasks that found both"
 
 test_case "a heterogeneous job: each component is a group of its own"
-output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c "$what" : -w n3,n4 -N2 -n2 bash -c "$what" 2>&1)
+# Without PMIx, whose thread in srun sometimes hangs after such a step (docs/contributors/facts.md).
+output=$(on_head srun --mpi=none -w n1,n2 -N2 -n2 --stage=$packs/good bash -c "$what" : --mpi=none -w n3,n4 -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
 
 test_case "a heterogeneous job's script: the first component's option holds, and each srun may give its own"
@@ -59,7 +80,7 @@ await_job "$job"
 assert_equal "n1 good n2 good n3 other n4 other" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
 
 test_case "a heterogeneous step of an ordinary job"
-output=$(on_head salloc -N4 srun -N2 -n2 --stage=$packs/good bash -c "$what" : -N2 -n2 bash -c "$what" 2>&1)
+output=$(on_head salloc -N4 srun --mpi=none -N2 -n2 --stage=$packs/good bash -c "$what" : --mpi=none -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
 
 test_case "--export=NONE, for the job's script and for its steps"

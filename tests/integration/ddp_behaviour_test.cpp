@@ -51,15 +51,6 @@ TEST(Replicas, ThatDifferAreRefusedOnEveryRankByName) {
                         std::to_string(world().size() - 1)));
 }
 
-TEST(Replicas, WithOtherOptionsAreRefused) {
-  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
-  Net net;
-  auto options = small_buckets();
-  if (world().rank() == 1) options.bucket_cap_mb = 1.5;
-  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world(), options); }),
-              HasSubstr("bucket_cap_mb=1.5"));
-}
-
 TEST(Replicas, OutsideOfHostMemoryAreRefusedByName) {
   Net net;
   net->register_buffer("table", torch::empty({2}, torch::kMeta));
@@ -256,15 +247,6 @@ TEST(FrozenParameters, StayOutOfIt) {
   EXPECT_FALSE(net->middle->weight.grad().defined());
   for (const auto& bucket : ddp.reducer().layout())
     EXPECT_THAT(bucket, ::testing::Not(::testing::Contains("middle.weight")));
-}
-
-TEST(FrozenParameters, AreRefusedByNameWhenTheyAreTrainedAfterAll) {
-  Net net;
-  net->middle->weight.set_requires_grad(false);
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  step(ddp, 0);
-  net->middle->weight.set_requires_grad(true);
-  EXPECT_THAT(error_of([&] { step(ddp, 1); }), HasSubstr("parameter 'middle.weight' was frozen"));
 }
 
 TEST(Misuse, IsRefusedWithTheWayOut) {

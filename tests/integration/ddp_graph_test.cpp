@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "runtime/ddp/reducer.h"
+#include "tests/integration/ddp_checkpoint.h"
 #include "tests/integration/ddp_models.h"
 
 namespace lockstep::testing {
@@ -38,30 +39,6 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using Segment = std::function<torch::Tensor(const torch::Tensor&)>;
-
-/// Forgets what the segment computes inside, and computes it again in backward, by a backward of its own.
-class Checkpoint : public torch::autograd::Function<Checkpoint> {
- public:
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& input,
-                               const Segment* segment) {
-    context->save_for_backward({input});
-    context->saved_data["segment"] = reinterpret_cast<std::int64_t>(segment);
-    return (*segment)(input);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const auto* segment = reinterpret_cast<const Segment*>(context->saved_data["segment"].toInt());
-    const auto input = context->get_saved_variables()[0].detach().requires_grad_(true);
-    torch::Tensor output;
-    {
-      const torch::AutoGradMode enable(true);
-      output = (*segment)(input);
-    }
-    torch::autograd::backward({output}, {gradients[0]});
-    return {input.grad(), torch::Tensor()};
-  }
-};
 
 /// `twice` is used in two checkpoints, one of which holds another one, and once outside of them.
 struct DeepImpl : torch::nn::Module {
@@ -92,10 +69,6 @@ struct DeepImpl : torch::nn::Module {
   Segment outer_segment;
 };
 TORCH_MODULE(Deep);
-
-torch::Tensor my_part(const torch::Tensor& rows_of_all) {
-  return rows_of_all.chunk(world().size())[world().rank()];
-}
 
 void copy_parameters(torch::nn::Module& from, torch::nn::Module& into) {
   const torch::NoGradGuard no_grad;

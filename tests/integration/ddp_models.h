@@ -76,6 +76,11 @@ inline torch::Tensor rows(std::int64_t count, std::uint64_t seed, std::int64_t w
   return torch::randn({count, width}, generator, torch::kDouble);
 }
 
+/// This rank's of rows that all ranks share.
+inline torch::Tensor my_part(const torch::Tensor& rows_of_all) {
+  return rows_of_all.chunk(world().size())[world().rank()];
+}
+
 inline torch::Tensor sum_of_squares(const torch::Tensor& output, const torch::Tensor& target) {
   return torch::square(output - target).sum();
 }

@@ -66,6 +66,11 @@ void go_wrong(lockstep::World& world, const std::string& how) {
   if (how == "other-operation") all.barrier("evaluation")->wait();
   if (how == "other-count") all.all_reduce({values.data(), 3, DataType::f32}, "bucket 7")->wait();
   if (how == "other-type") all.all_reduce({values.data(), 1, DataType::f64}, "bucket 7")->wait();
+  if (how == "other-label") all.all_reduce({values.data(), 1, DataType::f32}, "bucket 8")->wait();
+  if (how == "other-step") {
+    all.set_step(17);
+    meet(world, "bucket 7");
+  }
   if (how == "more-steps") do_steps(world, 1);
   if (how == "forks") {
     const pid_t child = fork();

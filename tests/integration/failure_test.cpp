@@ -41,8 +41,15 @@ Job run(const std::string& how, const std::string& ranks = "2", const std::strin
   const testing::MpiMemory memory;
   ::setenv("LOCKSTEP_TIMEOUT", timeout.c_str(), 1);
   ::setenv("FAILING_JOB_OF", std::to_string(::getpid()).c_str(), 1);
-  std::vector<std::string> command = {
-      MPIEXEC, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", ranks, FAILING_JOB, how};
+  std::vector<std::string> command = {MPIEXEC,
+                                      "--allow-run-as-root",
+                                      "--oversubscribe",
+                                      "--bind-to",
+                                      "none",
+                                      "-np",
+                                      ranks,
+                                      how.starts_with("ddp-") ? FAILING_DDP_JOB : FAILING_JOB,
+                                      how};
   if (!wrong.empty()) command.push_back(wrong);
   const std::uint64_t begin = monotonic_ns();
   Job job;
@@ -131,6 +138,17 @@ TEST(Job, EndsWithALineWhenAnExceptionLeavesMain) {
   EXPECT_LT(job.seconds, 20);
   EXPECT_THAT(job.result.error, HasSubstr("lockstep: rank 1 on " + host_name() +
                                           ": sample 17 of shard-000003.tar is broken\n"));
+}
+
+TEST(Job, EndsWithoutMpisOwnWordsAroundTheLine) {
+  for (const std::string how : {"throw", "leaves", "other-count"}) {
+    for (const std::string wrong : {"0", "1"}) {
+      const Job job = run(how, "2", "60", wrong);
+      EXPECT_EQ(job.result.exit_code, 1);
+      EXPECT_THAT(job.result.error, Not(HasSubstr("MPI_ABORT")));
+      EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
+    }
+  }
 }
 
 TEST(Job, EndsWithALineWithoutALauncherToo) {
@@ -245,18 +263,26 @@ TEST(Job, EndsAfterTheTimeoutWhenARankDoesSomethingElse) {
       ContainsRegex(here("rank 2") + " asks for nothing since [0-9]+.[0-9] s, last did barrier of step"));
 }
 
-TEST(Job, EndsAfterTheTimeoutWhenARankLeavesEarly) {
-  const Job job = run("leaves", "2", "3");
-  expect_to_have_ended(job, 3 + 5);
-  EXPECT_THAT(verdict(job), HasSubstr("all_reduce of bucket 7 (4 bytes)"));
-  EXPECT_THAT(verdict(job), HasSubstr("MPI_Finalize"));
+// Ranks without memory in common are as nodes are.
+TEST(Job, EndsAtOnceWhenARankLeavesEarly) {
+  for (const std::string nodes : {"one", "several"}) {
+    if (nodes == "several") ::setenv("LOCKSTEP_RANKS_PER_NODE", "1", 1);
+    for (const std::string wrong : {"0", "1", "2"}) {
+      const Job job = run("leaves", "3", "60", wrong);
+      expect_to_have_ended(job, 5);
+      EXPECT_THAT(verdict(job), HasSubstr("all_reduce of bucket 7"));
+      EXPECT_THAT(verdict(job), HasSubstr("rank " + wrong));
+      EXPECT_THAT(verdict(job), ContainsRegex("left World|for the end of World"));
+    }
+    ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
+  }
 }
 
-TEST(Job, EndsAfterTheTimeoutWhenARankMakesMoreSteps) {
-  const Job job = run("more-steps", "2", "3");
-  expect_to_have_ended(job, 3 + 5);
+TEST(Job, EndsAtOnceWhenARankMakesMoreSteps) {
+  const Job job = run("more-steps");
+  expect_to_have_ended(job, 5);
   EXPECT_THAT(verdict(job), HasSubstr("all_reduce of bucket 0 (4 bytes)"));
-  EXPECT_THAT(verdict(job), HasSubstr("MPI_Finalize"));
+  EXPECT_THAT(verdict(job), HasSubstr("rank 0 on " + host_name() + " left World"));
 }
 
 // Noticed when it is asked for, or else by the timeout: both name what both ranks do.
@@ -273,6 +299,63 @@ TEST(Job, EndsWhenRanksDoDifferentThingsAndSaysWhoDidWhat) {
                                  : "(f32|4 bytes).*(f64|8 bytes)";
     EXPECT_THAT(line, ContainsRegex(what));
   }
+}
+
+TEST(Job, EndsWhenRanksDoTheSameForDifferentThings) {
+  for (const std::string per_node : {"2", "1"}) {
+    ::setenv("LOCKSTEP_RANKS_PER_NODE", per_node.c_str(), 1);
+    const Job label = run("other-label");
+    expect_to_have_ended(label, 5);
+    EXPECT_THAT(verdict(label), ContainsRegex("all_reduce of bucket 7 .*all_reduce of bucket 8 |"
+                                              "all_reduce of bucket 8 .*all_reduce of bucket 7 "));
+    const Job step = run("other-step");
+    expect_to_have_ended(step, 5);
+    EXPECT_THAT(verdict(step), ContainsRegex("all_reduce of bucket 7 .*all_reduce of bucket 7 in step 17 |"
+                                             "all_reduce of bucket 7 in step 17 .*all_reduce of bucket 7 "));
+    ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
+  }
+}
+
+TEST(Job, EndsWhenOneRanksOptimizerIsAStepAhead) {
+  for (const std::string how : {"ddp-skips-a-step", "ddp-skips-a-step-by-ranks"}) {
+    const Job job = run(how);
+    expect_to_have_ended(job, 5);
+    const std::string what = how == "ddp-skips-a-step" ? "token counts" : "bucket 0";
+    EXPECT_THAT(verdict(job), HasSubstr("rank 0 asks for all_reduce of " + what + " in step 3"));
+    EXPECT_THAT(verdict(job), HasSubstr("rank 1 asks for all_reduce of " + what + " in step 2"));
+  }
+}
+
+TEST(Job, EndsWhenOneRankTakesAStepWithoutSynchronisation) {
+  for (const std::string how : {"ddp-does-not-synchronise", "ddp-does-not-synchronise-by-ranks"}) {
+    const Job job = run(how);
+    expect_to_have_ended(job, 5);
+    const std::string what = how == "ddp-does-not-synchronise" ? "token counts" : "bucket 0";
+    EXPECT_THAT(verdict(job), HasSubstr("rank 0 asks for all_reduce of " + what + " in step 2"));
+    EXPECT_THAT(verdict(job), HasSubstr("rank 1 asks for all_reduce of " + what + " in step 3"));
+  }
+}
+
+TEST(Job, EndsWhenTensorsDifferAndSaysHow) {
+  const Job shape = run("ddp-other-shape");
+  expect_to_have_ended(shape, 5);
+  EXPECT_THAT(verdict(shape), AllOf(HasSubstr("rank 0 asks for all_reduce of hits (Double [2, 3])"),
+                                    HasSubstr("rank 1 asks for all_reduce of hits (Double [3, 2])")));
+  const Job type = run("ddp-other-type");
+  expect_to_have_ended(type, 5);
+  EXPECT_THAT(verdict(type), AllOf(HasSubstr("(Double [2, 3])"), HasSubstr("(Long [2, 3])")));
+}
+
+TEST(Job, EndsWhenRanksChooseOtherOptionsOfJoin) {
+  const Job job = run("ddp-other-join");
+  expect_to_have_ended(job, 5);
+  EXPECT_THAT(verdict(job), AllOf(HasSubstr("all_reduce of who has data (2 × u8, max)"),
+                                  HasSubstr("who has data, divided by the active ranks (2 × u8, max)")));
+}
+
+TEST(Job, GoesOnWhenRanksDifferInTheirUnsynchronisedMicroBatches) {
+  const Job job = run("ddp-well", "3");
+  EXPECT_EQ(job.result.exit_code, 0) << job.result.error;
 }
 
 TEST(Job, EndsWhenNobodyWaitsForWhatNeverComes) {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/plan/lengths.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 #include "tests/integration/mpi_world.h"
@@ -109,13 +109,6 @@ class LoaderTest : public ::testing::Test {
   std::unique_ptr<pack::Reader> reader_;
 };
 
-// Of each rank in an epoch.
-inline std::int64_t micro_batches_of(const pack::Reader& reader, PlanOptions plan, int ranks) {
-  plan.ranks = ranks;
-  return static_cast<std::int64_t>(
-      make_plan(lengths_from_pack(reader, "test").tokens, plan).micro_batches_per_rank());
-}
-
 // How often each sample was seen, over all ranks.
 inline std::vector<std::int64_t> seen_on_all_ranks(Loader& loader) {
   std::vector<std::int64_t> seen(kSamples);
@@ -128,14 +121,14 @@ inline std::vector<std::int64_t> seen_on_all_ranks(Loader& loader) {
   return seen;
 }
 
-// The samples of up to so many micro-batches, on one rank.
-inline std::vector<std::int64_t> take(Loader& loader, std::uint64_t micro_batches) {
+// The samples of one rank in up to so many steps.
+inline std::vector<std::int64_t> take(Loader& loader, std::uint64_t steps) {
   std::vector<std::int64_t> ids;
-  if (micro_batches == 0) return ids;
+  if (steps == 0) return ids;
   for (const Batch& batch : loader) {
     const auto* data = batch.sample_ids.data_ptr<std::int64_t>();
     ids.insert(ids.end(), data, data + batch.sample_ids.size(0));
-    if (--micro_batches == 0) break;
+    if (batch.last_of_step && --steps == 0) break;
   }
   return ids;
 }

@@ -184,6 +184,23 @@ TEST_F(ImageLoader, BatchesHoldPngJpegAndRawPixelsWithTheirLabelsOnceInAnEpoch) 
   }
 }
 
+TEST_F(ImageLoader, EachMicroBatchHasAsManyImagesAsTheCapSays) {
+  write_all("cls");
+  PlanOptions each = plan(3);
+  each.ranks = 2;
+  each.accumulate = 2;
+  Loader loader(pack(), each, 1, nullptr, images());
+  const auto full_steps = static_cast<std::int64_t>(kImages / (2 * 2 * 3));
+  ASSERT_GT(full_steps, 1);
+  std::int64_t batches = 0;
+  for (const Batch& batch : loader) {
+    if (batch.step + 1 >= full_steps) break;
+    ++batches;
+    EXPECT_EQ(batch.images.size(0), 3);
+  }
+  EXPECT_EQ(batches, 2 * (full_steps - 1));
+}
+
 TEST_F(ImageLoader, TransformsBringImagesToTheBatchsSizeAndMayChangeLabels) {
   for (std::size_t i = 0; i < 10; ++i) {
     const ImageSize size{.height = 20 + i, .width = 30};

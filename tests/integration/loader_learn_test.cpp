@@ -9,6 +9,7 @@
 
 #include "common/error.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/loader_state.h"
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/loader_fixture.h"
@@ -101,7 +102,7 @@ TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorShown) {
   Loader loader(*reader_, plan, world(),
                 {.workers = 1, .learn = Learn::cost, .step_seconds = work.step_seconds()});
   const auto planned_with = [&] {
-    return nlohmann::json::parse(loader.state())["plan"]["geometry"]["cost"].get<std::vector<double>>();
+    return nlohmann::json::parse(loader.state())["learnt"]["cost"].get<std::vector<double>>();
   };
   for (std::uint64_t epoch = 0; epoch < 12; ++epoch) {
     loader.set_epoch(epoch);
@@ -171,13 +172,12 @@ TEST_F(LoaderTest, WhatWasLearntGoesOnWithTheState) {
   }
   loader.set_epoch(6);
   auto at = loader.begin();
-  ++at;
+  while (!at->last_of_step) ++at;
   const std::string state = loader.state();
   Loader resumed(*reader_, plan, world(), learning);
   resumed.resume(state);
-  const auto geometry = nlohmann::json::parse(state)["plan"]["geometry"];
-  EXPECT_EQ(resumed.learnt().speeds, geometry["speeds"].get<std::vector<double>>());
-  EXPECT_EQ(resumed.learnt().cost.a, geometry["cost"][0].get<double>());
+  EXPECT_EQ(resumed.learnt().speeds, loader.learnt().speeds);
+  EXPECT_EQ(resumed.learnt().cost.a, loader.learnt().cost.a);
   std::vector<std::int64_t> expected;
   for (++at; !(at == loader.end()) && expected.size() < 6; ++at)
     expected.push_back(at->sample_ids.sum().item<std::int64_t>());
@@ -188,7 +188,7 @@ TEST_F(LoaderTest, WhatWasLearntGoesOnWithTheState) {
   EXPECT_EQ(found, expected);
 }
 
-TEST_F(LoaderTest, WhatWasDecidedInABlockIsUsedBehindItAfterResumingToo) {
+TEST_F(LoaderTest, WhatWasDecidedInABlockIsUsedAfterResumingToo) {
   PlanOptions plan = options(128, 2);
   Work work(1e-5, 5e-7, 1);
   const LoaderOptions learning{.workers = 1, .learn = Learn::cost, .step_seconds = work.step_seconds()};
@@ -202,15 +202,16 @@ TEST_F(LoaderTest, WhatWasDecidedInABlockIsUsedBehindItAfterResumingToo) {
     }
   }
   const auto cost_of = [](const std::string& text) {
-    return nlohmann::json::parse(text)["plan"]["geometry"]["cost"].get<std::vector<double>>();
+    return nlohmann::json::parse(text)["learnt"]["cost"].get<std::vector<double>>();
   };
-  // What it decided is in the state; that it is another cost than the block's does not hang on measurements.
-  auto json = nlohmann::json::parse(state);
-  EXPECT_EQ(json["learnt"]["cost"][0], loader.learnt().cost.a);
+  // What it decided is in the state; that it is another cost than before does not hang on measurements.
+  LoaderState changed = state_from_text(state);
+  ASSERT_TRUE(changed.learnt.has_value());
+  EXPECT_EQ(changed.learnt->cost.a, loader.learnt().cost.a);
   const std::vector<double> decided{3.5, 0.25};
   ASSERT_NE(cost_of(state), decided);
-  json["learnt"]["cost"] = decided;
-  state = json.dump();
+  changed.learnt->cost = {.a = decided[0], .b = decided[1]};
+  state = to_text(changed);
   Loader resumed(*reader_, plan, world(), learning);
   resumed.resume(state);
   EXPECT_EQ(resumed.learnt().cost.a, decided[0]);
@@ -277,12 +278,8 @@ TEST_F(LoaderTest, WithUnequalSharesTheGradientIsThatOfTheWholeStep) {
     // The same in one process.
     Line whole;
     std::vector<std::int64_t> tokens;
-    for (int rank = 0; rank < world().size(); ++rank) {
-      for (int m = 0; m < 2; ++m) {
-        for (const SampleId id : planned.micro_batch(static_cast<std::size_t>(batch.step), rank, m)) {
-          for (std::int64_t t = 0; t < length_of(id); ++t) tokens.push_back(token_of(id, t) % 65536);
-        }
-      }
+    for (const SampleId id : planned.step_samples(static_cast<std::size_t>(batch.step))) {
+      for (std::int64_t t = 0; t < length_of(id); ++t) tokens.push_back(token_of(id, t) % 65536);
     }
     all += static_cast<double>(tokens.size());
     const auto as_tensor = torch::tensor(tokens);

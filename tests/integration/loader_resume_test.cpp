@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -13,20 +15,21 @@
 namespace lockstep::data {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The same on so many ranks, one after the other; leaves the state behind it in `state`.
+// The same on so many ranks, one after the other; leaves the state after it in `state`.
 std::vector<std::int64_t> take_on_ranks(const pack::Reader& reader, PlanOptions plan, int ranks,
-                                        std::uint64_t micro_batches, std::string& state) {
+                                        std::uint64_t steps, std::string& state) {
   std::vector<std::int64_t> ids;
   plan.ranks = ranks;
   std::string after;
   for (int rank = 0; rank < ranks; ++rank) {
     Loader loader(reader, plan, rank, nullptr, {.workers = 1});
     if (!state.empty()) loader.resume(state);
-    const auto mine = take(loader, micro_batches);
+    const auto mine = take(loader, steps);
     ids.insert(ids.end(), mine.begin(), mine.end());
     EXPECT_TRUE(rank == 0 || after == loader.state()) << "rank " << rank << " is elsewhere";
     after = loader.state();
@@ -35,19 +38,19 @@ std::vector<std::int64_t> take_on_ranks(const pack::Reader& reader, PlanOptions 
   return ids;
 }
 
-TEST_F(LoaderTest, ResumedAtAnyMicroBatchOnOtherRanksEverySampleIsSeenOnce) {
+TEST_F(LoaderTest, ResumedAfterAnyStepOnOtherRanksEverySampleIsSeenOnce) {
   PlanOptions plan = options(150, 2);
   plan.epoch = 3;
-  for (std::uint64_t at = 0; at <= 13; ++at) {
+  for (std::uint64_t at = 0; at <= 7; ++at) {
     for (const int ranks : {1, 2, 3, 5}) {
       std::string state;
       auto ids = take_on_ranks(*reader_, plan, 2, at, state);
-      const auto more = take_on_ranks(*reader_, plan, ranks, 3, state);
+      const auto more = take_on_ranks(*reader_, plan, ranks, 2, state);
       ids.insert(ids.end(), more.begin(), more.end());
       const auto rest = take_on_ranks(*reader_, plan, 3, kAll, state);
       ids.insert(ids.end(), rest.begin(), rest.end());
       std::sort(ids.begin(), ids.end());
-      ASSERT_EQ(ids.size(), kSamples) << at << " micro-batches, then " << ranks << " ranks";
+      ASSERT_EQ(ids.size(), kSamples) << at << " steps, then " << ranks << " ranks";
       for (std::size_t i = 0; i < kSamples; ++i) ASSERT_EQ(ids[i], static_cast<std::int64_t>(i));
     }
   }
@@ -57,7 +60,7 @@ TEST_F(LoaderTest, ResumedOnAsManyRanksItGoesOnAsIfNothingHadHappened) {
   const PlanOptions plan = alone();
   Loader whole(*reader_, plan, 0, nullptr);
   const auto expected = take(whole, kAll);
-  for (const std::uint64_t at : {1U, 2U, 5U, 13U}) {
+  for (const std::uint64_t at : {1U, 2U, 5U, 11U}) {
     Loader killed(*reader_, plan, 0, nullptr);
     auto ids = take(killed, at);
     Loader resumed(*reader_, plan, 0, nullptr);
@@ -70,39 +73,101 @@ TEST_F(LoaderTest, ResumedOnAsManyRanksItGoesOnAsIfNothingHadHappened) {
   }
 }
 
+TEST_F(LoaderTest, AStepThatWasNotFinishedIsDoneAgainWhole) {
+  PlanOptions plan = options(64, 3);
+  plan.ranks = 1;
+  Loader killed(*reader_, plan, 0, nullptr);
+  std::vector<std::int64_t> second;  // step
+  std::string state;
+  bool inside = false;
+  for (const Batch& batch : killed) {
+    if (batch.step == 2) break;
+    if (batch.step == 0) continue;
+    inside = inside || !batch.last_of_step;
+    if (!batch.last_of_step) state = killed.state();
+    const auto* data = batch.sample_ids.data_ptr<std::int64_t>();
+    second.insert(second.end(), data, data + batch.sample_ids.size(0));
+  }
+  ASSERT_TRUE(inside) << "the step has a single micro-batch";
+  Loader resumed(*reader_, plan, 0, nullptr);
+  resumed.resume(state);
+  EXPECT_EQ(take(resumed, 1), second);
+}
+
 TEST_F(LoaderTest, StepsAreCountedOnAfterResuming) {
   PlanOptions plan = options(150, 2);
   std::string state;
-  take_on_ranks(*reader_, plan, 2, 4, state);
+  take_on_ranks(*reader_, plan, 2, 2, state);
   plan.ranks = 1;
   Loader resumed(*reader_, plan, 0, nullptr);
   resumed.resume(state);
   EXPECT_EQ((*resumed.begin()).step, 2);
 }
 
-TEST_F(LoaderTest, AnEpochChosenAfterResumingIsWhole) {
+TEST_F(LoaderTest, AnEpochChosenAfterTheResumedOneIsWhole) {
   Loader loader(*reader_, options(), world());
   std::string state;
   take_on_ranks(*reader_, options(), 2, 3, state);
   loader.resume(state);
+  take(loader, kAll);
   loader.set_epoch(1);
   EXPECT_THAT(seen_on_all_ranks(loader), Each(1));
 }
 
-TEST_F(LoaderTest, AnEpochBeforeTheResumedOneIsRefusedSinceItWouldBeTrainedOnAgain) {
+TEST_F(LoaderTest, OnlyTheResumedEpochMayBeChosenUntilItIsBegun) {
   PlanOptions plan = alone();
   plan.epoch = 3;
   Loader killed(*reader_, plan, 0, nullptr);
-  auto ids = take(killed, 2);
+  const auto ids = take(killed, 2);
   Loader loader(*reader_, alone(), 0, nullptr);
   loader.resume(killed.state());
-  EXPECT_THAT([&] { loader.set_epoch(0); },
-              ThrowsMessage<UsageError>(HasSubstr("epoch 0 lies before epoch 3")));
+  // An earlier epoch would train on samples again, a later one would skip the rest of this one.
+  for (const std::uint64_t other : {0U, 4U}) {
+    EXPECT_THAT([&] { loader.set_epoch(other); },
+                ThrowsMessage<UsageError>(AllOf(HasSubstr(fmt::format("epoch {} ", other)),
+                                                HasSubstr("the resumed state goes on in epoch 3"),
+                                                HasSubstr("loader.epoch()"))));
+  }
   EXPECT_EQ(loader.epoch(), 3U);
   loader.set_epoch(3);
   const auto rest = take(loader, kAll);
   EXPECT_EQ(ids.size() + rest.size(), kSamples);
   EXPECT_NO_THROW(loader.set_epoch(0)) << "what was resumed has been gone through";
+}
+
+TEST_F(LoaderTest, AStateThatWasChangedIsRefused) {
+  Loader loader(*reader_, alone(), 0, nullptr);
+  take(loader, 5);
+  const std::string good = loader.state();
+  const auto expect_refused = [&](const std::string& state, const std::string& why) {
+    Loader resumed(*reader_, alone(), 0, nullptr);
+    EXPECT_THAT([&] { resumed.resume(state); }, ThrowsMessage<Error>(HasSubstr(why))) << state;
+  };
+  const auto json = nlohmann::json::parse(good);
+  const auto flat = json.flatten();
+  for (const auto& [where, value] : flat.items()) {
+    auto changed = json;
+    nlohmann::json& member = changed[nlohmann::json::json_pointer(where)];
+    if (where == "/checksum") continue;
+    if (value.is_number()) {
+      member = value.get<std::int64_t>() + 1;
+    } else if (value.is_string() && !value.get<std::string>().empty()) {
+      std::string text = value;
+      text.back() = text.back() == '0' ? '1' : '0';
+      member = text;
+    } else {
+      continue;
+    }
+    expect_refused(changed.dump(), "the checksum of the loader's state does not match");
+  }
+  auto carried = json;
+  carried["plan"]["carried"].push_back(1);
+  expect_refused(carried.dump(), "the checksum of the loader's state does not match");
+  auto without = json;
+  without.erase("checksum");
+  expect_refused(without.dump(), "the loader's state has no checksum");
+  Loader resumed(*reader_, alone(), 0, nullptr);
+  EXPECT_NO_THROW(resumed.resume(json.dump(2))) << "written in another way it is the same state";
 }
 
 TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
@@ -123,6 +188,12 @@ TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
   EXPECT_THAT([&] { data.resume(state); }, ThrowsMessage<Error>(HasSubstr("of other data")));
   EXPECT_THROW(loader.resume("{}"), Error);
   EXPECT_THROW(loader.resume(state.substr(0, state.size() / 2)), Error);
+}
+
+TEST_F(LoaderTest, AStateOfAnOlderVersionIsRefusedWithTheReason) {
+  Loader loader(*reader_, alone(), 0, nullptr);
+  const std::string old = R"({"epoch":0,"plan":{"block":0,"carried":[],"done":4,"version":1},"seed":0})";
+  EXPECT_THAT([&] { loader.resume(old); }, ThrowsMessage<Error>(HasSubstr("composed steps in another way")));
 }
 
 // One rank is not as the others.
@@ -169,7 +240,7 @@ TEST_F(OneRankDiffers, WhenALoopBegins) {
   take_on_ranks(*reader_, options(), 2, 2, later);
   Loader apart(*reader_, options(), world());
   apart.resume(other_ ? later : state);
-  expect_told([&] { apart.begin(); }, "the state it resumes is 'epoch 0, block 0, 5 micro-batches into it (");
+  expect_told([&] { apart.begin(); }, "the state it resumes is 'epoch 0 after 5 steps (");
   Loader epochs(*reader_, options(), world());
   if (other_) epochs.set_epoch(4);
   expect_told([&] { epochs.begin(); }, "the epoch is '4'");

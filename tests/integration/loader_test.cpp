@@ -29,53 +29,75 @@ TEST_F(LoaderTest, RanksTogetherSeeEverySampleOnceInEveryEpoch) {
   }
 }
 
-TEST_F(LoaderTest, AllRanksHaveTheSameStepsAndMicroBatches) {
-  Loader loader(*reader_, options(128, 3), world());
-  std::int64_t batches = 0;
+TEST_F(LoaderTest, RanksHaveTheSameStepsAndTheirOwnNumbersOfMicroBatches) {
+  PlanOptions plan = options(64, 3);
+  plan.ranks = world().size();
+  const Plan planned = make_plan(lengths_from_pack(*reader_, "test").tokens, plan);
+  Loader loader(*reader_, plan, world());
+  std::int64_t step = 0;
+  std::size_t in_step = 0;
   for (const Batch& batch : loader) {
-    EXPECT_EQ(batch.step, batches / 3);
-    EXPECT_EQ(batch.last_of_step, batches % 3 == 2);
-    ++batches;
+    ASSERT_EQ(batch.step, step);
+    ++in_step;
+    const std::size_t own = planned.micro_batches(static_cast<std::size_t>(step), world().rank());
+    EXPECT_EQ(batch.last_of_step, in_step == std::max<std::size_t>(1, own)) << "step " << step;
+    EXPECT_EQ(batch.empty, own == 0);
+    if (!batch.last_of_step) continue;
+    ++step;
+    in_step = 0;
   }
-  EXPECT_EQ(batches, micro_batches_of(*reader_, options(128, 3), world().size()));
-  std::int64_t most = batches;
+  EXPECT_EQ(step, static_cast<std::int64_t>(planned.steps()));
+}
+
+TEST_F(LoaderTest, RanksHaveEquallyManyMicroBatchesWhereAsked) {
+  PlanOptions plan = options(64, 3);
+  plan.equal_micro_batches = true;
+  Loader loader(*reader_, plan, world());
+  std::vector<std::int64_t> batches(kSamples);
+  for (const Batch& batch : loader) ++batches[static_cast<std::size_t>(batch.step)];
+  std::vector<std::int64_t> most = batches;
   world()
       .communicator()
-      .all_reduce({&most, 1, comm::DataType::i64}, "batches", {.op = comm::ReduceOp::max})
+      .all_reduce({most.data(), most.size(), comm::DataType::i64}, "batches", {.op = comm::ReduceOp::max})
       ->wait();
   EXPECT_EQ(batches, most);
 }
 
-TEST_F(LoaderTest, RanksOfANodePlanEachBlockOnce) {
-  Loader loader(*reader_, options(), world(), {.next_epoch_ahead = false});
-  constexpr std::uint64_t kEpochs = 4;
-  for (std::uint64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    loader.set_epoch(epoch);
-    EXPECT_THAT(seen_on_all_ranks(loader), Each(1)) << "epoch " << epoch;
+TEST_F(LoaderTest, AModelThatCommunicatesInForwardMeetsTheOthersInEachMicroBatch) {
+  PlanOptions plan = options(64, 3);
+  plan.equal_micro_batches = true;
+  Loader loader(*reader_, plan, world());
+  std::int64_t expected = 0;
+  for (std::size_t i = 0; i < kSamples; ++i) expected += length_of(i);
+  std::int64_t tokens = 0;
+  std::int64_t step = 0;
+  for (const Batch& batch : loader) {
+    std::int64_t sums[] = {batch.token_count, batch.step};
+    world().communicator().all_reduce({sums, 2, comm::DataType::i64}, "in forward")->wait();
+    tokens += sums[0];
+    EXPECT_EQ(sums[1], batch.step * world().size()) << "the ranks are in different steps";
+    EXPECT_EQ(batch.step, step);
+    step += batch.last_of_step ? 1 : 0;
   }
-  auto planned = static_cast<std::int64_t>(loader.planned_for_node());
-  world().communicator().all_reduce({&planned, 1, comm::DataType::i64}, "planned")->wait();
-  // Of each epoch the only block, and that there is no other.
-  const int nodes = world().local_size() > 1 ? world().nodes() : 0;
-  EXPECT_EQ(planned, 2 * static_cast<std::int64_t>(kEpochs) * nodes);
+  EXPECT_EQ(tokens, expected);
 }
 
-// What one node was given, without it showing in the fingerprint.
-class ShorterOnOneNode final : public WatchedReader {
+// What the last rank was given, without it showing in the fingerprint.
+class ShorterOnTheLastRank final : public WatchedReader {
  public:
-  explicit ShorterOnOneNode(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
+  explicit ShorterOnTheLastRank(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
   std::uint64_t tokens(std::size_t i) const override {
     const std::uint64_t tokens = WatchedReader::tokens(i);
-    return world().node() > 0 ? (tokens + 1) / 2 : tokens;
+    return world().rank() + 1 == world().size() ? (tokens + 1) / 2 : tokens;
   }
 };
 
-TEST_F(LoaderTest, NodesThatDoNotPlanTheSameAreTold) {
-  if (world().nodes() == 1) GTEST_SKIP() << "needs two nodes";
-  const ShorterOnOneNode reader(*reader_);
+TEST_F(LoaderTest, RanksThatDoNotPlanTheSameAreTold) {
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
+  const ShorterOnTheLastRank reader(*reader_);
   Loader loader(reader, options(), world());
-  EXPECT_THAT([&] { loader.begin(); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("the plan of block 0 is '"), HasSubstr(" on rank 0"))));
+  EXPECT_THAT([&] { loader.begin(); }, ThrowsMessage<Error>(AllOf(HasSubstr("the plan from step 0 on is '"),
+                                                                  HasSubstr(" on rank 0"))));
 }
 
 // A pack of which the last rank has another.
@@ -109,17 +131,13 @@ class EndlessSample final : public WatchedReader {
   std::uint64_t tokens(std::size_t i) const override { return i == 7 ? 70'000 : WatchedReader::tokens(i); }
 };
 
-TEST_F(LoaderTest, WhatCouldNotBePlannedIsTriedAgainOnceByEachNodeWhenALoopBeginsAnew) {
-  if (world().local_size() == 1) GTEST_SKIP() << "needs two ranks on a node";
+TEST_F(LoaderTest, WhatCouldNotBePlannedIsTriedAgainWhenALoopBeginsAnew) {
   const EndlessSample reader(*reader_);
   PlanOptions plan = options(1, 1);
   plan.too_long = TooLong::split;
   Loader loader(reader, plan, world());
-  for (std::int64_t attempts = 1; attempts <= 3; ++attempts) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_THAT([&] { loader.begin(); }, ThrowsMessage<Error>(HasSubstr("sample 7 has 70000 tokens")));
-    auto planned = static_cast<std::int64_t>(loader.planned_for_node());
-    world().communicator().all_reduce({&planned, 1, comm::DataType::i64}, "attempts")->wait();
-    EXPECT_EQ(planned, attempts * world().nodes());
   }
 }
 
@@ -157,23 +175,25 @@ TEST_F(LoaderTest, BatchesHoldTheirSamplesEndToEnd) {
   }
 }
 
-TEST_F(LoaderTest, ALastStepThatIsNotFullHasEmptyBatches) {
-  PlanOptions plan = options(100000, 3);
-  Loader loader(*reader_, plan, world());
-  int empty = 0;
-  for (const Batch& batch : loader) {
-    if (!batch.empty) continue;
-    ++empty;
-    EXPECT_EQ(batch.tokens.size(0), 0);
-    EXPECT_EQ(batch.cu_seqlens.size(0), 1);
-    EXPECT_EQ(batch.cu_seqlens[0].item<std::int32_t>(), 0);
+TEST_F(LoaderTest, ARankWithoutSamplesInAStepGetsOneEmptyBatch) {
+  PlanOptions plan = options(100000, 1);
+  plan.ranks = kSamples + 1;  // one of them has none
+  std::vector<std::int64_t> without;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    Loader loader(*reader_, plan, rank, nullptr, {.workers = 1, .next_epoch_ahead = false});
+    int batches = 0;
+    for (const Batch& batch : loader) {
+      ++batches;
+      EXPECT_TRUE(batch.last_of_step);
+      if (!batch.empty) continue;
+      without.push_back(rank);
+      EXPECT_EQ(batch.tokens.size(0), 0);
+      EXPECT_EQ(batch.cu_seqlens.size(0), 1);
+      EXPECT_EQ(batch.cu_seqlens[0].item<std::int32_t>(), 0);
+    }
+    EXPECT_EQ(batches, 1);
   }
-  EXPECT_THAT(seen_on_all_ranks(loader), Each(1));
-  // With a micro-batch for each sample and more, some must be empty.
-  plan.accumulate = kSamples + 1;
-  Loader wide(*reader_, plan, world());
-  for (const Batch& batch : wide) empty += batch.empty ? 1 : 0;
-  EXPECT_GT(empty, 0);
+  EXPECT_EQ(without.size(), 1U);
 }
 
 TEST_F(LoaderTest, SequentialOrderIsTheSameInEveryEpoch) {

@@ -257,8 +257,6 @@ TEST_F(TextLm, PaddedBatchesTrainOnTheSameTokensAndLearnAsWell) {
   for (int i = 0; i < 60; ++i) tokens += 5 + i * 7 % 40;
   const auto json =
       nlohmann::json::parse(run(2, "train", {"--padded", "--cap=100", "--epochs=12", "--json"}).output);
-  const auto packed = nlohmann::json::parse(run(2, "train", {"--cap=100", "--epochs=1", "--json"}).output);
-  EXPECT_GT(json["steps"], 12 * packed["steps"].get<std::int64_t>()) << "padding takes room";
   EXPECT_EQ(json["tokens"], 12 * tokens);
   EXPECT_EQ(json["samples_seen_once"], 60);
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);

@@ -20,7 +20,7 @@ namespace {
 struct Header {
   shm::Request request;
   std::int32_t rank = 0;
-  std::array<char, 64> label{};
+  std::array<char, shm::kLabelBytes> label{};
 };
 static_assert(std::is_trivially_copyable_v<Header>);
 

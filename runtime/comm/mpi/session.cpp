@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -13,8 +14,16 @@
 #include "common/process.h"
 #include "runtime/comm/failure.h"
 
+#ifdef OPEN_MPI
+// What MPI_Abort calls after it has printed eight lines, in which the one that says why is hard to find. Part
+// of libmpi's interface to its own tools; another version may lack it.
+extern "C" [[gnu::weak, gnu::visibility("default")]] int ompi_mpi_abort(MPI_Comm comm, int exit_code);
+#endif
+
 namespace lockstep::comm::mpi {
 namespace {
+
+std::atomic<bool> initialised_by_world{false};
 
 // A rank that is cut off from its launcher leaves without Open MPI cleaning up, and the names of Open MPI's
 // shared memory would stay in /dev/shm. The job ends: whoever needs that memory has mapped it.
@@ -77,7 +86,7 @@ Session::Session(int& argc, char**& argv) {
   if (initialised == 0) {
     const Deadline deadline("MPI_Init");
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-    initialised_here_ = true;
+    initialised_here_ = initialised_by_world = true;
   } else {
     check(MPI_Query_thread(&provided), "MPI_Query_thread");
   }
@@ -98,6 +107,10 @@ Session::~Session() {
   if (initialised_here_) MPI_Finalize();
 }
 
+bool ends_with_world() {
+  return initialised_by_world;
+}
+
 int world_rank() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -115,6 +128,9 @@ void check(int code, const char* call) {
 
 void abort_job(int exit_code) {
   forget_segments();
+#ifdef OPEN_MPI
+  if (ompi_mpi_abort != nullptr) ompi_mpi_abort(MPI_COMM_WORLD, exit_code);
+#endif
   MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
 

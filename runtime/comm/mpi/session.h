@@ -33,13 +33,16 @@ class Session {
 /// LOCKSTEP_RANKS_PER_NODE, that many neighbouring ranks of it: one for each socket, say.
 Place find_place(MPI_Comm world);
 
+/// Whether MPI ends with World, which initialised it; then all ranks leave World together.
+bool ends_with_world();
+
 /// This process's rank among all of the job, for messages.
 int world_rank();
 
 /// Throws Error "<call>: <MPI's text>" unless the code is MPI_SUCCESS.
 void check(int code, const char* call);
 
-/// Ends the job on all ranks.
+/// Ends the job on all ranks; without Open MPI's words about MPI_Abort where it is Open MPI.
 void abort_job(int exit_code);
 
 }  // namespace lockstep::comm::mpi

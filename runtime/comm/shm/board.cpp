@@ -26,6 +26,8 @@ const char* name_of(Kind kind) {
       return "reduce_scatter";
     case Kind::barrier:
       return "barrier";
+    case Kind::end:
+      return "the end";
   }
   return "?";
 }

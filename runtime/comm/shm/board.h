@@ -24,13 +24,16 @@
 
 namespace lockstep::comm::shm {
 
-enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, barrier };
+/// `end`: no operation; what a rank says that leaves World.
+enum class Kind : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, barrier, end };
 
 const char* name_of(Kind kind);
 
 /// Data up to this size travels in the slot itself.
 constexpr std::size_t kInlineBytes = 4096;
 constexpr std::uint64_t kSlots = 64;
+/// What is kept of a label, its final 0 included.
+constexpr std::size_t kLabelBytes = 128;
 
 /// What all ranks must ask for alike.
 struct Request {
@@ -40,6 +43,8 @@ struct Request {
   std::int32_t root = 0;    ///< of a broadcast; a rank of the communicator
   std::uint64_t count = 0;  ///< elements of the buffer, or of each rank's part
   bool scaled = false;      ///< whether there is a factor; what it is is known only later
+  std::uint64_t label = 0;  ///< a hash of it
+  std::uint64_t step = 0;   ///< Communicator::set_step
 
   bool operator==(const Request&) const = default;
 };
@@ -49,7 +54,7 @@ struct Slot {
   Location location;  ///< of the data, where it is not inline
   std::uint64_t asked_ns = 0;
   std::uint64_t frees = 0;                     ///< the rank's shm::frees() when it asked
-  char label[64] = {};                         ///< for messages; ends with 0
+  char label[kLabelBytes] = {};                ///< for messages; ends with 0
   std::atomic<std::uint32_t> next_chunk = 0;   ///< of this rank's share of the work
   std::atomic<std::uint32_t> done_chunks = 0;  ///< of the whole operation: the first rank's slot has it
   alignas(64) std::byte data[kInlineBytes] = {};
@@ -58,6 +63,7 @@ struct Slot {
 struct RankArea {
   alignas(64) std::atomic<std::uint64_t> asked = 0;      ///< operations
   alignas(64) std::atomic<std::uint64_t> completed = 0;  ///< operations
+  alignas(64) std::atomic<bool> left = false;            ///< asks for nothing more
   std::int32_t rank = 0;                                 ///< in the communicator
   std::int32_t world_rank = 0;                           ///< in the job, for messages
   cpu_set_t cpus = {};                                   ///< where the rank may run

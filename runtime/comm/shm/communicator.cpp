@@ -88,7 +88,10 @@ class ShmCommunicator : public Communicator, private Driver {
     if (unwinding && across_) end_job(named("an exception left the block of the communicator"));
     const std::string what = named("the last operations before the communicator's end");
     if (!across_) {
-      if (!unwinding) drive_until([this] { return group_.idle(); }, what);
+      if (!unwinding) {
+        drive_until([this] { return group_.idle(); }, what);
+        group_.leave(false);
+      }
       const std::scoped_lock lock(threadless().mutex);
       std::erase(threadless().all, this);
     } else {
@@ -105,9 +108,9 @@ class ShmCommunicator : public Communicator, private Driver {
   std::string_view name() const override { return name_; }
 
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
-    const Request request{Kind::all_reduce,        buffer.type, options.op, 0, buffer.count,
-                          options.scale != nullptr};
-    return ask(request, buffer, nullptr, label, std::move(options));
+    const bool scaled = options.scale != nullptr;
+    return ask({Kind::all_reduce, buffer.type, options.op, 0, buffer.count, scaled}, buffer, nullptr, label,
+               std::move(options));
   }
   WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
     return ask({Kind::broadcast, buffer.type, ReduceOp::sum, root, buffer.count}, buffer, nullptr, label, {});
@@ -116,9 +119,9 @@ class ShmCommunicator : public Communicator, private Driver {
     return ask({Kind::all_gather, mine.type, ReduceOp::sum, 0, mine.count}, mine, all, label, {});
   }
   WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
-    const Request request{Kind::reduce_scatter,    mine.type, options.op, 0, mine.count,
-                          options.scale != nullptr};
-    return ask(request, mine, all, label, std::move(options));
+    const bool scaled = options.scale != nullptr;
+    return ask({Kind::reduce_scatter, mine.type, options.op, 0, mine.count, scaled}, mine, all, label,
+               std::move(options));
   }
   WorkHandle barrier(std::string_view label) override { return ask({}, {}, nullptr, label, {}); }
 
@@ -142,8 +145,7 @@ class ShmCommunicator : public Communicator, private Driver {
   std::unique_ptr<Communicator> split(int color, std::string_view name) override;
 
  private:
-  WorkHandle ask(const Request& request, Buffer buffer, void* all, std::string_view label,
-                 ReduceOptions options);
+  WorkHandle ask(Request request, Buffer buffer, void* all, std::string_view label, ReduceOptions options);
   void drive_until_ended(Operation& operation) override;
   void drive() override { progress(); }
   bool advance(bool waiting);
@@ -151,8 +153,11 @@ class ShmCommunicator : public Communicator, private Driver {
   template <typename Condition>
   void drive_until(Condition condition, const std::string& what);
   void serve();
-  std::string named(std::string_view label) const {
+  std::string in_group(std::string_view label) const {
     return group_name_.empty() ? std::string(label) : fmt::format("{} of group {}", label, group_name_);
+  }
+  std::string named(std::string_view label) const {
+    return step() == 0 ? in_group(label) : fmt::format("{} in step {}", in_group(label), step());
   }
 
   int exceptions_at_start_ = std::uncaught_exceptions();
@@ -171,14 +176,16 @@ class ShmCommunicator : public Communicator, private Driver {
   std::thread thread_;
 };
 
-WorkHandle ShmCommunicator::ask(const Request& request, Buffer buffer, void* all, std::string_view label,
+WorkHandle ShmCommunicator::ask(Request request, Buffer buffer, void* all, std::string_view label,
                                 ReduceOptions options) {
+  request.label = std::hash<std::string_view>{}(label);
+  request.step = step();
   auto task = std::make_shared<Task>();
   task->request = request;
-  task->label = named(label);
+  task->label = in_group(label);  // without the step, which the request has and a cut label would lose
   task->buffer = buffer;
   task->all = all;
-  task->operation = std::make_shared<Operation>(describe(name_of(request.kind), task->label, buffer.bytes()),
+  task->operation = std::make_shared<Operation>(describe(name_of(request.kind), named(label), buffer.bytes()),
                                                 across_ ? nullptr : static_cast<Driver*>(this));
   WorkHandle work = task->operation;
   // What cannot be done fails here, on every rank alike, and takes no number.
@@ -269,14 +276,17 @@ void ShmCommunicator::serve() {
       asked_.clear();
     }
     const bool moved = group_.advance(true);
-    if (ending_ && group_.idle()) return;
+    if (ending_ && group_.idle()) {
+      // World's ends here and MPI's after it, where ranks wait for each other. Groups end in any order.
+      return group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
+    }
     if (!moved) board.sleep(heard, std::chrono::hours(1));
   }
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split(int color, std::string_view name) {
   // All that was asked for before comes first: the thread's collectives are on the same MPI communicator.
-  barrier(fmt::format("the split into {}", name))->wait();
+  barrier("a split")->wait();  // without the name, which each part may have its own
   const Deadline deadline(fmt::format("the split into {}", name));
   MPI_Comm part = MPI_COMM_NULL;
   mpi::check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");

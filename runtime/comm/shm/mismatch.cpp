@@ -29,6 +29,7 @@ const char* name_of(ReduceOp op) {
 
 std::string describe(const Request& request, std::string_view label) {
   std::string text = fmt::format("{} of {}", shm::name_of(request.kind), label);
+  if (request.step != 0) text += fmt::format(" in step {}", request.step);
   switch (request.kind) {
     case Kind::all_reduce:
     case Kind::reduce_scatter:
@@ -40,6 +41,7 @@ std::string describe(const Request& request, std::string_view label) {
     case Kind::all_gather:
       return text + fmt::format(" ({} × {} each)", request.count, comm::name_of(request.type));
     case Kind::barrier:
+    case Kind::end:
       return text;
   }
   return text;
@@ -57,6 +59,12 @@ void end_job_by_mismatch(const Board& board, const Place& place, int other, std:
       "the ranks of {} do different things: {}, but {}; every rank must ask for the same operations in the "
       "same order",
       place.node_name, what(0), what(other)));
+}
+
+void end_job_by_leaving(const Board& board, const Place& place, int gone, const std::string& operation) {
+  end_job_once(fmt::format(
+      "rank {} on {} left World, or the group, before {}; every rank must ask for the same operations",
+      board.of(gone).world_rank, place.node_name, operation));
 }
 
 }  // namespace lockstep::comm::shm

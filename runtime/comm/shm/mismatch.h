@@ -18,4 +18,8 @@ std::string describe(const Request& request, std::string_view label);
 [[noreturn]] void end_job_by_mismatch(const Board& board, const Place& place, int other,
                                       std::uint64_t number);
 
+/// The same where the local rank `gone` has left without asking for `operation`, which this rank is in.
+[[noreturn]] void end_job_by_leaving(const Board& board, const Place& place, int gone,
+                                     const std::string& operation);
+
 }  // namespace lockstep::comm::shm

@@ -61,7 +61,10 @@ bool NodeGroup::advance(bool waiting) {
   bool moved = false;
   while (post_next()) moved = true;
   for (const auto& task : running_) {
-    if (!all_have_asked(*task)) break;
+    if (!all_have_asked(*task)) {
+      notice_who_left(*task);
+      break;
+    }
     if (!task->compared) compare(*task);
     if (!may_work(*task)) break;
     moved |= work(*task, waiting);
@@ -140,6 +143,25 @@ bool NodeGroup::all_have_asked(const Task& task) const {
     if (board_.of(rank).asked.load(std::memory_order_acquire) <= task.number) return false;
   }
   return true;
+}
+
+// A rank that has left never asks.
+void NodeGroup::notice_who_left(const Task& task) const {
+  for (int rank = 0; rank < place_.local_size; ++rank) {
+    const RankArea& area = board_.of(rank);
+    if (area.left.load(std::memory_order_acquire) &&
+        area.asked.load(std::memory_order_acquire) <= task.number) {
+      end_job_by_leaving(board_, place_, rank, task.operation->name());
+    }
+  }
+}
+
+void NodeGroup::leave(bool world_ends) {
+  board_.of(place_.local_rank).left.store(true, std::memory_order_release);
+  board_.ring();
+  if (world_ends && across_ != nullptr && place_.local_rank < across_->lanes()) {
+    across_->agree({.kind = Kind::end}, "World");
+  }
 }
 
 // All have asked for this one: is it the same, and who was last?
@@ -284,6 +306,7 @@ void NodeGroup::copy_parts(Task& task) {
     }
     case Kind::all_reduce:
     case Kind::barrier:
+    case Kind::end:
       return;
   }
 }
@@ -310,6 +333,7 @@ void NodeGroup::work_across(Task& task) {
       case Kind::barrier:
         return across_->barrier();
       case Kind::all_reduce:
+      case Kind::end:
         return;
     }
   } catch (...) {

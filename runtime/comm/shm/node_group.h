@@ -35,6 +35,10 @@ class NodeGroup {
   /// Returns whether anything moved.
   bool advance(bool waiting);
 
+  /// This rank asks for nothing more: ends the job where another waits for what this one never asked for.
+  /// `world_ends`: the other nodes are told, too, and wait for each other.
+  void leave(bool world_ends);
+
   bool idle() const { return asked_.empty() && running_.empty(); }
   const Board& board() const { return board_; }
 
@@ -46,6 +50,7 @@ class NodeGroup {
   bool post_next();
   bool stage(Task& task, Slot& slot);
   bool all_have_asked(const Task& task) const;
+  void notice_who_left(const Task& task) const;
   void compare(Task& task);
   bool find_views(Task& task);
   std::byte* view_of(int local_rank, Task& task);

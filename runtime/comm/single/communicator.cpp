@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "common/error.h"
 #include "runtime/comm/operation.h"
 #include "runtime/comm/reduction.h"
 
@@ -23,8 +24,10 @@ class SingleCommunicator : public Communicator {
     });
   }
 
-  WorkHandle broadcast(Buffer buffer, int /*root*/, std::string_view label) override {
-    return now(describe("broadcast", label, buffer.bytes()), [] {});
+  WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
+    return now(describe("broadcast", label, buffer.bytes()), [root] {
+      if (root != 0) fail_usage("there is no rank {}; the only rank is 0", root);
+    });
   }
 
   WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {

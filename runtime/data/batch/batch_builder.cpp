@@ -114,15 +114,13 @@ std::span<const std::byte> BatchBuilder::packed_bytes(std::size_t number, int wo
   return read;
 }
 
-// Nothing where samples are read, or where this one cannot be: it says so when its turn comes.
-std::span<const std::byte> BatchBuilder::look_ahead(std::size_t number) const {
-  if (!options_.mapped) return {};
+// Nothing where samples are read, or where this one cannot be: it says so when its turn comes. It is checked
+// then too, so that no transform's time lies between the check and the use.
+void BatchBuilder::look_ahead(std::size_t number) const {
+  if (!options_.mapped) return;
   try {
-    const auto bytes = reader_.view(number);
-    fetch_early(bytes);
-    return bytes;
+    fetch_early(reader_.unchecked_view(number));
   } catch (const Error&) {
-    return {};
   }
 }
 
@@ -150,19 +148,16 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   HostBatch host;
   host.micro_batch = micro_batch;
   if (!micro_batch.block) return host;
-  const auto accumulate = static_cast<std::size_t>(options_.plan.accumulate);
-  const auto samples = micro_batch.block->block.plan.micro_batch(
-      micro_batch.index / accumulate, options_.rank, static_cast<int>(micro_batch.index % accumulate));
+  const auto samples = micro_batch.samples(options_.rank);
   Batch& batch = host.batch;
-  batch.step = static_cast<std::int64_t>(micro_batch.step);
-  batch.last_of_step = (micro_batch.index + 1) % accumulate == 0;
+  batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
+  batch.last_of_step = micro_batch.last_of_step();
   batch.empty = samples.empty();
   const PlanOptions& plan = micro_batch.block->block.plan.options();  // a mixture's range has its own
   const Target target = allocate(host, samples, plan);
   const bool padded = plan.padded;
 
-  std::span<const std::byte> next;  // sample's bytes, where they are known already
-  std::size_t at = 0;               // in the batch's tensors
+  std::size_t at = 0;  // in the batch's tensors
   std::size_t total = 0;
   target.ends[0] = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -171,8 +166,8 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     const std::span mask(target.loss_mask + at, planned);
     std::size_t length = 0;
     naming_sample(reader_, id, options_.rank, batch.step, [&] {
-      const auto packed = next.empty() ? packed_bytes(sample_of(id), worker) : next;
-      next = i + 1 < samples.size() ? look_ahead(sample_of(samples[i + 1])) : next.first(0);
+      if (i + 1 < samples.size()) look_ahead(sample_of(samples[i + 1]));
+      const auto packed = packed_bytes(sample_of(id), worker);
       length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
     });
     const std::size_t row = padded ? target.row : length;

@@ -42,7 +42,7 @@ class BatchBuilder final : public HostBatchBuilder {
   Target allocate(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan);
   std::size_t length_of(SampleId id, const PlanOptions& plan) const;
   std::span<const std::byte> packed_bytes(std::size_t number, int worker);
-  std::span<const std::byte> look_ahead(std::size_t number) const;
+  void look_ahead(std::size_t number) const;
   void widen_tokens(std::span<const std::byte> packed, std::span<std::int64_t> tokens) const;
   std::size_t take_sample(SampleId id, std::span<const std::byte> packed, std::span<std::int64_t> tokens,
                           std::span<bool> mask, std::uint64_t epoch, int worker);

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "runtime/data/batch/batch_buffers.h"
+#include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_batch.h"
-#include "runtime/data/plan/epoch_cursor.h"
 
 namespace lockstep::data {
 

@@ -161,14 +161,12 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   HostBatch host;
   host.micro_batch = micro_batch;
   if (!micro_batch.block) return host;
-  const auto accumulate = static_cast<std::size_t>(options_.plan.accumulate);
-  const auto samples = micro_batch.block->block.plan.micro_batch(
-      micro_batch.index / accumulate, options_.rank, static_cast<int>(micro_batch.index % accumulate));
+  const auto samples = micro_batch.samples(options_.rank);
   const auto count = static_cast<std::int64_t>(samples.size());
   const ImageOptions& images = options_.images;
   Batch& batch = host.batch;
-  batch.step = static_cast<std::int64_t>(micro_batch.step);
-  batch.last_of_step = (micro_batch.index + 1) % accumulate == 0;
+  batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
+  batch.last_of_step = micro_batch.last_of_step();
   batch.empty = samples.empty();
 
   host.buffer = buffers_->take();

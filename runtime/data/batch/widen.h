@@ -19,8 +19,8 @@ void count_up(std::span<std::int64_t> out);
 /// Asks for memory that will be read soon: samples lie anywhere, so the processor does not guess the next.
 inline void fetch_early(std::span<const std::byte> bytes) {
   constexpr std::size_t kLine = 64;
-  constexpr std::size_t kMost = 2048;  // what follows, the processor guesses
-  for (std::size_t at = 0; at < bytes.size() && at < kMost; at += kLine) {
+  constexpr std::size_t kMaxBytes = 2048;  // what follows, the processor guesses
+  for (std::size_t at = 0; at < bytes.size() && at < kMaxBytes; at += kLine) {
     __builtin_prefetch(bytes.data() + at);
   }
 }

@@ -1,10 +1,7 @@
 #include "runtime/data/plan/epoch_planner.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <thread>
-#include <unordered_map>
+#include <string>
 #include <utility>
 
 #include "common/error.h"
@@ -12,72 +9,50 @@
 namespace lockstep::data {
 namespace {
 
-// Samples have smaller indexes; from here on come those carried in, and the pieces behind them.
-constexpr std::uint32_t kBlockSamples = BlockSamples::kPieces;
-
-// Micro-batches that may be dealt and wait for their exchanges.
-constexpr std::size_t kAhead = 2048;
-
-std::size_t steps_ahead(const PlanOptions& options) {
-  const auto batches = static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
-  return std::clamp<std::size_t>(kAhead / batches / 4 * 4, 8, 256);
-}
-// Blocks of fewer samples are planned before another thread has begun.
-constexpr std::size_t kWorthAThread = 16384;
-
-bool bit(const std::vector<bool>& bits, std::size_t place) {
-  return place < bits.size() && bits[place];
-}
+// Ranks x steps of a block: a plan takes memory for each, also where steps hold fewer samples than there are
+// ranks.
+constexpr std::size_t kMaxRankSteps = std::size_t{1} << 20;
 
 }  // namespace
 
 EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options)
     : source_(source),
       options_((check_options(options), options)),
-      fingerprint_(source.fingerprint()),
       order_(source.size(), options.order, options.seed, options.epoch),
       reader_(source, order_, options_),
-      planner_(std::make_unique<BlockPlanner>(options)) {
+      packer_(options) {
   if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
-  use_threads(0);
-  start_.data = fingerprint_;
-  start_.order = order_fingerprint();
-  start_.geometry = options_;
+  state_.data = source.fingerprint();
+  state_.order = order_fingerprint();
 }
 
 EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options, const PlanState& state)
     : EpochPlanner(source, options) {
-  if (state.data != start_.data) {
-    fail("cannot go on: the state is of other data ({}) than these ({})", state.data, start_.data);
+  if (state.data != state_.data) {
+    fail("cannot resume: the state is of other data ({}) than these ({})", state.data, state_.data);
   }
-  if (state.order != start_.order) {
+  if (state.order != state_.order) {
     fail(
-        "cannot go on: the state is of another order ({}) than this ({}); seed, epoch and what becomes of "
+        "cannot resume: the state is of another order ({}) than this ({}); seed, epoch and the treatment of "
         "over-long "
         "samples must be the same",
-        state.order, start_.order);
+        state.order, state_.order);
   }
-  if (state.mixture) fail("cannot go on: the state is of a mixture");
-  if (state.block > order_.blocks()) {
-    fail("cannot go on: the state is at block {} of {}", state.block, order_.blocks());
+  if (state.position.mixture) fail("cannot resume: the state is of a mixture");
+  const auto [block, used, mixture] = state.position;
+  if (block > order_.blocks() || (block == order_.blocks() && used > 0)) {
+    fail("cannot resume: the state is at item {} of block {}, and there are {} blocks", used, block,
+         order_.blocks());
   }
-  for (const SampleId id : state.carried) {
-    if (sample_of(id) >= source_.size())
-      fail("cannot go on: the state names sample {}, of {}", id, source_.size());
+  state_ = state;
+  next_block_ = block;
+  if (used == 0) return;
+  load_next_block();
+  if (used > pool_.size()) {
+    fail("cannot resume: the state has used {} items of block {}, which has {}", used, block, pool_.size());
   }
-  go_on_from(state);
-}
-
-void EpochPlanner::go_on_from(const PlanState& state) {
-  next_block_ = state.block;
-  start_ = start_behind(state, options_, [&](const PlanState& start) -> std::optional<std::vector<bool>> {
-    EpochPlanner probe(source_, options_);
-    probe.start_ = start;
-    probe.next_block_ = next_block_;
-    PlannedBlock block;
-    if (!probe.next_block(block) || block.plan.micro_batches_per_rank() < state.done) return std::nullopt;
-    return probe.state_after(block, state.done).used;
-  });
+  pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(used));
+  runs_ = {{block, 0, used}};
 }
 
 std::string EpochPlanner::order_fingerprint() const {
@@ -88,169 +63,90 @@ std::string EpochPlanner::order_fingerprint() const {
   return name;
 }
 
-Plan EpochPlanner::empty_plan() const {
-  return {options_, source_.size(), fingerprint_};
+// Where the epoch goes on when the items of the pool before this place are used.
+PlanPosition EpochPlanner::position_at(std::size_t place) const {
+  if (place == pool_.size()) return {.block = next_block_, .used = 0};
+  const auto run =
+      std::find_if(runs_.rbegin(), runs_.rend(), [place](const Run& r) { return r.begin <= place; });
+  return {.block = run->block, .used = run->used + (place - run->begin)};
 }
 
-SampleId EpochPlanner::id_of(std::uint32_t index) const {
-  if (index >= kBlockSamples) return extras_[index - kBlockSamples];
-  return shard_begins_[index / EpochOrder::kShardSamples] + index % EpochOrder::kShardSamples;
-}
-
-// What was carried into the block, with lengths read anew.
-std::vector<Item> EpochPlanner::read_carried() {
-  std::vector<Item> items;
-  const auto cap = static_cast<std::uint32_t>(options_.cap);
-  for (std::size_t i = 0; i < start_.carried.size(); ++i) {
-    const SampleId sample = sample_of(start_.carried[i]);
-    const std::uint64_t piece = piece_of(start_.carried[i]);
-    std::uint32_t length = 0;
-    source_.read(sample, std::span(&length, 1));
-    if (length <= piece * cap)
-      fail("cannot go on: sample {} has {} tokens and no piece {}", sample, length, piece);
-    // The cap may have been greater when it was carried.
-    if (length > cap && !bit(start_.gone, i)) {
-      if (options_.too_long == TooLong::refuse) refuse_over_long(sample, length, cap);
-      if (options_.too_long == TooLong::skip) {
-        over_long_.add({.samples = 1, .tokens = length, .first = sample});
-        continue;
-      }
-    }
-    items.push_back({kBlockSamples + static_cast<std::uint32_t>(i),
-                     std::min(cap, static_cast<std::uint32_t>(length - piece * cap))});
+void EpochPlanner::load_next_block() {
+  // What is left of earlier blocks keeps its identity.
+  std::vector<SampleId> ids;
+  ids.reserve(pool_.size());
+  for (Item& item : pool_) {
+    ids.push_back(id_of(item.index));
+    item.index = static_cast<std::uint32_t>(ids.size() - 1);
   }
-  return items;
-}
-
-// What was carried into the block, its own samples in the epoch's order behind it.
-void EpochPlanner::read_block(std::size_t block) {
-  const std::vector<Item> carried = read_carried();
-  BlockSamples own = reader_.take(block);
-  over_long_.add(own.over_long);
-  shard_begins_ = std::move(own.shard_begins);
-  extras_ = start_.carried;
-  extras_.insert(extras_.end(), own.pieces.begin(), own.pieces.end());
-  items_ = std::move(own.items);
-  if (!own.pieces.empty()) {
-    const auto shift = static_cast<std::uint32_t>(start_.carried.size());
-    for (Item& item : items_) item.index += item.index >= kBlockSamples ? shift : 0;
-  }
-  items_.reserve(items_.size() + carried.size());  // no more: inserting alone would take twice the room
-  items_.insert(items_.begin(), carried.begin(), carried.end());
-  carried_ = carried.size();
-  if (start_.gone.empty()) return;
-  const auto gone = [this](const Item& item) {
-    return bit(start_.gone,
-               item.index >= kBlockSamples ? item.index - kBlockSamples : extras_.size() + item.index);
-  };
-  const auto behind = items_.begin() + static_cast<std::ptrdiff_t>(carried_);
-  carried_ -= static_cast<std::size_t>(std::count_if(items_.begin(), behind, gone));
-  items_.erase(std::remove_if(items_.begin(), items_.end(), gone), items_.end());
-}
-
-bool EpochPlanner::next_block(PlannedBlock& block) {
-  block.plan = empty_plan();
-  block.start = start_;
+  ids_ = std::move(ids);
+  first_index_ = static_cast<std::uint32_t>(ids_.size());
+  block_ = next_.valid() ? next_.get() : reader_.read(next_block_);
+  over_long_.add(block_.over_long);
+  runs_.push_back({next_block_++, pool_.size(), 0});
+  for (Item& item : block_.items) item.index += first_index_;
+  block_.items.insert(block_.items.begin(), pool_.begin(), pool_.end());
+  pool_ = std::exchange(block_.items, {});
   if (next_block_ < order_.blocks()) {
-    block.plan.reserve(order_.shards(next_block_).size() * EpochOrder::kShardSamples + start_.carried.size());
+    next_ = std::async(std::launch::async, [this, block = next_block_] { return reader_.read(block); });
   }
-  return plan_block(block.plan);
 }
 
-bool EpochPlanner::append_block(Plan& plan) {
-  return plan_block(plan);
-}
-
-bool EpochPlanner::plan_block(Plan& plan) {
-  if (next_block_ >= order_.blocks()) return false;
-  read_block(next_block_);
-  const std::size_t items_in_block = items_.size();
-  const std::size_t read = std::min(source_.size(), (next_block_ + 1) * kBlockSamples);
-  planner_->begin(std::move(items_), {.block = next_block_,
-                                      .last = next_block_ + 1 == order_.blocks(),
-                                      .saved = start_.saved,
-                                      .carried = carried_,
-                                      .behind = source_.size() - read});
-  const std::size_t steps = plan.steps();
-  const auto append = [&](const StepView& step) {
-    plan.append_step(step, [this](std::uint32_t index) { return id_of(index); });
-  };
-  if (threads_ > 1 && items_in_block > kWorthAThread && options_.ranks > 1) {
-    if (dealt_.empty()) {
-      for (std::size_t i = steps_ahead(options_); i > 0; --i) dealt_.push_back({StepPacker(options_), 0});
+// As many steps as the samples read so far give, at least one: reads blocks until there is one.
+bool EpochPlanner::next_block(PlannedBlock& block) {
+  const std::size_t max_steps =
+      std::max<std::size_t>(1, kMaxRankSteps / static_cast<std::size_t>(options_.ranks));
+  block = {.plan = Plan(options_, source_.size(), state_.data), .start = state_, .after = {}};
+  for (;;) {
+    const bool last = next_block_ >= order_.blocks();
+    std::size_t place = 0;
+    block.plan.reserve(pool_.size());
+    while (place < pool_.size() && block.plan.steps() < max_steps) {
+      const std::size_t count = packer_.take(std::span(pool_).subspan(place), last);
+      if (count == 0) break;
+      place += count;
+      const std::span<const Item> rest = std::span(pool_).subspan(place);
+      const bool ends_epoch =
+          last && std::all_of(rest.begin(), rest.end(), [](const Item& item) { return item.length == 0; });
+      if (packer_.samples() == 0) continue;
+      if (ends_epoch && !complete_last_step()) continue;
+      block.plan.append_step(packer_.pack(state_.steps),
+                             [this](std::uint32_t index) { return id_of(index); });
+      ++state_.steps;
+      block.after.push_back(position_at(place));
     }
-    if (next_block_ + 1 < order_.blocks()) reader_.begin(next_block_ + 1);
-    in_pipeline(
-        dealt_, [this](DealtStep& step) { return planner_->deal_step(step.packer, step.first); },
-        [](DealtStep& step) { step.packer.exchange(); },
-        [&append](DealtStep& step) { append(step.packer.finish(step.first)); },
-        [this] { return reader_.go_on(); });
+    state_.position = position_at(place);
+    drop_used(place);
+    if (block.plan.steps() > 0) return true;
+    if (last) return false;
+    load_next_block();
   }
-  for (StepView step; planner_->next_step(step);) append(step);
-  ++next_block_;
-  start_.steps_before += plan.steps() - steps;
-  start_.saved = planner_->saved();
-  start_.block = next_block_;
-  start_.done = 0;
-  start_.gone.clear();
-  start_.used.clear();
-  start_.geometry = options_;
-  items_ = planner_->take_left();
-  start_.carried.clear();
-  for (const Item& item : items_) start_.carried.push_back(id_of(item.index));
-  reader_.reuse(std::move(items_));
+}
+
+void EpochPlanner::drop_used(std::size_t place) {
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const std::size_t end = i + 1 < runs_.size() ? runs_[i + 1].begin : pool_.size();
+    if (end <= place) continue;
+    const std::size_t used = place > runs_[i].begin ? place - runs_[i].begin : 0;
+    runs.push_back({runs_[i].block, runs_[i].begin + used - place, runs_[i].used + used});
+  }
+  runs_ = std::move(runs);
+  pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(place));
+}
+
+// Does with a last step of fewer samples than ranks as the options say. False when it is dropped.
+bool EpochPlanner::complete_last_step() {
+  const auto ranks = static_cast<std::size_t>(options_.ranks);
+  if (packer_.samples() >= ranks || options_.tail == Tail::fill) return true;
+  if (options_.tail == Tail::drop) return false;
+  packer_.repeat_samples(ranks);
   return true;
 }
 
-PlanState EpochPlanner::state_after(const PlannedBlock& block, std::uint64_t micro_batches) const {
-  PlanState state = started(block, micro_batches);
-  if (micro_batches == 0) return state;
-
-  // Where each sample's bit is: first what was carried and the pieces, then the block's own.
-  std::unordered_map<SampleId, std::size_t> extras;
-  for (const SampleId id : state.carried) extras.emplace(id, extras.size());
-  const std::span<const std::uint32_t> shards = order_.shards(state.block);
-  std::unordered_map<std::uint64_t, std::size_t> slots;
-  std::vector<std::uint32_t> lengths(EpochOrder::kShardSamples);
-  for (const std::uint32_t shard : shards) {
-    slots.emplace(shard, slots.size());
-    if (options_.too_long != TooLong::split) continue;
-    const std::span<std::uint32_t> read = std::span(lengths).first(order_.samples_of_shard(shard));
-    source_.read(shard * EpochOrder::kShardSamples, read);
-    for (std::size_t i = 0; i < read.size(); ++i) {
-      for (std::uint64_t piece = 1; piece * options_.cap < read[i]; ++piece) {
-        extras.emplace((shard * EpochOrder::kShardSamples + i) | piece << kPieceShift, extras.size());
-      }
-    }
-  }
-  state.used.resize(extras.size() + shards.size() * EpochOrder::kShardSamples);
-  for_each_sample(block.plan, 0, micro_batches, [&](SampleId id) {
-    const auto extra = extras.find(id);
-    const std::size_t place = extra != extras.end()
-                                  ? extra->second
-                                  : extras.size() +
-                                        slots.at(id / EpochOrder::kShardSamples) * EpochOrder::kShardSamples +
-                                        id % EpochOrder::kShardSamples;
-    state.used[place] = true;
-  });
-  return state;
-}
-
-void EpochPlanner::use_threads(int threads) {
-  threads_ = threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency());
-}
-
 void EpochPlanner::change(const Cost& cost, const std::vector<double>& speeds) {
-  PlanOptions options = options_;
-  options.cost = cost;
-  options.speeds = speeds;
-  check_options(options);
-  // No more than these: state_after() may be reading the others.
-  options_.cost = cost;
-  options_.speeds = speeds;
-  start_.geometry = options_;
-  planner_ = std::make_unique<BlockPlanner>(options_);
-  dealt_.clear();
+  options_ = with_cost(options_, cost, speeds);
+  packer_ = StepPacker(options_);
 }
 
 }  // namespace lockstep::data

@@ -94,7 +94,7 @@ class BucketState {
   }
 
   bool worth_compressing(const torch::Tensor& gradient) const {
-    if (gradient.dim() < 2 || gradient.numel() == 0) return false;
+    if (gradient.dim() < 2 || gradient.numel() == 0 || gradient.is_complex()) return false;
     if (gradient.dim() > 2 && !gradient.is_contiguous()) return false;
     const auto n = gradient.size(0);
     const auto m = gradient.numel() / n;

@@ -20,10 +20,12 @@ Contents readable_contents_of(const std::filesystem::path& source);
 bool is_of_format(Format format, std::string_view file);
 
 // `file` is a name below `folder`; it stands in messages and in parts.
-std::unique_ptr<Reader> open_tar(const std::filesystem::path& source);
+std::unique_ptr<Reader> open_tar(const std::filesystem::path& source, const OpenOptions& options);
 std::unique_ptr<Reader> open_megatron(const std::filesystem::path& folder, const std::string& index);
-std::unique_ptr<Reader> open_tfrecord(const std::filesystem::path& folder, const std::string& file);
-std::unique_ptr<Reader> open_recordio(const std::filesystem::path& folder, const std::string& file);
+std::unique_ptr<Reader> open_tfrecord(const std::filesystem::path& folder, const std::string& file,
+                                      const OpenOptions& options);
+std::unique_ptr<Reader> open_recordio(const std::filesystem::path& folder, const std::string& file,
+                                      const OpenOptions& options);
 std::unique_ptr<Reader> open_npy(const std::filesystem::path& folder, const std::string& file);
 std::unique_ptr<Reader> open_lmdb(const std::filesystem::path& folder, const std::string& file);
 /// `dataset` is a path in the file, or "" where it has only one.

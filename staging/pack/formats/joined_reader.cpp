@@ -42,6 +42,10 @@ class JoinedReader : public Reader {
     const Place at = place(i);
     return at.reader->view(at.i);
   }
+  std::span<const std::byte> unchecked_view(std::size_t i) const override {
+    const Place at = place(i);
+    return at.reader->unchecked_view(at.i);
+  }
   bool can_view() const override { return can_view_; }
   bool indexed() const override {
     return std::all_of(readers_.begin(), readers_.end(),

@@ -92,6 +92,10 @@ std::uint32_t u32_at(const char* bytes) {
 
 std::vector<MdsShard> parse_mds_index(std::string_view text, const fs::path& name) {
   std::vector<MdsShard> shards;
+  // The JSON library takes it for the end of the text.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    fail("{}: damaged index of MDS: a zero byte at offset {}", name.string(), zero);
+  }
   try {
     const Json json = Json::parse(text);
     for (const Json& shard : json.at("shards")) shards.push_back(shard_of(shard));

@@ -45,11 +45,13 @@ SideIndex side_index(const DataFile& file, std::string_view format, Scan scan, c
 
 class RecordReader : public ExtentReader {
  public:
-  RecordReader(const fs::path& folder, const std::string& file, SideIndex index, Scan scan, bool has_keys)
+  RecordReader(const fs::path& folder, const std::string& file, SideIndex index, Scan scan, bool has_keys,
+               bool check_digests)
       : ExtentReader(folder, file, index->samples(), TokenType::none),
         index_(std::move(index)),
         scan_(scan),
         has_keys_(has_keys),
+        check_digests_(check_digests),
         whole_(index_->parts() == index_->samples()) {}
 
   std::string_view key(std::size_t i) const override {
@@ -66,6 +68,12 @@ class RecordReader : public ExtentReader {
   bool indexed() const override { return index_.stored(); }
 
   std::span<const std::byte> view(std::size_t i) const override {
+    const std::span<const std::byte> payload = unchecked_view(i);
+    check_digest(i, payload);
+    return payload;
+  }
+
+  std::span<const std::byte> unchecked_view(std::size_t i) const override {
     if (pieces(number(i)) > 1)
       fail("{}: it lies in {} pieces; use read()", file().where(extent(i).offset, i), pieces(i));
     return ExtentReader::view(i);
@@ -84,12 +92,7 @@ class RecordReader : public ExtentReader {
       file().read(piece.offset, rest.first(piece.size), i);
       rest = rest.subspan(piece.size);
     }
-    if (xxh3_64(into) != digest(i))
-      fail(
-          "{}: the content is not what it was when the file was indexed; it is damaged, or was changed and "
-          "given its "
-          "old time",
-          file().where(at.offset, i));
+    check_digest(i, into);
   }
 
   void verify() const override {
@@ -116,26 +119,38 @@ class RecordReader : public ExtentReader {
   std::size_t pieces(std::size_t i) const { return index_->first_part(i + 1) - index_->first_part(i); }
   std::uint64_t digest(std::size_t i) const { return index_->part(index_->first_part(i)).xxh3; }
 
+  void check_digest(std::size_t i, std::span<const std::byte> payload) const {
+    if (check_digests_ && xxh3_64(payload) != digest(i)) {
+      fail(
+          "{}: the content is not what it was when the file was indexed; it is damaged, or was changed and "
+          "given its old time",
+          file().where(extent(i).offset, i));
+    }
+  }
+
   SideIndex index_;
   Scan scan_;
   bool has_keys_;
+  bool check_digests_;
   bool whole_;
 };
 
 }  // namespace
 
-std::unique_ptr<Reader> open_tfrecord(const fs::path& folder, const std::string& file) {
+std::unique_ptr<Reader> open_tfrecord(const fs::path& folder, const std::string& file,
+                                      const OpenOptions& options) {
   const DataFile data(folder / file);
   return std::make_unique<RecordReader>(folder, file, side_index(data, "tfrecord", scan_tfrecord, nullptr),
-                                        scan_tfrecord, false);
+                                        scan_tfrecord, false, options.check_digests);
 }
 
-std::unique_ptr<Reader> open_recordio(const fs::path& folder, const std::string& file) {
+std::unique_ptr<Reader> open_recordio(const fs::path& folder, const std::string& file,
+                                      const OpenOptions& options) {
   const DataFile data(folder / file);
   const std::optional<RecordioKeys> keys = RecordioKeys::beside(data.path());
   return std::make_unique<RecordReader>(folder, file,
                                         side_index(data, "recordio", scan_recordio, keys ? &*keys : nullptr),
-                                        scan_recordio, keys.has_value());
+                                        scan_recordio, keys.has_value(), options.check_digests);
 }
 
 }  // namespace lockstep::pack

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <optional>
 
 #include "common/environment.h"
 #include "common/error.h"
@@ -49,6 +50,28 @@ void write_beside(const fs::path& path, const std::string& bytes) {
       throw;
     }
   }
+}
+
+/// A file of which records are missing at the end, and of which nothing else changed, was cut by accident: a
+/// copy that broke off, a full disk. One that was written anew has other records.
+void refuse_if_cut(const DataFile& file, const Index& now) {
+  const fs::path beside = side_index_of(file.path());
+  std::optional<Index> before;
+  try {
+    before = Index::load(beside);
+  } catch (const Error&) {
+    return;  // there is none, or it is damaged
+  }
+  if (before->shards() != 1 || before->shard(0).size <= file.size() || before->samples() <= now.samples() ||
+      before->first_part(now.samples()) != now.parts())
+    return;
+  for (std::size_t p = 0; p < now.parts(); ++p) {
+    const layout::PartRecord& was = before->part(p);
+    const layout::PartRecord& is = now.part(p);
+    if (was.offset != is.offset || was.size != is.size || was.xxh3 != is.xxh3) return;
+  }
+  fail("{} had {} records when it was indexed, has {} now: restore its end, or remove {} to use what is left",
+       file.path().string(), before->samples(), now.samples(), beside.string());
 }
 
 bool store(const fs::path& path, const std::string& bytes, bool beside) {
@@ -135,15 +158,18 @@ void SideIndex::make(const DataFile& file, const Digest& state,
     builder.end_shard(file.size(), state);
     bytes = builder.finish();
   }
+  memory_.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+  std::memcpy(memory_.data(), bytes.data(), bytes.size());
+  index_ = Index::parse(std::as_bytes(std::span(memory_)).first(bytes.size()), file.path());
+  refuse_if_cut(file, index_);
   made_ = true;
   for (const fs::path& place : places(file, state)) {
     const bool beside = place.parent_path() == file.path().parent_path();
     if (beside && !locked) continue;
-    if (store(place, bytes, beside) && load(place, file, state)) return;
+    if (!store(place, bytes, beside) || !load(place, file, state)) continue;
+    memory_ = {};
+    return;
   }
-  memory_.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
-  std::memcpy(memory_.data(), bytes.data(), bytes.size());
-  index_ = Index::parse(std::as_bytes(std::span(memory_)).first(bytes.size()), file.path());
 }
 
 }  // namespace lockstep::pack

@@ -4,7 +4,9 @@
 // It is kept beside the data (".NAME.lockstep"), or where that is not allowed in
 // $XDG_CACHE_HOME/lockstep/index (by default ~/.cache), or else in memory. It holds what the file looked
 // like: size, time of the last change, first and last 4 KiB. When any of that differs, or the index is
-// damaged, it is made anew. Staging copies it with the data and gives the copy the data's time.
+// damaged, it is made anew; a file whose last records are missing, and of which nothing else changed, is
+// refused as long as the index is beside it. Staging copies it with the data and gives the copy the data's
+// time.
 //
 // Threads: const members are safe from any thread. Of several processes that want the same index one makes
 // it.
@@ -38,7 +40,7 @@ class SideIndex {
  public:
   /// Loads or makes the index of `file`. `scan` adds the samples in the order of the data; `also` is what
   /// else the index depends on, in words. Throws whatever `scan` throws, and Error where there are no
-  /// samples.
+  /// samples, or only the first ones of those that the index beside the file knew.
   SideIndex(const DataFile& file, std::string_view also, const std::function<void(IndexBuilder&)>& scan);
 
   const Index& operator*() const { return index_; }

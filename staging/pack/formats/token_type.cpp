@@ -2,17 +2,24 @@
 
 #include <array>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "common/error.h"
 
 namespace lockstep::pack {
 namespace {
 
+constexpr std::uint64_t kGreatest = std::numeric_limits<std::int64_t>::max();
+
 template <typename T>
 void widen_from(std::span<const std::byte> from, std::span<std::int64_t> into) {
   for (std::size_t i = 0; i < into.size(); ++i) {
     T number;
     std::memcpy(&number, from.data() + i * sizeof(T), sizeof(T));
+    if constexpr (std::is_same_v<T, std::uint64_t>) {
+      if (number > kGreatest) fail("token {} is {}, and tokens go up to {}", i, number, kGreatest);
+    }
     into[i] = static_cast<std::int64_t>(number);  // NOLINT(bugprone-signed-char-misuse): the sign is meant
   }
 }

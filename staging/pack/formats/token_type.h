@@ -39,7 +39,7 @@ constexpr int bytes_of(TokenType type) {
 std::string_view name_of(TokenType type);
 
 /// Turns numbers of any of the types into what training works with; `from` holds into.size() of them, at any
-/// address. Throws Error for none.
+/// address. Throws Error for none, and naming the first u64 token above 2^63 - 1 and its place.
 void widen(TokenType type, std::span<const std::byte> from, std::span<std::int64_t> into);
 
 }  // namespace lockstep::pack

@@ -83,7 +83,7 @@ std::size_t first_free_number(const Index& index) {
 }
 
 std::string purpose_of(const AppendOptions& options, const Index& base, const fs::path& folder) {
-  return nlohmann::json({{"append", 1},
+  return nlohmann::json({{"append", 2},
                          {"to", folder.string()},
                          {"index", to_hex(base.digest())},
                          {"folder", fs::weakly_canonical(options.folder).string()},

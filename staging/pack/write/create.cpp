@@ -25,7 +25,7 @@ void clear_published(const fs::path& out, FileSystem& system) {
 
 /// What has to be the same for one call to continue another.
 std::string purpose_of(const CreateOptions& options) {
-  return nlohmann::json({{"create", 1},
+  return nlohmann::json({{"create", 2},
                          {"folder", fs::weakly_canonical(options.folder).string()},
                          {"shard_bytes", options.shard_bytes},
                          {"token_bytes", options.token_bytes}})

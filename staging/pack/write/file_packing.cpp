@@ -40,7 +40,7 @@ class FilePacker {
       fail("{} is {} bytes long, no whole number of tokens of {} bytes; see --token-bytes", full(file),
            file.size, token_bytes_);
     }
-    packer_.begin_part(split_member_name(file.path).kind, file.size, file.modified_ns);
+    packer_.begin_part(split_member_name(file.path).kind, file.size, file.changed_ns);
     if (file.loaded()) {
       packer_.write(file.content);
     } else {

@@ -116,8 +116,8 @@ void Journal::load(std::string_view purpose) {
   }
 }
 
-void Journal::add(std::string_view index, std::span<const std::int64_t> modified_ns) {
-  const Record record = Record::make(chain_.back(), index, modified_ns);
+void Journal::add(std::string_view index, std::span<const std::int64_t> changed_ns) {
+  const Record record = Record::make(chain_.back(), index, changed_ns);
   system_.write_at(fd_.get(), std::as_bytes(std::span(record.words)), ends_.back(), file_);
   ends_.push_back(ends_.back() + record.bytes());
   chain_.push_back(record.checksum());
@@ -152,8 +152,8 @@ void Journal::each(const std::function<void(const Entry&)>& use) const {
   for (std::size_t s = 0; s < shards(); ++s) {
     const Record record = read(s);
     Entry entry{Index::parse(record.content(), file_), {}};
-    entry.modified_ns.assign(record.times().begin(), record.times().end());
-    if (entry.index.shards() != 1 || entry.modified_ns.size() != entry.index.parts())
+    entry.changed_ns.assign(record.times().begin(), record.times().end());
+    if (entry.index.shards() != 1 || entry.changed_ns.size() != entry.index.parts())
       fail("{}: damaged record of shard {}; remove the folder", file_.string(), s);
     use(entry);
   }

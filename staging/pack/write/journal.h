@@ -22,8 +22,8 @@ class Journal {
  public:
   /// What one shard was made of.
   struct Entry {
-    Index index;                            ///< of this shard alone
-    std::vector<std::int64_t> modified_ns;  ///< of each part's file
+    Index index;                           ///< of this shard alone
+    std::vector<std::int64_t> changed_ns;  ///< of each part's file (ordered_loader.h)
   };
 
   /// Opens the journal of a call with this purpose (any text), or begins one. What another purpose has left
@@ -35,8 +35,8 @@ class Journal {
   /// The journal that was found was of another purpose.
   bool was_of_another_purpose() const { return other_purpose_; }
 
-  /// Adds a shard: its index (IndexBuilder's bytes) and, for each part, when its file was last modified.
-  void add(std::string_view index, std::span<const std::int64_t> modified_ns);
+  /// Adds a shard: its index (IndexBuilder's bytes) and, for each part, when its file was last changed.
+  void add(std::string_view index, std::span<const std::int64_t> changed_ns);
   /// Forgets all but the first `shards` shards.
   void keep(std::size_t shards);
 

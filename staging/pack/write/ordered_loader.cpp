@@ -18,6 +18,10 @@ std::int64_t modified_ns(const struct stat& status) {
   return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+std::int64_t changed_ns(const struct stat& status) {
+  return static_cast<std::int64_t>(status.st_ctim.tv_sec) * 1'000'000'000 + status.st_ctim.tv_nsec;
+}
+
 UniqueFd OpenFolder::open(const std::filesystem::path& top, const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
@@ -130,6 +134,7 @@ LoadedFile OrderedLoader::load(const std::string& path, OpenFolder& folder) cons
   if (!S_ISREG(status.st_mode)) fail("{} is no regular file", full.string());
   file.size = static_cast<std::uint64_t>(status.st_size);
   file.modified_ns = modified_ns(status);
+  file.changed_ns = changed_ns(status);
   if (file.size > kWhole) return file;
 
   file.content.resize(file.size + 1);  // one more, to see a file that grew

@@ -27,6 +27,7 @@ struct LoadedFile {
   UniqueFd fd;                     ///< open, where the content is not loaded
   std::uint64_t size = 0;          ///< in bytes
   std::int64_t modified_ns = 0;    ///< when its content was last changed
+  std::int64_t changed_ns = 0;     ///< when anything about it was
   std::uint64_t xxh3 = 0;          ///< XXH3-64 of the content, where it is loaded
   std::vector<std::byte> content;  ///< the file, where it is no larger than kWhole
   bool loaded() const { return !fd; }
@@ -34,6 +35,8 @@ struct LoadedFile {
 
 /// When a file's content was last changed, in nanoseconds.
 std::int64_t modified_ns(const struct stat& status);
+/// When anything about it was last changed: nobody can set this time, as `touch -r` sets the other.
+std::int64_t changed_ns(const struct stat& status);
 
 /// The folder that was opened last: the files of one folder come one after the other, and a network file
 /// system would be asked for each of its parents again for each of them.

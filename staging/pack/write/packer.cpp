@@ -37,7 +37,7 @@ void Packer::begin_sample(std::string_view key, std::uint64_t bytes) {
   index_->add_sample(key);
 }
 
-void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t modified_ns) {
+void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t changed_ns) {
   // Kinds of other formats are columns' names: any text.
   std::string_view reason = unsafe_kind(kind);
   if (reason.empty()) reason = unsafe_member_name(join_member_name(key_, kind));
@@ -47,7 +47,7 @@ void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t 
   kind_ = kind;
   size_ = size;
   offset_ = shard_->begin(join_member_name(key_, kind), size);
-  modified_ns_.push_back(modified_ns);
+  changed_ns_.push_back(changed_ns);
 }
 
 void Packer::end_part(std::uint64_t xxh3) {
@@ -68,8 +68,8 @@ void Packer::begin_shard() {
 void Packer::end_shard() {
   shard_->finish();
   index_->end_shard(shard_->size(), shard_->digest());
-  journal_.add(index_->finish(), modified_ns_);
-  modified_ns_.clear();
+  journal_.add(index_->finish(), changed_ns_);
+  changed_ns_.clear();
   shard_.reset();
   index_.reset();
 }

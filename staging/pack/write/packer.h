@@ -47,7 +47,7 @@ class Packer {
   /// member_bytes() of its parts. Throws Error where a part's kind would be a name outside the shard's
   /// folder, or that of another part of the sample.
   void begin_sample(std::string_view key, std::uint64_t bytes);
-  void begin_part(std::string_view kind, std::uint64_t size, std::int64_t modified_ns = 0);
+  void begin_part(std::string_view kind, std::uint64_t size, std::int64_t changed_ns = 0);
   void write(std::span<const std::byte> payload) { shard_->write(payload); }
   void end_part(std::uint64_t xxh3);
 
@@ -63,7 +63,7 @@ class Packer {
   FileSystem& system_;
   std::optional<ShardWriter> shard_;
   std::optional<IndexBuilder> index_;
-  std::vector<std::int64_t> modified_ns_;
+  std::vector<std::int64_t> changed_ns_;
   std::string key_;
   std::set<std::string, std::less<>> kinds_;  // of this sample, so far
   std::string kind_;

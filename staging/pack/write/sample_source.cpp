@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "common/error.h"
-#include "staging/pack/digest.h"
 #include "staging/pack/locate.h"
 
 namespace lockstep::pack {
@@ -40,10 +39,6 @@ std::span<const std::byte> SampleSource::part(std::size_t i, std::size_t p, cons
     reader_->read_part(i, p, buffer_);
     payload = buffer_;
   }
-  if (part.xxh3 != 0 && xxh3_64(payload) != part.xxh3) {
-    fail("{}, {}, offset {}: the content does not match the digest in the index", where(i), part.shard,
-         part.offset);
-  }
   return payload;
 }
 
@@ -73,14 +68,23 @@ std::span<const std::byte> TarTokens::convert(std::span<const std::byte> payload
   const auto from_bytes = static_cast<std::size_t>(bytes_of(from_));
   if (as_it_is_ || from_bytes == 0) return payload;
   numbers_.resize(payload.size() / from_bytes);
-  widen(from_, payload, numbers_);
   const auto most = static_cast<std::int64_t>(bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max()
                                                           : std::numeric_limits<std::uint32_t>::max());
+  const auto refuse = [&](std::size_t n, auto number) {
+    fail("{}: token {} is {}, and tokens of tar shards go from 0 to {}", where, n, number, most);
+  };
+  if (from_ == TokenType::u64) {  // not all of them fit into signed numbers
+    for (std::size_t n = 0; n < numbers_.size(); ++n) {
+      std::uint64_t number = 0;
+      std::memcpy(&number, payload.data() + n * sizeof(number), sizeof(number));
+      if (number > static_cast<std::uint64_t>(most)) refuse(n, number);
+    }
+  }
+  widen(from_, payload, numbers_);
   const auto width = static_cast<std::size_t>(bytes_);
   converted_.resize(numbers_.size() * width);
   for (std::size_t n = 0; n < numbers_.size(); ++n) {
-    if (numbers_[n] < 0 || numbers_[n] > most)
-      fail("{}: token {} is {}, and tokens of tar shards go from 0 to {}", where, n, numbers_[n], most);
+    if (numbers_[n] < 0 || numbers_[n] > most) refuse(n, numbers_[n]);
     std::memcpy(converted_.data() + n * width, &numbers_[n], width);
   }
   return converted_;

@@ -15,14 +15,14 @@ namespace {
 
 struct FileState {
   std::uint64_t size = 0;
-  std::int64_t modified_ns = 0;
+  std::int64_t changed_ns = 0;
   bool there = false;
 };
 
 FileState state_of(const std::filesystem::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
-  return {static_cast<std::uint64_t>(status.st_size), modified_ns(status), true};
+  return {static_cast<std::uint64_t>(status.st_size), changed_ns(status), true};
 }
 
 /// The states of the first files, looked up by many threads: on a network file system each may be a round
@@ -66,7 +66,7 @@ std::string difference(const Journal::Entry& entry, const PackingOptions& option
       if (file >= options.files.size() || options.files[file] != name)
         return "the list of files differs from " + name + " on";
       const FileState& state = states[file];
-      if (!state.there || state.size != part.size || state.modified_ns != entry.modified_ns[p])
+      if (!state.there || state.size != part.size || state.changed_ns != entry.changed_ns[p])
         return (options.folder / name).string() + " has changed";
     }
   }

@@ -25,11 +25,12 @@ ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& p
       file_digests_(plan.files()) {
 }
 
-std::uint64_t ChunkStore::resume(int threads) {
+std::uint64_t ChunkStore::resume(int threads, const std::function<void()>& alive) {
   const std::vector<DoneChunk>& found = journal_.found();
   std::atomic<std::uint64_t> bytes = 0;
   parallel_for(found.size(), threads, [&](std::size_t i, const std::function<bool()>&) {
     const DoneChunk& done = found[i];
+    if (alive) alive();
     if (done.chunk >= plan_.size()) return;
     const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(done.chunk));
     if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;

@@ -42,7 +42,7 @@ class ChunkStore {
              Options options);
 
   /// Takes over what an earlier copy left, as far as it is still what the journal says; returns its bytes.
-  std::uint64_t resume(int threads);
+  std::uint64_t resume(int threads, const std::function<void()>& alive = {});
 
   ~ChunkStore();
 

@@ -61,7 +61,7 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
                 return check(file, digest);
               }}) {
   local_.make_folders();
-  resumed_ = store_.resume(threads_);
+  resumed_ = store_.resume(threads_, options_.alive);
   if (options_.copied && resumed_ > 0) options_.copied(resumed_);
 }
 

@@ -35,6 +35,7 @@ struct CopyOptions {
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
+  std::function<void()> alive;  ///< after every chunk of an earlier copy that was checked, from any thread
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time
 };

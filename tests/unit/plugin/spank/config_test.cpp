@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "plugin/spank/report.h"
+#include "tests/unit/plugin/spank/refusal.h"
 
 namespace lockstep::spank {
 namespace {
@@ -47,6 +51,8 @@ TEST(Config, APartitionsSectionOverridesAndOthersDoNot) {
   EXPECT_EQ(parse_config(kText, "f", "big mem").cache, "/c");
   EXPECT_TRUE(parse_config(kText, "f", "other").enabled);
   EXPECT_THAT(parse_config(kText, "f", "").caches, ElementsAre("/a", "/b", "/c"));
+  EXPECT_THAT(parse_config("[gpu]\nlinks = /l\n", "f", "").all_links,
+              ElementsAre("/run/lockstep/links", "/l"));
 }
 
 TEST(Config, ReadsSizesAsSlurmWritesThem) {
@@ -142,6 +148,28 @@ TEST(Config, MistakesAreNamedWithTheirLine) {
   EXPECT_EQ(refusal("allow_stage_tier = disk, tape"), "/etc/l.conf:1: 'tape' is no value of --stage-tier");
   EXPECT_THAT(refusal("allow_stage = none"), HasSubstr("unknown key"));
   EXPECT_THAT(refusal("[gpu]\nprefix = x-\n"), HasSubstr("holds for all partitions"));
+}
+
+TEST(Config, AFileThatIsNotRootsOrThatOthersMayWriteIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  std::string path = "/tmp/config_test.XXXXXX";
+  const int fd = ::mkstemp(path.data());
+  const std::string text = "keep = 7\nprefix = ls-\n";
+  ASSERT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  const auto refused = [&](uid_t owner, mode_t mode) {
+    EXPECT_TRUE(::fchown(fd, owner, 0) == 0 && ::fchmod(fd, mode) == 0);
+    return spank::refusal([&] { read_config(path, ""); });
+  };
+  EXPECT_EQ(refused(0, 0644), "");
+  for (const auto& [owner, mode] : std::vector<std::pair<uid_t, mode_t>>{{1, 0644}, {0, 0664}, {0, 0646}}) {
+    EXPECT_THAT(refused(owner, mode), HasSubstr(path + " must belong to root and be writable by root alone"));
+    EXPECT_EQ(prefix_of_refused(path), "ls-");
+  }
+  ::close(fd);
+  ASSERT_TRUE(::unlink(path.c_str()) == 0 && ::mkfifo(path.c_str(), 0644) == 0);
+  EXPECT_EQ(spank::refusal([&] { read_config(path, ""); }),
+            "cannot read " + path + ": it is not a regular file");
+  ::unlink(path.c_str());
 }
 
 TEST(Config, AMissingFileIsNamed) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "plugin/spank/process.h"
 #include "tests/unit/plugin/spank/refusal.h"
 
 namespace lockstep::spank {
@@ -95,10 +96,37 @@ TEST_F(FolderOfRoot, LeavesAnotherUsersFolderAlone) {
 TEST_F(FolderOfRoot, RefusesABaseThatOthersMayWrite) {
   fs::create_directories(base_ / "open");
   ASSERT_EQ(::chmod(path("open").c_str(), 0777), 0);
-  EXPECT_THAT(refusal([&] { Folder::open_root(path("open"), true); }), HasSubstr("writable by root alone"));
+  EXPECT_EQ(
+      refusal([&] { Folder::open_root(path("open"), true); }),
+      path("open") + " must be writable by root alone, and its mode is 0777: chmod 755 " + path("open"));
   ASSERT_EQ(::chmod(path("open").c_str(), 0755), 0);
   ASSERT_EQ(::chown(path("open").c_str(), kUser, kGroup), 0);
   EXPECT_THAT(refusal([&] { Folder::open_root(path("open"), true); }), HasSubstr("must belong to root"));
+}
+
+TEST_F(FolderOfRoot, AUserMakesFoldersUnderAnyUmask) {
+  ASSERT_EQ(::chmod(base_.c_str(), 0755), 0);
+  fs::create_directories(base_ / "store");
+  ASSERT_EQ(::chown(path("store").c_str(), kUser, kGroup), 0);
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(as_user(kUser, kGroup, std::chrono::seconds(30), [&] {
+      ::umask(0777);
+      Folder::open_path(path("store")).own("leases", kUser, kGroup, 0700).own("held", kUser, kGroup, 0700);
+    }));
+    EXPECT_EQ(about(path("store/leases/held")).st_mode & 07777U, 0700U);
+  }
+}
+
+TEST_F(FolderOfRoot, AUserRemovesATreeThatAUmaskHasClosed) {
+  ASSERT_EQ(::chmod(base_.c_str(), 0755), 0);
+  fs::create_directories(base_ / "jobs/1/data/a");
+  std::ofstream(base_ / "jobs/1/data/a/file") << "x";
+  for (const char* name : {"jobs", "jobs/1", "jobs/1/data", "jobs/1/data/a", "jobs/1/data/a/file"})
+    ASSERT_EQ(::chown(path(name).c_str(), kUser, kGroup), 0);
+  for (const char* name : {"jobs/1/data/a", "jobs/1"}) ASSERT_EQ(::chmod(path(name).c_str(), 0), 0);
+  EXPECT_TRUE(
+      as_user(kUser, kGroup, std::chrono::seconds(30), [&] { Folder::open_path(path("jobs")).remove("1"); }));
+  EXPECT_FALSE(fs::exists(base_ / "jobs/1"));
 }
 
 TEST_F(FolderOfRoot, RemovesATreeButNothingBehindItsLinks) {

@@ -60,14 +60,17 @@ TEST_F(LeaseTest, IsHeldUntilItIsGivenBack) {
 }
 
 TEST_F(LeaseTest, IsTheUsersAloneWhateverTheUmask) {
-  const mode_t before = ::umask(0);
-  const Lease lease = Lease::take(store_, "7.0");
-  ::umask(before);
-  struct stat about {};
-  ASSERT_EQ(::stat(file().c_str(), &about), 0);
-  EXPECT_EQ(about.st_mode & 07777U, 0600U);
-  ASSERT_EQ(::stat(file().parent_path().c_str(), &about), 0);
-  EXPECT_EQ(about.st_mode & 07777U, 0700U);
+  for (const mode_t umask : {0, 0777}) {
+    fs::remove_all(store_ / "leases");
+    const mode_t before = ::umask(umask);
+    const Lease lease = Lease::take(store_, "7.0");
+    ::umask(before);
+    struct stat about {};
+    ASSERT_EQ(::stat(file().c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 07777U, 0600U);
+    ASSERT_EQ(::stat(file().parent_path().c_str(), &about), 0);
+    EXPECT_EQ(about.st_mode & 07777U, 0700U);
+  }
 }
 
 TEST_F(LeaseTest, TakesOverTheNameThatAKilledStepLeft) {

@@ -25,6 +25,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
+constexpr std::chrono::seconds kPatience{60};
+
 Command shell(const std::string& script) {
   Command command;
   command.arguments = {"/bin/sh", "-c", script};
@@ -32,21 +34,41 @@ Command shell(const std::string& script) {
 }
 
 TEST(Process, CollectsBothOutputsAndTheExitCode) {
-  const Outcome outcome = capture(shell("echo out; echo err >&2; exit 7"));
+  const Outcome outcome = capture(shell("echo out; echo err >&2; exit 7"), kPatience);
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_EQ(outcome.output, "out\n");
   EXPECT_EQ(outcome.error, "err\n");
 }
 
 TEST(Process, ASignalIsAnExitCodeAsInAShell) {
-  EXPECT_EQ(capture(shell("kill -9 $$")).exit_code, 137);
+  EXPECT_EQ(capture(shell("kill -9 $$"), kPatience).exit_code, 137);
+}
+
+TEST(Process, OneThatHangsIsKilledWithWhatItStarted) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  // With its outputs open, and closed.
+  for (const char* const script : {"echo out; sleep 600; true", "exec >&- 2>&-; sleep 600; true"}) {
+    Command command = shell(script);
+    command.descriptors = {pipe[1]};
+    const Outcome outcome = capture(command, std::chrono::milliseconds(300));
+    EXPECT_FALSE(outcome.in_time);
+    EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  }
+  ::close(pipe[1]);
+  // What they started held the other end.
+  char byte = 0;
+  ::alarm(60);
+  EXPECT_EQ(::read(pipe[0], &byte, 1), 0);
+  ::alarm(0);
+  ::close(pipe[0]);
 }
 
 TEST(Process, TheEnvironmentIsClean) {
   ::setenv("LD_PRELOAD_EXAMPLE", "evil", 1);
   Command command = shell("env");
   command.environment = {"GIVEN=1"};
-  const Outcome outcome = capture(command);
+  const Outcome outcome = capture(command, kPatience);
   EXPECT_THAT(outcome.output, Not(HasSubstr("LD_PRELOAD_EXAMPLE")));
   EXPECT_THAT(outcome.output, HasSubstr("GIVEN=1"));
   EXPECT_THAT(outcome.output, HasSubstr("PATH=/usr/bin:/bin"));
@@ -58,7 +80,7 @@ TEST(Process, OnlyGivenDescriptorsAreOpenAndStandWhereTheyBelong) {
   ASSERT_EQ(::write(pipe[1], "through\n", 8), 8);
   Command command = shell("ls /proc/self/fd | tr '\\n' ' '; head -n 1 <&4");
   command.descriptors = {pipe[1], pipe[0]};
-  const Outcome outcome = capture(command);
+  const Outcome outcome = capture(command, kPatience);
   // 5 is the folder that ls itself has open.
   EXPECT_EQ(outcome.output, "0 1 2 3 4 5 through\n");
   ::close(pipe[0]);
@@ -66,7 +88,7 @@ TEST(Process, OnlyGivenDescriptorsAreOpenAndStandWhereTheyBelong) {
 }
 
 TEST(Process, AHelperCannotGainPrivileges) {
-  EXPECT_THAT(capture(shell("grep NoNewPrivs /proc/self/status")).output, HasSubstr("1"));
+  EXPECT_THAT(capture(shell("grep NoNewPrivs /proc/self/status"), kPatience).output, HasSubstr("1"));
 }
 
 TEST(Process, AMissingProgramIsNamed) {

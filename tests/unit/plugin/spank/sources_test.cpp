@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -92,6 +93,38 @@ TEST_F(Sources, EachKindOfBadSourceIsNamed) {
   EXPECT_THAT(checked("cut"), HasSubstr("index.lockstep is empty"));
   EXPECT_THAT(checked("pack/b-*.tar"), HasSubstr("matches no file"));
   EXPECT_THAT(checked("nowhere/b-*.tar"), HasSubstr("nowhere: No such file"));
+}
+
+TEST_F(Sources, WhenItsTimeIsUpTheRestIsLeftToTheNodes) {
+  using std::chrono::milliseconds;
+  const std::vector<std::string> last_is_bad{path("pack"), path("pack/a-00.tar"), path("missing")};
+  EXPECT_EQ(refusal([&] { check_sources(last_is_bad, milliseconds(0)); }), "");
+  EXPECT_THAT(refusal([&] { check_sources(last_is_bad, std::chrono::hours(1)); }), HasSubstr("missing"));
+  EXPECT_THAT(refusal([&] { check_sources({path("missing")}, milliseconds(0)); }), HasSubstr("missing"));
+}
+
+TEST_F(Sources, WhenItsTimeIsUpAFolderOrPatternIsLeftToTheNodesToo) {
+  fs::create_directories(folder_ / "empty");
+  fs::create_directories(folder_ / "loose");
+  fs::create_symlink("x", folder_ / "loose/link");
+  for (const char* const bad : {"empty", "loose", "pack/b-*.tar"}) {
+    EXPECT_NE(checked(bad), "");
+    EXPECT_EQ(refusal([&] { check_sources({path(bad)}, std::chrono::milliseconds(0)); }), "") << bad;
+  }
+}
+
+TEST_F(Sources, AnEntryThatNoNodeCopiesIsNamed) {
+  fs::create_directories(folder_ / "loose/a");
+  write("loose/x", "x");
+  EXPECT_EQ(checked("loose"), "");
+  fs::create_symlink("x", folder_ / "loose/a/link");
+  EXPECT_THAT(checked("loose"), HasSubstr("loose/a/link is a symbolic link"));
+  fs::remove(folder_ / "loose/a/link");
+  ASSERT_EQ(::mkfifo(path("loose/pipe").c_str(), 0600), 0);
+  EXPECT_THAT(checked("loose"), HasSubstr("loose/pipe is neither a folder nor a regular file"));
+  // Of a pack they copy what the index names.
+  fs::create_symlink("x", folder_ / "pack/link");
+  EXPECT_EQ(checked("pack"), "");
 }
 
 TEST_F(Sources, WhatOnlyAShellUnderstandsIsExplained) {

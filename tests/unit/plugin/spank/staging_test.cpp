@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 
 namespace lockstep::spank {
 namespace {
@@ -73,6 +78,53 @@ TEST(Staging, TheRamTierHasAFolderAndALimitOfItsOwn) {
   const std::string line = arguments(some_step(), config, settings);
   EXPECT_THAT(line, HasSubstr("--quota 10 "));
   EXPECT_THAT(line, Not(HasSubstr("--total")));
+}
+
+TEST(Staging, ASourceThatIsNotWhereTasksLookForItIsMissing) {
+  std::string folder = "/tmp/staging_test.XXXXXX";
+  StepOnNode step = some_step();
+  step.store = ::mkdtemp(folder.data());
+  const std::vector<std::string> sources{"/x/pack/a-{00..31}.tar", "/x/b.tar"};
+  EXPECT_EQ(missing_source(step, sources), sources[0]);
+  std::filesystem::create_directories(data_folder(step) + "/pack");
+  EXPECT_EQ(missing_source(step, sources), sources[1]);
+  std::filesystem::create_symlink("/nonexistent", data_folder(step) + "/b.tar");
+  EXPECT_EQ(missing_source(step, sources), "");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Staging, AMegatronPairThatIsNamedByItsPrefixIsThereAsTwoFiles) {
+  std::string folder = "/tmp/staging_test.XXXXXX";
+  StepOnNode step = some_step();
+  step.store = ::mkdtemp(folder.data());
+  std::filesystem::create_directories(data_folder(step));
+  std::ofstream(data_folder(step) + "/tokens.bin") << "x";
+  EXPECT_EQ(missing_source(step, {"/x/tokens"}), "/x/tokens");
+  std::ofstream(data_folder(step) + "/tokens.idx") << "x";
+  EXPECT_EQ(missing_source(step, {"/x/tokens"}), "");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Staging, OnlyAHelperThatCrashedOrWasKilledIsReplaced) {
+  for (const int signal : {SIGKILL, SIGSEGV, SIGBUS, SIGABRT})
+    EXPECT_TRUE(was_killed(128 + signal)) << signal;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP})
+    EXPECT_FALSE(was_killed(128 + signal)) << signal;
+  EXPECT_FALSE(was_killed(1));
+}
+
+TEST(Staging, TheFoldersOfAnyJobOfTheUserAreKnownAsOurs) {
+  EXPECT_TRUE(names_our_data("/cache/1000/jobs/7/data", 1000));
+  EXPECT_TRUE(names_our_data("/run/lockstep/links/1000/jobs/123/data", 1000));
+  for (const char* const other : {"", "/cache/1001/jobs/7/data", "/home/me/1000/jobs/mine/data",
+                                  "/cache/1000/jobs/7/data/p", "/cache/1000/jobs//data"}) {
+    EXPECT_FALSE(names_our_data(other, 1000)) << other;
+  }
+  EXPECT_TRUE(names_our_record("/run/records/1000/7.0", "/run/records", 1000));
+  EXPECT_TRUE(names_our_record("/run/records/1000/8.batch", "/run/records", 1000));
+  for (const char* const other :
+       {"", "/run/records/1001/7.0", "/home/records/1000/7.0", "/run/records/1000/x"})
+    EXPECT_FALSE(names_our_record(other, "/run/records", 1000)) << other;
 }
 
 TEST(Staging, AJobsDataLiesInItsStore) {

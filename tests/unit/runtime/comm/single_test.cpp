@@ -105,5 +105,13 @@ TEST(Operation, CarriesItsErrorToWhoWaits) {
   }
 }
 
+TEST(SingleCommunicator, RefusesARootThatIsNotThere) {
+  const auto communicator = make_single_communicator("n1");
+  int value = 1;
+  const auto work = communicator->broadcast({&value, 1, DataType::i32}, 1, "weights");
+  EXPECT_THAT([&] { work->wait(); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("there is no rank 1")));
+}
+
 }  // namespace
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-#include "runtime/data/plan/cost_fit.h"
+#include "runtime/data/cost_fit.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/data/plan/epoch_cursor.h"
+#include "runtime/data/epoch_cursor.h"
 
 #include <gtest/gtest.h>
 
@@ -17,17 +17,13 @@ class SlowPlanner final : public BlockwisePlanner {
  public:
   SlowPlanner(const LengthSource& source, const PlanOptions& options) : planner_(source, options) {}
   bool next_block(PlannedBlock& block) override { return planner_.next_block(block); }
-  PlanState state_after(const PlannedBlock& block, std::uint64_t micro_batches) const override {
-    return planner_.state_after(block, micro_batches);
-  }
   void change(const Cost& cost, const std::vector<double>& speeds) override {
     changing.set_value();
     may_look.get_future().wait_for(std::chrono::milliseconds(100));
     changed_to = cost;
     planner_.change(cost, speeds);
   }
-  const PlanState& next_start() const override { return planner_.next_start(); }
-  void go_to(const PlanState& start) override { planner_.go_to(start); }
+  const PlanState& state() const override { return planner_.state(); }
 
   std::promise<void> changing;
   std::promise<void> may_look;
@@ -45,7 +41,7 @@ TEST(EpochCursor, ACostThatIsSetWhileABlockIsPlannedIsNotThatBlocks) {
   const auto planner = std::make_shared<SlowPlanner>(source, plan);
   EpochCursor cursor(
       [&](const PlanOptions& options) { return std::make_shared<EpochPlanner>(source, options); },
-      {.plan = plan, .told = true});
+      {.plan = plan, .waits_for_costs = true});
   cursor.move_to(0, planner);
   ASSERT_TRUE(cursor.next()->block);
   cursor.plan_on({5, 1}, {});
@@ -54,7 +50,37 @@ TEST(EpochCursor, ACostThatIsSetWhileABlockIsPlannedIsNotThatBlocks) {
   planner->may_look.set_value();
   cursor.move_to(1, nullptr);
   EXPECT_EQ(planner->changed_to.a, 5);
-  EXPECT_EQ(cursor.next()->block->block.start.geometry.cost.a, 9);
+  EXPECT_EQ(cursor.next()->block->block.plan.options().cost.a, 9);
+}
+
+// The lengths put four samples into a step of three ranks: some rank has two micro-batches of it, others one.
+TEST(EpochCursor, FollowsTheRanksOwnMicroBatchesAndStandsForAStepWithoutAny) {
+  const std::vector<std::uint32_t> lengths(14, 10);
+  const LengthsInMemory source(lengths, "data");
+  const PlanOptions plan{.ranks = 3, .cap = 10, .step_tokens = 40, .step_stretch = 1};
+  std::vector<int> uses(14);
+  std::size_t without = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    EpochCursor cursor(
+        [&](const PlanOptions& options) { return std::make_shared<EpochPlanner>(source, options); },
+        {.plan = plan, .rank = rank, .follow = false});
+    cursor.move_to(0, nullptr);
+    std::uint64_t steps = 0;
+    std::size_t index = 0;
+    for (auto next = cursor.next(); next->block; next = cursor.next()) {
+      EXPECT_EQ(next->step_of_epoch(), steps);
+      EXPECT_EQ(next->index, index);
+      EXPECT_EQ(next->samples(rank).size(), next->count == 0 ? 0U : 1U);
+      if (next->count == 0) ++without;
+      for (const SampleId id : next->samples(rank)) ++uses[id];
+      index = next->last_of_step() ? 0 : index + 1;
+      if (next->last_of_step()) ++steps;
+    }
+    EXPECT_EQ(steps, 4U);
+    EXPECT_FALSE(cursor.next());
+  }
+  EXPECT_EQ(uses, std::vector<int>(14, 1));
+  EXPECT_EQ(without, 1U) << "the last step has two samples";
 }
 
 }  // namespace

@@ -23,8 +23,15 @@ TEST(MemberNames, KeyEndsAtTheFileNamesFirstDot) {
   EXPECT_EQ(kind, "seg.png");
 }
 
+TEST(MemberNames, ANameThatEndsInItsFirstDotGroupsAsInWebDataset) {
+  EXPECT_EQ(split_member_name("d/end.").key, "d/end");
+  EXPECT_NE(split_member_name("d/end.").kind, split_member_name("d/end").kind);
+  EXPECT_EQ(split_member_name("a..").key, "a");
+}
+
 TEST(MemberNames, JoiningUndoesSplitting) {
-  for (const char* name : {"a", "a.", ".a", ".a.b", "a..b", "a.b", "d/.e", "d.e/f", "d/e.f.g", "."}) {
+  for (const char* name : {"a", "a.", "a..", "a...", "a.b.", "d/a.", ".a", ".a.b", "a..b", "a.b", "d/.e",
+                           "d.e/f", "d/e.f.g", "."}) {
     const auto [key, kind] = split_member_name(name);
     EXPECT_EQ(join_member_name(key, kind), name);
   }

@@ -144,6 +144,52 @@ TEST_F(PackReader, AShardTruncatedInUseIsACleanErrorOfRead) {
               ThrowsErrorWith("shard-000000.tar, sample 0 (a), offset 512", "truncated"));
 }
 
+TEST_F(PackReader, AFlippedBitIsFoundByReadAndByView) {
+  const fs::path pack = make_large_pack("p", 40);
+  const Part part = open(pack)->parts(33)[0];
+  flip_byte(pack / part.shard, part.offset + 77);
+  const auto reader = open(pack);
+  const auto names_it = ThrowsErrorWith(
+      (pack / part.shard).string() + ", sample 33 (0033), offset " + std::to_string(part.offset),
+      "does not match its index");
+  EXPECT_THAT([&] { read_sample(*reader, 33); }, names_it);
+  EXPECT_THAT([&] { (void)reader->view(33); }, names_it);
+  EXPECT_NO_THROW(read_sample(*reader, 32));
+  EXPECT_NO_THROW((void)reader->view(34));
+}
+
+TEST_F(PackReader, SamplesAreNotCheckedWhereThatIsSwitchedOff) {
+  const fs::path pack = make_pack("p", {{"a", "alpha"}});
+  flip_byte(pack / "shard-000000.tar", 512);
+  const auto unchecked = open(pack, {.check_digests = false});
+  EXPECT_EQ(read_sample(*unchecked, 0).substr(1), "lpha");
+  EXPECT_EQ(text_of(unchecked->view(0)).substr(1), "lpha");
+  EXPECT_EQ(text_of(open(pack)->unchecked_view(0)).substr(1), "lpha");
+  EXPECT_THAT([&] { unchecked->verify(); }, ThrowsErrorWith("sample 0 (a)"));
+}
+
+TEST_F(PackReader, AFlippedBitInALaterPartIsFound) {
+  const fs::path pack = make_pack("p", {{"cat.jpg", "picture"}, {"cat.json", "{}"}});
+  const auto reader = open(pack);
+  flip_byte(pack / "shard-000000.tar", reader->parts(0)[1].offset);
+  EXPECT_EQ(read_sample(*reader, 0), "picture");
+  std::vector<std::byte> payload(2);
+  EXPECT_THAT([&] { reader->read_part(0, 1, payload); }, ThrowsErrorWith("sample 0 (cat)", "offset 1536"));
+}
+
+TEST_F(PackReader, AShardThatIsOverwrittenInPlaceWhileInUseIsNoticed) {
+  const fs::path pack = make_large_pack("p", 3);
+  const auto reader = open(pack);
+  EXPECT_EQ(text_of(reader->view(1)), read_sample(*reader, 1));
+  const UniqueFd shard = open_file(pack / "shard-000000.tar", O_WRONLY);
+  const std::string other(3000, '!');
+  ASSERT_EQ(::pwrite(shard.get(), other.data(), other.size(), static_cast<off_t>(reader->parts(1)[0].offset)),
+            3000);
+  EXPECT_THAT([&] { (void)reader->view(1); }, ThrowsErrorWith("sample 1 (0001)", "does not match its index"));
+  EXPECT_THAT([&] { read_sample(*reader, 1); },
+              ThrowsErrorWith("sample 1 (0001)", "does not match its index"));
+}
+
 TEST_F(PackReader, VerifyNamesTheDamagedSample) {
   const fs::path pack = make_large_pack("p", 40);
   const Part part = open(pack)->parts(33)[0];

@@ -102,6 +102,20 @@ std::future<Verdict> node(const Srun& srun, const Hello& who, const Verdict& out
   });
 }
 
+// A node that connects, says hello and perhaps how it ended, and then nothing any more: as one that was
+// stopped.
+UniqueFd silent_node(const Srun& srun, const Hello& who, const std::optional<Verdict>& outcome = {}) {
+  UniqueFd socket = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
+  Session session(Session::Role::node, kKey);
+  write_all(socket.get(), session.greeting(), "srun");
+  std::string greeting;
+  for (char byte = 0; ::recv(socket.get(), &byte, 1, 0) == 1 && byte != '\n';) greeting += byte;
+  session.take_greeting(greeting);
+  write_all(socket.get(), session.seal(who.to_text()), "srun");
+  if (outcome) write_all(socket.get(), session.seal(outcome->to_text()), "srun");
+  return socket;
+}
+
 TEST(Rendezvous, AllNodesAreToldThatAllIsWell) {
   Srun srun;
   std::vector<std::future<Verdict>> nodes;
@@ -155,6 +169,40 @@ TEST(Rendezvous, ANodeThatBreaksOffIsNamed) {
   { const Rendezvous dies(srun.address(), hello(1, 2), kIgnore); }
   EXPECT_FALSE(first.get().good);
   EXPECT_THAT(srun.lines(), ElementsAre("n2: broke off while it was staging"));
+}
+
+TEST(Rendezvous, ANodeThatBrokeOffMayComeBackAndSayHowItEnded) {
+  for (const bool good : {true, false}) {
+    Srun srun(kLong, kLong);
+    // Killed after it had its data, and before the first one has.
+    { const UniqueFd killed = silent_node(srun, hello(1, 2), Verdict{true, ""}); }
+    std::future<Verdict> back = node(srun, hello(1, 2), {good, good ? "" : "killed"});
+    EXPECT_EQ(node(srun, hello(0, 2), {true, ""}).get().good, good);
+    EXPECT_EQ(back.get().good, good);
+    EXPECT_THAT(srun.lines(), testing::ElementsAreArray(good ? std::vector<std::string>{}
+                                                             : std::vector<std::string>{"n2: killed"}));
+  }
+}
+
+TEST(Rendezvous, NodesThatBrokeOffTogetherAreNamedTogether) {
+  Srun srun(kLong, kLong);
+  for (const std::uint32_t id : {0U, 1U}) const UniqueFd killed = silent_node(srun, hello(id, 2));
+  std::future<Verdict> first = node(srun, hello(0, 2), {false, "killed"});
+  EXPECT_EQ(first.wait_for(milliseconds(200)), std::future_status::timeout) << "the other may come back";
+  Rendezvous second(srun.address(), hello(1, 2), kIgnore);
+  EXPECT_EQ(first.wait_for(milliseconds(200)), std::future_status::timeout) << "it is back, and has not told";
+  EXPECT_FALSE(second.agree({false, "killed"}).good);
+  EXPECT_FALSE(first.get().good);
+  EXPECT_THAT(srun.lines(), ElementsAre("n1, n2: killed"));
+}
+
+TEST(Rendezvous, ANodeThatComesBackAfterTheVerdictIsToldIt) {
+  Srun srun;
+  UniqueFd killed = silent_node(srun, hello(1, 2), Verdict{true, ""});
+  EXPECT_TRUE(node(srun, hello(0, 2), {true, ""}).get().good);
+  killed.reset();
+  EXPECT_TRUE(node(srun, hello(1, 2), {false, "killed"}).get().good);
+  EXPECT_THAT(srun.lines(), IsEmpty());
 }
 
 TEST(Rendezvous, ACancelledStepPrintsNothing) {
@@ -259,18 +307,6 @@ TEST(Rendezvous, WhatListensButDoesNotGreetIsGivenUp) {
 std::string line_of(std::string text) {
   text.pop_back();
   return text;
-}
-
-// A node that connects, says hello, and then nothing any more: as one that was stopped.
-UniqueFd silent_node(const Srun& srun, const Hello& who) {
-  UniqueFd socket = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
-  Session session(Session::Role::node, kKey);
-  write_all(socket.get(), session.greeting(), "srun");
-  std::string greeting;
-  for (char byte = 0; ::recv(socket.get(), &byte, 1, 0) == 1 && byte != '\n';) greeting += byte;
-  session.take_greeting(greeting);
-  write_all(socket.get(), session.seal(who.to_text()), "srun");
-  return socket;
 }
 
 TEST(Rendezvous, ANodeThatHasStoppedIsNamedByTheOthersWhoGoOn) {

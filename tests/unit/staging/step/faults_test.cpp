@@ -1,7 +1,10 @@
 // lockstep-stage step, where something goes wrong around it: srun ends, sources change, the shared store
 // cannot be leased or loses what was staged.
 
+#include <netinet/in.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include "common/file_system.h"
 #include "common/process.h"
@@ -49,8 +52,40 @@ class StageStepFaults : public StageStep {
     cache::share(shared, object, {}, FileSystem::real());
     return object;
   }
+  /// The process that stages a source in the background; not `caller`, whose words are the same.
+  static pid_t helper_of(const fs::path& source, pid_t caller = 0) {
+    for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(process.path().filename().c_str());
+      std::error_code gone;
+      if (pid <= 0 || pid == caller) continue;
+      if (fs::read_symlink(process.path() / "exe", gone).filename() != "lockstep-stage") continue;
+      if (staging_test::read(process.path() / "cmdline").find(source.string()) != std::string::npos)
+        return pid;
+    }
+    return -1;
+  }
   std::vector<std::string> of_step(const std::string& step, const std::string& shared) const {
     return {"--lease", lease_file(step), "--shared", shared};
+  }
+  /// Ends a process's connections to srun's rendezvous, as a network that fails does.
+  static void cut_connection(pid_t pid) {
+    const int port = std::atoi(::getenv("LOCKSTEP_RENDEZVOUS"));
+    const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    int cut = 0;
+    for (const fs::directory_entry& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
+      const int number = std::atoi(entry.path().filename().c_str());
+      const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+      sockaddr_in6 peer{};
+      socklen_t length = sizeof peer;  // the port lies where that of IPv4 does
+      if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+      if (ntohs(peer.sin6_port) == port && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
+    }
+    EXPECT_EQ(cut, 1);
+  }
+  /// True where the process's first thread waits.
+  static bool sleeps(pid_t pid) {
+    const std::string status = staging_test::read(fmt::format("/proc/{}/stat", pid));
+    return status.find(") S ") != std::string::npos;
   }
   /// Ends all that is watched and waits for all children; their exit codes.
   void wait_for_helper() const {
@@ -60,7 +95,7 @@ class StageStepFaults : public StageStep {
   }
 };
 
-TEST_F(StageStepFaults, AStepThatReadsFromTheSourceOutlivesSrunsRendezvous) {
+TEST_F(StageStepFaults, WhereAllNodesLoseSrunTheyEndAlike) {
   const fs::path pack = make_big_pack("p");
   Srun srun(std::chrono::milliseconds(1));
   std::vector<pid_t> nodes;
@@ -72,10 +107,141 @@ TEST_F(StageStepFaults, AStepThatReadsFromTheSourceOutlivesSrunsRendezvous) {
   }
   EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
   srun.end();
+  for (int node = 0; node < 2; ++node)
+    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 1) << said(node);
+  EXPECT_THAT(said(0), HasSubstr("srun's rendezvous"));
+  EXPECT_EQ(lines(said(0)) + lines(said(1)), 1) << said(0) << said(1);
+}
+
+TEST_F(StageStepFaults, WhereTheNodeCannotStageTheStepMayReadFromTheSource) {
+  const fs::path pack = make_large_pack("p", 30);
+  const std::vector<std::string> problem{"--problem", "the cache is read-only", "--record", at("records")};
+  EXPECT_EQ(step(problem, {pack.string()}), 1);
+  EXPECT_EQ(said(), "lockstep: n1: the cache is read-only\n");
+  EXPECT_EQ(record().at("state"), "failed");
+  std::vector<std::string> from_source = problem;
+  from_source.insert(from_source.end(), {"--on-error", "source"});
+  EXPECT_EQ(step(from_source, {pack.string()}), 0) << said();
+  EXPECT_THAT(said(), HasSubstr("n1: the cache is read-only; the job reads from the source\n"));
+  EXPECT_EQ(fs::read_symlink(data("p")), pack);
+  EXPECT_EQ(record().at("state"), "source");
+  // Sources that are refused are not named to it.
+  EXPECT_EQ(step(from_source, {}), 1);
+}
+
+TEST_F(StageStepFaults, WhereANodeIsLostNoOtherReadsFromTheSourceWithoutIt) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun;
+  std::vector<pid_t> nodes;
+  nodes.reserve(2);
   for (int node = 0; node < 2; ++node) {
+    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]",
+                           "--on-error", "source", "--bandwidth", "2000000"},
+                          {pack.string()}, node));
+  }
+  EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+  ::kill(nodes[1], SIGKILL);
+  EXPECT_EQ(end_of(nodes[1]), 128 + SIGKILL);
+  EXPECT_EQ(end_of(nodes[0]), 1) << said();
+  EXPECT_EQ(srun.end(), "n2: broke off while it was staging\n");
+}
+
+TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotGoOnAlone) {
+  const fs::path pack = make_big_pack("p");
+  Srun srun;
+  std::vector<pid_t> nodes;
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(
+        start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]", "--on-error",
+               "source", "--bandwidth", "2000000", "--record", node == 1 ? at("records") : ""},
+              {pack.string()}, node));
+  }
+  EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+  cut_connection(nodes[1]);
+  EXPECT_EQ(end_of(nodes[1]), 1) << said(1);
+  EXPECT_EQ(end_of(nodes[0]), 1) << said(0);
+  EXPECT_EQ(srun.end(), "n2: broke off while it was staging\n");
+  EXPECT_EQ(record().at("state"), "failed");
+}
+
+TEST_F(StageStepFaults, ANodeThatLosesSrunOnceItHasItsDataAsksAgain) {
+  const fs::path pack = make_big_pack("p");
+  ASSERT_EQ(step({}, {pack.string()}, 1), 0);
+  Srun srun;
+  std::vector<pid_t> nodes;
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(
+        start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]", "--cooperate",
+               "off", "--bandwidth", "5000000", "--record", node == 1 ? at("records") : ""},
+              {pack.string()}, node));
+  }
+  EXPECT_TRUE(wait_for([&] {
+    return copies("shard-000000.tar", 0) && fs::exists(folder_ / "records/staging.json") && sleeps(nodes[1]);
+  }));
+  cut_connection(nodes[1]);
+  for (int node = 0; node < 2; ++node)
     EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
-    EXPECT_THAT(said(node), HasSubstr("the job reads from the source"));
-    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+  EXPECT_THAT(srun.end(), IsEmpty());
+}
+
+TEST_F(StageStepFaults, WhoCannotReachSrunDoesNotGoOnAlone) {
+  const fs::path pack = make_large_pack("p", 30);
+  ::setenv("LOCKSTEP_RENDEZVOUS", "1 127.0.0.1", 1);
+  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", staging_test::kKey, 1);
+  const std::vector<std::string> words{"--nodes", "2", "--node-list", "n[1-2]", "--on-error", "source"};
+  EXPECT_EQ(step(words, {pack.string()}), 1);
+  EXPECT_EQ(lines(said()), 1) << said();
+  ::unsetenv("LOCKSTEP_RENDEZVOUS");
+  EXPECT_EQ(step(words, {pack.string()}), 0) << "no node has one: " << said();
+}
+
+TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsToldAndTheLinksLeadToTheSource) {
+  const fs::path pack = make_big_pack("p");
+  Tasks tasks;
+  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000", "--record",
+                  at("records")},
+                 {pack.string()}),
+            0);
+  EXPECT_TRUE(wait_for([&] { return copies("shard-000001.tar"); }));
+  ASSERT_GT(helper_of(pack), 0);
+  ::kill(helper_of(pack), SIGKILL);
+  int status = 0;
+  ASSERT_GT(::wait(&status), 0);
+  EXPECT_EQ(said(), "lockstep: n1: staging was ended by signal 9; the job goes on reading from the source\n");
+  EXPECT_EQ(record().at("state"), "source");
+  EXPECT_EQ(fs::read_symlink(data("p")), pack);
+}
+
+TEST_F(StageStepFaults, WhatWatchesAKilledHelperEndsWithTheStepAlsoWhereItWaits) {
+  const fs::path pack = make_big_pack("p");
+  Tasks tasks;
+  ASSERT_EQ(
+      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000"}, {pack.string()}),
+      0);
+  EXPECT_TRUE(wait_for([&] { return copies("shard-000000.tar"); }));
+  const UniqueFd lock = open_file(at("cache0/jobs/7/lock"), O_RDWR, 0);
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  ::kill(helper_of(pack), SIGTERM);
+  EXPECT_TRUE(wait_for([&] { return said().find("staging was ended by signal 15") != std::string::npos; }));
+  tasks.end();
+  EXPECT_TRUE(wait_for([] { return ::waitpid(-1, nullptr, WNOHANG) > 0; }));
+}
+
+TEST_F(StageStepFaults, AHelperThatIsKilledBeforeTheStepStartsTellsWhoCalledIt) {
+  const fs::path pack = make_large_pack("p", 30);
+  int port = 0;
+  const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
+  ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
+  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", staging_test::kKey, 1);
+  Tasks tasks;
+  const pid_t caller =
+      start({"--mode", "background", "--watch-fd", tasks.word(), "--nodes", "2"}, {pack.string()});
+  const UniqueFd connected(::accept(silent.get(), nullptr, nullptr));  // the helper is there
+  ::kill(helper_of(pack, caller), SIGKILL);
+  EXPECT_EQ(end_of(caller), 128 + SIGKILL);
+  EXPECT_EQ(said(), "");
+  ::unsetenv("LOCKSTEP_RENDEZVOUS");
+  while (::wait(nullptr) > 0) {
   }
 }
 
@@ -176,16 +342,8 @@ TEST_F(StageStepFaults, TheHelperInTheBackgroundIsNice) {
   ASSERT_EQ(
       step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000"}, {pack.string()}),
       0);
-  int nice = -1;
-  for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
-    const pid_t pid = std::atoi(process.path().filename().c_str());
-    if (pid <= 0) continue;
-    std::error_code gone;
-    if (fs::read_symlink(process.path() / "exe", gone).filename() != "lockstep-stage") continue;
-    if (staging_test::read(process.path() / "cmdline").find(pack.string()) == std::string::npos) continue;
-    nice = ::getpriority(PRIO_PROCESS, static_cast<id_t>(pid));
-  }
-  EXPECT_EQ(nice, 10);
+  ASSERT_GT(helper_of(pack), 0);
+  EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(helper_of(pack))), 10);
   tasks.end();
 }
 

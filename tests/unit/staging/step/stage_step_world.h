@@ -119,6 +119,7 @@ class Srun {
     transfer::RendezvousServer::Options options;
     options.key = kKey;
     options.drain = drain;
+    options.silence = std::chrono::seconds(2);
     options.report = [this](const std::string& line) { said_ += line + "\n"; };
     server_ = std::make_unique<transfer::RendezvousServer>(std::move(socket), options);
     thread_ = std::thread([this] { server_->run(alive_); });

@@ -49,26 +49,26 @@ class JobsFolder : public testing::Test {
 };
 
 TEST_F(JobsFolder, HoldsHardLinksUnderTheSourcesName) {
-  StepFolder(store_, 5).add(folder_result("/mnt/man"));
+  StepFolder(store_, 5).add({folder_result("/mnt/man")});
   EXPECT_TRUE(fs::equivalent(data("man/s.tar"), store_ / "objects/a/files/s.tar"));
   EXPECT_FALSE(fs::is_symlink(data("man/s.tar")));
   EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
 }
 
 TEST_F(JobsFolder, AShardAloneHasItsIndexBesideIt) {
-  StepFolder(store_, 5).add(shard_result("/mnt/man/s.tar"));
+  StepFolder(store_, 5).add({shard_result("/mnt/man/s.tar")});
   EXPECT_TRUE(fs::exists(data("s.tar")));
   EXPECT_TRUE(fs::exists(data("index.lockstep")));
 }
 
 TEST_F(JobsFolder, APatternIsAFolderAlsoWhereItMeansOneShard) {
-  StepFolder(store_, 5).add(shard_result("/mnt/man/s*.tar"));
+  StepFolder(store_, 5).add({shard_result("/mnt/man/s*.tar")});
   EXPECT_TRUE(fs::exists(data("man/s.tar")));
   EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
 }
 
 TEST_F(JobsFolder, TheNextStepFindsItDone) {
-  { StepFolder(store_, 5).add(folder_result("/mnt/man")); }
+  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
   const StepFolder next(store_, 5);
   EXPECT_THAT(next.missing({"/mnt/man", "/mnt/other"}), ElementsAre("/mnt/other"));
   ASSERT_EQ(next.staged({"/mnt/man"}).size(), 1U);
@@ -78,13 +78,13 @@ TEST_F(JobsFolder, TheNextStepFindsItDone) {
 
 TEST_F(JobsFolder, AddingTwiceChangesNothing) {
   StepFolder folder(store_, 5);
-  folder.add(folder_result("/mnt/man"));
-  folder.add(folder_result("/mnt/man"));
+  folder.add({folder_result("/mnt/man")});
+  folder.add({folder_result("/mnt/man")});
   EXPECT_EQ(std::distance(fs::directory_iterator(data("man")), fs::directory_iterator()), 2);
 }
 
 TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedAlsoAcrossSteps) {
-  { StepFolder(store_, 5).add(folder_result("/mnt/man")); }
+  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
   const StepFolder next(store_, 5);
   EXPECT_NO_THROW(next.check_names({"/mnt/man", "/mnt/other"}));
   try {
@@ -100,7 +100,7 @@ TEST_F(JobsFolder, AFolderThatIsRenamedAwayWhileWaitedForIsMadeAnew) {
   auto first = std::make_unique<StepFolder>(store_, 5);
   struct stat lock {};
   ASSERT_EQ(::stat((store_ / "jobs/5/lock").c_str(), &lock), 0);
-  std::thread second([&] { StepFolder(store_, 5).add(folder_result("/mnt/man")); });
+  std::thread second([&] { StepFolder(store_, 5).add({folder_result("/mnt/man")}); });
   const auto waits = [&] {
     std::istringstream locks(read_text_file("/proc/locks"));
     const std::string inode = ":" + std::to_string(lock.st_ino) + " ";
@@ -118,7 +118,7 @@ TEST_F(JobsFolder, AFolderThatIsRenamedAwayWhileWaitedForIsMadeAnew) {
 }
 
 TEST_F(JobsFolder, ADamagedListIsNamed) {
-  { StepFolder(store_, 5).add(folder_result("/mnt/man")); }
+  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
   write_file_atomically(store_ / "jobs/5/staged.json", "{");
   EXPECT_THROW(StepFolder(store_, 5), Error);
 }

@@ -86,7 +86,29 @@ TEST_F(FormatRecords, DamageAfterIndexingIsFoundByReadAndByVerify) {
   EXPECT_EQ(read_sample(*reader, 0), std::string(5000, 'x'));
   EXPECT_THAT([&] { read_sample(*reader, 1); },
               ThrowsErrorWith("a.tfrecord, sample 1", std::to_string(offset)));
+  EXPECT_THAT([&] { (void)reader->view(1); },
+              ThrowsErrorWith("a.tfrecord, sample 1", std::to_string(offset)));
   EXPECT_THAT([&] { reader->verify(); }, ThrowsErrorWith("a.tfrecord, sample 1", "checksum"));
+}
+
+TEST_F(FormatRecords, AFileCutAtARecordsEndAfterItWasIndexedIsRefused) {
+  const fs::path file = folder_ / "t/a.tfrecord";
+  write("t/a.tfrecord", tfrecord({"one", "two", "three"}));
+  ASSERT_EQ(open(file)->size(), 3U);
+  fs::resize_file(file, tfrecord({"one", "two"}).size());
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_THAT([&] { open(file); }, ThrowsErrorWith("a.tfrecord had 3 records when it was indexed, has 2",
+                                                     (folder_ / "t/.a.tfrecord.lockstep").string()));
+  }
+  fs::remove(folder_ / "t/.a.tfrecord.lockstep");
+  EXPECT_EQ(open(file)->size(), 2U) << "whoever removes the index accepts it";
+}
+
+TEST_F(FormatRecords, AFileThatWasWrittenAnewWithFewerRecordsIsIndexedAnew) {
+  write("t/a.tfrecord", tfrecord({"one", "two", "three"}));
+  ASSERT_EQ(open(folder_ / "t/a.tfrecord")->size(), 3U);
+  write("t/a.tfrecord", tfrecord({"two", "three"}));
+  EXPECT_EQ(open(folder_ / "t/a.tfrecord")->size(), 2U);
 }
 
 TEST_F(FormatRecords, ShardsOfAFolderAreOneDataSetAndEmptyOnesAreNone) {

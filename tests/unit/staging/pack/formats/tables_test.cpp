@@ -6,6 +6,7 @@
 #include "staging/pack/formats/mds_index.h"
 #include "staging/pack/formats/npy_header.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/write/convert.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::pack {
@@ -238,6 +239,28 @@ TEST_F(FormatTables, DamagedChunksOfHdf5AreFoundByReading) {
   }
   EXPECT_GE(found, 1);
   EXPECT_THAT([&] { (void)open(source)->view(0); }, ThrowsErrorWith("sample 0", "use read()"));
+}
+
+TEST_F(FormatTables, AZeroByteInAnIndexJsonIsRefused) {
+  const fs::path mds = vector("mds/tokens");
+  const std::string whole = staging_test::read(mds / "index.json");
+  write("mds/tokens/index.json", whole + std::string(1, '\0') + "left over");
+  EXPECT_THAT([&] { open(mds); },
+              ThrowsErrorWith("index.json", "zero byte at offset " + std::to_string(whole.size())));
+}
+
+// 2^63 and above would become negative.
+TEST_F(FormatTables, TokensThatDoNotFitIntoASignedNumberAreRefusedAsTheyAre) {
+  const std::string tokens = bytes_of(std::uint64_t{7}) + bytes_of(std::uint64_t{1} << 63);
+  std::vector<std::int64_t> into(2);
+  EXPECT_THAT([&] { widen(TokenType::u64, std::as_bytes(std::span(tokens)), into); },
+              ThrowsErrorWith("token 1 is 9223372036854775808", "9223372036854775807"));
+  write("n/a.npy", npy("<u8", "(1, 2)", tokens));
+  ConvertOptions options;
+  options.source = folder_ / "n/a.npy";
+  options.out = folder_ / "out";
+  EXPECT_THAT([&] { convert(options); },
+              ThrowsErrorWith("a.npy", "token 1 is 9223372036854775808, and tokens"));
 }
 
 }  // namespace

@@ -120,6 +120,48 @@ TEST_F(PackTool, IndexFailsWhereTheIndexCanBeKeptNowhere) {
   EXPECT_EQ(run_process({"env", somewhere, LOCKSTEP_PACK, "index", at("t/a.tfrecord")}).exit_code, 0);
 }
 
+TEST_F(PackTool, TarFilesOfOtherProgramsGetAnIndexWhereTheyLie) {
+  write("files/a/1.cls", "7");
+  write("files/a/1.txt", "first");
+  write("files/2.txt", "second");
+  fs::create_directory(folder_ / "web");
+  // With folders and names as "./a/1.txt" in them.
+  ASSERT_EQ(run_process({"tar", "-cf", at("web/x-0.tar"), "-C", at("files"), "--sort=name", "."}).exit_code,
+            0);
+  ASSERT_EQ(run_process({"tar", "-cf", at("web/x-1.tar"), "-C", at("files"), "2.txt"}).exit_code, 0);
+  const auto tars = staging_test::content_of(folder_ / "web");
+  for (const char* source : {"web", "web/x-0.tar"}) {
+    const auto refused = run({"ls", at(source)});
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_THAT(refused.error, HasSubstr("run lockstep-pack index " + at("web") + "\n"));
+    EXPECT_THAT(refused.error, testing::Not(HasSubstr("create")));
+  }
+  const auto indexed = run({"index", at("web")});
+  ASSERT_EQ(indexed.exit_code, 0) << indexed.error;
+  EXPECT_THAT(indexed.output, HasSubstr(": 3 samples"));
+  EXPECT_EQ(run({"cat", at("web"), "a/1.txt"}).output, "first");
+  EXPECT_EQ(run({"cat", at("web"), "--sample", "2"}).output, "second");
+  EXPECT_EQ(run({"verify", at("web")}).exit_code, 0);
+  auto now = staging_test::content_of(folder_ / "web");
+  EXPECT_EQ(now.erase("index.lockstep"), 1U);
+  EXPECT_EQ(now, tars);
+}
+
+TEST_F(PackTool, TarFilesThatCannotBeIndexedAreRefusedByMember) {
+  write("web/a.txt", "alpha");
+  fs::create_symlink("a.txt", folder_ / "web/b.txt");
+  ASSERT_EQ(run_process({"tar", "-cf", at("web/x.tar"), "-C", at("web"), "a.txt", "b.txt"}).exit_code, 0);
+  const auto link = run({"index", at("web")});
+  EXPECT_EQ(link.exit_code, 1);
+  EXPECT_THAT(link.error, HasSubstr("x.tar: member 'b.txt' at offset 1536 is not a regular file"));
+  ASSERT_EQ(
+      run_process({"tar", "-cf", at("web/x.tar"), "--hard-dereference", "-C", at("web"), "a.txt", "a.txt"})
+          .exit_code,
+      0);
+  EXPECT_THAT(run({"index", at("web")}).error, HasSubstr("'a.txt' at offset 1536 comes twice"));
+  EXPECT_FALSE(fs::exists(folder_ / "web/index.lockstep"));
+}
+
 TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
   write("s/a", "x");
   EXPECT_EQ(run({"create", at("s"), "--out", at("p"), "--token-bytes", "3"}).exit_code, 2);

@@ -161,6 +161,18 @@ TEST_F(PackContinue, AFileOfTheSameSizeWithOtherContentIsNoticed) {
   EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
+TEST_F(PackContinue, AFileWrittenAnewWithItsOldSizeAndTimeIsNoticed) {
+  kill_after(16);
+  const fs::path file = folder_ / "s/02.bin";
+  const fs::file_time_type time = fs::last_write_time(file);
+  write("s/02.bin", std::string(3020, 'z'));
+  fs::last_write_time(file, time);
+  notices_.clear();
+  EXPECT_EQ(create(options()).continued_files, 0U);
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("02.bin has changed")));
+  EXPECT_EQ(content_of(folder_ / "out"), fresh());
+}
+
 TEST_F(PackContinue, AShardEndsAsIfTheFileAfterItHadAlwaysBeenSoSmall) {
   kill_after(12);
   write("s/04.bin", "x");  // would have had room in the first shard

@@ -107,7 +107,8 @@ TEST_F(PackConvert, ADamagedSampleIsNamedAndNothingStays) {
   const Part part = open(pack)->parts(33)[0];
   staging_test::flip_byte(pack / part.shard, part.offset + 77);
   EXPECT_THAT([&] { convert(options("p", "q")); },
-              ThrowsErrorWith("sample 33 (0033)", part.shard, std::to_string(part.offset), "digest"));
+              ThrowsErrorWith("sample 33 (0033)", part.shard, std::to_string(part.offset),
+                              "does not match its index"));
   EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
 }
 

@@ -137,6 +137,13 @@ TEST_F(PackCreate, AFolderThatExistsIsNotTouched) {
   EXPECT_EQ(content_of(folder_ / "out"), (std::map<std::string, std::string>{{"precious", "mine"}}));
 }
 
+TEST_F(PackCreate, AnEmptyFolderThatExistsBecomesThePack) {
+  write("s/a", "x");
+  fs::create_directory(folder_ / "out");
+  create(options("s", "out"));
+  EXPECT_EQ(open(folder_ / "out")->size(), 1U);
+}
+
 TEST_F(PackCreate, AFailureLeavesNothingBehind) {
   write("s/a", "x");
   CreateOptions bad = options("s", "out");

@@ -1,0 +1,108 @@
+#include "runtime/data/epoch_cursor.h"
+
+#include <utility>
+
+namespace lockstep::data {
+
+EpochCursor::~EpochCursor() {
+  if (planned_.valid()) planned_.wait();
+}
+
+void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner) {
+  const std::lock_guard lock(mutex_);
+  if (planned_.valid()) planned_.wait();
+  planned_ = {};
+  planned_epoch_ = epoch_ = epoch;
+  planner_ = std::move(planner);
+  changed_ = false;
+  made_elsewhere_ = waits_for_costs_ && planner_;
+  block_ = nullptr;
+  over_ = false;
+  cancelled_ = false;
+}
+
+// Planning reads the options without the lock, so it ends before they change.
+void EpochCursor::set(const Cost& cost, const std::vector<double>& speeds) {
+  const std::lock_guard lock(mutex_);
+  if (planned_.valid()) planned_.wait();
+  options_.cost = cost;
+  options_.speeds = speeds;
+}
+
+void EpochCursor::cancel() {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  may_plan_.notify_all();
+}
+
+// One call at a time, each after the one before: under the lock, or in the future that planned_ is.
+EpochCursor::Block EpochCursor::plan_next() {
+  if (!planner_) {
+    PlanOptions options = options_;
+    options.epoch = planned_epoch_;
+    planner_ = make_(options);
+  } else if (changed_) {
+    planner_->change(options_.cost, options_.speeds);
+  }
+  changed_ = std::exchange(made_elsewhere_, false);
+  auto next = std::make_shared<EpochBlock>();
+  next->epoch = planned_epoch_;
+  if (planner_->next_block(next->block)) return next;
+  planner_ = nullptr;
+  ++planned_epoch_;
+  return nullptr;
+}
+
+void EpochCursor::plan_on(const Cost& cost, const std::vector<double>& speeds) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (planned_.valid()) planned_.wait();
+    options_.cost = cost;
+    options_.speeds = speeds;
+    changed_ = true;
+    if (!over_ && !planned_.valid())
+      planned_ = std::async(std::launch::async, [this] { return plan_next(); });
+  }
+  may_plan_.notify_all();
+}
+
+// Until the block that comes next is planned or may be. False: cancelled.
+bool EpochCursor::wait_for_next(std::unique_lock<std::mutex>& lock) {
+  if (!waits_for_costs_ || !block_) return true;
+  may_plan_.wait(lock, [this] { return planned_.valid() || cancelled_; });
+  return planned_.valid();
+}
+
+std::optional<MicroBatch> EpochCursor::next() {
+  std::unique_lock lock(mutex_);
+  if (over_) return std::nullopt;
+  while (!block_ || step_ >= block_->block.plan.steps()) {
+    if (!wait_for_next(lock)) return std::nullopt;
+    block_ = planned_.valid() ? planned_.get() : plan_next();
+    if (!block_) {
+      over_ = !follow_;
+      return MicroBatch{.epoch = epoch_++};
+    }
+    step_ = 0;
+    index_ = 0;
+  }
+  const Plan& plan = block_->block.plan;
+  // Half a block early is soon enough, and spares jobs that end within their first one.
+  if (!waits_for_costs_ && !planned_.valid() && step_ >= plan.steps() / 2) {
+    planned_ = std::async(std::launch::async, [this] { return plan_next(); });
+  }
+  const MicroBatch next{.block = block_,
+                        .epoch = epoch_,
+                        .step = step_,
+                        .index = index_++,
+                        .count = plan.micro_batches(step_, rank_)};
+  if (next.last_of_step()) {
+    ++step_;
+    index_ = 0;
+  }
+  return next;
+}
+
+}  // namespace lockstep::data

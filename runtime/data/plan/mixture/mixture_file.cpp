@@ -1,0 +1,127 @@
+#include "runtime/data/plan/mixture/mixture_file.h"
+
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "runtime/data/plan/json_fields.h"
+
+namespace lockstep::data {
+namespace {
+
+std::uint64_t number(const nlohmann::json& object, const char* name) {
+  return json_member<std::uint64_t>(object, name);
+}
+
+nlohmann::json list(const nlohmann::json& object, const char* name) {
+  return json_member<nlohmann::json>(object, name);
+}
+
+// A misspelt key must not be taken for one left out.
+void expect_only(const nlohmann::json& object, std::initializer_list<const char*> names) {
+  if (!object.is_object()) fail("{} is not an object", object.dump().substr(0, 60));
+  for (const auto& [key, value] : object.items()) {
+    bool known = false;
+    for (const char* name : names) known = known || key == name;
+    if (!known) fail("\"{}\" is not known", key);
+  }
+}
+
+void read_ranges_and_steps(const nlohmann::json& json, Mixture& mixture) {
+  for (const nlohmann::json& range : list(json, "ranges")) {
+    expect_only(range, {"first_step", "weights", "longest"});
+    MixtureRange read;
+    read.first_step = number(range, "first_step");
+    read.weights = json_member<std::vector<double>>(range, "weights");
+    if (range.contains("longest")) read.longest = number(range, "longest");
+    mixture.ranges.push_back(std::move(read));
+  }
+  mixture.steps = number(json, "steps");
+}
+
+Lengths lengths_of_part(const nlohmann::json& part, const std::filesystem::path& folder) {
+  expect_only(part, {"name", "lengths", "column", "histogram", "samples", "packed"});
+  const bool is_list = part.contains("lengths");
+  const bool is_histogram = part.contains("histogram");
+  if ((is_list ? 1 : 0) + (is_histogram ? 1 : 0) + (part.contains("packed") ? 1 : 0) != 1) {
+    fail("a part needs one source of lengths: \"lengths\", \"histogram\" or \"packed\"");
+  }
+  const auto word = [&](const char* name) { return json_member<std::string>(part, name); };
+  if (is_list) {
+    return lengths_from_csv(folder / word("lengths"), part.contains("column") ? word("column") : "length");
+  }
+  if (is_histogram) return lengths_from_histogram(folder / word("histogram"), number(part, "samples"));
+  std::vector<std::filesystem::path> packs;
+  for (const auto& name : json_member<std::vector<std::string>>(part, "packed"))
+    packs.push_back(folder / name);
+  return lengths_from_packs(packs);
+}
+
+}  // namespace
+
+MixtureData read_mixture(const std::filesystem::path& file) {
+  const nlohmann::json json = nlohmann::json::parse(read_text_file(file), nullptr, false);
+  if (json.is_discarded()) fail("{}: not JSON", file.string());
+  MixtureData data;
+  try {
+    expect_only(json, {"parts", "ranges", "steps"});
+    for (const nlohmann::json& part : list(json, "parts")) {
+      const auto name = json_member<std::string>(part, "name");
+      Lengths lengths = lengths_of_part(part, file.parent_path());
+      data.mixture.parts.push_back({name, lengths.tokens.size()});
+      data.lengths.tokens.insert(data.lengths.tokens.end(), lengths.tokens.begin(), lengths.tokens.end());
+      if (!data.lengths.fingerprint.empty()) data.lengths.fingerprint += '+';
+      data.lengths.fingerprint += lengths.fingerprint;
+    }
+    read_ranges_and_steps(json, data.mixture);
+    check_mixture(data.mixture, data.lengths.tokens.size());
+  } catch (const Error& error) {  // whoever wrote the file called it wrong, not whoever reads it
+    fail("{}: {}", file.string(), error.what());
+  }
+  return data;
+}
+
+void to_json(nlohmann::ordered_json& json, const PlannedMixture& planned) {
+  auto parts = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < planned.mixture.parts.size(); ++i) {
+    const MixturePart& part = planned.mixture.parts[i];
+    parts.push_back({{"name", part.name}, {"samples", part.samples}, {"drawn", planned.drawn[i]}});
+  }
+  auto ranges = nlohmann::ordered_json::array();
+  for (const MixtureRange& range : planned.mixture.ranges) {
+    ranges.push_back({{"first_step", range.first_step}, {"weights", range.weights}});
+    if (range.longest > 0) ranges.back()["longest"] = range.longest;
+  }
+  auto left = nlohmann::ordered_json::array();
+  for (const SampleId id : planned.left) left.push_back({sample_of(id), piece_of(id), epoch_of(id)});
+  json = {{"parts", std::move(parts)},
+          {"ranges", std::move(ranges)},
+          {"steps", planned.mixture.steps},
+          {"left", std::move(left)}};
+}
+
+void from_json(const nlohmann::json& json, PlannedMixture& planned) {
+  planned = {};
+  std::size_t samples = 0;
+  for (const nlohmann::json& part : list(json, "parts")) {
+    planned.mixture.parts.push_back(
+        {json_member<std::string>(part, "name"), static_cast<std::size_t>(number(part, "samples"))});
+    planned.drawn.push_back(number(part, "drawn"));
+    samples += planned.mixture.parts.back().samples;
+  }
+  read_ranges_and_steps(json, planned.mixture);
+  check_mixture(planned.mixture, samples);
+  for (const nlohmann::json& id : list(json, "left")) {
+    const bool fits = id.is_array() && id.size() == 3 && id[0].is_number_unsigned() &&
+                      id[1].is_number_unsigned() && id[2].is_number_unsigned() && id[0] < samples &&
+                      id[1] < kMaxPieces && id[2] < 256;
+    if (!fits) fail("\"left\" has {}, not [sample, piece, epoch]", id.dump().substr(0, 60));
+    planned.left.push_back(id[0].get<SampleId>() | id[1].get<SampleId>() << kPieceShift |
+                           id[2].get<SampleId>() << kEpochShift);
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,118 @@
+// Reducer: which parameters it sums gradients for, at the start and after the model was changed.
+#include <algorithm>
+#include <numeric>
+
+#include "common/error.h"
+#include "runtime/ddp/reducer.h"
+
+namespace lockstep::ddp {
+namespace {
+
+// Converting a module leaves .grad as it was.
+void fit_gradient(const torch::Tensor& parameter) {
+  torch::Tensor& gradient = parameter.mutable_grad();
+  if (!gradient.defined()) return;
+  if (gradient.sizes() != parameter.sizes()) {
+    gradient = torch::Tensor();
+  } else if (gradient.scalar_type() != parameter.scalar_type()) {
+    gradient = gradient.to(parameter.scalar_type());
+  }
+}
+
+}  // namespace
+
+// The step that is under way needs what is in such a gradient.
+bool Reducer::accumulated_in_another_shape(const torch::Tensor& tensor) const {
+  const torch::Tensor& gradient = tensor.grad();
+  return gradient.defined() && gradient.sizes() != tensor.sizes() &&
+         std::any_of(parameters_.begin(), parameters_.end(),
+                     [&](const Parameter& known) { return known.used && known.tensor.is_same(tensor); });
+}
+
+void Reducer::attach(const std::vector<NamedTensor>& all) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Parameter> parameters;
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor, sparse] : all) {
+    if (!tensor.requires_grad()) continue;
+    static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
+    if (sparse && on_device()) {
+      fail_usage("parameter '{}' has sparse gradients, which are summed on the CPU only; set sparse(false)",
+                 name);
+    }
+    if (sparse && tensor.is_complex()) {
+      fail_usage(
+          "parameter '{}' is complex and has sparse gradients, which are summed for real numbers only; set "
+          "sparse(false)",
+          name);
+    }
+    if (accumulated_in_another_shape(tensor)) {
+      fail_usage(
+          "parameter '{}' has another shape than the gradient accumulated for it; change the model between "
+          "optimizer steps, or call discard() before",
+          name);
+    }
+    const auto before =
+        std::find_if(parameters_.begin(), parameters_.end(),
+                     [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); });
+    const bool used = before != parameters_.end() && before->used;
+    parameters.push_back({.name = name, .tensor = tensor, .sparse = sparse, .used = used});
+    tensors.push_back(tensor);
+  }
+  if (parameters.empty()) fail_usage("the model has no parameter that requires a gradient");
+  for (const auto& tensor : tensors) fit_gradient(tensor);
+  put_hooks_on(tensors);
+  parameters_ = std::move(parameters);
+
+  // As before the first backward: the next synchronised one is learned from.
+  learning_ = true;
+  launching_ = walked_ = settled_ = laid_out_ = rebuilt_ = false;
+  tuner_.reset();
+  // Rank 0 keeps its values and the others get them: a step for all alike, also where some ranks accumulated
+  // in the step that is under way and so have counted it.
+  communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
+  trait_.reset();
+  // Gradients arrive roughly from the last layer to the first; once they have, rebuild_once() knows better.
+  order_.resize(parameters_.size());
+  std::iota(order_.rbegin(), order_.rend(), std::size_t{0});
+  plan(assign(order_));
+}
+
+// A graph that was recorded before, by however many changes, still leads to the accumulators of then, whose
+// gradients nobody would sum.
+void Reducer::put_hooks_on(const std::vector<torch::Tensor>& tensors) {
+  const auto accumulators = accumulators_of(tensors);
+  std::vector<torch_compat::NodeHandle> outdated;
+  std::vector<std::pair<std::string, torch::Tensor>> of;
+  const auto add = [&](const torch_compat::NodeHandle& accumulator, const std::string& name,
+                       const torch::Tensor& tensor) {
+    if (std::find(accumulators.begin(), accumulators.end(), accumulator) != accumulators.end()) return;
+    outdated.push_back(accumulator);
+    of.emplace_back(name, tensor);
+  };
+  for (std::size_t i = 0; i < outdated_.size(); ++i)
+    add(outdated_hooks_->accumulators()[i], outdated_[i].first, outdated_[i].second);
+  for (std::size_t i = 0; hooks_ && i < parameters_.size(); ++i)
+    add(hooks_->accumulators()[i], parameters_[i].name, parameters_[i].tensor);
+  outdated_ = std::move(of);
+  outdated_hooks_ = std::make_unique<GradientHooks>(outdated, [this](std::size_t i) { refuse_outdated(i); });
+  hooks_ = std::make_unique<GradientHooks>(accumulators, [this](std::size_t index) { on_gradient(index); });
+}
+
+void Reducer::refuse_outdated(std::size_t index) const {
+  const auto& [name, tensor] = outdated_[index];
+  if (std::any_of(parameters_.begin(), parameters_.end(),
+                  [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); })) {
+    fail_usage(
+        "this backward belongs to a forward that was made before the model was changed (parameter '{}' was "
+        "loaded or converted); call forward again",
+        name);
+  }
+  fail_usage(
+      "parameter '{}' is no longer registered, or frozen, and got a gradient: if this backward's forward "
+      "was made before the model was changed, call it again; if forward still uses the parameter, register "
+      "it again",
+      name);
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,45 @@
+// The members of a tar file one after the other, as any tar program sees them.
+//
+// Threads: an object belongs to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+struct archive;
+struct archive_entry;
+
+namespace lockstep::pack {
+
+class TarMembers {
+ public:
+  /// `shard` must outlive this. Throws Error naming it.
+  explicit TarMembers(const std::filesystem::path& shard);
+
+  /// Goes to the next member; false at the archive's end. Throws Error naming the shard and the offset where
+  /// it is not a whole tar file.
+  bool next();
+
+  /// Without a leading "./", which `tar -c .` writes.
+  std::string name() const;
+  bool folder() const;
+  /// Whether it is a regular file whose bytes lie in the archive in one piece.
+  bool plain_file() const;
+  std::uint64_t size() const;
+  /// Of the payload in the shard.
+  std::uint64_t offset() const;
+
+ private:
+  struct Free {
+    void operator()(archive* reader) const;
+  };
+  [[noreturn]] void broken() const;
+
+  const std::filesystem::path& shard_;
+  std::unique_ptr<archive, Free> archive_;
+  archive_entry* entry_ = nullptr;
+};
+
+}  // namespace lockstep::pack

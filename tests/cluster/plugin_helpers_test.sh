@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Nodes whose cache or helpers fail: with --stage-on-error=source the step reads from the source, otherwise all its nodes end
+# alike, and a line says why.
+# shellcheck source=tests/cluster/lib.sh
+source "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+
+make_pack good 8 4000
+make_pack large 8 1000000
+chmod 777 "$shared/plugin_test"
+clear_caches
+keep_configuration
+cache=/mnt/local/lockstep
+repair() {
+  cluster meter --bandwidth 0 >/dev/null
+  root_on_node n2 sh -c "umount $cache; umount /mnt/lockstep/bin/lockstep-stage; chmod -f 755 $cache" 2>/dev/null
+}
+trap 'repair; restore_configuration; cancel_all' EXIT
+good_sum=$(cat "$shared"/plugin_test/good/*.tar | sha256sum)
+large_sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum)
+read_good='echo "$(hostname) $(cat $LOCKSTEP_DATA/good/*.tar | sha256sum)"'
+
+# both_read SUM WHY...: both nodes' tasks have read all, n2 said once that it reads from the source and why, n1 did not.
+both_read() {
+  local sum=$1 why
+  shift
+  assert_equal 2 "$(grep -c -F "$sum" <<<"$output")" "tasks that read all: $output"
+  assert_equal 1 "$(grep -c '^lockstep: n2: .*the job reads from the source' <<<"$output")" "$output"
+  assert_equal 0 "$(grep -c '^lockstep: n1: .*reads from the source' <<<"$output")" "$output"
+  for why in "$@"; do assert_contains "$output" "$why"; done
+}
+from_source() { on_head srun -w n1,n2 -N2 -n2 --stage-on-error=source "$@" 2>&1; }
+
+test_case "where one node's cache is read-only its tasks read from the source"
+root_on_node n2 mkdir -p $cache
+root_on_node n2 mount -t tmpfs -o ro,mode=755 tmpfs $cache
+output=$(from_source --stage=$packs/good bash -c "$read_good")
+both_read "$good_sum" "Read-only file system"
+assert_exit 3 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good echo started
+assert_lacks "$output" "started"
+root_on_node n2 umount $cache
+
+test_case "so do they where its mode is wrong, in batch scripts and in the background too"
+root_on_node n2 chmod 777 $cache
+output=$(from_source --stage-mode=background --stage=$packs/good bash -c "$read_good")
+both_read "$good_sum" "must be writable by root alone"
+job=$(submit_there -w n2 -N1 -n1 --stage-on-error=source --stage=good --wrap "$read_good")
+await_job "$job"
+assert_contains "$(job_output "$job")" "n2 $good_sum"
+root_on_node n2 chmod 755 $cache
+no_names() { [ -z "$(root_on_node n2 sh -c 'ls /run/lockstep/links/6001/jobs' 2>/dev/null)" ]; }
+wait_until 10 no_names || fail "left on n2: $(root_on_node n2 ls /run/lockstep/links/6001/jobs)"
+
+test_case "what may not be staged is not read from the source instead"
+configure "[debug]" "sources = /mnt/shared/elsewhere"
+assert_exit 3 from_source --stage=$packs/good echo started
+assert_contains "$output" "lies outside the folders that may be staged"
+assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "$output"
+restore_configuration
+
+# kill_helpers NODE... : those of a step that is staging, as the kernel does where memory runs out.
+staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
+copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
+# run_and_kill NODES COMMAND...: what it said is in $output, its exit code in $code.
+run_and_kill() {
+  local nodes=$1 node step pids=()
+  shift
+  clear_caches
+  cluster meter --bandwidth 2M >/dev/null
+  "$@" >"$state/killed.out" 2>&1 &
+  step=$!
+  for node in $nodes; do assert_within 20 copying_on "$node"; done
+  # shellcheck disable=SC2207
+  for node in $nodes; do pids+=($(staging_on "$node")); done
+  as_root kill -KILL "${pids[@]}"
+  cluster meter --bandwidth 0 >/dev/null
+  code=0
+  wait $step || code=$?
+  output=$(cat "$state/killed.out")
+}
+
+test_case "a killed helper is replaced by links to the source, and both nodes run"
+run_and_kill n2 from_source --stage=$packs/large bash -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum'
+both_read "$large_sum" "lockstep: n2: staging was ended by signal 9"
+assert_equal 0 "$code" "exit code"
+
+test_case "without the fallback one line names the nodes whose helpers were killed, also where it was all of them"
+run_and_kill "n1 n2" on_head srun -w n1,n2 -N2 -n2 --metrics=on --stage=$packs/large echo started
+assert_equal 3 "$code" "exit code: $output"
+assert_equal "lockstep: n1, n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
+newest='cat "$(ls -t /run/lockstep/records/6001/*/staging.json | head -n 1)"'
+assert_contains "$(root_on_node n2 sh -c "$newest")" '"state":"failed"'
+
+test_case "a helper that is killed while it copies in the background is told in the record and in the job's output"
+run_and_kill n2 on_head srun -w n2 -n1 --metrics=on --stage-mode=background --stage=$packs/large bash -c \
+  'until grep -q "\"state\":\"source\"" $LOCKSTEP_RECORD/staging.json; do [ $SECONDS -lt 20 ] || break; sleep 0.1; done
+   grep -o "\"state\":\"[a-z]*\"" $LOCKSTEP_RECORD/staging.json; cat $LOCKSTEP_DATA/large/*.tar | sha256sum'
+assert_equal 0 "$code" "exit code: $output"
+assert_contains "$output" '"state":"source"'
+assert_contains "$output" "$large_sum"
+assert_equal "lockstep: n2: staging was ended by signal 9; the job goes on reading from the source" "$(lines_of_ours "$output")"
+
+# helper_on_n2 SCRIPT: what runs there in the place of lockstep-stage.
+helper_on_n2() {
+  root_on_node n2 sh -c 'umount /mnt/lockstep/bin/lockstep-stage 2>/dev/null; mkdir -p /run/fake'
+  root_on_node n2 sh -c 'cat >/run/fake/stage; chmod 755 /run/fake/stage; mount --bind /run/fake/stage /mnt/lockstep/bin/lockstep-stage' <<<"$1"
+}
+
+test_case "a helper that says that all is well and has staged nothing starts no task"
+helper_on_n2 $'#!/bin/sh\nexit 0'
+assert_exit 3 on_head srun -w n2 -n1 --stage=$packs/good echo started
+assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "$output"
+assert_contains "$output" "lockstep: n2: "
+assert_contains "$output" "good is not there"
+
+test_case "where a node's helper is missing no node's task starts, also with the fallback"
+configure "wait = 2"
+root_on_node n2 chmod 644 /run/fake/stage
+assert_exit 3 from_source --stage=$packs/good echo started
+assert_lacks "$output" "started"
+assert_contains "$output" "lockstep: n2: cannot run /mnt/lockstep/bin/lockstep-stage"
+assert_contains "$output" "lockstep: n2: did not reach srun within 2 s"
+
+repair
+restore_configuration
+clear_caches
+assert_nothing_left
+assert_all_idle

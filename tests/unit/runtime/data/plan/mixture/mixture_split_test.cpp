@@ -1,0 +1,135 @@
+// What becomes of samples that are longer than the cap where a mixture splits them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "common/error.h"
+#include "runtime/data/plan/tool/plan_check.h"
+#include "tests/unit/runtime/data/plan/mixture/mixture_world.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(MixtureSplit, EveryPieceComesOnceInEachEpochWithinTheCap) {
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    const World world(seed);
+    const LengthsInMemory source(world.lengths, "data");
+    PlanOptions options{.ranks = 1 + static_cast<int>(seed % 4), .cap = 23 + seed, .cost = {10, 1}};
+    options.accumulate = 1 + static_cast<int>(seed % 3);
+    options.padded = seed % 4 == 3;
+    options.pad_multiple = 1;
+    options.seed = seed;
+    options.too_long = TooLong::split;
+    const std::string what = fmt::format("seed {}", seed);
+    MixturePlanner planner(source, options, world.mixture);
+    TrainingRun run;
+    use(planner, kAllSteps, run);
+    EXPECT_TRUE(std::ranges::any_of(run.uses, [](const auto& one) { return piece_of(one.first) > 1; }))
+        << what;
+    expect_beginnings(world, options, run.uses, planner, what);
+    const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+    expect_steps(plan, world.lengths, what);
+    EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"})) << what;
+  }
+}
+
+TEST(MixtureSplit, GoesOnAfterEveryStepOnAnyNumberOfRanksAndAgainOnAThird) {
+  World world(3, 25);
+  world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 0});
+  world.mixture.ranges.push_back({.first_step = 17, .weights = {1, 4, 2}, .longest = 0});
+  world.lengths[3] = 900;  // its pieces come over several steps
+  expect_it_goes_on(
+      world, {.ranks = 2, .cap = 40, .accumulate = 2, .cost = {10, 1}, .seed = 9, .too_long = TooLong::split},
+      1);
+}
+
+// A part whose every sample is many pieces does not get ahead of its weight with them.
+TEST(MixtureSplit, SharesOfTokensFollowTheWeightsInEveryStep) {
+  World world(1, 100);
+  world.lengths.assign(400, 50);
+  world.lengths.resize(440, 5000);
+  world.mixture.parts = {{"short", 400}, {"long", 40}};
+  world.mixture.ranges = {{.first_step = 0, .weights = {3, 1}, .longest = 0}};
+  const PlanOptions options{.ranks = 4, .cap = 500, .accumulate = 4, .too_long = TooLong::split};
+  const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    double all = 0;
+    double of_long = 0;
+    for (const SampleId id : plan.step_samples(step)) {
+      const double tokens = planned_length(id, world.lengths[sample_of(id)], options);
+      all += tokens;
+      if (sample_of(id) >= 400) of_long += tokens;
+    }
+    EXPECT_NEAR(of_long / all, 0.25, 0.1) << "step " << step;
+  }
+}
+
+// Forty pieces of the giant: begun in the first range, cut to three in the second, whole again in the third.
+TEST(MixtureSplit, WhatARangeCutsOffOfASampleThatWasBegunIsLeftOut) {
+  World world(1, 90);
+  world.lengths.assign(300, 10);
+  world.lengths[299] = 2000;
+  world.mixture.parts = {{"short", 299}, {"giant", 1}};
+  world.mixture.ranges = {{.first_step = 0, .weights = {9, 1}, .longest = 0},
+                          {.first_step = 20, .weights = {9, 1}, .longest = 120},
+                          {.first_step = 60, .weights = {1, 9}, .longest = 0}};
+  const LengthsInMemory source(world.lengths, "data");
+  const PlanOptions options{.ranks = 2, .cap = 50, .too_long = TooLong::split};
+  MixturePlanner planner(source, options, world.mixture);
+  // Of the giant in its order: epoch and piece, by range.
+  std::vector<std::set<std::pair<std::uint64_t, std::uint64_t>>> giant(3);
+  std::uint64_t step = 0;
+  for (PlannedBlock block; planner.next_block(block);) {
+    for (std::size_t i = 0; i < block.plan.steps(); ++i, ++step) {
+      for (const SampleId id : block.plan.step_samples(i)) {
+        if (sample_of(id) != 299) continue;
+        EXPECT_TRUE(giant[world.mixture.range_of(step)].emplace(epoch_of(id), piece_of(id)).second);
+      }
+    }
+  }
+  EXPECT_EQ(step, 90U);
+  EXPECT_EQ(giant[0].begin()->first, 0U);
+  EXPECT_EQ(giant[0].rbegin()->first, 0U) << "the first epoch of it is not over";
+  EXPECT_GT(giant[0].size(), 3U);
+  EXPECT_EQ(*giant[0].rbegin(), std::pair(std::uint64_t{0}, std::uint64_t{giant[0].size() - 1}))
+      << "one after the other";
+  EXPECT_EQ(giant[1].begin()->first, 1U) << "the rest of the first epoch is cut off";
+  for (const auto& [epoch, piece] : giant[1]) EXPECT_LT(piece, 3U) << "epoch " << epoch;
+  for (const auto& next : giant[2]) EXPECT_FALSE(giant[1].contains(next));
+  EXPECT_TRUE(giant[2].contains({giant[2].rbegin()->first - 1, 39})) << "whole again";
+  const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+  EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"}));
+}
+
+TEST(MixtureSplit, ThePiecesThatAreLeftAreThoseOfTheSampleThatWasBegun) {
+  World world(1, 1);
+  world.lengths = {95};
+  world.mixture.parts = {{"one", 1}};
+  world.mixture.ranges = {{.first_step = 0, .weights = {1}, .longest = 0}};
+  const PlanOptions options{.cap = 10, .step_tokens = 40, .too_long = TooLong::split};
+  const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+  EXPECT_EQ(plan.mixture()->drawn[0], 1U);
+  std::vector<SampleId> expected;
+  for (SampleId piece = 4; piece < 10; ++piece) expected.push_back(piece << kPieceShift);
+  EXPECT_EQ(plan.mixture()->left, expected);
+}
+
+TEST(MixtureSplit, MorePiecesThanAreCountedAreRefused) {
+  World world(1);
+  world.lengths[705] = 70'000;
+  world.mixture.parts = {{"web", 705}, {"giant", 1}, {"rest", world.lengths.size() - 706}};
+  world.mixture.ranges[0].weights = {1, 1, 0};
+  const LengthsInMemory source(world.lengths, "data");
+  MixturePlanner planner(source, {.cap = 1, .too_long = TooLong::split}, world.mixture);
+  PlannedBlock block;
+  EXPECT_THAT([&] { planner.next_block(block); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("sample 705 (of 'giant')"), HasSubstr("65536 pieces"))));
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,336 @@
+#include "runtime/data/plan/mixture/mixture.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "common/error.h"
+#include "runtime/data/plan/mixture/mixture_planner.h"
+#include "runtime/data/plan/tool/plan_check.h"
+#include "runtime/data/plan/tool/plan_stats.h"
+#include "tests/unit/runtime/data/plan/mixture/mixture_world.h"
+#include "tests/unit/runtime/data/plan/random_options.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(Mixture, EverySampleComesOnceInEachOfItsDataSetsEpochsWhateverTheOptions) {
+  RandomOptions random(21);
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    World world(seed);
+    world.mixture.ranges[0].weights = {random.pick(1, 9) / 1.0, random.pick(0, 9) / 2.0,
+                                       random.pick(0, 3) / 1.0};
+    world.mixture.ranges.push_back({.first_step = 20, .weights = {1, 0, 0.5}, .longest = 0});
+    world.mixture.ranges.push_back({.first_step = 21, .weights = {0, 0, 2}, .longest = 0});
+    world.mixture.ranges.push_back({.first_step = 23, .weights = {0, 1, 0}, .longest = 0});
+    const LengthsInMemory source(world.lengths, "data");
+    PlanOptions options = random.next(100, 20);
+    options.cap = std::min<std::uint64_t>(options.cap, 300);  // the tiny data set alone must fill a step
+    options.step_tokens = 0;
+    const std::string what = fmt::format("world {}: {}", seed, describe(options));
+    MixturePlanner planner(source, options, world.mixture);
+    TrainingRun run;
+    use(planner, kAllSteps, run);
+    ASSERT_EQ(run.steps.size(), 60U) << what;
+    expect_beginnings(world, options, run.uses, planner, what);
+    const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+    EXPECT_EQ(nested(plan), run.steps) << what;
+    expect_steps(plan, world.lengths, what);
+    EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"})) << what;
+    const PlanStats stats = stats_of(plan, world.lengths);
+    EXPECT_EQ(stats.dropped + stats.duplicated, 0U) << what;
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Mixture, ASmallDataSetBeginsAgainAndAgain) {
+  const World world(1);
+  const LengthsInMemory source(world.lengths, "data");
+  MixturePlanner planner(source, {.ranks = 2, .cap = 130}, world.mixture);
+  TrainingRun run;
+  use(planner, kAllSteps, run);
+  EXPECT_GT(run.state.position.mixture->drawn[2], 300U);
+}
+
+TEST(Mixture, StepsFillTheirBudgetAndNoMore) {
+  const World world(5);
+  const PlanOptions options{.ranks = 3, .cap = 400, .accumulate = 2, .step_stretch = 1, .cost = {10, 1}};
+  const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+  ASSERT_EQ(plan.steps(), 60U);
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    std::uint64_t tokens = 0;
+    for (const SampleId id : plan.step_samples(step)) tokens += world.lengths[sample_of(id)];
+    EXPECT_LE(tokens, step_budget(options)) << "step " << step;
+    EXPECT_GT(tokens, step_budget(options) - 100) << "step " << step;
+  }
+}
+
+// No data set is further from its weight than a few samples, at the end of any step.
+void expect_shares(const World& world, const PlanOptions& options, const Nested& steps,
+                   std::uint64_t first_step, std::vector<double> tokens, const std::string& what) {
+  double longest = world.longest();
+  if (options.too_long != TooLong::refuse) longest = std::min(longest, static_cast<double>(options.cap));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const std::uint64_t step = first_step + i;
+    const MixtureRange& range = world.mixture.ranges[world.mixture.range_of(step)];
+    if (range.first_step == step) std::fill(tokens.begin(), tokens.end(), 0);
+    PlanOptions in_range = options;
+    in_range.longest = range.longest;
+    for (const auto& rank : steps[i]) {
+      for (const auto& batch : rank) {
+        for (const SampleId id : batch)
+          tokens[world.part_of(id)] += planned_length(id, world.lengths[sample_of(id)], in_range);
+      }
+    }
+    double all = 0;
+    double weights = 0;
+    for (std::size_t part = 0; part < tokens.size(); ++part) {
+      all += tokens[part];
+      weights += range.weights[part];
+    }
+    for (std::size_t part = 0; part < tokens.size(); ++part) {
+      ASSERT_NEAR(tokens[part], all * range.weights[part] / weights, 3 * longest)
+          << what << ", step " << step << ", part " << part;
+      if (range.weights[part] == 0) {
+        ASSERT_EQ(tokens[part], 0) << what << ", step " << step << ", part " << part;
+      }
+    }
+  }
+}
+
+World curriculum(std::uint64_t steps) {
+  World world(1, steps);
+  world.mixture.ranges = {{.first_step = 0, .weights = {1, 1, 0}, .longest = 40},
+                          {.first_step = steps / 3, .weights = {8, 2, 0}, .longest = 0},
+                          {.first_step = steps / 3 + 1, .weights = {0, 1, 0}, .longest = 0},
+                          {.first_step = 2 * steps / 3, .weights = {0, 0.5, 0.5}, .longest = 20}};
+  return world;
+}
+
+TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRangeInEveryStep) {
+  const World world = curriculum(300);
+  const LengthsInMemory source(world.lengths, "data");
+  for (const TooLong too_long : {TooLong::refuse, TooLong::split, TooLong::truncate}) {
+    PlanOptions options{.ranks = 2, .cap = 500, .cost = {10, 1}, .too_long = too_long};
+    if (too_long != TooLong::refuse) options.cap = 35;
+    MixturePlanner planner(source, options, world.mixture);
+    TrainingRun run;
+    use(planner, kAllSteps, run);
+    ASSERT_EQ(run.steps.size(), 300U);
+    expect_shares(world, options, run.steps, 0, {0, 0, 0}, name_of(too_long));
+  }
+}
+
+TEST(Mixture, ResumedOnOtherRanksEveryRangeKeepsToItsWeights) {
+  const World world = curriculum(60);
+  const LengthsInMemory source(world.lengths, "data");
+  const PlanOptions first{.ranks = 16, .cap = 200};
+  for (const std::uint64_t stop : {1U, 5U, 19U, 20U, 21U, 39U, 40U, 41U, 59U}) {
+    TrainingRun before;
+    MixturePlanner planner(source, first, world.mixture);
+    use(planner, stop, before);
+    const std::vector<std::uint64_t>& used = before.state.position.mixture->tokens;
+    for (const int ranks : {1, 3, 16, 40}) {
+      PlanOptions options = first;
+      options.ranks = ranks;
+      MixturePlanner again(source, options, world.mixture, before.state);
+      TrainingRun after;
+      use(again, kAllSteps, after);
+      ASSERT_EQ(after.steps.size(), 60 - stop);
+      expect_shares(world, options, after.steps, stop, {used.begin(), used.end()},
+                    fmt::format("stopped after {}, on {} ranks", stop, ranks));
+    }
+  }
+}
+
+TEST(Mixture, ARangesLongestSampleCutsLongerOnesThereAndOnlyThere) {
+  World world(2, 120);
+  world.mixture.ranges = {{.first_step = 0, .weights = {1, 1, 1}, .longest = 30},
+                          {.first_step = 50, .weights = {1, 1, 1}, .longest = 0},
+                          {.first_step = 90, .weights = {1, 1, 1}, .longest = 30}};
+  const LengthsInMemory source(world.lengths, "data");
+  MixturePlanner planner(source, {.ranks = 2, .cap = 200, .cost = {10, 1}}, world.mixture);
+  std::uint64_t steps = 0;
+  std::uint32_t longest_cut = 0;
+  std::uint32_t longest_whole = 0;
+  for (PlannedBlock block; planner.next_block(block);) {
+    expect_steps(block.plan, world.lengths, "in a block");
+    for (std::size_t step = 0; step < block.plan.steps(); ++step, ++steps) {
+      std::uint64_t tokens = 0;
+      for (const SampleId id : block.plan.step_samples(step)) {
+        const std::uint32_t length = planned_length(id, world.lengths[sample_of(id)], block.plan.options());
+        tokens += length;
+        std::uint32_t& longest = steps < 50 || steps >= 90 ? longest_cut : longest_whole;
+        longest = std::max(longest, length);
+      }
+      EXPECT_GE(tokens, 190U) << "a step that ends early has half of its budget";
+    }
+  }
+  EXPECT_EQ(steps, 120U);
+  EXPECT_EQ(longest_cut, 30U);
+  EXPECT_GT(longest_whole, 90U);
+}
+
+TEST(Mixture, GoesOnAfterEveryStepOnAnyNumberOfRanksAndAgainOnAThird) {
+  World world(3, 25);
+  world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 40});
+  world.mixture.ranges.push_back({.first_step = 12, .weights = {1, 1, 2}, .longest = 0});
+  PlanOptions options{.ranks = 2, .cap = 150, .accumulate = 2, .cost = {10, 1}, .seed = 9};
+  expect_it_goes_on(world, options, 1);
+  options.padded = true;
+  options.order = Order::sequential;
+  options.equal_micro_batches = true;
+  expect_it_goes_on(world, options, 2);
+  options.cap = 60;
+  for (const TooLong too_long : {TooLong::skip, TooLong::truncate}) {
+    options.too_long = too_long;
+    world.mixture.ranges[1].longest = 0;  // what is skipped there comes elsewhere
+    expect_it_goes_on(world, options, 4);
+  }
+}
+
+// The blocks of a mixture end where its steps do: more data than one block holds are read again.
+TEST(Mixture, GoesThroughDataOfManyBlocks) {
+  World world(6, 900);
+  world.lengths = length_lists(700'000, 500, 3)[1].lengths;
+  world.mixture.parts = {{"large", 600'000}, {"small", 100'000}};
+  world.mixture.ranges = {{.first_step = 0, .weights = {1, 1}, .longest = 0}};
+  const LengthsInMemory source(world.lengths, "data");
+  const PlanOptions options{.ranks = 8, .cap = 4096, .cost = {3000, 1}};
+  MixturePlanner planner(source, options, world.mixture);
+  std::map<SampleId, int> uses;
+  std::vector<PlanState> starts;
+  Plan plan(options, world.lengths.size(), "data");
+  for (PlannedBlock block; planner.next_block(block);) {
+    starts.push_back(block.start);
+    plan.append(block.plan);
+    for (const SampleId id : block.plan.sample_ids()) ++uses[id];
+  }
+  EXPECT_EQ(plan.steps(), 900U);
+  EXPECT_GT(starts.size(), 2U);
+  const PlanState& end = planner.state();
+  EXPECT_GT(end.position.mixture->drawn[1], 200'000U);
+  expect_beginnings(world, options, uses, planner, "many blocks");
+  const std::vector<MixtureProgress> progress = progress_of(world.mixture, end);
+  EXPECT_EQ(progress[1].name, "small");
+  EXPECT_EQ(progress[1].of, 100'000U);
+  EXPECT_EQ(progress[1].epoch * 100'000 + progress[1].samples, end.position.mixture->drawn[1]);
+  MixturePlanner again(source, options, world.mixture, through_text(starts.back()));
+  Plan rest(options, world.lengths.size(), "data");
+  for (PlannedBlock block; again.next_block(block);) rest.append(block.plan);
+  EXPECT_TRUE(nested(rest) == nested(plan, starts.back().steps));
+}
+
+TEST(Mixture, MayGoOnForMoreStepsThanItBeganWith) {
+  World world(7, 20);
+  const LengthsInMemory source(world.lengths, "data");
+  const PlanOptions options{.ranks = 2, .cap = 200, .cost = {10, 1}};
+  MixturePlanner planner(source, options, world.mixture);
+  TrainingRun run;
+  use(planner, kAllSteps, run);
+  EXPECT_EQ(run.steps.size(), 20U);
+  world.mixture.steps = 45;
+  MixturePlanner longer(source, options, world.mixture, run.state);
+  use(longer, kAllSteps, run);
+  expect_beginnings(world, options, run.uses, longer, "longer");
+  MixturePlanner at_once(source, options, world.mixture);
+  TrainingRun whole;
+  use(at_once, kAllSteps, whole);
+  EXPECT_EQ(run.steps, whole.steps);
+}
+
+TEST(Mixture, OverLongSamplesAreRefusedCutOrSkipped) {
+  World world(8, 100);
+  world.lengths[705] = 400;
+  PlanOptions options{.ranks = 2, .cap = 200, .cost = {10, 1}};
+  std::set<SampleId> seen;
+  const auto run = [&] {
+    seen.clear();
+    const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+    for (const SampleId id : plan.sample_ids()) seen.insert(sample_of(id));
+  };
+  EXPECT_THAT(run, ThrowsMessage<Error>(AllOf(HasSubstr("sample 705 (of 'books')"), HasSubstr("400 tokens"),
+                                              HasSubstr("cap of 200"))));
+  options.too_long = TooLong::skip;
+  run();
+  EXPECT_FALSE(seen.contains(705));
+  EXPECT_TRUE(seen.contains(706));
+  options.too_long = TooLong::truncate;
+  run();
+  EXPECT_TRUE(seen.contains(705));
+  options.too_long = TooLong::skip;
+  world.mixture.parts = {{"web", 705}, {"long", 1}, {"rest", world.lengths.size() - 706}};
+  EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("every sample of 'long'")));
+  world.lengths[705] = 0;
+  EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("sample 705 (of 'long') is empty")));
+}
+
+TEST(Mixture, WhatIsWrongWithItIsSaid) {
+  const World good(1);
+  const std::size_t samples = good.lengths.size();
+  const auto refused = [&](const std::function<void(Mixture&)>& damage, const std::string& why) {
+    Mixture mixture = good.mixture;
+    damage(mixture);
+    EXPECT_THAT([&] { check_mixture(mixture, samples); }, ThrowsMessage<UsageError>(HasSubstr(why)));
+  };
+  EXPECT_NO_THROW(check_mixture(good.mixture, samples));
+  refused([](Mixture& m) { m.parts.clear(); }, "at least one data set");
+  refused([](Mixture& m) { m.parts[1].samples = 0; }, "'books' has no samples");
+  refused([](Mixture& m) { m.parts[1].samples += 1; }, "792 samples together, the data 791");
+  refused([](Mixture& m) { m.steps = 0; }, "number of steps");
+  refused([](Mixture& m) { m.ranges.clear(); }, "at least one range");
+  refused([](Mixture& m) { m.ranges[0].first_step = 1; }, "begins at step 1, not 0");
+  refused([](Mixture& m) { m.ranges.push_back(m.ranges[0]); }, "not after step 0");
+  refused([](Mixture& m) { m.ranges[0].weights.pop_back(); }, "2 weights for 3 data sets");
+  refused([](Mixture& m) { m.ranges[0].weights[2] = -1; }, "weight of 'tiny'");
+  refused([](Mixture& m) { m.ranges[0].weights[0] = std::nan(""); }, "weight of 'web'");
+  refused([](Mixture& m) { m.ranges[0].weights = {0, 0, 0}; }, "all weights from step 0 on are 0");
+}
+
+TEST(Mixture, AStateOfOtherDataOrAnotherMixtureIsRefused) {
+  const World world(1);
+  const LengthsInMemory source(world.lengths, "these");
+  const LengthsInMemory others(world.lengths, "others");
+  const PlanOptions options{.ranks = 2, .cap = 200};
+  MixturePlanner planner(source, options, world.mixture);
+  PlannedBlock block;
+  ASSERT_TRUE(planner.next_block(block));
+  const PlanState state = state_after(block, 2);
+  EXPECT_THAT([&] { MixturePlanner(others, options, world.mixture, state); },
+              ThrowsMessage<Error>(HasSubstr("other data")));
+  Mixture mixture = world.mixture;
+  mixture.ranges[0].weights[0] = 7;
+  EXPECT_THAT([&] { MixturePlanner(source, options, mixture, state); },
+              ThrowsMessage<Error>(HasSubstr("another mixture")));
+  PlanOptions seed = options;
+  seed.seed = 3;
+  EXPECT_THAT([&] { MixturePlanner(source, seed, world.mixture, state); },
+              ThrowsMessage<Error>(HasSubstr("another mixture or order")));
+  PlanState damaged = state;
+  const auto refused = [&](const std::string& why) {
+    EXPECT_THAT([&] { MixturePlanner(source, options, world.mixture, damaged); },
+                ThrowsMessage<Error>(HasSubstr(why)));
+    damaged = state;
+  };
+  damaged.position.mixture->drawn.pop_back();
+  refused("where the mixture's 3 data sets are");
+  damaged.position.mixture->tokens.push_back(1);
+  refused("where the mixture's 3 data sets are");
+  damaged.position.mixture.reset();
+  refused("where the mixture's 3 data sets are");
+  damaged.position.mixture->drawn[1] = 0;
+  damaged.position.mixture->piece[1] = 2;
+  refused("in the middle of a sample of 'books'");
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,265 @@
+#include "runtime/data/plan/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "common/error.h"
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/tool/plan_check.h"
+#include "runtime/data/plan/tool/plan_stats.h"
+#include "tests/unit/runtime/data/plan/length_lists.h"
+#include "tests/unit/runtime/data/plan/plan_rules.h"
+#include "tests/unit/runtime/data/plan/random_options.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::Ge;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+TEST(Planner, EverySampleOnceUnderTheCapWhateverTheLengthsAndOptions) {
+  RandomOptions random(7);
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    const auto longest = static_cast<std::uint32_t>(random.pick(1, 3000));
+    const int samples = random.one_in(4) ? random.pick(2, 3000) : random.pick(2, 300);
+    for (const LengthList& list : length_lists(static_cast<std::size_t>(samples), longest, seed)) {
+      const PlanOptions options = random.next(longest, 70);
+      const std::string what =
+          fmt::format("{}, list {} of up to {}: {}", list.name, seed, longest, describe(options));
+      OverLong over_long;
+      const Plan plan = make_plan(list.lengths, options, "data", &over_long);
+      expect_valid(plan, list.lengths, what);
+      EXPECT_NO_THROW(check_plan(plan, {list.lengths, "data"})) << what;
+      const PlanStats stats = stats_of(plan, list.lengths);
+      EXPECT_EQ(stats.duplicated, 0U) << what;
+      EXPECT_EQ(stats.dropped, options.too_long == TooLong::skip ? over_long.samples : 0U) << what;
+      EXPECT_GE(stats.imbalance_cost, stats.lower_bound_cost - 1e-9) << what;
+      EXPECT_GE(stats.lower_bound_cost, 1.0) << what;
+      EXPECT_LE(stats.fill, 1.0) << what;
+      EXPECT_EQ(nested(plan), nested(make_plan(list.lengths, options, "data")))
+          << what << ": not the same again";
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(Planner, AnotherEpochOrSeedIsAnotherOrder) {
+  const std::vector<std::uint32_t> lengths(500, 10);
+  const PlanOptions options{.ranks = 2, .cap = 100};
+  PlanOptions epoch = options;
+  epoch.epoch = 1;
+  PlanOptions seed = options;
+  seed.seed = 1;
+  const Nested plan = nested(make_plan(lengths, options));
+  EXPECT_NE(plan, nested(make_plan(lengths, epoch)));
+  EXPECT_NE(plan, nested(make_plan(lengths, seed)));
+  EXPECT_NE(nested(make_plan(lengths, epoch)), nested(make_plan(lengths, seed)));
+}
+
+TEST(Planner, SequentialOrderKeepsNeighboursInTheSameStep) {
+  const std::vector<std::uint32_t> lengths(100, 10);
+  const Plan plan = make_plan(lengths, {.ranks = 2, .cap = 50, .order = Order::sequential});
+  SampleId next = 0;
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    const auto samples = plan.step_samples(step);
+    const std::set<SampleId> ids(samples.begin(), samples.end());
+    EXPECT_EQ(*ids.begin(), next) << "step " << step;
+    next = *ids.rbegin() + 1;
+    EXPECT_EQ(ids.size(), next - *ids.begin()) << "step " << step;
+  }
+}
+
+TEST(Planner, MoreRanksThanSamplesLeavesRanksWithoutMicroBatches) {
+  const std::vector<std::uint32_t> lengths = {5, 6};
+  const Plan plan = make_plan(lengths, {.ranks = 4, .cap = 10});
+  ASSERT_EQ(plan.steps(), 1U);
+  EXPECT_EQ(plan.micro_batches(), 2U);
+  int without = 0;
+  for (int rank = 0; rank < 4; ++rank) without += plan.micro_batches(0, rank) == 0 ? 1 : 0;
+  EXPECT_EQ(without, 2);
+  const Plan equal = make_plan(lengths, {.ranks = 4, .cap = 10, .equal_micro_batches = true});
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(equal.micro_batches(0, rank), 1U);
+}
+
+TEST(Planner, StepsAreCloseToTheMinimumWhereSamplesAreSmall) {
+  for (const LengthList& list : length_lists(20000, 1000, 3)) {
+    for (const int accumulate : {1, 3}) {
+      const PlanOptions options{.ranks = 8, .cap = 10000, .accumulate = accumulate, .cost = {24576, 1}};
+      const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
+      // The default budget is 0.95 of what the minimum counts with.
+      EXPECT_LE(static_cast<double>(stats.steps), static_cast<double>(stats.minimum_steps) / 0.94 + 1)
+          << list.name;
+    }
+  }
+}
+
+TEST(Planner, RanksCostTheSameWhereSamplesAreSmall) {
+  for (const LengthList& list : length_lists(20000, 1000, 4)) {
+    if (list.name == "one sample" || list.name == "all equal") continue;  // whole samples cannot be halved
+    const PlanOptions options{.ranks = 8, .cap = 10000, .cost = {3000, 1}};
+    const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
+    EXPECT_LE(stats.imbalance_cost, 1.005) << list.name;
+  }
+}
+
+TEST(Planner, TheSmallestCapsAndUnequalSpeedsKeepTheRules) {
+  std::mt19937 engine(3);
+  for (std::uint64_t cap = 1; cap <= 8; ++cap) {
+    for (const std::vector<double>& speeds : {std::vector<double>{1, 0.9}, {1, 0.1}, {2, 1, 0.5}}) {
+      std::vector<std::uint32_t> lengths(100);
+      for (std::uint32_t& length : lengths) length = 1 + static_cast<std::uint32_t>(engine() % cap);
+      const PlanOptions options{.ranks = static_cast<int>(speeds.size()), .cap = cap, .speeds = speeds};
+      expect_valid(make_plan(lengths, options), lengths, fmt::format("cap {}", cap));
+    }
+  }
+}
+
+TEST(Planner, AFasterRankGetsMore) {
+  const std::vector<std::uint32_t> lengths = length_lists(20000, 300, 8)[0].lengths;
+  const PlanOptions options{
+      .ranks = 4, .cap = 10000, .accumulate = 2, .cost = {1000, 1}, .speeds = {1, 2, 1, 0.5}};
+  const Plan plan = make_plan(lengths, options);
+  expect_valid(plan, lengths, "with speeds");
+  for (std::size_t step = 0; step + 1 < plan.steps(); ++step) {
+    std::vector<double> times;
+    for (int rank = 0; rank < 4; ++rank) {
+      double cost = 0;
+      for (std::size_t m = 0; m < plan.micro_batches(step, rank); ++m) {
+        for (const SampleId id : plan.micro_batch(step, rank, m)) cost += options.cost.of(lengths[id]);
+      }
+      times.push_back(cost / options.speeds[static_cast<std::size_t>(rank)]);
+    }
+    for (const double time : times) EXPECT_NEAR(time / times[0], 1, 0.005) << "step " << step;
+  }
+}
+
+TEST(Planner, RefusesSpeedsThatMakeNoSense) {
+  const std::vector<std::uint32_t> lengths = {10};
+  const auto plan = [&](std::vector<double> speeds) {
+    make_plan(lengths, {.ranks = 2, .cap = 10, .speeds = std::move(speeds)});
+  };
+  EXPECT_THAT([&] { plan({1}); }, ThrowsMessage<UsageError>(HasSubstr("1 speeds for 2 ranks")));
+  EXPECT_THAT([&] { plan({1, 0}); }, ThrowsMessage<UsageError>(HasSubstr("rank 1")));
+}
+
+TEST(Planner, RanksTakeTurnsWithTheLongestSample) {
+  const std::vector<std::uint32_t> lengths = length_lists(5000, 1000, 5)[1].lengths;
+  const Plan plan = make_plan(lengths, {.ranks = 4, .cap = 3000, .cost = {1000, 1}});
+  std::vector<int> times(4);
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    std::size_t longest_at = 0;
+    std::uint32_t longest = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      for (const SampleId id : plan.micro_batch(step, rank, 0)) {
+        if (lengths[id] > longest) longest_at = static_cast<std::size_t>(rank);
+        longest = std::max(longest, lengths[id]);
+      }
+    }
+    ++times[longest_at];
+  }
+  EXPECT_THAT(times, Each(Ge(static_cast<int>(plan.steps() / 8))));
+}
+
+TEST(Planner, PaddedMicroBatchesHoldSimilarLengths) {
+  const auto lists = length_lists(20000, 1000, 5);
+  const PlanOptions options{.ranks = 4, .cap = 16000, .accumulate = 4, .cost = {1000, 1}, .padded = true};
+  const PlanStats stats = stats_of(make_plan(lists[0].lengths, options), lists[0].lengths);
+  EXPECT_LE(stats.padding, 0.03);  // random rows of uniform lengths would be half padding
+  EXPECT_LE(stats.imbalance_cost, 1.01);
+}
+
+TEST(Planner, RefusesAnOverLongSampleByNumberLengthAndCap) {
+  const std::vector<std::uint32_t> lengths = {10, 20, 4097, 30};
+  EXPECT_THAT([&] { make_plan(lengths, {.ranks = 2, .cap = 4096}); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("sample 2 "), HasSubstr("4097"), HasSubstr("4096"))));
+}
+
+TEST(Planner, RefusesAnEmptySample) {
+  const std::vector<std::uint32_t> lengths = {10, 0};
+  EXPECT_THAT([&] { make_plan(lengths, {.cap = 4096}); },
+              ThrowsMessage<Error>(HasSubstr("sample 1 is empty")));
+}
+
+TEST(Planner, RefusesOptionsThatMakeNoSense) {
+  const std::vector<std::uint32_t> lengths = {10};
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::vector<std::pair<PlanOptions, const char*>> cases = {
+      {{.ranks = 0, .cap = 10}, "ranks must be at least 1"},
+      {{.cap = 0}, "cap must be at least 1"},
+      {{.cap = std::uint64_t{1} << 32U}, "must be below 2^32"},
+      {{.cap = 10, .accumulate = 0}, "accumulate must be at least 1"},
+      {{.ranks = 2147483647, .cap = 10}, "more than the"},
+      {{.cap = 10, .step_tokens = std::uint64_t{1} << 63U}, "step_tokens"},
+      {{.cap = 10, .step_stretch = nan}, "stretch"},
+      {{.cap = 10, .step_stretch = infinity}, "stretch"},
+      {{.cap = 10, .step_stretch = 0.99}, "from 1 on, not 0.99"},
+      {{.cap = 10, .cost = {nan, 1}}, "two finite numbers"},
+      {{.cap = 10, .cost = {1, -1}}, "none negative"},
+      {{.cap = 10, .cost = {0, 0}}, "not both 0"},
+      {{.cap = 10, .cost = {1e308, 1e308}}, "too great"},
+      {{.cap = 10, .pad_multiple = 0}, "multiple"},
+      {{.cap = 10, .longest = 5}, "only a mixture"}};
+  for (const auto& [options, why] : cases) {
+    const auto plan = [&, &wrong = options] { make_plan(lengths, wrong); };
+    EXPECT_THAT(plan, ThrowsMessage<UsageError>(HasSubstr(why)));
+  }
+}
+
+// A list that fills n blocks, and some more.
+TEST(Planner, IsTheSameWhetherItIsTakenBlockByBlockOrAtOnce) {
+  constexpr std::size_t block_samples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+  for (const std::size_t samples :
+       {block_samples - 1, block_samples, block_samples + 1, 2 * block_samples + 20'000}) {
+    const LengthList list = length_lists(samples, 3000, 1)[1];
+    const LengthsInMemory source(list.lengths, "data");
+    const PlanOptions options{.ranks = 8, .cap = 16384, .cost = {24576, 1}};
+    const std::string what = fmt::format("{} samples", samples);
+    EpochPlanner planner(source, options);
+    Plan joined(options, samples, "data");
+    PlanState state = planner.state();
+    std::size_t blocks = 0;
+    for (PlannedBlock block; planner.next_block(block); ++blocks) {
+      ASSERT_EQ(block.start, state) << what << ", block " << blocks;
+      ASSERT_EQ(block.after.size(), block.plan.steps()) << what << ", block " << blocks;
+      state = state_after(block, block.plan.steps());
+      EXPECT_EQ(state, planner.state()) << what << ", block " << blocks;
+      joined.append(block.plan);
+    }
+    EXPECT_EQ(blocks, planner.blocks()) << what;
+    EXPECT_EQ(state.steps, joined.steps()) << what;
+    const Plan at_once = make_plan(list.lengths, options, "data");
+    EXPECT_EQ(joined.steps_fingerprint(), at_once.steps_fingerprint()) << what;
+    EXPECT_NO_THROW(check_plan(joined, {list.lengths, "data"})) << what;
+    // No step is short because a block ends: the samples that are left go on with the next one.
+    const PlanStats stats = stats_of(joined, list.lengths);
+    EXPECT_GT(stats.step_tokens_mean, 0.99) << what;
+    for (std::size_t step = 0; step + 1 < joined.steps(); ++step) {
+      std::uint64_t tokens = 0;
+      for (const SampleId id : joined.step_samples(step)) tokens += list.lengths[id];
+      ASSERT_GT(tokens, step_budget(options) - 3000) << what << ", step " << step;
+    }
+  }
+}
+
+TEST(Planner, TheFingerprintOfStepsDiffersWhereStepsRanksOrMicroBatchesDo) {
+  const PlanOptions options{.ranks = 2, .cap = 10};
+  const std::vector<Nested> different = {
+      {{{{0, 1}}, {{2}}}},   {{{{1, 0}}, {{2}}}},     {{{{0}, {1}}, {{2}}}},        {{{{0, 1}, {2}}, {}}},
+      {{{}, {{0, 1}, {2}}}}, {{{{0, 1}}, {{2}, {}}}}, {{{{0, 1}}, {}}, {{{2}}, {}}}};
+  std::set<std::string> names;
+  for (const Nested& steps : different) names.insert(plan_of(options, 3, steps).steps_fingerprint());
+  EXPECT_EQ(names.size(), different.size());
+  EXPECT_EQ(plan_of(options, 3, different[3]).steps_fingerprint(),
+            plan_of(options, 3, different[3]).steps_fingerprint());
+}
+
+}  // namespace
+}  // namespace lockstep::data

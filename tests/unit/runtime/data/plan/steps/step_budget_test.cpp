@@ -1,0 +1,261 @@
+// Which samples a step takes: a run of neighbours in the epoch's order within its budget of tokens, or
+// stretched.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/steps/step_packer.h"
+#include "tests/unit/runtime/data/plan/length_lists.h"
+#include "tests/unit/runtime/data/plan/plan_rules.h"
+#include "tests/unit/runtime/data/plan/random_options.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::ElementsAre;
+
+// The epoch's samples and pieces in its order, without those that are skipped.
+std::vector<SampleId> order_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
+  const LengthsInMemory source(lengths, "data");
+  const EpochOrder order(lengths.size(), options.order, options.seed, options.epoch);
+  BlockReader reader(source, order, options);
+  std::vector<SampleId> ids;
+  for (std::size_t block = 0; block < order.blocks(); ++block) {
+    const BlockSamples samples = reader.read(block);
+    for (const Item& item : samples.items) {
+      if (item.length > 0) ids.push_back(samples.id_of(item.index));
+    }
+  }
+  return ids;
+}
+
+// A step as a run of the order.
+struct Taken {
+  std::uint64_t tokens = 0;
+  double cost = 0;
+  double greatest = 0;
+
+  void add(std::uint64_t length, const PlanOptions& options) {
+    tokens += length;
+    cost += options.cost.of(length);
+    greatest = std::max(greatest, options.cost.of(length));
+  }
+};
+
+// Whether one sample takes the fastest rank longer than an equal share takes each.
+bool outweighs(double sample, double all, const PlanOptions& options) {
+  if (options.speeds.empty()) return sample * options.ranks > all;
+  const double speeds = std::accumulate(options.speeds.begin(), options.speeds.end(), 0.0);
+  return sample * speeds > all * *std::max_element(options.speeds.begin(), options.speeds.end());
+}
+
+void expect_budget_kept(const std::vector<std::uint32_t>& lengths, const PlanOptions& options,
+                        const std::string& name) {
+  const Plan plan = make_plan(lengths, options);
+  const std::vector<SampleId> order = order_of(lengths, options);
+  const std::uint64_t budget = step_budget(options);
+  const double max_tokens = options.step_stretch * static_cast<double>(budget);
+  const bool may_stretch = options.step_stretch > 1 && options.ranks > 1;
+  std::size_t at = 0;
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    const std::string what =
+        fmt::format("{}, step {} of {}: {}", name, step, plan.steps(), describe(options));
+    const std::size_t count = plan.step_samples(step).size();
+    ASSERT_LE(at + count, order.size()) << what;
+    const auto run = std::span(order).subspan(at, count);
+    std::vector<SampleId> expected(run.begin(), run.end());
+    std::vector<SampleId> samples(plan.step_samples(step).begin(), plan.step_samples(step).end());
+    std::ranges::sort(expected);
+    std::ranges::sort(samples);
+    ASSERT_TRUE(samples == expected) << what << ": not neighbours in the order";
+    at += count;
+    Taken taken;
+    std::uint64_t before_last = 0;
+    for (const SampleId id : run) {
+      before_last = taken.tokens;
+      taken.add(tokens_of(id, lengths, options), options);
+    }
+    if (count == 1) before_last = 0;
+    // One sample may be longer than the budget; a step that stretches ends with the sample that reaches it.
+    if (!may_stretch && count > 1) {
+      const bool joined_rest = at == order.size();  // less than half a step, or as much as the stretch allows
+      const double most = joined_rest ? std::min(1.5, options.step_stretch) : 1;
+      ASSERT_LE(static_cast<double>(taken.tokens), most * static_cast<double>(budget)) << what;
+    }
+    if (count > 1) {
+      ASSERT_LT(static_cast<double>(before_last), max_tokens) << what;
+    }
+    if (at == order.size()) break;
+    const std::uint64_t next = tokens_of(order[at], lengths, options);
+    if (!may_stretch) {
+      ASSERT_GT(taken.tokens + next, budget) << what << ": the next sample would fit";
+      continue;
+    }
+    // What is left is not so little that this step could have taken it: seen at the epoch's end.
+    if (taken.tokens + next <= budget) {
+      ASSERT_GE(static_cast<double>(taken.tokens), 0.5 * static_cast<double>(budget)) << what;
+      const double full = taken.cost * static_cast<double>(budget) / static_cast<double>(taken.tokens);
+      ASSERT_TRUE(outweighs(options.cost.of(next), full * (1 - 1e-9), options))
+          << what << ": the next sample would fit";
+    }
+    if (static_cast<double>(taken.tokens) < max_tokens) {
+      ASSERT_FALSE(outweighs(taken.greatest, taken.cost * (1 + 1e-9), options))
+          << what << ": an outlier without more samples";
+    }
+  }
+  ASSERT_EQ(at, order.size()) << name << ": " << describe(options);
+}
+
+TEST(StepBudget, IsKeptByEveryStepWhateverTheLengthsAndOptions) {
+  RandomOptions random(17);
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    const auto longest = static_cast<std::uint32_t>(random.pick(1, 2000));
+    for (const LengthList& list :
+         length_lists(static_cast<std::size_t>(random.pick(2, 600)), longest, seed)) {
+      expect_budget_kept(list.lengths, random.next(longest, 70), fmt::format("{}, list {}", list.name, seed));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(StepBudget, IsKeptWhereAStepHasSamplesOfTwoBlocks) {
+  constexpr std::size_t block_samples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+  const std::vector<LengthList> lists = length_lists(block_samples + 30'000, 2000, 2);
+  for (const std::size_t list : {1U, 2U}) {
+    for (const double stretch : {1.0, 1.5}) {
+      expect_budget_kept(
+          lists[list].lengths,
+          {.ranks = 8, .cap = 4096, .accumulate = 30, .step_stretch = stretch, .cost = {3000, 1}},
+          lists[list].name);
+    }
+  }
+}
+
+TEST(StepBudget, IsByDefaultAPartOfWhatTheRanksMicroBatchesHold) {
+  EXPECT_EQ(step_budget({.ranks = 4, .cap = 1000, .accumulate = 2}), 7600U);
+  EXPECT_EQ(step_budget({.ranks = 4, .cap = 1000, .accumulate = 2, .step_tokens = 12}), 12U);
+  EXPECT_EQ(step_budget({.cap = 1}), 1U);
+}
+
+// Takes steps of items of these lengths one after the other: how many items each has.
+std::vector<std::size_t> counts_of(StepPacker& packer, const std::vector<std::uint32_t>& lengths) {
+  std::vector<Item> pool;
+  for (const std::uint32_t length : lengths)
+    pool.push_back({static_cast<std::uint32_t>(pool.size()), length});
+  std::vector<std::size_t> counts;
+  for (std::size_t at = 0; at < pool.size(); at += counts.back()) {
+    counts.push_back(packer.take(std::span(pool).subspan(at), true));
+  }
+  return counts;
+}
+
+std::vector<std::size_t> counts_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
+  StepPacker packer(options);
+  return counts_of(packer, lengths);
+}
+
+TEST(StepPacker, TheFirstSampleThatDoesNotFitOpensTheNextStep) {
+  const PlanOptions options{.ranks = 2, .cap = 100, .step_tokens = 100, .step_stretch = 1};
+  EXPECT_THAT(counts_of({50, 50, 50, 49, 2, 98, 1}, options), ElementsAre(2, 2, 2, 1));
+  EXPECT_THAT(counts_of({60, 60, 10, 60}, options), ElementsAre(1, 2, 1))
+      << "the 10 does not fill up the first step";
+}
+
+TEST(StepPacker, ASampleLongerThanTheBudgetIsAStepOfItsOwnWhereNoneStretches) {
+  const PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 100, .step_stretch = 1};
+  EXPECT_THAT(counts_of({40, 500, 40, 40}, options), ElementsAre(1, 1, 2));
+}
+
+TEST(StepPacker, AnOutlierTakesMoreSamplesUpToTheStretch) {
+  PlanOptions options{.ranks = 4, .cap = 1000, .step_tokens = 1000, .step_stretch = 1.5, .cost = {0, 1}};
+  // 700 squared is more than a quarter of what 1000 tokens of such samples cost.
+  std::vector<std::uint32_t> lengths(40, 100);
+  lengths[0] = 700;
+  EXPECT_EQ(counts_of(lengths, options)[0], 9U) << "700 + 8 x 100 reach 1.5 x 1000";
+  options.step_stretch = 2;
+  EXPECT_EQ(counts_of(lengths, options)[0], 14U);
+  options.step_stretch = 1;
+  EXPECT_EQ(counts_of(lengths, options)[0], 4U);
+  lengths.resize(400, 100);
+  options.cost = {1, 0};
+  options.step_stretch = 10;
+  EXPECT_EQ(counts_of(lengths, options)[0], 22U) << "3 x 700 tokens for the other ranks are enough";
+}
+
+TEST(StepPacker, AFasterRankHasRoomForAGreaterOutlier) {
+  std::vector<std::uint32_t> lengths(40, 100);
+  lengths[0] = 300;
+  PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 400, .step_stretch = 2};
+  EXPECT_EQ(counts_of(lengths, options)[0], 4U) << "300 + 300 tokens";
+  options.speeds = {3, 1};
+  EXPECT_EQ(counts_of(lengths, options)[0], 2U) << "300 + 100 tokens";
+}
+
+TEST(StepPacker, UnevenRanksTakeWhatCostsNoTime) {
+  // Three samples on two ranks: the fourth is free.
+  EXPECT_THAT(counts_of({100, 100, 100, 100, 100, 100, 100, 100},
+                        {.ranks = 2, .cap = 400, .step_tokens = 300, .step_stretch = 1.5}),
+              ElementsAre(4, 4));
+  EXPECT_THAT(counts_of({100, 100, 100, 100, 100, 100, 100, 100},
+                        {.ranks = 2, .cap = 400, .step_tokens = 300, .step_stretch = 1}),
+              ElementsAre(3, 3, 2));
+}
+
+TEST(StepPacker, ASmallRestJoinsTheLastStep) {
+  std::vector<std::uint32_t> lengths(24, 100);
+  const PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 1000, .step_stretch = 1.5};
+  EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 14));
+  lengths.resize(25, 100);
+  EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 15));
+  lengths.resize(26, 100);
+  EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 10, 6)) << "1.5 x 1000 tokens do not hold it";
+  PlanOptions more = options;
+  more.step_stretch = 1000;
+  EXPECT_THAT(counts_of(lengths, more), ElementsAre(10, 10, 6)) << "a large stretch is for outliers";
+  PlanOptions never = options;
+  never.step_stretch = 1;
+  EXPECT_THAT(counts_of(std::vector<std::uint32_t>(24, 100), never), ElementsAre(10, 10, 4));
+}
+
+TEST(StepPacker, NeedsToSeeTheSampleAfterAStep) {
+  const std::vector<Item> pool = {{0, 50}, {1, 50}, {2, 1}};
+  StepPacker packer({.ranks = 2, .cap = 100, .step_tokens = 100});
+  EXPECT_EQ(packer.take(std::span(pool).first(2), false), 0U);
+  EXPECT_EQ(packer.take(pool, false), 2U);
+  EXPECT_EQ(packer.take(std::span(pool).first(2), true), 2U);
+}
+
+TEST(StepPacker, ItemsOfLengthZeroBelongToAStepAndAreNotPacked) {
+  const std::vector<Item> pool = {{0, 0}, {1, 50}, {2, 0}, {3, 50}, {4, 0}, {5, 9}};
+  StepPacker packer({.ranks = 1, .cap = 100, .step_tokens = 100});
+  EXPECT_EQ(packer.take(pool, false), 5U);
+  EXPECT_EQ(packer.samples(), 2U);
+  EXPECT_THAT(packer.pack(0).indices, testing::UnorderedElementsAre(1, 3));
+}
+
+TEST(StepPacker, TheFullestMicroBatchOfARankComesLast) {
+  RandomOptions random(3);
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const std::vector<std::uint32_t> lengths = length_lists(400, 100, seed)[0].lengths;
+    PlanOptions options{.ranks = 3, .cap = 200, .accumulate = 4, .seed = seed};
+    options.equal_micro_batches = seed % 2 == 0;
+    const Plan plan = make_plan(lengths, options);
+    for (std::size_t step = 0; step < plan.steps(); ++step) {
+      for (int rank = 0; rank < 3; ++rank) {
+        std::uint64_t fullest = 0;
+        std::uint64_t last = 0;
+        for (std::size_t m = 0; m < plan.micro_batches(step, rank); ++m) {
+          last = memory_of(plan.micro_batch(step, rank, m), lengths, options);
+          fullest = std::max(fullest, last);
+        }
+        EXPECT_GT(last, fullest - 100) << "step " << step << ", rank " << rank;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,175 @@
+// lockstep-plan's options of steps, and the plan files of this version.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "runtime/data/plan/tool/plan_file.h"
+#include "tests/unit/runtime/data/plan/plan_rules.h"
+#include "tests/unit/runtime/data/plan/tool/plan_tool.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class StepOptions : public PlanTool {
+ protected:
+  // What make prints of a plan of this list, which check accepts and stats describe alike.
+  nlohmann::json made(const std::string& csv, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"make",  "--lengths", csv,     "--ranks", "2",
+                                      "--cap", "100",       "--out", plan(),    "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = tool(words);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    nlohmann::json printed = nlohmann::json::parse(result.output);
+    const ProcessResult checked = tool({"check", plan(), "--lengths", csv});
+    EXPECT_EQ(checked.exit_code, 0) << checked.error;
+    nlohmann::json same = printed;
+    same.erase("seconds");
+    EXPECT_EQ(nlohmann::json::parse(tool({"stats", plan(), "--lengths", csv, "--json"}).output), same);
+    return printed;
+  }
+
+  // Two dozen samples of 50 tokens.
+  std::string equal_lengths() const {
+    std::string text = "length\n";
+    for (int i = 0; i < 24; ++i) text += "50\n";
+    return write("equal.csv", text);
+  }
+};
+
+TEST_F(StepOptions, StepTokensAreTheBudgetOfEveryStep) {
+  const nlohmann::json printed = made(equal_lengths(), {"--step-tokens", "300"});
+  EXPECT_EQ(printed["steps"], 4);
+  EXPECT_EQ(printed["minimum_steps"], 4);
+  EXPECT_EQ(printed["step_tokens_mean"], 1);
+  EXPECT_EQ(printed["step_tokens_max"], 1);
+  EXPECT_EQ(printed["micro_batches"], 2);  // 150 tokens for each rank, in micro-batches of 100
+  const auto header = lines_of(read_text_file(plan()))[0];
+  EXPECT_EQ(header["step_tokens"], 300);
+  const nlohmann::json by_default = made(equal_lengths(), {"--stretch", "1"});
+  EXPECT_EQ(by_default["steps"], 8) << "0.95 x 2 x 100 tokens hold three samples";
+  EXPECT_FALSE(lines_of(read_text_file(plan()))[0].contains("step_tokens"));
+}
+
+TEST_F(StepOptions, AStepWithAnOutlierStretchesAsFarAsAsked) {
+  std::string text = "length\n";
+  for (int i = 0; i < 200; ++i) text += i % 20 == 0 ? "100\n" : "10\n";
+  const std::string csv = write("tail.csv", text);
+  const std::vector<std::string> more = {"--cost", "0,1", "--step-tokens", "190", "--stretch"};
+  const auto with = [&](const std::string& stretch) {
+    std::vector<std::string> words = more;
+    words.push_back(stretch);
+    return made(csv, words);
+  };
+  const nlohmann::json never = with("1");
+  EXPECT_LE(never["step_tokens_max"], 1.0);
+  const nlohmann::json more_tokens = with("3");
+  EXPECT_GT(more_tokens["step_tokens_max"], 1.0);
+  EXPECT_LE(more_tokens["step_tokens_max"], 3 + 100 / 190.0);
+  EXPECT_LT(more_tokens["imbalance_cost"], never["imbalance_cost"].get<double>());
+}
+
+TEST_F(StepOptions, EqualMicroBatchesAddEmptyOnes) {
+  std::string text = "length\n";
+  for (int i = 0; i < 12; ++i) text += "60\n";
+  const std::string csv = write("sixties.csv", text);
+  // Three samples a step: two micro-batches on one rank, one on the other.
+  const std::vector<std::string> more = {"--step-tokens", "180", "--stretch", "1"};
+  made(csv, more);
+  bool unequal = false;
+  auto lines = lines_of(read_text_file(plan()));
+  for (std::size_t i = 1; i < lines.size(); ++i)
+    unequal = unequal || lines[i]["ranks"][0].size() != lines[i]["ranks"][1].size();
+  EXPECT_TRUE(unequal);
+  EXPECT_FALSE(lines[0].contains("equal_micro_batches"));
+  made(csv, {"--step-tokens", "180", "--stretch", "1", "--equal-micro-batches"});
+  lines = lines_of(read_text_file(plan()));
+  EXPECT_EQ(lines[0]["equal_micro_batches"], true);
+  bool empty = false;
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["ranks"][0].size(), lines[i]["ranks"][1].size()) << "step " << i - 1;
+    for (int rank : {0, 1}) empty = empty || lines[i]["ranks"][static_cast<std::size_t>(rank)][0].empty();
+  }
+  EXPECT_TRUE(empty);
+}
+
+TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndWhatReplacesIt) {
+  for (const char* value : {"1.5", "nonsense"}) {
+    const ProcessResult result =
+        tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "100", "--randomness", value});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.error,
+                AllOf(HasSubstr("--randomness is gone"), HasSubstr("random draws"), HasSubstr("--stretch")));
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  }
+  const std::string help = tool({"make", "--help"}).output;
+  EXPECT_THAT(help, testing::Not(HasSubstr("randomness")));
+  for (const char* option : {"--step-tokens", "--stretch", "--equal-micro-batches"})
+    EXPECT_THAT(help, HasSubstr(option));
+}
+
+TEST_F(StepOptions, APlanOfThePreviousVersionIsRefusedSayingWhatToDo) {
+  auto lines = lines_of(make(lengths()));
+  lines[0]["version"] = 1;
+  expect_refused(text_of(lines), lengths(),
+                 AllOf(HasSubstr("plan.jsonl:1: version 1 cannot be read, this program reads version 2"),
+                       HasSubstr("make the plan again")));
+  EXPECT_EQ(tool({"stats", plan(), "--lengths", lengths()}).exit_code, 1);
+}
+
+TEST_F(StepOptions, APlanFileKeepsRanksWithAnyNumberOfMicroBatches) {
+  const Nested steps = {
+      {{{0, 1}, {2}}, {}, {{3}}}, {{}, {{4}, {}, {5}}, {{6 | SampleId{2} << kPieceShift}}}, {{}, {}, {{7}}}};
+  PlanOptions options{.ranks = 3, .cap = 100, .accumulate = 2, .step_tokens = 77};
+  options.cost = {24576, 0.5};
+  options.seed = 9;
+  options.epoch = 4;
+  options.speeds = {1, 0.25, 3};
+  options.too_long = TooLong::split;
+  options.tail = Tail::repeat;
+  for (const bool flags : {false, true}) {
+    options.equal_micro_batches = flags;
+    options.padded = flags;
+    options.pad_multiple = flags ? 16 : 8;
+    Plan written(options, 8, "these data");
+    for (const auto& step : steps) written.append_step(step);
+    write_plan(written, plan());
+    const std::string text = read_text_file(plan());
+    EXPECT_THAT(text, HasSubstr(R"({"step":1,"ranks":[[],[[4],[],[5]],[[[6,2]]]]})"));
+    const Plan read = read_plan(plan());
+    EXPECT_EQ(nested(read), steps);
+    EXPECT_EQ(read.steps_fingerprint(), written.steps_fingerprint());
+    EXPECT_EQ(read.samples(), 8U);
+    EXPECT_EQ(read.fingerprint(), "these data");
+    const PlanOptions& same = read.options();
+    EXPECT_EQ(same.ranks, 3);
+    EXPECT_EQ(same.cap, 100U);
+    EXPECT_EQ(same.accumulate, 2);
+    EXPECT_EQ(same.step_tokens, 77U);
+    EXPECT_EQ(same.equal_micro_batches, flags);
+    EXPECT_EQ(same.cost.a, 24576);
+    EXPECT_EQ(same.cost.b, 0.5);
+    EXPECT_EQ(same.seed, 9U);
+    EXPECT_EQ(same.epoch, 4U);
+    EXPECT_EQ(same.padded, flags);
+    if (flags) {
+      EXPECT_EQ(same.pad_multiple, 16U);
+    }
+    EXPECT_EQ(same.speeds, options.speeds);
+    EXPECT_EQ(same.too_long, TooLong::split);
+    EXPECT_EQ(same.tail, Tail::repeat);
+    write_plan(read, plan());
+    EXPECT_EQ(read_text_file(plan()), text);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,138 @@
+// Modes that a umask or somebody's chmod has taken from a store's own names, and what that must not stop.
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "staging/cache/collect.h"
+#include "tests/unit/staging/cache/node_world.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::CacheOfANode;
+using staging_test::kOne;
+using staging_test::kUnit;
+using std::chrono::seconds;
+using testing::Contains;
+using testing::IsEmpty;
+
+/// What `umask 777` leaves where a call makes a folder or a lock, and what chmod may leave.
+class CacheModes : public CacheOfANode {
+ protected:
+  /// A store of kOne's with one object and a folder of a job; then `name` is made, if missing, and closed.
+  void close(const fs::path& name) const {
+    FileSystem::real().remove_all(store_of(kOne));
+    fs::create_directory(store_of(kOne));
+    ASSERT_EQ(::chown(store_of(kOne).c_str(), kOne, kOne), 0);
+    put(kOne, "old", 1, seconds(500));
+    const fs::path closed = store_of(kOne) / name;
+    ASSERT_EQ(as_user(kOne,
+                      [&] {
+                        write(store_of(kOne) / "jobs/7/lock", "");
+                        const bool file = name.parent_path() == "locks" || name.filename() == "lock";
+                        file ? write(closed, "") : static_cast<void>(fs::create_directories(closed));
+                        fs::permissions(closed, fs::perms::none);
+                      }),
+              0);
+    for (const char* folder : {"jobs", "leases"}) age(store_of(kOne) / folder, std::chrono::hours(30));
+  }
+};
+
+constexpr std::array kClosed = {"",
+                                "objects",
+                                "locks",
+                                "leases",
+                                "jobs",
+                                "jobs/7",
+                                "jobs/7/lock",
+                                "locks/.room",
+                                "locks/new",
+                                "leases/held",
+                                "leases/old",
+                                "objects/.incoming-new",
+                                "objects/.removed-new"};
+
+TEST_F(CacheModes, NewDataIsPutIntoAStoreThatAUmaskHasClosed) {
+  for (const char* name : kClosed) {
+    SCOPED_TRACE(name);
+    close(name);
+    EXPECT_EQ(as_user(kOne,
+                      [&] {
+                        Store store(store_of(kOne));
+                        store.recover(seconds(0));
+                        publish(store, "new", "data");
+                        const Step step(store, "7.0");
+                        store.hold("new", step.file());
+                        if (!store.leased("new") || store.list().size() != 2) ::_exit(2);
+                      }),
+              0);
+  }
+}
+
+TEST_F(CacheModes, RootsGcServesAStoreThatAUmaskHasClosed) {
+  for (const char* name : kClosed) {
+    SCOPED_TRACE(name);
+    close(name);
+    NodeOptions options = total(1);
+    options.store.abandoned = seconds(0);
+    const NodeReport report = gc_all(options);
+    EXPECT_THAT(report.problems, IsEmpty());
+    for (const StoreReport& store : report.stores) EXPECT_THAT(store.problems, IsEmpty());
+    EXPECT_THAT(names(store_of(kOne) / "objects"), IsEmpty());
+    EXPECT_THAT(names(store_of(kOne) / "jobs"), IsEmpty());
+  }
+}
+
+TEST_F(CacheModes, WhatIsSharedOrPublishedKeepsItsModes) {
+  close("locks/new");
+  ASSERT_EQ(as_user(kOne, [&] { Store store(store_of(kOne)); }), 0);
+  struct stat status {};
+  ASSERT_EQ(::stat((store_of(kOne) / "objects/old/files").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0555U);
+  ASSERT_EQ(::stat((store_of(kOne) / "objects/old/files/data").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0444U);
+}
+
+// A folder of root's that users may not enter: a path through a link to it cannot even be looked at.
+TEST_F(CacheModes, ALinkToRootsFolderIsGarbageWhereverAUserPutsIt) {
+  write("secret/kept", "root's");
+  fs::create_directories(folder_ / "secret/files");
+  fs::permissions(folder_ / "secret", fs::perms::owner_all);
+  for (const char* planted : {"objects/a", "objects/.removed-a", "objects/.incoming-a", "objects/a/files",
+                              "jobs/1", "leases/old"}) {
+    SCOPED_TRACE(planted);
+    close("leases/held");
+    fs::permissions(store_of(kOne) / "leases/held", fs::perms::owner_all);
+    fs::create_directories((store_of(kOne) / planted).parent_path());
+    FileSystem::real().remove_all(store_of(kOne) / planted);
+    fs::create_directory_symlink(folder_ / "secret", store_of(kOne) / planted);
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(store_of(kOne))) {
+      ASSERT_EQ(::lchown(entry.path().c_str(), kOne, kOne), 0);
+      FileSystem::real().set_modified(entry.path(), 1'000'000'000);
+    }
+    const NodeReport report = gc_all(total(1));
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(names(store_of(kOne) / "objects"), IsEmpty());
+    EXPECT_THAT(names(store_of(kOne) / "jobs"), IsEmpty());
+    EXPECT_EQ(staging_test::read(folder_ / "secret/kept"), "root's");
+  }
+}
+
+TEST_F(CacheModes, StatusNamesALinkInAnObjectsPlaceAndCountsTheRest) {
+  fs::create_directory(folder_ / "secret");
+  fs::permissions(folder_ / "secret", fs::perms::owner_all);
+  close("leases/held");
+  fs::create_directory_symlink(folder_ / "secret", store_of(kOne) / "objects/a");
+  const NodeReport report = survey_node(cache(), FileSystem::real(), {});
+  EXPECT_THAT(report.problems, IsEmpty());
+  ASSERT_EQ(report.stores.size(), 2U);
+  EXPECT_EQ(report.stores.at(0).bytes(), kUnit);
+  EXPECT_THAT(report.stores.at(0).problems, Contains(testing::HasSubstr("objects/a is not a folder")));
+}
+
+}  // namespace
+}  // namespace lockstep::cache

@@ -1,0 +1,92 @@
+// What many sources cost: as many calls of the file system for the last of them as for the first.
+
+#include <atomic>
+
+#include "staging/step/stage_step.h"
+#include "staging/transfer/put.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Counts calls that look at or open something.
+class CountsCalls : public FileSystem {
+ public:
+  int calls() const { return calls_; }
+
+ protected:
+  int call_open(const char* path, int flags, mode_t mode) override {
+    ++calls_;
+    return FileSystem::call_open(path, flags, mode);
+  }
+  int call_lstat(const char* path, struct stat* into) override {
+    ++calls_;
+    return FileSystem::call_lstat(path, into);
+  }
+
+ private:
+  std::atomic<int> calls_ = 0;
+};
+
+class ManySources : public staging_test::StagingTest {
+ protected:
+  std::vector<std::string> make_sources(int count) const {
+    std::vector<std::string> sources;
+    for (int i = 0; i < count; ++i) {
+      const fs::path name = fmt::format("source{}/data", i);
+      write(name, "x");
+      sources.push_back((folder_ / name.parent_path()).string());
+    }
+    return sources;
+  }
+};
+
+TEST_F(ManySources, CostNoMoreCallsEachThanAFew) {
+  const std::vector<std::string> sources = make_sources(60);
+  const auto calls_for = [&](std::size_t count, const std::string& cache) {
+    CountsCalls system;
+    PutOptions options;
+    options.cache_dir = folder_ / cache;
+    options.limits.quota = std::uint64_t{1} << 40U;
+    options.limits.total = std::uint64_t{1} << 41U;
+    options.file_system = &system;
+    put({sources.begin(), sources.begin() + static_cast<std::ptrdiff_t>(count)}, options);
+    return system.calls();
+  };
+  const int few = calls_for(10, "few");
+  const int many = calls_for(60, "many");
+  EXPECT_LT(many, 6 * few + few) << few << " for 10, " << many << " for 60";
+}
+
+TEST_F(ManySources, OfAStepAreRememberedAtOnce) {
+  class CountsNotes : public FileSystem {
+   public:
+    int notes() const { return notes_; }
+
+   protected:
+    int call_rename(const char* from, const char* to) override {
+      if (fs::path(to).filename() == "staged.json") ++notes_;
+      return FileSystem::call_rename(from, to);
+    }
+
+   private:
+    std::atomic<int> notes_ = 0;
+  };
+  CountsNotes system;
+  fs::create_directory(folder_ / "cache");
+  StepCall call;
+  call.hello.job = 7;
+  call.hello.step = fmt::format("{}", 0);
+  call.hello.node = fmt::format("n{}", 1);
+  call.sources = make_sources(20);
+  call.cache = (folder_ / "cache").string();
+  call.file_system = &system;
+  stage_step(call);
+  EXPECT_EQ(system.notes(), 1);
+  EXPECT_EQ(FileSystem::real().list(folder_ / "cache/jobs/7/data").size(), 20U);
+}
+
+}  // namespace
+}  // namespace lockstep::transfer

@@ -1,0 +1,173 @@
+// Another process of the same user that copies the same source: stopped it is left alone, busy it is waited
+// for.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "staging/cache/store.h"
+#include "staging/transfer/put.h"
+#include "tests/unit/staging/staging_world.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+using staging_test::content_of;
+using staging_test::end_of;
+using staging_test::start_child;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class StoppedCopier : public staging_test::StagingTest {
+ protected:
+  StoppedCopier() : pack_(make_large_pack("p", 200)) {}
+
+  PutOptions options(milliseconds patience) const {
+    PutOptions options;
+    options.cache_dir = folder_ / "cache";
+    options.chunk_bytes = 16384;
+    options.threads = 1;
+    options.copier_patience = patience;
+    return options;
+  }
+  PutResult put_one(milliseconds patience) const { return put({pack_.string()}, options(patience)).at(0); }
+  /// A process that has copied a part and stops then, as by kill -STOP.
+  pid_t start_and_stop() const {
+    const pid_t copier = start_child([&] {
+      PutOptions stopping = options(milliseconds(0));
+      int chunks = 0;
+      stopping.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+        if (++chunks == 5) ::raise(SIGSTOP);
+      };
+      put({pack_.string()}, stopping);
+    });
+    int status = 0;
+    EXPECT_EQ(::waitpid(copier, &status, WUNTRACED), copier);
+    EXPECT_TRUE(WIFSTOPPED(status));
+    return copier;
+  }
+
+  fs::path pack_;
+};
+
+TEST_F(StoppedCopier, IsLeftAloneAndGoesOnWithoutHarm) {
+  const pid_t copier = start_and_stop();
+  int waited = 0;
+  PutOptions waiting = options(milliseconds(500));
+  waiting.waiting = [&](const std::string&) { ++waited; };
+  const PutResult mine = put({pack_.string()}, waiting).at(0);
+  EXPECT_EQ(waited, 1);
+  EXPECT_FALSE(mine.hit);
+  EXPECT_THAT(mine.note, HasSubstr("copied again: the process that has locked"));
+  EXPECT_EQ(content_of(mine.path), content_of(pack_));
+
+  // Who comes next does not wait for the stopped one again.
+  const PutResult next = put_one(std::chrono::hours(1));
+  EXPECT_TRUE(next.hit);
+  EXPECT_EQ(next.object, mine.object);
+  EXPECT_THAT(next.note, IsEmpty());
+
+  ::kill(copier, SIGCONT);
+  EXPECT_EQ(end_of(copier), 0);
+  EXPECT_EQ(content_of(mine.path), content_of(pack_));
+  const PutResult whole = put_one(std::chrono::hours(1));
+  EXPECT_TRUE(whole.hit);
+  EXPECT_NE(whole.object, mine.object) << "the stopped process has published its own";
+  EXPECT_EQ(content_of(whole.path), content_of(pack_));
+}
+
+TEST_F(StoppedCopier, TwoOfThemAreLeftAlone) {
+  const pid_t first = start_and_stop();
+  const pid_t second = start_child([&] {
+    PutOptions stopping = options(milliseconds(500));
+    int chunks = 0;
+    stopping.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+      if (++chunks == 5) ::raise(SIGSTOP);
+    };
+    put({pack_.string()}, stopping);
+  });
+  int status = 0;
+  ASSERT_EQ(::waitpid(second, &status, WUNTRACED), second);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  EXPECT_EQ(content_of(put_one(milliseconds(500)).path), content_of(pack_));
+  for (const pid_t copier : {first, second}) {
+    ::kill(copier, SIGCONT);
+    EXPECT_EQ(end_of(copier), 0);
+  }
+  EXPECT_EQ(cache::Store(folder_ / "cache").list().size(), 3U);
+}
+
+TEST_F(StoppedCopier, OneThatIsKilledIsTakenOverAtOnce) {
+  const pid_t copier = start_and_stop();
+  std::atomic<bool> waits = false;
+  std::thread killer([&] {
+    staging_test::wait_for([&] { return waits.load(); });
+    ::kill(copier, SIGKILL);
+  });
+  PutOptions waiting = options(std::chrono::hours(1));
+  waiting.waiting = [&](const std::string&) { waits = true; };
+  const PutResult mine = put({pack_.string()}, waiting).at(0);
+  killer.join();
+  end_of(copier);
+  EXPECT_THAT(mine.note, IsEmpty());
+  EXPECT_EQ(content_of(mine.path), content_of(pack_));
+  EXPECT_EQ(cache::Store(folder_ / "cache").list().size(), 1U);
+}
+
+// Slower than the patience as a whole, and never quiet for that long.
+TEST_F(StoppedCopier, OneThatGetsOnIsWaitedFor) {
+  std::atomic<bool> begun = false;
+  std::thread copier([&] {
+    PutOptions slow = options(milliseconds(0));
+    slow.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+      begun = true;
+      std::this_thread::sleep_for(milliseconds(150));  // a slow source
+    };
+    put({pack_.string()}, slow);
+  });
+  EXPECT_TRUE(staging_test::wait_for([&] { return begun.load(); }));
+  const PutResult mine = put_one(milliseconds(3000));
+  copier.join();
+  EXPECT_TRUE(mine.hit);
+  EXPECT_EQ(cache::Store(folder_ / "cache").list().size(), 1U);
+}
+
+/// Notes when the copy's folder is touched.
+class SeesTouches : public FileSystem {
+ public:
+  int touches() const { return touches_; }
+
+ protected:
+  int call_utimensat(const char* path, const struct timespec* times) override {
+    if (fs::path(path).filename().string().starts_with(".incoming-")) ++touches_;
+    return FileSystem::call_utimensat(path, times);
+  }
+
+ private:
+  std::atomic<int> touches_ = 0;
+};
+
+TEST_F(StoppedCopier, OneThatChecksWhatAnEarlierCopyLeftShowsThatItGetsOn) {
+  PutOptions broken = options(milliseconds(0));
+  broken.mark_bytes = 1;
+  int chunks = 0;
+  broken.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+    if (++chunks == 20) ::raise(SIGKILL);
+  };
+  EXPECT_NE(staging_test::in_child([&] { put({pack_.string()}, broken); }), 0);
+  SeesTouches system;
+  PutOptions again = options(milliseconds(0));
+  again.file_system = &system;
+  const PutResult result = put({pack_.string()}, again).at(0);
+  EXPECT_GT(result.resumed, 0U);
+  EXPECT_GE(system.touches(), static_cast<int>(result.resumed / 16384));
+}
+
+}  // namespace
+}  // namespace lockstep::transfer
