@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLinks = 40;  // as the kernel follows
+constexpr int kMaxLinks = 40;  // as the kernel follows
 
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -43,7 +43,7 @@ struct Target {
 
 Target target_of(const fs::path& path) {
   Target target{path, {}};
-  for (int links = 0; links <= kMostLinks; ++links) {
+  for (int links = 0; links <= kMaxLinks; ++links) {
     target.fd = descriptor_named(target.path);
     std::error_code error;
     if (target.fd || !fs::is_symlink(fs::symlink_status(target.path, error))) return target;

@@ -12,7 +12,7 @@
 namespace lockstep::affinity {
 namespace {
 
-constexpr int kMostTasks = 65536;  // beyond any node; stops a mistyped number from eating the memory
+constexpr int kMaxTasks = 65536;  // beyond any node; stops a mistyped number from eating the memory
 
 std::vector<int> difference(const std::vector<int>& a, const std::vector<int>& b) {
   std::vector<int> left;
@@ -27,8 +27,8 @@ std::vector<int> sorted_set(std::vector<int> list) {
 }
 
 void check(const Machine& machine, const Request& request) {
-  if (request.tasks < 1 || request.tasks > kMostTasks) {
-    fail_usage("{} tasks: a plan is for 1 to {} tasks on a node", request.tasks, kMostTasks);
+  if (request.tasks < 1 || request.tasks > kMaxTasks) {
+    fail_usage("{} tasks: a plan is for 1 to {} tasks on a node", request.tasks, kMaxTasks);
   }
   if (request.cpus_per_task < 0 || request.workers < 0 || request.smt < 0) {
     fail_usage("CPUs per task, workers and smt cannot be negative");

@@ -8,7 +8,7 @@
 namespace lockstep::spank {
 namespace {
 
-constexpr std::size_t kMostGpus = 1024;
+constexpr std::size_t kMaxGpus = 1024;
 
 bool is_number(const std::string& text) {
   return !text.empty() && text.size() <= 4 && text.find_first_not_of("0123456789") == std::string::npos;
@@ -36,7 +36,7 @@ std::vector<std::string> gpus_of_task(const std::string& visible, const std::str
   const std::vector<std::string> seen = split_list(visible);
   const std::vector<std::string> step = split_list(of_step);
   const auto usable = [](const std::vector<std::string>& list) {
-    return !list.empty() && list.size() <= kMostGpus && std::all_of(list.begin(), list.end(), is_number);
+    return !list.empty() && list.size() <= kMaxGpus && std::all_of(list.begin(), list.end(), is_number);
   };
   if (!usable(seen) || !usable(step)) return {};
   const bool within_step = std::all_of(seen.begin(), seen.end(), [&](const std::string& number) {

@@ -73,18 +73,18 @@ int number(std::string_view whole, std::string_view item, std::size_t begin, int
 constexpr std::string_view kWorkers = "workers=";
 constexpr std::string_view kSmt = "smt=";
 constexpr std::string_view kMemory = "mem=";
-constexpr int kMostWorkers = 4096;
-constexpr int kMostSmt = 16;
+constexpr int kMaxWorkers = 4096;
+constexpr int kMaxSmt = 16;
 
 void add_pin_item(std::string_view whole, std::string_view item, PinRequest& pin) {
   if (item == "explain") {
     pin.explain = true;
   } else if (item.starts_with(kWorkers)) {
     if (pin.workers) refuse_pin(whole, "workers= is there twice");
-    pin.workers = number(whole, item, kWorkers.size(), 0, kMostWorkers);
+    pin.workers = number(whole, item, kWorkers.size(), 0, kMaxWorkers);
   } else if (item.starts_with(kSmt)) {
     if (pin.smt) refuse_pin(whole, "smt= is there twice");
-    pin.smt = number(whole, item, kSmt.size(), 1, kMostSmt);
+    pin.smt = number(whole, item, kSmt.size(), 1, kMaxSmt);
   } else if (item == "mem=local" || item == "mem=interleave" || item == "mem=off") {
     pin.memory = item.substr(kMemory.size());
   } else {

@@ -20,7 +20,7 @@
 namespace lockstep::spank {
 namespace {
 
-constexpr std::size_t kMostOutput = 1U << 20U;
+constexpr std::size_t kMaxOutput = 1U << 20U;
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> list;
@@ -153,7 +153,7 @@ void drain(Pipe& pipe, std::string& into) {
   const ssize_t got = ::read(pipe.ends[0], buffer.data(), buffer.size());
   if (got <= 0) {
     if (got == 0 || errno != EINTR) pipe.close(0);
-  } else if (into.size() < kMostOutput) {
+  } else if (into.size() < kMaxOutput) {
     into.append(buffer.data(), static_cast<std::size_t>(got));
   }
 }

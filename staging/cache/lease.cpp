@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kMostNames = 16;  // tried for one step's lease
-constexpr char kMark = '-';     // between the step and what makes a name its own
+constexpr int kMaxNames = 16;  // tried for one step's lease
+constexpr char kMark = '-';    // between the step and what makes a name its own
 
 struct stat status_of(int fd, const fs::path& path) {
   struct stat status {};
@@ -73,7 +73,7 @@ void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& l
   const struct stat wanted = status_of(held.get(), held_file);
   const std::string step = held_file.filename().string();
   std::string name = step;
-  for (int tries = 0; tries < kMostNames; ++tries) {
+  for (int tries = 0; tries < kMaxNames; ++tries) {
     const fs::path lease = leases / name;
     const auto linked = try_link(system, held_file, lease);
     if (linked == FileSystem::Linked::made) return;

@@ -81,8 +81,8 @@ Index Index::parse(std::span<const std::byte> bytes, const std::filesystem::path
     damaged(name, "its checksum does not match");
 
   Tables tables(bytes.subspan(sizeof(Header), bytes.size() - sizeof(Header) - sizeof(Digest)), name);
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 48;  // keeps the sums below from wrapping
-  if (header.shards > kMost || header.samples > kMost) damaged(name, "impossible counts");
+  constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;  // keeps the sums below from wrapping
+  if (header.shards > kMaxCount || header.samples > kMaxCount) damaged(name, "impossible counts");
   index.token_bytes_ = static_cast<int>(header.token_bytes);
   index.kinds_ = header.kinds;
   index.shards_ = tables.take<ShardRecord>(header.shards, "shards");

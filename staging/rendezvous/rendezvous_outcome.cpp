@@ -8,10 +8,10 @@
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::uint32_t kMostNodes = 1U << 20U;
-constexpr std::size_t kMostNames = 8;
-constexpr std::size_t kMostReasons = 3;
-constexpr std::size_t kMostExpanded = 1U << 20U;
+constexpr std::uint32_t kMaxNodes = 1U << 20U;
+constexpr std::size_t kMaxNames = 8;
+constexpr std::size_t kMaxReasons = 3;
+constexpr std::size_t kMaxExpanded = 1U << 20U;
 
 nlohmann::json parse(const std::string& text) {
   nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
@@ -44,7 +44,7 @@ void expand_ranges(const std::string& prefix, std::string_view ranges, std::vect
         std::from_chars(low.data(), low.data() + low.size(), first).ptr == low.data() + low.size() &&
         std::from_chars(high.data(), high.data() + high.size(), last).ptr == high.data() + high.size();
     if (!good || low.empty() || high.empty()) return;
-    for (std::uint64_t number = first; number <= last && names.size() < kMostExpanded; ++number) {
+    for (std::uint64_t number = first; number <= last && names.size() < kMaxExpanded; ++number) {
       names.push_back(fmt::format("{}{:0{}}", prefix, number, low.size()));
     }
   }
@@ -52,8 +52,8 @@ void expand_ranges(const std::string& prefix, std::string_view ranges, std::vect
 
 std::string join_names(const std::vector<std::string>& names) {
   std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kMostNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kMostNames) text += fmt::format(", ... ({} nodes)", names.size());
+  for (std::size_t i = 0; i < names.size() && i < kMaxNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMaxNames) text += fmt::format(", ... ({} nodes)", names.size());
   return text;
 }
 
@@ -76,7 +76,7 @@ Hello Hello::from_text(const std::string& text) {
                  value.at("node_list"),
                  value.value("component", "")};
   });
-  if (hello.nodes == 0 || hello.nodes > kMostNodes || hello.node_id >= hello.nodes) {
+  if (hello.nodes == 0 || hello.nodes > kMaxNodes || hello.node_id >= hello.nodes) {
     fail("node {} of {} cannot be", hello.node_id, hello.nodes);
   }
   return hello;
@@ -134,8 +134,8 @@ std::string describe(const std::map<std::string, std::string>& why_by_node) {
   std::string text;
   std::size_t reasons = 0;
   for (const auto& [why, nodes] : nodes_by_why) {
-    if (reasons++ == kMostReasons)
-      return fmt::format("{}; and {} more reasons", text, nodes_by_why.size() - kMostReasons);
+    if (reasons++ == kMaxReasons)
+      return fmt::format("{}; and {} more reasons", text, nodes_by_why.size() - kMaxReasons);
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", join_names(nodes), why);
   }
   return text;

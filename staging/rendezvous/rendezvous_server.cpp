@@ -19,8 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMostStrangers = 256;  // connections that have not proved themselves yet
-constexpr milliseconds kStranger{10'000};    // how long one may stay that
+constexpr std::size_t kMaxStrangers = 256;  // connections that have not proved themselves yet
+constexpr milliseconds kStranger{10'000};   // how long one may stay that
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void RendezvousServer::run(const UniqueFd& alive) {
   for (;;) {
     const auto strangers =
         std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
-    const bool room = static_cast<std::size_t>(strangers) < kMostStrangers;  // others wait in the backlog
+    const bool room = static_cast<std::size_t>(strangers) < kMaxStrangers;  // others wait in the backlog
     std::vector<pollfd> wait{{until ? -1 : alive.get(), POLLIN, 0}, {room ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
       const int events = POLLIN | (peer.unsent.empty() ? 0 : POLLOUT);

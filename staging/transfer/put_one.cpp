@@ -265,7 +265,7 @@ void PutOne::use_list(bool check_source) {
       files_.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
     }
     if (check_source) {
-      parallel_for(index.shards(), kMostThreads, [&](std::size_t s, const std::function<bool()>&) {
+      parallel_for(index.shards(), kMaxThreads, [&](std::size_t s, const std::function<bool()>&) {
         const HangWatch::Call call = watch_.call(source_.folder);
         pack::check_shard_size(source_.folder, index, s);
       });

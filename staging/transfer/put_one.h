@@ -79,7 +79,7 @@ class PutOne {
 
  private:
   static constexpr int kThreads = 4;
-  static constexpr int kMostThreads = 32;  // that ask the source
+  static constexpr int kMaxThreads = 32;  // that ask the source
 
   void refuse_own_cache() const;
   void begin(std::uint64_t list_bytes);

@@ -27,7 +27,7 @@ void PutOne::check_readable_files(const fs::path& copy) const {
       names.emplace_back(index.shard_name(asked > 1 ? i * last / (asked - 1) : 0));
   }
   const fs::path& folder = manifest_.packed() ? source_.folder : manifest_.folder;
-  parallel_for(names.size(), kMostThreads, [&](std::size_t f, const std::function<bool()>&) {
+  parallel_for(names.size(), kMaxThreads, [&](std::size_t f, const std::function<bool()>&) {
     const HangWatch::Call call = watch_.call(folder / names[f]);
     if (::access((folder / names[f]).c_str(), R_OK) != 0)
       fail_errno("cannot open {}", (folder / names[f]).string());

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostNames = 1'000'000;
+constexpr std::size_t kMaxNames = 1'000'000;
 
 bool exists(const fs::path& path) {
   struct stat status {};
@@ -36,7 +36,7 @@ std::vector<std::string> range(std::string_view text) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     return error == std::errc() && end == digits.data() + digits.size();
   };
-  if (!number(first, from) || !number(last, to) || to < from || to - from >= kMostNames) return {};
+  if (!number(first, from) || !number(last, to) || to < from || to - from >= kMaxNames) return {};
   std::vector<std::string> names;
   for (std::size_t value = from; value <= to; ++value)
     names.push_back(fmt::format("{:0{}}", value, first.size()));
@@ -63,7 +63,7 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
     for (const std::string& choice :
          alternatives(std::string_view(pattern).substr(open + 1, close - open - 1))) {
       names.push_back(fmt::format("{}{}{}", std::string_view(pattern).substr(0, open), choice, rest));
-      if (names.size() > kMostNames) fail_usage("{} stands for more than {} names", pattern, kMostNames);
+      if (names.size() > kMaxNames) fail_usage("{} stands for more than {} names", pattern, kMaxNames);
     }
   }
   return names;

@@ -28,7 +28,7 @@ using nlohmann::json;
 using Tensors = c10::Dict<std::string, torch::Tensor>;
 
 constexpr std::int64_t kIterations = 12;
-constexpr std::int64_t kMostRanks = 4;
+constexpr std::int64_t kMaxRanks = 4;
 constexpr std::int64_t kSequences = 3;
 constexpr std::int64_t kLength = 5;
 
@@ -67,7 +67,7 @@ Tensors make_data() {
   }
   for (const char* name : {"tokens", "targets"}) {
     data.insert(name,
-                torch::randint(kVocabulary, {kIterations, kMostRanks, kSequences, kLength}, torch::kLong));
+                torch::randint(kVocabulary, {kIterations, kMaxRanks, kSequences, kLength}, torch::kLong));
   }
   return data;
 }

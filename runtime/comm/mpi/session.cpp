@@ -48,9 +48,9 @@ Place find_place(MPI_Comm world) {
   check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node),
         "MPI_Comm_split_type");
   if (const auto ranks = environment::get_integer("LOCKSTEP_RANKS_PER_NODE")) {
-    constexpr long kMost = 1'000'000;
-    if (*ranks < 1 || *ranks > kMost) {
-      fail_usage("LOCKSTEP_RANKS_PER_NODE={} must be from 1 to {}", *ranks, kMost);
+    constexpr long kMax = 1'000'000;
+    if (*ranks < 1 || *ranks > kMax) {
+      fail_usage("LOCKSTEP_RANKS_PER_NODE={} must be from 1 to {}", *ranks, kMax);
     }
     int on_machine = 0;
     check(MPI_Comm_rank(node, &on_machine), "MPI_Comm_rank");

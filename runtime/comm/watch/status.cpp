@@ -73,13 +73,13 @@ class Reader {
 
 // "0-2,4"; no more than a line holds.
 std::string format_ranks(const std::vector<int>& ranks) {
-  constexpr int kMostRanges = 8;
+  constexpr int kMaxRanges = 8;
   std::string text;
   int ranges = 0;
   for (std::size_t begin = 0; begin < ranks.size();) {
     std::size_t end = begin + 1;
     while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (++ranges > kMostRanges) return text + fmt::format(",... ({} ranks)", ranks.size());
+    if (++ranges > kMaxRanges) return text + fmt::format(",... ({} ranks)", ranks.size());
     if (begin > 0) text += ',';
     text += std::to_string(ranks[begin]);
     if (end - begin > 1) text += fmt::format("-{}", ranks[end - 1]);
@@ -288,12 +288,12 @@ std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::v
       is_in_operation(waiting.state)) {
     line += fmt::format(", it is after {}", waiting.operation);
   }
-  constexpr std::size_t kMostGroups = 12;
+  constexpr std::size_t kMaxGroups = 12;
   std::size_t shown = 0;
   std::size_t not_shown = 0;
   for (const auto* entry : order) {
     const auto& [doing, group] = *entry;
-    if (shown == kMostGroups) {
+    if (shown == kMaxGroups) {
       not_shown += group.ranks.size();
       continue;
     }

@@ -73,14 +73,14 @@ std::vector<std::uint64_t> shape_of(hid_t space) {
 /// A shape costs nothing where nothing was written: a file of a few bytes may claim more samples than can be
 /// counted. No compression packs data to less than a millionth.
 void refuse_unwritten(const Opened& opened, const fs::path& path) {
-  constexpr std::uint64_t kMostPacked = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kMaxPacked = std::uint64_t{1} << 20;
   const std::uint64_t file_bytes = fs::file_size(path);
   std::uint64_t bytes = H5Tget_size(opened.type.get());
   bool too_large = false;
   if (std::find(opened.shape.begin(), opened.shape.end(), 0) != opened.shape.end()) return;
   for (const std::uint64_t length : opened.shape)
     too_large = __builtin_mul_overflow(bytes, length, &bytes) || too_large;
-  if (too_large || bytes / kMostPacked > file_bytes)
+  if (too_large || bytes / kMaxPacked > file_bytes)
     fail(
         "{}:{}: its shape ({}) is that of far more data than a file of {} bytes can hold; most of it was "
         "never written",

@@ -15,7 +15,7 @@ constexpr std::uint64_t kPageHeader = 16;
 constexpr std::uint64_t kNodeHeader = 8;
 constexpr std::uint64_t kMetaBytes = 152;  // of its page, up to and with the transaction's number
 constexpr std::uint64_t kNoRoot = ~std::uint64_t{0};
-constexpr int kMostLevels = 32;
+constexpr int kMaxLevels = 32;
 
 enum PageFlag : std::uint16_t { branch_page = 0x01, leaf_page = 0x02, overflow_page = 0x04 };
 enum NodeFlag : std::uint16_t { big_value = 0x01, database_value = 0x02, several_values = 0x04 };
@@ -87,7 +87,7 @@ class Walk {
 
   void visit(std::uint64_t page, int level) {
     // A tree of that many pages must meet one of them twice.
-    if (++visited_ > file_.size() / meta_.page_bytes || level > kMostLevels)
+    if (++visited_ > file_.size() / meta_.page_bytes || level > kMaxLevels)
       damaged(page, "the tree has no end");
     const auto bytes = from_page(page).first(meta_.page_bytes);
     const auto flags = number_at<std::uint16_t>(bytes, 10);

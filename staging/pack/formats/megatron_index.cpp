@@ -102,7 +102,7 @@ void MegatronIndex::check_sequences() {
       damaged(file_, "sequence {} begins at byte {} of the data, and the one before it ends at {}", i,
               at<std::int64_t>(offsets_, i), end);
     const std::uint64_t next = end + static_cast<std::uint64_t>(tokens) * token;
-    if (next > megatron::kMostBytes)
+    if (next > megatron::kMaxBytes)
       damaged(file_, "sequence {} ends at byte {}, further than any file", i, next);
     end = next;
   }

@@ -19,6 +19,6 @@ inline constexpr std::array<TokenType, 8> kTypes = {TokenType::u8,  TokenType::i
                                                     TokenType::f32, TokenType::u16};
 
 /// No file is longer; keeps sums of lengths from wrapping.
-inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+inline constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
 
 }  // namespace lockstep::pack::megatron

@@ -92,12 +92,12 @@ class Dictionary {
   }
 
   void read_shape(NpyHeader& header) {
-    constexpr std::size_t kMostAxes = 64;
+    constexpr std::size_t kMaxAxes = 64;
     header.shape.clear();
     expect('(');
     while (!accept(')')) {
       header.shape.push_back(number());
-      if (header.shape.size() > kMostAxes) damaged("it has more axes than NumPy allows");
+      if (header.shape.size() > kMaxAxes) damaged("it has more axes than NumPy allows");
       if (!accept(',') && peek() != ')') damaged("the shape does not end");
     }
   }

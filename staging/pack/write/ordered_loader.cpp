@@ -55,7 +55,7 @@ OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std
     : folder_(std::move(folder)),
       files_(files),
       window_(std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow)),
-      most_threads_(static_cast<int>(std::clamp<std::size_t>(free_descriptors() / 2, 1, kMostThreads))),
+      most_threads_(static_cast<int>(std::clamp<std::size_t>(free_descriptors() / 2, 1, kMaxThreads))),
       may_grow_(threads <= 0),
       taken_(first),
       handed_(first) {

@@ -54,7 +54,7 @@ class OrderedLoader {
  public:
   static constexpr std::size_t kWindow = 256;
   static constexpr std::uint64_t kWhole = std::uint64_t{256} << 10;
-  static constexpr int kMostThreads = 64;
+  static constexpr int kMaxThreads = 64;
   static constexpr std::size_t kOtherDescriptors = 24;  ///< left to the rest of the process, where it has few
 
   /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. With 0

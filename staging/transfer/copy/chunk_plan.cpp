@@ -9,8 +9,8 @@ namespace lockstep::transfer {
 
 ChunkPlan::ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes)
     : sizes_(std::move(sizes)), chunk_bytes_(chunk_bytes), first_{0} {
-  constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
-  if (chunk_bytes == 0 || chunk_bytes > (std::uint32_t{64} << 20U) || sizes_.size() >= kMost) {
+  constexpr std::uint32_t kMax = std::numeric_limits<std::uint32_t>::max();
+  if (chunk_bytes == 0 || chunk_bytes > (std::uint32_t{64} << 20U) || sizes_.size() >= kMax) {
     fail("{} files in chunks of {} bytes cannot be", sizes_.size(), chunk_bytes);
   }
   std::uint32_t filled = 0;  // of the chunk that is being put together
@@ -18,14 +18,14 @@ ChunkPlan::ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes
     if (extents_.size() == first_.back()) return;
     first_.push_back(extents_.size());
     filled = 0;
-    if (first_.size() >= kMost) fail("more than {} chunks of {} bytes", kMost, chunk_bytes);
+    if (first_.size() >= kMax) fail("more than {} chunks of {} bytes", kMax, chunk_bytes);
   };
   first_chunk_.resize(sizes_.size());
   last_chunk_.resize(sizes_.size());
   for (std::size_t f = 0; f < sizes_.size(); ++f) {
     total_ += sizes_[f];
     // What does not fit the rest of the open chunk begins its own, so that large files are cut at multiples.
-    if (filled + sizes_[f] > chunk_bytes_ || extents_.size() - first_.back() == kMostExtents) close();
+    if (filled + sizes_[f] > chunk_bytes_ || extents_.size() - first_.back() == kMaxExtents) close();
     first_chunk_[f] = static_cast<std::uint32_t>(size());
     std::uint64_t offset = 0;
     do {

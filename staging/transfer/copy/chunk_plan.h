@@ -23,7 +23,7 @@ struct Extent {
 class ChunkPlan {
  public:
   static constexpr std::uint32_t kChunkBytes = std::uint32_t{4} << 20U;
-  static constexpr std::size_t kMostExtents = 64;
+  static constexpr std::size_t kMaxExtents = 64;
 
   /// Throws Error where the numbers cannot be (too many files, chunks of no size).
   ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes);

@@ -8,7 +8,7 @@
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::size_t kMostEarly = 6;  // chunks kept in memory for the hash
+constexpr std::size_t kMaxEarly = 6;  // chunks kept in memory for the hash
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::D
     if (hashing_ || chunk != next_) {
       // Whoever hashes comes by here. Of those that wait, the ones that are needed first stay in memory.
       early_.emplace(chunk, std::move(data));
-      if (early_.size() > kMostEarly) early_.erase(std::prev(early_.end()));
+      if (early_.size() > kMaxEarly) early_.erase(std::prev(early_.end()));
       if (hashing_ || !there_[next_]) return;
       chunk = next_;
       auto node = early_.extract(chunk);

@@ -12,12 +12,12 @@ namespace {
 
 constexpr std::size_t kBuffers = 16;  // chunks in memory at once
 constexpr int kThreads = 4;
-constexpr int kMostThreads = 32;
+constexpr int kMaxThreads = 32;
 
 // Where files are small, each thread mostly waits for the source.
 int threads_for(const ChunkPlan& plan) {
   constexpr std::uint64_t kSmall = 1U << 18U;
-  return plan.files() > 16 && plan.total_bytes() / plan.files() < kSmall ? kMostThreads : kThreads;
+  return plan.files() > 16 && plan.total_bytes() / plan.files() < kSmall ? kMaxThreads : kThreads;
 }
 
 pack::Digest digest_of(const std::vector<ManifestFile>& files) {
@@ -49,7 +49,7 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
     : files_(files),
       options_(std::move(options)),
       plan_(sizes_of(files), options_.chunk_bytes),
-      threads_(options_.threads > 0 ? std::min(options_.threads, kMostThreads) : threads_for(plan_)),
+      threads_(options_.threads > 0 ? std::min(options_.threads, kMaxThreads) : threads_for(plan_)),
       buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
       source_(system, options_.source, files, plan_, limit, watch),
       local_(system, options_.target, names_of(files), plan_),

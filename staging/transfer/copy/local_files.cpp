@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostOpen = 64;
+constexpr std::size_t kMaxOpen = 64;
 constexpr std::size_t kSyncOneByOne = 64;  // more files at once are synced with their file system
 
 // Whether the file system takes O_DIRECT, tried on a file without a name. Not every one that opens it writes
@@ -39,9 +39,9 @@ LocalFiles::LocalFiles(FileSystem& system, fs::path folder, std::vector<std::str
       names_(std::move(names)),
       plan_(plan),
       direct_(takes_direct(system_, folder_)),
-      written_(kMostOpen, [this](std::size_t file) { return create(file, 0); }),
-      written_direct_(kMostOpen, [this](std::size_t file) { return create(file, O_DIRECT); }),
-      read_(kMostOpen, [this](std::size_t file) {
+      written_(kMaxOpen, [this](std::size_t file) { return create(file, 0); }),
+      written_direct_(kMaxOpen, [this](std::size_t file) { return create(file, O_DIRECT); }),
+      read_(kMaxOpen, [this](std::size_t file) {
         const fs::path path = fmt::format("/proc/self/fd/{}/{}", folder_fd_.get(), names_[file]);
         std::optional<UniqueFd> fd = system_.open_if_there(path, O_RDONLY | O_NOFOLLOW);
         return fd ? std::move(*fd) : UniqueFd();

@@ -27,7 +27,7 @@ bool is_out_of_reach(int error) {
   }
 }
 
-constexpr std::size_t kMostOpen = 96;
+constexpr std::size_t kMaxOpen = 96;
 
 FileState state_of(int fd, const std::filesystem::path& path) {
   struct stat status {};
@@ -50,7 +50,7 @@ SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
       plan_(plan),
       limit_(limit),
       watch_(watch),
-      open_files_(kMostOpen, [this](std::size_t file) { return open(file); }) {
+      open_files_(kMaxOpen, [this](std::size_t file) { return open(file); }) {
 }
 
 UniqueFd SourceFiles::open_file(const std::filesystem::path& path) {

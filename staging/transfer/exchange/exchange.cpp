@@ -17,18 +17,18 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
-constexpr std::size_t kMostClients = 4096;
-constexpr std::size_t kMostStrangers = 1024;  // who have not proved themselves yet
-constexpr std::size_t kMostAsked = 64;        // by one of them
-constexpr milliseconds kLook{5};              // how often a chunk that is not there yet is looked for
-constexpr milliseconds kClosing{1};           // how often it looks whether what it dropped is closed
+constexpr std::size_t kMaxClients = 4096;
+constexpr std::size_t kMaxStrangers = 1024;  // who have not proved themselves yet
+constexpr std::size_t kMaxAsked = 64;        // by one of them
+constexpr milliseconds kLook{5};             // how often a chunk that is not there yet is looked for
+constexpr milliseconds kClosing{1};          // how often it looks whether what it dropped is closed
 constexpr milliseconds kIdle{500};
 
 // A part of the descriptors, since the copy needs some too.
 std::size_t most_strangers() {
   rlimit open{};
-  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMostStrangers;
-  return std::clamp<std::size_t>(open.rlim_cur / 4, 16, kMostStrangers);
+  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMaxStrangers;
+  return std::clamp<std::size_t>(open.rlim_cur / 4, 16, kMaxStrangers);
 }
 
 }  // namespace
@@ -87,8 +87,8 @@ void Exchange::accept_all() {
 }
 
 void Exchange::take_client(UniqueFd socket) {
-  if (clients_.size() >= kMostClients) drop_oldest_stranger();
-  if (clients_.size() >= 2 * kMostClients) return;
+  if (clients_.size() >= kMaxClients) drop_oldest_stranger();
+  if (clients_.size() >= 2 * kMaxClients) return;
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
   client.socket = std::move(socket);
@@ -157,7 +157,7 @@ void Exchange::talk(Link& link) {
     const std::optional<std::string> line = link.receive(waiting.empty() ? kIdle / 5 : kLook);
     if (line) {
       const std::vector<std::string> words = words_of(*line);
-      if (words.size() < 2 || waiting.size() > kMostAsked) throw PeerError("it makes no sense");
+      if (words.size() < 2 || waiting.size() > kMaxAsked) throw PeerError("it makes no sense");
       const std::size_t topic = number_of(words[1]);
       if (words[0] == "cede") {
         std::string answer = fmt::format("ceded {}", topic);

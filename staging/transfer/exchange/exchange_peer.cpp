@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kAsked = 3;  // chunks on their way at once
-constexpr int kMostDamaged = 3;
+constexpr int kMaxDamaged = 3;
 
 }  // namespace
 
@@ -134,7 +134,7 @@ void ExchangePeer::take_chunk(Link& link, const std::vector<std::string>& words)
     work_.put_back(chunk, work_.self());
     options_.note(
         fmt::format("chunk {} came damaged from {}; it is read from the source", chunk, options_.name));
-    if (++damaged_ == kMostDamaged) throw PeerError("what it sends is damaged");
+    if (++damaged_ == kMaxDamaged) throw PeerError("what it sends is damaged");
     return;
   }
   if (!work_.arrived(chunk)) return;

@@ -26,7 +26,7 @@ using std::chrono::seconds;
 constexpr const char* kOld = "00000000000000000000000000000000";
 constexpr const char* kNew = "11111111111111111111111111111111";
 constexpr const char* kDamaged = "22222222222222222222222222222222";
-constexpr int kMostCalls = 1000;
+constexpr int kMaxCalls = 1000;
 constexpr int kKilled = 99;
 constexpr std::uint64_t kBytes = 5000;
 
@@ -118,7 +118,7 @@ class CacheFaults : public CacheTest {
 
 TEST_F(CacheFaults, KilledAtAnyCallItServesNothingHalfAndTheNextCallWorks) {
   int call = 1;
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     make_world();
     const int code = staging_test::in_child([&] {
@@ -133,12 +133,12 @@ TEST_F(CacheFaults, KilledAtAnyCallItServesNothingHalfAndTheNextCallWorks) {
     ASSERT_EQ(code, kKilled);
   }
   EXPECT_GT(call, 150) << "the calls do not go through the seam";
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
 }
 
 TEST_F(CacheFaults, ADiskThatIsFullAtAnyCallServesNothingHalfAndTheNextCallWorks) {
   int failures = 0;
-  for (int call = 1; call < kMostCalls; ++call) {
+  for (int call = 1; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     make_world();
     WatchedFileSystem system([&](int now, const char*) { return now == call ? ENOSPC : 0; });
@@ -159,7 +159,7 @@ TEST_F(CacheFaults, ADiskThatIsFullAtAnyCallServesNothingHalfAndTheNextCallWorks
 
 TEST_F(CacheFaults, ADiskThatStaysFullLeavesTheOldObjects) {
   int refusals = 0;
-  for (int call = 1; call < kMostCalls; ++call) {
+  for (int call = 1; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     make_world();
     // From then on nothing can be written, and everything else goes on.

@@ -205,13 +205,13 @@ TEST_F(CacheRoom, ACopyLeftHalfDoneGoesOnlyWhenObjectsAreNotEnough) {
 TEST_F(CacheRoom, ManyProcessesNeverPassTheQuota) {
   constexpr int kProcesses = 4;
   constexpr int kRounds = 8;
-  constexpr int kMostTries = 100'000;
+  constexpr int kMaxTries = 100'000;
   std::vector<pid_t> children;
   for (int p = 0; p < kProcesses; ++p) {
     children.push_back(staging_test::start_child([&] {
       Store store(cache(), quota(5 * kUnit));
       int done = 0;
-      for (int tries = 0; done < kRounds && tries < kMostTries; ++tries) {
+      for (int tries = 0; done < kRounds && tries < kMaxTries; ++tries) {
         const std::string name = fmt::format("{}-{}", p, done % 3);
         try {
           const Hold lock = store.lock(name, LockKind::exclusive);

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using staging_test::content_of;
 using staging_test::WatchedFileSystem;
 
-constexpr int kMostCalls = 2000;
+constexpr int kMaxCalls = 2000;
 
 class StageStepKilled : public staging_test::StageStep {
  protected:
@@ -121,7 +121,7 @@ class StageStepKilled : public staging_test::StageStep {
 void StageStepKilled::expect_survives_kills(const std::string& mode) {
   int call = 1;
   int background = 0;  // kills while the step ran
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     forget_all();
     fs::remove(folder_ / "reached");
@@ -150,7 +150,7 @@ void StageStepKilled::expect_survives_kills(const std::string& mode) {
     background += mode == "background" && code == 0 ? 1 : 0;
   }
   EXPECT_GT(call, 150) << "the calls do not go through the seam";
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
   if (mode == "background") {
     EXPECT_GT(background, 100);
   }
@@ -167,7 +167,7 @@ TEST_F(StageStepKilled, KilledAtAnyCallInTheBackgroundNoLinkLeadsNowhereAndTheNe
 TEST_F(StageStepKilled, RefusedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
   int told = 0;
   int call = 1;
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     forget_all();
     write("error.0", "");
@@ -188,7 +188,7 @@ TEST_F(StageStepKilled, RefusedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
     if (HasFailure()) break;
   }
   EXPECT_GT(told, 50);
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
 }
 
 }  // namespace

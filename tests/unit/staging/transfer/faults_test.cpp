@@ -77,7 +77,7 @@ class TransferFaults : public staging_test::StagingTest {
   void clear_cache() const { FileSystem::real().remove_all(folder_ / "cache"); }
 };
 
-constexpr int kMostCalls = 1000;
+constexpr int kMaxCalls = 1000;
 
 TEST_F(TransferFaults, KilledAtAnyCallItLeavesTheOldStateOrTheNew) {
   expect_survives_kills(make_large_pack("p", 25));
@@ -93,7 +93,7 @@ TEST_F(TransferFaults, KilledAtAnyCallOfAPlainFoldersCopyItLeavesTheOldStateOrTh
 TEST_F(TransferFaults, KilledAgainAndAgainItStillComesToItsEnd) {
   const fs::path pack = make_large_pack("p", 60);
   int kills = 0;
-  for (; kills < kMostCalls; ++kills) {
+  for (; kills < kMaxCalls; ++kills) {
     const int code = in_child([&] {
       // Each time a little later, so that each goes on from what the one before left.
       Watched killer([&](int now) {
@@ -106,13 +106,13 @@ TEST_F(TransferFaults, KilledAgainAndAgainItStillComesToItsEnd) {
     ASSERT_EQ(code, kKilled);
   }
   EXPECT_GT(kills, 3);
-  EXPECT_LT(kills, kMostCalls);
+  EXPECT_LT(kills, kMaxCalls);
   expect_consistent(pack, kills);
 }
 
 void TransferFaults::expect_survives_kills(const fs::path& pack) {
   int call = 1;
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     clear_cache();
     const int code = in_child([&] {
       Watched killer([&](int now) {
@@ -126,13 +126,13 @@ void TransferFaults::expect_survives_kills(const fs::path& pack) {
     ASSERT_EQ(code, kKilled);
   }
   EXPECT_GT(call, 30) << "the calls do not go through the seam";
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
 }
 
 TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothingDamaged) {
   const fs::path pack = make_large_pack("p", 25);
   int call = 1;
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     clear_cache();
     const PutResult first = put_one(pack);
     staging_test::flip_byte(first.path / "shard-000000.tar", 700);
@@ -150,13 +150,13 @@ TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothing
     ASSERT_EQ(code, kKilled);
   }
   EXPECT_GT(call, 30) << "the calls do not go through the seam";
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
 }
 
 TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingHalf) {
   const fs::path pack = make_large_pack("p", 25);
   int failures = 0;
-  for (int call = 1; call < kMostCalls; ++call) {
+  for (int call = 1; call < kMaxCalls; ++call) {
     clear_cache();
     bool reached = false;
     Watched full([&](int now) {

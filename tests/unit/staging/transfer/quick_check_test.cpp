@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr std::uint32_t kChunk = 1U << 16U;
 constexpr std::uint64_t kLarge = (std::uint64_t{1} << 20U) + 3 * kChunk + 1234;
-constexpr int kMostTries = 5000;
+constexpr int kMaxTries = 5000;
 
 class StageQuickCheck : public staging_test::StagingTest {
  protected:
@@ -48,7 +48,7 @@ class StageQuickCheck : public staging_test::StagingTest {
     }
   }
   static bool finds_in_the_end(const PutResult& result) {
-    for (int tries = 0; tries < kMostTries; ++tries) {
+    for (int tries = 0; tries < kMaxTries; ++tries) {
       if (finds(result)) return true;
     }
     return false;

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr std::uint32_t kChunk = 16384;
-constexpr int kMostReads = 200;
+constexpr int kMaxReads = 200;
 
 class StageSource : public staging_test::StagingTest {
  protected:
@@ -66,7 +66,7 @@ class StageSource : public staging_test::StagingTest {
   int at_every_read(const char* source, const SourceReads::Before& happens, const SourceReads::After& after,
                     std::set<std::string>& words) {
     int refused = 0;
-    for (int read = 1; read < kMostReads; ++read) {
+    for (int read = 1; read < kMaxReads; ++read) {
       SCOPED_TRACE(fmt::format("{}, read {}", source, read));
       SourceReads seam(
           folder_ / source,

@@ -28,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr int kMostCalls = 1000;
+constexpr int kMaxCalls = 1000;
 
 class PackContinue : public staging_test::StagingTest {
  protected:
@@ -75,7 +75,7 @@ TEST_F(PackContinue, KilledAtAnyCallItGoesOnAfterItsWholeShardsToTheSameBytes) {
   const std::size_t shards = whole.size() - 1;  // and the index
   std::set<std::size_t> continued;
   int call = 1;
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     const int code = in_child([&] {
       KilledAt killed(call);
@@ -104,7 +104,7 @@ TEST_F(PackContinue, KilledAtAnyCallItGoesOnAfterItsWholeShardsToTheSameBytes) {
 TEST_F(PackContinue, FailedAtAnyCallItGoesOnToTheSameBytes) {
   const auto whole = fresh();
   int call = 1;
-  for (; call < kMostCalls; ++call) {
+  for (; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     FailsAt full(call, ENOSPC);
     try {
@@ -122,7 +122,7 @@ TEST_F(PackContinue, FailedAtAnyCallItGoesOnToTheSameBytes) {
     fs::remove_all(folder_ / ".out.unfinished");
   }
   EXPECT_GT(call, 30);
-  EXPECT_LT(call, kMostCalls);
+  EXPECT_LT(call, kMaxCalls);
 }
 
 TEST_F(PackContinue, AKillInTheMiddleOfAShardCostsThatShardOnly) {

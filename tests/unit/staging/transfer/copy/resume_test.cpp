@@ -197,7 +197,7 @@ TEST(ChunkPlan, CutsLargeFilesAtMultiplesAndLetsSmallOnesShare) {
 
 TEST(ChunkPlan, ManySmallFilesAreManyChunks) {
   const ChunkPlan plan(std::vector<std::uint64_t>(1000, 1), 1 << 20);
-  EXPECT_EQ(plan.size(), (1000 + ChunkPlan::kMostExtents - 1) / ChunkPlan::kMostExtents);
+  EXPECT_EQ(plan.size(), (1000 + ChunkPlan::kMaxExtents - 1) / ChunkPlan::kMaxExtents);
   EXPECT_EQ(ChunkPlan({}, 100).size(), 0U);
   EXPECT_THROW(ChunkPlan({1}, 0), Error);
 }
