@@ -82,7 +82,7 @@ endfunction()
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
 #               [TIMEOUT 120] [ENVIRONMENT A=B ...])
 # makes a GoogleTest program. Without RANKS each TEST is one ctest case; with RANKS the whole program is a ctest
-# case per number of ranks under mpirun (and, for 1, alone); 4/2 is 4 ranks of which every 2 are taken for a node.
+# case per number of ranks under mpirun (and, for 1, alone); 4/2 is 4 ranks that pretend to run on nodes of 2.
 function(lockstep_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
   if(NOT LOCKSTEP_BUILD_TESTS)

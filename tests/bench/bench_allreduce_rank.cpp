@@ -52,7 +52,7 @@ std::vector<double> time_blocks(const Ranks& ranks, const Plan& plan, const std:
   work();
   const double first = time_block(ranks, 2, work);
   const int count = std::clamp(static_cast<int>(plan.block_milliseconds / first), 1, 2000);
-  // What takes long needs no long warm-up, and gets fewer blocks.
+  // A slow operation needs no long warm-up, and fewer blocks are enough.
   const int blocks = first > plan.block_milliseconds ? std::max(1, plan.blocks / 2) : plan.blocks;
   std::vector<double> times;
   times.reserve(static_cast<std::size_t>(blocks));

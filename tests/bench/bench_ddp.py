@@ -129,7 +129,7 @@ def measure_steps(site, chosen):
 
 
 def measure_hooks(site, chosen):
-    """What a parameter's hook costs: the step of a model that is little but hooks, less the bare one's."""
+    """The cost of a parameter's hook: the step of a model with many tiny parameters, minus the bare model's step."""
     for implementation in implementations(chosen):
         times = collections.defaultdict(list)
         for _ in range(chosen.launches):

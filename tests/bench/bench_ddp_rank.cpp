@@ -66,7 +66,7 @@ std::int64_t elements_of(const torch::nn::Module& module) {
   return count;
 }
 
-/// What a training loop does with a batch, but for the optimizer, which is the same in all modes.
+/// One batch of a training loop. The optimizer is left out because it is the same in all modes.
 struct Batch {
   torch::Tensor inputs;
   torch::Tensor targets;

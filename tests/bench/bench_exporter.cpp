@@ -1,7 +1,7 @@
-// What a scrape of lockstep-exporter costs with many ranks on a node: the real program in a process of its
-// own, real records of ranks that live.
+// Measures a scrape of lockstep-exporter with many ranks on a node: the real program in its own process, and
+// real records of live ranks.
 // {"bench":"exporter","ranks":…,"scrape_milliseconds":…,"memory_bytes":…}: the median time until the whole
-// page is there, and the most memory that the process ever had.
+// page has arrived, and the peak memory of the process.
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -171,8 +171,7 @@ void run(int ranks, int scrapes, bool json) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  lockstep::Tool tool("bench_exporter",
-                      "What a scrape of lockstep-exporter costs with many ranks on a node.");
+  lockstep::Tool tool("bench_exporter", "Measures a scrape of lockstep-exporter with many ranks on a node.");
   int ranks = 1000;
   int scrapes = 15;
   tool.app()

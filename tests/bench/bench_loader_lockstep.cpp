@@ -107,7 +107,7 @@ double memcpy_bytes_per_second() {
   return median(rates);
 }
 
-// What a batch's tensors hold.
+// Bytes in a batch's tensors.
 std::size_t bytes_of(const data::Batch& batch) {
   std::size_t bytes = 0;
   for (const torch::Tensor* tensor :
@@ -131,7 +131,7 @@ void measure(const Options& options) {
     std::uint64_t tokens = 0;
     std::size_t bytes = 0;
     loader.set_epoch(static_cast<std::uint64_t>(epoch));
-    // The clock starts behind the batches that were built while nobody asked.
+    // The clock starts after the batches that the loader built ahead.
     std::uint64_t begin = 0;
     int batches = 0;
     for (const data::Batch& batch : loader) {

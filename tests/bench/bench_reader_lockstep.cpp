@@ -58,7 +58,7 @@ void make_pack(const Options& options) {
   fs::remove_all(files);
 }
 
-/// What a program would do without a library: it knows where each sample lies and reads it.
+/// The baseline without a library: the program knows where each sample is and reads it.
 class PlainFiles {
  public:
   PlainFiles(const fs::path& folder, const pack::Reader& reader) {

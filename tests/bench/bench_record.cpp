@@ -1,4 +1,4 @@
-// What timing a training step costs: a phase (a scope: two readings of the clock and an addition) and a
+// Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition) and a
 // step's end. One line per thing: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ void run(const std::filesystem::path& folder, bool json) {
   report(json, "phase", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) const auto scope = timer.phase(Phase::forward);
          }));
-  // What a phase cannot cost less than: the two readings of the clock.
+  // The lower bound for a phase: two readings of the clock.
   report(json, "clock", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) {
              (void)monotonic_ns();
@@ -70,7 +70,7 @@ void run(const std::filesystem::path& folder, bool json) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  lockstep::Tool tool("bench_record", "What timing a training step costs.");
+  lockstep::Tool tool("bench_record", "Measures the cost of timing a training step.");
   return tool.run(argc, argv, [&] {
     std::string folder = "/dev/shm/lockstep-bench-XXXXXX";
     if (::mkdtemp(folder.data()) == nullptr) lockstep::fail_errno("cannot make {}", folder);

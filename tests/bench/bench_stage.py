@@ -72,7 +72,7 @@ class World:
         self.folder = pathlib.Path(folder)
         self.programs = pathlib.Path(chosen.programs)
         self.dropped = True
-        self.memory = 0  # the most that a put of this case took, in bytes
+        self.memory = 0  # peak memory of a put in this case, in bytes
 
     def drop_caches(self):
         os.sync()
@@ -145,7 +145,7 @@ def bytes_read(tool, meter):
 
 
 def copy_and_sync(command, target):
-    """What a careful person would do by hand: the data on disk, not in memory."""
+    """A copy by hand that ends when the data is on disk, not in memory."""
     begin = time.monotonic()
     run(command)
     for folder, _, files in os.walk(target):
@@ -212,7 +212,7 @@ def warm(world):
             for _ in range(max(3, chosen.runs)):
                 seconds, again = world.put(mounts[0] / "pack")
                 if not again["hit"]:
-                    raise Failure("a warm put was no hit")
+                    raise Failure("a warm put was not a hit")
                 took.append(seconds)
         world.remove_caches()
         yield line("warm", "lockstep", 1, said["bytes"], 0, took, len(took), shards=shards, latency_ms=latency)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Rewrites what docs/benchmarks.md and docs/images show of communicator, DDP and staging, from the lines that measure.sh
-has put into docs/benchmarks/. What misses what it should reach is said to."""
+has put into docs/benchmarks/. Marks every figure that misses its goal."""
 
 import json
 import pathlib
@@ -240,8 +240,8 @@ def assumptions(model):
     if found:
         text += (
             f" Between this machine's two nodes a message takes {1e3 * found['latency_ms']:.0f} µs and 25 MiB "
-            f"{found['ms_per_byte'] * (25 << 20):.1f} ms (median error {100 * found['median_error']:.0f} %), of which "
-            f"{100 * found['hidden']:.0f} % are hidden beside backward."
+            f"{found['ms_per_byte'] * (25 << 20):.1f} ms (median error {100 * found['median_error']:.0f} %); "
+            f"{100 * found['hidden']:.0f} % of that is hidden behind backward."
         )
     return f"{text} Predicted is a cluster with {model['network']['name']}."
 

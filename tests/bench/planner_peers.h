@@ -22,11 +22,11 @@ struct Peer {
 /// are shuffled; the last incomplete group of batches is dropped.
 data::Plan fairseq(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
-/// multipack_sampler (its README): a random order, cut into steps by a binary search for the most samples
-/// that, longest first to the rank with the fewest tokens, still stay below the cap; the tail is dropped.
+/// multipack_sampler (its README): a random order, cut into steps. A binary search finds how many samples fit:
+/// the longest goes first, to the rank with the fewest tokens, and no rank passes the cap. The tail is dropped.
 data::Plan multipack(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
-/// A random order cut at 98.5 % of a step; the longest first to the rank with the least cost that has room,
+/// A random order cut at 98.5 % of a step; the longest sample goes first, to the cheapest rank where it fits,
 /// then swaps between the costliest rank and every other while they help (as described by Graham 1969 and by
 /// the OSDI'25 study of stragglers).
 data::Plan greedy_with_swaps(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);

@@ -1,4 +1,4 @@
-"""What every benchmark that is a script does alike: run programs, print its lines, and end as a tool does."""
+"""Shared by the benchmarks that are scripts: run programs, print JSON lines, and exit as a tool does."""
 
 import contextlib
 import ctypes
@@ -56,8 +56,8 @@ def finish(process, what):
 
 
 def run(name, main):
-    """Exit 0, 1 where the work failed (one line says why), 128 and its number after a signal. What is mounted or runs
-    ends before, by the way of `with` and `finally`."""
+    """Exit 0, 1 where the work failed (one line says why), 128 plus the signal's number after a signal. Mounts
+    and child processes end first, through `with` and `finally`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     try:

@@ -12,10 +12,10 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = ROOT / "tests" / "peers"
 
-# What a training job of one thread per rank sets.
+# Environment of a training job with one thread per rank.
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-# The allocators: glibc as it is, and one that keeps what is freed. Lockstep does the latter by itself.
+# The allocators: glibc as it is, and one that keeps freed memory. Lockstep does the latter automatically.
 LOCKSTEP_ALLOCATOR = {"default": {"LOCKSTEP_MALLOC": "off"}, "tuned": {"LOCKSTEP_MALLOC": "on"}}
 PEER_ALLOCATOR = {
     "default": {},

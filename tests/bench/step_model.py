@@ -139,7 +139,7 @@ class Model:
         return max(backward + reduced, free_at) + in_the_way + alone - backward + late
 
     def check(self):
-        """What was measured beside what is predicted for it."""
+        """Measured values beside the predicted ones."""
         rows = []
         for line in select(self.lines, bench="ddp", implementation="lockstep", mode="sync", allocator="tuned"):
             ranks, nodes, tokens = line["ranks"], line["nodes"], line["tokens"]

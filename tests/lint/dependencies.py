@@ -46,7 +46,7 @@ def rule_for(path: str) -> "list[str] | None":
 
 
 def problems_of(path: str, quoted: bool, name: str):
-    """What is wrong with one #include of the file `path`."""
+    """Yields each problem with one #include of the file `path`."""
     if quoted:
         allowed = rule_for(path)
         if not (ROOT / name).is_file() and not (ROOT / path).with_name(name).is_file():

@@ -1,4 +1,4 @@
-// What somebody writes who has only an installed Lockstep: a model trained under DDP on a pack of tokens.
+// A program that uses an installed Lockstep only: it trains a model with DDP on a pack of tokens.
 
 #include <runtime/data/loader.h>
 #include <runtime/lockstep.h>
