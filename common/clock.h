@@ -1,4 +1,4 @@
-// Monotonic time in nanoseconds, the unit of everything that is measured here.
+// Monotonic time in nanoseconds, the unit of all measured times.
 //
 // Threads: safe from any.
 #pragma once

@@ -8,14 +8,14 @@
 
 namespace lockstep::environment {
 
-/// The variable's value; nothing where it is unset or empty.
+/// The variable's value; nullopt if it is unset or empty.
 std::optional<std::string> get(const char* name);
 
-/// The variable's value, or `fallback` where it is unset or empty.
+/// The variable's value, or `fallback` if it is unset or empty.
 std::string get_or(const char* name, const std::string& fallback);
 
-/// An integer variable; nothing where it is unset or empty. Throws UsageError naming it when it is no
-/// integer.
+/// The variable's value as an integer; nullopt if it is unset or empty. Throws UsageError naming the variable
+/// if the value is not an integer.
 std::optional<long> get_integer(const char* name);
 
 }  // namespace lockstep::environment

@@ -1,29 +1,16 @@
-// The one family of exceptions of the libraries. A message is one line: what failed, on what (rank, node,
-// file, offset), and what to do. Nothing here crosses a C interface; tools print what() and exit
-// (common/tool.h).
+// Throwing lockstep::Error (common/leaf/error.h) with a formatted message.
 //
-// Threads: values, no shared state.
+// Threads: safe from any.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <stdexcept>
 #include <string>
 
+#include "common/leaf/error.h"
+
 namespace lockstep {
-
-/// Work failed. Tools exit with 1.
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// The call itself is wrong (an option, a value). Tools exit with 2.
-class UsageError : public Error {
- public:
-  using Error::Error;
-};
 
 /// Throws Error with a formatted message.
 template <typename... Args>
@@ -36,9 +23,6 @@ template <typename... Args>
 [[noreturn]] void fail_usage(fmt::format_string<Args...> format, Args&&... args) {
   throw UsageError(fmt::format(format, std::forward<Args>(args)...));
 }
-
-/// The text of an errno value ("No such file or directory").
-std::string errno_text(int error);
 
 /// Throws Error "<message>: <text of errno>", reading errno first.
 template <typename... Args>

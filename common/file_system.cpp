@@ -7,16 +7,36 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string_view>
 
 #include "common/error.h"
+#include "common/pending_calls.h"
 
 namespace lockstep {
 namespace {
 
-// Of folders that remove_all() goes into; each takes a descriptor.
-constexpr int kDeepest = 128;
+constexpr int kMaxDepth = 128;  // of folders in remove_all(): each takes a descriptor
+constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+int descriptor(ssize_t result) {
+  return static_cast<int>(result);
+}
+
+/// Makes a call that other processes can see (pending_calls.h).
+ssize_t run(FileSystem& system, const FileCall& call) {
+  // Waiting for a lock is waiting for another process, which may hold it for a long time.
+  if (call.kind == FileCall::Kind::flock && (call.flags & LOCK_NB) == 0) return system.call(call);
+  const PendingCall pending(call.path, call.kind == FileCall::Kind::fsync ||
+                                           call.kind == FileCall::Kind::syncfs ||
+                                           call.kind == FileCall::Kind::sync_file_range);
+  return system.call(call);
+}
+
+const char* name_in_folder(const char* path) {
+  return std::strrchr(path, '/') + 1;
+}
 
 std::vector<std::string> names_in(UniqueFd fd, const std::filesystem::path& folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd.get()), &::closedir);
@@ -41,13 +61,14 @@ FileSystem& FileSystem::real() {
 }
 
 UniqueFd FileSystem::open(const Path& path, int flags, mode_t mode) {
-  UniqueFd fd(call_open(path.c_str(), flags | O_CLOEXEC, mode));
+  UniqueFd fd(descriptor(
+      run(*this, {.kind = Kind::open, .path = path.c_str(), .flags = flags | O_CLOEXEC, .mode = mode})));
   if (!fd) fail_errno("cannot open {}", path.string());
   return fd;
 }
 
 std::optional<UniqueFd> FileSystem::open_if_there(const Path& path, int flags) {
-  UniqueFd fd(call_open(path.c_str(), flags | O_CLOEXEC, 0));
+  UniqueFd fd(descriptor(run(*this, {.kind = Kind::open, .path = path.c_str(), .flags = flags | O_CLOEXEC})));
   if (fd) return fd;
   if (errno == ENOENT) return {};
   fail_errno("cannot open {}", path.string());
@@ -55,7 +76,12 @@ std::optional<UniqueFd> FileSystem::open_if_there(const Path& path, int flags) {
 
 std::size_t FileSystem::read_at(int fd, std::span<std::byte> into, std::uint64_t offset, const Path& path) {
   for (;;) {
-    const ssize_t got = call_pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
+    const ssize_t got = run(*this, {.kind = Kind::read,
+                                    .path = path.c_str(),
+                                    .fd = fd,
+                                    .into = into.data(),
+                                    .size = into.size(),
+                                    .offset = static_cast<off_t>(offset)});
     if (got >= 0) return static_cast<std::size_t>(got);
     if (errno != EINTR) fail_errno("cannot read {} at offset {}", path.string(), offset);
   }
@@ -63,7 +89,12 @@ std::size_t FileSystem::read_at(int fd, std::span<std::byte> into, std::uint64_t
 
 void FileSystem::write_at(int fd, std::span<const std::byte> from, std::uint64_t offset, const Path& path) {
   while (!from.empty()) {
-    const ssize_t put = call_pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
+    const ssize_t put = run(*this, {.kind = Kind::write,
+                                    .path = path.c_str(),
+                                    .fd = fd,
+                                    .from = from.data(),
+                                    .size = from.size(),
+                                    .offset = static_cast<off_t>(offset)});
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) fail_errno("cannot write {} at offset {}", path.string(), offset);
     from = from.subspan(static_cast<std::size_t>(put));
@@ -73,22 +104,28 @@ void FileSystem::write_at(int fd, std::span<const std::byte> from, std::uint64_t
 
 void FileSystem::allocate(int fd, std::uint64_t size, const Path& path) {
   if (size == 0) return;
-  while (call_fallocate(fd, static_cast<off_t>(size)) != 0) {
+  while (run(*this, {.kind = Kind::fallocate, .path = path.c_str(), .fd = fd, .size = size}) != 0) {
     if (errno == EOPNOTSUPP) return;
     if (errno != EINTR) fail_errno("cannot reserve {} bytes for {}", size, path.string());
   }
 }
 
 void FileSystem::sync(int fd, const Path& path) {
-  if (call_fsync(fd) != 0) fail_errno("cannot sync {}", path.string());
+  if (run(*this, {.kind = Kind::fsync, .path = path.c_str(), .fd = fd}) != 0)
+    fail_errno("cannot sync {}", path.string());
 }
 
-void FileSystem::begin_sync(int fd, std::uint64_t offset, std::uint64_t size) {
-  (void)call_sync_file_range(fd, static_cast<off_t>(offset), static_cast<off_t>(size));
+void FileSystem::begin_sync(int fd, std::uint64_t offset, std::uint64_t size, const Path& path) {
+  (void)run(*this, {.kind = Kind::sync_file_range,
+                    .path = path.c_str(),
+                    .fd = fd,
+                    .size = size,
+                    .offset = static_cast<off_t>(offset)});
 }
 
 void FileSystem::sync_all(int fd, const Path& path) {
-  if (call_syncfs(fd) != 0) fail_errno("cannot sync the file system of {}", path.string());
+  if (run(*this, {.kind = Kind::syncfs, .path = path.c_str(), .fd = fd}) != 0)
+    fail_errno("cannot sync the file system of {}", path.string());
 }
 
 void FileSystem::sync_folder(const Path& folder) {
@@ -96,75 +133,73 @@ void FileSystem::sync_folder(const Path& folder) {
   sync(fd.get(), folder);
 }
 
-// chmod(2) follows links and there is no other that does not; an O_PATH descriptor names what it was opened
-// for, whatever takes its name afterwards.
-int FileSystem::change_mode_of(int path_fd, mode_t mode) {
-  return call_chmod(fmt::format("/proc/self/fd/{}", path_fd).c_str(), mode);
-}
-
 void FileSystem::change_mode(const Path& path, mode_t mode) {
-  const UniqueFd fd(call_open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC, 0));
-  if (!fd || change_mode_of(fd.get(), mode) != 0) fail_errno("cannot change the mode of {}", path.string());
+  const UniqueFd fd(descriptor(
+      run(*this, {.kind = Kind::open, .path = path.c_str(), .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC})));
+  if (!fd || run(*this, {.kind = Kind::chmod, .path = path.c_str(), .fd = fd.get(), .mode = mode}) != 0)
+    fail_errno("cannot change the mode of {}", path.string());
 }
 
 bool FileSystem::set_modified(const Path& path, std::int64_t modified_ns) {
   constexpr std::int64_t kSecond = 1'000'000'000;
   const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
                                    {.tv_sec = modified_ns / kSecond, .tv_nsec = modified_ns % kSecond}};
-  return call_utimensat(path.c_str(), times) == 0;
+  return run(*this, {.kind = Kind::utimensat, .path = path.c_str(), .times = times}) == 0;
 }
 
 void FileSystem::change_group(const Path& path, gid_t group) {
-  if (call_lchown(path.c_str(), static_cast<uid_t>(-1), group) != 0)
+  if (run(*this, {.kind = Kind::lchown, .path = path.c_str(), .group = group}) != 0)
     fail_errno("cannot give {} to group {}", path.string(), group);
 }
 
 void FileSystem::rename(const Path& from, const Path& to) {
-  if (call_rename(from.c_str(), to.c_str()) != 0)
+  if (run(*this, {.kind = Kind::rename, .path = from.c_str(), .to = to.c_str()}) != 0)
     fail_errno("cannot rename {} to {}", from.string(), to.string());
 }
 
 bool FileSystem::exchange(const Path& a, const Path& b) {
-  if (call_exchange(a.c_str(), b.c_str()) == 0) return true;
+  if (run(*this, {.kind = Kind::exchange, .path = a.c_str(), .to = b.c_str()}) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
   fail_errno("cannot exchange {} and {}", a.string(), b.string());
 }
 
 void FileSystem::link(const Path& from, const Path& to) {
-  if (call_link(from.c_str(), to.c_str()) != 0)
+  if (run(*this, {.kind = Kind::link, .path = from.c_str(), .to = to.c_str()}) != 0)
     fail_errno("cannot link {} to {}", to.string(), from.string());
 }
 
 FileSystem::Linked FileSystem::try_link(const Path& from, const Path& to) {
-  if (call_link(from.c_str(), to.c_str()) == 0) return Linked::made;
+  if (run(*this, {.kind = Kind::link, .path = from.c_str(), .to = to.c_str()}) == 0) return Linked::made;
   if (errno == EEXIST) return Linked::name_taken;
   if (errno == EXDEV) return Linked::other_file_system;
   fail_errno("cannot link {} to {}", to.string(), from.string());
 }
 
 void FileSystem::symlink(const std::string& target, const Path& at) {
-  if (call_symlink(target.c_str(), at.c_str()) != 0)
+  if (run(*this, {.kind = Kind::symlink, .path = at.c_str(), .to = target.c_str()}) != 0)
     fail_errno("cannot make the symbolic link {}", at.string());
 }
 
 void FileSystem::unlink(const Path& path) {
-  if (call_unlink(path.c_str()) != 0) fail_errno("cannot remove {}", path.string());
+  if (run(*this, {.kind = Kind::unlink, .path = path.c_str()}) != 0)
+    fail_errno("cannot remove {}", path.string());
 }
 
 bool FileSystem::unlink_if_there(const Path& path) {
-  if (call_unlink(path.c_str()) == 0) return true;
+  if (run(*this, {.kind = Kind::unlink, .path = path.c_str()}) == 0) return true;
   if (errno == ENOENT) return false;
   fail_errno("cannot remove {}", path.string());
 }
 
 bool FileSystem::make_folder(const Path& path, mode_t mode) {
-  if (call_mkdir(path.c_str(), mode) == 0) return true;
+  if (run(*this, {.kind = Kind::mkdir, .path = path.c_str(), .mode = mode}) == 0) return true;
   if (errno == EEXIST) return false;
   fail_errno("cannot make the folder {}", path.string());
 }
 
 void FileSystem::remove_folder(const Path& path) {
-  if (call_rmdir(path.c_str()) != 0) fail_errno("cannot remove {}", path.string());
+  if (run(*this, {.kind = Kind::rmdir, .path = path.c_str()}) != 0)
+    fail_errno("cannot remove {}", path.string());
 }
 
 std::vector<std::string> FileSystem::list(const Path& folder) {
@@ -179,7 +214,7 @@ std::optional<std::vector<std::string>> FileSystem::list_if_there(const Path& fo
 
 bool FileSystem::lock(int fd, LockKind kind, bool wait, const Path& path) {
   const int operation = (kind == LockKind::shared ? LOCK_SH : LOCK_EX) | (wait ? 0 : LOCK_NB);
-  while (call_flock(fd, operation) != 0) {
+  while (run(*this, {.kind = Kind::flock, .path = path.c_str(), .fd = fd, .flags = operation}) != 0) {
     if (errno == EWOULDBLOCK) return false;
     if (errno != EINTR) fail_errno("cannot lock {}", path.string());
   }
@@ -188,16 +223,16 @@ bool FileSystem::lock(int fd, LockKind kind, bool wait, const Path& path) {
 
 std::optional<struct stat> FileSystem::status(const Path& path) {
   struct stat found {};
-  if (call_lstat(path.c_str(), &found) == 0) return found;
+  if (run(*this, {.kind = Kind::lstat, .path = path.c_str(), .status = &found}) == 0) return found;
   if (errno == ENOENT || errno == ENOTDIR) return {};  // nothing lies below a file
   fail_errno("cannot stat {}", path.string());
 }
 
 std::uint64_t FileSystem::free_bytes(const Path& path) {
-  struct statvfs disk {};
-  if (call_statvfs(path.c_str(), &disk) != 0)
+  struct statvfs space {};
+  if (run(*this, {.kind = Kind::statvfs, .path = path.c_str(), .space = &space}) != 0)
     fail_errno("cannot ask for the free space at {}", path.string());
-  return static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize;
+  return static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
 }
 
 void FileSystem::remove_all(const Path& path) {
@@ -207,25 +242,26 @@ void FileSystem::remove_all(const Path& path) {
     unlink(path);
     return;
   }
-  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  UniqueFd fd(call_open(path.c_str(), kFlags, 0));
+  const FileCall open_folder{.kind = Kind::open, .path = path.c_str(), .flags = kFolder};
+  UniqueFd fd(descriptor(run(*this, open_folder)));
   if (!fd && errno == EACCES) {
     change_mode(path, 0700);
-    fd.reset(call_open(path.c_str(), kFlags, 0));
+    fd.reset(descriptor(run(*this, open_folder)));
   }
   if (!fd) fail_errno("cannot open {}", path.string());
   remove_below(std::move(fd), path, 0);
   remove_folder(path);
 }
 
-// By descriptors: a name that becomes a link between two looks at it leads nowhere.
+// Works with descriptors: a name that becomes a symbolic link in the meantime is not followed.
 void FileSystem::remove_below(UniqueFd folder, const Path& path, int depth) {
-  if (depth > kDeepest) fail("cannot remove {}: its folders are nested too deep", path.string());
-  struct stat found {};
-  if (::fstat(folder.get(), &found) != 0) fail_errno("cannot stat {}", path.string());
-  if ((found.st_mode & 0700) != 0700 && call_fchmod(folder.get(), 0700) != 0)
-    fail_errno("cannot change the mode of {}", path.string());
+  if (depth > kMaxDepth) fail("cannot remove {}: its folders are nested too deep", path.string());
   const int fd = folder.get();
+  struct stat found {};
+  if (::fstat(fd, &found) != 0) fail_errno("cannot stat {}", path.string());
+  if ((found.st_mode & 0700) != 0700 &&
+      run(*this, {.kind = Kind::fchmod, .path = path.c_str(), .fd = fd, .mode = 0700}) != 0)
+    fail_errno("cannot change the mode of {}", path.string());
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd), &::closedir);
   if (!entries) fail_errno("cannot list {}", path.string());
   (void)folder.release();  // the DIR owns it now
@@ -238,24 +274,30 @@ void FileSystem::remove_below(UniqueFd folder, const Path& path, int depth) {
       if (errno == ENOENT) continue;
       fail_errno("cannot stat {}", (path / name).string());
     }
-    remove_entry(fd, entry->d_name, S_ISDIR(status.st_mode), path / name, depth);
+    remove_entry(fd, S_ISDIR(status.st_mode), path / name, depth);
     errno = 0;
   }
   if (errno != 0) fail_errno("cannot list {}", path.string());
 }
 
-void FileSystem::remove_entry(int folder, const char* name, bool is_folder, const Path& path, int depth) {
+void FileSystem::remove_entry(int folder, bool is_folder, const Path& path, int depth) {
   if (is_folder) {
-    constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    UniqueFd fd(call_openat(folder, name, kFlags));
+    FileCall open_folder{.kind = Kind::openat, .path = path.c_str(), .fd = folder, .flags = kFolder};
+    UniqueFd fd(descriptor(run(*this, open_folder)));
     if (!fd && errno == EACCES) {
-      const UniqueFd closed(call_openat(folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-      if (closed && change_mode_of(closed.get(), 0700) == 0) fd.reset(call_openat(folder, name, kFlags));
+      open_folder.flags |= O_PATH;
+      const UniqueFd closed(descriptor(run(*this, open_folder)));
+      open_folder.flags = kFolder;
+      if (closed &&
+          run(*this, {.kind = Kind::chmod, .path = path.c_str(), .fd = closed.get(), .mode = 0700}) == 0)
+        fd.reset(descriptor(run(*this, open_folder)));
     }
     if (!fd) fail_errno("cannot open {}", path.string());
     remove_below(std::move(fd), path, depth + 1);
   }
-  if (call_unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0) != 0 && errno != ENOENT)
+  const int flags = is_folder ? AT_REMOVEDIR : 0;
+  if (run(*this, {.kind = Kind::unlinkat, .path = path.c_str(), .fd = folder, .flags = flags}) != 0 &&
+      errno != ENOENT)
     fail_errno("cannot remove {}", path.string());
 }
 
@@ -265,79 +307,61 @@ void FileSystem::write_file(const Path& path, std::string_view content, mode_t m
   sync(fd.get(), path);
 }
 
-int FileSystem::call_open(const char* path, int flags, mode_t mode) {
-  return ::open(path, flags, mode);
-}
-
-ssize_t FileSystem::call_pread(int fd, void* into, std::size_t size, off_t offset) {
-  return ::pread(fd, into, size, offset);
-}
-
-ssize_t FileSystem::call_pwrite(int fd, const void* from, std::size_t size, off_t offset) {
-  return ::pwrite(fd, from, size, offset);
-}
-
-int FileSystem::call_fallocate(int fd, off_t size) {
-  // Not posix_fallocate: where the file system cannot, glibc writes a byte into every block instead.
-  return ::fallocate(fd, 0, 0, size);
-}
-
-int FileSystem::call_fsync(int fd) {
-  return ::fsync(fd);
-}
-int FileSystem::call_syncfs(int fd) {
-  return ::syncfs(fd);
-}
-int FileSystem::call_sync_file_range(int fd, off_t offset, off_t size) {
-  return ::sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE);
-}
-int FileSystem::call_chmod(const char* path, mode_t mode) {
-  return ::chmod(path, mode);
-}
-int FileSystem::call_lchown(const char* path, uid_t user, gid_t group) {
-  return ::lchown(path, user, group);
-}
-int FileSystem::call_utimensat(const char* path, const struct timespec* times) {
-  return ::utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
-}
-int FileSystem::call_rename(const char* from, const char* to) {
-  return std::rename(from, to);
-}
-int FileSystem::call_exchange(const char* a, const char* b) {
-  return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
-}
-int FileSystem::call_link(const char* from, const char* to) {
-  return ::link(from, to);
-}
-int FileSystem::call_symlink(const char* target, const char* at) {
-  return ::symlink(target, at);
-}
-int FileSystem::call_unlink(const char* path) {
-  return ::unlink(path);
-}
-int FileSystem::call_mkdir(const char* path, mode_t mode) {
-  return ::mkdir(path, mode);
-}
-int FileSystem::call_rmdir(const char* path) {
-  return ::rmdir(path);
-}
-int FileSystem::call_flock(int fd, int operation) {
-  return ::flock(fd, operation);
-}
-int FileSystem::call_lstat(const char* path, struct stat* into) {
-  return ::lstat(path, into);
-}
-int FileSystem::call_statvfs(const char* path, struct statvfs* into) {
-  return ::statvfs(path, into);
-}
-int FileSystem::call_fchmod(int fd, mode_t mode) {
-  return ::fchmod(fd, mode);
-}
-int FileSystem::call_openat(int folder, const char* name, int flags) {
-  return ::openat(folder, name, flags);
-}
-int FileSystem::call_unlinkat(int folder, const char* name, int flags) {
-  return ::unlinkat(folder, name, flags);
+ssize_t FileSystem::call(const FileCall& call) {
+  const auto size = static_cast<off_t>(call.size);
+  switch (call.kind) {
+    case Kind::open:
+      return ::open(call.path, call.flags, call.mode);
+    case Kind::openat:
+      return ::openat(call.fd, name_in_folder(call.path), call.flags);
+    case Kind::read:
+      return ::pread(call.fd, call.into, call.size, call.offset);
+    case Kind::write:
+      return ::pwrite(call.fd, call.from, call.size, call.offset);
+    case Kind::fallocate:
+      // Not posix_fallocate: if the file system cannot reserve blocks, glibc writes a byte into each of them.
+      return ::fallocate(call.fd, 0, 0, size);
+    case Kind::fsync:
+      return ::fsync(call.fd);
+    case Kind::syncfs:
+      return ::syncfs(call.fd);
+    case Kind::sync_file_range:
+      return ::sync_file_range(call.fd, call.offset, size, SYNC_FILE_RANGE_WRITE);
+    case Kind::chmod:
+      // chmod(2) follows symbolic links. An O_PATH descriptor stays what it was opened for, whatever takes
+      // its name afterwards.
+      return ::chmod(fmt::format("/proc/self/fd/{}", call.fd).c_str(), call.mode);
+    case Kind::fchmod:
+      return ::fchmod(call.fd, call.mode);
+    case Kind::lchown:
+      return ::lchown(call.path, static_cast<uid_t>(-1), call.group);
+    case Kind::utimensat:
+      return ::utimensat(AT_FDCWD, call.path, call.times, AT_SYMLINK_NOFOLLOW);
+    case Kind::rename:
+      return std::rename(call.path, call.to);
+    case Kind::exchange:
+      return ::renameat2(AT_FDCWD, call.path, AT_FDCWD, call.to, RENAME_EXCHANGE);
+    case Kind::link:
+      return ::link(call.path, call.to);
+    case Kind::symlink:
+      return ::symlink(call.to, call.path);
+    case Kind::unlink:
+      return ::unlink(call.path);
+    case Kind::unlinkat:
+      return ::unlinkat(call.fd, name_in_folder(call.path), call.flags);
+    case Kind::mkdir:
+      return ::mkdir(call.path, call.mode);
+    case Kind::rmdir:
+      return ::rmdir(call.path);
+    case Kind::flock:
+      return ::flock(call.fd, call.flags);
+    case Kind::lstat:
+      return ::lstat(call.path, call.status);
+    case Kind::statvfs:
+      return ::statvfs(call.path, call.space);
+  }
+  errno = ENOSYS;
+  return -1;
 }
 
 }  // namespace lockstep

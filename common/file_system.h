@@ -1,6 +1,6 @@
-// The seam through which the node-local cache touches files, so that a test can fail or kill it at every
-// single call and look at what is left. Public functions throw Error naming the path; behind them stand
-// system calls that a derived class may replace.
+// File operations of the node-local cache, with one hook: every system call goes through the virtual call(),
+// so that a test can fail it, delay it or kill the process at it, and then look at what is left on disk. The
+// public functions throw Error naming the path.
 //
 // Threads: safe from any, as the system calls are.
 #pragma once
@@ -21,11 +21,56 @@
 
 namespace lockstep {
 
+/// A system call that a FileSystem is about to make. Fields that the call does not use keep their defaults.
+struct FileCall {
+  enum class Kind {
+    open,
+    openat,
+    read,
+    write,
+    fallocate,
+    fsync,
+    syncfs,
+    sync_file_range,
+    chmod,
+    fchmod,
+    lchown,
+    utimensat,
+    rename,
+    exchange,
+    link,
+    symlink,
+    unlink,
+    unlinkat,
+    mkdir,
+    rmdir,
+    flock,
+    lstat,
+    statvfs
+  };
+
+  Kind kind;
+  const char* path;          ///< the file or folder, also for calls that take only a descriptor
+  const char* to = nullptr;  ///< the second path of rename, exchange and link; the target of symlink
+  int fd = -1;               ///< of `path`; for openat and unlinkat, of the folder that contains it
+  int flags = 0;
+  mode_t mode = 0;
+  gid_t group = 0;
+  std::byte* into = nullptr;
+  const std::byte* from = nullptr;
+  std::size_t size = 0;
+  off_t offset = 0;
+  const struct timespec* times = nullptr;
+  struct stat* status = nullptr;
+  struct statvfs* space = nullptr;
+};
+
 class FileSystem {
  public:
   using Path = std::filesystem::path;
+  using Kind = FileCall::Kind;
 
-  /// Of flock(2).
+  /// The two kinds of flock(2).
   enum class LockKind { shared, exclusive };
 
   virtual ~FileSystem() = default;
@@ -35,96 +80,68 @@ class FileSystem {
 
   /// open(2) with O_CLOEXEC.
   UniqueFd open(const Path& path, int flags, mode_t mode = 0644);
-  /// As open(), but nothing where the path does not exist.
+  /// The same, but returns nullopt if the path does not exist.
   std::optional<UniqueFd> open_if_there(const Path& path, int flags);
-  /// Bytes read at `offset`, 0 at the end of the file.
+  /// Returns the number of bytes read at `offset`, 0 at the end of the file.
   std::size_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset, const Path& path);
-  /// Writes all of it at `offset`.
+  /// Writes all bytes at `offset`.
   void write_at(int fd, std::span<const std::byte> from, std::uint64_t offset, const Path& path);
-  /// Reserves blocks for `size` bytes, so that a full disk is known before anything is copied. Does nothing
-  /// where the file system cannot.
+  /// Reserves blocks for `size` bytes, so that a full disk is noticed before anything is copied. Does nothing
+  /// if the file system cannot reserve blocks.
   void allocate(int fd, std::uint64_t size, const Path& path);
   void sync(int fd, const Path& path);
-  /// Lets bytes that were written go to the disk now, without waiting for them to be there; a hint.
-  void begin_sync(int fd, std::uint64_t offset, std::uint64_t size);
-  /// syncfs(2): everything on the file system of an open file. Cheaper than fsync for thousands of small
-  /// files.
+  /// Starts writing these bytes to the disk and does not wait for the end. A hint: errors are ignored.
+  void begin_sync(int fd, std::uint64_t offset, std::uint64_t size, const Path& path);
+  /// syncfs(2): writes out the whole file system of an open file. For thousands of small files this is
+  /// cheaper than fsync of each.
   void sync_all(int fd, const Path& path);
-  /// fsync of a folder: makes names in it durable.
+  /// fsync of a folder: makes the names in it durable.
   void sync_folder(const Path& folder);
-  /// Of a file or a folder; throws Error where the path names a link, and never follows one.
+  /// Changes the mode of a file or folder. Throws Error if the path names a symbolic link.
   void change_mode(const Path& path, mode_t mode);
-  /// Gives a file the time of its last change, in nanoseconds since 1970; false where that cannot be. Of what
-  /// the path names, a link itself.
+  /// Sets a file's modification time, in nanoseconds since 1970. Does not follow a symbolic link. Returns
+  /// false if that fails.
   bool set_modified(const Path& path, std::int64_t modified_ns);
-  /// Of what the path names, a link itself.
+  /// Does not follow a symbolic link.
   void change_group(const Path& path, gid_t group);
   void rename(const Path& from, const Path& to);
-  /// Lets two names change places at once; false where the file system cannot, and nothing has changed then.
+  /// Exchanges two names atomically. Returns false, with nothing changed, if the file system cannot do so.
   bool exchange(const Path& a, const Path& b);
   void link(const Path& from, const Path& to);
-  /// As link(), but says so where something has that name already, or the two are not on the same file
-  /// system.
+  /// As link(), but returns the reason if `to` exists or lies on another file system.
   enum class Linked { made, name_taken, other_file_system };
   Linked try_link(const Path& from, const Path& to);
   void symlink(const std::string& target, const Path& at);
   void unlink(const Path& path);
-  /// As unlink(), but false where another was faster.
+  /// As unlink(), but returns false if the path no longer exists.
   bool unlink_if_there(const Path& path);
-  /// False where it was there already.
+  /// Returns false if something of that name exists.
   bool make_folder(const Path& path, mode_t mode);
   void remove_folder(const Path& path);
-  /// Names in a folder, sorted, without "." and "..".
+  /// Returns the sorted names in a folder, without "." and "..".
   std::vector<std::string> list(const Path& folder);
-  /// The same, but nothing where the folder does not exist.
+  /// The same, but returns nullopt if the folder does not exist.
   std::optional<std::vector<std::string>> list_if_there(const Path& folder);
-  /// Takes the lock; waits unless `wait` is false, and returns false where another has it then.
+  /// Takes the lock. If another process holds it, waits for it, or returns false if `wait` is false.
   bool lock(int fd, LockKind kind, bool wait, const Path& path);
-  /// Of what the path names, not of what a link points to; nothing where it does not exist.
+  /// Returns the status of what the path names, a symbolic link included, or nullopt if there is nothing.
   std::optional<struct stat> status(const Path& path);
 
-  /// Bytes that an ordinary user may still write where `path` lies.
+  /// Returns the number of bytes that an ordinary user may still write to the file system of `path`.
   std::uint64_t free_bytes(const Path& path);
 
-  /// Removes a file or a folder with all that is in it, read-only folders too; never follows a link, also
-  /// when somebody puts links there meanwhile. Nothing there is no error.
+  /// Removes a file, or a folder with all its content, read-only folders included. Never follows a symbolic
+  /// link, even if another process creates one at the same time. It is not an error if nothing is there.
   void remove_all(const Path& path);
   /// Creates a file with this content and syncs it.
   void write_file(const Path& path, std::string_view content, mode_t mode);
 
- protected:
-  // As the system calls of these names: -1 and errno.
-  virtual int call_open(const char* path, int flags, mode_t mode);
-  virtual ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset);
-  virtual ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset);
-  virtual int call_fallocate(int fd, off_t size);
-  virtual int call_fsync(int fd);
-  virtual int call_syncfs(int fd);
-  virtual int call_sync_file_range(int fd, off_t offset, off_t size);
-  virtual int call_chmod(const char* path, mode_t mode);
-  virtual int call_lchown(const char* path, uid_t user, gid_t group);
-  virtual int call_utimensat(const char* path, const struct timespec* times);
-  virtual int call_rename(const char* from, const char* to);
-  virtual int call_exchange(const char* a, const char* b);
-  virtual int call_link(const char* from, const char* to);
-  virtual int call_symlink(const char* target, const char* at);
-  virtual int call_unlink(const char* path);
-  virtual int call_mkdir(const char* path, mode_t mode);
-  virtual int call_rmdir(const char* path);
-  virtual int call_flock(int fd, int operation);
-  virtual int call_lstat(const char* path, struct stat* into);
-  virtual int call_statvfs(const char* path, struct statvfs* into);
-  virtual int call_fchmod(int fd, mode_t mode);
-  virtual int call_openat(int folder, const char* name, int flags);
-  virtual int call_unlinkat(int folder, const char* name, int flags);
+  /// Makes one system call. On failure returns -1 and sets errno. Tests override this function.
+  virtual ssize_t call(const FileCall& call);
 
  private:
-  friend class FileSystemAround;
-
-  /// -1 and errno, as call_chmod().
-  int change_mode_of(int path_fd, mode_t mode);
   void remove_below(UniqueFd folder, const Path& path, int depth);
-  void remove_entry(int folder, const char* name, bool is_folder, const Path& path, int depth);
+  void remove_entry(int folder, bool is_folder, const Path& path, int depth);
 };
 
 }  // namespace lockstep

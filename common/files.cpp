@@ -10,11 +10,6 @@
 
 namespace lockstep {
 
-void UniqueFd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
 UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode) {
   UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, mode));
   if (!fd) fail_errno("cannot open {}", path.string());
@@ -32,6 +27,19 @@ std::string read_text_file(const std::filesystem::path& path) {
     if (got == 0) return content;
     content.append(buffer.data(), static_cast<std::size_t>(got));
   }
+}
+
+ssize_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset) {
+  std::size_t done = 0;
+  while (done < into.size()) {
+    const ssize_t got =
+        ::pread(fd, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return static_cast<ssize_t>(done);
 }
 
 void write_all(int fd, std::string_view content, const std::filesystem::path& path) {

@@ -1,45 +1,30 @@
-// Files the careful way: descriptors that close themselves, whole-file reads, atomic replacement.
+// Files the careful way: whole-file reads, atomic replacement.
 //
-// Threads: functions are safe from any; a UniqueFd belongs to one thread at a time.
+// Threads: safe from any.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+
+#include "common/leaf/unique_fd.h"
 
 namespace lockstep {
-
-/// Owns a file descriptor and closes it.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    if (this != &other) reset(std::exchange(other.fd_, -1));
-    return *this;
-  }
-  UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
-  ~UniqueFd() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
-  void reset(int fd = -1);
-
- private:
-  int fd_ = -1;
-};
 
 /// open(2) with O_CLOEXEC. Throws Error "cannot open PATH: reason".
 UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode = 0644);
 
 /// The whole file as text. Throws Error naming the path.
 std::string read_text_file(const std::filesystem::path& path);
+
+/// Reads into.size() bytes at `offset`, as many as there are before the end of the file; goes on after short
+/// reads and EINTR. Returns how many it read, or -1 with errno set, as pread(2) does.
+ssize_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset);
 
 /// Writes to a temporary name in the same folder, syncs, renames and syncs the folder: a reader sees the old
 /// file or the new one. Throws Error naming the path; leaves no temporary file behind then.

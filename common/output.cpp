@@ -23,7 +23,7 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// The descriptor of this process that /proc/self/fd/N names.
+/// The descriptor N of this process, if the path is /proc/self/fd/N.
 std::optional<int> descriptor_named(const fs::path& path) {
   std::error_code none;
   const fs::path descriptors = fs::canonical("/proc/self/fd", none);
@@ -35,7 +35,7 @@ std::optional<int> descriptor_named(const fs::path& path) {
   return fd;
 }
 
-/// What a name ends at, be it there or not, and the descriptor where it is one's.
+/// The end of a chain of links, which need not exist, and the descriptor if it is the name of one.
 struct Target {
   fs::path path;
   std::optional<int> fd;
@@ -51,7 +51,7 @@ Target target_of(const fs::path& path) {
     if (error) fail("cannot write {}: {}", path.string(), error.message());
     target.path = folder_of(target.path) / next;
   }
-  fail("cannot write {}: its symbolic links lead to each other", path.string());
+  fail("cannot write {}: its symbolic links form a loop", path.string());
 }
 
 bool is_standard_output(const struct stat& file) {

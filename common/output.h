@@ -1,4 +1,5 @@
-// Writing what a user asked for by name (--out FILE), which may be more than a plain file.
+// Writes output that a user requested by name (--out FILE). The name may be that of a regular file or of
+// something else.
 //
 // Threads: safe from any.
 #pragma once
@@ -8,10 +9,10 @@
 
 namespace lockstep {
 
-/// Replaces the file as a whole, as write_file_atomically() does, or makes it. Of a symbolic link the target
-/// is replaced or made, and the link stays. What is no plain file (a pipe, /dev/null) is written into; so is
-/// what this process has open under that name (/dev/stdout, /dev/fd/3), and the file that its standard output
-/// goes to: replacing that one would lose what is in it and what is printed later. Throws Error naming the
+/// Replaces a regular file as a whole, as write_file_atomically() does, or makes it. Follows symbolic links:
+/// replaces or makes the target and keeps the link. Writes into the existing file if it is not regular (a
+/// pipe, /dev/null), if this process has it open under that name (/dev/stdout, /dev/fd/3), and if standard
+/// output goes to it: replacing it would lose its content and what is printed later. Throws Error naming the
 /// path.
 void write_output(const std::filesystem::path& path, std::string_view content);
 

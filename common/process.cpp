@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <climits>
 
 #include "common/environment.h"
 #include "common/error.h"
@@ -74,15 +73,12 @@ ProcessResult run_process(const std::vector<std::string>& command) {
   return result;
 }
 
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) fail_errno("cannot read the host name");
-  const std::string whole(name.data());
-  return whole.substr(0, whole.find('.'));
-}
-
 std::string node_name() {
   return environment::get("SLURMD_NODENAME").value_or(host_name());
+}
+
+std::string rank_name(int rank, const std::string& node) {
+  return fmt::format("rank {} on {}", rank, node);
 }
 
 }  // namespace lockstep

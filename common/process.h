@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/leaf/host_name.h"
+
 namespace lockstep {
 
 struct ProcessResult {
@@ -18,10 +20,10 @@ struct ProcessResult {
 /// started.
 ProcessResult run_process(const std::vector<std::string>& command);
 
-/// This machine's host name, up to the first dot: the node name where Slurm gives none.
-std::string host_name();
-
 /// This node as people know it: SLURMD_NODENAME, or the host name.
 std::string node_name();
+
+/// "rank 1 on n2": how messages name a rank.
+std::string rank_name(int rank, const std::string& node);
 
 }  // namespace lockstep

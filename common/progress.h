@@ -1,4 +1,4 @@
-// A progress line on a terminal, silence elsewhere: logs and pipes get no control characters.
+// A progress line on a terminal. Logs and pipes get nothing, so they contain no control characters.
 //
 // Threads: one thread drives one Progress.
 #pragma once
@@ -10,10 +10,10 @@ namespace lockstep {
 
 class Progress {
  public:
-  /// What is counted.
+  /// The unit of the numbers.
   enum class Unit { bytes, things };
 
-  /// `label` stands before the bar; `total` is in bytes (or things), 0 when unknown. Draws only when standard
+  /// `label` is printed before the bar; `total` is in bytes (or things), 0 if unknown. Draws only if standard
   /// error is a terminal.
   Progress(std::string label, std::uint64_t total, Unit unit = Unit::bytes);
   ~Progress();

@@ -14,16 +14,17 @@
 namespace lockstep {
 namespace {
 
-/// Where a standard stream is closed, the next file that is opened would get its number, and what is printed
-/// would be written into that file. Printing to a closed standard output still fails.
+/// If a standard stream is closed, the next opened file would get its number, and output would be written
+/// into that file. Opens /dev/null there instead, in a mode in which printing to a closed standard output
+/// still fails.
 void fill_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
 
-/// A file larger than `ulimit -f` allows is an error like others, with a line. Not ignored, as programs that
-/// a tool starts would inherit.
+/// Makes a file larger than `ulimit -f` an ordinary error instead of a fatal signal. Uses a handler, because
+/// programs that a tool starts would inherit an ignored signal.
 void survive_size_limit() {
   struct sigaction action {};
   ::sigaction(SIGXFSZ, nullptr, &action);
@@ -33,9 +34,9 @@ void survive_size_limit() {
   ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
-// CLI11 says of what its PositiveNumber and NonNegativeNumber refuse that the range ends at the greatest
-// double, with its 309 digits; --help says POSITIVE and NONNEGATIVE.
-std::string without_endless_range(const std::string& text) {
+// CLI11's messages for PositiveNumber and NonNegativeNumber contain the largest double with all its 309
+// digits. Removes that range; --help says POSITIVE and NONNEGATIVE.
+std::string without_long_range(const std::string& text) {
   const auto range = text.find(" not in range 0.000000 to 179769");
   return range == std::string::npos ? text : text.substr(0, range) + " is out of range";
 }
@@ -61,7 +62,7 @@ CLI::App& Tool::verb(const std::string& name, const std::string& summary, std::f
 }
 
 void Tool::print(const nlohmann::json& value) {
-  // Names of files are bytes; what is not UTF-8 in them is shown as the replacement character.
+  // File names may contain bytes that are not UTF-8. They become the replacement character.
   fmt::print("{}\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -70,12 +71,12 @@ void Tool::say(const std::string& line) const noexcept {
     const std::string text = fmt::format("{}: {}\n", name_, printable(line));
     std::fwrite(text.data(), 1, text.size(), stderr);
   } catch (const std::exception&) {
-    // Out of memory: there is nobody to tell.
+    // Out of memory: nothing can be printed.
   }
 }
 
 CLI::Validator Tool::named() {
-  return {[](const std::string& text) { return text.empty() ? std::string("names nothing") : ""; }, ""};
+  return {[](const std::string& text) { return text.empty() ? std::string("must not be empty") : ""; }, ""};
 }
 
 std::string Tool::wrong_call(const CLI::ParseError& error) const {
@@ -83,7 +84,7 @@ std::string Tool::wrong_call(const CLI::ParseError& error) const {
   const bool verb_missing = app_.get_require_subcommand_min() > 0 && app_.get_subcommands().empty();
   if (verb_missing && !unknown.empty())
     return fmt::format("there is no verb '{}'; see {} --help", unknown.front(), name_);
-  return fmt::format("{}; see {} --help", without_endless_range(error.what()), name_);
+  return fmt::format("{}; see {} --help", without_long_range(error.what()), name_);
 }
 
 int Tool::run(int argc, char** argv, const std::function<void()>& work) {

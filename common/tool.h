@@ -1,5 +1,5 @@
-// The habits that all tools share: --help, --version, --json; exit 0 done, 1 the work failed, 2 the call is
-// wrong; an error is one line on standard error.
+// The conventions of all tools: --help, --version, --json; exit status 0: done, 1: the work failed, 2: the
+// call is wrong; an error is one line on standard error.
 //
 // Threads: main's thread.
 #pragma once
@@ -13,30 +13,29 @@ namespace lockstep {
 
 class Tool {
  public:
-  /// `name` as it is typed, `summary` one sentence for --help.
+  /// `name` is the command, `summary` one sentence for --help.
   Tool(std::string name, std::string summary);
 
   /// The command line, to add options to.
   CLI::App& app() { return app_; }
 
-  /// A verb: its options are added to the returned app; `work` runs after parsing.
+  /// Adds a verb. Add its options to the returned app; `work` runs after parsing.
   CLI::App& verb(const std::string& name, const std::string& summary, std::function<void()> work);
 
-  /// True when --json was given: print one object (or one per line), and nothing else, on standard output.
+  /// True if --json was given: then print one object (or one per line), and nothing else, on standard output.
   bool json() const { return json_; }
 
   /// Prints one JSON value on a line of its own.
   static void print(const nlohmann::json& value);
 
-  /// One line on standard error, after the tool's name and without the control characters that names in it
-  /// may have. Whether it can be written changes nothing.
+  /// Prints one line on standard error, after the tool's name. Escapes control characters, which names in it
+  /// may contain. Ignores write errors.
   void say(const std::string& line) const noexcept;
 
-  /// A check for options that name something: an empty text, as of a variable that is not set, is a wrong
-  /// call.
+  /// A check for options that name something: refuses an empty text, which an unset variable gives.
   static CLI::Validator named();
 
-  /// Parses, runs `work` (tools without verbs) or the verb, and returns main's exit code.
+  /// Parses, runs the verb or, in tools without verbs, `work`, and returns main's exit code.
   int run(int argc, char** argv, const std::function<void()>& work = {});
 
  private:

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Lockstep needs and that are missing, by group:
+# Installs missing Debian packages that Lockstep needs, by group:
 #   build      compiler, libraries and headers          cluster    the embedded Slurm cluster and Open MPI
 #   corpus     the text example's corpus and tokeniser   monitoring Prometheus
-#   test       what only the tests need              peers      what tests and benchmarks compare with, and plots
-# Usage: packages.sh [--list] GROUP...   (root only where something is missing)
+#   test       only for the tests                    peers      for comparisons in tests and benchmarks, and plots
+# Usage: packages.sh [--list] GROUP...   (needs root only if packages are missing)
 set -euo pipefail
 
 declare -A packages=(
@@ -25,7 +25,7 @@ if [ "${1:-}" = --list ]; then list=yes; shift; fi
 wanted=()
 for group in "$@"; do
   if [ -z "${packages[$group]:-}" ]; then
-    echo "packages.sh: no group '$group'; there are: ${!packages[*]}" >&2
+    echo "packages.sh: unknown group '$group'; the groups are: ${!packages[*]}" >&2
     exit 2
   fi
   # shellcheck disable=SC2206  # split on purpose
@@ -34,7 +34,7 @@ done
 if [ $list = yes ]; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-  echo "packages.sh: this is no Debian; install what matches these Debian 12 packages yourself: ${wanted[*]}" >&2
+  echo "packages.sh: this system is not Debian; install the equivalents of these Debian 12 packages: ${wanted[*]}" >&2
   exit 1
 fi
 missing=()
@@ -44,7 +44,7 @@ for package in "${wanted[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ]; then
-  echo "packages.sh: missing: ${missing[*]}; install them, or run this as root" >&2
+  echo "packages.sh: packages are missing: ${missing[*]}; install them, or run this script as root" >&2
   exit 1
 fi
 

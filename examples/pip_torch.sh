@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Gets the PyTorch wheel from the configured package index into a cache folder, once per version, and prints its torch
-# folder for -DLOCKSTEP_TORCH_WHEEL=. Fetched are LibTorch, NCCL and what of CUDA they need to be compiled against and
-# to run on the CPU (0.8 GB; 1.4 GB on disk); --gpu fetches all of CUDA that LibTorch runs with on a GPU (5 GB on disk).
-# Those who have PyTorch in a virtual environment need not run this:
+# Downloads the PyTorch wheel from the configured package index into a cache folder, once per version, and prints its torch
+# folder for -DLOCKSTEP_TORCH_WHEEL=. Downloads LibTorch, NCCL and the parts of CUDA that compiling and running on the CPU
+# need (0.8 GB; 1.4 GB on disk); --gpu downloads all parts of CUDA that LibTorch needs on a GPU (5 GB on disk).
+# With PyTorch in a virtual environment, use that instead of this script:
 #   cmake --preset release-pip -DLOCKSTEP_TORCH_WHEEL=$(python3 -c 'import torch; print(torch.__path__[0])')
 # Usage: pip_torch.sh [--gpu]        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
 set -euo pipefail
@@ -34,32 +34,32 @@ for candidate in python3 /usr/bin/python3; do
   fi
 done
 if [ -z "$python" ]; then
-  echo "pip_torch.sh: python3 has no pip; install it (Debian: examples/packages.sh pip)" >&2
+  echo "pip_torch.sh: python3 does not have pip; install it (Debian: examples/packages.sh pip)" >&2
   exit 1
 fi
 
 mkdir -p "$cache"
-# One fetches, the others wait for it.
+# One call downloads, the others wait for it.
 exec 9>"$cache/torch-$version-$kind.lock"
 flock 9
 if [ ! -d "$folder" ]; then
-  # A place that another run left behind is of no use to anyone: only the whole folder gets its name.
+  # Only a complete folder gets the final name; an interrupted run leaves a partial one.
   partial=$folder.partial
   rm -rf "$partial"
   install=("$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-cache-dir
     --no-compile --only-binary=:all: --target "$partial")
-  echo "pip_torch.sh: fetching torch $version to $folder" >&2
+  echo "pip_torch.sh: downloading torch $version to $folder" >&2
   if [ $kind = gpu ]; then
     "${install[@]}" "torch==$version" >&2
   else
     "${install[@]}" --no-deps "torch==$version" >&2
-    # The wheel itself says which versions belong to it.
+    # The wheel names the versions that it needs.
     metadata=$partial/torch-$version.dist-info/METADATA
     requirement() {
       local found
       found=$(grep -oP "^Requires-Dist: \K$1[^=]*==[0-9.]+" "$metadata" | head -n 1)
       if [ -z "$found" ]; then
-        echo "pip_torch.sh: torch $version names no version of $1" >&2
+        echo "pip_torch.sh: the metadata of torch $version does not name a version of $1" >&2
         return 1
       fi
       echo "$found"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# All of Lockstep on one machine: installs what is missing, builds, starts an embedded Slurm cluster of two nodes, trains a
-# language model on the man pages through sbatch, and shows where each rank's time went.
+# All of Lockstep on one machine: installs missing packages, builds, starts an embedded Slurm cluster of two nodes, trains a
+# language model on the man pages through sbatch, and prints how each rank spent its time.
 set -euo pipefail
 
 usage() {
   cat <<'TEXT'
 Usage: examples/quickstart.sh [--keep] [--minutes M]
-  --keep       leave the cluster and Prometheus up; examples/cluster/cluster down --name quickstart ends them
-  --minutes M  how long to train (default 0.8)
+  --keep       keep the cluster and Prometheus up; examples/cluster/cluster down --name quickstart ends them
+  --minutes M  duration of the training (default 0.8)
 Needs Debian 12 and root. The first run takes minutes (packages, build), later ones about two.
 TEXT
 }
@@ -41,10 +41,10 @@ fail() {
 say() { printf '\n== %s\n' "$*"; }
 
 [ "$(id -u)" = 0 ] || fail "needs root, for packages and for the cluster's namespaces; run: sudo examples/quickstart.sh"
-command -v apt-get >/dev/null || fail "needs Debian 12; docs/users/own-cluster.md tells how to run on the cluster you have"
+command -v apt-get >/dev/null || fail "needs Debian 12; docs/users/own-cluster.md explains how to use an existing cluster"
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != bookworm ]; then
-  fail "needs Debian 12 (bookworm); docs/users/own-cluster.md tells how to run on the cluster you have"
+  fail "needs Debian 12 (bookworm); docs/users/own-cluster.md explains how to use an existing cluster"
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -61,8 +61,8 @@ examples/packages.sh build cluster corpus monitoring
 after_packages=$SECONDS
 
 say "build (log: build/quickstart/build.log)"
-if ! { cmake --preset release && cmake --build --preset release --target tools examples -j "$(nproc)" &&
-  cmake --install build/release --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
+if ! { cmake --preset user && cmake --build --preset user --target tools examples -j "$(nproc)" &&
+  cmake --install build/user --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
   tail -n 30 "$work/build.log" >&2
   fail "the build failed; the whole log is $work/build.log"
 fi
@@ -84,7 +84,7 @@ on_head --user root -- rm -rf $home/text_lm
 on_head --user alice -- mkdir -p $home/text_lm/report /mnt/shared/home/alice/data
 tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.vocab |
   on_head --user alice -- tar -C $home/data -xf - --skip-old-files
-tar -C build/release/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
+tar -C build/user/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
 tar -C examples/text_lm -cf - text_lm.sbatch | on_head --user alice -- tar -C $home/text_lm -xf -
 
 say "job: sbatch text_lm.sbatch, 4 ranks on 2 nodes"
@@ -101,7 +101,7 @@ on_head --user alice --cwd $home/text_lm -- lockstep-report report --out report.
 cp "$shared/report.html" "$work/report.html"
 echo
 grep '^perplexity on held-out pages' "$shared/job.out"
-# What Prometheus has scraped from the nodes' exporters, asked for as a dashboard would.
+# Queries the data that Prometheus has scraped from the nodes' exporters, as a dashboard does.
 prometheus=$("${cluster[@]}" status --name quickstart --state "$state" --json |
   sed -n 's/.*"prometheus":"\([^"]*\)".*/\1/p')
 query='sum by (node) (max_over_time(lockstep_tokens_total[10m]))'
@@ -110,5 +110,5 @@ echo "Prometheus: $prometheus ($(grep -o '"node":"[^"]*"' <<<"$answer" | sort -u
 echo "report: $work/report.html"
 echo "took $((SECONDS - begin)) s, $((after_packages - begin)) s of it for packages"
 if [ $keep = yes ]; then
-  echo "the cluster stays up: examples/cluster/cluster exec --name quickstart -- sinfo"
+  echo "the cluster keeps running: examples/cluster/cluster exec --name quickstart -- sinfo"
 fi

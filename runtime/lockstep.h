@@ -1,12 +1,22 @@
-// What a training program needs, in one include; the loader is apart (runtime/data/loader.h, lockstep::data).
+// Everything that a training program needs, in one include, except the loader (runtime/data/loader.h,
+// lockstep::data).
 #pragma once
 
 #include "runtime/comm/communicator.h"              // IWYU pragma: export
+#include "runtime/comm/run_on_all_ranks.h"          // IWYU pragma: export
 #include "runtime/comm/world.h"                     // IWYU pragma: export
 #include "runtime/ddp/collectives.h"                // IWYU pragma: export
 #include "runtime/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "runtime/ddp/hooks/compress.h"             // IWYU pragma: export
 #include "runtime/ddp/hooks/power_sgd.h"            // IWYU pragma: export
 #include "runtime/profile/step_timer.h"             // IWYU pragma: export
+#include "runtime/train/activation_checkpoint.h"    // IWYU pragma: export
+#include "runtime/train/autocast.h"                 // IWYU pragma: export
 #include "runtime/train/clip_grad_norm.h"           // IWYU pragma: export
 #include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export
+#include "runtime/train/early_stopping.h"           // IWYU pragma: export
+#include "runtime/train/fused_optimizer.h"          // IWYU pragma: export
+#include "runtime/train/grad_scaler.h"              // IWYU pragma: export
+#include "runtime/train/learning_rate.h"            // IWYU pragma: export
+#include "runtime/train/sync_batch_norm.h"          // IWYU pragma: export
+#include "runtime/train/weight_average.h"           // IWYU pragma: export

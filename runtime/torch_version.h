@@ -1,12 +1,12 @@
-// What differs between the LibTorch generations that Lockstep is built against, 1.13 (Debian 12) and the
-// current wheel, in one place: code elsewhere uses these names and asks for no version. What is missing here
-// is added here.
+// The differences between the two LibTorch generations that Lockstep is built against: 1.13 (Debian 12) and
+// the current wheel. All of them are here, so no other code checks the version of LibTorch.
 //
 //   torch_compat::NodeHandle accumulator = torch::autograd::impl::grad_accumulator(parameter);
 //
 // Threads: names only.
 #pragma once
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
@@ -15,19 +15,52 @@
 
 namespace lockstep::torch_compat {
 
-/// What holds a node of the autograd graph: a std::shared_ptr, in recent versions LibTorch's own counted
-/// pointer. Both can be null, compared, copied and dereferenced.
+/// The pointer that owns a node of the autograd graph: a std::shared_ptr in 1.13, LibTorch's own counted
+/// pointer in recent versions. Both can be null, compared, copied and dereferenced.
 using NodeHandle = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-/// Whether gradients are set to none where zero_grad() is called without an argument; 1.13 zeroes them.
+/// Whether zero_grad() without an argument sets gradients to none; in 1.13 it zeroes them.
 inline constexpr bool kZeroGradSetsToNone = TORCH_VERSION_MAJOR >= 2;
 
-/// The key under which an optimizer keeps what it knows of a parameter: in 1.13 the address as text.
+/// The key under which an optimizer keeps the state of a parameter. In 1.13 it is the address as text.
 inline auto optimizer_key(const at::Tensor& parameter) {
 #if TORCH_VERSION_MAJOR >= 2
   return static_cast<void*>(parameter.unsafeGetTensorImpl());
 #else
   return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+#endif
+}
+
+/// Autocast of the calling thread, for kCPU and kCUDA. 1.13 has one function for each device.
+inline bool autocast_enabled(at::DeviceType device) {
+#if TORCH_VERSION_MAJOR >= 2
+  return at::autocast::is_autocast_enabled(device);
+#else
+  return device == at::kCUDA ? at::autocast::is_enabled() : at::autocast::is_cpu_enabled();
+#endif
+}
+
+inline at::ScalarType autocast_type(at::DeviceType device) {
+#if TORCH_VERSION_MAJOR >= 2
+  return at::autocast::get_autocast_dtype(device);
+#else
+  return device == at::kCUDA ? at::autocast::get_autocast_gpu_dtype()
+                             : at::autocast::get_autocast_cpu_dtype();
+#endif
+}
+
+inline void set_autocast(at::DeviceType device, bool enabled, at::ScalarType type) {
+#if TORCH_VERSION_MAJOR >= 2
+  at::autocast::set_autocast_enabled(device, enabled);
+  at::autocast::set_autocast_dtype(device, type);
+#else
+  if (device == at::kCUDA) {
+    at::autocast::set_enabled(enabled);
+    at::autocast::set_autocast_gpu_dtype(type);
+  } else {
+    at::autocast::set_cpu_enabled(enabled);
+    at::autocast::set_autocast_cpu_dtype(type);
+  }
 #endif
 }
 

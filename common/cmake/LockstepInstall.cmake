@@ -1,5 +1,6 @@
-# find_package(lockstep) for those who build against an installed copy.
+# Installs what find_package(lockstep) needs.
 include(CMakePackageConfigHelpers)
+get_property(LOCKSTEP_COMPONENTS GLOBAL PROPERTY LOCKSTEP_COMPONENTS)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/lockstep)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/lockstep-config.cmake.in
                               ${CMAKE_BINARY_DIR}/lockstep-config.cmake INSTALL_DESTINATION ${config_dir})

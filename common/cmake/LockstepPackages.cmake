@@ -1,4 +1,4 @@
-# What each part needs, looked for once. LOCKSTEP_WITH_<PART> says whether it is built.
+# Looks for the packages that the parts need. LOCKSTEP_WITH_<PART> says whether a part is built.
 
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
@@ -6,7 +6,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 
-# lockstep_part(PLUGIN found1 found2 ...): decides LOCKSTEP_WITH_<part> from the option and the names found.
+# lockstep_part(PLUGIN found1 found2 ...): sets LOCKSTEP_WITH_<part> from the option and the packages found.
 function(lockstep_part part)
   set(missing "")
   foreach(need IN LISTS ARGN)
@@ -22,7 +22,7 @@ function(lockstep_part part)
     message(STATUS "lockstep: ${part} is left out; missing: ${missing}")
     set(with OFF)
   elseif(missing)
-    message(FATAL_ERROR "lockstep: LOCKSTEP_BUILD_${part} is ON and these were not found: ${missing}")
+    message(FATAL_ERROR "lockstep: LOCKSTEP_BUILD_${part} is ON, but these packages were not found: ${missing}")
   endif()
   set(LOCKSTEP_WITH_${part} ${with} PARENT_SCOPE)
 endfunction()
@@ -50,7 +50,7 @@ lockstep_part(STAGING xxhash_FOUND archive_FOUND hdf5_FOUND OpenSSL_FOUND)
 find_package(prometheus-cpp CONFIG QUIET)
 lockstep_part(EXPORTERS prometheus-cpp_FOUND)
 
-# Ranks talk without LibTorch (comm); the rest of the runtime library is built on it. NCCL comes with a PyTorch wheel.
+# Communication (comm) needs no LibTorch; the rest of the runtime library does. NCCL comes with a PyTorch wheel.
 set(NCCL_FOUND FALSE)
 if(LOCKSTEP_BUILD_COMM OR LOCKSTEP_BUILD_RUNTIME)
   find_package(MPI COMPONENTS CXX QUIET)

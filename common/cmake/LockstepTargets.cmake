@@ -1,4 +1,4 @@
-# How every target of the project is made: one function for a library, one for a program, one for a test.
+# Functions that make the project's targets: libraries, programs, tests and benchmarks.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -24,6 +24,10 @@ target_compile_options(lockstep_build_flags INTERFACE -Wall -Wextra -Wshadow -Wn
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(lockstep_build_flags INTERFACE -Wno-restrict)
 endif()
+# In a unity build GCC takes the sources for headers, and reports members whose types are in an unnamed namespace.
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(lockstep_build_flags INTERFACE -Wno-subobject-linkage)
+endif()
 if(LOCKSTEP_WERROR)
   target_compile_options(lockstep_build_flags INTERFACE -Werror)
 endif()
@@ -32,15 +36,17 @@ if(LOCKSTEP_SANITIZE)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
 endif()
 
-# lockstep_library(pack SOURCES a.cpp ... HEADERS a.h ... LINK lockstep::common ... PRIVATE_LINK ...)
-# makes the static library lockstep_pack with the alias lockstep::pack, installs its public HEADERS under
-# include/lockstep/<the same folder> and exports the target. Headers are included from the root of the tree:
-# "staging/pack/reader.h".
+# lockstep_library(pack SOURCES a.cpp ... PUBLIC_HEADERS a.h ... HEADERS b.h ... LINK lockstep::common ...
+#                  PRIVATE_LINK ... [INTERNAL])
+# makes the static library lockstep_pack with the alias lockstep::pack. PUBLIC_HEADERS are for users: they are installed
+# under include/lockstep/<the same folder>, and the test `install` compiles each of them alone. HEADERS are internal.
+# The library is installed and exported, unless it is INTERNAL: used by our own programs only. All headers are included
+# from the root of the tree: "staging/pack/reader.h".
 function(lockstep_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(arg "INTERNAL" "" "SOURCES;PUBLIC_HEADERS;HEADERS;LINK;PRIVATE_LINK" ${ARGN})
   set(target lockstep_${name})
   if(arg_SOURCES)
-    add_library(${target} STATIC ${arg_SOURCES} ${arg_HEADERS})
+    add_library(${target} STATIC ${arg_SOURCES} ${arg_PUBLIC_HEADERS} ${arg_HEADERS})
     set(scope PUBLIC)
     target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK} $<BUILD_INTERFACE:lockstep_build_flags>)
   else()
@@ -54,17 +60,21 @@ function(lockstep_library name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   add_library(lockstep::${name} ALIAS ${target})
   file(RELATIVE_PATH folder ${lockstep_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  install(TARGETS ${target} EXPORT lockstep-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PUBLIC_HEADERS "${arg_HEADERS}")
-  foreach(header IN LISTS arg_HEADERS)
+  if(NOT arg_INTERNAL)
+    install(TARGETS ${target} EXPORT lockstep-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_COMPONENTS ${name})
+  endif()
+  foreach(header IN LISTS arg_PUBLIC_HEADERS)
     get_filename_component(header_folder ${folder}/${header} DIRECTORY)
     install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep/${header_folder} COMPONENT development)
-    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_HEADERS_OF_${target} ${folder}/${header})
   endforeach()
+  list(TRANSFORM arg_PUBLIC_HEADERS PREPEND ${folder}/)
+  list(TRANSFORM arg_HEADERS PREPEND ${folder}/)
+  set_property(GLOBAL PROPERTY LOCKSTEP_HEADERS_OF_${target} ${arg_PUBLIC_HEADERS} ${arg_HEADERS})
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_LIBRARIES ${target})
 endfunction()
 
-# Everything that a user or an admin installs: the tools and the plugin (component "tools").
+# All that users and admins install: the tools and the plugin (component "tools").
 add_custom_target(tools)
 
 # lockstep_program(lockstep-pack SOURCES main.cpp LINK lockstep::pack [INTERNAL]): a tool in bin/, installed unless INTERNAL.
@@ -81,8 +91,8 @@ endfunction()
 
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
 #               [TIMEOUT 120] [ENVIRONMENT A=B ...])
-# makes a GoogleTest program. Without RANKS each TEST is one ctest case; with RANKS the whole program is a ctest
-# case per number of ranks under mpirun (and, for 1, alone); 4/2 is 4 ranks that pretend to run on nodes of 2.
+# makes a GoogleTest program. Without RANKS each TEST is one ctest case. With RANKS the whole program is one ctest case
+# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each.
 function(lockstep_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
   if(NOT LOCKSTEP_BUILD_TESTS)
@@ -93,6 +103,9 @@ function(lockstep_test name)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
+  endif()
+  if(LOCKSTEP_SANITIZE)
+    math(EXPR arg_TIMEOUT "5 * ${arg_TIMEOUT}")
   endif()
   if(arg_RANKS)
     set(main "")
@@ -115,7 +128,7 @@ function(lockstep_test name)
         set(nodes "LOCKSTEP_RANKS_PER_NODE=${per_node}")
       endif()
       add_test(NAME ${case}
-               COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none -np ${ranks} $<TARGET_FILE:${name}>)
+               COMMAND ${lockstep_SOURCE_DIR}/tests/integration/mpirun.sh --allow-run-as-root --oversubscribe --bind-to none -np ${ranks} $<TARGET_FILE:${name}>)
       set_tests_properties(${case} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
         PROCESSORS 2 ENVIRONMENT "OMP_NUM_THREADS=1;OPENBLAS_NUM_THREADS=1;${nodes};${arg_ENVIRONMENT}")
     endforeach()

@@ -1,12 +1,11 @@
-# LibTorch as the PyTorch wheel has it: LOCKSTEP_TORCH_WHEEL is the folder "torch" in site-packages. The wheel's own
-# TorchConfig.cmake asks for a CUDA toolkit with nvcc, which nothing here needs; what CUDA and NCCL are compiled and
-# linked against are the wheels that PyTorch itself depends on, in the folder "nvidia" beside it, or else a toolkit
-# (CUDAToolkit_ROOT, /usr/local/cuda).
+# Finds LibTorch in the PyTorch wheel: LOCKSTEP_TORCH_WHEEL is the folder "torch" in site-packages. The wheel's own
+# TorchConfig.cmake requires a CUDA toolkit with nvcc, which nothing here needs. CUDA and NCCL come from the wheels that
+# PyTorch itself depends on, in the folder "nvidia" beside it, or else from a toolkit (CUDAToolkit_ROOT, /usr/local/cuda).
 #
-# Targets: torch, c10; for a CUDA build of PyTorch also c10_cuda, lockstep_wheel_cudart and, where NCCL is found,
+# Targets: torch, c10; for a CUDA build of PyTorch also c10_cuda, lockstep_wheel_cudart and, if NCCL is found,
 # lockstep_wheel_nccl.
 # Variables: Torch_FOUND, Torch_VERSION, LOCKSTEP_TORCH_CUDA (the major version of CUDA that it was built for, or
-# nothing), NCCL_FOUND.
+# empty), NCCL_FOUND.
 
 get_filename_component(wheel "${LOCKSTEP_TORCH_WHEEL}" ABSOLUTE)
 if(NOT EXISTS ${wheel}/lib/libtorch_cpu.so)
@@ -20,7 +19,7 @@ file(STRINGS ${wheel}/version.py cuda REGEX "^cuda.*'[0-9]+\\.")
 string(REGEX REPLACE ".*'([0-9]+)\\..*" "\\1" LOCKSTEP_TORCH_CUDA "${cuda}")
 file(STRINGS ${wheel}/lib/libc10.so strings REGEX "__cxx1112basic_string" LIMIT_COUNT 1)
 if(NOT strings)
-  message(FATAL_ERROR "lockstep: PyTorch ${Torch_VERSION} has std::string as it was before C++11; take a wheel of 2.6 or later")
+  message(FATAL_ERROR "lockstep: PyTorch ${Torch_VERSION} uses the std::string from before C++11; install a wheel of 2.6 or later")
 endif()
 set(Torch_FOUND TRUE)
 set(NCCL_FOUND FALSE)
@@ -38,8 +37,8 @@ lockstep_import(torch_cpu ${wheel}/lib/libtorch_cpu.so
 add_library(torch INTERFACE IMPORTED GLOBAL)
 target_link_libraries(torch INTERFACE torch_cpu)
 
-# The wheel's headers lie beside a copy of fmt that is newer than the library which everything else here is compiled and
-# linked with. That library's headers must be found first.
+# The wheel contains headers of a newer fmt than the library that everything else here uses. The headers of that library
+# must be found first.
 if(EXISTS ${wheel}/include/fmt)
   get_target_property(fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lockstep-fmt)
@@ -51,8 +50,8 @@ endif()
 if(LOCKSTEP_TORCH_CUDA)
   get_filename_component(site_packages ${wheel} DIRECTORY)
   set(toolkits ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT} /usr/local/cuda)
-  # Up to CUDA 12 each part of CUDA has a folder of its own, since then all share one. Libraries are there by their
-  # run-time names only.
+  # Up to CUDA 12 each part of CUDA has a separate folder; later versions share one. The libraries have only their
+  # run-time names.
   set(cuda_hints ${site_packages}/nvidia/cu${LOCKSTEP_TORCH_CUDA} ${site_packages}/nvidia/cuda_runtime ${toolkits})
   set(nccl_hints ${site_packages}/nvidia/nccl ${toolkits})
   find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime_api.h HINTS ${cuda_hints} PATH_SUFFIXES include)
@@ -73,8 +72,8 @@ if(LOCKSTEP_TORCH_CUDA)
     set(NCCL_FOUND TRUE)
   endif()
 
-  # LibTorch's CUDA part is found at run time by being there, not by anyone calling it, and it needs every one of its
-  # libraries to be loaded at all. cuDNN's is the one that nobody has by accident.
+  # LibTorch uses its CUDA part at run time if that is loaded, though nothing calls it, and it can be loaded only with all
+  # of its libraries. cuDNN is the one that is missing most often.
   find_library(LOCKSTEP_CUDNN libcudnn.so.9 HINTS ${site_packages}/nvidia/cudnn PATH_SUFFIXES lib NO_DEFAULT_PATH)
   mark_as_advanced(LOCKSTEP_CUDNN)
   if(LOCKSTEP_CUDNN)

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kNoFile = -1;
 
-// Rank 0's file on all ranks: on a shared file system not all may see yet that it is there.
+// Sends rank 0's file to all ranks: on a shared file system other nodes may not see a new file at once.
 bool read_on_all_ranks(const std::filesystem::path& file, World& world, std::string& content) {
   std::int64_t bytes = kNoFile;
   if (world.rank() == 0 && std::filesystem::exists(file)) {
@@ -27,7 +27,7 @@ bool read_on_all_ranks(const std::filesystem::path& file, World& world, std::str
   return true;
 }
 
-// LibTorch would load parameters of any shape.
+// Compared with the file's, because LibTorch would load parameters of any shape.
 std::string describe(const ModelOptions& model) {
   return fmt::format("vocabulary {}, width {}, layers {}, heads {}", model.vocabulary, model.width,
                      model.layers, model.heads);
@@ -77,9 +77,9 @@ bool Checkpoint::read(Contents& contents) {
     std::istringstream stream(std::move(content));
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
-    const std::string saved = read_string(archive, "options");
-    if (const std::string ours = describe(model_->options()); saved != ours) {
-      fail("cannot resume from {}: its model has {}, this one {}", file_.string(), saved, ours);
+    const std::string options = read_string(archive, "options");
+    if (const std::string ours = describe(model_->options()); options != ours) {
+      fail("cannot resume from {}: its model has {}, but this one has {}", file_.string(), options, ours);
     }
     torch::serialize::InputArchive model;
     archive.read("model", model);
@@ -97,8 +97,10 @@ bool Checkpoint::read(Contents& contents) {
     contents.seen.assign(seen.data_ptr<std::uint8_t>(), seen.data_ptr<std::uint8_t>() + seen.numel());
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
-    fail("cannot resume from {}: {}; name another --checkpoint, or remove it to begin anew", file_.string(),
-         text.substr(0, text.find('\n')));
+    fail(
+        "cannot resume from {}: {}; name another --checkpoint, or remove the file to start from the "
+        "beginning",
+        file_.string(), text.substr(0, text.find('\n')));
   }
   return true;
 }

@@ -1,6 +1,7 @@
-// A training as it stands between two steps, in one file: parameters, the optimizer's state, where the loader
-// is, how far the training is, and how often each sample was used in this epoch. Written so that a kill at
-// any moment leaves the file before it or the new one; resumed on any number of ranks.
+// Saves the state of a training between two steps in one file: parameters, the optimizer's state, the
+// positions of the loader and the training, and how often each sample was used in this epoch. The file is
+// replaced atomically, so a job may be killed at any moment. A training can be resumed on any number of
+// ranks.
 //
 // Threads: the training thread.
 #pragma once
@@ -23,16 +24,17 @@ class SamplesSeen {
  public:
   explicit SamplesSeen(std::size_t samples) : mine_(samples) {}
 
-  /// This rank has trained on these: int64 [n].
+  /// Adds samples that this rank trained on: int64 [n].
   void add(const torch::Tensor& sample_ids);
 
-  /// Adds up over the ranks, which all call it. Counts end at 255.
+  /// Returns the sum over all ranks, which all call it. Counts are limited to 255.
   std::vector<std::uint8_t> on_all_ranks(World& world) const;
 
   /// Begins an epoch.
   void clear() { mine_.assign(mine_.size(), 0); }
 
-  /// What on_all_ranks() said before the job was resumed; once on all ranks.
+  /// Continues from the counts that on_all_ranks() returned before the job was resumed. All ranks call it
+  /// once.
   void resume(const std::vector<std::uint8_t>& counts, const World& world);
 
  private:
@@ -41,22 +43,23 @@ class SamplesSeen {
 
 class Checkpoint {
  public:
-  /// No file: an empty path.
+  /// With an empty path, nothing is read or written.
   Checkpoint(std::filesystem::path file, LanguageModel model, torch::optim::Optimizer& optimizer,
              World& world);
 
-  /// What a file holds beside parameters and the optimizer's state.
+  /// The contents of a file apart from parameters and the optimizer's state.
   struct Contents {
     std::string loader;  ///< data::Loader::state()
     Progress::State progress;
     std::vector<std::uint8_t> seen;
   };
 
-  /// Reads the file into the model and the optimizer, which no DDP may hold yet. False where there is none.
-  /// All ranks call it. Throws Error where the file is damaged or of another model, naming it.
+  /// Reads the file into the model and the optimizer; call it before constructing DistributedDataParallel.
+  /// All ranks call it. Returns false if there is no file. Throws Error naming the file if it is damaged or
+  /// of another model.
   bool read(Contents& contents);
 
-  /// Writes the file on rank 0; the other ranks go on. Throws Error naming it.
+  /// Writes the file on rank 0; the other ranks do not wait. Throws Error naming the file.
   void write(const Contents& contents);
 
  private:

@@ -10,7 +10,7 @@
 namespace lockstep::text_lm {
 namespace {
 
-// Below 1 the likely becomes likelier.
+// Below 1, likely tokens become more likely.
 constexpr double kTemperature = 0.7;
 
 }  // namespace
@@ -20,7 +20,7 @@ Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Optio
   const torch::NoGradGuard no_gradients;
   model->eval();
   const auto sums = torch::zeros(3, torch::kDouble);  // loss, tokens, padding
-  // Without the world's timer: this is no part of a training step.
+  // Without the world's timer, since this is not part of a training step.
   data::Loader loader(
       pages,
       {.ranks = world.size(), .cap = options.cap, .padded = options.padded, .order = data::Order::sequential},

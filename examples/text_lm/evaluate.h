@@ -1,4 +1,4 @@
-// How good the model is on pages it was not trained on, and what it writes.
+// Measures the model on pages that it was not trained on, and lets it write text.
 //
 // Threads: the training thread.
 #pragma once
@@ -16,16 +16,16 @@ namespace lockstep::text_lm {
 
 struct Evaluation {
   double perplexity = 0;     ///< e to the mean cross entropy
-  std::int64_t tokens = 0;   ///< that were predicted
-  std::int64_t padding = 0;  ///< tokens of it, where the batches are padded
-  double seconds = 0;        ///< of the slowest rank
+  std::int64_t tokens = 0;   ///< predicted tokens
+  std::int64_t padding = 0;  ///< tokens of padding, if the batches are padded
+  double seconds = 0;
 };
 
-/// Splits the pages over the ranks, in batches as the training has them, and adds up; all ranks call it and
-/// get the same.
+/// Measures on all pages, divided among the ranks in batches like those of the training. All ranks call it
+/// and get the same result.
 Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Options& options, World& world);
 
-/// Text of at most `tokens` tokens, drawn token by token.
+/// Returns a text of at most `tokens` tokens, drawn token by token.
 std::string write_text(LanguageModel& model, const Vocabulary& vocabulary, int tokens);
 
 }  // namespace lockstep::text_lm

@@ -10,11 +10,10 @@
 namespace lockstep::text_lm {
 namespace {
 
-// Queries are taken in blocks, so that most of the upper triangle, which the mask would throw away, is never
-// computed.
+// Queries are processed in blocks, so that most of the upper triangle, which is masked, is never computed.
 constexpr std::int64_t kQueryBlock = 128;
 
-// The row of a token that is not predicted.
+// The target of a token that is not predicted.
 constexpr std::int64_t kIgnored = -100;
 
 /// Attention of one sequence; all are [heads, length, width of a head].
@@ -31,7 +30,7 @@ torch::Tensor causal_attention(const torch::Tensor& queries, const torch::Tensor
   return blocks.size() == 1 ? blocks.front() : torch::cat(blocks, 1);
 }
 
-/// Turns each pair of a head's numbers (i, i + half) by the angle of the token's position.
+/// Rotates each pair of a head's numbers (i, i + half) by the angle of the token's position.
 torch::Tensor rotate(const torch::Tensor& heads, const torch::Tensor& rotation) {
   const auto halves = heads.chunk(2, -1);
   const auto& cosine = rotation[0];
@@ -39,8 +38,8 @@ torch::Tensor rotate(const torch::Tensor& heads, const torch::Tensor& rotation) 
   return torch::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
 }
 
-// Of the weights at the start. The embedding's are smaller: a norm follows them, and a step of the optimizer
-// turns a short vector further.
+// The deviations of the initial weights. The embedding's is smaller: a norm follows it, and a step of the
+// optimizer changes the direction of a short vector more.
 constexpr double kDeviation = 0.02;
 constexpr double kEmbeddingDeviation = 0.005;
 
@@ -73,7 +72,7 @@ torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::
 
 BlockImpl::BlockImpl(const ModelOptions& options) : heads_(options.heads) {
   const std::int64_t width = options.width;
-  // What the blocks add up to should not grow with their number.
+  // So that the sum of all blocks does not grow with their number.
   const double added = kDeviation / std::sqrt(2.0 * static_cast<double>(options.layers));
   const auto norm = [&] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})); };
   attention_norm_ = register_module("attention_norm", norm());
@@ -148,8 +147,9 @@ void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary) {
   const auto highest = tokens.max().item<std::int64_t>();
   if (highest >= vocabulary) {
     fail(
-        "the pages hold the token id {}, the model's vocabulary ends at {}: give --vocabulary as to "
-        "prepare.sh",
+        "the pages contain token id {}, but the model's vocabulary ends at {}: give --vocabulary the value "
+        "of "
+        "prepare.sh's --vocab",
         highest, vocabulary - 1);
   }
 }

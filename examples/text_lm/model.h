@@ -1,9 +1,9 @@
 // A decoder-only Transformer language model for packed batches: the sequences of a micro-batch lie end to end
-// in one row of T tokens, so the linear layers, which are most of the work, see all tokens at once and none
-// of padding; only attention looks at one sequence at a time.
+// in one row of T tokens. So the linear layers, which are most of the work, process all tokens at once and no
+// padding. Only attention works on one sequence at a time.
 //
-// Pre-norm blocks, rotary positions. The output layer does not share the embedding's weights: a small model
-// learns much faster so in its first minutes.
+// It has pre-norm blocks and rotary positions. The output layer does not share the embedding's weights,
+// because a small model then learns much faster in its first minutes.
 //
 // Threads: as any torch::nn::Module, one at a time.
 #pragma once
@@ -18,9 +18,9 @@
 
 namespace lockstep::text_lm {
 
-/// Attention within each sequence, to itself and what came before it. `queries`, `keys` and `values` are
-/// [T, heads, width of a head]; `cu_seqlens` (int32 or int64, [n + 1]) says where each sequence begins.
-/// Returns the same shape.
+/// Attention of each token to itself and to earlier tokens of its sequence. `queries`, `keys` and `values`
+/// are [T, heads, width of a head]; `cu_seqlens` (int32 or int64, [n + 1]) has the beginning of each
+/// sequence. The result has the same shape.
 torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::Tensor& keys,
                                      const torch::Tensor& values, const torch::Tensor& cu_seqlens);
 
@@ -49,10 +49,11 @@ TORCH_MODULE(Block);
 
 class LanguageModelImpl : public torch::nn::Module {
  public:
-  /// Throws UsageError when the width does not divide into heads of an even width.
+  /// Throws UsageError if the width does not divide into heads of an even width.
   explicit LanguageModelImpl(const ModelOptions& options);
 
-  /// Logits [T, vocabulary]: row i is about the token after token i. `tokens` and `positions` are int64 [T].
+  /// Returns logits [T, vocabulary]: row i predicts the token after token i. `tokens` and `positions` are
+  /// int64 [T].
   torch::Tensor forward(const torch::Tensor& tokens, const torch::Tensor& positions,
                         const torch::Tensor& cu_seqlens);
 
@@ -71,13 +72,14 @@ class LanguageModelImpl : public torch::nn::Module {
 };
 TORCH_MODULE(LanguageModel);
 
-/// The sum of the cross entropies (in nats) of each token given those before it in its sequence, for the
-/// tokens where `loss_mask` (bool [T]) is true: not for a sequence's first one, and not for padding.
+/// The sum of the cross entropies (in nats) of each token given the earlier ones of its sequence, over the
+/// tokens where `loss_mask` (bool [T]) is true. It is false for the first token of a sequence and for
+/// padding.
 torch::Tensor loss_sum(const torch::Tensor& logits, const torch::Tensor& tokens,
                        const torch::Tensor& loss_mask);
 
-/// The same of a batch, packed or padded; `model` is a LanguageModel, or a DistributedDataParallel of one.
-/// Padded rows are sequences like others: attention looks back only, so no token sees the padding behind it.
+/// The same for a packed or padded batch; `model` is a LanguageModel, or a DistributedDataParallel of one. A
+/// padded row is a sequence like others: attention looks back only, so no token sees the padding at the end.
 template <typename Model>
 torch::Tensor loss_sum(Model& model, const data::Batch& batch) {
   if (batch.tokens.dim() == 1) {
@@ -88,7 +90,7 @@ torch::Tensor loss_sum(Model& model, const data::Batch& batch) {
   return loss_sum(model(tokens, batch.positions.flatten(), rows), tokens, batch.loss_mask.flatten());
 }
 
-/// Throws Error when a token id is not in the vocabulary: the pages were made with another tokenizer.
+/// Throws Error if a token id is not in the vocabulary, because the pages were made with another tokenizer.
 void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary);
 
 }  // namespace lockstep::text_lm

@@ -1,4 +1,4 @@
-// What text_lm can be asked for on its command line.
+// The options of text_lm's command line.
 //
 // Threads: values.
 #pragma once
@@ -24,34 +24,33 @@ struct Options {
   std::filesystem::path heldout;  ///< packed pages to measure on
   ModelOptions model;
 
-  std::uint64_t cap = 1024;                  ///< tokens of a micro-batch, at most
+  std::uint64_t cap = 1024;                  ///< maximum tokens of a micro-batch
   int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step
-  bool padded = false;                       ///< rows of pages, padded, instead of pages end to end
-  std::vector<double> speeds;                ///< of the ranks, relative; empty: all alike
-  data::Learn learn = data::Learn::nothing;  ///< from measured steps, for the batches to come
+  bool padded = false;                       ///< padded rows of pages, instead of pages end to end
+  std::vector<double> speeds;                ///< relative speeds of the ranks; empty: all equal
+  data::Learn learn = data::Learn::nothing;  ///< from measured steps, for later batches
   double learning_rate = 8e-3;
   int warm_up = 10;  ///< steps
   double weight_decay = 0.05;
-  double clip = 1.0;  ///< of the gradients' norm
+  double clip = 1.0;  ///< maximum norm of the gradients
   std::uint64_t seed = 1;
 
-  // How long to train: one of these.
+  // The length of the training: one of these.
   double minutes = 0.75;
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> epochs;
 
-  std::filesystem::path checkpoint;  ///< file to resume from where it is there, and to write; empty: none
+  std::filesystem::path checkpoint;  ///< file to resume from if it exists, and to write; empty: none
   std::int64_t checkpoint_steps = 100;
 
-  std::filesystem::path save;  ///< file for the trained parameters; empty: none
-  std::filesystem::path
-      vocabulary_file;      ///< tokenizer.vocab, for a sample of text after training; empty: no sample
-  int sample_tokens = 120;  ///< how long that sample may be
+  std::filesystem::path save;             ///< file for the trained parameters; empty: none
+  std::filesystem::path vocabulary_file;  ///< tokenizer.vocab, to print a text after training; empty: no text
+  int sample_tokens = 120;                ///< maximum length of that text
 
   bool json = false;  ///< print the results as one JSON object, and nothing else
 };
 
-/// Reads the command line. Returns main's exit code where there is nothing to train: --help, a wrong call.
+/// Reads the command line. Returns main's exit code if there is nothing to train (--help, a usage error).
 std::optional<int> parse(Options& options, int argc, char** argv);
 
 }  // namespace lockstep::text_lm

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The man pages of Debian's `manpages` and `manpages-dev` as packed tokens, ready to train on:
-#   OUT/manpages, OUT/manpages-heldout    packed pages (16-bit tokens), for training and for measuring
+# Makes packed tokens for training from the man pages of Debian's `manpages` and `manpages-dev`:
+#   OUT/manpages, OUT/manpages-heldout    packed pages (16-bit tokens), for training and for evaluation
 #   OUT/tokenizer.model, tokenizer.vocab  the SentencePiece model made from the training pages, and its pieces
-# Runs once: called again with the same inputs it does nothing. Needs no network when OUT/packages has the packages.
+# A second call with the same inputs does nothing. Needs no network if OUT/packages contains the packages.
 set -euo pipefail
 
 vocabulary=4096 max_tokens=1024 heldout_percent=4 jobs=2 packages="" tools="" out=""
@@ -13,14 +13,14 @@ usage() {
 usage: prepare.sh OUT [--vocab 4096] [--max-tokens 1024] [--heldout-percent 4] [--jobs 2]
                       [--packages DIR] [--bin DIR]
 
-  OUT                  folder to make: OUT/manpages, OUT/manpages-heldout, OUT/tokenizer.model
+  OUT                  folder for OUT/manpages, OUT/manpages-heldout and OUT/tokenizer.model
   --vocab N            pieces in the vocabulary (at most 65536)
   --max-tokens N       longer pages are cut into pieces of about equal length
-  --heldout-percent P  share of the pages that is kept for measuring, chosen by a hash of their names
+  --heldout-percent P  share of the pages that is kept for evaluation, chosen by a hash of their names
   --jobs N             processes that read pages at the same time
-  --packages DIR       where the .deb files are, or are fetched to (default: OUT/packages)
-  --bin DIR            where lockstep-pack and text_lm_tokenise are (default: found beside this script,
-                       in the build folder, or in PATH)
+  --packages DIR       folder of the .deb files, which are downloaded if missing (default: OUT/packages)
+  --bin DIR            folder of lockstep-pack and text_lm_tokenise (default: beside this script, in the
+                       build folder, or in PATH)
 TEXT
 }
 
@@ -52,17 +52,18 @@ while (($#)); do
 done
 [[ -n $out ]] || { usage >&2; exit 2; }
 for number in "$vocabulary" "$max_tokens" "$heldout_percent" "$jobs"; do
-  [[ $number =~ ^[1-9][0-9]*$ ]] || fail "$number is not a positive whole number" 2
+  [[ $number =~ ^[1-9][0-9]*$ ]] || fail "$number is not a positive integer" 2
 done
-((vocabulary >= 512 && vocabulary <= 65536)) || fail "--vocab $vocabulary is not within 512 to 65536" 2
-((heldout_percent <= 50)) || fail "--heldout-percent $heldout_percent is over 50" 2
+((vocabulary >= 512 && vocabulary <= 65536)) || fail "--vocab must be 512 to 65536, not $vocabulary" 2
+((heldout_percent <= 50)) || fail "--heldout-percent must be at most 50, not $heldout_percent" 2
 
 find_tool() {
   local folder
-  for folder in ${tools:+"$tools"} "$here/../../build/release/bin" "$here/../../bin" "$here/../../../../bin"; do
+  for folder in ${tools:+"$tools"} "$here/../../build/user/bin" "$here/../../build/release/bin" "$here/../../bin" \
+    "$here/../../../../bin"; do
     [[ -x $folder/$1 ]] && { (cd "$folder" && echo "$PWD/$1"); return; }
   done
-  command -v "$1" || fail "$1 was not found; build it, or give its folder with --bin"
+  command -v "$1" || fail "cannot find $1; build it, or give its folder with --bin"
 }
 pack=$(find_tool lockstep-pack)
 tokenise=$(find_tool text_lm_tokenise)
@@ -75,7 +76,7 @@ out=$(cd "$out" && pwd)
 packages=${packages:-$out/packages}
 mkdir -p "$packages"
 
-# Two calls at the same time: the second waits and then finds everything done.
+# Of two simultaneous calls, the second waits and finds everything done.
 exec {lock}>"$out/.lock"
 flock "$lock"
 
@@ -87,11 +88,11 @@ fetch() {
   local name=$1 log
   [[ -z $(deb_of "$name") ]] || return 0
   log=$(mktemp)
-  # apt as root hands the download to a user of its own, who may not be able to write here.
+  # As root, apt downloads as another user, who may have no access to this folder.
   if ! (cd "$packages" && apt-get -q -o APT::Sandbox::User=root download "$name") >"$log" 2>&1; then
     echo "prepare.sh: apt-get download $name: $(grep -m1 '^E:' "$log" || tail -n 1 "$log")" >&2
     rm -f "$log"
-    fail "cannot fetch $name; run apt-get update and try again, or put ${name}_*.deb into $packages by hand"
+    fail "cannot download $name; run apt-get update and try again, or copy ${name}_*.deb to $packages"
   fi
   rm -f "$log"
 }
@@ -113,10 +114,10 @@ rm -f "$out/.made-from"
 work=$(mktemp -d "$out/.work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 for deb in "${debs[@]}"; do
-  dpkg-deb -x "$deb" "$work/root" || fail "$deb is damaged; delete it and run this again"
+  dpkg-deb -x "$deb" "$work/root" || fail "$deb is damaged; delete it and run prepare.sh again"
 done
 
-# Aliases are left out: symbolic links here, pages that only say `.so other-page` in the loop below.
+# Aliases are left out: symbolic links here, pages with only `.so other-page` in the loop below.
 find "$work/root/usr/share/man" -path '*/man[1-9]/*' -type f -name '*.gz' -print0 | xargs -0 gzip -dq
 mkdir "$work/train" "$work/heldout"
 export LC_ALL=C.UTF-8
@@ -129,7 +130,7 @@ extract() {
     [[ $first != .so\ * ]] || continue
     folder=$train
     ((hash % 100 >= percent)) || folder=$heldout
-    # The widest that mandoc takes: a paragraph becomes a line.
+    # The maximum width of mandoc: a paragraph becomes a line.
     mandoc -T utf8 -O width=1000 "$page" 2>/dev/null | sed -E -f "$script" >"$folder/$name"
     [[ -s $folder/$name ]] || rm "$folder/$name"
   done < <(printf '%s\n' "$@" | awk '

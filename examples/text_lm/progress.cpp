@@ -24,7 +24,7 @@ std::uint64_t data_wait_ns(World& world) {
 Progress::Progress(const Options& options, std::uint64_t epoch_tokens, World& world)
     : options_(options), world_(world), begin_ns_(monotonic_ns()) {
   if (options.epochs)
-    tokens_to_do_ = static_cast<double>(*options.epochs) * static_cast<double>(epoch_tokens);
+    total_tokens_ = static_cast<double>(*options.epochs) * static_cast<double>(epoch_tokens);
   world.timer().begin_step();
 }
 
@@ -46,9 +46,8 @@ void Progress::end_step() {
   ++steps_;
   collect();
   if (world_.rank() == 0) mine_[kSeconds] = elapsed();
-  travelling_ = mine_;
-  sum_ = world_.communicator().all_reduce({travelling_.data(), travelling_.size(), comm::DataType::f64},
-                                          "progress");
+  summed_ = mine_;
+  sum_ = world_.communicator().all_reduce({summed_.data(), summed_.size(), comm::DataType::f64}, "progress");
   mine_ = {};
   samples_ = padding_ = 0;
   if (seconds_ - line_at_ >= kSecondsBetweenLines) print();
@@ -58,9 +57,9 @@ void Progress::collect() {
   if (!sum_) return;
   sum_->wait();
   sum_.reset();
-  for (const Field field : {kLoss, kLossTokens, kTokens}) shown_[field] += travelling_[field];
-  tokens_ += travelling_[kTokens];
-  seconds_ = travelling_[kSeconds];
+  for (const Field field : {kLoss, kLossTokens, kTokens}) shown_[field] += summed_[field];
+  tokens_ += summed_[kTokens];
+  seconds_ = summed_[kSeconds];
 }
 
 void Progress::print() {
@@ -108,7 +107,7 @@ bool Progress::over_after(std::uint64_t epoch) const {
 
 double Progress::done() const {
   if (options_.steps) return static_cast<double>(steps_) / static_cast<double>(*options_.steps);
-  if (options_.epochs) return tokens_ / tokens_to_do_;
+  if (options_.epochs) return tokens_ / total_tokens_;
   return seconds_ / (options_.minutes * 60);
 }
 

@@ -1,5 +1,5 @@
-// text_lm_tokenise: a folder of pages of text -> a folder of token files (unsigned, 16 bits, little-endian),
-// one per page or per piece of a long page, for `lockstep-pack create --token-bytes 2`.
+// text_lm_tokenise: converts a folder of text files into a folder of token files (unsigned, 16 bits,
+// little-endian) for `lockstep-pack create --token-bytes 2`, one for each page or piece of a long page.
 
 #include <fcntl.h>
 #include <sentencepiece_processor.h>
@@ -33,7 +33,7 @@ std::vector<fs::path> files_in(const fs::path& folder) {
     if (entry.is_regular_file()) files.push_back(entry.path());
   }
   if (error) fail("cannot read {}: {}", folder.string(), error.message());
-  if (files.empty()) fail("{} holds no files", folder.string());
+  if (files.empty()) fail("{} does not contain any files", folder.string());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -52,7 +52,7 @@ void tokenise(const Options& options, bool json) {
   }
   std::error_code error;
   fs::create_directories(options.out, error);
-  if (error) fail("cannot make {}: {}", options.out.string(), error.message());
+  if (error) fail("cannot create {}: {}", options.out.string(), error.message());
 
   const auto pages = files_in(options.pages);
   std::size_t samples = 0;
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   Tool tool("text_lm_tokenise", "Turn a folder of text files into a folder of token files, ready to pack.");
   tool.app().add_option("--model", options.model, "SentencePiece model")->required();
   tool.app()
-      .add_option("--out", options.out, "Folder for the token files; made where it is missing")
+      .add_option("--out", options.out, "Folder for the token files; created if it does not exist")
       ->required();
   tool.app()
       .add_option("--max-tokens", options.max_tokens, "Longer pages are cut into pieces of equal length")

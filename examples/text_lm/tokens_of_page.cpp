@@ -10,13 +10,16 @@ std::vector<std::uint16_t> tokens_of_page(const sentencepiece::SentencePieceProc
                                           std::string_view text) {
   if (model.GetPieceSize() > 65'536) {
     fail(
-        "the tokenizer has {} pieces; tokens of 16 bits hold 65536: train it with --vocab_size=65536 or less",
+        "the tokenizer has {} pieces, but 16-bit tokens allow at most 65536: train it with "
+        "--vocab_size=65536 or "
+        "less",
         model.GetPieceSize());
   }
   const int newline = model.PieceToId("<n>");
   if (model.bos_id() < 0 || model.eos_id() < 0 || newline == model.unk_id()) {
     fail(
-        "the tokenizer lacks <s>, </s> or <n>: train it with --user_defined_symbols='<n>' and the default "
+        "the tokenizer does not have <s>, </s> or <n>: train it with --user_defined_symbols='<n>' and the "
+        "default "
         "ids");
   }
   std::vector<std::uint16_t> tokens = {static_cast<std::uint16_t>(model.bos_id())};
@@ -24,7 +27,7 @@ std::vector<std::uint16_t> tokens_of_page(const sentencepiece::SentencePieceProc
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const auto status = model.Encode(absl::string_view(text.data(), end), &line_tokens);
-    if (!status.ok()) fail("the tokenizer refused a line: {}", status.ToString());
+    if (!status.ok()) fail("the tokenizer could not encode a line: {}", status.ToString());
     for (const int token : line_tokens) tokens.push_back(static_cast<std::uint16_t>(token));
     tokens.push_back(static_cast<std::uint16_t>(newline));
     text.remove_prefix(std::min(end + 1, text.size()));

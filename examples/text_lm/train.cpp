@@ -1,19 +1,21 @@
-// text_lm: trains a language model on packed pages of text, data-parallel on as many ranks as the launcher
-// starts. The loop in train() is how any model is trained with Lockstep.
+// text_lm: trains a language model on packed pages of text, on all ranks that the launcher starts. Any model
+// can be trained with a loop like the one in train().
 
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"
-#include "examples/text_lm/agreement.h"
 #include "examples/text_lm/checkpoint.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
@@ -33,12 +35,13 @@ std::unique_ptr<pack::Reader> open_pages(const std::filesystem::path& path, cons
   if (path.empty()) fail("no data: give {} DIR, or submit with --stage (LOCKSTEP_DATA is not set)", option);
   auto pages = pack::open(path);
   if (pages->token_bytes() == 0) {
-    fail("{} holds no tokens: pack token files with lockstep-pack create --token-bytes 2", path.string());
+    fail("{} does not contain tokens: pack token files with lockstep-pack create --token-bytes 2",
+         path.string());
   }
   return pages;
 }
 
-/// What a rank needs of its own before it meets the others.
+/// The data and the model of this rank. Only the loader needs the other ranks to be constructed.
 struct Job {
   explicit Job(const Options& options)
       : pages(open_pages(options.data, "--data")),
@@ -51,14 +54,14 @@ struct Job {
   std::unique_ptr<pack::Reader> heldout;
   LanguageModel model;
   std::optional<Vocabulary> vocabulary;
-  std::unique_ptr<data::Loader> loader;  // that the ranks make together
+  std::unique_ptr<data::Loader> loader;
 };
 
 std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options, World& world) {
   const data::PlanOptions plan{
       .cap = options.cap,
       .accumulate = options.accumulate,
-      // Of a sequence of L tokens: the linear layers' share and attention's.
+      // The costs of a token in the linear layers and in attention.
       .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
       .seed = options.seed,
       .padded = options.padded,
@@ -103,7 +106,7 @@ torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
   return loss_sum(ddp, batch);
 }
 
-/// Prints a line on rank 0; nothing where JSON was asked for.
+/// Prints a line on rank 0, unless --json is given.
 template <typename... Args>
 void say(const Options& options, const World& world, fmt::format_string<Args...> format, Args&&... args) {
   if (world.rank() != 0 || options.json) return;
@@ -111,10 +114,10 @@ void say(const Options& options, const World& world, fmt::format_string<Args...>
   std::fflush(stdout);
 }
 
-/// A training and what it was made of.
+/// The results of a training.
 struct Result {
   Summary summary;
-  std::optional<std::int64_t> resumed_at;  ///< step
+  std::optional<std::int64_t> resumed_at;  ///< the step, if it was resumed
   std::vector<std::uint8_t> seen;          ///< how often each sample was trained on in the last epoch
 };
 
@@ -124,13 +127,13 @@ Result train(Job& job, const Options& options, World& world) {
   SamplesSeen seen(job.pages->size());
   Progress progress(options, tokens_of(*job.pages), world);
   Result result;
-  if (Checkpoint::Contents saved; checkpoint.read(saved)) {
-    job.loader->resume(saved.loader);
-    progress.resume(saved.progress);
-    seen.resume(saved.seen, world);
-    result.resumed_at = saved.progress.steps;
+  if (Checkpoint::Contents contents; checkpoint.read(contents)) {
+    job.loader->resume(contents.loader);
+    progress.resume(contents.progress);
+    seen.resume(contents.seen, world);
+    result.resumed_at = contents.progress.steps;
     say(options, world, "resumed from {}: {} steps were done\n", options.checkpoint.string(),
-        saved.progress.steps);
+        contents.progress.steps);
   }
   const auto save = [&] {
     const auto scope = world.timer().phase(profile::Phase::checkpoint);
@@ -169,11 +172,10 @@ Result train(Job& job, const Options& options, World& world) {
   return result;
 }
 
-void say_what_begins(const Job& job, const Options& options, const World& world) {
+void print_setup(const Job& job, const Options& options, const World& world) {
   say(options, world,
       "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
-      "micro-batches of "
-      "at most {} tokens\n",
+      "micro-batches of at most {} tokens\n",
       format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);
@@ -190,7 +192,7 @@ Evaluation measure(Job& job, const Options& options, World& world, const char* w
   return result;
 }
 
-void leave_results(Job& job, const Options& options, World& world) {
+void write_results(Job& job, const Options& options, World& world) {
   if (world.rank() != 0) return;
   if (!options.save.empty()) {
     torch::save(job.model, options.save.string());
@@ -205,15 +207,25 @@ void leave_results(Job& job, const Options& options, World& world) {
   if (!folder.empty()) say(options, world, "where each rank's time went: lockstep-report {}\n", folder);
 }
 
+// Whether `work` succeeded on all ranks. If it did not, the lowest rank that failed prints why.
+bool done_on_all_ranks(World& world, std::string_view label, const std::function<void()>& work) {
+  const auto failure = comm::run_on_all_ranks(world.communicator(), label, work);
+  if (failure && failure->rank == world.rank()) {
+    fmt::print(stderr, "text_lm: {}: {}\n", rank_name(world.rank(), world.node_name()), failure->reason);
+  }
+  return !failure;
+}
+
 int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
   torch::manual_seed(options.seed);
   std::unique_ptr<Job> job;
-  if (!done_on_all_ranks(world, [&] { job = std::make_unique<Job>(options); })) return 1;
-  // What is wrong with the data or an option by now is so on all ranks.
-  if (!done_on_all_ranks(world, [&] { job->loader = make_loader(*job, options, world); })) return 1;
+  const auto open_data = [&] { job = std::make_unique<Job>(options); };
+  if (!done_on_all_ranks(world, "opening the data", open_data)) return 1;
+  const auto set_up_loader = [&] { job->loader = make_loader(*job, options, world); };
+  if (!done_on_all_ranks(world, "making the loader", set_up_loader)) return 1;
 
-  say_what_begins(*job, options, world);
+  print_setup(*job, options, world);
   const auto before = measure(*job, options, world, "before");
   const auto result = train(*job, options, world);
   const Summary& summary = result.summary;
@@ -230,7 +242,7 @@ int run(const Options& options, int argc, char** argv) {
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);
-  leave_results(*job, options, world);
+  write_results(*job, options, world);
   if (options.json && world.rank() == 0) {
     Tool::print({{"ranks", world.size()},
                  {"nodes", world.nodes()},

@@ -9,14 +9,15 @@
 namespace lockstep::text_lm {
 namespace {
 
-constexpr std::string_view kBlank = "\xe2\x96\x81";  // U+2581, how SentencePiece writes a blank
+constexpr std::string_view kBlank = "\xe2\x96\x81";  // U+2581, SentencePiece's sign for a blank
 
 std::vector<std::string> read_pieces(const std::filesystem::path& file) {
   std::vector<std::string> pieces;
   std::istringstream lines(read_text_file(file));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t tab = line.rfind('\t');
-    if (tab == std::string::npos) fail("{}, line {}: no tab after a piece", file.string(), pieces.size() + 1);
+    if (tab == std::string::npos)
+      fail("{}, line {}: there is no tab after the piece", file.string(), pieces.size() + 1);
     pieces.push_back(line.substr(0, tab));
   }
   return pieces;
@@ -32,7 +33,7 @@ std::string with_blanks(const std::string& piece) {
   return text;
 }
 
-/// "<0x0A>" stands for a byte that has no piece of its own.
+/// "<0x0A>" is a byte that is not part of another piece.
 bool is_byte(const std::string& piece) {
   return piece.size() == 6 && piece.starts_with("<0x") && piece.back() == '>';
 }
@@ -46,7 +47,7 @@ Vocabulary::Vocabulary(const std::filesystem::path& file)
 int Vocabulary::find(const std::string& piece, const std::filesystem::path& file) const {
   const auto found = std::find(pieces_.begin(), pieces_.end(), piece);
   if (found == pieces_.end())
-    fail("{} has no piece {}: it is no vocabulary of prepare.sh", file.string(), piece);
+    fail("{} does not have the piece {}: use the tokenizer.vocab that prepare.sh made", file.string(), piece);
   return static_cast<int>(found - pieces_.begin());
 }
 
@@ -60,7 +61,7 @@ std::string Vocabulary::text(std::span<const int> tokens) const {
     } else if (is_byte(piece)) {
       text += static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16));
     } else {
-      // Each line begins with a blank that is not in the page.
+      // SentencePiece adds a blank at the beginning of each line.
       const std::string plain = with_blanks(piece);
       const bool line_begins = text.empty() || text.back() == '\n';
       text += line_begins && plain.starts_with(' ') ? plain.substr(1) : plain;

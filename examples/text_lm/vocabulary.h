@@ -1,8 +1,8 @@
-// Tokens -> text, from the list of pieces that SentencePiece writes beside its model (tokenizer.vocab). Not
-// through its library: that brings libprotobuf-lite into the process, which crashes together with the
-// libprotobuf of LibTorch.
+// Converts tokens into text, with the list of pieces that SentencePiece writes beside its model
+// (tokenizer.vocab). It does not use SentencePiece's library, which would load libprotobuf-lite: together
+// with LibTorch's libprotobuf the process would crash.
 //
-// Threads: const members are safe from any.
+// Threads: const members may be called from any thread.
 #pragma once
 
 #include <filesystem>
@@ -14,14 +14,15 @@ namespace lockstep::text_lm {
 
 class Vocabulary {
  public:
-  /// A piece per line, followed by a tab and a score. Throws Error naming the file when it is no such list.
+  /// The file has a line for each piece, with a tab and a score after it. Throws Error naming the file if it
+  /// is another kind of file.
   explicit Vocabulary(const std::filesystem::path& file);
 
   int size() const { return static_cast<int>(pieces_.size()); }
   int begin_of_text() const { return begin_of_text_; }
   int end_of_text() const { return end_of_text_; }
 
-  /// Blanks, newlines and bytes restored; marks of begin and end left out.
+  /// Returns the text, without the tokens for the beginning and the end.
   std::string text(std::span<const int> tokens) const;
 
  private:

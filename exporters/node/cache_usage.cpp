@@ -19,11 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaximumEntries = 200'000;
-constexpr std::size_t kMaximumUsers = 1000;
+constexpr std::size_t kMaxEntries = 200'000;
+constexpr std::size_t kMaxUsers = 1000;
 
-// Bytes on disk below a folder, hard-linked files once; nothing where a part cannot be read or there is too
-// much.
+// Bytes on disk below a folder; counts hard-linked files once. Returns nullopt if a part cannot be read or
+// there are too many files.
 std::optional<std::uint64_t> bytes_below(const fs::path& folder) {
   std::uint64_t bytes = 0;
   std::set<std::pair<dev_t, ino_t>> linked;
@@ -31,7 +31,7 @@ std::optional<std::uint64_t> bytes_below(const fs::path& folder) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error);
   while (!error && entry != fs::recursive_directory_iterator()) {
-    if (++entries > kMaximumEntries) return std::nullopt;
+    if (++entries > kMaxEntries) return std::nullopt;
     struct stat status = {};
     const bool regular = ::lstat(entry->path().c_str(), &status) == 0 && S_ISREG(status.st_mode);
     if (regular && (status.st_nlink == 1 || linked.emplace(status.st_dev, status.st_ino).second)) {
@@ -43,7 +43,7 @@ std::optional<std::uint64_t> bytes_below(const fs::path& folder) {
   return bytes;
 }
 
-// A user's file of one number. It is his own, so it may hold anything.
+// Reads the number in a user's file. The user may have written anything into it.
 std::optional<std::uint64_t> read_claim(const fs::path& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   std::array<char, 32> text{};
@@ -62,7 +62,7 @@ std::map<std::string, std::uint64_t> read_claims(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     const std::string user = entry->path().filename().string();
-    if (user.find_first_not_of("0123456789") != std::string::npos || claims.size() == kMaximumUsers) continue;
+    if (user.find_first_not_of("0123456789") != std::string::npos || claims.size() == kMaxUsers) continue;
     if (const auto bytes = read_claim(entry->path())) claims.emplace(user, *bytes);
   }
   return claims;
@@ -81,7 +81,7 @@ CacheUsage measure(const fs::path& cache) {
 
 }  // namespace
 
-const CacheUsage& CacheWatcher::usage(std::chrono::steady_clock::time_point now) {
+const CacheUsage& CacheUsageMeter::usage(std::chrono::steady_clock::time_point now) {
   if (!measured_ || now - *measured_ >= keep_) {
     usage_ = measure(cache_);
     measured_ = now;

@@ -1,6 +1,7 @@
-// How full the node's cache is, and who fills it: stores are their users' alone, but each writes what it
-// holds into <cache>/claims (staging/cache/ledger.h), where the plugin has made a file for him. Walking it
-// costs a stat per file, so an answer is kept for a while and a walk stops at a number of files.
+// How full the node's cache is, and which users fill it. The exporter may not look into users' stores, but
+// each user records what it holds in <cache>/claims (staging/cache/usage_claims.h), in a file that the plugin
+// has made. Walking the cache costs a stat per file, so a result is kept for a while and a walk stops at a
+// maximum number of files.
 //
 // Threads: one at a time.
 #pragma once
@@ -15,19 +16,19 @@
 namespace lockstep::exporter {
 
 struct CacheUsage {
-  std::optional<std::uint64_t> bytes;              ///< on disk; nothing where not all of it could be read
+  std::optional<std::uint64_t> bytes;              ///< on disk; nullopt if a part could not be read
   std::optional<std::uint64_t> file_system_bytes;  ///< size of the file system that holds it
-  std::optional<std::uint64_t> available_bytes;    ///< of that file system, for users
-  std::map<std::string, std::uint64_t> claims;     ///< bytes by user's number
+  std::optional<std::uint64_t> available_bytes;    ///< free for users on that file system
+  std::map<std::string, std::uint64_t> claims;     ///< bytes by user id
 };
 
-class CacheWatcher {
+class CacheUsageMeter {
  public:
-  CacheWatcher(std::filesystem::path cache, std::chrono::seconds keep)
+  CacheUsageMeter(std::filesystem::path cache, std::chrono::seconds keep)
       : cache_(std::move(cache)), keep_(keep) {}
 
-  /// As measured at most `keep` ago. A cache that does not exist yet, or no cache (an empty path), has no
-  /// numbers.
+  /// The usage, measured at most `keep` ago. Without values if the cache does not exist yet or the path is
+  /// empty.
   const CacheUsage& usage(std::chrono::steady_clock::time_point now);
 
  private:

@@ -1,5 +1,5 @@
-// What Prometheus asks for the node's metrics: reads the records anew for each scrape. Whatever goes wrong,
-// it answers (an exception here would end the process) and counts the error.
+// Answers Prometheus: reads the records again for each scrape and turns them into metrics. On any error it
+// still answers, because an exception here would end the process, and counts the error.
 //
 // Threads: Collect() may be called from any thread; calls take turns.
 #pragma once
@@ -19,7 +19,7 @@ namespace lockstep::exporter {
 
 struct CollectorOptions {
   std::filesystem::path records;
-  std::filesystem::path cache;  ///< empty: none
+  std::filesystem::path cache;  ///< empty: no cache
   std::string node;             ///< the node label
   ScanLimits limits;
 };
@@ -34,7 +34,7 @@ class Collector : public prometheus::Collectable {
   CollectorOptions options_;
   mutable std::mutex mutex_;
   mutable Scanner scanner_;
-  mutable CacheWatcher cache_;
+  mutable CacheUsageMeter cache_;
   mutable OwnCounts own_;
 };
 

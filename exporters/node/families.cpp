@@ -21,13 +21,14 @@ double seconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-// The record's buckets are finer; every metric series costs memory in Prometheus. 1, 2, 5 in each decade.
+// Serves the bounds 1, 2 and 5 of each decade. The record has more, but every series costs memory in
+// Prometheus.
 constexpr bool is_served(std::uint64_t bound) {
   while (bound % 10 == 0) bound /= 10;
   return bound == 1 || bound == 2 || bound == 5;
 }
 
-// Program names come from users: what is not plain text would break the page for everybody.
+// Users choose program names; anything but plain text would break the page for everyone.
 std::string plain(std::string text) {
   for (char& c : text) {
     if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
@@ -70,8 +71,7 @@ class Families {
 
  private:
   MetricFamily& family(const char* name, const char* help, MetricType type) {
-    // Ranks come one after the other with the same names in the same order, so the next one is nearly always
-    // right.
+    // All ranks add the same names in the same order, so the next family is nearly always the right one.
     for (std::size_t tried = 0; tried < families_.size(); ++tried) {
       next_ = (next_ + 1) % families_.size();
       if (families_[next_].name == name) return families_[next_];
@@ -93,8 +93,8 @@ Labels with(Labels labels, const char* name, std::string value) {
   return labels;
 }
 
-// The score compares ranks of this node only; lockstep:straggler_score:ratio (rules) compares those of the
-// whole job.
+// Compares ranks of this node only; lockstep:straggler_score:ratio2m (rules) compares the ranks of the whole
+// job.
 void add_straggler_scores(Families& families, const std::vector<Labels>& labels, const JobRecords& job) {
   std::vector<double> own;
   for (const RankRecord& rank : job.ranks) own.push_back(rank.own_seconds);
@@ -117,19 +117,19 @@ void add_straggler_scores(Families& families, const std::vector<Labels>& labels,
 void add_communication(Families& families, const Labels& labels, const record::Counters& counters) {
   families.counter("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
                    labels, seconds(counters.comm_transfer_ns));
-  families.counter("lockstep_comm_wait_seconds_total", "Waiting for a rank that came later to a collective.",
+  families.counter("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
                    labels, seconds(counters.comm_wait_ns));
 }
 
 void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
   const Counters& counters = rank.counters;
-  families.gauge("lockstep_rank_up", "1 while the rank's process lives, 0 once it has ended.", labels,
+  families.gauge("lockstep_rank_up", "1 while the rank's process runs, 0 after it has ended.", labels,
                  rank.alive ? 1 : 0);
   families.histogram("lockstep_step_seconds", "Duration of training steps.", labels, counters.step_histogram,
                      counters.step_ns);
   for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
     families.counter(
-        "lockstep_phase_seconds_total", "Time in each phase of the steps; the phases add up to the steps.",
+        "lockstep_phase_seconds_total", "Time in each phase of the steps. The phases add up to the steps.",
         with(labels, "phase", std::string(record::kPhaseNames[phase])), seconds(counters.phase_ns[phase]));
   }
   const auto count = [&](const char* name, const char* help, std::uint64_t value) {
@@ -138,13 +138,14 @@ void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
   count("lockstep_steps_total", "Training steps.", counters.steps);
   count("lockstep_tokens_total", "Tokens trained on, without padding.", counters.tokens);
   count("lockstep_samples_total", "Samples trained on.", counters.samples);
-  count("lockstep_padding_tokens_total", "Padding that was computed on.", counters.padding);
+  count("lockstep_padding_tokens_total", "Padding tokens that were computed on.", counters.padding);
   count("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", counters.skipped_steps);
   count("lockstep_read_bytes_total", "Bytes that the loader read from packed files.", counters.bytes_read);
   if (counters.communication_measured()) add_communication(families, labels, counters);
-  families.gauge("lockstep_last_step_timestamp_seconds", "When the last step ended, or the rank started.",
-                 labels, static_cast<double>(rank.last_unix_ns()) * 1e-9);
-  families.gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 where there is none.", labels,
+  families.gauge("lockstep_last_step_timestamp_seconds",
+                 "When the last step ended or, before the first step, when the rank started.", labels,
+                 static_cast<double>(rank.last_unix_ns()) * 1e-9);
+  families.gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 without a loss scaler.", labels,
                  counters.loss_scale);
 }
 
@@ -154,21 +155,21 @@ void add_staging(Families& families, const Labels& labels, const StagingRecord& 
   const std::array<std::pair<const char*, std::uint64_t>, 3> origins = {
       {{"source", staging.from_source()}, {"peers", staging.from_peers()}, {"cache", cached}}};
   for (const auto& [origin, bytes] : origins) {
-    families.gauge("lockstep_stage_bytes",
-                   "Data staged for the job on this node by now, by where it came from.",
+    families.gauge("lockstep_stage_bytes", "Data staged for the job on this node by now, by origin.",
                    with(labels, "origin", origin), static_cast<double>(bytes));
   }
-  families.gauge("lockstep_stage_expected_bytes", "Data that the job has asked for on this node.", labels,
+  families.gauge("lockstep_stage_expected_bytes", "Data that the job has requested on this node.", labels,
                  static_cast<double>(staging.bytes()));
   for (std::size_t state = 0; state < kStagingStates.size(); ++state) {
     families.gauge("lockstep_stage_state",
-                   "1 for what staging is doing: staging, done, reading from the source instead, failed.",
+                   "1 for the current state of staging: staging, done, source (the job reads from the source "
+                   "instead), failed.",
                    with(labels, "state", kStagingStates.at(state)),
                    static_cast<std::size_t>(staging.state) == state ? 1 : 0);
   }
   families.gauge("lockstep_stage_seconds", "Time that staging took before the job's first task.", labels,
                  staging.seconds());
-  families.gauge("lockstep_stage_hits", "Sources that were in the node's cache already.", labels,
+  families.gauge("lockstep_stage_hits", "Sources that were already in the node's cache.", labels,
                  static_cast<double>(staging.hits()));
   families.gauge("lockstep_stage_misses", "Sources that had to be copied.", labels,
                  static_cast<double>(staging.sources.size() - staging.hits()));
@@ -186,7 +187,7 @@ void add_job(Families& families, const JobRecords& job, const std::string& node)
   if (job.ranks.empty()) return;
   const record::Identity& first = job.ranks.front().snapshot.identity;
   families.gauge("lockstep_job_info",
-                 "A job step with ranks on this node: its user's number, program and ranks.",
+                 "A job step with ranks on this node: its user id, program and number of ranks.",
                  with(with(with(on_node, "user", job.user), "program", plain(first.program)), "ranks",
                       std::to_string(first.size)),
                  1);
@@ -196,19 +197,20 @@ void add_own(Families& families, const CacheUsage& cache, const OwnCounts& own, 
   const auto bytes = [&](const char* name, const char* help, const std::optional<std::uint64_t>& value) {
     if (value) families.gauge(name, help, {}, static_cast<double>(*value));
   };
-  bytes("lockstep_cache_bytes", "Size of the node's cache on disk; absent where not all of it can be read.",
+  bytes("lockstep_cache_bytes", "Size of the node's cache on disk; absent if a part of it cannot be read.",
         cache.bytes);
   for (const auto& [user, claimed] : cache.claims) {
     families.gauge("lockstep_cache_claimed_bytes",
-                   "What a user's store on this node holds, as written down by it.", {{"user", user}},
+                   "Size of a user's store on this node, as recorded by the user's jobs.", {{"user", user}},
                    static_cast<double>(claimed));
   }
   bytes("lockstep_cache_filesystem_size_bytes", "Size of the file system that holds the cache.",
         cache.file_system_bytes);
-  bytes("lockstep_cache_filesystem_available_bytes", "Space left to users there.", cache.available_bytes);
+  bytes("lockstep_cache_filesystem_available_bytes", "Space available to users on that file system.",
+        cache.available_bytes);
 
-  families.gauge("lockstep_exporter_ranks", "Ranks that are served now.", {}, static_cast<double>(ranks));
-  families.gauge("lockstep_exporter_scrape_seconds", "Time it took to read the records for this page.", {},
+  families.gauge("lockstep_exporter_ranks", "Ranks served now.", {}, static_cast<double>(ranks));
+  families.gauge("lockstep_exporter_scrape_seconds", "Time to read the records for this scrape.", {},
                  own.scrape_seconds);
   families.counter("lockstep_exporter_dropped_series_total",
                    "Series that were not served because there were too many records.", {},
@@ -218,7 +220,7 @@ void add_own(Families& families, const CacheUsage& cache, const OwnCounts& own, 
                                                                         {"cache", own.cache_errors},
                                                                         {"scrape", own.scrape_errors}}};
   for (const auto& [what, count] : errors) {
-    families.counter("lockstep_exporter_errors_total", "What could not be read, by kind.", {{"what", what}},
+    families.counter("lockstep_exporter_errors_total", "Read errors by kind.", {{"what", what}},
                      static_cast<double>(count));
   }
 }

@@ -1,7 +1,7 @@
 // Turns records into metrics: names, help, labels and units of everything that the exporter serves.
 //
-// Labels of a rank's series are job_id, step_id, rank and node, nothing else but `phase` or `origin`; words
-// of a user's choosing stand in lockstep_job_info alone.
+// The labels of a rank's series are job_id, step_id, rank and node, and at most `phase` or `origin` besides.
+// Texts that a user chooses appear only in lockstep_job_info.
 //
 // Threads: a value, used by one thread.
 #pragma once
@@ -17,17 +17,17 @@
 
 namespace lockstep::exporter {
 
-/// What the exporter says of itself; counts since it started.
+/// Metrics of the exporter itself; counts since it started.
 struct OwnCounts {
   std::uint64_t dropped_series = 0;
   std::uint64_t record_errors = 0;
   std::uint64_t staging_errors = 0;
   std::uint64_t cache_errors = 0;
   std::uint64_t scrape_errors = 0;
-  double scrape_seconds = 0;  ///< of this scrape, without sending it
+  double scrape_seconds = 0;  ///< of this scrape, without sending the answer
 };
 
-/// Series that one rank has at most: what a dropped record costs.
+/// The maximum number of series of one rank: what a dropped record costs.
 std::size_t series_per_rank();
 
 std::vector<prometheus::MetricFamily> make_families(const std::vector<JobRecords>& jobs,

@@ -1,4 +1,4 @@
-// lockstep-exporter: serves the step times of every rank of every job on this node to Prometheus.
+// lockstep-exporter: serves the step times of all ranks of all jobs on this node to Prometheus.
 
 #include <prometheus/exposer.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "common/error.h"
-#include "common/process.h"
+#include "common/leaf/host_name.h"
 #include "common/tool.h"
 #include "exporters/node/collector.h"
 
@@ -21,7 +21,7 @@ struct Arguments {
   long hold = 60;
 };
 
-// Blocked before the server starts its threads, so that the signals reach sigwait() and nothing else.
+// Blocks the signals before the server starts its threads, so that only sigwait() receives them.
 sigset_t block_end_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -37,7 +37,8 @@ void serve(const Arguments& arguments, bool json) {
   try {
     exposer = std::make_unique<prometheus::Exposer>(arguments.listen);
   } catch (const std::exception&) {  // its message does not name the address
-    fail("cannot listen on {}: is it an address of this node, and is the port free?", arguments.listen);
+    fail("cannot listen on {}: check that the address belongs to this node and the port is free",
+         arguments.listen);
   }
   const auto collector = std::make_shared<Collector>(arguments.collector);
   exposer->RegisterCollectable(collector);
@@ -60,7 +61,7 @@ int main(int argc, char** argv) {
   using lockstep::exporter::Arguments;
   lockstep::Tool tool(
       "lockstep-exporter",
-      "Serves the step times of every rank of every job on this node to Prometheus, until SIGTERM.");
+      "Serves the step times of all ranks of all jobs on this node to Prometheus, until SIGTERM.");
   Arguments arguments;
   auto& collector = arguments.collector;
   collector.records = "/run/lockstep/records";
@@ -68,16 +69,17 @@ int main(int argc, char** argv) {
   auto& app = tool.app();
   app.add_option("--records", collector.records, "Folder of the records: UID/JOB.STEP/rank-*.record")
       ->capture_default_str();
-  app.add_option("--cache", collector.cache, "The node's cache, to say how full it is");
-  app.add_option("--listen", arguments.listen, "Address and port to serve on; port 0 takes a free one")
+  app.add_option("--cache", collector.cache, "The node's cache, whose usage to serve");
+  app.add_option("--listen", arguments.listen, "Address and port to serve on; port 0: any free port")
       ->capture_default_str();
   app.add_option("--node", collector.node, "The node label of all series")->capture_default_str();
   app.add_option("--hold", arguments.hold, "Seconds that a rank's last values are served after it ended")
       ->capture_default_str()
       ->check(CLI::Range(0L, 86400L));
-  app.add_option("--max-files", collector.limits.files, "Records served at most")->capture_default_str();
+  app.add_option("--max-files", collector.limits.files, "Maximum number of records served")
+      ->capture_default_str();
   app.add_option("--max-files-per-user", collector.limits.files_per_user,
-                 "Records of one user served at most")
+                 "Maximum number of records served for one user")
       ->capture_default_str();
   return tool.run(argc, argv, [&] {
     collector.limits.hold = std::chrono::seconds(arguments.hold);

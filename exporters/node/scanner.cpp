@@ -16,9 +16,9 @@
 namespace lockstep::exporter {
 namespace {
 
-// Enough steps for the straggler score; the whole ring is for reports.
+// Enough steps for the straggler score; reports read the whole ring.
 constexpr std::size_t kTailSteps = 32;
-// Records looked at per user, as a multiple of those served: many may be of jobs that ended long ago.
+// Records read per user, as a multiple of those served: many may belong to jobs that ended long ago.
 constexpr std::size_t kLookedAt = 8;
 constexpr std::string_view kPrefix = "rank-";
 constexpr std::string_view kSuffix = ".record";
@@ -58,7 +58,7 @@ UniqueFd open_folder(int parent, const std::string& name) {
   return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// The names in a folder, latest job first (so that a limit cuts off the old ones), at most `limit` of them.
+// At most `limit` names in a folder, latest job first, so that a limit drops the oldest jobs.
 std::vector<std::string> names_in(int folder, std::size_t limit) {
   const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (copy < 0) return {};
@@ -81,9 +81,7 @@ std::vector<std::string> names_in(int folder, std::size_t limit) {
 
 double own_seconds(const std::vector<record::Step>& steps) {
   std::uint64_t own = 0;
-  for (const record::Step& step : steps) {
-    own += step.step_ns - std::min(step.step_ns, step.phase_ns[record::index(record::Phase::comm_exposed)]);
-  }
+  for (const record::Step& step : steps) own += step.own_ns();
   return steps.empty() ? 0.0 : static_cast<double>(own) * 1e-9 / static_cast<double>(steps.size());
 }
 
@@ -99,7 +97,7 @@ ScanResult Scanner::scan(std::int64_t now_unix_ns) {
   served_ = 0;
   ++scans_;
   const UniqueFd root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!root && errno != ENOENT) fail_errno("cannot open the records' folder {}", root_.string());
+  if (!root && errno != ENOENT) fail_errno("cannot open the records folder {}", root_.string());
   if (root) {
     User owner;  // of job folders that lie directly in the root
     for (const std::string& name : names_in(root.get(), 65536)) {
@@ -145,12 +143,12 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     ++user.looked_at;
     try {
       record::Snapshot snapshot = record::Reader(fd.get(), file).read(kTailSteps);
-      if (snapshot.identity.rank != *rank) throw record::RecordError("rank and name differ");
+      if (snapshot.identity.rank != *rank) throw record::RecordError("its rank and its name differ");
       const bool twice = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const RankRecord& other) {
-        return other.snapshot.identity.rank == *rank;  // rank-3.record beside rank-000003.record
+        return other.snapshot.identity.rank == *rank;  // rank-3.record and rank-000003.record
       });
-      if (twice) throw record::RecordError("a rank has two records");
-      if (!held(fmt::format("{}/{}/{}", user.name, name, file), snapshot)) continue;
+      if (twice) throw record::RecordError("the rank has two records");
+      if (!is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot)) continue;
       const double own = own_seconds(snapshot.steps);
       snapshot.steps = {};
       job.ranks.push_back({.snapshot = std::move(snapshot), .own_seconds = own});
@@ -177,7 +175,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   result.jobs.push_back(std::move(job));
 }
 
-// A step without ranks is served while its job lives: the plugin marks the folder when the job has ended.
+// A step without ranks is served until its job ends: the plugin then marks the folder.
 bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   if (!job.staging) return false;
   struct stat ended {};
@@ -186,9 +184,8 @@ bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   return now_ - ended.st_mtim.tv_sec * kSecond <= std::chrono::nanoseconds(limits_.hold).count();
 }
 
-// The end of a killed rank is when it was first seen dead; of one that this exporter never saw alive, its
-// last step.
-bool Scanner::held(const std::string& key, const record::Snapshot& snapshot) {
+// A killed rank ended when it was first seen dead or, if this exporter never saw it alive, at its last step.
+bool Scanner::is_still_served(const std::string& key, const record::Snapshot& snapshot) {
   auto [entry, fresh] = seen_.try_emplace(key);
   Seen& seen = entry->second;
   if (seen.start_unix_ns != snapshot.start_unix_ns) seen = Seen{.start_unix_ns = snapshot.start_unix_ns};

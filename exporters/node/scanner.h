@@ -1,9 +1,9 @@
-// Finds the records of the jobs on this node and keeps them for a while after their ranks are gone.
+// Finds the records of the jobs on this node and serves them for a while after their ranks have ended.
 //
-// The root holds UID/JOB.STEP/rank-*.record, made by the plugin (or JOB.STEP/… directly, a single user's
-// runtime folder). Whose job it is follows from the folders, which root made, never from what a record
-// claims. Users own what is inside, so every name is opened without following links, and numbers and sizes
-// are bounded: a broken or hostile file costs its own series and one error count, nothing else.
+// The records folder holds UID/JOB.STEP/rank-*.record, made by the plugin, or JOB.STEP/… directly if it is a
+// single user's runtime folder. The owner of a job follows from the folders, which root made, never from a
+// record's content. Users own the files inside, so the scanner follows no links and bounds numbers and sizes:
+// a broken or hostile file costs its own series and one count of an error, nothing else.
 //
 // Threads: one at a time.
 #pragma once
@@ -22,25 +22,26 @@
 namespace lockstep::exporter {
 
 struct ScanLimits {
-  std::chrono::seconds hold{60};      ///< how long a rank's last values are served after its end
-  std::size_t files = 4096;           ///< records served at most
-  std::size_t files_per_user = 1024;  ///< of one user
+  std::chrono::seconds hold{60};      ///< how long a rank's last values are served after it ended
+  std::size_t files = 4096;           ///< maximum number of records served
+  std::size_t files_per_user = 1024;  ///< the same for one user
 };
 
-/// A rank's record as it is served. Its last steps are not kept: with a thousand ranks they would be most of
-/// the memory.
+/// A rank's record as it is served, without its last steps: with a thousand ranks they would take most of the
+/// memory.
 struct RankRecord {
   record::Snapshot snapshot;
-  double own_seconds = 0;  ///< per step, over the last steps; 0 where there is none yet
+  double own_seconds = 0;  ///< per step, over the last steps; 0 before the first step
 };
 
-/// The time a rank worked itself in its last steps, in seconds a step: the step without exposed
-/// communication, which is where a rank waits for others. 0 where there is no step yet.
+/// Own time of a rank in its last steps, in seconds per step: the step without exposed communication, because
+/// that is where a rank waits for others. 0 before the first step.
 double own_seconds(const std::vector<record::Step>& steps);
 
-/// A job step's ranks on this node; none while it is staging, or where its program writes no records.
+/// The ranks of a job step on this node. There are none while it is staging, or if its program writes no
+/// records.
 struct JobRecords {
-  std::string user;  ///< numeric; empty where the root has no folders of users
+  std::string user;  ///< user id; empty if the records folder has no folders of users
   std::string job;
   std::string step;
   std::vector<RankRecord> ranks;  ///< by rank, each rank once
@@ -49,7 +50,7 @@ struct JobRecords {
 
 struct ScanResult {
   std::vector<JobRecords> jobs;
-  std::size_t dropped_files = 0;  ///< over a limit
+  std::size_t dropped_files = 0;  ///< because of a limit
   std::size_t record_errors = 0;
   std::size_t staging_errors = 0;
 };
@@ -58,7 +59,7 @@ class Scanner {
  public:
   Scanner(std::filesystem::path root, ScanLimits limits) : root_(std::move(root)), limits_(limits) {}
 
-  /// Everything there is to serve now. A root that does not exist is a node without jobs.
+  /// Everything to serve now. If the records folder does not exist, the node has no jobs.
   ScanResult scan(std::int64_t now_unix_ns);
 
  private:
@@ -73,7 +74,7 @@ class Scanner {
   void scan_user(int folder, const std::string& user, ScanResult& result);
   void scan_job(int folder, User& user, const std::string& name, ScanResult& result);
   bool staging_is_served(int folder, const JobRecords& job) const;
-  bool held(const std::string& key, const record::Snapshot& snapshot);
+  bool is_still_served(const std::string& key, const record::Snapshot& snapshot);
 
   std::filesystem::path root_;
   ScanLimits limits_;

@@ -13,8 +13,8 @@
 namespace lockstep::exporter {
 namespace {
 
-constexpr off_t kMaximum = 1 << 20;
-constexpr std::size_t kMaximumSources = 1000;
+constexpr off_t kMaxBytes = 1 << 20;
+constexpr std::size_t kMaxSources = 1000;
 
 template <typename T>
 T sum(const std::vector<StagedSource>& sources, T StagedSource::*field) {
@@ -27,8 +27,8 @@ std::string read_bounded(int fd, const std::string& name) {
   struct stat status = {};
   if (::fstat(fd, &status) != 0) fail_errno("cannot read {}", name);
   if (!S_ISREG(status.st_mode)) fail("cannot read {}: it is not a regular file", name);
-  if (status.st_size > kMaximum)
-    fail("cannot read {}: {} bytes are more than it can have", name, status.st_size);
+  if (status.st_size > kMaxBytes)
+    fail("cannot read {}: it has {} bytes, more than a staging record can have", name, status.st_size);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
   if (got < 0) fail_errno("cannot read {}", name);
@@ -36,7 +36,7 @@ std::string read_bounded(int fd, const std::string& name) {
   return text;
 }
 
-// A record without a state was written when all was done; an unknown one is of a later version.
+// A record without a state was written when staging was done. An unknown state comes from a later version.
 StagingState state_of(const std::string& word) {
   const auto found = std::find(kStagingStates.begin(), kStagingStates.end(), word);
   if (found == kStagingStates.end()) return StagingState::done;
@@ -50,7 +50,7 @@ StagingRecord parse(const std::string& text, const std::string& name) {
     record.node = json.value("node", "");
     record.state = state_of(json.value("state", ""));
     for (const nlohmann::json& entry : json.at("sources")) {
-      if (record.sources.size() == kMaximumSources) break;
+      if (record.sources.size() == kMaxSources) break;
       record.sources.push_back({.source = entry.at("source").get<std::string>(),
                                 .bytes = entry.at("bytes").get<std::uint64_t>(),
                                 .done = entry.value("done", entry.at("bytes").get<std::uint64_t>()),

@@ -1,5 +1,5 @@
-// What staging did for a job on a node, read from staging.json, which lockstep-stage writes beside the ranks'
-// records. The file is a user's, so nothing in it is trusted.
+// The result of staging for a job on a node, read from staging.json. lockstep-stage writes that file beside
+// the ranks' records. It belongs to a user, so nothing in it is trusted.
 //
 // Threads: safe from any.
 #pragma once
@@ -16,22 +16,22 @@ namespace lockstep::exporter {
 struct StagedSource {
   std::string source;
   std::uint64_t bytes = 0;
-  std::uint64_t done = 0;         ///< of them, on this node by now
+  std::uint64_t done = 0;         ///< of `bytes`: on this node by now
   std::uint64_t from_source = 0;  ///< read from the shared file system
-  std::uint64_t from_peers = 0;   ///< got from the job's other nodes
+  std::uint64_t from_peers = 0;   ///< received from the job's other nodes
   bool hit = false;               ///< it was in the node's cache already
   double seconds = 0;
 };
 
-/// What becomes of a job's data on a node.
+/// The state of a job's data on a node.
 enum class StagingState {
   staging,  ///< being copied
-  done,     ///< on the node
+  done,     ///< complete on the node
   source,   ///< read from the source, since copying failed
   failed,
 };
 
-/// "staging", "done", …, in the order of the enumeration.
+/// The names in the order of the enumeration.
 inline constexpr std::array<const char*, 4> kStagingStates{"staging", "done", "source", "failed"};
 
 struct StagingRecord {
@@ -47,8 +47,8 @@ struct StagingRecord {
   double seconds() const;
 };
 
-/// Reads `name` in an open folder; nothing where there is no such file. Refuses links, anything but a regular
-/// file, more than 1 MiB, and text that is not what lockstep-stage writes: throws Error naming the file.
+/// Reads `name` in an open folder; returns nullopt if there is no such file. Throws Error naming the file if
+/// it is a link or not a regular file, is larger than 1 MiB, or is not what lockstep-stage writes.
 std::optional<StagingRecord> read_staging_record(int folder, const std::string& name);
 
 /// The same for a path.

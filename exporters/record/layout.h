@@ -1,18 +1,19 @@
-// The record's file, byte by byte: what the Writer maps and the Reader preads. One file per rank on a memory
-// file system, little-endian, only 8-byte words after the header.
+// The record's file, byte by byte: the Writer maps it, the Reader reads it with pread. There is one file per
+// rank, on a memory file system, little-endian, with only 8-byte words after the header.
 //
 //   Header       written once, before the file gets its name; never changes
-//   Live         the number of publications and what the rank is doing right now
-//   Counters[2]  totals since the start; publication n (from 1) stands in Counters[n % 2]
-//   Step[512]    the last steps; step i (from 0) stands in Step[i % 512]
+//   Live         the number of publications, and what the rank is doing now
+//   Counters[2]  totals since the start; publication n (from 1) is in Counters[n % 2]
+//   Step[512]    the last steps; step i (from 0) is in Step[i % 512]
 //
-// The writer fills the copy of the counters that readers do not look at, then counts a publication. So a rank
-// that is killed at any moment leaves its last complete step behind, and a reader that was overtaken notices
-// by the count. A change of anything here is a new kVersion.
+// The writer fills the copy of the counters that readers do not use, then increments the number of
+// publications. So a rank that is killed at any moment leaves its last complete step, and a reader that was
+// overtaken notices it by that number. Any change here needs a new kVersion.
 //
 // Threads: one writer; any number of readers, in other processes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +26,10 @@ namespace lockstep::record {
 inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
 inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::size_t kRingSteps = 512;
-inline constexpr std::size_t kNameBytes = 64;  ///< of the node and the program, with a terminating zero
+inline constexpr std::size_t kNameBytes = 64;  ///< of the node and program names, with a terminating zero
 
 /// Upper bounds of the histograms' buckets in nanoseconds, 100 us to 100 s, six in each decade. A bucket
-/// holds what is at most its bound and above the bound before; one more bucket holds what is longer than all.
+/// counts times up to its bound and above the previous bound; one more bucket counts longer times.
 inline constexpr std::array<std::uint64_t, 37> kBucketBounds = [] {
   constexpr std::array<std::uint64_t, 6> kDecade = {100'000, 150'000, 200'000, 300'000, 500'000, 700'000};
   std::array<std::uint64_t, 37> bounds{};
@@ -63,8 +64,8 @@ struct Header {
 
 struct Live {
   std::uint64_t publications = 0;
-  std::int64_t finished_unix_ns = 0;  ///< 0 until the rank has said that it is done
-  std::uint64_t phase = kPhases;      ///< the phase the rank is in; kPhases between phases
+  std::int64_t finished_unix_ns = 0;  ///< 0 until the rank has finished
+  std::uint64_t phase = kPhases;      ///< the current phase of the rank; kPhases between phases
   std::uint64_t phase_since_ns = 0;   ///< CLOCK_MONOTONIC
 };
 
@@ -74,20 +75,19 @@ struct Counters {
   std::uint64_t step_ns = 0;
   std::array<std::uint64_t, kPhases> phase_ns{};  ///< add up to step_ns
   std::uint64_t comm_transfer_ns = 0;             ///< communication, hidden or not
-  std::uint64_t comm_wait_ns = 0;                 ///< of it, waiting for a rank that came later
+  std::uint64_t comm_wait_ns = 0;                 ///< the part of it spent waiting for a rank that came later
   std::uint64_t tokens = 0;
   std::uint64_t samples = 0;
   std::uint64_t padding = 0;        ///< padding tokens, not in `tokens`
   std::uint64_t skipped_steps = 0;  ///< by the loss scaler, for infinite gradients
   std::uint64_t bytes_read = 0;     ///< by the loader, from packed files
   std::uint64_t bytes_staged = 0;
-  double loss_scale = 0;               ///< 0: none is used
+  double loss_scale = 0;               ///< 0: no loss scaler
   std::uint64_t last_step_end_ns = 0;  ///< CLOCK_MONOTONIC
   Histogram step_histogram{};
   std::array<Histogram, kPhases> phase_histogram{};
 
-  /// Whether the writer measures communication at all. Where it does not, its zeros mean nothing and are not
-  /// shown.
+  /// Whether the writer measures communication. If not, the zeros mean nothing and are not shown.
   bool communication_measured() const { return comm_transfer_ns != 0 || comm_wait_ns != 0; }
 };
 
@@ -99,9 +99,14 @@ struct Step {
   std::array<std::uint64_t, kPhases> phase_ns{};
   std::uint64_t comm_transfer_ns = 0;
   std::uint64_t comm_wait_ns = 0;
-  std::int64_t waited_for = -1;  ///< the rank that was waited for longest in this step; -1: none or unknown
+  std::int64_t waited_for = -1;  ///< the rank that this step waited for longest; -1: none or unknown
   std::uint64_t tokens = 0;
   std::uint64_t padding = 0;
+
+  /// The step without exposed communication, because that is where a rank waits for others.
+  std::uint64_t own_ns() const {
+    return step_ns - std::min(step_ns, phase_ns[record::index(Phase::comm_exposed)]);
+  }
 };
 
 struct File {

@@ -1,4 +1,4 @@
-// The phases that a training step is made of. They add up to the step: what no other phase claims is `other`.
+// The phases of a training step. They add up to the step: time that belongs to no other phase is `other`.
 //
 // Threads: values, no shared state.
 #pragma once

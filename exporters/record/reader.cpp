@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kAttempts = 16;
 
-// O_NONBLOCK: opening a FIFO that somebody put there must not wait for its other end.
+// O_NONBLOCK: opening a FIFO must not wait for its other end.
 constexpr int kOpenFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 [[noreturn]] void fail(const std::string& name, const std::string& what) {
@@ -61,7 +61,7 @@ void Reader::check() {
     }
     if (header_.rank < 0 || header_.size < 1 || header_.rank >= header_.size) {
       fail(name_,
-           "rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.size) + " cannot be");
+           "rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.size) + " is impossible");
     }
   } catch (...) {
     ::close(fd_);
@@ -82,7 +82,7 @@ void Reader::pread_exactly(void* into, std::size_t bytes, std::size_t offset) co
     const ssize_t got = ::pread(fd_, target, bytes, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(name_, std::strerror(errno));
-    if (got == 0) fail(name_, "it was truncated while it was read");
+    if (got == 0) fail(name_, "it was truncated while being read");
     target += got;
     bytes -= static_cast<std::size_t>(got);
     offset += static_cast<std::size_t>(got);
@@ -137,12 +137,12 @@ Snapshot Reader::read(std::size_t last_steps) const {
     pread_exactly(&snapshot.steps[have], count * sizeof(Step), offsetof(File, ring) + slot * sizeof(Step));
     step += count;
   }
-  // What the rank may have begun to overwrite meanwhile is left out.
+  // Leave out steps that the rank may have begun to overwrite meanwhile.
   std::atomic_thread_fence(std::memory_order_acquire);
   std::uint64_t publications = 0;
   pread_exactly(&publications, sizeof(publications), offsetof(File, live) + offsetof(Live, publications));
   const std::uint64_t overtaken =
-      publications - live.publications;  // finish() counts too: then one less is enough
+      publications - live.publications;  // may be one too many, since finish() counts too
   const std::uint64_t oldest_whole = end + overtaken < kRingSteps ? 0 : end + overtaken - kRingSteps + 1;
   std::erase_if(snapshot.steps, [&](const Step& step) {
     return step.index < std::max(begin, oldest_whole) || step.index >= end;

@@ -1,7 +1,7 @@
-// The other end of the record: consistent snapshots of a rank's numbers, while it writes and after it died.
-// Reads with pread and never maps (a file that is truncated under a mapping kills the reader), takes no lock,
-// and trusts nothing in the file: a symbolic link, anything but a regular file, a wrong magic, version or
-// size is refused.
+// Reads consistent snapshots of a rank's record, while the rank writes it and after the rank has died. The
+// reader uses pread, because a file that is truncated under a mapping would kill it; it takes no lock and
+// trusts nothing in the file: it refuses a symbolic link, anything but a regular file, and a wrong magic,
+// version or size.
 //
 // Threads: const members are safe from any thread.
 #pragma once
@@ -24,11 +24,11 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  /// Who wrote it, without the counters.
+  /// The rank that wrote it.
   const Identity& identity() const { return identity_; }
 
-  /// The counters of the last complete step and up to `last_steps` steps before it. Throws RecordError when
-  /// the file shrank, or when the writer was faster than the reader many times in a row.
+  /// The counters of the last complete step, and up to `last_steps` last steps. Throws RecordError if the
+  /// file shrank, or if the writer overtook the reader many times in a row.
   Snapshot read(std::size_t last_steps = kRingSteps) const;
 
  private:

@@ -1,5 +1,5 @@
-// The record: how a rank's numbers get from the training process to whoever watches it. See layout.h for the
-// file, writer.h for the rank's end and reader.h for the exporter's.
+// The record: how a rank's numbers get from the training process to exporters and reports. layout.h describes
+// the file, writer.h is for the rank, reader.h for the exporter.
 //
 // Threads: see the parts.
 #pragma once

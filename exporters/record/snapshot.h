@@ -1,4 +1,4 @@
-// What a rank says of itself, and what a reader gets.
+// The values that a rank writes into its record and a reader gets from it.
 //
 // Threads: values, no shared state.
 #pragma once
@@ -13,13 +13,13 @@
 
 namespace lockstep::record {
 
-/// A record cannot be made or read; the message names the file and the reason.
+/// A record cannot be made or read. The message names the file and the reason.
 class RecordError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Who writes the record.
+/// The rank that writes the record.
 struct Identity {
   std::uint64_t job_id = 0;  ///< 0: no scheduler
   std::uint32_t step_id = 0;
@@ -30,14 +30,14 @@ struct Identity {
   std::string program{};
 };
 
-/// What a step worked on.
+/// The amount of work in a step.
 struct StepCounts {
   std::uint64_t tokens = 0;
   std::uint64_t samples = 0;
   std::uint64_t padding = 0;  ///< padding tokens, not in `tokens`
 };
 
-/// A consistent view of one rank's record: all counters are of the same step.
+/// A consistent view of one rank's record: all counters belong to the same step.
 struct Snapshot {
   Identity identity;
   std::int64_t process_id = 0;
@@ -45,12 +45,12 @@ struct Snapshot {
   std::uint64_t start_monotonic_ns = 0;
   Counters counters;
   std::vector<Step> steps;            ///< the last steps, oldest first
-  std::optional<Phase> doing;         ///< the phase the rank is in right now
+  std::optional<Phase> doing;         ///< the current phase of the rank
   std::uint64_t doing_since_ns = 0;   ///< CLOCK_MONOTONIC
-  std::int64_t finished_unix_ns = 0;  ///< 0: it has not said that it is done
-  bool alive = false;                 ///< its process lives and has not finished
+  std::int64_t finished_unix_ns = 0;  ///< 0: it has not finished
+  bool alive = false;                 ///< its process runs and has not finished
 
-  /// CLOCK_REALTIME at the end of the last step; the start where there was none yet.
+  /// CLOCK_REALTIME at the end of the last step; the start time before the first step.
   std::int64_t last_unix_ns() const {
     if (counters.steps == 0) return start_unix_ns;
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(start_unix_ns) + counters.last_step_end_ns -

@@ -31,8 +31,8 @@ void copy_name(std::array<char, kNameBytes>& into, const std::string& name) {
   name.copy(into.data(), into.size() - 1);
 }
 
-// Readers copy the mapping at any moment, so every word is stored atomically; on a 64-bit machine these are
-// plain stores, which the compiler may neither split nor leave out.
+// Readers copy the mapping at any moment, so every word is stored atomically. On a 64-bit machine these are
+// plain stores that the compiler may neither split nor leave out.
 template <typename T>
 void store_words(T& into, const T& from) noexcept {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint64_t) == 0);
@@ -48,7 +48,7 @@ std::size_t bucket_of(std::uint64_t ns) {
                                   kBucketBounds.begin());
 }
 
-// The file under its temporary name; removed again unless it gets its final one.
+// The file under its temporary name. Removed unless it gets its final name.
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& path) : path_(path) {
@@ -138,7 +138,7 @@ void Writer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int wait
   comm_transfer_ns_.fetch_add(transfer_ns, std::memory_order_relaxed);
   comm_wait_ns_.fetch_add(wait_ns, std::memory_order_relaxed);
   if (waited_for_rank < 0 || wait_ns == 0) return;
-  // One word holds the longest wait and whom it was for, so that they cannot come from two different waits.
+  // One word holds the longest wait and its rank, so that the two cannot come from different waits.
   const std::uint64_t wait = (std::min<std::uint64_t>(wait_ns, (1ULL << (64 - kRankBits)) - 1) << kRankBits) |
                              static_cast<std::uint64_t>(waited_for_rank);
   std::uint64_t longest = longest_wait_.load(std::memory_order_relaxed);
@@ -200,7 +200,7 @@ void Writer::publish() noexcept {
   const std::uint64_t next = publications.load(std::memory_order_relaxed) + 1;
   store_words(file_->counters[next % 2], totals_);
   publications.store(next, std::memory_order_release);
-  // The next publication's stores must not become visible before this count: readers check it last.
+  // The stores of the next publication must not become visible before this number, which readers check last.
   std::atomic_thread_fence(std::memory_order_release);
 }
 

@@ -6,19 +6,21 @@
 #include <cmath>
 #include <map>
 
+#include "common/process.h"
+
 namespace lockstep::report {
 namespace {
 
 using record::Phase;
 using record::Snapshot;
 
-// Below these shares a change is not worth anybody's time.
+// Below these shares a change is not worth the effort.
 constexpr double kDataWait = 0.05;
 constexpr double kExposed = 0.10;
 constexpr double kCheckpoint = 0.10;
 constexpr double kPadding = 0.10;
 constexpr double kStraggler = 0.05;
-// A rank is blamed when it is the slowest in this share of the steps.
+// Blame a rank if it is the slowest in this share of the steps.
 constexpr double kAlwaysTheSame = 0.6;
 
 double share(const Snapshot& rank, Phase phase) {
@@ -39,7 +41,7 @@ double mean_share(const Run& run, Phase phase) {
 }
 
 std::string name(const Snapshot& rank) {
-  return fmt::format("rank {} on {}", rank.identity.rank, rank.identity.node);
+  return rank_name(rank.identity.rank, rank.identity.node);
 }
 
 const Snapshot& largest(const Run& run, double (*value)(const Snapshot&)) {
@@ -61,12 +63,13 @@ void advise_data(const Run& run, std::vector<std::string>& advice) {
                                  [&](const Snapshot& rank) { return data_share(rank) >= mean / 2; });
     advice.push_back(
         all ? fmt::format("{:.0f} % of the step waits for data on all ranks: {}.", mean * 100, kWhat)
-            : fmt::format("{:.0f} % of the step of {} waits for data, {:.0f} % on average: {} there.",
+            : fmt::format("{:.0f} % of the step of {} waits for data, {:.0f} % on average over all ranks: on "
+                          "that node, {}.",
                           data_share(worst) * 100, name(worst), mean * 100, kWhat));
   } else if (data_share(worst) >= 2 * kDataWait) {
     advice.push_back(
-        fmt::format("{:.0f} % of the step of {} waits for data, elsewhere it does not: look at the disk "
-                    "and the loader's CPUs of that node.",
+        fmt::format("{:.0f} % of the step of {} waits for data, but not that of other ranks: check the disk "
+                    "and the loader's CPUs on that node.",
                     data_share(worst) * 100, name(worst)));
   }
 }
@@ -87,7 +90,7 @@ struct Work {
   bool operator<(const Work& other) const { return own_ns < other.own_ns; }
 };
 
-// How far `value` is above the median of `all`, as a share of it; 0 where that is 0.
+// How far `value` is above the median of `all`, as a share of the median; 0 if the median is 0.
 double above_median(double value, const std::vector<double>& all) {
   const double middle = median(all);
   return middle == 0 ? 0 : value / middle - 1;
@@ -98,7 +101,7 @@ Lateness lateness(const Run& run) {
   std::map<std::uint64_t, std::vector<Work>> steps;
   for (const Snapshot& rank : run.ranks) {
     for (const record::Step& step : rank.steps) {
-      steps[step.index].push_back({.own_ns = static_cast<double>(own_ns(step)),
+      steps[step.index].push_back({.own_ns = static_cast<double>(step.own_ns()),
                                    .rank = rank.identity.rank,
                                    .tokens = static_cast<double>(step.tokens)});
     }
@@ -134,8 +137,8 @@ Lateness lateness(const Run& run) {
   return result;
 }
 
-// The phases, but for exposed communication, in which a rank takes longer than the median rank: "forward,
-// backward".
+// The phases that take a rank longer than the median rank ("forward, backward"), without exposed
+// communication.
 std::string slower_phases(const Run& run, const Snapshot& slow, double threshold_ms) {
   std::string phases;
   for (std::size_t i = 0; i < record::kPhases; ++i) {
@@ -162,24 +165,28 @@ void advise_stragglers(const Run& run, std::vector<std::string>& advice) {
   if (late.often >= kAlwaysTheSame && excess_ms > 0) {
     const std::string where = slower_phases(run, *slow, excess_ms / 10);
     advice.push_back(fmt::format(
-        "Slowest is {}: it works {:.0f} % longer per step than the median rank{} and is last in {:.0f} % "
-        "of the steps: look at its node (clock, memory, other processes, binding).",
+        "The slowest rank is {}: it works {:.0f} % longer per step than the median rank{} and is last in "
+        "{:.0f} % "
+        "of the steps. Check its node (clock, memory, other processes, binding).",
         name(*slow), 100 * excess_ms / middle, where.empty() ? "" : " (" + where + ")", 100 * late.often));
     return;
   }
-  // Even tokens may still be uneven work, where attention's cost grows with the square of the length; the
-  // record cannot tell that from ranks that take each other's cores.
+  // Equal tokens can still be uneven work, because the cost of attention grows with the square of the length.
+  // The record cannot distinguish that from ranks that compete for cores.
   const std::string why =
       late.more_tokens >= late.excess / 2
-          ? fmt::format("it has {:.0f} % more tokens: balance the batches by cost (lockstep-plan --cost)",
-                        100 * late.more_tokens)
+          ? fmt::format(
+                "it has {:.0f} % more tokens than the median rank: balance the batches by cost "
+                "(lockstep-plan --cost)",
+                100 * late.more_tokens)
           : fmt::format(
-                "its tokens differ by {:.0f} % from the median's: where lengths differ much, balance by cost "
-                "(lockstep-plan --cost); else see whether ranks share cores (lockstep-pin show)",
+                "its tokens differ by {:.0f} % from the median: if lengths differ much, balance the batches "
+                "by cost "
+                "(lockstep-plan --cost); otherwise check whether ranks share cores (lockstep-pin show)",
                 100 * std::abs(late.more_tokens));
   advice.push_back(
-      fmt::format("In each step the slowest rank works {:.0f} % longer than the median one, and it is not "
-                  "always the same rank ({} in {:.0f} % of the steps), so no node is to blame; {}.",
+      fmt::format("In each step the slowest rank works {:.0f} % longer than the median rank, but it is not "
+                  "always the same rank ({} in {:.0f} % of the steps), so no node is at fault; {}.",
                   100 * late.excess, name(*slow), 100 * late.often, why));
 }
 
@@ -196,7 +203,7 @@ void advise_communication(const Run& run, std::vector<std::string>& advice) {
   if (waiting >= 0.5) {
     advice.push_back(
         fmt::format("{:.0f} % of the step is exposed communication, and {:.0f} % of communication is waiting "
-                    "for a later rank: balance the ranks before tuning the network.",
+                    "for late ranks: balance the ranks before you tune the network.",
                     exposed * 100, waiting * 100));
   } else {
     advice.push_back(
@@ -236,12 +243,12 @@ std::vector<std::string> advise(const Run& run) {
   advise_padding(run, advice);
   if (const double part = mean_share(run, Phase::checkpoint); part >= kCheckpoint) {
     advice.push_back(
-        fmt::format("{:.0f} % of the time goes into checkpoints: write them less often.", part * 100));
+        fmt::format("{:.0f} % of the step is writing checkpoints: write them less often.", part * 100));
   }
   if (advice.empty()) {
     std::string slowest;
     if (run.ranks.size() > 1) {
-      slowest = fmt::format(", and the slowest rank works {:.1f} % longer than the median one",
+      slowest = fmt::format(", and the slowest rank works {:.1f} % longer than the median rank",
                             100 * lateness(run).excess);
     }
     advice.push_back(fmt::format(

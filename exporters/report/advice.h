@@ -1,5 +1,5 @@
-// What to change, in sentences, each with the number that says so. It tells a rank that is always the slow
-// one (look at its node) from steps in which now this rank and now that one is late (the work is uneven).
+// Advice on what to change, in sentences that each give the number that says so. It distinguishes one rank
+// that is always slow (look at its node) from ranks that take turns at being late (the work is uneven).
 //
 // Threads: safe from any.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace lockstep::report {
 
-/// At least one sentence: where nothing stands out, it says by which numbers.
+/// At least one sentence: if nothing stands out, it gives the numbers that show it.
 std::vector<std::string> advise(const Run& run);
 
 }  // namespace lockstep::report

@@ -1,4 +1,4 @@
-// lockstep-report: where the time of a run went, from its records.
+// lockstep-report: shows where the time of a run went, from its records.
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@
 int main(int argc, char** argv) {
   lockstep::Tool tool(
       "lockstep-report",
-      "Where the time of a run went, rank by rank and phase by phase, from its records: of a job that is "
-      "running, or of one that has ended.");
+      "Show where the time of a running or finished job went, rank by rank and phase by phase, from its "
+      "records.");
   std::vector<std::filesystem::path> paths;
   std::filesystem::path page;
   tool.app()

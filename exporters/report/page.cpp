@@ -53,9 +53,10 @@ std::string numbers(const Run& run) {
   }
   exposed /= static_cast<double>(run.ranks.size());
   return "<div class=\"numbers\">" + number(format_count(tokens_per_second(run)), "tokens per second") +
-         number(format_seconds(step * 1e-3), "per step, the slowest rank's mean") +
-         number(fmt::format("{:.1f} %", 100 * waiting), "of the step waits for data") +
-         number(fmt::format("{:.1f} %", 100 * exposed), "of the step waits for communication") + "</div>";
+         number(format_seconds(step * 1e-3), "per step, mean of the slowest rank") +
+         number(fmt::format("{:.1f} %", 100 * waiting), "of the step spent waiting for data") +
+         number(fmt::format("{:.1f} %", 100 * exposed), "of the step spent waiting for communication") +
+         "</div>";
 }
 
 std::string table(const Run& run) {
@@ -108,11 +109,12 @@ std::string to_html(const Run& run) {
   html += numbers(run) + "<div class=\"advice\">";
   for (const std::string& line : advise(run)) html += "<p>" + escape(line) + "</p>";
   html += "</div>\n<h2>Where each rank’s step goes</h2>\n" + phase_bars(run);
-  html += "\n<h2>Who was slow, and when</h2>\n" + step_heatmap(run);
+  html += "\n<h2>Slow ranks, step by step</h2>\n" + step_heatmap(run);
   html +=
-      "\n<p class=\"note\">Own time is the step without exposed communication, in which a rank waits for "
-      "others. A red row "
-      "is a slow rank; scattered red is uneven work. Pointing at an area shows its numbers.</p>\n";
+      "\n<p class=\"note\">Own time is the step without exposed communication, because that is where a rank "
+      "waits "
+      "for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its "
+      "numbers.</p>\n";
   html += staging(run) +
           "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step, means over all steps.</p>" + table(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";

@@ -1,4 +1,4 @@
-// The report as one HTML page that needs nothing else: no server, no script, no file beside it.
+// The report as one self-contained HTML page: it needs no server, script or other file.
 //
 // Threads: safe from any.
 #pragma once

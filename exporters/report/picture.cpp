@@ -16,8 +16,8 @@ using record::Snapshot;
 // The palette of Okabe and Ito.
 constexpr std::array<const char*, record::kPhases> kColours = {"#E69F00", "#F0E442", "#56B4E9", "#0072B2",
                                                                "#D55E00", "#009E73", "#CC79A7", "#999999"};
-constexpr std::size_t kMaximumRows = 64;
-constexpr std::size_t kMaximumColumns = 160;
+constexpr std::size_t kMaxRows = 64;
+constexpr std::size_t kMaxColumns = 160;
 constexpr double kLeft = 110;
 constexpr double kWidth = 860;
 constexpr double kRight = 70;
@@ -29,23 +29,23 @@ std::string rank_name(const Snapshot& rank) {
   return escape(fmt::format("rank {} · {}", rank.identity.rank, node));
 }
 
-// Of very many ranks the slowest are shown; they are what a person looks for.
+// If there are very many ranks, shows the slowest, because a reader looks for those.
 std::vector<const Snapshot*> shown(const Run& run) {
   std::vector<const Snapshot*> ranks;
   for (const Snapshot& rank : run.ranks) ranks.push_back(&rank);
-  if (ranks.size() <= kMaximumRows) return ranks;
+  if (ranks.size() <= kMaxRows) return ranks;
   std::stable_sort(ranks.begin(), ranks.end(),
                    [](const auto* a, const auto* b) { return own_milliseconds(*a) > own_milliseconds(*b); });
-  ranks.resize(kMaximumRows);
+  ranks.resize(kMaxRows);
   return ranks;
 }
 
 std::string more(const Run& run) {
-  if (run.ranks.size() <= kMaximumRows) return "";
-  return fmt::format(" (the {} slowest of {} ranks)", kMaximumRows, run.ranks.size());
+  if (run.ranks.size() <= kMaxRows) return "";
+  return fmt::format(" (the {} slowest of {} ranks)", kMaxRows, run.ranks.size());
 }
 
-// A distance between axis marks that gives at most eight of them: 1, 2 or 5 times a power of ten.
+// A distance between axis marks that gives at most eight marks: 1, 2 or 5 times a power of ten.
 double mark_distance(double maximum) {
   const double rough = std::max(maximum, 1e-6) / 8;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -78,7 +78,7 @@ std::string legend(double y) {
   return svg;
 }
 
-// Blue is faster than the median rank, white as fast, red slower; full colour at 25 %.
+// Blue: faster than the median rank; white: equal; red: slower. Full colour at 25 %.
 std::string heat_colour(double ratio) {
   constexpr std::array<double, 3> kFast = {33, 102, 172};
   constexpr std::array<double, 3> kEqual = {247, 247, 247};
@@ -102,7 +102,7 @@ struct Cell {
 std::map<std::uint64_t, double> step_medians(const Run& run) {
   std::map<std::uint64_t, std::vector<double>> own;
   for (const Snapshot& rank : run.ranks) {
-    for (const record::Step& step : rank.steps) own[step.index].push_back(static_cast<double>(own_ns(step)));
+    for (const record::Step& step : rank.steps) own[step.index].push_back(static_cast<double>(step.own_ns()));
   }
   std::map<std::uint64_t, double> medians;
   for (auto& [index, values] : own) medians[index] = median(std::move(values));
@@ -115,8 +115,8 @@ std::vector<Cell> row_of(const Snapshot& rank, const std::map<std::uint64_t, dou
   for (const record::Step& step : rank.steps) {
     const double middle = medians.at(step.index);
     Cell& cell = row[(step.index - first) / group];
-    cell.own_ms += static_cast<double>(own_ns(step)) * 1e-6;
-    cell.ratio += middle > 0 ? static_cast<double>(own_ns(step)) / middle : 1;
+    cell.own_ms += static_cast<double>(step.own_ns()) * 1e-6;
+    cell.ratio += middle > 0 ? static_cast<double>(step.own_ns()) / middle : 1;
     ++cell.steps;
   }
   for (Cell& cell : row) {
@@ -128,7 +128,7 @@ std::vector<Cell> row_of(const Snapshot& rank, const std::map<std::uint64_t, dou
 }
 
 std::string heat_legend(double y) {
-  std::string svg = text_at(kLeft, y, "start", "own time against the step's median rank:");
+  std::string svg = text_at(kLeft, y, "start", "own time relative to the median rank:");
   double x = kLeft + 275;
   for (int percent = -25; percent <= 25; percent += 5) {
     svg += fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="26" height="12" fill="{}"/>)", x, y - 10,
@@ -213,7 +213,7 @@ std::string step_heatmap(const Run& run) {
   if (medians.empty()) return "";
   const std::uint64_t first = medians.begin()->first;
   const std::uint64_t count = medians.rbegin()->first - first + 1;
-  const std::uint64_t group = (count + kMaximumColumns - 1) / kMaximumColumns;
+  const std::uint64_t group = (count + kMaxColumns - 1) / kMaxColumns;
   const auto columns = static_cast<std::size_t>((count + group - 1) / group);
   const auto ranks = shown(run);
   const double row = ranks.size() <= 16 ? 22 : 11;

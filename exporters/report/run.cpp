@@ -37,7 +37,7 @@ auto identity_of_run(const Snapshot& rank) {
   return std::make_tuple(rank.identity.job_id, rank.identity.step_id, rank.identity.size);
 }
 
-// A folder that was used before may still hold the records of a larger, earlier run.
+// The folder may also hold records of an earlier, larger run.
 void keep_latest_run(Run& run) {
   const auto latest = std::max_element(run.ranks.begin(), run.ranks.end(), [](const auto& a, const auto& b) {
     return a.start_unix_ns < b.start_unix_ns;
@@ -74,8 +74,10 @@ Run load(const std::vector<fs::path>& paths) {
     if (error) fail("cannot read the folder {}: {}", path.string(), error.message());
   }
   if (run.ranks.empty()) {
-    fail("no records (rank-*.record) in {}; give the folder of one job step, such as $LOCKSTEP_RECORD",
-         paths.front().string());
+    fail(
+        "there are no records (rank-*.record) in {}; give the folder of one job step, such as "
+        "$LOCKSTEP_RECORD",
+        paths.front().string());
   }
   keep_latest_run(run);
   std::sort(run.staging.begin(), run.staging.end(),
@@ -113,10 +115,6 @@ double tokens_per_second(const Run& run) {
     longest_ns = std::max(longest_ns, rank.counters.step_ns);
   }
   return longest_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(longest_ns);
-}
-
-std::uint64_t own_ns(const record::Step& step) {
-  return step.step_ns - std::min(step.step_ns, step.phase_ns[record::index(Phase::comm_exposed)]);
 }
 
 double median(std::vector<double> values) {

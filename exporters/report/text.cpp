@@ -26,8 +26,7 @@ std::string staging_line(const exporter::StagingRecord& staging) {
 
 std::string state(const Run& run) {
   const auto any = [&](auto test) { return std::any_of(run.ranks.begin(), run.ranks.end(), test); };
-  if (any([](const Snapshot& rank) { return !rank.alive && rank.finished_unix_ns == 0; }))
-    return "ended without a word";
+  if (any([](const Snapshot& rank) { return !rank.alive && rank.finished_unix_ns == 0; })) return "died";
   if (any([](const Snapshot& rank) { return rank.alive; })) return "running";
   return "finished";
 }
@@ -75,7 +74,7 @@ std::string to_text(const Run& run) {
 
 namespace {
 
-// null where it was not measured.
+// null if it was not measured.
 nlohmann::json communication(const Snapshot& rank, std::uint64_t ns) {
   if (!rank.counters.communication_measured()) return nullptr;
   return milliseconds_per_step(rank, ns);

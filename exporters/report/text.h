@@ -15,13 +15,13 @@ std::string to_text(const Run& run);
 
 nlohmann::json to_json(const Run& run);
 
-/// "job 77.0" or "run without a scheduler", program, ranks and steps.
+/// Program, job, ranks and steps.
 std::string title(const Run& run);
 
-/// "running", "finished" or "ended without a word" (killed): the worst of the ranks.
+/// "running", "finished" or "died" (it ended without finishing): the worst state of any rank.
 std::string state(const Run& run);
 
-/// A rank's waiting for others in milliseconds per step, or "-" where it was not measured.
+/// The time that a rank waited for others, in milliseconds per step; "-" if it was not measured.
 std::string waiting(const record::Snapshot& rank);
 
 }  // namespace lockstep::report

@@ -26,10 +26,10 @@ int find_gpu(const Machine& machine, std::string_view text) {
   for (std::size_t i = 0; !is_number && i < machine.gpus.size(); ++i) {
     if (machine.gpus[i].bus_id == short_bus_id(text)) return static_cast<int>(i);
   }
-  std::vector<std::string> there;
-  for (const Gpu& gpu : machine.gpus) there.push_back(gpu.bus_id);
-  fail_usage("GPU '{}' is not in topology '{}', which has {} GPUs{}{}", text, machine.source, there.size(),
-             there.empty() ? "" : ": ", fmt::join(there, ", "));
+  std::vector<std::string> known;
+  for (const Gpu& gpu : machine.gpus) known.push_back(gpu.bus_id);
+  fail_usage("GPU '{}' is not in topology '{}', which has {} GPUs{}{}", text, machine.source, known.size(),
+             known.empty() ? "" : ": ", fmt::join(known, ", "));
 }
 
 }  // namespace

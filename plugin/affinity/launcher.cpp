@@ -13,7 +13,7 @@ namespace {
 struct Launcher {
   const char* rank;
   const char* size;
-  bool binds;  // gives each rank a mask of its own unless told otherwise
+  bool binds;  // binds each rank by default
 };
 
 constexpr std::array<Launcher, 6> kLaunchers{{
@@ -27,7 +27,7 @@ constexpr std::array<Launcher, 6> kLaunchers{{
 
 void check(const char* variable, long rank, long size) {
   if (rank < 0 || size < 1 || rank >= size)
-    fail_usage("{}={}: not the rank of one of {} tasks", variable, rank, size);
+    fail_usage("{}={}: the rank must be below the number of tasks, {}", variable, rank, size);
 }
 
 int parse_count(std::string_view text, const std::string& whole) {
@@ -43,7 +43,7 @@ std::optional<LocalRank> from_slurm() {
   const auto rank = environment::get_integer("SLURM_LOCALID");
   const auto counts = environment::get("SLURM_STEP_TASKS_PER_NODE");
   if (!rank || !counts) return std::nullopt;
-  // Slurm has bound each task to CPUs of its own: they are all that this task may use.
+  // Slurm has bound each task: this task may use its own CPUs only.
   if (environment::get("SLURM_CPU_BIND_LIST")) return LocalRank{0, 1, false};
   const int size = tasks_on_node(*counts, environment::get_integer("SLURM_NODEID").value_or(0));
   check("SLURM_LOCALID", *rank, size);

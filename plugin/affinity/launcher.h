@@ -1,4 +1,4 @@
-// Which of a node's tasks this process is, as the launcher that started it tells in the environment.
+// The number of this process among its node's tasks, from the environment variables of its launcher.
 //
 // Threads: safe as long as no thread changes the environment.
 #pragma once
@@ -11,12 +11,11 @@ namespace lockstep::affinity {
 struct LocalRank {
   int rank = 0;  ///< 0…
   int size = 1;  ///< tasks on this node
-  bool mask_is_launchers =
-      false;  ///< the CPU mask is the launcher's default for one rank, not the node's share of the job
+  bool bound_by_launcher =
+      false;  ///< the CPU mask is the launcher's default for one rank, not the job's share
 };
 
-/// Nothing where no known launcher started this process. Throws UsageError naming a variable that makes no
-/// sense.
+/// nullopt where no known launcher started this process. Throws UsageError naming an invalid variable.
 std::optional<LocalRank> find_local_rank();
 
 /// The entry for node `node` of Slurm's list of task counts, "2(x3),1". Throws UsageError naming the text.

@@ -1,5 +1,5 @@
-// A compute node as the planner sees it: cores, memory, caches and GPUs as plain data, so that a plan can be
-// made and tested for any machine from a description of it. topology.h makes one from hwloc.
+// A compute node as the planner sees it: cores, memory, caches and GPUs as plain data, so that plans can be
+// made and tested for any machine. topology.h makes one from hwloc.
 //
 // Threads: values, no shared state.
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace lockstep::affinity {
 
-/// A physical core and where it sits. CPU numbers are the kernel's (logical OS indices).
+/// A physical core and its place in the machine. CPU numbers are the kernel's (logical OS indices).
 struct Core {
-  std::vector<int> cpus;  ///< its hardware threads, online ones only, whether allowed or not
+  std::vector<int> cpus;  ///< its online hardware threads, also those that are not allowed
   int package = 0;        ///< index, 0…
   int domain = 0;         ///< index into Machine::domains
   int cache = 0;          ///< index, 0…: cores with the same number share their largest cache
@@ -20,15 +20,14 @@ struct Core {
 
 /// A NUMA node that has cores.
 struct Domain {
-  int node = 0;  ///< its number in the kernel
-  int memory_node =
-      0;            ///< the node to take memory from: itself, or the nearest that has memory and is allowed
-  int package = 0;  ///< index, as in Core
+  int node = 0;         ///< its number in the kernel
+  int memory_node = 0;  ///< where its memory comes from: itself, or the nearest allowed node with memory
+  int package = 0;      ///< index, as in Core
 };
 
 struct Gpu {
   std::string bus_id;        ///< PCI address, "0000:07:00.0"
-  std::vector<int> domains;  ///< indices of the domains it hangs on; empty where the machine does not say
+  std::vector<int> domains;  ///< indices of the domains that it is attached to; empty where unknown
 };
 
 /// Cores are sorted by package, then domain, then cache: neighbours in the list are neighbours in the

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "common/cpu_list.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 #include "common/output.h"
 #include "common/tool.h"
 #include "common/units.h"
@@ -84,31 +84,34 @@ int main(int argc, char** argv) {
   Tool tool("lockstep-pin", "Puts each task of a job on the right CPUs, next to its memory and its GPU.");
 
   PlanCall plan_call;
-  CLI::App& plan_verb = tool.verb("plan", "Print a plan for a node: this one, or one that is described",
-                                  [&] { plan(tool, plan_call); });
+  CLI::App& plan_verb =
+      tool.verb("plan", "Print a plan for this node or for a described one", [&] { plan(tool, plan_call); });
   plan_verb
       .add_option("--topology", plan_call.topology, "A file from lstopo FILE.xml, or 'package:2 core:8 pu:2'")
       ->type_name("FILE.xml|SYNTHETIC");
   plan_verb.add_option("--tasks", plan_call.tasks, "Tasks on the node")->type_name("N")->required();
   plan_call.options.add_to(plan_verb);
   plan_verb.add_flag("--plain", plan_call.plain,
-                     "One line per task: TASK CPUS WORKER_CPUS NUMA THREADS GPUS");
+                     "One line per task: TASK CPUS WORKER_CPUS NUMA THREADS GPUS PLACES");
   plan_verb.add_option("--svg", plan_call.svg, "Also draw the plan into this file")->type_name("FILE");
 
   std::vector<int> pids;
   CLI::App& show_verb =
-      tool.verb("show", "Print on which CPUs and NUMA nodes processes run now", [&] { show(tool, pids); });
-  show_verb.add_option("PID", pids, "Process ids; none: all of this user's");
+      tool.verb("show", "Print the CPUs and NUMA nodes of running processes", [&] { show(tool, pids); });
+  show_verb.add_option("PID", pids, "Process ids; none: all processes of this user");
 
   RunRequest run_request;
   CLI::App& run_verb = tool.verb("run", "Pin a command without Slurm: lockstep-pin run [options] -- COMMAND",
                                  [&] { run_pinned(run_request); });
   run_verb
-      .add_option("--tasks", run_request.tasks, "Tasks on this node; known under mpirun, srun and torchrun")
+      .add_option("--tasks", run_request.tasks, "Tasks on this node; default: from mpirun, srun or torchrun")
       ->type_name("N");
-  run_verb.add_option("--local-rank", run_request.local_rank, "Which of them this is; known likewise")
+  run_verb
+      .add_option("--local-rank", run_request.local_rank,
+                  "The number of this task, from 0; default: likewise")
       ->type_name("R");
-  run_verb.add_flag("--explain", run_request.explain, "Say on standard error where it runs, and why");
+  run_verb.add_flag("--explain", run_request.explain,
+                    "Print on standard error where the command runs, and why");
   run_request.options.add_to(run_verb);
   run_verb.add_option("COMMAND", run_request.command, "The command and its arguments, after --")->required();
 

@@ -1,24 +1,22 @@
 #include "plugin/affinity/options.h"
 
-#include "common/cpu_list.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 
 namespace lockstep::affinity {
 
 void PlanOptions::add_to(CLI::App& app) {
-  app.add_option("--policy", policy, "What a share keeps together: auto, numa, cache, core or off")
+  app.add_option("--policy", policy, "Borders that a share must not cross: auto, numa, cache, core or off")
       ->type_name("POLICY");
-  app.add_option("--cpus-per-task", cpus_per_task,
-                 "At most so many CPUs for each task; 0 shares all that is allowed")
+  app.add_option("--cpus-per-task", cpus_per_task, "Maximum of CPUs for each task; 0 shares all allowed CPUs")
       ->type_name("C");
-  app.add_option("--gpus", gpus, "PCI addresses or indices, dealt to the tasks in this order, or all")
+  app.add_option("--gpus", gpus, "PCI addresses or indices, distributed to the tasks in this order, or all")
       ->type_name("LIST|all");
   app.add_option("--restrict", within, "Only these CPUs, as a list (0-11,48-59)")->type_name("CPUSET");
   app.add_option("--workers", workers, "CPUs of each task's share for loader threads")->type_name("W");
-  app.add_option("--smt", smt, "At most so many hardware threads of a core compute; 0 for all")
+  app.add_option("--smt", smt, "Maximum of hardware threads of a core that compute; 0 for all")
       ->type_name("K");
-  app.add_option("--mem", memory, "NUMA nodes to take memory from: local, interleave or off")
-      ->type_name("MEM");
+  app.add_option("--mem", memory, "NUMA nodes of the memory: local, interleave or off")->type_name("MEM");
 }
 
 Request PlanOptions::request(const Machine& machine, int tasks) const {

@@ -1,4 +1,4 @@
-// The options that say what to plan for: the same for `lockstep-pin plan` and `lockstep-pin run`.
+// The options of a plan, which `lockstep-pin plan` and `lockstep-pin run` share.
 //
 // Threads: main's thread.
 #pragma once
@@ -22,7 +22,7 @@ struct PlanOptions {
 
   void add_to(CLI::App& app);
 
-  /// Reads the words. Throws UsageError naming the one that is wrong.
+  /// Reads the values. Throws UsageError naming an invalid one.
   Request request(const Machine& machine, int tasks) const;
 };
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <map>
 
-#include "common/cpu_list.h"
+#include "common/leaf/cpu_list.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -19,7 +19,7 @@ constexpr int kCoresInRow = 24;
 
 struct Use {
   int task = -1;
-  int tasks = 0;  // above 1 where CPUs are shared
+  int tasks = 0;  // above 1 where tasks share the CPU
   bool worker = false;
 };
 
@@ -118,11 +118,11 @@ class Drawing {
       return fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\"/>",
                          x, y, kCell, kCell, fill);
     };
-    const std::string who = at.tasks == 0  ? "no task"
-                            : at.tasks > 1 ? fmt::format("{} tasks", at.tasks)
-                                           : fmt::format("task {}", at.task);
+    const std::string owner = at.tasks == 0  ? "no task"
+                              : at.tasks > 1 ? fmt::format("{} tasks", at.tasks)
+                                             : fmt::format("task {}", at.task);
     return fmt::format(
-        "<g><title>CPU {}: {}{}</title>{}{}{}</g>\n", cpu, who, at.worker ? ", loader" : "",
+        "<g><title>CPU {}: {}{}</title>{}{}{}</g>\n", cpu, owner, at.worker ? ", loader" : "",
         box(colour(at.task)), at.worker ? box("url(#worker)") : "",
         text(x + kCell / 2, y + kCell / 2 + 4, 10, std::to_string(cpu), " text-anchor=\"middle\""));
   }

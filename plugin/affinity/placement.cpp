@@ -12,7 +12,7 @@ using Cores = std::vector<const Core*>;
 using Tasks = std::vector<int>;
 
 // Cores that belong together: those of a NUMA node or of a cache.
-struct Group {
+struct CoreGroup {
   Cores cores;
   int domain = 0;
   int package = 0;
@@ -22,8 +22,8 @@ struct Group {
 };
 
 template <typename Key>
-std::vector<Group> group_by(const Cores& cores, Key key) {
-  std::vector<Group> groups;
+std::vector<CoreGroup> group_by(const Cores& cores, Key key) {
+  std::vector<CoreGroup> groups;
   for (const Core* core : cores) {
     if (groups.empty() || key(*groups.back().cores.back()) != key(*core)) {
       groups.push_back({{}, core->domain, core->package, 0});
@@ -40,37 +40,38 @@ int by_cache(const Core& core) {
   return core.cache;
 }
 
-// Of two groups the one whose tasks will have more cores each once it takes one more; `load` breaks ties so
+// True where group a's tasks have more cores each than group b's, after one more task. `load` breaks ties, so
 // that few tasks spread over packages.
-bool roomier(const Group& a, double load_a, const Group& b, double load_b) {
+bool has_larger_shares(const CoreGroup& a, double load_a, const CoreGroup& b, double load_b) {
   const long left = a.size() * (b.tasks + 1);
   const long right = b.size() * (a.tasks + 1);
   return left != right ? left > right : load_a < load_b;
 }
 
-// Chooses a group for every task so that the smallest share is as large as it can be. A task goes to a domain
-// it wants while that has a whole core for it. Neighbouring tasks get neighbouring groups.
-std::vector<Tasks> spread(std::vector<Group>& groups, const std::vector<std::vector<int>>& near) {
+// Chooses a group for every task so that the smallest share is as large as possible. A task goes to one of
+// its wanted domains while that has a whole core for it. Neighbouring tasks get neighbouring groups.
+std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std::vector<int>>& near) {
   std::map<int, std::pair<long, long>> package_load;  // tasks, cores
-  for (const Group& group : groups) package_load[group.package].second += group.size();
-  const auto load = [&](const Group& group) {
+  for (const CoreGroup& group : groups) package_load[group.package].second += group.size();
+  const auto load = [&](const CoreGroup& group) {
     const auto& [tasks, cores] = package_load[group.package];
     return static_cast<double>(tasks) / static_cast<double>(cores);
   };
   const auto choose = [&](const std::vector<int>& wanted) {
     std::size_t best = groups.size();
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      const Group& group = groups[g];
+      const CoreGroup& group = groups[g];
       const bool fits = wanted.empty() || std::count(wanted.begin(), wanted.end(), group.domain) > 0;
       if (!fits || group.tasks >= group.size()) continue;
-      if (best == groups.size() || roomier(group, load(group), groups[best], load(groups[best]))) best = g;
+      if (best == groups.size() || has_larger_shares(group, load(group), groups[best], load(groups[best])))
+        best = g;
     }
     return best;
   };
 
   Tasks order(near.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto choices = [&](int task) {  // the pickiest first, the indifferent last
+  const auto choices = [&](int task) {  // tasks with few choices first, tasks without a wish last
     const std::size_t wanted = near[static_cast<std::size_t>(task)].size();
     return wanted == 0 ? INT_MAX : static_cast<int>(wanted);
   };
@@ -97,23 +98,23 @@ std::vector<Tasks> spread(std::vector<Group>& groups, const std::vector<std::vec
   return members;
 }
 
-// The largest share that every task can have without crossing a group's border, when `count` tasks are spread
-// well; 0 when there are more tasks than cores.
-int share_within(const std::vector<Group>& groups, long count, int at_most) {
-  for (int share = at_most; share > 0; --share) {
+// The largest share, at most `limit`, that lets `count` tasks fit into the groups without crossing a border;
+// 0 where there are more tasks than cores.
+int share_within(const std::vector<CoreGroup>& groups, long count, int limit) {
+  for (int share = limit; share > 0; --share) {
     long tasks = 0;
-    for (const Group& group : groups) tasks += group.size() / share;
+    for (const CoreGroup& group : groups) tasks += group.size() / share;
     if (tasks >= count) return share;
   }
   return 0;
 }
 
-class Deal {
+class Distribution {
  public:
-  Deal(const Cores& cores, const PlacementRequest& request)
+  Distribution(const Cores& cores, const PlacementRequest& request)
       : cores_(cores), request_(request), result_(static_cast<std::size_t>(request.tasks)) {}
 
-  std::vector<Placement> run() {
+  std::vector<TaskCores> run() {
     const long count = static_cast<long>(cores_.size());
     if (request_.tasks > count) {
       share_cores();
@@ -126,13 +127,13 @@ class Deal {
  private:
   void whole_cores(int fair) {
     if (request_.cores_per_task > 0) fair = std::min(fair, request_.cores_per_task);
-    std::vector<Group> groups =
+    std::vector<CoreGroup> groups =
         request_.policy == Policy::cache ? group_by(cores_, by_cache) : group_by(cores_, by_domain);
     long largest = 0;
-    for (const Group& group : groups) largest = std::max(largest, group.size());
-    const bool picky =
+    for (const CoreGroup& group : groups) largest = std::max(largest, group.size());
+    const bool has_wishes =
         std::any_of(request_.near.begin(), request_.near.end(), [](auto& n) { return !n.empty(); });
-    const bool confined = request_.policy != Policy::core && (fair <= largest || picky);
+    const bool confined = request_.policy != Policy::core && (fair <= largest || has_wishes);
     if (confined) {
       within_groups(groups);
     } else if (request_.policy == Policy::core || request_.policy == Policy::automatic) {
@@ -142,16 +143,16 @@ class Deal {
     }
   }
 
-  // The most that any task may have when the smallest share is `share`: one core more, and no more than asked
-  // for.
+  // The largest number of cores for a task where the smallest share is `share`: one more, but not more than
+  // requested.
   int limit(int share) const {
     return request_.cores_per_task > 0 ? std::min(request_.cores_per_task, share + 1) : share + 1;
   }
 
-  void within_groups(std::vector<Group>& groups) {
+  void within_groups(std::vector<CoreGroup>& groups) {
     const std::vector<Tasks> members = spread(groups, request_.near);
     long share = LONG_MAX;
-    for (const Group& group : groups) {
+    for (const CoreGroup& group : groups) {
       if (group.tasks > 0) share = std::min(share, group.size() / group.tasks);
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -159,10 +160,11 @@ class Deal {
     }
   }
 
-  // One NUMA node's cores to its tasks: cache by cache where everyone still gets `share`, else in order.
-  void within_group(const Group& group, const Tasks& tasks, int share) {
+  // Distributes one NUMA node's cores: cache by cache where every task still gets `share`, otherwise in
+  // order.
+  void within_group(const CoreGroup& group, const Tasks& tasks, int share) {
     const bool hybrid = group_kinds(group.cores).size() > 1;
-    std::vector<Group> caches = group_by(group.cores, by_cache);
+    std::vector<CoreGroup> caches = group_by(group.cores, by_cache);
     const int wanted = request_.cores_per_task > 0 ? std::min(share, request_.cores_per_task) : share;
     if (hybrid || share_within(caches, static_cast<long>(tasks.size()), wanted) < wanted) {
       in_order(group.cores, tasks, limit(share));
@@ -176,8 +178,8 @@ class Deal {
     }
   }
 
-  // An equal number of whole groups for each task.
-  void whole_groups(const std::vector<Group>& groups) {
+  // Gives each task an equal number of whole groups.
+  void whole_groups(const std::vector<CoreGroup>& groups) {
     const std::size_t count = static_cast<std::size_t>(request_.tasks);
     const std::size_t each = groups.size() / count;
     std::vector<Cores> shares(count);
@@ -199,9 +201,10 @@ class Deal {
     return kinds;
   }
 
-  // Neighbouring cores for neighbouring tasks, shares equal to within one, each kind of core dealt out by
-  // itself. What does not divide goes round: the next kind's spare core to the next task.
-  void in_order(const Cores& cores, const Tasks& tasks, int at_most) {
+  // Gives neighbouring cores to neighbouring tasks, in shares that are equal to within one core. Each kind of
+  // core is distributed separately; a kind's spare cores go to the tasks after those that got the last
+  // kind's.
+  void in_order(const Cores& cores, const Tasks& tasks, int max_cores) {
     std::size_t next_spare = 0;
     std::vector<Cores> shares(tasks.size());
     for (const auto& [kind, of_kind] : group_kinds(cores)) {
@@ -217,13 +220,14 @@ class Deal {
       next_spare = (next_spare + spare) % tasks.size();
     }
     for (std::size_t t = 0; t < tasks.size(); ++t) {
-      if (shares[t].size() > static_cast<std::size_t>(at_most))
-        shares[t].resize(static_cast<std::size_t>(at_most));
+      if (shares[t].size() > static_cast<std::size_t>(max_cores))
+        shares[t].resize(static_cast<std::size_t>(max_cores));
       for (const Core* core : shares[t]) give(tasks[t], *core, core->cpus, 1);
     }
   }
 
-  // More tasks than cores: one each, then the core whose hardware threads are shared by the fewest.
+  // For more tasks than cores: one task for each core, then more on the core with the fewest tasks per
+  // thread.
   void share_cores() {
     std::vector<long> load(cores_.size(), 1);
     for (long left = request_.tasks - static_cast<long>(cores_.size()); left > 0; --left) {
@@ -235,7 +239,7 @@ class Deal {
       }
       ++load[best];
     }
-    std::vector<std::size_t> seats;  // a core for each task to be seated
+    std::vector<std::size_t> seats;  // a core for each task
     for (std::size_t c = 0; c < cores_.size(); ++c)
       seats.insert(seats.end(), static_cast<std::size_t>(load[c]), c);
     std::vector<long> seated(cores_.size(), 0);
@@ -251,7 +255,7 @@ class Deal {
     }
   }
 
-  // Tasks with a wish take the first free seat that grants it; all others the free seats in order.
+  // Tasks with a wish take the first free seat in a wanted domain; the others take the free seats in order.
   std::vector<std::size_t> seat_tasks(const std::vector<std::size_t>& seats) const {
     std::vector<std::size_t> core_of(seats.size());
     std::vector<bool> taken(seats.size(), false);
@@ -277,7 +281,7 @@ class Deal {
     return core_of;
   }
 
-  // Tasks in the order of the domains they want, those that want none last.
+  // The tasks, ordered by the first domain that they want; tasks without a wish last.
   Tasks tasks_by_wish() const {
     Tasks order(static_cast<std::size_t>(request_.tasks));
     std::iota(order.begin(), order.end(), 0);
@@ -290,7 +294,7 @@ class Deal {
   }
 
   void give(int task, const Core& core, std::vector<int> cpus, int sharers) {
-    Placement& placement = result_[static_cast<std::size_t>(task)];
+    TaskCores& placement = result_[static_cast<std::size_t>(task)];
     placement.cores.push_back(std::move(cpus));
     placement.sharers = sharers;
     auto& domains = placement.domains;
@@ -300,15 +304,15 @@ class Deal {
 
   Cores cores_;
   const PlacementRequest& request_;
-  std::vector<Placement> result_;
+  std::vector<TaskCores> result_;
 };
 
 }  // namespace
 
-std::vector<Placement> place_tasks(const std::vector<Core>& cores, const PlacementRequest& request) {
+std::vector<TaskCores> place_tasks(const std::vector<Core>& cores, const PlacementRequest& request) {
   Cores pointers;
   for (const Core& core : cores) pointers.push_back(&core);
-  return Deal(pointers, request).run();
+  return Distribution(pointers, request).run();
 }
 
 }  // namespace lockstep::affinity

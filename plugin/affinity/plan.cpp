@@ -4,15 +4,15 @@
 #include <iterator>
 #include <set>
 
-#include "common/cpu_list.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 #include "plugin/affinity/placement.h"
 #include "plugin/affinity/reason.h"
 
 namespace lockstep::affinity {
 namespace {
 
-constexpr int kMaxTasks = 65536;  // beyond any node; stops a mistyped number from eating the memory
+constexpr int kMaxTasks = 65536;  // more than any node has: a mistyped number must not use up the memory
 
 std::vector<int> difference(const std::vector<int>& a, const std::vector<int>& b) {
   std::vector<int> left;
@@ -40,6 +40,18 @@ void check(const Machine& machine, const Request& request) {
   }
 }
 
+// "{0,48},{1,49}": for each core those of its hardware threads that are in the list.
+std::string openmp_places(const std::vector<Core>& cores, const std::vector<int>& cpus) {
+  std::vector<std::string> places;
+  for (const Core& core : cores) {
+    std::vector<int> threads;
+    std::copy_if(core.cpus.begin(), core.cpus.end(), std::back_inserter(threads),
+                 [&](int cpu) { return std::binary_search(cpus.begin(), cpus.end(), cpu); });
+    if (!threads.empty()) places.push_back(fmt::format("{{{}}}", fmt::join(threads, ",")));
+  }
+  return fmt::format("{}", fmt::join(places, ","));
+}
+
 class Planner {
  public:
   Planner(const Machine& machine, const Request& request) : machine_(machine), request_(request) {
@@ -53,7 +65,7 @@ class Planner {
     PlacementRequest wanted{request_.tasks, cores_per_task(), request_.policy, {}};
     wanted.near.reserve(gpus_.size());
     for (const std::vector<int>& gpus : gpus_) wanted.near.push_back(domains_near(gpus));
-    const std::vector<Placement> placements = place_tasks(cores_, wanted);
+    const std::vector<TaskCores> placements = place_tasks(cores_, wanted);
     const int idle = idle_cores(placements);
     std::vector<TaskPlan> plans;
     plans.reserve(static_cast<std::size_t>(request_.tasks));
@@ -83,7 +95,7 @@ class Planner {
     }
   }
 
-  // Task i gets the i-th GPU, as programs that choose by local rank expect; the CPUs follow the GPU.
+  // Task i gets GPU i of the list, as programs expect that choose a device by local rank.
   void share_gpus() {
     const std::size_t tasks = static_cast<std::size_t>(request_.tasks);
     const std::size_t count = request_.gpus.size();
@@ -95,8 +107,8 @@ class Planner {
     }
   }
 
-  // The cores that hold cpus_per_task CPUs, on the cores with the fewest usable hardware threads; 0 for no
-  // limit.
+  // The number of cores for cpus_per_task CPUs, if all cores had as few usable threads as the smallest; 0 for
+  // no limit.
   int cores_per_task() const {
     if (request_.cpus_per_task == 0) return 0;
     std::size_t fewest = cores_.front().cpus.size();
@@ -104,7 +116,7 @@ class Planner {
     return (request_.cpus_per_task + static_cast<int>(fewest) - 1) / static_cast<int>(fewest);
   }
 
-  // Domains with usable cores that the GPUs hang on, else those of the same packages.
+  // The domains with usable cores that the GPUs are attached to, or else those of the same packages.
   std::vector<int> domains_near(const std::vector<int>& gpus) const {
     std::set<int> wanted;
     std::set<int> packages;
@@ -124,27 +136,28 @@ class Planner {
     return {near.begin(), near.end()};
   }
 
-  int idle_cores(const std::vector<Placement>& placements) const {
+  int idle_cores(const std::vector<TaskCores>& placements) const {
     std::size_t used = 0;
-    for (const Placement& placement : placements) used += placement.sharers == 1 ? placement.cores.size() : 0;
+    for (const TaskCores& placement : placements) used += placement.sharers == 1 ? placement.cores.size() : 0;
     return request_.tasks > static_cast<int>(cores_.size()) ? 0 : static_cast<int>(cores_.size() - used);
   }
 
-  TaskPlan plan_task(int task, const Placement& placement, int idle) const {
+  TaskPlan plan_task(int task, const TaskCores& placement, int idle) const {
     TaskPlan plan;
     plan.task = task;
     const bool share = choose_cpus(placement, plan);
     plan.numa = memory_of(placement.domains);
     name_gpus(plan);
     plan.threads = static_cast<int>(plan.cpus.size());
+    plan.places = openmp_places(cores_, plan.cpus);
     plan.why = explain({machine_, request_, placement, plan, gpus_[static_cast<std::size_t>(task)],
                         static_cast<int>(cores_.size()), idle, share, unusable_});
     return plan;
   }
 
-  // Fills cpus and worker_cpus; true when the workers have to share the compute CPUs. Workers take the
-  // hardware threads that smt leaves free first, then whole cores from the end of the share.
-  bool choose_cpus(const Placement& placement, TaskPlan& plan) const {
+  // Fills cpus and worker_cpus; true where the workers must share the compute CPUs. Workers take first the
+  // hardware threads that smt leaves free, then CPUs from the end of the share.
+  bool choose_cpus(const TaskCores& placement, TaskPlan& plan) const {
     std::vector<int> compute;
     std::vector<int> spare;
     int left = request_.cpus_per_task > 0 ? request_.cpus_per_task : static_cast<int>(usable_.size());
@@ -207,20 +220,20 @@ class Planner {
 
   const Machine& machine_;
   const Request& request_;
-  std::vector<Core> cores_;             // with at least one usable CPU, and only those CPUs
-  std::vector<int> usable_, unusable_;  // CPUs asked for
+  std::vector<Core> cores_;             // with at least one usable CPU; lists usable CPUs only
+  std::vector<int> usable_, unusable_;  // of the requested CPUs
   std::vector<std::vector<int>> gpus_;  // of each task, indices into Machine::gpus
 };
 
 template <typename Value>
 Value parse_word(std::string_view text, const char* what,
                  const std::vector<std::pair<std::string_view, Value>>& words) {
-  std::vector<std::string_view> good;
+  std::vector<std::string_view> valid;
   for (const auto& [word, value] : words) {
     if (word == text) return value;
-    good.push_back(word);
+    valid.push_back(word);
   }
-  fail_usage("{} '{}' is not known; it is one of {}", what, text, fmt::join(good, ", "));
+  fail_usage("{} '{}' is unknown; valid values: {}", what, text, fmt::join(valid, ", "));
 }
 
 }  // namespace

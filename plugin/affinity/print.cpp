@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "common/cpu_list.h"
+#include "common/leaf/cpu_list.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -58,7 +58,7 @@ std::string to_plain(const std::vector<TaskPlan>& plans) {
   std::string text;
   for (const TaskPlan& plan : plans) {
     const Row row = row_of(plan);
-    text += fmt::format("{} {} {} {} {} {}\n", row[0], row[1], row[2], row[3], row[4], row[5]);
+    text += fmt::format("{} {}\n", fmt::join(row.begin(), row.end() - 1, " "), or_dash(plan.places));
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// A plan on paper: JSON for programs, one line per task for the Slurm plugin, a table for people.
+// Formats a plan: as JSON for programs, one line per task for the Slurm plugin, a table for users.
 //
 // Threads: pure functions, safe from any.
 #pragma once
@@ -15,8 +15,8 @@ namespace lockstep::affinity {
 /// {"topology":{…},"tasks":[{"task":0,"cpus":"0-11","worker_cpus":"","numa":[0],"gpus":[…],"threads":12,"why":"…"}]}
 nlohmann::json to_json(const Machine& machine, const std::vector<TaskPlan>& plans);
 
-/// "TASK CPUS WORKER_CPUS NUMA THREADS GPUS" per line, "-" for an empty field: for readers that link no JSON
-/// library.
+/// "TASK CPUS WORKER_CPUS NUMA THREADS GPUS PLACES" per line, "-" for an empty field: for readers that link
+/// no JSON library.
 std::string to_plain(const std::vector<TaskPlan>& plans);
 
 /// A table with a header, columns aligned.

@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLastCpuField = 36;  // field 39 of stat, counted from the state, which follows the name
+constexpr int kLastCpuField = 36;  // field 39 of stat; 0 is the state, after the name
 
-// The file's text; nothing where the process or thread has gone, or does not let us read.
+// The file's text; "" where the process or thread has ended or may not be read.
 std::string read_if_there(const fs::path& path) {
   try {
     return read_text_file(path);
@@ -57,7 +57,7 @@ std::string command_of(const fs::path& folder) {
   return command;
 }
 
-// Sums the "N1=25" fields, in pages of the size that ends the line.
+// Sums the fields "N1=25", which count pages of the size at the end of the line.
 std::map<int, std::uint64_t> node_bytes(const fs::path& folder) {
   std::map<int, std::uint64_t> bytes;
   std::istringstream lines(read_if_there(folder / "numa_maps"));
@@ -97,7 +97,7 @@ ProcessView view_process(pid_t pid) {
     const int cpu = last_cpu(read_if_there(thread.path() / "stat"));
     if (cpu >= 0) seen.last.insert(cpu);
   }
-  if (by_mask.empty()) fail("process {} is not there, or may not be looked at", pid);
+  if (by_mask.empty()) fail("process {} does not exist or may not be read", pid);
   for (const auto& [mask, seen] : by_mask)
     view.groups.push_back({mask, {seen.last.begin(), seen.last.end()}, seen.threads});
   return view;
@@ -117,7 +117,7 @@ std::vector<ProcessView> view_own_processes() {
   for (const pid_t pid : own) {
     try {
       views.push_back(view_process(pid));
-    } catch (const Error&) {  // it ended meanwhile
+    } catch (const Error&) {  // it has ended
       continue;
     }
   }

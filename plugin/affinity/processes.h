@@ -1,4 +1,4 @@
-// What runs where now: the CPU masks and NUMA memory of processes, from /proc.
+// The CPU masks and NUMA memory of running processes, from /proc.
 //
 // Threads: safe from any.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace lockstep::affinity {
 
-/// Threads of one process that have the same mask.
+/// The threads of a process that have the same mask.
 struct ThreadGroup {
   std::string mask;       ///< CPU list
   std::vector<int> last;  ///< CPUs they last ran on, ascending
@@ -22,14 +22,15 @@ struct ThreadGroup {
 struct ProcessView {
   pid_t pid = 0;
   std::string command;
-  std::vector<ThreadGroup> groups;          ///< by mask
-  std::map<int, std::uint64_t> node_bytes;  ///< memory by NUMA node; empty where the kernel does not tell
+  std::vector<ThreadGroup> groups;  ///< by mask
+  std::map<int, std::uint64_t>
+      node_bytes;  ///< memory by NUMA node; empty where the kernel does not provide it
 };
 
-/// Throws Error naming the process when it is not there.
+/// Throws Error naming the process where it does not exist or may not be read.
 ProcessView view_process(pid_t pid);
 
-/// All processes of this user but this one, by process id.
+/// All other processes of this user, by process id.
 std::vector<ProcessView> view_own_processes();
 
 }  // namespace lockstep::affinity

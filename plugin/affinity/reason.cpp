@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "common/cpu_list.h"
+#include "common/leaf/cpu_list.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -21,7 +21,7 @@ const Gpu& gpu(const Machine& machine, int index) {
   return machine.gpus[static_cast<std::size_t>(index)];
 }
 
-bool hangs_on(const Gpu& gpu, const std::vector<int>& domains) {
+bool is_attached(const Gpu& gpu, const std::vector<int>& domains) {
   return std::any_of(domains.begin(), domains.end(),
                      [&](int d) { return std::count(gpu.domains.begin(), gpu.domains.end(), d) > 0; });
 }
@@ -33,16 +33,15 @@ std::string node_names(const Machine& machine, const std::vector<int>& domains) 
   return fmt::format("NUMA node{} {}", nodes.size() == 1 ? "" : "s", format_cpu_list(nodes));
 }
 
-// "NUMA node 1, the one GPU 0000:07:00.0 hangs on"
-std::string place(const Findings& f) {
+// "NUMA node 1 with GPU 0000:07:00.0"
+std::string location(const Findings& f) {
   std::string text = node_names(f.machine, f.placement.domains);
   std::vector<std::string> here;
   for (const int g : f.gpus) {
-    if (hangs_on(gpu(f.machine, g), f.placement.domains)) here.push_back(gpu(f.machine, g).bus_id);
+    if (is_attached(gpu(f.machine, g), f.placement.domains)) here.push_back(gpu(f.machine, g).bus_id);
   }
   if (!here.empty()) {
-    text += fmt::format(", the {} GPU{} {} hang{} on", f.placement.domains.size() == 1 ? "one" : "ones",
-                        here.size() == 1 ? "" : "s", fmt::join(here, ", "), here.size() == 1 ? "s" : "");
+    text += fmt::format(" with GPU{} {}", here.size() == 1 ? "" : "s", fmt::join(here, ", "));
   }
   return text;
 }
@@ -51,9 +50,10 @@ void add_gpu_notes(const Findings& f, std::vector<std::string>& notes) {
   for (const int g : f.gpus) {
     const Gpu& device = gpu(f.machine, g);
     if (device.domains.empty()) {
-      notes.push_back(fmt::format("the topology does not say where GPU {} hangs", device.bus_id));
-    } else if (!hangs_on(device, f.placement.domains)) {
-      notes.push_back(fmt::format("GPU {} hangs on {}, where this task could get no core", device.bus_id,
+      notes.push_back(
+          fmt::format("the topology does not tell which NUMA node GPU {} is attached to", device.bus_id));
+    } else if (!is_attached(device, f.placement.domains)) {
+      notes.push_back(fmt::format("GPU {} is attached to {}, which has no core for this task", device.bus_id,
                                   node_names(f.machine, device.domains)));
     }
   }
@@ -64,7 +64,7 @@ void add_memory_notes(const Findings& f, std::vector<std::string>& notes) {
   for (const int d : f.placement.domains) {
     const Domain& at = domain(f.machine, d);
     if (at.memory_node != at.node) {
-      notes.push_back(fmt::format("NUMA node {} has no memory to use; the nearest that has is node {}",
+      notes.push_back(fmt::format("NUMA node {} has no usable memory; the nearest node with memory is {}",
                                   at.node, at.memory_node));
     }
   }
@@ -73,17 +73,18 @@ void add_memory_notes(const Findings& f, std::vector<std::string>& notes) {
 void add_share_notes(const Findings& f, std::vector<std::string>& notes) {
   const int mask = static_cast<int>(f.plan.cpus.size() + (f.workers_share ? 0 : f.plan.worker_cpus.size()));
   if (f.request.cpus_per_task > mask && f.request.smt == 0) {
-    notes.push_back(
-        fmt::format("asked for {}, an equal share is {}", count_of(f.request.cpus_per_task, "CPU"), mask));
+    notes.push_back(fmt::format("{} requested, but an equal share is {}",
+                                count_of(f.request.cpus_per_task, "CPU"), mask));
   }
   if (f.idle_cores > 0 && f.request.cpus_per_task == 0) {
-    notes.push_back(fmt::format("{} of this job's stay{} idle so that shares are equal and local",
+    notes.push_back(fmt::format("{} of this job stay{} idle to keep shares equal and local",
                                 count_of(f.idle_cores, "core"), f.idle_cores == 1 ? "s" : ""));
   }
   if (f.request.smt > 0)
-    notes.push_back(fmt::format("at most {} of a core compute", count_of(f.request.smt, "hardware thread")));
+    notes.push_back(
+        fmt::format("at most {} of each core for compute", count_of(f.request.smt, "hardware thread")));
   if (f.workers_share) {
-    notes.push_back(fmt::format("too few CPUs for {} apart: loaders share the compute CPUs",
+    notes.push_back(fmt::format("too few CPUs for {}: loaders share the compute CPUs",
                                 count_of(f.request.workers, "worker CPU")));
   }
 }
@@ -94,10 +95,10 @@ std::string explain(const Findings& f) {
   std::vector<std::string> notes;
   if (f.placement.sharers > 1) {
     notes.push_back(fmt::format("{}; more tasks than cores: {} tasks on {}, {} of them on this core",
-                                place(f), f.request.tasks, count_of(f.usable_cores, "core"),
+                                location(f), f.request.tasks, count_of(f.usable_cores, "core"),
                                 f.placement.sharers));
   } else {
-    notes.push_back(fmt::format("{}; {} of {}", place(f),
+    notes.push_back(fmt::format("{}; {} of {}", location(f),
                                 count_of(static_cast<int>(f.placement.cores.size()), "core"),
                                 f.usable_cores));
   }

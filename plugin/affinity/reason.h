@@ -1,4 +1,4 @@
-// A plan's reason in words, for the person who wonders why rank 3 runs where it does.
+// The reasons of a plan in words, for users who want to know why rank 3 runs on these CPUs.
 //
 // Threads: pure functions, safe from any.
 #pragma once
@@ -12,17 +12,17 @@
 
 namespace lockstep::affinity {
 
-/// What make_plan() knows about one task when its plan is done.
+/// The facts about one task that the reason is made of.
 struct Findings {
   const Machine& machine;
   const Request& request;
-  const Placement& placement;
+  const TaskCores& placement;
   const TaskPlan& plan;
-  std::vector<int> gpus;       ///< the task's, indices into Machine::gpus
+  std::vector<int> gpus;       ///< the task's GPUs, indices into Machine::gpus
   int usable_cores = 0;        ///< of the whole node
-  int idle_cores = 0;          ///< that no task got
-  bool workers_share = false;  ///< too few CPUs for workers of their own
-  std::vector<int> unusable;   ///< CPUs asked for that are offline or not granted
+  int idle_cores = 0;          ///< without a task
+  bool workers_share = false;  ///< too few CPUs for separate worker CPUs
+  std::vector<int> unusable;   ///< requested CPUs that are offline or not granted
 };
 
 std::string explain(const Findings& findings);

@@ -23,8 +23,8 @@ Handle prepare(Devices devices) {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) fail_errno("hwloc cannot start");
   Handle handle(topology);
-  // What the cgroup forbids stays in the tree: GPUs and distances are right then, and allowed CPUs are
-  // filtered later.
+  // CPUs that the cgroup forbids stay in the tree, so that GPUs and distances are right. find_usable() in
+  // plan.cpp removes them.
   hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   if (devices == Devices::find)
     hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
@@ -57,9 +57,9 @@ class Numbering {
 };
 
 // Reads one loaded topology into a Machine.
-class Reading {
+class TopologyReader {
  public:
-  explicit Reading(hwloc_topology_t topology) : topology_(topology) {
+  explicit TopologyReader(hwloc_topology_t topology) : topology_(topology) {
     nodes_ = objects(topology, HWLOC_OBJ_NUMANODE);
     for (const hwloc_obj_t node : nodes_) any_memory_ = any_memory_ || node->attr->numanode.local_memory > 0;
   }
@@ -107,8 +107,8 @@ class Reading {
     return core;
   }
 
-  // The NUMA nodes whose CPUs include these: the closest first, the lowest number first among equals (HBM and
-  // device memory, which have no CPUs of their own, come after the DRAM of the same cores).
+  // The NUMA nodes whose CPUs include these: the closest first, and the lowest number first among equals. HBM
+  // and device memory, which have no CPUs, come after the DRAM of the same cores.
   std::vector<hwloc_obj_t> nodes_near(hwloc_const_bitmap_t cpus) const {
     std::vector<hwloc_obj_t> near;
     for (const hwloc_obj_t node : nodes_) {
@@ -139,7 +139,7 @@ class Reading {
     return best != nullptr ? static_cast<int>(best->os_index) : 0;
   }
 
-  // The latency that the machine states, else 0 within a package and 1 beyond.
+  // The latency that the machine reports, or else 0 within a package and 1 to another.
   double distance(const std::vector<hwloc_obj_t>& near, hwloc_obj_t to) const {
     if (near.empty()) return 0;
     hwloc_distances_s* matrix = nullptr;
@@ -147,11 +147,11 @@ class Reading {
     if (hwloc_distances_get_by_type(topology_, HWLOC_OBJ_NUMANODE, &count, &matrix,
                                     HWLOC_DISTANCES_KIND_MEANS_LATENCY, 0) == 0 &&
         count > 0) {
-      hwloc_uint64_t there = 0;
+      hwloc_uint64_t forth = 0;
       hwloc_uint64_t back = 0;
-      const int found = hwloc_distances_obj_pair_values(matrix, near.front(), to, &there, &back);
+      const int found = hwloc_distances_obj_pair_values(matrix, near.front(), to, &forth, &back);
       hwloc_distances_release(topology_, matrix);
-      if (found == 0) return static_cast<double>(there);
+      if (found == 0) return static_cast<double>(forth);
     }
     const auto package = [&](hwloc_obj_t node) {
       return hwloc_get_ancestor_obj_by_type(topology_, HWLOC_OBJ_PACKAGE, node);
@@ -159,7 +159,7 @@ class Reading {
     return package(near.front()) == package(to) ? 0 : 1;
   }
 
-  // The L3, else an L2 of several cores; null where cores share none.
+  // The largest cache that several cores share; null where there is none.
   const void* largest_shared_cache(hwloc_obj_t core) const {
     for (const hwloc_obj_type_t type : {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
       const hwloc_obj_t cache = hwloc_get_ancestor_obj_by_type(topology_, type, core);
@@ -168,7 +168,7 @@ class Reading {
     return nullptr;
   }
 
-  // Kinds by type ("IntelAtom") or capacity, not by clock: single cores that boost higher are no other kind.
+  // Kinds by type ("IntelAtom") or capacity. The clock does not matter: some cores of one kind boost higher.
   int raw_kind(hwloc_obj_t core) {
     const int index = hwloc_cpukinds_get_by_cpuset(topology_, core->cpuset, 0);
     unsigned count = 0;
@@ -185,7 +185,7 @@ class Reading {
     return 0;
   }
 
-  // Turns raw kinds into 0, 1, … with the fastest first.
+  // Numbers the kinds 0, 1, …, the fastest first.
   static void rank_kinds(Machine& machine) {
     std::vector<int> kinds;
     for (const Core& core : machine.cores) kinds.push_back(core.kind);
@@ -209,7 +209,7 @@ class Reading {
         });
         if (near) gpu.domains.push_back(static_cast<int>(d));
       }
-      // A device that hangs on everything hangs on nothing in particular.
+      // A device that is attached to all domains is near none of them in particular.
       if (machine.domains.size() > 1 && gpu.domains.size() == machine.domains.size()) gpu.domains.clear();
       machine.gpus.push_back(std::move(gpu));
     }
@@ -225,7 +225,7 @@ class Reading {
     const unsigned type = device->attr->pcidev.class_id;
     const unsigned vendor = device->attr->pcidev.vendor_id;
     if (type == 0x0302 || type == 0x0380 || type == 0x1200) return true;  // 3D, display, accelerator
-    return type == 0x0300 && (vendor == 0x10de || vendor == 0x1002);  // VGA: not the board's own console chip
+    return type == 0x0300 && (vendor == 0x10de || vendor == 0x1002);  // VGA, but not the board's console chip
   }
 
   hwloc_topology_t topology_;
@@ -235,7 +235,7 @@ class Reading {
 };
 
 Machine read(hwloc_topology_t topology, std::string source) {
-  Machine machine = Reading(topology).machine(std::move(source));
+  Machine machine = TopologyReader(topology).machine(std::move(source));
   if (machine.cores.empty()) fail("topology '{}' has no CPU", machine.source);
   return machine;
 }
@@ -254,7 +254,7 @@ Machine load_description(const std::string& description) {
   if (std::filesystem::is_regular_file(description, ignored)) {
     if (hwloc_topology_set_xml(topology.get(), description.c_str()) != 0 ||
         hwloc_topology_load(topology.get()) != 0) {
-      fail("topology file {}: not a topology that hwloc can read; write one with lstopo FILE.xml",
+      fail("topology file {}: hwloc cannot read it as a topology; write one with lstopo FILE.xml",
            description);
     }
   } else if (hwloc_topology_set_synthetic(topology.get(), description.c_str()) != 0 ||

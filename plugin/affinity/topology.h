@@ -1,5 +1,5 @@
-// Where a Machine comes from: hwloc, live or from a description. Loading is the slow part (milliseconds for a
-// live machine, more with PCI devices); a plan on a loaded machine takes microseconds.
+// Makes a Machine by hwloc, from the live machine or from a description. Loading takes milliseconds, more
+// with PCI devices; a plan on a loaded machine takes microseconds.
 //
 // Threads: safe from any.
 #pragma once
@@ -11,17 +11,17 @@
 
 namespace lockstep::affinity {
 
-enum class Devices { skip, find };  ///< whether to look for GPUs, which costs a walk over the PCI buses
+enum class Devices { skip, find };  ///< whether to find GPUs, which walks the PCI buses
 
-/// This machine. What the cgroup forbids is known but not allowed. Throws Error.
+/// This machine. CPUs that the cgroup forbids are known but not allowed. Throws Error.
 Machine load_live(Devices devices);
 
-/// A file that `lstopo FILE.xml` wrote, or else a synthetic description ("package:2 core:8 pu:2").
-/// Throws UsageError naming `topology` when it is neither, Error when a file cannot be read as a topology.
+/// A file that `lstopo FILE.xml` wrote, or a synthetic description ("package:2 core:8 pu:2"). Throws
+/// UsageError naming `topology` where it is neither, Error where a file is not a topology.
 Machine load_description(const std::string& topology);
 
-/// Spreads the pages of this thread, and of what it will exec, over the given NUMA nodes (kernel numbers).
-/// Throws Error naming the nodes when the kernel refuses.
+/// Interleaves the memory of this thread, and of the program that it executes, over the NUMA nodes (the
+/// kernel's numbers). Throws Error naming the nodes where the kernel refuses.
 void interleave_memory(const std::vector<int>& nodes);
 
 }  // namespace lockstep::affinity

@@ -1,11 +1,11 @@
-// The callbacks that Slurm finds in lockstep.so. Each hands over to the function of its context (context.h)
-// and keeps exceptions in: one that left would end slurmstepd or srun.
+// The callbacks that Slurm finds in lockstep.so. Each calls the function of its context (contexts/context.h)
+// and catches its exceptions: one that left would end slurmstepd or srun.
 
-// Slurm's header declares the callbacks, and leaves it to C++ to say that they are C.
+// Slurm's header declares the callbacks without extern "C".
 #pragma GCC visibility push(default)
 extern "C" {
 #include <slurm/spank.h>
-// Constants of C++ are private to their file unless they are declared first.
+// C++ constants are private to their file unless they are declared first.
 extern const char plugin_name[];
 extern const char plugin_type[];
 extern const unsigned int plugin_version;
@@ -13,8 +13,8 @@ extern const unsigned int spank_plugin_version;
 }
 #pragma GCC visibility pop
 
-#include "plugin/spank/context.h"
-#include "plugin/spank/report.h"
+#include "plugin/spank/contexts/context.h"
+#include "plugin/spank/process/report.h"
 
 namespace {
 

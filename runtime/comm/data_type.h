@@ -28,8 +28,8 @@ constexpr std::size_t size_of(DataType type) {
   return 1;
 }
 
-/// The element at which `part` of `parts` begins where `count` are shared out: on a cache line, so that no
-/// two who write their parts share one.
+/// The first element of `part` when `count` elements are divided into `parts`. Parts begin on cache lines, so
+/// that two ranks that write their parts never share a line.
 constexpr std::size_t part_begin(std::size_t count, std::size_t part, std::size_t parts, DataType type) {
   if (part == parts) return count;
   const std::size_t line = 64 / size_of(type);

@@ -1,6 +1,6 @@
-// The two half types as they lie in memory, to and from float; rounding to nearest, ties to even.
+// Converts the two half types to and from float, rounding to nearest, ties to even.
 //
-// Threads: values.
+// Threads: safe from any.
 #pragma once
 
 #include <bit>
@@ -23,11 +23,11 @@ inline Bf16 to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto rounded = static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U);
   const auto quiet = static_cast<std::uint16_t>((bits >> 16U) | 0x40U);
-  return {(bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded};  // a NaN stays one
+  return {(bits & 0x7FFFFFFFU) > 0x7F800000U ? quiet : rounded};  // a NaN stays a NaN
 }
 
 inline float to_float(F16 value) {
-  // Shifted into place an f16 is a float whose exponent is 112 too small; multiplying sets it right,
+  // The shifted bits are a float whose exponent is too small by 112. The multiplication corrects it, for
   // subnormals too.
   const std::uint32_t sign = (value.bits & 0x8000U) << 16U;
   const std::uint32_t magnitude = (value.bits & 0x7FFFU) << 13U;
@@ -45,7 +45,7 @@ inline F16 to_f16(float value) {
   if (magnitude > 0x7F800000U) return with_sign(0x7E00U);   // NaN
   if (magnitude >= 0x477FF000U) return with_sign(0x7C00U);  // rounds to 65536 or more: infinity
   if (magnitude < 0x38800000U) {
-    // Subnormal: adding 0.5 lets the float unit round to a multiple of 2^-24, which ends up in the lowest
+    // Subnormal: adding 0.5 makes the float unit round to a multiple of 2^-24, which ends up in the lowest
     // bits.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
     return with_sign(std::bit_cast<std::uint32_t>(aligned) - 0x3F000000U);

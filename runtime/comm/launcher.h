@@ -1,5 +1,5 @@
-// Which launcher started this process, if any, from what it left in the environment: MPI_Init without a
-// launcher is slow, and fails where the machine has no network.
+// Finds the launcher of this process in its environment. Without a launcher MPI is not used: MPI_Init is
+// slow, and fails on a machine without a network.
 //
 // Threads: safe from any.
 #pragma once
@@ -13,7 +13,7 @@ enum class Launcher : std::uint8_t {
   mpi,   ///< mpirun, or srun with PMIx or PMI: MPI_Init finds the other ranks
 };
 
-/// Throws UsageError where srun started several tasks without PMIx: each would take itself for the only rank.
+/// Throws UsageError if srun started several tasks without PMIx: each would believe that it is the only rank.
 Launcher detect_launcher();
 
 }  // namespace lockstep::comm

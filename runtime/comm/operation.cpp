@@ -2,8 +2,9 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "runtime/comm/control/activity.h"
 #include "runtime/comm/failure.h"
-#include "runtime/comm/watch/activity.h"
+#include "runtime/comm/timeout.h"
 
 namespace lockstep::comm {
 
@@ -58,9 +59,9 @@ void Operation::wait() {
       driver_->drive_until_ended(*this);
     } else {
       std::unique_lock lock(mutex_);
-      Patience patience;
-      while (!changed_.wait_for(lock, patience.look_again_in(), [this] { return ended(); })) {
-        if (patience.over()) timed_out(name_);
+      OperationTimeout timeout;
+      while (!changed_.wait_for(lock, timeout.next_check(), [this] { return ended(); })) {
+        if (timeout.expired()) end_job_by_timeout(name_);
       }
     }
   }
@@ -68,7 +69,7 @@ void Operation::wait() {
   try {
     std::rethrow_exception(error_);
   } catch (const std::exception& error) {
-    fail("{} failed on {}: {}", name_, who_am_i(), error.what());
+    fail("{} failed on {}: {}", name_, this_rank_name(), error.what());
   }
 }
 

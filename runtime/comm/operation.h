@@ -1,7 +1,6 @@
-// The Work that all communicators of this folder hand out: who asked for what, whether it is done, how it
-// failed.
+// The Work of all communicators here: the name of the operation, its times, and its result.
 //
-// Threads: one thread at a time runs and finishes it, any thread may ask and wait.
+// Threads: one thread at a time runs and finishes it; any thread may query and wait.
 #pragma once
 
 #include <atomic>
@@ -17,25 +16,25 @@ namespace lockstep::comm {
 
 class Operation;
 
-/// What moves operations on where no thread of the communicator's does: whoever waits.
+/// Advances the operations of a communicator without a thread, from the thread that waits.
 class Driver {
  public:
   virtual ~Driver() = default;
-  /// Returns when the operation has ended; ends the job when that takes too long.
+  /// Returns when the operation has ended; ends the job if that takes too long.
   virtual void drive_until_ended(Operation& operation) = 0;
-  /// Does what can be done without waiting.
+  /// Advances operations without waiting.
   virtual void drive() = 0;
 };
 
 class Operation : public Work {
  public:
-  /// `name` says what it is in errors: "all_reduce of bucket 3 (26214400 bytes)". Without a driver another
-  /// thread is to finish it.
+  /// `name` names it in errors: "all_reduce of bucket 3 (26214400 bytes)". Without a driver another thread
+  /// must finish it.
   explicit Operation(std::string name, Driver* driver = nullptr);
 
-  /// Whoever asks again and again is the one who moves it on, where there is no thread for that.
+  /// Also advances it, if there is a driver.
   bool done() const override;
-  /// The same, without moving anything.
+  /// The same, without advancing it.
   bool ended() const { return done_.load(std::memory_order_acquire); }
   void wait() override;
   WorkTimes times() const override;
@@ -44,11 +43,11 @@ class Operation : public Work {
 
   /// Work on it begins now.
   void begin();
-  /// It has ended, with this error or none.
+  /// It has ended; `error` is null if it succeeded.
   void finish(std::exception_ptr error);
-  /// begin(), the body, finish() with what it throws.
+  /// begin(), then the body, then finish() with its exception.
   void run(const std::function<void()>& body);
-  /// Before finish(): when the last rank asked for it, and which one that was.
+  /// When the last rank asked for it, and which rank that was. Call it before finish().
   void set_last_rank(std::uint64_t asked_ns, int rank);
 
  private:

@@ -7,12 +7,13 @@
 #include <type_traits>
 
 #include "common/error.h"
+#include "common/vectorised.h"
 #include "runtime/comm/half.h"
 
 namespace lockstep::comm {
 namespace {
 
-// Elements that are worked on at a time: the sums of a block stay in the first-level cache.
+// Elements per block; the sums of a block fit into the first-level cache.
 constexpr std::size_t kBlock = 2048;
 
 struct Sum {
@@ -21,8 +22,7 @@ struct Sum {
     return static_cast<T>(left + right);
   }
 };
-// The largest and the smallest keep a NaN wherever it comes from, so that a check for finite numbers finds
-// it.
+// max and min return a NaN if any input is a NaN, so that a check for finite numbers finds it.
 template <typename T>
 bool is_nan(T value) {
   return value != value;
@@ -48,7 +48,7 @@ struct BitOr {
   }
 };
 
-// Stored is what lies in memory, Wide what is computed with.
+// Stored is the type in memory, Wide the type of the computation.
 template <typename Stored>
 struct WideOf {
   using type = Stored;
@@ -79,8 +79,8 @@ void sum_block(std::span<const void* const> inputs, std::size_t begin, std::size
   }
 }
 
-// A few ranks that all get the result: everything stays in registers. Results may lie where the inputs do, at
-// the same index, which is what ivdep promises.
+// For a few ranks that all get the result: everything stays in registers. Results may overwrite inputs at the
+// same index only, as ivdep requires.
 template <int kRanks, typename Stored, typename Op>
 void reduce_few(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count, Op op,
                 std::optional<double> scale) {
@@ -91,12 +91,12 @@ void reduce_few(std::span<const void* const> inputs, std::span<void* const> into
     from[rank] = static_cast<const Stored*>(inputs[rank]);
     to[rank] = static_cast<Stored*>(into[rank]);
   }
-  const auto run = [&](auto finish) {
+  const auto run = [&](auto result_of) {
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
       Wide sum = WideOf<Stored>::widen(from[0][i]);
       for (std::size_t rank = 1; rank < kRanks; ++rank) sum = op(sum, WideOf<Stored>::widen(from[rank][i]));
-      const Stored result = WideOf<Stored>::narrow(finish(sum));
+      const Stored result = WideOf<Stored>::narrow(result_of(sum));
       for (std::size_t rank = 0; rank < kRanks; ++rank) to[rank][i] = result;
     }
   };
@@ -140,54 +140,45 @@ void dispatch(ReduceOp op, With with) {
       return with(Min{});
     case ReduceOp::bit_or:
       if constexpr (std::is_integral_v<Stored>) return with(BitOr{});
-      fail_usage("bit_or is for integers");
+      fail_usage("bit_or is for integers only");
     case ReduceOp::average:
-      fail_usage("an average is a sum with a scale by now");
+      fail_usage("scaled_op_of() must replace average by a sum with a scale");
   }
 }
 
 template <typename Stored>
 [[gnu::always_inline]] inline void reduce_typed(std::span<const void* const> inputs,
                                                 std::span<void* const> into, std::size_t count,
-                                                const Finish& finish) {
-  dispatch<Stored>(finish.op, [&](auto op) {
-    if (into.size() != inputs.size()) return reduce_as<Stored>(inputs, into, count, op, finish.scale);
+                                                const ScaledOp& scaled) {
+  dispatch<Stored>(scaled.op, [&](auto op) {
+    if (into.size() != inputs.size()) return reduce_as<Stored>(inputs, into, count, op, scaled.scale);
     switch (inputs.size()) {
       case 2:
-        return reduce_few<2, Stored>(inputs, into, count, op, finish.scale);
+        return reduce_few<2, Stored>(inputs, into, count, op, scaled.scale);
       case 3:
-        return reduce_few<3, Stored>(inputs, into, count, op, finish.scale);
+        return reduce_few<3, Stored>(inputs, into, count, op, scaled.scale);
       case 4:
-        return reduce_few<4, Stored>(inputs, into, count, op, finish.scale);
+        return reduce_few<4, Stored>(inputs, into, count, op, scaled.scale);
       default:
-        return reduce_as<Stored>(inputs, into, count, op, finish.scale);
+        return reduce_as<Stored>(inputs, into, count, op, scaled.scale);
     }
   });
 }
 
-// The same source for several generations of vector units, chosen when the program is loaded; not under
-// sanitizers, which are not ready yet at that time.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define LOCKSTEP_VECTORISED [[gnu::target_clones("default", "avx2", "avx512f"), gnu::flatten]]
-#else
-#define LOCKSTEP_VECTORISED
-#endif
-
 using Inputs = std::span<const void* const>;
 using Outputs = std::span<void* const>;
 
-LOCKSTEP_VECTORISED void reduce_f32(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
-  reduce_typed<float>(inputs, into, count, finish);
+LOCKSTEP_VECTORISED void reduce_f32(Inputs inputs, Outputs into, std::size_t count, const ScaledOp& scaled) {
+  reduce_typed<float>(inputs, into, count, scaled);
 }
-LOCKSTEP_VECTORISED void reduce_f64(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
-  reduce_typed<double>(inputs, into, count, finish);
+LOCKSTEP_VECTORISED void reduce_f64(Inputs inputs, Outputs into, std::size_t count, const ScaledOp& scaled) {
+  reduce_typed<double>(inputs, into, count, scaled);
 }
-LOCKSTEP_VECTORISED void reduce_bf16(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
-  reduce_typed<Bf16>(inputs, into, count, finish);
+LOCKSTEP_VECTORISED void reduce_bf16(Inputs inputs, Outputs into, std::size_t count, const ScaledOp& scaled) {
+  reduce_typed<Bf16>(inputs, into, count, scaled);
 }
-LOCKSTEP_VECTORISED void reduce_f16(Inputs inputs, Outputs into, std::size_t count, const Finish& finish) {
-  reduce_typed<F16>(inputs, into, count, finish);
+LOCKSTEP_VECTORISED void reduce_f16(Inputs inputs, Outputs into, std::size_t count, const ScaledOp& scaled) {
+  reduce_typed<F16>(inputs, into, count, scaled);
 }
 
 template <typename Half>
@@ -207,35 +198,35 @@ bool is_integer(DataType type) {
 
 }  // namespace
 
-Finish finish_of(const ReduceOptions& options, int ranks) {
-  Finish finish{.op = options.op, .scale = std::nullopt};
-  if (options.scale != nullptr) finish.scale = *options.scale;
+ScaledOp scaled_op_of(const ReduceOptions& options, int ranks) {
+  ScaledOp scaled{.op = options.op, .scale = std::nullopt};
+  if (options.scale != nullptr) scaled.scale = *options.scale;
   if (options.op == ReduceOp::average) {
-    finish = {.op = ReduceOp::sum, .scale = finish.scale.value_or(1.0) / ranks};
+    scaled = {.op = ReduceOp::sum, .scale = scaled.scale.value_or(1.0) / ranks};
   }
-  return finish;
+  return scaled;
 }
 
 void reduce_to_all(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
-                   DataType type, Finish finish) {
-  if (finish.scale && is_integer(type)) {
-    fail_usage("a scale or an average is for floating-point elements, not {}", name_of(type));
+                   DataType type, ScaledOp scaled) {
+  if (scaled.scale && is_integer(type)) {
+    fail_usage("a scale or an average is for floating-point elements only, not for {}", name_of(type));
   }
   switch (type) {
     case DataType::f32:
-      return reduce_f32(inputs, into, count, finish);
+      return reduce_f32(inputs, into, count, scaled);
     case DataType::f64:
-      return reduce_f64(inputs, into, count, finish);
+      return reduce_f64(inputs, into, count, scaled);
     case DataType::bf16:
-      return reduce_bf16(inputs, into, count, finish);
+      return reduce_bf16(inputs, into, count, scaled);
     case DataType::f16:
-      return reduce_f16(inputs, into, count, finish);
+      return reduce_f16(inputs, into, count, scaled);
     case DataType::i32:
-      return reduce_typed<std::int32_t>(inputs, into, count, finish);
+      return reduce_typed<std::int32_t>(inputs, into, count, scaled);
     case DataType::i64:
-      return reduce_typed<std::int64_t>(inputs, into, count, finish);
+      return reduce_typed<std::int64_t>(inputs, into, count, scaled);
     case DataType::u8:
-      return reduce_typed<std::uint8_t>(inputs, into, count, finish);
+      return reduce_typed<std::uint8_t>(inputs, into, count, scaled);
   }
 }
 
@@ -247,13 +238,13 @@ void reduce_wide(std::span<const void* const> inputs, float* into, std::size_t c
                  ReduceOp op) {
   if (type == DataType::bf16) return reduce_wide_as<Bf16>(inputs, into, count, op);
   if (type == DataType::f16) return reduce_wide_as<F16>(inputs, into, count, op);
-  fail_usage("{} is no half type", name_of(type));
+  fail_usage("{} is not a half type", name_of(type));
 }
 
 void narrow(const float* from, void* into, std::size_t count, DataType type) {
   if (type == DataType::bf16) return narrow_as<Bf16>(from, into, count);
   if (type == DataType::f16) return narrow_as<F16>(from, into, count);
-  fail_usage("{} is no half type", name_of(type));
+  fail_usage("{} is not a half type", name_of(type));
 }
 
 }  // namespace lockstep::comm

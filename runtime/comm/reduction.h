@@ -1,4 +1,4 @@
-// Reducing the same elements of several ranks on this CPU: in the order given, in one pass, halves as f32.
+// Reduces the elements of several ranks on this CPU: in the order of the inputs, in one pass, halves as f32.
 //
 // Threads: safe from any.
 #pragma once
@@ -11,30 +11,30 @@
 
 namespace lockstep::comm {
 
-/// What `reduce` is to be told so that it does what `options` ask for among `ranks` ranks; the scale is read
-/// now.
-struct Finish {
+/// The operation and the scale of a reduction.
+struct ScaledOp {
   ReduceOp op = ReduceOp::sum;
   std::optional<double> scale = std::nullopt;
 };
-Finish finish_of(const ReduceOptions& options, int ranks);
+/// For `options` among `ranks` ranks: an average becomes a sum with a scale. Reads `options.scale` now.
+ScaledOp scaled_op_of(const ReduceOptions& options, int ranks);
 
-/// into[r][i] = scale × (inputs[0][i] op inputs[1][i] op …) for every r; `into` may be the inputs themselves.
-/// Throws UsageError for a scale on integers, bit_or on floating-point elements, and average, which
-/// finish_of() resolves.
+/// into[r][i] = scale × (inputs[0][i] op inputs[1][i] op …) for every r; `into` may be the inputs. Throws
+/// UsageError for a scale on integers, for bit_or on floating-point elements, and for average, which
+/// scaled_op_of() replaces.
 void reduce_to_all(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
-                   DataType type, Finish finish);
+                   DataType type, ScaledOp scaled);
 
 /// The same for one result.
 inline void reduce(std::span<const void* const> inputs, void* into, std::size_t count, DataType type,
-                   Finish finish) {
-  reduce_to_all(inputs, {&into, 1}, count, type, finish);
+                   ScaledOp scaled) {
+  reduce_to_all(inputs, {&into, 1}, count, type, scaled);
 }
 
-/// Whether sums of this type are made, and cross nodes, as f32.
+/// Whether elements of this type are summed, and sent to other nodes, as f32.
 bool is_half(DataType type);
 
-/// Sums (or maxima, minima) of halves without rounding them: into[i] = inputs[0][i] op inputs[1][i] op …
+/// Reduces halves without rounding the result: into[i] = inputs[0][i] op inputs[1][i] op …
 void reduce_wide(std::span<const void* const> inputs, float* into, std::size_t count, DataType type,
                  ReduceOp op);
 

@@ -1,4 +1,4 @@
-// Threads of ours in somebody else's program.
+// Starts the threads of the library in the user's program.
 //
 // Threads: safe from any.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace lockstep::comm {
 
-/// A thread that gets no signals: those are for the program's own threads, which may wait for them with all
-/// others blocked (Slurm's --signal with sigwait).
+/// Starts a thread that gets no signals, since the program may wait for signals in one of its own threads
+/// (sigwait, for Slurm's --signal).
 template <typename Body>
 std::thread start_thread(Body body) {
   sigset_t all;

@@ -1,6 +1,6 @@
-// The handle of an operation that ranks do together.
+// The handle of a collective operation.
 //
-// Threads: any thread may ask and wait.
+// Threads: safe from any.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace lockstep::comm {
 
-/// When an operation was asked for, began and ended: monotonic nanoseconds, 0 for what has not happened yet.
+/// When an operation was asked for, began and ended: monotonic nanoseconds, 0 if not yet.
 struct WorkTimes {
   std::uint64_t asked_ns = 0;
   std::uint64_t began_ns = 0;
   std::uint64_t ended_ns = 0;
-  /// When the last rank asked for it, and which; known for ranks of one node, whose clock is the same.
+  /// When the last rank asked for it, and which rank that was. Known only if all ranks are on one node.
   std::uint64_t all_asked_ns = 0;
   int last_rank = -1;
 };
@@ -22,12 +22,12 @@ class Work {
  public:
   virtual ~Work() = default;
 
-  /// Whether it has ended, well or not. Never blocks.
+  /// Whether it has ended, with or without success. Never blocks.
   virtual bool done() const = 0;
 
-  /// Blocks until it has ended. Throws Error naming operation, rank and node when it failed. When it does not
-  /// end within LOCKSTEP_TIMEOUT the job is ended with a line that names the same (comm/failure.h): an
-  /// operation that some rank never joins cannot be taken back.
+  /// Blocks until it has ended. Throws Error, naming operation, rank and node, if it failed. If it does not
+  /// end within LOCKSTEP_TIMEOUT, the job ends with a line that names the same (comm/failure.h), because an
+  /// operation that some rank never joins cannot be cancelled.
   virtual void wait() = 0;
 
   virtual WorkTimes times() const = 0;

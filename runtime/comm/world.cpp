@@ -12,39 +12,40 @@
 #include <optional>
 #include <vector>
 
-#include "common/cpu_list.h"
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 #include "common/process.h"
+#include "runtime/comm/control/control_channel.h"
+#include "runtime/comm/cpu/communicator.h"
 #include "runtime/comm/failure.h"
+#include "runtime/comm/job_end.h"
 #include "runtime/comm/launcher.h"
 #include "runtime/comm/mpi/session.h"
+#include "runtime/comm/process_settings.h"
+#include "runtime/comm/single/communicator.h"
 #ifdef LOCKSTEP_WITH_NCCL
 #include "runtime/comm/nccl/communicator.h"
 #endif
-#include "runtime/comm/shm/communicator.h"
-#include "runtime/comm/single/communicator.h"
-#include "runtime/comm/watch/watch.h"
-#include "runtime/train/settings.h"
 
 namespace lockstep {
 namespace {
 
-enum class State : std::uint8_t { absent, open, left_by_exception };
-std::atomic<State> state{State::absent};
+enum class WorldState : std::uint8_t { absent, open, left_by_exception };
+std::atomic<WorldState> state{WorldState::absent};
 
-// A rank that exits with World still open would leave the others waiting. A child that it forked is no rank.
+// A rank that exits with World still open would leave the others waiting. A forked child is not a rank.
 pid_t rank_process = 0;
 
 void at_exit(int status, void* /*unused*/) {
-  if (state == State::absent || rank_process != ::getpid()) return;
+  if (state == WorldState::absent || rank_process != ::getpid()) return;
   const char* why =
-      state == State::open ? "the program exited before World ended" : "an exception ended the program";
+      state == WorldState::open ? "the program exited before World ended" : "an exception ended the program";
   comm::end_job(fmt::format("{}; ending the job", why), status == 0 ? 1 : status);
 }
 
-std::string who(const comm::Place& place) {
-  return fmt::format("rank {} on {}", place.rank, place.node_name);
+std::string name_of(const comm::Place& place) {
+  return rank_name(place.rank, place.node_name);
 }
 
 comm::Place place_from_environment() {
@@ -59,8 +60,8 @@ comm::Place place_from_environment() {
   return place;
 }
 
-// Ranks of this node that may run on the same CPUs as this one, itself included.
-int ranks_on_cpus(comm::Communicator& communicator, const train::Cpus& cpus) {
+// The number of ranks on this node with the same compute CPUs as this one, itself included.
+int ranks_on_cpus(comm::Communicator& communicator, const comm::Cpus& cpus) {
   const std::string text = fmt::format("{}:{}", communicator.place().node, format_cpu_list(cpus.compute));
   std::size_t mine = std::hash<std::string>{}(text);
   std::vector<std::size_t> all(static_cast<std::size_t>(communicator.size()));
@@ -68,27 +69,27 @@ int ranks_on_cpus(comm::Communicator& communicator, const train::Cpus& cpus) {
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
-struct Applied {
-  train::Cpus cpus;
+struct AppliedSettings {
+  comm::Cpus cpus;
   bool heap_kept = false;
   int threads = 1;
   int sharing = 1;
 };
 
-void print_settings(const comm::Communicator& communicator, const Applied& applied) {
+void print_settings(const comm::Communicator& communicator, const AppliedSettings& applied) {
   if (communicator.rank() != 0) return;
   const auto& place = communicator.place();
-  const train::Blas blas = train::find_blas();
+  const comm::Blas blas = comm::find_blas();
   std::string line = fmt::format(
       "lockstep: {} rank{} on {} node{} ({}); rank 0 computes with {} thread{} on CPUs {}", place.size,
       place.size == 1 ? "" : "s", place.nodes, place.nodes == 1 ? "" : "s", communicator.name(),
       applied.threads, applied.threads == 1 ? "" : "s", format_cpu_list(applied.cpus.compute));
   if (applied.sharing > 1) line += fmt::format(" shared by {} ranks", applied.sharing);
-  line += fmt::format("; {}; heap {}\n", blas.name, applied.heap_kept ? "kept" : "as glibc has it");
+  line += fmt::format("; {}; heap {}\n", blas.name, applied.heap_kept ? "kept" : "default");
   if (blas.slow) {
     line +=
-        "lockstep: this is the reference BLAS, which makes training some 20 times slower; install OpenBLAS "
-        "(Debian: libopenblas0-pthread)\n";
+        "lockstep: the reference BLAS makes training about 20 times slower: install OpenBLAS (Debian: "
+        "libopenblas0-pthread)\n";
   }
   std::fputs(line.c_str(), stderr);
 }
@@ -109,7 +110,7 @@ profile::Identity identity(const comm::Place& place, const char* program) {
 }  // namespace
 
 struct World::Impl {
-  std::unique_ptr<comm::Watch> watch;  // until MPI is gone: ending is where ranks wait for each other, too
+  std::unique_ptr<comm::ControlChannel> control_channel;  // outlives MPI, whose end is collective too
   std::unique_ptr<comm::mpi::Session> session;
   std::unique_ptr<comm::Communicator> communicator;
   std::unique_ptr<comm::Communicator> device_communicator;
@@ -118,54 +119,55 @@ struct World::Impl {
 
   void begin(int& argc, char**& argv);
 
-  // After an exception the other ranks do not come to the end together with this one. The program gets to
-  // print what it caught; then its exit ends the job.
+  // After an exception the other ranks do not reach their end together with this one. The program can print
+  // what it caught; then its exit ends the job.
   void leave_by_exception() {
-    state = State::left_by_exception;
+    state = WorldState::left_by_exception;
     static_cast<void>(device_communicator.release());
     static_cast<void>(communicator.release());
     static_cast<void>(session.release());
-    static_cast<void>(watch.release());
+    static_cast<void>(control_channel.release());
   }
 };
 
 void World::Impl::begin(int& argc, char**& argv) {
   const comm::Place expected = place_from_environment();
-  comm::install_failure_handling(who(expected), nullptr);
+  comm::install_failure_handling(name_of(expected), nullptr);
 
-  Applied applied;
-  applied.cpus = train::find_cpus();
-  applied.heap_kept = train::keep_heap();
-  train::narrow_threads(applied.cpus);
+  AppliedSettings applied;
+  applied.cpus = comm::find_cpus();
+  applied.heap_kept = comm::keep_heap();
+  comm::bind_threads(applied.cpus);
 
   if (comm::detect_launcher() == comm::Launcher::none) {
     communicator = comm::make_single_communicator(expected.node_name);
   } else {
     session = std::make_unique<comm::mpi::Session>(argc, argv);
-    comm::install_failure_handling(who(session->place()), comm::mpi::abort_job);
+    comm::install_failure_handling(name_of(session->place()), comm::mpi::abort_job);
     rank_process = ::getpid();
     static const int registered = on_exit(at_exit, nullptr);
     static_cast<void>(registered);
-    state = State::open;
-    watch = comm::Watch::start(session->place(), [this](const void* mine, std::size_t bytes, void* all) {
-      const comm::Deadline deadline("the meeting at the start");
-      comm::mpi::check(MPI_Allgather(mine, static_cast<int>(bytes), MPI_BYTE, all, static_cast<int>(bytes),
-                                     MPI_BYTE, session->world()),
-                       "MPI_Allgather");
-    });
-    communicator = comm::shm::make_communicator(session->world(), session->place(),
-                                                applied.cpus.given ? applied.cpus.all : std::vector<int>{});
+    state = WorldState::open;
+    control_channel =
+        comm::ControlChannel::start(session->place(), [this](const void* mine, std::size_t bytes, void* all) {
+          const comm::Deadline deadline("the start of the control channel");
+          comm::mpi::check(MPI_Allgather(mine, static_cast<int>(bytes), MPI_BYTE, all,
+                                         static_cast<int>(bytes), MPI_BYTE, session->world()),
+                           "MPI_Allgather");
+        });
+    communicator = comm::cpu::make_communicator(
+        session->world(), session->place(), applied.cpus.assigned ? applied.cpus.all : std::vector<int>{});
   }
 
   applied.sharing = ranks_on_cpus(*communicator, applied.cpus);
-  applied.threads = train::choose_threads(applied.cpus, applied.sharing);
-  train::set_threads(applied.threads);
+  applied.threads = comm::choose_threads(applied.cpus, applied.sharing);
+  comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(communicator->place(), argc > 0 ? argv[0] : nullptr));
 }
 
 World::World(int& argc, char**& argv) : impl_(std::make_unique<Impl>()) {
-  if (state != State::absent) fail_usage("a process has one World");
+  if (state != WorldState::absent) fail_usage("this process already has a World");
   try {
     impl_->begin(argc, argv);
   } catch (...) {
@@ -182,10 +184,10 @@ World::~World() {
   impl_->timer.reset();
   impl_->device_communicator.reset();
   impl_->communicator.reset();
-  comm::forget_how_to_abort();
+  comm::set_abort_function(nullptr);
   impl_->session.reset();
-  impl_->watch.reset();
-  state = State::absent;
+  impl_->control_channel.reset();
+  state = WorldState::absent;
 }
 
 const comm::Place& World::place() const {
@@ -199,18 +201,19 @@ comm::Communicator& World::communicator_of_device([[maybe_unused]] int device) {
 #ifdef LOCKSTEP_WITH_NCCL
   auto& made = impl_->device_communicator;
   if (!made) {
-    const comm::Deadline deadline("the meeting of the ranks' GPUs");
+    const comm::Deadline deadline("the start of NCCL among all ranks");
     made = comm::nccl::make_communicator(impl_->session ? MPI_COMM_WORLD : MPI_COMM_NULL, place(), device);
   }
   if (made->device() != device) {
-    fail_usage("{} has cuda:{} in use and was asked for cuda:{}; a rank computes on one GPU", who(place()),
-               made->device(), device);
+    fail_usage("{} already uses cuda:{}, so it cannot use cuda:{}: a rank computes on one GPU",
+               name_of(place()), made->device(), device);
   }
   return *made;
 #else
   fail_usage(
-      "this build of lockstep has no NCCL, so the model must be on the CPU; build it against a PyTorch wheel "
-      "with CUDA (docs/users/gpus.md)");
+      "this build of lockstep does not have NCCL, so the model must be on the CPU: to use GPUs, build "
+      "against a "
+      "PyTorch wheel with CUDA (docs/users/gpus.md)");
 #endif
 }
 

@@ -1,18 +1,18 @@
-// The job as one rank sees it: which rank this is, how to talk to the others, and the timer of its steps. The
-// first thing that main makes, and the last that goes:
+// The job as one rank sees it: its rank, the communicator, and the timer of its steps. Create it first in
+// main, so that it is destroyed last:
 //
 //   int main(int argc, char** argv) {
 //     lockstep::World world(argc, argv);
 //     …
 //   }
 //
-// Started by srun (PMIx) or mpirun it joins the job over MPI; started by hand it is one rank and MPI is not
-// touched. It applies the settings that LibTorch leaves to chance (runtime/train/settings.h), and rank 0
-// prints them in a line.
+// Under srun (PMIx) or mpirun the process joins the job over MPI; started by hand it is one rank and does not
+// use MPI. World also sets the threads and the heap of the process (runtime/comm/process_settings.h), and
+// rank 0 prints the settings in one line.
 //
-// An exception that leaves main, or World's block, on one rank ends the job on all of them, with a line that
-// names the rank and the node; nobody waits for a rank that is gone. An operation that does not end within
-// LOCKSTEP_TIMEOUT seconds (600) does the same.
+// An exception that leaves main, or the scope of World, on one rank ends the job on all ranks, with a line
+// that names the rank and the node. So does an operation that does not end within LOCKSTEP_TIMEOUT seconds
+// (600).
 //
 // Environment: LOCKSTEP_CPUS, LOCKSTEP_MALLOC=off, LOCKSTEP_TIMEOUT, LOCKSTEP_WATCH=off, OMP_NUM_THREADS.
 //
@@ -29,8 +29,8 @@ namespace lockstep {
 
 class World {
  public:
-  /// Throws UsageError where the launcher's way of starting ranks cannot work (srun without PMIx), Error
-  /// where MPI cannot do what is needed.
+  /// Throws UsageError if the ranks cannot find each other (srun without PMIx), Error if MPI lacks what is
+  /// needed.
   World(int& argc, char**& argv);
   ~World();
   World(const World&) = delete;
@@ -47,10 +47,10 @@ class World {
 
   comm::Communicator& communicator();
 
-  /// For the memory of a GPU, over NCCL (comm/nccl/communicator.h), beside the one above, which stays for
-  /// what lies in host memory. Made at the first call, which all ranks make together, each with a device of
-  /// its own. Throws UsageError, naming rank and node, where a rank has no such device or two share one, and
-  /// in a build without NCCL.
+  /// The communicator for GPU memory, over NCCL (comm/nccl/communicator.h); communicator() remains for host
+  /// memory. The first call creates it: all ranks make it together, each with its own device. Throws
+  /// UsageError, naming rank and node, if a rank does not have the device or two ranks share one, and in a
+  /// build without NCCL.
   comm::Communicator& communicator_of_device(int device);
   profile::StepTimer& timer();
 

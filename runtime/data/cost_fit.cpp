@@ -8,14 +8,14 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t kFewestSteps = 8;
+constexpr std::size_t kMinSteps = 8;
 constexpr int kRounds = 30;
-// Huber's: residuals beyond this many standard deviations count linearly.
+// Huber's constant: residuals beyond this many standard deviations count linearly.
 constexpr double kHuber = 1.345;
 // Standard deviations per median absolute deviation of a normal distribution.
 constexpr double kNormalMad = 1.4826;
-// Columns whose normal matrix has pivots below this part of its diagonal are too alike.
-constexpr double kAlike = 1e-9;
+// Columns are too similar if a pivot of their normal matrix is below this share of its diagonal.
+constexpr double kMinPivot = 1e-9;
 
 using Row = std::array<double, 3>;  // 1, tokens, squares; each scaled to a mean of 1
 
@@ -25,8 +25,8 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Solves the weighted normal equations for the columns in use, by Gauss and Jordan; also the inverse's
-// diagonal.
+// Solves the weighted normal equations for the columns in use by Gauss-Jordan elimination. `variance`
+// becomes the diagonal of the inverse.
 bool solve(const std::vector<Row>& rows, const std::vector<double>& y, const std::vector<double>& weights,
            const std::array<bool, 3>& use, Row& solution, Row& variance) {
   std::array<std::array<double, 7>, 3> m{};
@@ -43,7 +43,7 @@ bool solve(const std::vector<Row>& rows, const std::vector<double>& y, const std
     if (!use[i]) continue;
     double diagonal = 0;
     for (std::size_t r = 0; r < rows.size(); ++r) diagonal += weights[r] * rows[r][i] * rows[r][i];
-    if (!(m[i][i] > kAlike * diagonal)) return false;
+    if (!(m[i][i] > kMinPivot * diagonal)) return false;
     const double pivot = m[i][i];
     for (double& value : m[i]) value /= pivot;
     for (std::size_t j = 0; j < 3; ++j) {
@@ -60,7 +60,7 @@ bool solve(const std::vector<Row>& rows, const std::vector<double>& y, const std
   return true;
 }
 
-struct Solved {
+struct Solution {
   Row solution{};
   Row variance{};
   std::vector<double> weights;
@@ -69,7 +69,7 @@ struct Solved {
 };
 
 bool solve_robustly(const std::vector<Row>& rows, const std::vector<double>& y,
-                    const std::array<bool, 3>& use, Solved& solved) {
+                    const std::array<bool, 3>& use, Solution& solved) {
   solved.weights.assign(rows.size(), 1.0);
   solved.residuals.resize(rows.size());
   for (int round = 0; round < kRounds; ++round) {
@@ -95,36 +95,37 @@ bool solve_robustly(const std::vector<Row>& rows, const std::vector<double>& y,
 
 }  // namespace
 
-CostFit::CostFit(std::size_t most) : most_(std::max(most, kFewestSteps)) {
+CostFit::CostFit(std::size_t capacity) : capacity_(std::max(capacity, kMinSteps)) {
 }
 
 void CostFit::add(double tokens, double squares, double seconds) {
   const auto good = [](double value) { return std::isfinite(value) && value > 0; };
   if (!good(tokens) || !good(squares) || !good(seconds)) return;
-  if (steps_.size() < most_) {
+  if (steps_.size() < capacity_) {
     steps_.push_back({tokens, squares, seconds});
   } else {
     steps_[next_] = {tokens, squares, seconds};
-    next_ = (next_ + 1) % most_;
+    next_ = (next_ + 1) % capacity_;
   }
 }
 
 std::optional<FittedCost> CostFit::fit() const {
-  if (steps_.size() < kFewestSteps) return std::nullopt;
-  Step mean{0, 0, 0};
-  for (const Step& step : steps_) {
+  if (steps_.size() < kMinSteps) return std::nullopt;
+  MeasuredStep mean{0, 0, 0};
+  for (const MeasuredStep& step : steps_) {
     mean.tokens += step.tokens / static_cast<double>(steps_.size());
     mean.squares += step.squares / static_cast<double>(steps_.size());
     mean.seconds += step.seconds / static_cast<double>(steps_.size());
   }
   std::vector<Row> rows;
   std::vector<double> y;
-  for (const Step& step : steps_) {
+  for (const MeasuredStep& step : steps_) {
     rows.push_back({1, step.tokens / mean.tokens, step.squares / mean.squares});
     y.push_back(step.seconds / mean.seconds);
   }
-  // Without the part that comes out negative, or that the steps cannot tell from the others, fixed first.
-  Solved solved;
+  // Tries fits with fewer terms if a term is negative or cannot be separated from the others. The fixed
+  // term is left out first.
+  Solution solved;
   bool found = false;
   for (const std::array<bool, 3> use :
        {std::array{true, true, true}, std::array{false, true, true}, std::array{true, true, false},

@@ -12,14 +12,14 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t kFewestSteps = 8;
+constexpr std::size_t kMinSteps = 8;
 constexpr std::size_t kRecent = 256;
-// A fitted number counts where its standard error is below this part of it.
+// A fitted number is used if its relative standard error is at most this.
 constexpr double kCertain = 0.25;
-// Ranks that differ by less than this are alike: so much, measurements do.
-constexpr double kAlike = 1.05;
-// No rank is taken for more than so many times slower than the fastest: something else went on there.
-constexpr double kMaxDifference = 16;
+// Ranks whose times differ by less than this factor count as equal: measurements vary by as much.
+constexpr double kSameSpeed = 1.05;
+// A rank counts as at most this many times slower than the fastest; a larger factor is a disturbance.
+constexpr double kMaxSlowness = 16;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -47,8 +47,8 @@ void CostLearner::begin_with(const Cost& cost, const std::vector<double>& speeds
   learnt_.speeds = speeds;
 }
 
-// Of the step that ended last, without what is no work on its samples. A program that marks no phases has all
-// its work in `other`.
+// The seconds that the last step worked on its samples. A program that marks no phases has all its work in
+// `other`.
 double CostLearner::work_seconds() const {
   if (step_seconds_) return step_seconds_();
   const profile::Times& step = timer_->last_step();
@@ -59,12 +59,12 @@ double CostLearner::work_seconds() const {
   return marked > 0 ? marked : of(profile::Phase::other);
 }
 
-void CostLearner::asked() {
+void CostLearner::on_request() {
   if (timer_ == nullptr || timer_->totals().steps == steps_seen_) return;
-  // More than one step since: whose samples were whose is not known.
+  // If several steps ended, it is not known which samples belong to which step.
   const bool one = timer_->totals().steps == steps_seen_ + 1;
   steps_seen_ = timer_->totals().steps;
-  const Measured step{std::exchange(tokens_, 0), std::exchange(squares_, 0), work_seconds()};
+  const MeasuredWork step{std::exchange(tokens_, 0), std::exchange(squares_, 0), work_seconds()};
   if (!one || !(step.tokens > 0) || !(step.seconds > 0)) return;
   fit_.add(step.tokens, step.squares, step.seconds);
   if (recent_.size() < kRecent) {
@@ -75,12 +75,12 @@ void CostLearner::asked() {
   }
 }
 
-void CostLearner::handed_out(double tokens, double squares) {
+void CostLearner::add_work(double tokens, double squares) {
   tokens_ += tokens;
   squares_ += squares;
 }
 
-// The cost is taken over where it is certain enough; what was fitted is shown in any case.
+// Rank 0 fits and broadcasts the result. The fit becomes the cost only if it is certain enough.
 void CostLearner::fit_on_rank_0() {
   std::array<double, 10> numbers{};
   if (communicator_ == nullptr || communicator_->rank() == 0) {
@@ -121,11 +121,11 @@ void CostLearner::fit_on_rank_0() {
   in_seconds_ = true;
 }
 
-// Seconds of this rank for what should take one; 0 where too little was measured.
+// The rank's measured time / expected time; 0 if too few steps are measured.
 double CostLearner::slowness() const {
-  if (recent_.size() < kFewestSteps) return 0;
+  if (recent_.size() < kMinSteps) return 0;
   std::vector<double> ratios;
-  for (const Measured& step : recent_) {
+  for (const MeasuredWork& step : recent_) {
     const double expected =
         learnt_.cost.a * step.tokens + learnt_.cost.b * step.squares + (in_seconds_ ? fixed_ : 0);
     ratios.push_back(step.seconds / expected);
@@ -138,14 +138,14 @@ void CostLearner::compare_ranks() {
   double mine = slowness();
   std::vector<double> all(ranks);
   communicator_->all_gather({&mine, 1, comm::DataType::f64}, all.data(), "the ranks' speeds")->wait();
-  // Rank 0's arithmetic decides: ranks may run on different processors.
+  // Rank 0 computes the speeds for all, because floating-point results may differ between processors.
   std::vector<double> speeds(ranks + 1, 0.0);
   if (communicator_->rank() == 0 && *std::min_element(all.begin(), all.end()) > 0) {
     const double fastest = *std::min_element(all.begin(), all.end());
     const double slowest = *std::max_element(all.begin(), all.end());
-    speeds[0] = slowest > kAlike * fastest ? 2 : 1;
+    speeds[0] = slowest > kSameSpeed * fastest ? 2 : 1;
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      speeds[rank + 1] = fastest / std::min(all[rank], kMaxDifference * fastest);
+      speeds[rank + 1] = fastest / std::min(all[rank], kMaxSlowness * fastest);
     }
   }
   communicator_->broadcast({speeds.data(), speeds.size(), comm::DataType::f64}, 0, "the ranks' speeds")

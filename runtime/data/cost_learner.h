@@ -1,5 +1,6 @@
-// Learns from measured steps what a sample costs and how fast the ranks are, and lets all ranks know the
-// same. Each rank measures its own steps; rank 0 fits the cost (cost_fit.h) and decides, the others are told.
+// Learns the cost of samples and the speeds of the ranks from measured steps. Each rank measures its own
+// steps; rank 0 fits the cost (cost_fit.h), decides and broadcasts its decision, so that all ranks use the
+// same values.
 //
 // Threads: the training thread.
 #pragma once
@@ -27,26 +28,27 @@ namespace lockstep::data {
 
 class CostLearner {
  public:
-  /// `communicator` may be null where there is one rank; both must outlive the learner. `step_seconds` as in
-  /// LoaderOptions.
+  /// `communicator` may be null if there is one rank. `communicator` and `timer` must outlive the learner.
+  /// `step_seconds` is that of LoaderOptions.
   CostLearner(Learn what, const Cost& cost, std::vector<double> speeds, comm::Communicator* communicator,
               const profile::StepTimer* timer, std::function<double()> step_seconds);
 
-  /// The loop asks for its next batch: a step that has ended since is measured. Then so much more work is
-  /// handed out (sums of the samples' lengths and of their squares).
-  void asked();
-  void handed_out(double tokens, double squares);
+  /// Call when the loop requests its next batch. Measures the step that has ended since the last request,
+  /// if any.
+  void on_request();
+  /// Adds the work of a batch to the current step: the sums of its samples' lengths and of their squares.
+  void add_work(double tokens, double squares);
 
-  /// Decides with the steps so far; all ranks call it, with the same number of batches behind them.
+  /// Decides from the steps measured so far. Collective: all ranks call it after the same batch.
   const Learnt& decide();
 
   const Learnt& learnt() const { return learnt_; }
 
-  /// Begins with what an earlier job had learnt.
+  /// Begins with the values that an earlier job had learnt.
   void begin_with(const Cost& cost, const std::vector<double>& speeds);
 
  private:
-  struct Measured {
+  struct MeasuredWork {
     double tokens;
     double squares;
     double seconds;
@@ -61,13 +63,13 @@ class CostLearner {
   const profile::StepTimer* timer_;
   std::function<double()> step_seconds_;
   std::uint64_t steps_seen_ = 0;
-  double tokens_ = 0;   // of the step that is under way
-  double squares_ = 0;  // likewise
+  double tokens_ = 0;   // of the current step
+  double squares_ = 0;  // of the current step
   CostFit fit_;
-  std::vector<Measured> recent_;  // the last steps, a ring
+  std::vector<MeasuredWork> recent_;  // ring buffer of the last steps
   std::size_t next_ = 0;
-  double fixed_ = 0;         // seconds of a step that do not depend on its samples
-  bool in_seconds_ = false;  // learnt_.cost is fitted, so fixed_ goes with it
+  double fixed_ = 0;         // seconds of a step, for any samples
+  bool in_seconds_ = false;  // learnt_.cost is fitted, so its unit is seconds and fixed_ belongs to it
   Learnt learnt_;
 };
 

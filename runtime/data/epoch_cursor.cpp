@@ -15,13 +15,13 @@ void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner>
   planned_epoch_ = epoch_ = epoch;
   planner_ = std::move(planner);
   changed_ = false;
-  made_elsewhere_ = waits_for_costs_ && planner_;
+  planner_is_given_ = waits_for_costs_ && planner_;
   block_ = nullptr;
-  over_ = false;
+  ended_ = false;
   cancelled_ = false;
 }
 
-// Planning reads the options without the lock, so it ends before they change.
+// Waits for the planning in progress, because it reads the options without the lock.
 void EpochCursor::set(const Cost& cost, const std::vector<double>& speeds) {
   const std::lock_guard lock(mutex_);
   if (planned_.valid()) planned_.wait();
@@ -37,7 +37,7 @@ void EpochCursor::cancel() {
   may_plan_.notify_all();
 }
 
-// One call at a time, each after the one before: under the lock, or in the future that planned_ is.
+// Runs one call at a time: under the lock, or in the thread of planned_.
 EpochCursor::Block EpochCursor::plan_next() {
   if (!planner_) {
     PlanOptions options = options_;
@@ -46,7 +46,7 @@ EpochCursor::Block EpochCursor::plan_next() {
   } else if (changed_) {
     planner_->change(options_.cost, options_.speeds);
   }
-  changed_ = std::exchange(made_elsewhere_, false);
+  changed_ = std::exchange(planner_is_given_, false);
   auto next = std::make_shared<EpochBlock>();
   next->epoch = planned_epoch_;
   if (planner_->next_block(next->block)) return next;
@@ -62,13 +62,13 @@ void EpochCursor::plan_on(const Cost& cost, const std::vector<double>& speeds) {
     options_.cost = cost;
     options_.speeds = speeds;
     changed_ = true;
-    if (!over_ && !planned_.valid())
+    if (!ended_ && !planned_.valid())
       planned_ = std::async(std::launch::async, [this] { return plan_next(); });
   }
   may_plan_.notify_all();
 }
 
-// Until the block that comes next is planned or may be. False: cancelled.
+// Waits until plan_on() has begun to plan the next block. Returns false if cancelled.
 bool EpochCursor::wait_for_next(std::unique_lock<std::mutex>& lock) {
   if (!waits_for_costs_ || !block_) return true;
   may_plan_.wait(lock, [this] { return planned_.valid() || cancelled_; });
@@ -77,19 +77,19 @@ bool EpochCursor::wait_for_next(std::unique_lock<std::mutex>& lock) {
 
 std::optional<MicroBatch> EpochCursor::next() {
   std::unique_lock lock(mutex_);
-  if (over_) return std::nullopt;
+  if (ended_) return std::nullopt;
   while (!block_ || step_ >= block_->block.plan.steps()) {
     if (!wait_for_next(lock)) return std::nullopt;
     block_ = planned_.valid() ? planned_.get() : plan_next();
     if (!block_) {
-      over_ = !follow_;
+      ended_ = !follow_;
       return MicroBatch{.epoch = epoch_++};
     }
     step_ = 0;
     index_ = 0;
   }
   const Plan& plan = block_->block.plan;
-  // Half a block early is soon enough, and spares jobs that end within their first one.
+  // Half a block ahead is early enough, and jobs that end in the first half of a block save the planning.
   if (!waits_for_costs_ && !planned_.valid() && step_ >= plan.steps() / 2) {
     planned_ = std::async(std::launch::async, [this] { return plan_next(); });
   }

@@ -1,9 +1,10 @@
-// Which micro-batch comes next: follows an epoch's plan, block after block, from any point of it, and then
-// the next epoch's. The block that comes next is planned in the background, so that neither a block nor an
-// epoch begins with a wait. Where costs are learnt, it is planned when the cursor is told with which.
+// Gives the micro-batches of a rank one after the other. It follows an epoch's plan block by block, from
+// any position, and then the plan of the next epoch. It plans the next block in the background, so that
+// neither a block nor an epoch begins with a wait. If costs are learnt, it begins to plan a block when
+// plan_on() provides them.
 //
-// Threads: next() and move_to() one call at a time, from any thread; plan_on() and cancel() from another
-// beside them.
+// Threads: next() and move_to() from any thread, one call at a time; plan_on() and cancel() also from
+// another thread at the same time.
 #pragma once
 
 #include <condition_variable>
@@ -20,12 +21,12 @@
 
 namespace lockstep::data {
 
-/// A block of an epoch.
+/// A planned block and its epoch.
 struct EpochBlock {
   std::uint64_t epoch = 0;
   PlannedBlock block;
 
-  /// The step, of the block, with whose first micro-batch the costs of the next block are decided.
+  /// The step of this block in which the costs of the next block are decided, at its first micro-batch.
   std::size_t decides_at() const { return block.plan.steps() / 2; }
 };
 
@@ -33,14 +34,14 @@ struct EpochBlock {
 struct MicroBatch {
   std::shared_ptr<const EpochBlock> block = nullptr;  ///< null: the epoch is over
   std::uint64_t epoch = 0;
-  std::size_t step = 0;   ///< of the block
-  std::size_t index = 0;  ///< of this rank's micro-batches in the step
-  std::size_t count = 0;  ///< of those; 0: the rank has none in this step, and this stands for the step
+  std::size_t step = 0;   ///< in the block
+  std::size_t index = 0;  ///< among this rank's micro-batches in the step
+  std::size_t count = 0;  ///< this rank's micro-batches in the step; 0: this value represents an empty step
 
   bool last_of_step() const { return index + 1 >= count; }
-  /// From the epoch's first step on.
+  /// The number of the step in its epoch.
   std::uint64_t step_of_epoch() const { return block->block.start.steps + step; }
-  /// Of this rank.
+  /// The samples of this rank.
   std::span<const SampleId> samples(int rank) const {
     return count == 0 ? std::span<const SampleId>() : block->block.plan.micro_batch(step, rank, index);
   }
@@ -49,8 +50,8 @@ struct MicroBatch {
 struct CursorOptions {
   PlanOptions plan;
   int rank = 0;
-  bool follow = true;            ///< each epoch by the next; otherwise next() has nothing after an epoch
-  bool waits_for_costs = false;  ///< blocks after the first wait for plan_on()
+  bool follow = true;            ///< continue with the next epoch; otherwise next() ends after an epoch
+  bool waits_for_costs = false;  ///< plan blocks after the first one only after plan_on()
 };
 
 class EpochCursor {
@@ -64,24 +65,26 @@ class EpochCursor {
         rank_(options.rank),
         follow_(options.follow),
         waits_for_costs_(options.waits_for_costs) {}
-  /// Waits for the planning that is under way.
+  /// Waits for the planning in progress.
   ~EpochCursor();
 
-  /// Begins this epoch; with a `planner`, where that stands in it. Where the cursor `waits_for_costs`, that
-  /// plans its first block as it was made, and those after it with what plan_on() or set() said last.
+  /// Moves to the beginning of the epoch, or to the position of `planner` in it. If the cursor
+  /// `waits_for_costs`, a given planner plans its first block unchanged, and the following ones with the
+  /// last values of plan_on() or set().
   void move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner);
 
-  /// The next micro-batch or end of epoch. Throws what planning throws. Nothing once it was cancelled.
+  /// Returns the next micro-batch or the end of an epoch; nullopt after cancel(). Throws the errors of
+  /// planning.
   std::optional<MicroBatch> next();
 
-  /// Plans what comes after the current block with this cost and these speeds. Once in each block, where the
-  /// cursor `waits_for_costs`.
+  /// Plans the blocks after the current one with this cost and these speeds. If the cursor
+  /// `waits_for_costs`, call it once in each block.
   void plan_on(const Cost& cost, const std::vector<double>& speeds);
 
-  /// The cost and speeds of the planners to come. Waits for the planning that is under way.
+  /// Sets the cost and speeds of new planners. Waits for the planning in progress.
   void set(const Cost& cost, const std::vector<double>& speeds);
 
-  /// Ends a wait for plan_on() until move_to().
+  /// Ends the wait for plan_on(), until the next move_to().
   void cancel();
 
  private:
@@ -95,24 +98,23 @@ class EpochCursor {
   bool follow_;
   bool waits_for_costs_;
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // protects all members below
   std::condition_variable may_plan_;
   bool cancelled_ = false;
 
-  // Of the block to be planned next; a null block ends an epoch.
+  // The block to plan next. A null block ends an epoch.
   std::uint64_t planned_epoch_ = 0;
   std::shared_ptr<BlockwisePlanner> planner_;
-  bool changed_ = false;  // the planner has not been told of the cost yet
-  bool made_elsewhere_ =
-      false;  // it was made elsewhere, maybe with another cost, and has planned nothing yet
+  bool changed_ = false;           // the planner does not have the current cost yet
+  bool planner_is_given_ = false;  // by move_to(), maybe with another cost, and it has planned no block yet
   std::future<Block> planned_;
 
-  // Of the block that is followed.
+  // The current block.
   std::uint64_t epoch_ = 0;
-  bool over_ = false;
+  bool ended_ = false;
   Block block_;
-  std::size_t step_ = 0;   // the next micro-batch's, of the block
-  std::size_t index_ = 0;  // of the next micro-batch in its step
+  std::size_t step_ = 0;   // of the next micro-batch, in the block
+  std::size_t index_ = 0;  // of the next micro-batch, in its step
 };
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// How large an image is.
+// The size of an image.
 //
 // Threads: values.
 #pragma once
@@ -11,7 +11,7 @@ struct ImageSize {
   std::size_t height = 0;
   std::size_t width = 0;
 
-  /// Of the decoded image, in RGB.
+  /// The size of the decoded RGB image.
   std::size_t bytes() const { return height * width * kChannels; }
   static constexpr std::size_t kChannels = 3;
 

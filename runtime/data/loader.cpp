@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/units.h"
+#include "runtime/comm/run_on_all_ranks.h"
 #include "runtime/comm/world.h"
 #include "runtime/data/batch/device_copy.h"
 #include "runtime/data/cost_learner.h"
@@ -30,7 +31,7 @@ PlanOptions for_ranks(PlanOptions plan, int ranks) {
   return plan;
 }
 
-// Images are all alike: each micro-batch is to have as many as the cap says.
+// All images cost the same, so every micro-batch should be full.
 PlanOptions with_step_tokens(PlanOptions plan, const LoaderOptions& options) {
   if (options.images && plan.step_tokens == 0) {
     plan.step_tokens =
@@ -42,56 +43,56 @@ PlanOptions with_step_tokens(PlanOptions plan, const LoaderOptions& options) {
 }  // namespace
 
 struct Loader::State {
-  State(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* its_timer,
-        comm::Communicator* its_communicator, const LoaderOptions& its_options)
-      : timer(its_timer),
-        options(its_options),
+  State(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* step_timer,
+        comm::Communicator* rank_communicator, const LoaderOptions& loader_options)
+      : timer(step_timer),
+        options(loader_options),
         plan_options(plan),
         prefetch(prefetch_options(options, batch_bytes(plan, options))),
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
         source(lengths.tokens, lengths.fingerprint),
-        cursor([this](const PlanOptions& wanted_plan) { return make_planner(source, wanted_plan, options); },
+        cursor([this](const PlanOptions& epoch_plan) { return make_planner(source, epoch_plan, options); },
                {.plan = plan,
                 .rank = rank,
                 .follow = options.next_epoch_ahead && !options.mixture,
                 .waits_for_costs = options.learn != Learn::nothing}),
-        communicator(its_communicator),
+        communicator(rank_communicator),
         learner(options.learn, plan.cost, plan.speeds, communicator, timer, options.step_seconds),
         copy(options.device) {
     if (options.mixture) {
       plan_options.epoch = 0;
-      make_planner(source, plan_options, options);  // says what is wrong with it
+      make_planner(source, plan_options, options);  // throws if the mixture is wrong
     }
-    wanted.epoch = at.epoch = plan_options.epoch;
+    start.epoch = current.epoch = plan_options.epoch;
   }
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // All ranks call it, when each has made its own.
-  void meet() { check_agreement(*communicator, planned_from(lengths, plan_options, options)); }
+  // Collective: compares the loaders after every rank has made its own.
+  void compare_loaders() { check_agreement(*communicator, plan_inputs(lengths, plan_options, options)); }
 
-  // Each rank plans for itself. Where two do not come to the same plan (other processors, another library),
-  // ranks would use some samples twice and others never.
-  void compare_plans(const EpochBlock& begun) const {
+  // Collective. Each rank plans separately. If two ranks made different plans (because of other processors or
+  // libraries), some samples would be used twice and others never.
+  void compare_plans(const EpochBlock& next) const {
     if (communicator == nullptr) return;
-    check_agreement(*communicator, {{fmt::format("the plan from step {} on", begun.block.start.steps),
-                                     fmt::format("{} steps of {} samples, {}", begun.block.plan.steps(),
-                                                 begun.block.plan.sample_ids().size(),
-                                                 begun.block.plan.steps_fingerprint())}});
+    check_agreement(*communicator, {{fmt::format("the plan from step {} on", next.block.start.steps),
+                                     fmt::format("{} steps of {} samples, {}", next.block.plan.steps(),
+                                                 next.block.plan.sample_ids().size(),
+                                                 next.block.plan.steps_fingerprint())}});
   }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
     const std::uint64_t begin = monotonic_ns();
     HostBatch built = builder->build(micro_batch, worker);
     if (!micro_batch.block) return built;
-    meter.built(monotonic_ns() - begin);
+    meter.add_build(monotonic_ns() - begin);
     if (timer != nullptr) timer->add_bytes_read(built.bytes_read);
     return built;
   }
 
-  // The next batch or end of epoch, waiting for it if it must.
+  // Returns the next batch or the end of an epoch. Waits for it if necessary.
   HostBatch take() {
     if (staged) return *std::exchange(staged, std::nullopt);
     bool ready = false;
@@ -103,51 +104,52 @@ struct Loader::State {
       taken = queue->next();
       waited_ns = monotonic_ns() - begin;
     }
-    if (!taken) fail("the loader was asked for a batch after its last epoch");
+    if (!taken) fail("the loop requested a batch after the last epoch of the loader");
     return copy.begin(std::move(*taken));
   }
 
-  // Begins the copy of the batch after the one that is handed out, if it is built.
+  // Begins to copy the next batch if it is already built.
   void stage_next() {
     if (!copy.needed() || staged) return;
     try {
       bool ready = false;
       auto taken = queue->next_if_ready(ready);
       if (taken) staged = copy.begin(std::move(*taken));
-    } catch (...) {  // comes again when its turn comes
+    } catch (...) {  // take() throws it again
     }
   }
 
   void advance(bool first) {
     batch.reset();
     waited_ns = 0;
-    meter.asked();
-    learner.asked();
+    meter.on_request();
+    learner.on_request();
     HostBatch host = take();
     if (!host.micro_batch.block) {
-      meter.got(waited_ns, true);
+      meter.on_batch(waited_ns, true);
       ended = true;
-      comes_next = host.micro_batch.epoch + 1;
+      next_epoch = host.micro_batch.epoch + 1;
       return;
     }
-    if (host.micro_batch.block != at.block) compare_plans(*host.micro_batch.block);
-    at = host.micro_batch;
-    learner.handed_out(host.work_tokens, host.work_squares);
+    if (host.micro_batch.block != current.block) compare_plans(*host.micro_batch.block);
+    current = host.micro_batch;
+    learner.add_work(host.work_tokens, host.work_squares);
     batch = copy.finish(std::move(host));
     stage_next();
-    if (options.learn != Learn::nothing && at.index == 0 && at.step == at.block->decides_at()) {
+    if (options.learn != Learn::nothing && current.index == 0 &&
+        current.step == current.block->decides_at()) {
       const Learnt& learnt = learner.decide();
       cursor.plan_on(learnt.cost, learnt.speeds);
     }
-    meter.got(waited_ns, first);
+    meter.on_batch(waited_ns, first);
   }
 
-  // The options of the blocks to come.
-  PlanOptions plan_now() const {
-    PlanOptions now = plan_options;
-    now.cost = learner.learnt().cost;
-    now.speeds = learner.learnt().speeds;
-    return now;
+  // The options of the following blocks.
+  PlanOptions current_plan_options() const {
+    PlanOptions plan = plan_options;
+    plan.cost = learner.learnt().cost;
+    plan.speeds = learner.learnt().speeds;
+    return plan;
   }
 
   profile::StepTimer* timer;
@@ -159,25 +161,25 @@ struct Loader::State {
   std::unique_ptr<HostBatchBuilder> builder;
   LengthsInMemory source;
   EpochCursor cursor;
-  comm::Communicator* communicator;  // null: this rank is on its own
+  comm::Communicator* communicator;  // null: there is one rank, or no world
   CostLearner learner;
   DeviceCopy copy;
 
-  // Where the next begin() starts: at the epoch's first micro-batch, or where a state says.
+  // Where the next begin() starts: at the beginning of the epoch, or at the position of a resumed state.
   struct Start {
     std::uint64_t epoch = 0;
     std::shared_ptr<BlockwisePlanner> planner;
     std::string state;
   };
-  Start wanted;
-  MicroBatch at;                            // that was handed out last; no block: none of this epoch
-  std::string begun_at;                     // the state with which this epoch was begun; empty: whole
-  std::optional<std::uint64_t> comes_next;  // the epoch that the queue goes on with, where it is to be whole
+  Start start;
+  MicroBatch current;                       // returned last; without a block: none of this epoch yet
+  std::string resumed_state;                // with which this epoch began; empty: it began at its beginning
+  std::optional<std::uint64_t> next_epoch;  // the complete epoch that the queue continues with, if any
   std::optional<Batch> batch;
-  std::optional<HostBatch> staged;  // on its way to the device
-  std::uint64_t waited_ns = 0;      // for the batch that is handed out
+  std::optional<HostBatch> staged;  // being copied to the device
+  std::uint64_t waited_ns = 0;      // for the current batch
   bool ended = true;
-  std::optional<OrderedPrefetch<MicroBatch, HostBatch>> queue;  // last: its threads use the others
+  std::optional<OrderedPrefetch<MicroBatch, HostBatch>> queue;  // the last member: its threads use the others
 };
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options) {
@@ -189,7 +191,7 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, Loade
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
                LoaderOptions options) {
   if (options.learn != Learn::nothing && (plan.ranks > 1 || timer == nullptr)) {
-    fail_usage("a loader learns from the steps of all ranks: give it the world");
+    fail_usage("learning needs the steps of all ranks: construct the loader with the world");
   }
   make(reader, with_step_tokens(std::move(plan), options), rank, timer, nullptr, options);
 }
@@ -201,44 +203,48 @@ void Loader::make(const pack::Reader& reader, const PlanOptions& plan, int rank,
     state_ = std::make_unique<State>(reader, plan, rank, timer, communicator, options);
   };
   if (communicator == nullptr) return make_own();
-  made_on_all_ranks(*communicator, make_own);
-  state_->meet();
+  if (const auto failure = comm::run_on_all_ranks(*communicator, "constructing the loader", make_own)) {
+    if (failure->own) std::rethrow_exception(failure->own);
+    fail("rank {} could not construct its loader: {}", failure->rank, failure->reason);
+  }
+  state_->compare_loaders();
 }
 
 Loader::~Loader() = default;
 
 void Loader::set_epoch(std::uint64_t epoch) {
   if (state_->options.mixture && epoch != 0) {
-    fail_usage("a mixture has no epoch {}: its data sets count their own", epoch);
+    fail_usage("a mixture has only epoch 0, not {}: its data sets count their own epochs", epoch);
   }
-  const State::Start& wanted = state_->wanted;
-  if (!wanted.state.empty() && epoch != wanted.epoch) {
+  State::Start& start = state_->start;
+  if (epoch == start.epoch) return;
+  if (!start.state.empty()) {
     fail_usage(
-        "epoch {} cannot be chosen: the resumed state goes on in epoch {}; begin the loop over epochs at "
+        "epoch {} cannot be chosen: the resumed state continues in epoch {}; begin the loop over epochs at "
         "loader.epoch()",
-        epoch, wanted.epoch);
+        epoch, start.epoch);
   }
-  if (epoch != wanted.epoch) state_->wanted = {.epoch = epoch, .planner = nullptr, .state = {}};
+  start = {.epoch = epoch, .planner = nullptr, .state = {}};
 }
 
 std::uint64_t Loader::epoch() const {
-  return state_->wanted.epoch;
+  return state_->start.epoch;
 }
 
 std::string Loader::state() const {
   const State& s = *state_;
-  if (!s.wanted.state.empty()) return s.wanted.state;
-  if (!s.at.block && !s.begun_at.empty()) return s.begun_at;
-  LoaderState state{.seed = s.plan_options.seed, .epoch = s.at.epoch, .plan = {}};
+  if (!s.start.state.empty()) return s.start.state;
+  if (!s.current.block && !s.resumed_state.empty()) return s.resumed_state;
+  LoaderState state{.seed = s.plan_options.seed, .epoch = s.current.epoch, .plan = {}};
   if (s.options.learn != Learn::nothing) {
     state.learnt = {.cost = s.learner.learnt().cost, .speeds = s.learner.learnt().speeds};
   }
-  if (s.at.block) {
-    // A step that has begun counts as not begun: its gradient is not saved.
-    state.plan = state_after(s.at.block->block, s.at.step + (s.at.last_of_step() ? 1 : 0));
+  if (s.current.block) {
+    // An incomplete step counts as not begun, because its gradient is not saved.
+    state.plan = state_after(s.current.block->block, s.current.step + (s.current.last_of_step() ? 1 : 0));
   } else {
-    PlanOptions options = s.plan_now();
-    options.epoch = s.at.epoch;
+    PlanOptions options = s.current_plan_options();
+    options.epoch = s.current.epoch;
     state.plan = make_planner(s.source, options, s.options)->state();
   }
   return to_text(state);
@@ -248,34 +254,36 @@ void Loader::resume(std::string_view text) {
   State& s = *state_;
   const LoaderState state = state_from_text(text);
   if (state.seed != s.plan_options.seed) {
-    fail("cannot resume: the state's seed is {}, not {}", state.seed, s.plan_options.seed);
+    fail("cannot resume: the seed of the state is {}, but the loader has seed {}", state.seed,
+         s.plan_options.seed);
   }
-  PlanOptions options = s.plan_now();
+  PlanOptions options = s.current_plan_options();
   options.epoch = state.epoch;
   if (s.options.learn != Learn::nothing && state.learnt) {
     options.cost = state.learnt->cost;
-    // Speeds are of those ranks that there were.
+    // Learnt speeds are valid for the same number of ranks only.
     const bool same_ranks = state.learnt->speeds.size() == static_cast<std::size_t>(options.ranks);
     options.speeds = same_ranks ? state.learnt->speeds : s.plan_options.speeds;
   }
   auto planner = make_planner(s.source, options, s.options, &state.plan);
   s.learner.begin_with(options.cost, options.speeds);
-  s.wanted = {.epoch = state.epoch, .planner = std::move(planner), .state = std::string(text)};
+  s.start = {.epoch = state.epoch, .planner = std::move(planner), .state = std::string(text)};
 }
 
 Loader::Iterator Loader::begin() {
   State& s = *state_;
   if (s.communicator != nullptr) {
-    check_agreement(*s.communicator, {{"the epoch", std::to_string(s.wanted.epoch)},
-                                      {"the state it resumes", in_short(s.wanted.state)}});
+    check_agreement(*s.communicator, {{"the epoch", std::to_string(s.start.epoch)},
+                                      {"the resumed state", summary_of(s.start.state)}});
   }
-  State::Start start = std::exchange(s.wanted, {.epoch = s.wanted.epoch, .planner = nullptr, .state = {}});
-  const bool goes_on = s.queue && s.comes_next == start.epoch && !start.planner && s.options.next_epoch_ahead;
-  s.at = {.epoch = start.epoch};
-  s.begun_at = std::move(start.state);
-  s.comes_next.reset();
+  State::Start start = std::exchange(s.start, {.epoch = s.start.epoch, .planner = nullptr, .state = {}});
+  const bool queue_continues =
+      s.queue && s.next_epoch == start.epoch && !start.planner && s.options.next_epoch_ahead;
+  s.current = {.epoch = start.epoch};
+  s.resumed_state = std::move(start.state);
+  s.next_epoch.reset();
   const auto move = [&] {
-    s.cursor.set(s.plan_now().cost, s.plan_now().speeds);
+    s.cursor.set(s.current_plan_options().cost, s.current_plan_options().speeds);
     s.cursor.move_to(start.epoch, std::move(start.planner));
   };
   if (!s.queue) {
@@ -283,7 +291,7 @@ Loader::Iterator Loader::begin() {
     s.queue.emplace(
         s.prefetch, [&s] { return s.cursor.next(); },
         [&s](const MicroBatch& micro_batch, int worker) { return s.build(micro_batch, worker); });
-  } else if (!goes_on) {
+  } else if (!queue_continues) {
     s.staged.reset();
     s.cursor.cancel();
     s.queue->restart(move);
@@ -295,9 +303,9 @@ Loader::Iterator Loader::begin() {
 
 LoaderMemory Loader::memory() const {
   const State& s = *state_;
-  const std::size_t on_their_way = s.copy.needed() ? 2 : 0;
+  const std::size_t being_copied = s.copy.needed() ? 2 : 0;
   return {.batch = s.builder->buffers().capacity(),
-          .batches = s.prefetch.ahead + 1 + on_their_way,
+          .batches = s.prefetch.ahead + 1 + being_copied,
           .page_locked = s.builder->buffers().page_locked()};
 }
 
@@ -323,7 +331,9 @@ const Learnt& Loader::learnt() const {
 std::vector<MixtureProgress> Loader::mixture_progress() const {
   const State& s = *state_;
   if (!s.options.mixture) fail_usage("the loader has no mixture");
-  if (s.at.block) return progress_of(*s.options.mixture, state_after(s.at.block->block, s.at.step));
+  if (s.current.block) {
+    return progress_of(*s.options.mixture, state_after(s.current.block->block, s.current.step));
+  }
   return progress_of(*s.options.mixture, state_from_text(state()).plan);
 }
 

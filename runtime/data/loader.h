@@ -1,20 +1,20 @@
-// The loader reads this rank's part of an epoch from a pack of tokens: worker threads build the planned
-// micro-batches ahead of use, and the training loop takes them in the plan's order. Each rank plans for
-// itself, a block of steps ahead of use, and all compare what they came to.
+// The loader reads this rank's part of an epoch from a pack of tokens. Worker threads build the planned
+// micro-batches ahead of use, and the training loop takes them in the plan's order. Each rank makes the
+// plan separately, a block of steps ahead of use, and the ranks compare their plans.
 //
 //   lockstep::data::Loader loader(*pack, {.cap = 16384, .accumulate = 4, .cost = {24576, 1}}, world);
-//   for (auto epoch = loader.epoch(); epoch < epochs; ++epoch) {  // 0, or where resume() goes on
+//   for (auto epoch = loader.epoch(); epoch < epochs; ++epoch) {  // 0, or the resumed epoch
 //     loader.set_epoch(epoch);
 //     for (const auto& batch : loader) { ... if (batch.last_of_step) optimizer.step(); }
 //   }
 //
-// Waiting for a batch is timed as data_wait; a batch that is ready costs none. What goes wrong on a worker is
-// thrown from the loop, naming the sample. When an epoch ends the next one is planned already, and its first
-// batches are built. Samples are tokens, or images (image_batch.h); several data sets can be mixed
-// (plan/mixture/mixture.h).
+// The wait for a batch is timed as data_wait; a batch that is ready needs no wait. An error on a worker is
+// thrown from the loop and names the sample. When an epoch ends, the next one is already planned and its
+// first batches are built. Samples are tokens or images (batch/image_batch.h); several data sets can be
+// mixed (plan/mixture/mixture.h).
 //
-// Threads: one thread uses a Loader and its iterators; one loop at a time. The workers live as long as the
-// Loader.
+// Threads: one thread uses a Loader and its iterators, in one loop at a time. The workers live as long as
+// the Loader.
 #pragma once
 
 #include <torch/types.h>
@@ -50,55 +50,57 @@ class Loader {
   class Iterator;
   struct End {};
 
-  /// `reader` must outlive the loader. `plan.ranks` is set to the world's size. Throws UsageError when an
-  /// option is wrong, and Error when the pack holds no tokens, or naming the sample that is empty or longer
-  /// than the cap. Collective: where it is so on some ranks only, the others throw too, naming one of them.
+  /// `reader` must outlive the loader. `plan.ranks` is set to the world's size. Throws UsageError if an
+  /// option is wrong, and Error if the pack does not hold tokens or a sample is empty or longer than the
+  /// cap. Collective: if some ranks throw, the others throw too and name one of them.
   Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options = {});
 
-  /// The same for a given rank of `plan.ranks`, without a world; `timer` may be null.
+  /// The same for one rank of `plan.ranks`, without a world. `timer` may be null.
   Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
          LoaderOptions options = {});
 
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
-  /// Waits for batches that are being built, and no more.
+  /// Waits for the batches that are being built.
   ~Loader();
 
-  /// Chooses the epoch of the next begin(); the one that was resumed goes on where its state was taken.
-  /// Throws UsageError for another one than was resumed and not begun yet: an earlier one would train on
-  /// samples again, a later one skip the rest. A loop over epochs starts at epoch(). A mixture has only the
-  /// one, 0: its data sets count their own.
+  /// Chooses the epoch of the next begin(). A resumed epoch continues at the position of its state. Until
+  /// it has begun, every other epoch throws UsageError: an earlier one would train on samples again, a
+  /// later one would skip the rest. A loop over epochs starts at epoch(). A mixture has only epoch 0,
+  /// because its data sets count their own epochs.
   void set_epoch(std::uint64_t epoch);
   std::uint64_t epoch() const;
 
-  /// Where the loop is, to be saved with the model, between two optimizer steps: a step counts as used when
-  /// its last micro-batch was handed out, and is done again whole where it was not. Any rank's will do, once
-  /// all have done the same number of steps.
+  /// The position of the loop between two optimizer steps, to save with the model. A step counts as done
+  /// when the loop has taken its last micro-batch; an incomplete step is repeated from its beginning. The
+  /// state of any rank can be used, if all ranks have done the same number of steps.
   std::string state() const;
 
-  /// Goes on where `state` was taken: chooses its epoch, and the next begin() starts after what it has used.
-  /// Also with other ranks, another cap, accumulation or step size. Every sample of the epoch is handed out
-  /// once, before or after. Throws Error where the data, the seed or the order differ, saying what does,
-  /// and where the state was changed since it was taken.
+  /// Continues from `state`: chooses its epoch, and the next begin() starts after the samples that it has
+  /// used. The number of ranks, the cap, the accumulation and the step size may differ: every sample of the
+  /// epoch is still used once, before or after. Throws Error that says what differs if the data, the seed
+  /// or the order do, and Error if the state was modified.
   void resume(std::string_view state);
 
-  /// Starts at the chosen epoch's first micro-batch, or where resume() says, and waits for it.
+  /// Starts at the beginning of the chosen epoch, or at the position of the resumed state, and waits for
+  /// the first batch.
   Iterator begin();
   End end() const { return {}; }
 
-  /// Known before the first batch is built.
+  /// The maximum memory of the batches. Available before the first batch is built.
   LoaderMemory memory() const;
-  /// As a line: "2 workers, 4 batches ahead: at most 12.3 MiB of page-locked memory".
+  /// A line such as "2 workers, 4 batches ahead: at most 12.3 MiB of page-locked memory".
   std::string describe() const;
 
-  /// Meaningful after some steps. All zero before the first batch.
+  /// How many workers and batches ahead are enough. Meaningful after some steps; all zero before the first
+  /// batch.
   LoaderAdvice advice() const;
 
-  /// What was learnt from the steps, where LoaderOptions::learn says to.
+  /// The cost and speeds learnt from the steps, if LoaderOptions::learn is set.
   const Learnt& learnt() const;
 
-  /// How far each of a mixture's data sets was when the current step began. Throws UsageError without a
-  /// mixture.
+  /// How much of each of the mixture's data sets was used when the current step began. Throws UsageError
+  /// without a mixture.
   std::vector<MixtureProgress> mixture_progress() const;
 
  private:
@@ -109,7 +111,7 @@ class Loader {
   std::unique_ptr<State> state_;
 };
 
-/// Moves through this rank's micro-batches once.
+/// An input iterator over this rank's micro-batches.
 class Loader::Iterator {
  public:
   using value_type = Batch;
@@ -119,9 +121,9 @@ class Loader::Iterator {
   /// Valid until the next ++.
   const Batch& operator*() const;
   const Batch* operator->() const { return &**this; }
-  /// Waits for the next batch. Throws what building it threw. Collective: the first batch of a block makes
-  /// all ranks compare their plans, and some batches what was learnt. Ranks need not make equally many calls
-  /// in a step.
+  /// Waits for the next batch. Throws the error of building it. Collective: the ranks compare their plans
+  /// at the first batch of a block, and exchange measured times at some batches. In a step they may make
+  /// different numbers of calls.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   friend bool operator==(const Iterator& iterator, End) { return iterator.done(); }

@@ -12,7 +12,7 @@
 namespace lockstep::data {
 namespace {
 
-// Building takes longer while the loop computes on the CPUs beside it; so much is kept in reserve.
+// Building takes longer while the loop computes on the same CPUs: this factor is the reserve.
 constexpr double kReserve = 1.25;
 
 double seconds(std::uint64_t nanoseconds) {
@@ -21,22 +21,22 @@ double seconds(std::uint64_t nanoseconds) {
 
 }  // namespace
 
-void LoaderMeter::built(std::uint64_t nanoseconds) {
+void LoaderMeter::add_build(std::uint64_t nanoseconds) {
   const std::lock_guard lock(mutex_);
   ++builds_;
   build_ns_ += nanoseconds;
   longest_build_ns_ = std::max(longest_build_ns_, nanoseconds);
 }
 
-void LoaderMeter::asked() {
-  if (got_at_ns_ == 0) return;
-  use_ns_ += monotonic_ns() - got_at_ns_;
+void LoaderMeter::on_request() {
+  if (use_began_ns_ == 0) return;
+  use_ns_ += monotonic_ns() - use_began_ns_;
   ++uses_;
 }
 
-void LoaderMeter::got(std::uint64_t waited_ns, bool first) {
+void LoaderMeter::on_batch(std::uint64_t waited_ns, bool first) {
   if (!first) waited_ns_ += waited_ns;
-  got_at_ns_ = monotonic_ns();
+  use_began_ns_ = monotonic_ns();
 }
 
 LoaderAdvice LoaderMeter::advice() const {
@@ -49,13 +49,13 @@ LoaderAdvice LoaderMeter::advice() const {
   advice.waited_seconds = seconds(waited_ns_);
   const double use = std::max(advice.use_seconds, 1e-9);
   advice.workers = std::max(1, static_cast<int>(std::ceil(kReserve * advice.build_seconds / use)));
-  // While the slowest batch is built the loop uses up those that are ready; each worker has one in hand.
+  // While a worker builds the slowest batch, the loop uses the ready ones, and each worker is building one.
   advice.batches_ahead = advice.workers + static_cast<int>(std::ceil(advice.longest_build / use));
   return advice;
 }
 
 std::string to_text(const LoaderAdvice& advice) {
-  if (advice.workers == 0) return "nothing was measured yet";
+  if (advice.workers == 0) return "nothing is measured yet";
   return fmt::format("a batch takes {} to build and {} to use: {} worker{} and {} batches ahead suffice ({})",
                      format_seconds(advice.build_seconds), format_seconds(advice.use_seconds), advice.workers,
                      advice.workers == 1 ? "" : "s", advice.batches_ahead,
@@ -63,7 +63,7 @@ std::string to_text(const LoaderAdvice& advice) {
 }
 
 std::string to_text(const Learnt& learnt) {
-  std::string text = "no step was measured yet";
+  std::string text = "no step is measured yet";
   if (learnt.fit) {
     const auto part = [](double error, double value) { return value > 0 ? 100 * error / value : 0.0; };
     const FittedCost& fit = *learnt.fit;

@@ -1,6 +1,7 @@
-// Measures how long batches take to build and to use, and says how many workers and batches ahead that needs.
+// Measures how long batches take to build and to use, and computes how many workers and batches ahead are
+// enough.
 //
-// Threads: built() from any thread; the rest from the training thread.
+// Threads: add_build() from any thread; the rest from the training thread.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,16 @@ namespace lockstep::data {
 
 class LoaderMeter {
  public:
-  /// A worker took this long to build a batch.
-  void built(std::uint64_t nanoseconds);
+  /// Call when a worker has built a batch in this time.
+  void add_build(std::uint64_t nanoseconds);
 
-  /// The loop asks for a batch; what it did since it got the last one was its use.
-  void asked();
-  /// It has it, after waiting so long. `first`: of a start, whose wait nothing could have spared.
-  void got(std::uint64_t waited_ns, bool first);
+  /// Call when the loop requests a batch: the time since the last batch was the use of that batch.
+  void on_request();
+  /// Call when the loop has the batch, after this wait. The wait for the `first` batch of a loop is not
+  /// counted, because it cannot be avoided.
+  void on_batch(std::uint64_t waited_ns, bool first);
 
-  /// Workers and batches ahead that suffice; memory is left out.
+  /// The advice without `memory`.
   LoaderAdvice advice() const;
 
  private:
@@ -31,7 +33,7 @@ class LoaderMeter {
   std::uint64_t uses_ = 0;
   std::uint64_t use_ns_ = 0;
   std::uint64_t waited_ns_ = 0;
-  std::uint64_t got_at_ns_ = 0;  // 0: nothing is in use
+  std::uint64_t use_began_ns_ = 0;  // when the loop got the current batch; 0: none yet
 };
 
 }  // namespace lockstep::data

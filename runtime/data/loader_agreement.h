@@ -1,11 +1,10 @@
-// Whether all ranks' loaders have the same. Each rank plans for itself and no plan is sent, so where one has
-// other data, options or another state, ranks would train on some samples twice and on others never, and
-// nothing else would show it.
+// Checks that the loaders of all ranks have the same inputs. Each rank plans separately and no plan is
+// sent. So if a rank had other data, options or another state, the ranks would train on some samples twice
+// and on others never, without any other sign.
 //
 // Threads: the thread that uses the communicator.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,19 +16,15 @@ class Communicator;
 
 namespace lockstep::data {
 
-/// Something that must be the same on all ranks.
-struct Agreed {
+/// A value that must be the same on all ranks.
+struct LoaderInput {
   std::string name;   ///< "the data's fingerprint"
-  std::string value;  ///< compared whole, shown to its first 80 bytes
+  std::string value;  ///< compared completely; messages show its first 80 bytes
 };
 
-/// Collective: all ranks give the same names in the same order, at the cost of one gathering of eight bytes
-/// for each. Throws Error on every rank where a value differs, naming the first that does, the rank whose it
-/// is, and both values.
-void check_agreement(comm::Communicator& communicator, const std::vector<Agreed>& agreed);
-
-/// Collective: runs `make` on every rank. Where it throws on some, they throw that, and the others an Error
-/// that names the first of them and its reason; none goes on alone to where it would wait for the others.
-void made_on_all_ranks(comm::Communicator& communicator, const std::function<void()>& make);
+/// Collective: all ranks pass the same names in the same order. It costs one all-gather of eight bytes per
+/// value. If a value differs, every rank throws Error with the name of the first one, the rank that has it,
+/// and both values.
+void check_agreement(comm::Communicator& communicator, const std::vector<LoaderInput>& inputs);
 
 }  // namespace lockstep::data

@@ -7,49 +7,49 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/cpu_list.h"
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
 #include "runtime/data/plan/epoch_planner.h"
 #include "runtime/data/plan/mixture/mixture_planner.h"
-#include "runtime/data/safe_to_map.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kMaxWorkers = 4;
-constexpr std::uint64_t kLargestCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
+constexpr std::uint64_t kMaxCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
 
-// A LibTorch without CUDA has no page-locked memory and throws.
+// A LibTorch without CUDA has no page-locked memory and would throw.
 bool page_locked(const LoaderOptions& options) {
   return options.device.is_cuda() && torch::cuda::is_available();
 }
 
-// A LibTorch without CUDA, or a rank that was given more devices than there are.
+// Refuses a device that does not exist: LibTorch may be built without CUDA, or there may be fewer devices.
 void check_device(const torch::Device& device) {
   if (device.is_cpu()) return;
   int devices = 0;
   try {
     devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
-  } catch (const c10::Error&) {  // this LibTorch knows none of the kind
+  } catch (const c10::Error&) {  // this LibTorch does not support the kind of device
   }
   if (device.has_index() ? device.index() < devices : devices > 0) return;
-  fail_usage("batches cannot go to {}: LibTorch finds {} devices of that kind here", device.str(), devices);
+  fail_usage("batches cannot be copied to {}: LibTorch finds {} devices of this kind on this node",
+             device.str(), devices);
 }
 
 }  // namespace
 
 void check_loader_options(const PlanOptions& plan, int rank, const LoaderOptions& options) {
   check_options(plan);
-  if (rank < 0 || rank >= plan.ranks) fail_usage("rank {} is not one of {} ranks", rank, plan.ranks);
-  if (options.workers < 0) fail_usage("workers must not be negative, but is {}", options.workers);
+  if (rank < 0 || rank >= plan.ranks) fail_usage("rank must be in 0..{}, not {}", plan.ranks - 1, rank);
+  if (options.workers < 0) fail_usage("workers must be at least 0, not {}", options.workers);
   if (options.batches_ahead < 1)
     fail_usage("batches_ahead must be at least 1, not {}", options.batches_ahead);
-  if (plan.cap > kLargestCap) fail_usage("a cap of {} is over the largest, {}", plan.cap, kLargestCap);
+  if (plan.cap > kMaxCap) fail_usage("cap must be at most {}, not {}", kMaxCap, plan.cap);
   check_device(options.device);
-  if (options.images && plan.padded) fail_usage("batches of images are not padded");
+  if (options.images && plan.padded) fail_usage("batches of images cannot be padded");
 }
 
 std::size_t batch_bytes(const PlanOptions& plan, const LoaderOptions& options) {
@@ -64,7 +64,7 @@ PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch
     prefetch.cpus = parse_cpu_list(*workers);
     threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMaxWorkers);
   } else if (const auto compute = environment::get("LOCKSTEP_CPUS")) {
-    prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have put this thread on a single one of them
+    prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have bound this thread to one of them
   }
   prefetch.threads = options.workers > 0 ? options.workers : static_cast<int>(threads);
   prefetch.ahead = std::clamp<std::size_t>(options.bytes_ahead / batch_bytes, 1,
@@ -77,20 +77,16 @@ Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, con
     return {.tokens = std::vector<std::uint32_t>(reader.size(), 1), .fingerprint = reader.fingerprint()};
   }
   Lengths lengths = lengths_from_pack(reader, "the loader's data");
-  if (plan.too_long != TooLong::refuse || options.mixture) return lengths;  // a mixture says it in time
+  if (plan.too_long != TooLong::refuse || options.mixture) return lengths;  // a mixture may cut it
   for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {
-    if (lengths.tokens[i] > plan.cap) {
-      fail(
-          "sample '{}' (number {}) has {} tokens, over the cap of {} per micro-batch: raise the cap or "
-          "shorten it, or say in too_long what is to become of it",
-          reader.key(i), i, lengths.tokens[i], plan.cap);
-    }
+    if (lengths.tokens[i] <= plan.cap) continue;
+    check_sample(fmt::format("sample '{}' (number {})", reader.key(i), i), lengths.tokens[i], plan);
   }
   return lengths;
 }
 
-std::vector<Agreed> planned_from(const Lengths& lengths, const PlanOptions& plan,
-                                 const LoaderOptions& options) {
+std::vector<LoaderInput> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
+                                     const LoaderOptions& options) {
   const auto of_mixture = [&] {
     if (!options.mixture) return std::string("none");
     return fmt::format("{} steps of {}", options.mixture->steps, fingerprint_of(*options.mixture));
@@ -111,7 +107,7 @@ std::vector<Agreed> planned_from(const Lengths& lengths, const PlanOptions& plan
           {"too_long", name_of(plan.too_long)},
           {"tail", name_of(plan.tail)},
           {"the mixture", of_mixture()},
-          {"what is learnt", std::to_string(static_cast<int>(options.learn))}};
+          {"learn", std::to_string(static_cast<int>(options.learn))}};
 }
 
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,
@@ -125,7 +121,7 @@ std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const
                                                                  .images = *options.images,
                                                                  .page_locked = page_locked(options)});
   }
-  const bool mapped = options.mapped ? *options.mapped && reader.can_view() : safe_to_map(reader);
+  const bool mapped = options.mapped ? *options.mapped && reader.can_view() : reader.safe_to_map();
   return std::make_unique<BatchBuilder>(reader, lengths.tokens,
                                         BuildOptions{.rank = rank,
                                                      .workers = workers,

@@ -1,4 +1,4 @@
-// What a loader is made of, from its options: which samples it plans, who builds its batches, who plans.
+// Makes the parts of a loader from its options: the lengths, the builder of its batches, and the planner.
 //
 // Threads: safe from any.
 #pragma once
@@ -17,27 +17,28 @@
 
 namespace lockstep::data {
 
-/// Throws UsageError naming the option that is wrong, or does not go with another.
+/// Throws UsageError naming an option that is wrong or contradicts another.
 void check_loader_options(const PlanOptions& plan, int rank, const LoaderOptions& options);
 
-/// Bytes that a batch takes, at most.
+/// The maximum size of a batch in bytes.
 std::size_t batch_bytes(const PlanOptions& plan, const LoaderOptions& options);
 
 PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch_bytes);
 
-/// Of each sample; an image counts as one token. Throws Error naming a sample that the plan would refuse.
+/// The length of each sample; an image counts as one token. Throws Error naming a sample that the plan
+/// would refuse.
 Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, const LoaderOptions& options);
 
-/// What the plan depends on, to be the same on all ranks.
-std::vector<Agreed> planned_from(const Lengths& lengths, const PlanOptions& plan,
-                                 const LoaderOptions& options);
+/// The values that determine the plan. They must be the same on all ranks.
+std::vector<LoaderInput> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
+                                     const LoaderOptions& options);
 
 /// `reader` and `lengths` must outlive the builder.
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,
                                                const PlanOptions& plan, int rank, int workers,
                                                const LoaderOptions& options);
 
-/// Plans an epoch, or the mixture; from `state` on where there is one.
+/// Makes the planner of an epoch or of the mixture. It continues from `state` if there is one.
 std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const PlanOptions& plan,
                                                const LoaderOptions& options,
                                                const PlanState* state = nullptr);

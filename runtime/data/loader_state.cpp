@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kChecksum = "checksum";
 
-// Of the values, however they are written.
+// The checksum of the values. It does not depend on how the text is formatted.
 std::string checksum_of(const nlohmann::json& json) {
   const std::string text = json.dump();
   return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
@@ -23,14 +23,13 @@ void take_checksum(nlohmann::json& json) {
   const auto found = json.find(kChecksum);
   if (found == json.end()) {
     fail(
-        "the loader's state has no checksum: an older version of Lockstep wrote it, which composed steps in "
-        "another "
-        "way, or it is damaged; begin the epoch again, or finish it with that version");
+        "the loader's state has no checksum: it is damaged, or an older version of Lockstep wrote it, which "
+        "composed steps in another way; begin the epoch again, or finish it with that version");
   }
   const nlohmann::json checksum = std::move(*found);
   json.erase(found);
   if (checksum != checksum_of(json)) {
-    fail("the checksum of the loader's state does not match: it was changed; resume from another checkpoint");
+    fail("the checksum of the loader's state does not match: the state was modified; use another checkpoint");
   }
 }
 
@@ -62,11 +61,11 @@ LoaderState state_from_text(std::string_view text) {
     }
     return state;
   } catch (const nlohmann::json::exception& error) {
-    fail("the loader's state cannot be read: {}", error.what());
+    fail("cannot read the loader's state: {}", error.what());
   }
 }
 
-std::string in_short(std::string_view text) {
+std::string summary_of(std::string_view text) {
   if (text.empty()) return {};
   const LoaderState state = state_from_text(text);
   return fmt::format("epoch {} after {} steps ({:016x})", state.epoch, state.plan.steps,

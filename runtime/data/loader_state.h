@@ -1,4 +1,4 @@
-// Where a loader is in an epoch, as text, so that a job that was killed goes on there, on any number of
+// The position of a loader in an epoch, as text. A job that was killed continues from it, on any number of
 // ranks.
 //
 // Threads: values; functions are safe from any thread.
@@ -19,21 +19,21 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   PlanState plan;
-  /// What had been learnt, where the loader learns: the steps to come are planned with it.
-  struct Learned {
+  /// The values learnt, if the loader learns. The following steps are planned with them.
+  struct LearntValues {
     Cost cost;
     std::vector<double> speeds;
   };
-  std::optional<Learned> learnt = std::nullopt;
+  std::optional<LearntValues> learnt = std::nullopt;
 };
 
-/// As JSON with a checksum, and back. state_from_text throws Error where the text is not a state of a loader,
-/// or its checksum does not match.
+/// Converts a state to JSON with a checksum, and back. state_from_text throws Error if the text is not a
+/// loader's state or the checksum does not match.
 std::string to_text(const LoaderState& state);
 LoaderState state_from_text(std::string_view text);
 
-/// What tells such texts from each other in a few words: "epoch 3 after 17 steps (4f1c…)". Empty for an empty
+/// A short text that differs between different states: "epoch 3 after 17 steps (4f1c…)". Empty for an empty
 /// text.
-std::string in_short(std::string_view text);
+std::string summary_of(std::string_view text);
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// Errors of one sample, told with where it was wanted.
+// Adds the rank, step and sample to the errors of one sample.
 //
 // Threads: safe from any.
 #pragma once
@@ -17,8 +17,9 @@
 
 namespace lockstep::data {
 
-/// For ended_at(). Throws nothing: where a thread is ended, an exception would end the process.
-inline std::string said_of(const pack::Reader& reader, SampleId id, int rank, std::uint64_t step) noexcept {
+/// The text for place_of_thread_end(). It must not throw, because an exception while a thread is ended
+/// would end the process.
+inline std::string place_of(const pack::Reader& reader, SampleId id, int rank, std::uint64_t step) noexcept {
   try {
     return fmt::format(": rank {}, step {}: sample '{}' (number {})", rank, step, reader.key(sample_of(id)),
                        sample_of(id));
@@ -27,24 +28,23 @@ inline std::string said_of(const pack::Reader& reader, SampleId id, int rank, st
   }
 }
 
-/// Does the work on a sample, which may be the user's own; whatever it throws becomes an Error that names
-/// rank, step and sample. A thread that is ended in it goes,
-/// and leaves word of the sample in ended_at().
+/// Runs `work` on a sample; it may be user code. Every exception becomes an Error that names rank, step and
+/// sample. If `work` ends the thread (pthread_exit), this records the sample in place_of_thread_end().
 template <typename Work>
 void naming_sample(const pack::Reader& reader, SampleId id, int rank, std::uint64_t step, const Work& work) {
   try {
     work();
   } catch (abi::__forced_unwind&) {
-    ended_at() = said_of(reader, id, rank, step);
+    place_of_thread_end() = place_of(reader, id, rank, step);
     throw;
-  } catch (const c10::Error& error) {  // whose what() goes on with a stack of frames
+  } catch (const c10::Error& error) {  // its what() contains a stack trace
     fail("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
          sample_of(id), error.what_without_backtrace());
   } catch (const std::exception& error) {
     fail("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
          sample_of(id), error.what());
   } catch (...) {
-    fail("rank {}, step {}: sample '{}' (number {}): what was thrown is no std::exception", rank, step,
+    fail("rank {}, step {}: sample '{}' (number {}): the exception is not a std::exception", rank, step,
          reader.key(sample_of(id)), sample_of(id));
   }
 }

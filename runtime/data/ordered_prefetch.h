@@ -1,7 +1,6 @@
-// Builds things ahead of use with a few threads and hands them out in the order in which they were claimed.
-// Bounded: no more than `ahead` are being built or waiting. What claiming or building throws is thrown where
-// the thing would have come. The threads live as long as the queue, so nothing stalls where one epoch ends
-// and the next begins.
+// A queue that builds items ahead of use on a few threads and returns them in the order of their claims. At
+// most `ahead` items are being built or waiting. An exception of claiming or building an item is thrown in
+// its place. The threads live as long as the queue, so there is no pause between two epochs.
 //
 // Threads: one thread calls next(), next_if_ready() and restart(). `claim` runs on the worker threads, one
 // call at a time; `build` runs on them too, several calls at a time.
@@ -23,28 +22,29 @@
 #include <utility>
 #include <vector>
 
-#include "common/cpu_list.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 
 namespace lockstep::data {
 
 struct PrefetchOptions {
   int threads = 1;
   std::size_t ahead = 1;
-  std::vector<int> cpus;  ///< that the threads may run on; empty: those of the thread that makes them
+  std::vector<int> cpus;  ///< CPUs of the threads; empty: those of the constructing thread
 };
 
-/// What the calling thread was at when the code that it ran ended it, such as ": sample 'a'". Whoever knows
-/// sets it while the thread's stack is unwound, which no exception can carry anything through.
-inline std::string& ended_at() {
-  thread_local std::string at;
-  return at;
+/// Where the code of the calling thread ended the thread, such as ": sample 'a'". It is set while the
+/// thread's stack is unwound, because no exception can carry it then.
+inline std::string& place_of_thread_end() {
+  thread_local std::string place;
+  return place;
 }
 
 template <typename Claim, typename T>
 class OrderedPrefetch {
  public:
-  /// `claim` says what comes next, or nothing: the end, until restart(). `build` makes it, on worker 0, 1, …
+  /// `claim` returns the next item to build, or nullopt at the end (until restart()). `build` builds it on
+  /// worker 0, 1, …
   OrderedPrefetch(const PrefetchOptions& options, std::function<std::optional<Claim>()> claim,
                   std::function<T(const Claim&, int)> build)
       : claim_(std::move(claim)), build_(std::move(build)), slots_(options.ahead) {
@@ -55,20 +55,20 @@ class OrderedPrefetch {
       throw;
     }
   }
-  /// Waits for what is being built, and no more.
+  /// Waits for the items that are being built.
   ~OrderedPrefetch() { stop(); }
   OrderedPrefetch(const OrderedPrefetch&) = delete;
   OrderedPrefetch& operator=(const OrderedPrefetch&) = delete;
 
-  /// The next thing; nothing after the end. Throws what claiming or building it threw, and again when called
-  /// again.
+  /// Waits for the next item and returns it; nullopt after the end. Throws the exception of claiming or
+  /// building it, also when called again.
   std::optional<T> next() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return is_ready(); });
     return take(lock);
   }
 
-  /// The same if that needs no waiting: `ready` says whether it was so.
+  /// The same without waiting. Sets `ready` to whether the item, or the end, was ready.
   std::optional<T> next_if_ready(bool& ready) {
     std::unique_lock lock(mutex_);
     ready = is_ready();
@@ -76,7 +76,8 @@ class OrderedPrefetch {
     return take(lock);
   }
 
-  /// Throws away what was built or claimed, lets `change` set what the next claims will be, and begins anew.
+  /// Discards the items built or claimed, calls `change`, which may change what `claim` returns, and begins
+  /// again.
   void restart(const std::function<void()>& change) {
     const std::lock_guard claiming(claiming_);
     {
@@ -87,12 +88,12 @@ class OrderedPrefetch {
       ended_ = false;
     }
     change();
-    room_.notify_all();
+    slot_free_.notify_all();
   }
 
  private:
   struct Slot {
-    std::optional<T> thing;
+    std::optional<T> item;
     std::exception_ptr failure;
     bool end = false;
   };
@@ -109,24 +110,24 @@ class OrderedPrefetch {
 
   bool is_ready() const {
     const Slot& slot = slots_[taken_ % slots_.size()];
-    return slot.thing.has_value() || slot.failure || slot.end || died_;
+    return slot.item.has_value() || slot.failure || slot.end || thread_ended_;
   }
 
   std::optional<T> take(std::unique_lock<std::mutex>& lock) {
     Slot& slot = slots_[taken_ % slots_.size()];
     if (slot.failure) std::rethrow_exception(slot.failure);
     if (slot.end) return std::nullopt;
-    if (!slot.thing) std::rethrow_exception(died_);
-    std::optional<T> thing = std::exchange(slot.thing, std::nullopt);
+    if (!slot.item) std::rethrow_exception(thread_ended_);
+    std::optional<T> item = std::exchange(slot.item, std::nullopt);
     ++taken_;
     lock.unlock();
-    room_.notify_one();
-    return thing;
+    slot_free_.notify_one();
+    return item;
   }
 
-  // Waits for room. False when the threads must end.
-  bool wait_for_room(std::unique_lock<std::mutex>& lock) {
-    room_.wait(lock, [&] { return stopping_ || (!ended_ && claimed_ < taken_ + slots_.size()); });
+  // Waits for a free slot. Returns false if the threads must end.
+  bool wait_for_slot(std::unique_lock<std::mutex>& lock) {
+    slot_free_.wait(lock, [&] { return stopping_ || (!ended_ && claimed_ < taken_ + slots_.size()); });
     return !stopping_;
   }
 
@@ -139,13 +140,13 @@ class OrderedPrefetch {
       cannot_bind = std::current_exception();
     }
     for (;;) {
-      // One thread at a time goes from waiting for room to having claimed, so that claims are in order.
+      // Only one thread at a time takes a slot and claims its item, so that claims are in order.
       std::unique_lock claiming(claiming_);
       std::unique_lock lock(mutex_);
       if (stopping_) return;
       if (ended_ || claimed_ >= taken_ + slots_.size()) {
         claiming.unlock();
-        if (!wait_for_room(lock)) return;
+        if (!wait_for_slot(lock)) return;
         continue;
       }
       const std::size_t place = claimed_;
@@ -168,13 +169,13 @@ class OrderedPrefetch {
       claiming.unlock();
 
       if (claim) {
-        room_.notify_one();  // another thread may claim the one after
+        slot_free_.notify_one();  // another thread may claim the one after
         try {
-          built.thing.emplace(build_(*claim, worker));
+          built.item.emplace(build_(*claim, worker));
         } catch (abi::__forced_unwind&) {
-          // The thread is being ended from outside (pthread_exit in user code): say so, do not hang.
-          built.failure = std::make_exception_ptr(
-              Error(fmt::format("a loader's worker thread was ended by the code in it{}", ended_at())));
+          // User code ends the thread (pthread_exit): report it, because next() would wait forever.
+          built.failure = std::make_exception_ptr(Error(
+              fmt::format("a loader's worker thread was ended by the code in it{}", place_of_thread_end())));
           put(place, generation, std::move(built), true);
           throw;
         } catch (...) {
@@ -185,10 +186,10 @@ class OrderedPrefetch {
     }
   }
 
-  void put(std::size_t place, std::uint64_t generation, Slot built, bool died = false) {
+  void put(std::size_t place, std::uint64_t generation, Slot built, bool ends_thread = false) {
     {
       const std::lock_guard lock(mutex_);
-      if (died) died_ = built.failure;
+      if (ends_thread) thread_ended_ = built.failure;
       if (generation == generation_) slots_[place % slots_.size()] = std::move(built);
     }
     ready_.notify_one();
@@ -199,7 +200,7 @@ class OrderedPrefetch {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
     }
-    room_.notify_all();
+    slot_free_.notify_all();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
@@ -208,14 +209,14 @@ class OrderedPrefetch {
   const std::function<T(const Claim&, int)> build_;
   std::mutex claiming_;  // taken before mutex_
   std::mutex mutex_;
-  std::condition_variable ready_;  // for next()
-  std::condition_variable room_;   // for the workers
-  std::vector<Slot> slots_;        // thing i is in slot i modulo their number
+  std::condition_variable ready_;      // for next()
+  std::condition_variable slot_free_;  // for the workers
+  std::vector<Slot> slots_;            // item i is in slot i modulo their number
   std::uint64_t generation_ = 0;
   std::size_t claimed_ = 0;
   std::size_t taken_ = 0;
   bool ended_ = false;
-  std::exception_ptr died_;  // a thread is gone, and what it claimed later on would never come
+  std::exception_ptr thread_ended_;  // set if a thread ended: the items that it should build are missing
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

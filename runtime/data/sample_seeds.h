@@ -1,4 +1,4 @@
-// Seeds of the code that users run on samples.
+// Seeds for user code that runs on samples.
 //
 // Threads: safe from any.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace lockstep::data {
 
-/// The same for a sample in an epoch, wherever it runs.
+/// The same for a sample and epoch on any worker and rank.
 inline std::uint64_t sample_seed(const PlanOptions& plan, std::uint64_t epoch, SampleId id) {
   return Random(plan.seed, epoch, id).next();
 }
 
-/// Differs between workers and ranks.
+/// A different seed for each worker of each rank.
 inline std::uint64_t worker_seed(const PlanOptions& plan, std::uint64_t epoch, int rank, int worker) {
   const auto ranks = static_cast<std::uint64_t>(plan.ranks);
   return Random(plan.seed, ~epoch,

@@ -15,7 +15,8 @@ std::vector<torch_compat::NodeHandle> accumulators_of(const std::vector<torch::T
   std::vector<torch_compat::NodeHandle> accumulators;
   for (const auto& parameter : parameters) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
-    // One made before set_data() gave the parameter another shape would add gradients up to the old shape.
+    // If set_data() changed the parameter's shape, an older accumulator would still sum gradients to the old
+    // shape.
     if (!accumulator->input_metadata(0).is_same_shape(parameter)) {
       torch::autograd::impl::get_autograd_meta(parameter)->grad_accumulator_.reset();
       accumulator = torch::autograd::impl::grad_accumulator(parameter);
@@ -63,8 +64,7 @@ std::vector<bool> GradientHooks::reached_from(const std::vector<torch::Tensor>& 
 
 void call_when_reached(const std::vector<torch::Tensor>& outputs, const std::function<void()>& reached) {
   for (const auto& output : outputs) {
-    // A leaf (a parameter that forward returns as it is) lives on and would collect the hooks of all
-    // forwards.
+    // A leaf, such as a parameter that forward returns unchanged, would collect the hooks of all forwards.
     if (!output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([reached](const torch::Tensor& /*gradient*/) { reached(); });
   }

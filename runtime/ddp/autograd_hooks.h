@@ -1,7 +1,8 @@
-// Where autograd tells us how far it is. Only API that LibTorch 1.13 and 2.x share.
+// Hooks into autograd that report the progress of backward. They use only API that LibTorch 1.13 and 2.x
+// share.
 //
-// Threads: what is given here is called in the thread that runs that part of backward: on the CPU the one
-// that called backward, on a CUDA device the device's.
+// Threads: hooks run in the thread that runs that part of backward: for the CPU the thread that called
+// backward, for a CUDA device the device's thread.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,15 +16,15 @@
 
 namespace lockstep::ddp {
 
-/// The nodes that add to the parameters' .grad; autograd itself holds them weakly.
+/// The nodes that add to the parameters' .grad. Autograd itself holds them weakly.
 std::vector<torch_compat::NodeHandle> accumulators_of(const std::vector<torch::Tensor>& parameters);
 
-/// Calls a function with a parameter's index each time a gradient has been added to its .grad. That is once
-/// in a backward, also for parameters that forward uses several times, and once more for each backward inside
-/// of it (reentrant activation checkpointing) that reaches the parameter.
+/// Calls a function with a parameter's index each time a gradient has been added to its .grad. That happens
+/// once per backward, even if forward uses the parameter several times, and once more for each inner backward
+/// (reentrant activation checkpointing) that reaches the parameter.
 class GradientHooks {
  public:
-  /// The index is that of the accumulator.
+  /// on_gradient gets the index of the accumulator.
   GradientHooks(std::vector<torch_compat::NodeHandle> accumulators,
                 std::function<void(std::size_t)> on_gradient);
   ~GradientHooks();
@@ -32,8 +33,8 @@ class GradientHooks {
 
   const std::vector<torch_compat::NodeHandle>& accumulators() const { return accumulators_; }
 
-  /// For each parameter whether backward from the outputs would reach it. What reentrant checkpointing hides
-  /// is not seen.
+  /// For each parameter, whether backward from the outputs would reach it. Parameters inside reentrant
+  /// checkpoints are not found.
   std::vector<bool> reached_from(const std::vector<torch::Tensor>& outputs) const;
 
  private:
@@ -41,11 +42,11 @@ class GradientHooks {
   std::vector<std::uintptr_t> hooks_;
 };
 
-/// Calls a function when a backward reaches any of the outputs, in the graph task that the outputs belong to:
-/// the outermost one, whatever backwards run inside of it later. Once per output; leaves are left out.
+/// Calls a function when a backward reaches an output, once for each output. The call runs in the outputs'
+/// graph task, which is the outermost one, even if other backwards run inside it later. Ignores leaves.
 void call_when_reached(const std::vector<torch::Tensor>& outputs, const std::function<void()>& reached);
 
-/// From inside a backward: calls a function when the graph task that runs now has ended.
+/// Called inside a backward: calls a function when the current graph task has ended.
 void call_at_end_of_backward(std::function<void()> ended);
 
 }  // namespace lockstep::ddp

@@ -9,7 +9,7 @@
 namespace lockstep::ddp {
 namespace {
 
-constexpr std::size_t kSteps = 5;  // measured ones
+constexpr std::size_t kSteps = 5;  // to measure before choosing
 constexpr std::size_t kSmallest = std::size_t{64} << 10;
 
 }  // namespace
@@ -35,10 +35,11 @@ TransferCost fit_cost(std::span<const Transfer> transfers) {
   return {.latency_ns = std::max(0.0, time - slope * bytes), .ns_per_byte = slope};
 }
 
-double predict_exposed_ns(const Backward& backward, const TransferCost& cost, const BucketSizes& sizes) {
+double predict_exposed_ns(const BackwardProfile& backward, const TransferCost& cost,
+                          const BucketSizes& sizes) {
   const std::array limits{sizes.first_bytes, sizes.cap_bytes};
-  double free_at = 0;  // when the network is
-  double ready = 0;    // buckets leave in order, so one is as late as those before it
+  double free_at = 0;  // when the network is free again
+  double ready = 0;    // buckets start in order, so a bucket is never earlier than those before it
   for (const auto& bucket : assign_buckets(backward.parameters, backward.order, limits)) {
     std::size_t bytes = 0;
     for (const std::size_t i : bucket) {
@@ -50,20 +51,20 @@ double predict_exposed_ns(const Backward& backward, const TransferCost& cost, co
   return std::max(0.0, free_at - static_cast<double>(backward.length_ns));
 }
 
-BucketSizes choose_bucket_sizes(const Backward& backward, const TransferCost& cost,
+BucketSizes choose_bucket_sizes(const BackwardProfile& backward, const TransferCost& cost,
                                 const BucketSizes& current) {
   std::size_t total = 0;
   for (const auto& parameter : backward.parameters) total += parameter.bytes;
 
   BucketSizes best = current;
-  double least = predict_exposed_ns(backward, cost, current);
+  double shortest = predict_exposed_ns(backward, cost, current);
   const double worth = (cost.latency_ns + cost.ns_per_byte * static_cast<double>(total)) / 100;
   for (std::size_t cap = kSmallest;; cap *= 2) {
     for (std::size_t first = kSmallest; first <= cap; first *= 2) {
       const BucketSizes sizes{.first_bytes = first, .cap_bytes = cap};
       const double exposed = predict_exposed_ns(backward, cost, sizes);
-      if (exposed >= least - worth) continue;
-      least = exposed;
+      if (exposed >= shortest - worth) continue;
+      shortest = exposed;
       best = sizes;
     }
     if (cap >= total) break;
@@ -76,7 +77,7 @@ BucketTuner::BucketTuner(comm::Communicator& communicator)
       transfers_{{.bytes = sizeof(std::int64_t), .ns = measure_latency(communicator)}} {
 }
 
-void BucketTuner::add(Backward backward, std::span<const Transfer> transfers) {
+void BucketTuner::add(BackwardProfile backward, std::span<const Transfer> transfers) {
   steps_.push_back(std::move(backward));
   transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
 }
@@ -95,7 +96,7 @@ std::optional<BucketSizes> BucketTuner::agree(const BucketSizes& current) {
                      .cap_bytes = static_cast<std::size_t>(sizes[1])};
 }
 
-// From each parameter's median ready time, so that one disturbed step does not decide.
+// Uses the median ready time of each parameter, so that one disturbed step does not decide.
 BucketSizes BucketTuner::choose(const BucketSizes& current) {
   const auto median = [this](const auto& value_of) {
     std::vector<std::uint64_t> values;
@@ -104,12 +105,12 @@ BucketSizes BucketTuner::choose(const BucketSizes& current) {
                      values.end());
     return values[values.size() / 2];
   };
-  Backward typical{.parameters = steps_.front().parameters,
-                   .order = {},
-                   .ready_ns = {},
-                   .length_ns = median([](const Backward& step) { return step.length_ns; })};
+  BackwardProfile typical{.parameters = steps_.front().parameters,
+                          .order = {},
+                          .ready_ns = {},
+                          .length_ns = median([](const BackwardProfile& step) { return step.length_ns; })};
   for (std::size_t i = 0; i < typical.parameters.size(); ++i)
-    typical.ready_ns.push_back(median([i](const Backward& step) { return step.ready_ns[i]; }));
+    typical.ready_ns.push_back(median([i](const BackwardProfile& step) { return step.ready_ns[i]; }));
   typical.order.resize(typical.parameters.size());
   std::iota(typical.order.begin(), typical.order.end(), std::size_t{0});
   std::stable_sort(typical.order.begin(), typical.order.end(),

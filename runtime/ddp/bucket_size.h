@@ -1,9 +1,9 @@
-// The size of buckets that leaves the least communication after backward's end. Large buckets save latency,
-// small ones leave earlier; which matters more depends on the network and on when gradients are ready, and
-// both are measured. A transfer of n bytes is taken to last latency + n × time per byte, and transfers to run
-// one after the other beside backward.
+// Finds the bucket sizes that leave the shortest communication after backward's end. Large buckets save
+// latency, small ones start earlier. The better choice depends on the network and on the times at which
+// gradients are ready; both are measured. The model: a transfer of n bytes lasts latency + n × time per byte,
+// and transfers run one after the other, in parallel with backward.
 //
-// Threads: the functions are safe from any; BucketTuner is the training thread's.
+// Threads: the functions may be called from any thread; BucketTuner belongs to the training thread.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Transfer {
   std::uint64_t ns = 0;
 };
 
-/// The line of least squares through measured transfers; neither part is negative.
+/// The least-squares line through measured transfers. Neither parameter is negative.
 TransferCost fit_cost(std::span<const Transfer> transfers);
 
 struct BucketSizes {
@@ -36,38 +36,41 @@ struct BucketSizes {
   bool operator==(const BucketSizes&) const = default;
 };
 
-/// What one backward looks like without communication.
-struct Backward {
+/// The times of one backward without communication.
+struct BackwardProfile {
   std::vector<ParameterSize> parameters;
-  std::vector<std::size_t> order;       ///< in which their gradients arrive
-  std::vector<std::uint64_t> ready_ns;  ///< of each parameter, since backward's begin
+  std::vector<std::size_t> order;       ///< the parameters in the order in which their gradients arrive
+  std::vector<std::uint64_t> ready_ns;  ///< for each parameter, since the beginning of backward
   std::uint64_t length_ns = 0;
 };
 
-/// How long communication goes on after backward's end.
-double predict_exposed_ns(const Backward& backward, const TransferCost& cost, const BucketSizes& sizes);
+/// How long communication continues after backward's end.
+double predict_exposed_ns(const BackwardProfile& backward, const TransferCost& cost,
+                          const BucketSizes& sizes);
 
-/// The sizes with the least exposed time; `current` where nothing is better by a hundredth of a transfer.
-BucketSizes choose_bucket_sizes(const Backward& backward, const TransferCost& cost,
+/// The sizes with the shortest exposed time. Keeps `current` if the gain is less than a hundredth of the time
+/// that one transfer of all gradients takes.
+BucketSizes choose_bucket_sizes(const BackwardProfile& backward, const TransferCost& cost,
                                 const BucketSizes& current);
 
-/// Collects a few steps, and then lets rank 0 choose for everyone.
+/// Collects a few steps, then rank 0 chooses for all ranks.
 class BucketTuner {
  public:
   /// Measures the latency; all ranks call it.
   explicit BucketTuner(comm::Communicator& communicator);
 
-  /// A step in which every gradient arrived on this rank, without `order`, which follows from `ready_ns`.
-  void add(Backward backward, std::span<const Transfer> transfers);
+  /// Adds a step in which every gradient arrived on this rank. `order` is left empty: it follows from
+  /// `ready_ns`.
+  void add(BackwardProfile backward, std::span<const Transfer> transfers);
 
-  /// After each step, on all ranks: rank 0's choice, once it has seen enough.
+  /// Called after each step, on all ranks. Returns rank 0's choice as soon as there are enough steps.
   std::optional<BucketSizes> agree(const BucketSizes& current);
 
  private:
   BucketSizes choose(const BucketSizes& current);
 
   comm::Communicator& communicator_;
-  std::vector<Backward> steps_;
+  std::vector<BackwardProfile> steps_;
   std::vector<Transfer> transfers_;
 };
 

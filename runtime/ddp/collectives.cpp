@@ -9,14 +9,15 @@
 
 #include "common/error.h"
 #include "runtime/ddp/device.h"
+#include "runtime/ddp/flat_bucket.h"
 
 namespace lockstep {
 
 struct TensorWork::State {
   std::vector<comm::WorkHandle> works;
-  torch::Tensor moved;   // what operations work on
-  torch::Tensor into;    // where their result goes, if that is elsewhere
-  torch::Tensor result;  // what wait() gives
+  torch::Tensor buffer;   // the operations work on this
+  torch::Tensor copy_to;  // defined if wait() must copy `buffer` there
+  torch::Tensor result;   // wait() returns this
   double divisor = 1;
 
   bool done() const {
@@ -28,7 +29,8 @@ namespace {
 
 using State = TensorWork::State;
 
-// Handles that were dropped before their operation had ended, which nobody can take back.
+// Keeps the state of handles that were destroyed before their operation, which cannot be cancelled, had
+// ended.
 void keep_until_done(std::shared_ptr<State> state) {
   static auto& mutex = *new std::mutex;
   static auto& kept = *new std::vector<std::shared_ptr<State>>;
@@ -44,15 +46,14 @@ TensorWork handle_of(State state) {
   }));
 }
 
-// "accuracy (Double [3])": in what ranks compare, so that other shapes of as many elements are noticed.
+// "accuracy (Double [3])". Ranks compare it, so they notice shapes that differ but have as many elements.
 std::string describe(std::string_view label, const torch::Tensor& tensor) {
   return fmt::format("{} ({} [{}])", label, c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes().vec(), ", "));
 }
 
 void check(const torch::Tensor& tensor, const char* call, std::string_view label) {
-  if (!tensor.defined())
-    fail_usage("{} of {}: the tensor is undefined; give it values on all ranks", call, label);
+  if (!tensor.defined()) fail_usage("{} of {}: the tensor is undefined; define it on all ranks", call, label);
   const auto refuse = [&](const char* why, const char* remedy) {
     fail_usage("{} of {}: the tensor is {}; {}", call, describe(label, tensor), why, remedy);
   };
@@ -68,7 +69,8 @@ void check_writable(const torch::Tensor& tensor, const char* call, std::string_v
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) < 2 || tensor.stride(i) != 0) continue;
     fail_usage(
-        "{} of {}: several elements of the tensor share memory (it was expanded); call clone() on it first",
+        "{} of {}: the tensor was expanded, so several of its elements share memory; call clone() on it "
+        "first",
         call, describe(label, tensor));
   }
 }
@@ -80,52 +82,32 @@ const char* name_of(ReduceOp op) {
 
 comm::DataType reducible(const torch::Tensor& tensor, ReduceOp op, std::string_view label) {
   const auto refuse = [&](const char* remedy) {
-    fail_usage("all_reduce of {}: this element type has no {} over ranks; {}", describe(label, tensor),
+    fail_usage("all_reduce of {}: {} does not support this element type; {}", describe(label, tensor),
                name_of(op), remedy);
   };
+  const torch::ScalarType scalar = tensor.scalar_type();
+  if (c10::isComplexType(scalar)) refuse("reduce torch::view_as_real() of it");
+  const auto type = ddp::exchanged_as(scalar);
   const bool picks = op == ReduceOp::max || op == ReduceOp::min;
-  switch (tensor.scalar_type()) {
-    case torch::kFloat:
-      return comm::DataType::f32;
-    case torch::kDouble:
-      return comm::DataType::f64;
-    case torch::kBFloat16:
-      return comm::DataType::bf16;
-    case torch::kHalf:
-      return comm::DataType::f16;
-    case torch::kInt:
-      if (op == ReduceOp::mean) refuse("call to(torch::kDouble) on it first");
-      return comm::DataType::i32;
-    case torch::kLong:
-      if (op == ReduceOp::mean) refuse("call to(torch::kDouble) on it first");
-      return comm::DataType::i64;
-    case torch::kByte:
-      if (!picks) refuse("call to(torch::kLong) on it first");
-      return comm::DataType::u8;
-    case torch::kComplexFloat:
-    case torch::kComplexDouble:
-      refuse("reduce torch::view_as_real() of it");
-      break;
-    default:
-      refuse("call to(torch::kLong) on it first");
-  }
-  return comm::DataType::u8;
+  if (!type || (scalar == torch::kByte && !picks)) refuse("call to(torch::kLong) on it first");
+  if (op == ReduceOp::mean && !c10::isFloatingType(scalar)) refuse("call to(torch::kDouble) on it first");
+  return *type;
 }
 
-// The tensor itself where its elements lie one after the other as they are, or a copy in which they do.
-torch::Tensor in_order(const torch::Tensor& tensor) {
+// The tensor itself if it is contiguous, otherwise a contiguous copy.
+torch::Tensor contiguous_of(const torch::Tensor& tensor) {
   return tensor.detach().contiguous().resolve_conj().resolve_neg();
 }
 
-// The memory of a tensor that is in order, as elements of `type`, or as bytes.
+// The memory of a contiguous tensor, as elements of `type`, or as bytes.
 comm::Buffer memory_of(const torch::Tensor& tensor, std::optional<comm::DataType> type = std::nullopt) {
   if (!type) return {tensor.data_ptr(), tensor.nbytes(), comm::DataType::u8};
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), *type};
 }
 
-// Over NCCL ranks do not compare what they ask for, so they do that in host memory. `detail`: the operation
-// on elements, or the root.
-void compare_first(World& world, const comm::Communicator& communicator, const char* call,
+// NCCL does not compare the operations that ranks ask for, so a barrier in host memory does. `detail`: the
+// operation on elements, or the root.
+void compare_calls(World& world, const comm::Communicator& communicator, const char* call,
                    std::string_view detail, std::string_view label, State& state) {
   if (communicator.device() < 0) return;
   state.works.push_back(world.communicator().barrier(fmt::format("{} of {}{}", call, label, detail)));
@@ -134,8 +116,8 @@ void compare_first(World& world, const comm::Communicator& communicator, const c
 State in_place(const torch::Tensor& tensor) {
   State state;
   state.result = tensor;
-  state.moved = in_order(tensor);
-  if (tensor.numel() > 0 && state.moved.data_ptr() != tensor.data_ptr()) state.into = tensor;
+  state.buffer = contiguous_of(tensor);
+  if (tensor.numel() > 0 && state.buffer.data_ptr() != tensor.data_ptr()) state.copy_to = tensor;
   return state;
 }
 
@@ -146,14 +128,14 @@ torch::Tensor TensorWork::wait() {
   if (state_->works.empty()) return state_->result;
   const torch::NoGradGuard no_grad;
   const double divisor = std::exchange(state_->divisor, 1);
-  if (divisor != 1) state_->moved.div_(divisor);
-  if (state_->into.defined()) {
-    state_->into.detach().copy_(state_->moved);
+  if (divisor != 1) state_->buffer.div_(divisor);
+  if (state_->copy_to.defined()) {
+    state_->copy_to.detach().copy_(state_->buffer);
   } else if (state_->result.defined() && !state_->result.is_inference()) {
-    // What was written here past LibTorch counts as a change.
+    // LibTorch did not see that its memory was written.
     state_->result.unsafeGetTensorImpl()->bump_version();
   }
-  state_->works.clear();  // only now: what threw above is tried again
+  state_->works.clear();  // only now, so that wait() can be repeated after an exception above
   return state_->result;
 }
 
@@ -167,14 +149,14 @@ TensorWork all_reduce_async(World& world, const torch::Tensor& tensor, ReduceOp 
   auto& communicator = ddp::communicator_for(world, tensor.device());
   State state = in_place(tensor);
   const std::string what = describe(label, tensor);
-  compare_first(world, communicator, "all_reduce", fmt::format(", {}", name_of(op)), what, state);
+  compare_calls(world, communicator, "all_reduce", fmt::format(", {}", name_of(op)), what, state);
   comm::ReduceOptions options;
   if (op == ReduceOp::max) options.op = comm::ReduceOp::max;
   if (op == ReduceOp::min) options.op = comm::ReduceOp::min;
   if (op == ReduceOp::mean && communicator.device() < 0) options.op = comm::ReduceOp::average;
-  // NCCL would multiply halves by 1 / size as a half holds it, before it adds them up.
+  // NCCL would round 1 / size to a half and multiply halves by it before the sum.
   if (op == ReduceOp::mean && communicator.device() >= 0) state.divisor = world.size();
-  state.works.push_back(communicator.all_reduce(memory_of(state.moved, type), what, std::move(options)));
+  state.works.push_back(communicator.all_reduce(memory_of(state.buffer, type), what, std::move(options)));
   return handle_of(std::move(state));
 }
 
@@ -183,8 +165,8 @@ TensorWork broadcast_async(World& world, const torch::Tensor& tensor, int root, 
   auto& communicator = ddp::communicator_for(world, tensor.device());
   State state = in_place(tensor);
   const std::string what = describe(label, tensor);
-  compare_first(world, communicator, "broadcast", fmt::format(", from rank {}", root), what, state);
-  state.works.push_back(communicator.broadcast(memory_of(state.moved), root, what));
+  compare_calls(world, communicator, "broadcast", fmt::format(", from rank {}", root), what, state);
+  state.works.push_back(communicator.broadcast(memory_of(state.buffer), root, what));
   return handle_of(std::move(state));
 }
 
@@ -192,13 +174,13 @@ TensorWork all_gather_async(World& world, const torch::Tensor& tensor, std::stri
   check(tensor, "all_gather", label);
   auto& communicator = ddp::communicator_for(world, tensor.device());
   State state;
-  state.moved = in_order(tensor);
+  state.buffer = contiguous_of(tensor);
   auto sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), world.size());
-  state.result = torch::empty(sizes, state.moved.options());
+  state.result = torch::empty(sizes, state.buffer.options());
   const std::string what = describe(label, tensor);
-  compare_first(world, communicator, "all_gather", "", what, state);
-  state.works.push_back(communicator.all_gather(memory_of(state.moved), state.result.data_ptr(), what));
+  compare_calls(world, communicator, "all_gather", "", what, state);
+  state.works.push_back(communicator.all_gather(memory_of(state.buffer), state.result.data_ptr(), what));
   return handle_of(std::move(state));
 }
 

@@ -1,22 +1,22 @@
-// What ranks do together with tensors, outside DistributedDataParallel: metrics, flags, statistics.
+// Collective operations on tensors outside DistributedDataParallel, for metrics, flags and statistics.
 //
 //   auto correct = torch::tensor(hits);  // of this rank's part of the test set
 //   lockstep::all_reduce(world, correct);
 //
-// All ranks make the same calls in the same order, with tensors of the same type, shape and device; a job
-// whose ranks do not is ended with a line that names what two of them asked for. `label` is what that line
-// calls the tensor ("accuracy"), and is part of what must be the same.
+// All ranks make the same calls in the same order, with tensors of the same type, shape and device. If they
+// do not, the job ends with a line that names the calls of two ranks. That line calls the tensor by its
+// `label` ("accuracy"), which must be the same on all ranks too.
 //
-// Tensors lie on the CPU or on a CUDA device (over NCCL; docs/users/gpus.md), contiguous or not, of any
-// number of dimensions and elements, also none. They are taken as values: autograd does not see what is done
-// to them. A function whose name ends in _async returns at once; until TensorWork::wait() has returned, its
-// tensor must be neither read nor written.
+// Tensors are on the CPU or on a CUDA device (over NCCL; docs/users/gpus.md). They may be non-contiguous, and
+// have any number of dimensions and elements, also none. Autograd does not record the operations. A function
+// whose name ends in _async returns at once; its tensor must not be read or written until TensorWork::wait()
+// has returned.
 //
-// Errors: UsageError naming the tensor, its type and what to do where it cannot be taken (undefined, sparse,
-// expanded, an element type that cannot be reduced so); Error where communication failed.
+// Errors: UsageError if a tensor cannot be used (undefined, sparse, expanded, an element type without this
+// operation), naming the tensor, its type and a remedy; Error if communication failed.
 //
-// Threads: any one thread, but the order of calls must be the same on all ranks: let the training thread do
-// it.
+// Threads: one thread at a time. The order of calls must be the same on all ranks, so call from the training
+// thread.
 #pragma once
 
 #include <torch/torch.h>
@@ -30,19 +30,20 @@
 namespace lockstep {
 
 enum class ReduceOp : std::uint8_t {
-  sum,   ///< not of unsigned bytes, which overflow
+  sum,   ///< not for unsigned bytes, which would overflow
   mean,  ///< the sum divided by the number of ranks; floating-point types only
-  max,   ///< a NaN of any rank stays (on the CPU)
+  max,   ///< if any rank has a NaN, the result is NaN (on the CPU)
   min,
 };
 
-/// An operation under way. It keeps its tensors alive until it has ended, also when it is itself gone before.
-/// Wait for it: without wait() a tensor that is not contiguous, or a mean on a GPU, does not get its result.
+/// A running operation. Its tensors stay alive until it has ended, even if the handle is destroyed earlier.
+/// Always call wait(): without it, a tensor that is not contiguous, or a mean on a GPU, does not get its
+/// result.
 class [[nodiscard]] TensorWork {
  public:
-  /// Blocks until it has ended, and gives the result. On a CUDA device it blocks until all ranks have asked,
-  /// and then makes the calling thread's stream wait for the rest. May be called again. Throws Error naming
-  /// the operation, the rank and the node where it failed.
+  /// Blocks until the operation has ended, and returns the result. On a CUDA device it blocks only until all
+  /// ranks have started the operation, and makes the calling thread's stream wait for the rest. May be called
+  /// again. Throws Error naming the operation, the rank and the node if it failed.
   torch::Tensor wait();
   /// Whether wait() would return at once. Never blocks.
   bool done() const;
@@ -54,24 +55,25 @@ class [[nodiscard]] TensorWork {
   std::shared_ptr<State> state_;
 };
 
-/// Reduces `tensor` over all ranks, in place: every rank has the result. Element types: float, double,
-/// bfloat16, half (added up as float on the CPU, and rounded once), int32, int64; for max and min also uint8.
+/// Reduces `tensor` over all ranks, in place on every rank. Element types: float, double, bfloat16, half (on
+/// the CPU summed as float and rounded once), int32, int64; for max and min also uint8.
 void all_reduce(World& world, const torch::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                 std::string_view label = "a tensor");
 TensorWork all_reduce_async(World& world, const torch::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                             std::string_view label = "a tensor");
 
-/// Overwrites `tensor` with that of rank `root`. Any element type.
+/// Overwrites `tensor` with the one of rank `root`. Takes any element type.
 void broadcast(World& world, const torch::Tensor& tensor, int root = 0, std::string_view label = "a tensor");
 TensorWork broadcast_async(World& world, const torch::Tensor& tensor, int root = 0,
                            std::string_view label = "a tensor");
 
-/// Every rank's `tensor`, in rank order, in a tensor with a dimension of size() before those of `tensor`. Any
-/// element type.
+/// Returns every rank's `tensor` in rank order, in a tensor with a new first dimension of World::size().
+/// Takes any element type.
 torch::Tensor all_gather(World& world, const torch::Tensor& tensor, std::string_view label = "a tensor");
 TensorWork all_gather_async(World& world, const torch::Tensor& tensor, std::string_view label = "a tensor");
 
-/// Returns when all ranks have called it; the asynchronous one's work ends then, and gives no tensor.
+/// Returns when all ranks have called it. The work of barrier_async() ends then; its wait() returns no
+/// tensor.
 void barrier(World& world, std::string_view label = "all ranks");
 TensorWork barrier_async(World& world, std::string_view label = "all ranks");
 

@@ -1,5 +1,5 @@
-// Your own way of summing gradients: compressed, in another number of bits, over another network. What
-// PyTorch calls a communication hook.
+// A communication hook, as in PyTorch: your own way of summing gradients, for example compressed, with fewer
+// bits, or over another network.
 //
 //   class Mean : public lockstep::CommHook {
 //     lockstep::CommFuture start(lockstep::GradBucket& bucket, lockstep::comm::Communicator& ranks) override
@@ -9,10 +9,10 @@
 //   };
 //   ddp.register_comm_hook(std::make_shared<Mean>());
 //
-// A hook takes over the division: what it leaves in the bucket is taken as the mean over the ranks.
-// (Averaging by tokens then goes on from there.)
+// A hook also divides: it must leave the mean over the ranks in the bucket. (Averaging by tokens corrects
+// that mean afterwards.)
 //
-// Threads: the thread that runs backward, and the training thread after it.
+// Threads: called from the thread that runs backward, and from the training thread after it.
 #pragma once
 
 #include <torch/torch.h>
@@ -26,7 +26,7 @@
 
 namespace lockstep {
 
-/// A bucket whose gradients are all there.
+/// A bucket whose gradients are complete.
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, comm::Buffer memory, torch::Tensor buffer,
@@ -38,17 +38,17 @@ class GradBucket {
         gradients_(std::move(gradients)),
         parameters_(std::move(parameters)) {}
 
-  /// Its number, in the order in which buckets leave. The same bucket holds the same parameters in each step,
+  /// Its number, in the order in which buckets are reduced. A bucket holds the same parameters in each step,
   /// until buckets_changed().
   std::size_t index() const { return index_; }
   bool is_last() const { return is_last_; }
 
-  /// All gradients in one dimension, complex ones as real numbers in pairs, with zeros between them up to the
-  /// next multiple of 64 bytes.
+  /// All gradients in one dimension. Each is padded with zeros to a multiple of 64 bytes; a complex number is
+  /// two real ones.
   torch::Tensor& buffer() { return buffer_; }
-  /// The same memory, as operations take it.
+  /// The same memory, as an argument for operations.
   comm::Buffer memory() const { return memory_; }
-  /// Each parameter's gradient: views of the buffer.
+  /// The gradient of each parameter, as a view of the buffer.
   const std::vector<torch::Tensor>& gradients() const { return gradients_; }
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
 
@@ -61,12 +61,12 @@ class GradBucket {
   std::vector<torch::Tensor> parameters_;
 };
 
-/// What is under way for a bucket, and how it goes on. What the operations work on must be held by `then`
-/// (captured), or live as long as the hook.
+/// The running operations of a bucket, and the next stage. The memory of the operations must be captured by
+/// `then`, or live as long as the hook.
 struct CommFuture {
   std::vector<comm::WorkHandle> works;
-  /// Called when all works have ended, after backward: writes the result into the bucket, or asks for the
-  /// next operations and returns them. Empty: the works leave the result in the bucket.
+  /// Called after backward, when all works have ended: writes the result into the bucket, or starts the next
+  /// operations and returns them. Empty if the works themselves leave the result in the bucket.
   std::function<CommFuture()> then;
 };
 
@@ -74,26 +74,26 @@ class CommHook {
  public:
   virtual ~CommHook() = default;
 
-  /// Called when the bucket is full, in the middle of backward, in the same order on all ranks: asks for
-  /// operations, and never waits.
+  /// Starts operations for a complete bucket, and must not wait. Called during backward, in the same order on
+  /// all ranks.
   virtual CommFuture start(GradBucket& bucket, comm::Communicator& communicator) = 0;
 
-  /// Buckets were laid out anew: whatever was kept for an index is worth nothing now.
+  /// The layout of buckets has changed: drop all state that is kept by bucket index.
   virtual void buckets_changed() {}
 
-  /// From now on gradients are so many times what they were (averaging by tokens, where their number
-  /// changes): what is kept from earlier steps must be multiplied by it.
-  virtual void gradients_scaled(double /*times*/) {}
+  /// Gradients are larger by this factor from now on, because the number of tokens per step changed
+  /// (averaging by tokens): multiply gradients kept from earlier steps by it.
+  virtual void gradients_scaled(double /*factor*/) {}
 
-  /// The step had no tokens on any rank (averaging by tokens), so what the bucket holds now, which came from
-  /// earlier steps only, is not used: what is kept must not count it as sent.
+  /// The step had no tokens on any rank (averaging by tokens), so the result in the bucket, which can only
+  /// come from earlier steps, is not used: a hook that keeps gradients for later must keep it.
   virtual void result_dropped(GradBucket& /*bucket*/) {}
 
-  /// Whether parameters are given other memory because of this hook, as a sharded optimizer does. Otherwise
-  /// DistributedDataParallel takes that for a change of the model.
+  /// Whether this hook gives parameters other memory, as a sharded optimizer does. Without it,
+  /// DistributedDataParallel treats other memory as a change of the model.
   virtual bool moves_parameters() const { return false; }
 
-  /// Why this hook does not work inside DistributedDataParallel::join(); empty: it does.
+  /// Why this hook does not work inside DistributedDataParallel::join(); empty if it does.
   virtual std::string refuses_join() const { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// Which communicator takes the memory of a model's device.
+// Finds the communicator for the memory of a model's device.
 //
 // Threads: the training thread.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace lockstep::ddp {
 
-/// World's own for the CPU; for a CUDA device the one over NCCL, which follows the streams that LibTorch
-/// computes on. All ranks call it together. Throws as World::communicator_of_device.
+/// The World's own communicator for the CPU. For a CUDA device the NCCL communicator, which follows
+/// LibTorch's current stream. All ranks call it together. Throws as World::communicator_of_device does.
 comm::Communicator& communicator_for(World& world, torch::Device device);
 
 }  // namespace lockstep::ddp

@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kBuildAlike = "build the same model with the same options on every rank";
 
-// What ranks must have chosen alike.
+// The options that must be the same on all ranks.
 std::vector<ddp::Trait> traits_of(const DistributedDataParallelOptions& options) {
   return {{"option average", options.average == Average::tokens ? "tokens" : "ranks"},
           {"option bucket_cap_mb", fmt::to_string(options.bucket_cap_mb)},
@@ -26,18 +26,18 @@ std::vector<ddp::Trait> traits_of(const DistributedDataParallelOptions& options)
 }  // namespace
 
 DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& module, World& world,
-                                                         const DistributedDataParallelOptions& given)
+                                                         const DistributedDataParallelOptions& requested)
     : world_(world), module_(module) {
   auto& communicator = world.communicator();
-  communicator.set_step(0);  // what an earlier DistributedDataParallel has counted
-  auto options = given;
+  communicator.set_step(0);  // an earlier DistributedDataParallel may have counted steps
+  auto options = requested;
   if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
   const torch::Device device = ddp::device_of(module);
   ddp::check_alike(communicator, traits_of(options), "options", kBuildAlike);
-  of_tensors_ = &ddp::communicator_for(world, device);
+  device_communicator_ = &ddp::communicator_for(world, device);
   const auto parameters = make_alike("the model's description");
-  reducer_ =
-      std::make_unique<ddp::Reducer>(communicator, *of_tensors_, world.timer(), parameters, options, sync_);
+  reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,
+                                            options, sync_);
   known_ = std::make_unique<ddp::KnownParameters>(module);
 }
 
@@ -47,17 +47,21 @@ const DistributedDataParallelOptions& DistributedDataParallelBase::options() con
   return reducer_->options();
 }
 
+const SyncTrace& DistributedDataParallelBase::trace() const {
+  return reducer_->trace();
+}
+
 void DistributedDataParallelBase::register_comm_hook(std::shared_ptr<CommHook> hook) {
   reducer_->register_comm_hook(std::move(hook));
 }
 
-// Checks parameters and buffers across ranks, and gives everyone rank 0's.
+// Compares parameters and buffers between ranks, and gives all ranks rank 0's.
 std::vector<ddp::NamedTensor> DistributedDataParallelBase::make_alike(std::string_view why) {
   auto& communicator = world_.communicator();
   auto parameters = ddp::named_parameters_of(module_);
   const auto buffers = ddp::named_buffers_of(module_);
   auto traits = ddp::traits_of("parameter", parameters);
-  // What a rank refuses must be refused by all, so it is compared before.
+  // If one rank must refuse a parameter, all must, so the reason is part of the comparison.
   for (std::size_t i = 0; reducer_ && i < traits.size(); ++i) {
     if (reducer_->accumulated_in_another_shape(parameters[i].tensor))
       traits[i].value += " (with a gradient accumulated in another shape)";
@@ -68,26 +72,29 @@ std::vector<ddp::NamedTensor> DistributedDataParallelBase::make_alike(std::strin
   ddp::check_alike(communicator, ddp::traits_of("buffer", buffers), why, remedy);
   ddp::refuse_unwritable("parameter", parameters);
   ddp::refuse_unwritable("buffer", buffers);
-  ddp::broadcast_from(*of_tensors_, 0, parameters, "parameter");
-  ddp::broadcast_from(*of_tensors_, 0, buffers, "buffer");
+  ddp::broadcast_from(*device_communicator_, 0, parameters, "parameter");
+  ddp::broadcast_from(*device_communicator_, 0, buffers, "buffer");
   return parameters;
 }
 
-// A rank that finds a change asks for operations that the others do not expect unless they find one too; the
-// communicator then names what each asked for.
+// A rank that finds a change asks for operations that the other ranks expect only if they find one too. If
+// they do not, the communicator reports what each rank asked for.
 void DistributedDataParallelBase::adopt_changes() {
   const std::string change = known_->change_in(module_, !reducer_->hook_moves_parameters());
   if (change.empty()) return;
   if (join_) {
     fail_usage(
-        "the model was changed inside join (parameter {}), where ranks may have ended; change it before",
+        "the model was changed inside join (parameter {}), where other ranks may have ended already; change "
+        "it "
+        "before join",
         change);
   }
   const torch::Device device = ddp::device_of(module_);
-  if ((device.is_cuda() ? device.index() : -1) != of_tensors_->device()) {
+  if ((device.is_cuda() ? device.index() : -1) != device_communicator_->device()) {
     fail_usage(
-        "the model was moved to {} after DistributedDataParallel was made (parameter {}); make "
-        "DistributedDataParallel anew on all ranks",
+        "the model was moved to {} after DistributedDataParallel was constructed (parameter {}); construct a "
+        "new "
+        "DistributedDataParallel on all ranks",
         device.str(), change);
   }
   reducer_->attach(make_alike(fmt::format("a changed model ({})", change)));
@@ -101,12 +108,14 @@ bool DistributedDataParallelBase::broadcasts_buffers() const {
 
 void DistributedDataParallelBase::broadcast_buffers_of(int root) {
   const auto scope = world_.timer().phase(profile::Phase::comm_exposed);
-  ddp::broadcast_from(*of_tensors_, root, ddp::named_buffers_of(module_), "buffer");
+  ddp::broadcast_from(*device_communicator_, root, ddp::named_buffers_of(module_), "buffer");
 }
 
 void DistributedDataParallelBase::broadcast_buffers() {
   if (join_)
-    fail_usage("broadcast_buffers was called inside join, where ranks may have ended; call it after");
+    fail_usage(
+        "broadcast_buffers was called inside join, where other ranks may have ended already; call it after "
+        "join");
   broadcast_buffers_of(0);
 }
 
@@ -122,7 +131,7 @@ void DistributedDataParallelBase::before_forward() {
         {.synchronises = sync_ && torch::GradMode::is_enabled(), .broadcasts_buffers = broadcasts});
   }
   if (broadcasts) broadcast_buffers_of(root);
-  // A forward without gradients or outside training is no step; one rank may do it alone.
+  // A forward without gradients or outside training does not count as a step: one rank may do it alone.
   if (module_.is_training() && torch::GradMode::is_enabled()) broadcast_due_ = sync_;
 }
 
@@ -130,14 +139,14 @@ void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>
   if (!torch::GradMode::is_enabled()) return;
   if (!known && options().find_unused_parameters && !options().static_graph) {
     fail_usage(
-        "find_unused_parameters cannot look into what forward returns; specialise lockstep::OutputTensors "
-        "for its type (runtime/ddp/outputs.h)");
+        "find_unused_parameters cannot find the tensors in forward's return type; specialise "
+        "lockstep::OutputTensors for that type (runtime/ddp/outputs.h)");
   }
   const std::string change = known_->change_in(module_, !reducer_->hook_moves_parameters());
   if (!change.empty()) {
     fail_usage(
-        "forward itself changed the model (parameter {}), whose gradients would not be summed in this "
-        "backward; call forward once before DistributedDataParallel is made",
+        "forward itself changed the model (parameter {}), so this backward would not sum all gradients; call "
+        "forward once before constructing DistributedDataParallel",
         change);
   }
   reducer_->watch(outputs);
@@ -147,8 +156,9 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   if (!options.enable) return loop();
   if (reducer_->options().average != Average::ranks) {
     fail_usage(
-        "join divides by a number of ranks, but gradients are averaged by tokens; call skip() where a rank "
-        "has no data, or choose Average::ranks");
+        "join divides gradients by a number of ranks, but this model averages them by tokens; call skip() on "
+        "a "
+        "rank without data, or choose Average::ranks");
   }
   if (join_) fail_usage("join was called inside join");
   if (const auto why = reducer_->refuses_join(); !why.empty()) fail_usage("join: {}", why);
@@ -164,21 +174,21 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   auto& communicator = world_.communicator();
   join_ = std::make_unique<ddp::Join>(communicator, reducer_->rank_factor(), options);
   loop();
-  for (ddp::Join::Plan plan; join_->shadow(plan);) {
-    if (plan.broadcasts_buffers) broadcast_buffers_of(join_->authority());
-    if (plan.synchronises) reducer_->shadow();
+  for (ddp::Join::Operations others; join_->shadow(others);) {
+    if (others.broadcasts_buffers) broadcast_buffers_of(join_->authority());
+    if (others.synchronises) reducer_->shadow();
   }
-  broadcast_due_ = true;  // ranks ended after different steps and must agree again
+  broadcast_due_ = true;  // ranks ended after different numbers of steps, so their buffers may differ
   const int root = join_->authority();
-  ddp::broadcast_from(*of_tensors_, root, ddp::named_parameters_of(module_), "final parameter");
-  ddp::broadcast_from(*of_tensors_, root, ddp::named_buffers_of(module_), "final buffer");
+  ddp::broadcast_from(*device_communicator_, root, ddp::named_parameters_of(module_), "final parameter");
+  ddp::broadcast_from(*device_communicator_, root, ddp::named_buffers_of(module_), "final buffer");
 }
 
 void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens) {
   if (options().average != Average::tokens) {
     fail_usage(
-        "backward was given a number of tokens, but gradients are averaged by ranks; choose Average::tokens, "
-        "or call backward(loss)");
+        "backward was called with a number of tokens, but gradients are averaged by ranks; choose "
+        "Average::tokens, or call backward(loss)");
   }
   run_backward(loss_sum, loss_tokens);
 }
@@ -186,7 +196,7 @@ void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::i
 void DistributedDataParallelBase::backward(const torch::Tensor& loss) {
   if (options().average != Average::ranks) {
     fail_usage(
-        "backward was given no number of tokens, but gradients are averaged by tokens; call "
+        "backward was called without a number of tokens, but gradients are averaged by tokens; call "
         "backward(loss_sum, loss_tokens), or choose Average::ranks");
   }
   run_backward(loss, 0);
@@ -196,7 +206,7 @@ void DistributedDataParallelBase::run_backward(const torch::Tensor& loss, std::i
   if (!loss.defined() || loss.numel() != 1) fail_usage("backward needs a loss with exactly one element");
   if (!loss.requires_grad()) {
     fail_usage(
-        "the loss depends on no parameter that is trained; for a micro-batch without data call skip()");
+        "the loss does not depend on any trained parameter; for a micro-batch without data call skip()");
   }
   const auto scope = world_.timer().phase(profile::Phase::backward);
   const ddp::BackwardCall call;

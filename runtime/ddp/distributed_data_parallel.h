@@ -1,6 +1,5 @@
-// Data-parallel training of any torch::nn::Module: each rank computes the gradients of its part of the batch,
-// and they are summed over the ranks while backward still runs. It is what PyTorch calls
-// DistributedDataParallel.
+// Data-parallel training of any torch::nn::Module, as PyTorch's class of the same name. Each rank computes
+// the gradients of its part of the batch. The gradients are summed over the ranks while backward still runs.
 //
 //   lockstep::World world(argc, argv);
 //   lockstep::DistributedDataParallel ddp(model, world);
@@ -10,22 +9,24 @@
 //     if (batch.last_of_step) { optimizer.step(); optimizer.zero_grad(); }
 //   }
 //
-// The loss is the SUM over the tokens that count, and `loss_tokens` says how many those are. After the
-// synchronised backward every rank's .grad is the gradient of the mean over all tokens of the optimizer step,
-// whatever each rank and micro-batch contributed: the same as one process gets for the whole batch. The
-// factor is known only then; until it is, gradients are kept in the right order of magnitude by a power of
-// two, which costs no precision.
+// The loss is the SUM over the tokens that count; `loss_tokens` is their number. After the synchronised
+// backward, .grad on every rank is the gradient of the mean over all tokens of the optimizer step, however
+// many tokens each rank and micro-batch contributed. One process would get the same gradient for the whole
+// batch. The total number of tokens is known only at the end of the step. Until then a power of two keeps
+// gradients in the right order of magnitude; it costs no precision.
 //
-// Rules: exactly one synchronised backward (or skip) per optimizer step, and every rank does the same steps;
-// how many micro-batches under no_sync come before it may differ between ranks; gradients are zeroed or set
-// to none between optimizer steps; parameters are not frozen after construction; .grad is a view of memory
-// owned here, unless gradient_as_bucket_view is off. The module itself is not wrapped: save, load and print
-// it as before, its names do not change.
+// Rules:
+// - Every rank does the same optimizer steps, each with exactly one synchronised backward (or skip).
+// - The number of micro-batches under no_sync before it may differ between ranks.
+// - Gradients are zeroed or set to none between optimizer steps.
+// - Parameters are not frozen after construction.
+// - .grad is a view of memory owned by this class, unless gradient_as_bucket_view is off.
+// The module itself is not wrapped: save, load and print it as before; its names do not change.
 //
-// The model may be changed between steps, on all ranks alike: loaded, converted to another element type,
-// given other parameters or submodules, unfrozen. The next forward that records gradients (or skip) sees it:
-// all ranks make that call, their models are compared as at construction, everyone gets rank 0's values, and
-// the next synchronised backward is learned from like the first.
+// The model may be changed between steps in the same way on all ranks: loaded, converted to another element
+// type, given other parameters or submodules, unfrozen. The next forward that records gradients (or skip)
+// notices the change. All ranks must make that call. It compares the models as the constructor does, gives
+// all ranks rank 0's values, and treats the next synchronised backward like the first one.
 //
 // Threads: the training thread only.
 #pragma once
@@ -45,6 +46,7 @@
 #include "runtime/ddp/join.h"
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/outputs.h"
+#include "runtime/ddp/sync_trace.h"
 
 namespace lockstep {
 
@@ -54,14 +56,14 @@ class Reducer;
 struct NamedTensor;
 }  // namespace ddp
 
-/// The part that does not depend on the module's type; made through DistributedDataParallel.
+/// The part that does not depend on the module's type. Construct a DistributedDataParallel instead.
 class DistributedDataParallelBase {
  public:
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
   DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
 
-  /// Restores what was before when it goes out of scope. Guards end in reverse order, and before the
-  /// DistributedDataParallel that made them.
+  /// Restores the previous setting when it goes out of scope. Guards must end in reverse order, and before
+  /// the DistributedDataParallel that made them.
   class [[nodiscard]] SyncGuard {
    public:
     ~SyncGuard() { *sync_ = before_; }
@@ -75,55 +77,59 @@ class DistributedDataParallelBase {
     bool before_;
   };
 
-  /// While it lives, gradients are only accumulated on this rank.
+  /// While the guard lives, gradients are only accumulated on this rank.
   SyncGuard no_sync() { return {&sync_, false}; }
 
   /// no_sync() unless `last`: for loops over micro-batches.
   SyncGuard no_sync_unless(bool last) { return {&sync_, last}; }
 
-  /// Backward of a loss that is a sum over `loss_tokens` tokens (0 or more). When it returns under
-  /// synchronisation, gradients are final on all ranks. Throws Error naming the parameter that got no
-  /// gradient, UsageError for a loss that is no scalar or depends on no parameter.
+  /// Runs backward of a loss that is a sum over `loss_tokens` tokens (0 or more). After a synchronised
+  /// backward, gradients are final on all ranks. Throws Error naming a parameter that got no gradient, and
+  /// UsageError if the loss is not a scalar or depends on no parameter.
   void backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens);
 
-  /// Backward of a loss that is a mean over this rank's batch, for Average::ranks. loss.backward() works
-  /// there as well.
+  /// Runs backward of a loss that is a mean over this rank's batch, for Average::ranks. There loss.backward()
+  /// works as well.
   void backward(const torch::Tensor& loss);
 
-  /// A micro-batch without data on this rank: takes part in whatever the others do in their forward and
-  /// backward.
+  /// Stands for a micro-batch without data on this rank: takes part in all operations of the other ranks'
+  /// forward and backward.
   void skip();
 
-  /// Drops what was accumulated since the last synchronised backward, instead of finishing the step: its
-  /// tokens are forgotten, and gradients become zero (those that are none stay none). All ranks call it at
-  /// the same point of their loops; it sends nothing. Throws Error after a synchronised backward that threw,
-  /// which cannot be taken back.
+  /// Drops the gradients and tokens accumulated since the last synchronised backward, instead of finishing
+  /// the step. Gradients become zero; those that are none stay none. All ranks call it at the same point of
+  /// their loops; it sends nothing. Throws Error after a synchronised backward that threw, because its
+  /// reductions cannot be undone.
   void discard();
 
-  /// Gives everyone rank 0's buffers (running statistics), before an evaluation on all ranks for example. All
-  /// ranks call it at the same point. Throws UsageError inside join().
+  /// Gives all ranks rank 0's buffers (running statistics), for example before an evaluation on all ranks.
+  /// All ranks call it at the same point. Throws UsageError inside join().
   void broadcast_buffers();
 
-  /// How the ranks' gradients are summed from now on: fp16_compress_hook(), bf16_compress_hook(),
-  /// power_sgd_hook() (runtime/ddp/hooks/), or your own. Once, before the first backward, on all ranks alike.
+  /// Chooses how gradients are summed over the ranks: fp16_compress_hook(), bf16_compress_hook(),
+  /// power_sgd_hook() (runtime/ddp/hooks/), or a hook of your own. Call it once, before the first backward,
+  /// in the same way on all ranks.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   /// Runs a training loop whose number of steps differs between ranks (Average::ranks). A rank whose loop has
-  /// ended takes part in what the others do, with zeros, until theirs have ended too; then all get the model
-  /// of the rank that ended last. Each forward in the loop must be followed by its backward; nothing else in
-  /// it may be done by all ranks together. On a rank that has ended .grad goes on to hold what the others
-  /// compute. Throws what `loop` throws.
+  /// ended takes part with zeros in the other ranks' operations until all loops have ended. Then all ranks
+  /// get the model of the rank that ended last. In the loop, each forward must be followed by its backward,
+  /// and there must be no other operation that all ranks do together. On a rank whose loop has ended, .grad
+  /// holds the gradients of the other ranks. Throws any exception that `loop` throws.
   void join(const std::function<void()>& loop, const JoinOptions& options = {});
 
   /// Tokens of all ranks in the last optimizer step (Average::tokens).
   std::int64_t tokens_of_last_step() const;
 
-  /// As given, with the sizes of buckets as they are now (autotune_buckets changes them once).
+  /// The options of the constructor, with the current sizes of buckets (autotune_buckets changes them once).
   const DistributedDataParallelOptions& options() const;
 
   World& world() const { return world_; }
 
-  /// The machinery, for tools that look at buckets and launches.
+  /// The times of the last synchronised backward, bucket by bucket.
+  const SyncTrace& trace() const;
+
+  /// The internals, for Lockstep's own tests and benchmarks (runtime/ddp/reducer.h is not installed).
   const ddp::Reducer& reducer() const { return *reducer_; }
 
  protected:
@@ -131,12 +137,12 @@ class DistributedDataParallelBase {
                               const DistributedDataParallelOptions& options);
   ~DistributedDataParallelBase();
 
-  /// What comes before the module's own forward. Throws UsageError naming the parameter that was changed in a
-  /// way that cannot be followed, or differs between ranks.
+  /// Called before the module's own forward. Throws UsageError naming a parameter that was changed in a way
+  /// that is not supported, or that differs between ranks.
   void before_forward();
 
-  /// What comes after it; `known`: whether `outputs` are all that it returned. Throws UsageError naming a
-  /// parameter that forward itself has changed.
+  /// Called after the module's forward. `known`: whether `outputs` are all tensors that it returned. Throws
+  /// UsageError naming a parameter that forward itself changed.
   void after_forward(const std::vector<torch::Tensor>& outputs, bool known);
 
   World& world_;
@@ -149,29 +155,29 @@ class DistributedDataParallelBase {
   void adopt_changes();
 
   torch::nn::Module& module_;
-  comm::Communicator* of_tensors_ = nullptr;  // for the memory of the module's device
+  comm::Communicator* device_communicator_ = nullptr;  // takes memory of the module's device
   std::unique_ptr<ddp::Reducer> reducer_;
-  std::unique_ptr<ddp::KnownParameters> known_;  // as reducer_ has them
+  std::unique_ptr<ddp::KnownParameters> known_;  // those that reducer_ sums
   std::unique_ptr<ddp::Join> join_;              // inside join()
   bool sync_ = true;
-  bool broadcast_due_ = true;  // the forward before this one was synchronised, or there was none
+  bool broadcast_due_ = true;  // the previous forward was synchronised, or there was none
 };
 
 template <typename Module>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
-  /// All ranks call it. Checks that their models are alike (Error naming the first option, parameter or
-  /// buffer that differs) and gives everyone rank 0's parameters and buffers.
+  /// All ranks call it. Compares their models, and gives all ranks rank 0's parameters and buffers. Throws
+  /// UsageError naming the first option, parameter or buffer that differs.
   DistributedDataParallel(std::shared_ptr<Module> module, World& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallelBase(*module, world, options), module_(std::move(module)) {}
 
-  /// The same for what TORCH_MODULE makes.
+  /// The same for a holder that TORCH_MODULE defines.
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder, World& world,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), world, options) {}
 
-  /// The module's forward, with whatever it takes and returns.
+  /// Calls the module's forward, with its arguments and result types.
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
     before_forward();

@@ -20,24 +20,36 @@ std::vector<std::int64_t> strides_of(const torch::Tensor& parameter) {
 
 }  // namespace
 
-comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
+std::optional<comm::DataType> exchanged_as(torch::ScalarType type) {
   switch (type) {
     case torch::kFloat:
-    case torch::kComplexFloat:
       return comm::DataType::f32;
     case torch::kDouble:
-    case torch::kComplexDouble:
       return comm::DataType::f64;
     case torch::kBFloat16:
       return comm::DataType::bf16;
     case torch::kHalf:
       return comm::DataType::f16;
+    case torch::kInt:
+      return comm::DataType::i32;
+    case torch::kLong:
+      return comm::DataType::i64;
+    case torch::kByte:
+      return comm::DataType::u8;
     default:
-      fail_usage(
-          "{} has the element type {}, whose gradients cannot be reduced; use float, double, bfloat16, half "
-          "or a complex type of floats or doubles, or freeze it",
-          what, c10::toString(type));
+      return std::nullopt;
   }
+}
+
+comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
+  const auto exchanged = exchanged_as(real_type_of(type));
+  if (!exchanged || !c10::isFloatingType(real_type_of(type))) {
+    fail_usage(
+        "{} has element type {}, whose gradients cannot be reduced; use float, double, bfloat16, half, or a "
+        "complex type of float or double, or freeze it",
+        what, c10::toString(type));
+  }
+  return *exchanged;
 }
 
 std::size_t bytes_in_bucket(const torch::Tensor& parameter) {

@@ -1,13 +1,15 @@
-// A bucket: gradients of several parameters one after the other in one piece of the communicator's memory,
-// each seen through a tensor of the parameter's shape. The memory lives as long as any of those tensors.
+// The memory of a bucket: the gradients of several parameters one after the other, in one block that the
+// communicator allocates. For each gradient there is a view with the parameter's shape. The memory lives as
+// long as any view.
 //
-// Threads: the training thread; the memory belongs to the communicator while an operation runs on it.
+// Threads: the training thread. While an operation runs, the memory belongs to the communicator.
 #pragma once
 
 #include <torch/torch.h>
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,26 +17,29 @@
 
 namespace lockstep::ddp {
 
-/// The element type as ranks exchange it: of a complex number each part. Throws UsageError naming `what` for
-/// one that cannot be reduced.
+/// The element type in which ranks exchange gradients; for a complex type, the type of its parts. Throws
+/// UsageError naming `what` if the type cannot be reduced.
 comm::DataType data_type_of(torch::ScalarType type, const std::string& what);
 
-/// Bytes that a parameter's gradient takes in a bucket: whole cache lines, so that views are aligned.
+/// The element type in which ranks exchange and reduce this type; nullopt for complex and other types.
+std::optional<comm::DataType> exchanged_as(torch::ScalarType type);
+
+/// The bytes of a parameter's gradient in a bucket: whole cache lines, so that views are aligned.
 std::size_t bytes_in_bucket(const torch::Tensor& parameter);
 
 class FlatBucket {
  public:
-  /// `parameters` have one element type and lie where the communicator's memory does.
+  /// `parameters` have one element type and are on the communicator's device.
   FlatBucket(comm::Communicator& communicator, std::string label,
              const std::vector<torch::Tensor>& parameters);
 
-  /// The gradient of the i-th of the constructor's parameters, with the parameter's shape and, where it is
+  /// The gradient of the constructor's i-th parameter, with the parameter's shape and, if the parameter is
   /// dense, its strides.
   const torch::Tensor& view(std::size_t i) const { return views_[i]; }
   std::size_t size() const { return views_.size(); }
   const std::vector<torch::Tensor>& views() const { return views_; }
 
-  /// All of it in one dimension, complex numbers as two real ones; between gradients there are zeros.
+  /// The whole bucket in one dimension, with zeros between gradients; a complex number is two real ones.
   const torch::Tensor& tensor() const { return tensor_; }
 
   comm::Buffer buffer() const { return buffer_; }

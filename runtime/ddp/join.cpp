@@ -11,8 +11,8 @@ enum : std::uint8_t { kHasData = 1, kSynchronises = 2, kBroadcastsBuffers = 4 };
 
 }  // namespace
 
-struct Join::Everyone {
-  std::vector<std::uint8_t> flags;  // of each rank
+struct Join::RankFlags {
+  std::vector<std::uint8_t> flags;  // by rank
 
   auto with_data() const {
     return std::count_if(flags.begin(), flags.end(), [](std::uint8_t f) { return (f & kHasData) != 0; });
@@ -32,56 +32,56 @@ Join::~Join() {
   *factor_ = 1.0 / communicator_.size();
 }
 
-void Join::ask(std::uint8_t flags) {
-  if (asked_) wait();
-  everyone_ = std::make_shared<Everyone>();
-  everyone_->flags.assign(static_cast<std::size_t>(communicator_.size()), 0);
-  everyone_->flags[static_cast<std::size_t>(communicator_.rank())] = flags;
-  // The buckets of the backward that follows are reduced after this, and read the factor then.
-  const auto divide = [everyone = everyone_, factor = factor_,
-                       by_active = !options_.divide_by_initial_world_size] {
-    const auto active = everyone->with_data();
+void Join::exchange(std::uint8_t flags) {
+  if (exchange_) wait();
+  ranks_ = std::make_shared<RankFlags>();
+  ranks_->flags.assign(static_cast<std::size_t>(communicator_.size()), 0);
+  ranks_->flags[static_cast<std::size_t>(communicator_.rank())] = flags;
+  // The buckets of the next backward are reduced after this operation, so they read the new factor.
+  const auto divide = [ranks = ranks_, factor = factor_, by_active = !options_.divide_by_initial_world_size] {
+    const auto active = ranks->with_data();
     if (by_active && active > 0) *factor = 1.0 / static_cast<double>(active);
   };
-  asked_ = communicator_.all_reduce({everyone_->flags.data(), everyone_->flags.size(), comm::DataType::u8},
-                                    label_, {.op = comm::ReduceOp::max, .then = divide});
+  exchange_ = communicator_.all_reduce({ranks_->flags.data(), ranks_->flags.size(), comm::DataType::u8},
+                                       label_, {.op = comm::ReduceOp::max, .then = divide});
 }
 
-// Whether anybody has data.
+// Returns whether any rank has data.
 bool Join::wait() {
-  asked_->wait();
-  asked_.reset();
-  if (everyone_->with_data() == 0) return false;
-  for (std::size_t rank = 0; rank < everyone_->flags.size(); ++rank) {
-    if ((everyone_->flags[rank] & kHasData) != 0) authority_ = static_cast<int>(rank);
+  exchange_->wait();
+  exchange_.reset();
+  if (ranks_->with_data() == 0) return false;
+  for (std::size_t rank = 0; rank < ranks_->flags.size(); ++rank) {
+    if ((ranks_->flags[rank] & kHasData) != 0) authority_ = static_cast<int>(rank);
   }
   return true;
 }
 
-int Join::announce(Plan plan) {
+int Join::announce(Operations operations) {
   int flags = kHasData;
-  if (plan.synchronises) flags |= kSynchronises;
-  if (plan.broadcasts_buffers) flags |= kBroadcastsBuffers;
-  ask(static_cast<std::uint8_t>(flags));
-  if (!options_.throw_on_early_termination && !plan.broadcasts_buffers) return authority_;
+  if (operations.synchronises) flags |= kSynchronises;
+  if (operations.broadcasts_buffers) flags |= kBroadcastsBuffers;
+  exchange(static_cast<std::uint8_t>(flags));
+  if (!options_.throw_on_early_termination && !operations.broadcasts_buffers) return authority_;
   wait();
-  if (options_.throw_on_early_termination && everyone_->with_data() < communicator_.size()) {
-    const auto ended = std::find_if(everyone_->flags.begin(), everyone_->flags.end(),
+  if (options_.throw_on_early_termination && ranks_->with_data() < communicator_.size()) {
+    const auto ended = std::find_if(ranks_->flags.begin(), ranks_->flags.end(),
                                     [](std::uint8_t f) { return (f & kHasData) == 0; });
-    fail("rank {} has no more data, and the others do (throw_on_early_termination)",
-         ended - everyone_->flags.begin());
+    fail("rank {} has no more data, but other ranks do (throw_on_early_termination is set)",
+         ended - ranks_->flags.begin());
   }
   return authority_;
 }
 
-bool Join::shadow(Plan& plan) {
-  ask(0);
+bool Join::shadow(Operations& operations) {
+  exchange(0);
   if (!wait()) return false;
   if (options_.throw_on_early_termination) {
-    fail("this rank, {}, has no more data, and others do (throw_on_early_termination)", communicator_.rank());
+    fail("this rank, {}, has no more data, but other ranks do (throw_on_early_termination is set)",
+         communicator_.rank());
   }
-  plan = {.synchronises = everyone_->any(kSynchronises),
-          .broadcasts_buffers = everyone_->any(kBroadcastsBuffers)};
+  operations = {.synchronises = ranks_->any(kSynchronises),
+                .broadcasts_buffers = ranks_->any(kBroadcastsBuffers)};
   return true;
 }
 

@@ -1,6 +1,6 @@
-// Who still has data, when ranks have unequal numbers of batches: before each forward those that do say so,
-// and what they are going to do; those that do not say so too, and then take part in whatever the others do,
-// with zeros.
+// Lets ranks with unequal numbers of batches train together. Before each forward, a rank that has data
+// announces its operations. A rank without data announces that instead, and then takes part with zeros in the
+// operations of the others.
 //
 // Threads: the training thread; all ranks announce in the same order.
 #pragma once
@@ -15,13 +15,13 @@
 namespace lockstep {
 
 struct JoinOptions {
-  /// Gradients are divided by the number of ranks; false: by the number of those that still have data.
+  /// true: gradients are divided by the number of ranks. false: by the number of ranks that still have data.
   bool divide_by_initial_world_size = true;
 
-  /// false: the loop runs as it would without join, for which inputs must be even.
+  /// false: the loop runs without join, so all ranks must have the same number of batches.
   bool enable = true;
 
-  /// Ends the loop on all ranks with an Error as soon as one rank has no more data.
+  /// Ends the loop with an Error on all ranks as soon as one rank has no more data.
   bool throw_on_early_termination = false;
 };
 
@@ -29,40 +29,42 @@ namespace ddp {
 
 class Join {
  public:
-  /// `factor`: what reduced gradients are multiplied by. It must be 1 ÷ ranks, and is that again at the end.
+  /// `factor`: the factor by which reduced gradients are multiplied. It must be 1 ÷ ranks; the destructor
+  /// restores that.
   Join(comm::Communicator& communicator, std::shared_ptr<double> factor, const JoinOptions& options);
   ~Join();
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  /// What a rank that has data will do in this forward and the backward after it.
-  struct Plan {
+  /// The operations of a rank that has data, in this forward and the backward after it.
+  struct Operations {
     bool synchronises = false;
     bool broadcasts_buffers = false;
   };
 
-  /// Before forward, on a rank that has data. Waits only where the answer is needed. Throws Error under
-  /// throw_on_early_termination when a rank has ended. Gives the rank whose buffers are everyone's.
-  int announce(Plan plan);
+  /// Called before forward, on a rank that has data. Waits only if the answer is needed. Throws Error under
+  /// throw_on_early_termination if a rank has ended. Returns the rank whose buffers all ranks get.
+  int announce(Operations operations);
 
-  /// Instead of a forward, on a rank that has none: what the others will do. False: nobody has data any more.
-  bool shadow(Plan& plan);
+  /// Called instead of a forward, on a rank without data: gets the operations of the others. Returns false if
+  /// no rank has data any more.
+  bool shadow(Operations& operations);
 
-  /// The rank whose buffers count in this forward, and whose model counts at the end: the last one of those
-  /// that had data last.
+  /// The rank that gives its buffers in this forward, and its model at the end: the highest of the ranks that
+  /// had data last.
   int authority() const { return authority_; }
 
  private:
-  struct Everyone;
-  void ask(std::uint8_t flags);
+  struct RankFlags;
+  void exchange(std::uint8_t flags);
   bool wait();
 
   comm::Communicator& communicator_;
   std::shared_ptr<double> factor_;
   JoinOptions options_;
-  std::string label_ = "who has data";  // with the options, which all ranks must choose alike
-  std::shared_ptr<Everyone> everyone_;  // kept by the operation
-  comm::WorkHandle asked_;
+  std::string label_ = "the ranks with data";  // and the options, which must be the same on all ranks
+  std::shared_ptr<RankFlags> ranks_;           // kept by the operation
+  comm::WorkHandle exchange_;
   int authority_ = 0;
 };
 

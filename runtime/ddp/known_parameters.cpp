@@ -7,14 +7,15 @@
 namespace lockstep::ddp {
 namespace {
 
-// Module gives its own parameters only as a copy with new names; derived classes may look.
+// Module's public functions copy its parameters and build their names. A derived class may read them
+// directly.
 struct Registered : torch::nn::Module {
   static const torch::OrderedDict<std::string, torch::Tensor>& of(const torch::nn::Module& module) {
     return module.*(&Registered::parameters_);
   }
 };
 
-// Calls `visit` for all parameters in the order of named_parameters() until it answers false.
+// Calls `visit` for all parameters in the order of named_parameters() until it returns false.
 template <typename Visit>
 bool visit_parameters(const torch::nn::Module& module, const Visit& visit) {
   for (const auto& entry : Registered::of(module)) {

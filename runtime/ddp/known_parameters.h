@@ -1,8 +1,8 @@
-// What the parameters of a module were when hooks were put on them, and whether they still are.
+// Finds changes to a module's parameters since hooks were put on them.
 //
-// torch::load(), Module::to() and set_data() give a parameter another gradient accumulator or other memory
-// and keep the tensor; register_module() and replace_module() bring new tensors. Hooks on what was there
-// before are then never called again, and nothing else would tell.
+// torch::load(), Module::to() and set_data() keep a parameter's tensor but give it another gradient
+// accumulator or other memory; register_module() and replace_module() bring new tensors. The old hooks are
+// then never called again, and LibTorch does not report it.
 //
 // Threads: the training thread.
 #pragma once
@@ -21,10 +21,10 @@ class KnownParameters {
  public:
   explicit KnownParameters(const torch::nn::Module& module);
 
-  /// The first parameter that is not what it was, in a few words: "'first.weight' was replaced". Empty where
-  /// there is none. A parameter that was frozen since is not a change: it may be trained again later.
-  /// `memory`: whether a parameter that has other memory, and nothing else, counts as changed. Without a
-  /// change it takes some 20 ns per parameter, and 20 times that where nothing is in the CPU's caches.
+  /// Describes the first change: "'first.weight' was replaced". Empty if there is none. A parameter that was
+  /// frozen is not a change: it may be trained again later. `memory`: whether other memory alone counts as a
+  /// change. If nothing changed, the check takes about 20 ns per parameter, and 20 times that with cold CPU
+  /// caches.
   std::string change_in(const torch::nn::Module& module, bool memory) const;
 
  private:
@@ -32,14 +32,15 @@ class KnownParameters {
     std::string name;
     torch::Tensor tensor;
     std::vector<std::int64_t> sizes;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // weak: its address is not used again, its memory is
-    torch_compat::NodeHandle accumulator;               // null: frozen
+    c10::weak_intrusive_ptr<c10::StorageImpl>
+        storage;                           // weak: frees the memory, but no other storage gets its address
+    torch_compat::NodeHandle accumulator;  // null if frozen
   };
 
   static const char* difference(const Known& known, const torch::Tensor& now, bool memory);
   std::string describe(const torch::nn::Module& module, std::size_t at, bool memory) const;
 
-  std::vector<Known> known_;  // as the module lists them; what it lists twice is here twice
+  std::vector<Known> known_;  // in the module's order; a parameter that is listed twice is here twice
 };
 
 }  // namespace lockstep::ddp

@@ -12,7 +12,7 @@ struct Interval {
   std::uint64_t end = 0;
 };
 
-// Time that is in any of them.
+// The time that is covered by at least one interval.
 std::uint64_t length_of_union(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end(),
             [](const Interval& left, const Interval& right) { return left.begin < right.begin; });
@@ -97,7 +97,7 @@ std::uint64_t measure_latency(comm::Communicator& communicator) {
   return static_cast<std::uint64_t>(best);
 }
 
-// Once: whether every rank knows from the communicator who was last.
+// Called once: finds out whether the communicator tells every rank which rank was last.
 void Lateness::agree(std::span<const ReductionTimes> reductions) {
   agreed_ = true;
   std::int32_t unknown = std::any_of(reductions.begin(), reductions.end(),
@@ -113,33 +113,34 @@ void Lateness::agree(std::span<const ReductionTimes> reductions) {
 }
 
 void Lateness::begin_step() {
-  if (!exchanging_ || !before_) return;
-  const auto mine = durations_of(before_->reductions);
+  if (!exchanging_ || !previous_) return;
+  const auto mine = durations_of(previous_->reductions);
   const std::size_t begin = mine.size() * static_cast<std::size_t>(communicator_.rank());
   durations_ = std::make_shared<std::vector<std::uint64_t>>(mine.size() *
                                                             static_cast<std::size_t>(communicator_.size()));
   std::copy(mine.begin(), mine.end(), durations_->begin() + static_cast<std::ptrdiff_t>(begin));
-  // A sum of what each rank has in a place of its own gathers it, and keeps the memory if this rank fails.
+  // A sum serves as a gather, because each rank fills another part. Unlike all_gather it can keep the memory
+  // alive if this rank fails.
   exchange_ = communicator_.all_reduce({durations_->data(), durations_->size(), comm::DataType::i64},
                                        "the buckets' times", {.keep = durations_});
 }
 
-std::optional<Lateness::Step> Lateness::end_step(std::vector<ReductionTimes> reductions,
-                                                 std::uint64_t backward_ended_ns) {
+std::optional<Lateness::StepTimes> Lateness::end_step(std::vector<ReductionTimes> reductions,
+                                                      std::uint64_t backward_ended_ns) {
   if (communicator_.size() == 1) return std::nullopt;
   if (!agreed_) agree(reductions);
-  Step now{.reductions = std::move(reductions), .backward_ended_ns = backward_ended_ns, .share = {}};
-  std::optional<Step> known;
+  StepTimes now{.reductions = std::move(reductions), .backward_ended_ns = backward_ended_ns, .share = {}};
+  std::optional<StepTimes> known;
   if (!exchanging_) {
     known = std::move(now);
   } else {
     if (exchange_) {
       exchange_->wait();
       exchange_.reset();
-      known = std::move(before_);
+      known = std::move(previous_);
       place_last_rank(known->reductions, *durations_, communicator_.size(), latency_ns_);
     }
-    before_ = std::move(now);
+    previous_ = std::move(now);
   }
   if (known) known->share = share_of(known->reductions, known->backward_ended_ns, communicator_.rank());
   return known;

@@ -1,5 +1,5 @@
-// The tensors in what a module's forward returns: tensors, and vectors, arrays, tuples, pairs, maps and
-// optionals of them, to any depth. A type of your own says where its tensors are by a specialisation:
+// Finds the tensors in the result of a module's forward: tensors, and vectors, arrays, tuples, pairs, maps
+// and optionals of them, to any depth. For a type of your own, write a specialisation:
 //
 //   template <>
 //   struct lockstep::OutputTensors<Detections> {
@@ -10,10 +10,10 @@
 //     }
 //   };
 //
-// Without one DistributedDataParallel works as well, but find_unused_parameters cannot look through it, and
-// with reentrant checkpointing ddp.backward() has to be called instead of loss.backward().
+// DistributedDataParallel also works without it, but then find_unused_parameters cannot be used with that
+// type, and with reentrant checkpointing you must call ddp.backward() instead of loss.backward().
 //
-// Threads: functions without state.
+// Threads: functions without state; may be called from any thread.
 #pragma once
 
 #include <torch/torch.h>
@@ -41,7 +41,7 @@ struct OutputTensors<torch::Tensor> {
   }
 };
 
-/// Numbers, strings and other keys hold no tensors.
+/// Numbers, enumerations and strings contain no tensors.
 template <typename Output>
 struct OutputTensors<Output, std::enable_if_t<std::is_arithmetic_v<Output> || std::is_enum_v<Output> ||
                                               std::is_convertible_v<Output, std::string_view>>> {

@@ -11,14 +11,14 @@
 namespace lockstep::ddp {
 namespace {
 
-// What operations work on whose model went away after an exception: nobody can take them back, and they wait
-// for other ranks.
-void keep_to_the_end(CommFuture future, std::optional<FlatBucket> flat) {
+// Keeps the memory of operations whose model was destroyed after an exception. They cannot be cancelled, and
+// they wait for other ranks.
+void keep_forever(CommFuture future, std::optional<FlatBucket> flat) {
   static auto* const kept = new std::vector<std::pair<CommFuture, std::optional<FlatBucket>>>;
   kept->emplace_back(std::move(future), std::move(flat));
 }
 
-// Not only the same tensor: Module::zero_grad() puts another one on the same memory.
+// Another tensor on the same memory counts too: Module::zero_grad() makes one.
 bool lies_in(const torch::Tensor& gradient, const torch::Tensor& view) {
   return gradient.is_same(view) ||
          (gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides());
@@ -29,24 +29,24 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return (hash ^ value) * kPrime;
 }
 
-// Another number when the tensor was changed: some of the elements, which are the same on all ranks.
-// LibTorch's count of changes is taken only where elements cannot be read: it leaves out those through
-// data(), as its SGD makes them, and has those that one rank takes back, as with averaged weights for an
-// evaluation.
-std::uint64_t trait_of(const torch::Tensor& tensor) {
-  constexpr std::size_t kSteps = 4;  // between the elements that are looked at
+// A number that changes when the tensor changes. It is made of a few elements, which are the same on all
+// ranks. LibTorch's own count of changes serves only where elements cannot be read. It misses changes through
+// data(), such as those of LibTorch's SGD, and it counts changes that one rank undoes, such as averaged
+// weights during an evaluation.
+std::uint64_t fingerprint_of(const torch::Tensor& tensor) {
+  constexpr std::size_t kSteps = 4;  // between the elements read
   if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return tensor._version();
-  std::uint64_t trait = 0;
-  if (tensor.numel() == 0) return trait;
+  std::uint64_t fingerprint = 0;
+  if (tensor.numel() == 0) return fingerprint;
   const auto* const first = static_cast<const char*>(tensor.data_ptr());
   const auto last = static_cast<std::size_t>(tensor.numel() - 1);
   for (std::size_t i = 0; i <= kSteps; ++i) {
     std::uint64_t bits = 0;
     std::memcpy(&bits, first + last * i / kSteps * tensor.itemsize(),
                 std::min(sizeof bits, tensor.itemsize()));
-    trait = mix(trait, bits);
+    fingerprint = mix(fingerprint, bits);
   }
-  return trait;
+  return fingerprint;
 }
 
 }  // namespace
@@ -67,12 +67,13 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
   }
-  // It would need to know when each reduction ended, which the host does not see.
+  // Tuning needs the time at which each reduction ended; on a GPU the host does not know it.
   if (on_device()) options_.autotune_buckets = false;
   if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
     fail_usage(
-        "autotune_buckets needs to know when every gradient is ready, and find_unused_parameters lets some "
-        "be absent; set static_graph as well, or leave one of them out");
+        "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters "
+        "some "
+        "may be missing; set static_graph as well, or unset one of the two");
   }
   attach(parameters);
 }
@@ -81,12 +82,12 @@ Reducer::~Reducer() {
   for (auto& bucket : buckets_) {
     const auto& works = bucket.future.works;
     if (std::all_of(works.begin(), works.end(), [](const auto& work) { return work->done(); })) continue;
-    keep_to_the_end(std::move(bucket.future), std::move(bucket.flat));
+    keep_forever(std::move(bucket.future), std::move(bucket.flat));
   }
 }
 
 void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
-  if (comm_hook_) fail_usage("register_comm_hook was called before; there can be one hook");
+  if (comm_hook_) fail_usage("register_comm_hook was called twice; a model can have one hook");
   if (!learning_) fail_usage("register_comm_hook must be called before the first backward");
   comm_hook_ = std::move(hook);
 }
@@ -95,25 +96,27 @@ double Reducer::loss_factor() const {
   return options_.average == Average::tokens ? tokens_.loss_factor() : 1.0;
 }
 
-// After a backward that threw. What accumulated on this rank only can be thrown away; reductions that others
-// take part in cannot be taken back.
+// Clears the state after a backward that threw. Gradients accumulated on this rank alone can be dropped, but
+// reductions that other ranks take part in cannot be cancelled.
 void Reducer::leave_backward() {
   if (state_ == State::syncing) {
     fail(
-        "the synchronised backward before this one did not end (it threw), so this rank's gradients are lost "
-        "and other ranks may wait for it; end the job, or make DistributedDataParallel anew on all ranks");
+        "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may "
+        "wait "
+        "for it; end the job, or construct a new DistributedDataParallel on all ranks");
   }
   state_ = State::idle;
 }
 
 void Reducer::before_forward() {
   leave_backward();
-  armed_ = false;  // by a backward that threw
+  armed_ = false;  // if a backward threw
 }
 
 void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
-  // Without synchronisation nobody looks which parameters this forward uses. Until its own backward has come
-  // its graph may be part of the next synchronised one, which then must not take anything as unused.
+  // Without synchronisation the graph of this forward is not walked. Until its own backward has run, the
+  // graph may be part of the next synchronised backward, which then must not assume that any parameter is
+  // unused.
   std::shared_ptr<bool> unseen;
   if (options_.find_unused_parameters && !options_.static_graph && !sync_) {
     unseen = std::make_shared<bool>(true);
@@ -133,7 +136,7 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (reached[i]) parameters_[i].reached = true;
   }
-  walked_ = true;
+  graph_walked_ = true;
 }
 
 void Reducer::begin(std::int64_t tokens) {
@@ -147,8 +150,8 @@ void Reducer::begin(std::int64_t tokens) {
   }
 }
 
-// In the graph task that runs now. Under torch::autograd::grad no gradient is accumulated, and nothing
-// follows.
+// Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
+// accumulated, so finish() has nothing to do.
 void Reducer::arm() {
   if (armed_ || state_ != State::idle) return;
   armed_ = true;
@@ -165,12 +168,13 @@ void Reducer::begin_outside(const std::string& parameter) {
     if (BackwardCall::is_running()) {
       fail_usage(
           "backward of one DistributedDataParallel reached parameter '{}' of another one, whose number of "
-          "tokens it does not know; wrap one module that holds both, or choose Average::ranks",
+          "tokens "
+          "is not known; wrap one module that contains both, or choose Average::ranks",
           parameter);
     }
     fail_usage(
-        "loss.backward() was called directly; averaging by tokens needs their number: use "
-        "ddp.backward(loss_sum, loss_tokens), or Average::ranks");
+        "loss.backward() was called directly, but averaging by tokens needs the number of tokens; call "
+        "ddp.backward(loss_sum, loss_tokens), or choose Average::ranks");
   }
   if (!sync_ && armed_) return;  // not the first gradient
   arm();
@@ -181,19 +185,18 @@ void Reducer::begin_outside(const std::string& parameter) {
 void Reducer::count_steps(bool on) {
   if (!on) count_step();  // some ranks may have counted this step in a micro-batch
   counts_steps_ = on;
-  trait_.reset();
+  fingerprint_.reset();
   communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
 }
 
-// An optimizer that did a step since the last backward changed parameters: on every rank, or they are no
-// longer replicas. Looked at in unsynchronised backwards too, since a rank may take a whole step for
-// micro-batches.
+// If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
+// Unsynchronised backwards count too, since a rank may by mistake run a whole optimizer step under no_sync.
 void Reducer::count_step() {
   if (!counts_steps_) return;
-  std::uint64_t trait = 0;
-  for (const auto& parameter : parameters_) trait = mix(trait, trait_of(parameter.tensor));
-  if (trait_ != trait) ++step_;
-  trait_ = trait;
+  std::uint64_t fingerprint = 0;
+  for (const auto& parameter : parameters_) fingerprint = mix(fingerprint, fingerprint_of(parameter.tensor));
+  if (fingerprint_ != fingerprint) ++step_;
+  fingerprint_ = fingerprint;
 }
 
 void Reducer::begin_sync() {
@@ -201,14 +204,14 @@ void Reducer::begin_sync() {
   state_ = State::syncing;
   launching_ = !learning_;
   next_bucket_ = 0;
-  arrived_.clear();
+  arrivals_.clear();
   trace_ = {};
   trace_.launches.reserve(buckets_.size());
   trace_.backward_began_ns = monotonic_ns();
   first_stage_.assign(buckets_.size(), {});
   for (auto& parameter : parameters_) {
-    parameter.ready = parameter.written_off = parameter.had_none = false;
-    parameter.hits = 0;
+    parameter.ready = parameter.assumed_unused = parameter.had_none = false;
+    parameter.arrived = 0;
   }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   lateness_.begin_step();
@@ -217,16 +220,17 @@ void Reducer::begin_sync() {
     comm_hook_->gradients_scaled(loss_factor() / hooks_scale_);
     hooks_scale_ = loss_factor();
   }
-  write_off_unused();
+  assume_unused();
 }
 
-// What will get no gradient in this backward is ready now, so that buckets need not wait for its end.
-void Reducer::write_off_unused() {
-  if (learning_ || !(options_.static_graph || walked_) || unseen_forwards_ > 0) return;
+// Parameters that will get no gradient in this backward are ready now, so that buckets need not wait for its
+// end.
+void Reducer::assume_unused() {
+  if (learning_ || !(options_.static_graph || graph_walked_) || unseen_forwards_ > 0) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
     if (options_.static_graph ? parameter.expected > 0 : parameter.reached) continue;
-    parameter.written_off = true;
+    parameter.assumed_unused = true;
     parameter.ready_ns = trace_.backward_began_ns;
     mark_ready(i);
   }
@@ -236,21 +240,21 @@ void Reducer::write_off_unused() {
 void Reducer::on_gradient(std::size_t index) {
   if (torch::GradMode::is_enabled()) {
     fail_usage(
-        "backward was called with create_graph, which replaces the gradients that buckets hold; compute "
+        "backward was called with create_graph, which would replace the gradients in the buckets; compute "
         "gradients of gradients with torch::autograd::grad");
   }
   Parameter& parameter = parameters_[index];
   if (state_ == State::idle) begin_outside(parameter.name);
   parameter.used = true;
   if (state_ == State::syncing) {
-    ++parameter.hits;
+    ++parameter.arrived;
     parameter.ready_ns = monotonic_ns();
     if (learning_) {
-      arrived_.push_back(index);
+      arrivals_.push_back(index);
     } else if (parameter.ready) {
       arrived_again(index);
-    } else if (parameter.hits >= parameter.expected) {
-      arrived_.push_back(index);
+    } else if (parameter.arrived >= parameter.expected) {
+      arrivals_.push_back(index);
       mark_ready(index);
       launch_ready_buckets();
     }
@@ -258,25 +262,26 @@ void Reducer::on_gradient(std::size_t index) {
   communicator_.progress();
 }
 
-// More gradients than expected: harmless as long as the bucket is still here.
+// The parameter got more gradients than expected, which is harmless until its bucket is being reduced.
 void Reducer::arrived_again(std::size_t index) {
   const Parameter& parameter = parameters_[index];
   if (options_.static_graph) {
     fail(
         "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
         "step must use the same parameters equally often",
-        parameter.name, parameter.hits, parameter.expected);
+        parameter.name, parameter.arrived, parameter.expected);
   }
   if (parameter.bucket >= next_bucket_) return take_gradient(index);
-  if (parameter.written_off) {
+  if (parameter.assumed_unused) {
     fail(
-        "parameter '{}' got a gradient, but forward's outputs do not lead to it, where "
-        "find_unused_parameters looks; reentrant checkpointing hides what it uses: set static_graph instead",
+        "parameter '{}' got a gradient, but find_unused_parameters did not find it in the graph of forward's "
+        "outputs; reentrant checkpointing hides the parameters that it uses: set static_graph instead",
         parameter.name);
   }
   fail(
-      "parameter '{}' got another gradient after its bucket had left; in the first step it got {}, and every "
-      "step must have as many, but for those under no_sync()",
+      "parameter '{}' got another gradient after the reduction of its bucket had begun; it got {} in the "
+      "first "
+      "step, and must get as many in every synchronised backward",
       parameter.name, parameter.expected);
 }
 
@@ -287,20 +292,22 @@ void Reducer::mark_ready(std::size_t index) {
   --buckets_[parameter.bucket].pending;
 }
 
-// Makes the bucket hold the gradient and, where gradients are views, .grad the view on it.
+// Puts the gradient into the bucket and, with gradient_as_bucket_view, makes .grad a view of it.
 void Reducer::take_gradient(std::size_t index) {
   Parameter& parameter = parameters_[index];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
   if (gradient.defined() && gradient.is_sparse() != parameter.sparse) {
     if (parameter.sparse) {
       fail_usage(
-          "parameter '{}' of an embedding with sparse(true) has a dense gradient, since something else uses "
-          "it too; set sparse(false)",
+          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses "
+          "the "
+          "parameter too; set sparse(false)",
           parameter.name);
     }
     fail_usage(
-        "parameter '{}' has a sparse gradient, which only those of torch::nn::Embedding and EmbeddingBag may "
-        "have; make its layer dense",
+        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag "
+        "may "
+        "have one; make its layer dense",
         parameter.name);
   }
   parameter.had_none = parameter.had_none || !gradient.defined();
@@ -330,7 +337,7 @@ void Reducer::launch(std::size_t index) {
   launch.asked_ns = monotonic_ns();
   const double* scale = factor_.get();
   if (on_device()) {
-    // There the factor is read now, and 16 bits cannot hold every factor.
+    // On a GPU the factor is read now. It may not fit into 16 bits.
     if (counts_) counts_->wait();
     if (bucket.flat && !comm_hook_ && comm::size_of(bucket.flat->buffer().type) == 2) {
       bucket.flat->tensor().mul_(*factor_);
@@ -347,7 +354,8 @@ void Reducer::launch(std::size_t index) {
     if (comm_hook_) {
       bucket.future = comm_hook_->start(*bucket.view, gradients_);
     } else {
-      // When backward throws, this object may go before the operation ends, which waits for the other ranks.
+      // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
+      // ends.
       bucket.work = gradients_.all_reduce(
           bucket.flat->buffer(), bucket.flat->label(),
           {.scale = scale,
@@ -382,7 +390,7 @@ void Reducer::discard() {
       gradient.zero_();
     }
   }
-  walked_ = false;
+  graph_walked_ = false;
   unseen_forwards_ = 0;
 }
 

@@ -1,14 +1,14 @@
-// Sums gradients over the ranks while backward runs. A hook on each parameter's gradient accumulator says
-// when its gradient is there; when all of a bucket's are, and those of the buckets before it, its reduction
-// is asked for, so that all ranks ask in the same order whatever the order of arrival. finish() asks for the
-// rest and waits.
+// Sums gradients over the ranks while backward runs. A hook on each parameter's gradient accumulator reports
+// when its gradient is complete. A bucket's reduction starts when all its gradients, and those of the buckets
+// before it, are complete. So all ranks start reductions in the same order, even if gradients arrive in
+// another order. finish() starts the rest and waits.
 //
-// The first synchronised backward is for learning: how many gradients each parameter gets (more than one
-// where checkpointing runs backwards inside of backward), in which order, and which get none. At its end the
-// buckets are made, in that order, gradients move into them, and they leave. So at no time there is more
-// memory than gradients and one bucket.
+// In the first synchronised backward the reducer learns how many gradients each parameter gets (more than one
+// if checkpointing runs backwards inside backward), the order of their arrival, and the parameters that get
+// none. At its end the buckets are laid out in that order, gradients move into them, and the reductions
+// start. So memory use never exceeds the gradients and one bucket.
 //
-// Threads: the training thread, and the thread that runs backward while that waits for it.
+// Threads: the training thread, and the thread that runs backward while the training thread waits for it.
 #pragma once
 
 #include <torch/torch.h>
@@ -30,29 +30,13 @@
 #include "runtime/ddp/lateness.h"
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/replicas.h"
+#include "runtime/ddp/sync_trace.h"
 #include "runtime/ddp/token_average.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {
 
-/// What happened in the last synchronised backward; monotonic nanoseconds.
-struct SyncTrace {
-  struct Launch {
-    std::size_t bucket = 0;
-    std::size_t bytes = 0;
-    std::uint64_t ready_ns = 0;  ///< its last gradient was there
-    std::uint64_t asked_ns = 0;
-    std::uint64_t all_asked_ns = 0;  ///< the last rank asked; 0: not known (between nodes: one step later)
-    int last_rank = -1;              ///< which rank that was; -1: not known
-    std::uint64_t done_ns = 0;
-  };
-  std::vector<Launch> launches;  ///< in the order of asking
-  std::uint64_t backward_began_ns = 0;
-  std::uint64_t backward_ended_ns = 0;
-  std::uint64_t finished_ns = 0;
-};
-
-/// Lives as long as a call of ddp.backward(), of any model.
+/// Exists while a ddp.backward() runs, of any model in this process.
 class BackwardCall {
  public:
   BackwardCall() { ++running_; }
@@ -68,71 +52,74 @@ class BackwardCall {
 
 class Reducer {
  public:
-  /// `communicator` takes host memory; `gradients` the memory of the parameters' device, and is the same one
-  /// on the CPU. `parameters` that require no gradient are left out. `sync` is the user's switch (no_sync),
-  /// read at each backward.
+  /// `communicator` takes host memory; `gradients` takes memory of the parameters' device. On the CPU they
+  /// are the same communicator. `parameters` that require no gradient are ignored. `sync` is the user's
+  /// switch (no_sync); it is read at each backward.
   Reducer(comm::Communicator& communicator, comm::Communicator& gradients, profile::StepTimer& timer,
           const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
           const bool& sync);
-  /// Takes the hooks off; gradients stay as they are. After a backward that threw operations may still be
-  /// under way: what they work on lives until they end.
+  /// Removes the hooks; gradients stay as they are. After a backward that threw, operations may still be
+  /// running: the memory that they use lives until they end.
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Throws UsageError where there is one already.
+  /// Throws UsageError if there is a hook already.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Before a forward that records gradients. Throws Error where a synchronised backward did not end.
+  /// Call it before a forward that records gradients. Throws Error if a synchronised backward did not end.
   void before_forward();
 
-  /// From now on sums the gradients of these; those that require none are left out. Between before_forward()
-  /// and watch(), on all ranks alike. What was accumulated in this step is kept, options and hook too; the
-  /// next synchronised backward is learned from like the first. Throws UsageError naming a parameter whose
-  /// gradient cannot be summed.
+  /// Sums the gradients of these parameters from now on; those that require none are ignored. All ranks call
+  /// it in the same way, between before_forward() and watch(). Keeps the options, the hook and the gradients
+  /// that were accumulated in this step. The next synchronised backward is treated like the first one. Throws
+  /// UsageError naming a parameter whose gradient cannot be summed.
   void attach(const std::vector<NamedTensor>& parameters);
 
-  /// After forward: backward from these will synchronise, also by loss.backward().
+  /// Call it after forward: a backward from these outputs will synchronise, also one by loss.backward().
   void watch(const std::vector<torch::Tensor>& outputs);
 
-  /// Before a backward through DistributedDataParallel. `tokens`: of this micro-batch, for Average::tokens.
+  /// Call it before a backward through DistributedDataParallel. `tokens`: of this micro-batch, for
+  /// Average::tokens.
   void begin(std::int64_t tokens);
-  /// After it. Waits, under synchronisation. Throws Error naming a parameter without a gradient.
+  /// Call it after that backward. Waits if the backward was synchronised. Throws Error naming a parameter
+  /// without a gradient.
   void finish();
   /// A micro-batch without a backward.
   void skip();
-  /// A step without any gradient of this rank's.
+  /// A step in which this rank has no gradients at all.
   void shadow();
 
-  /// Whether operations carry the optimizer step's number (communicator.h, set_step), so that a rank that is
-  /// a step ahead is named. Not inside join, where a rank that has ended makes no steps.
+  /// Whether operations carry the number of the optimizer step (communicator.h, set_step), so that an error
+  /// can name a rank that is a step ahead. Off inside join, where a rank that has ended does no steps.
   void count_steps(bool on);
 
-  /// Whether a gradient accumulated in the step under way no longer fits this parameter, so that attach()
-  /// throws.
+  /// Whether the gradient accumulated for this parameter in the current step has another shape than the
+  /// parameter, so that attach() would throw.
   bool accumulated_in_another_shape(const torch::Tensor& tensor) const;
 
-  /// Forgets what was accumulated since the last synchronised backward.
+  /// Drops the gradients and tokens accumulated since the last synchronised backward.
   void discard();
 
-  /// Why a registered hook does not go with join; empty: nothing is against it.
+  /// Why the registered hook does not work with join; empty if it does.
   std::string refuses_join() const { return comm_hook_ ? comm_hook_->refuses_join() : std::string(); }
 
-  /// Whether parameters get other memory without the user's doing.
+  /// Whether the hook itself gives parameters other memory, so that this is not a change by the user.
   bool hook_moves_parameters() const { return comm_hook_ && comm_hook_->moves_parameters(); }
 
-  /// What the loss is multiplied by.
+  /// The factor by which the loss is multiplied.
   double loss_factor() const;
 
-  /// What reduced gradients are multiplied by under Average::ranks; read when buckets are reduced.
+  /// The factor by which reduced gradients are multiplied under Average::ranks; read when buckets are
+  /// reduced.
   const std::shared_ptr<double>& rank_factor() const { return rank_factor_; }
 
-  /// As given, with bucket sizes as they are now.
+  /// The options of the constructor, with the current sizes of buckets.
   const DistributedDataParallelOptions& options() const { return options_; }
 
   const TokenAverage& tokens() const { return tokens_; }
   const SyncTrace& trace() const { return trace_; }
-  /// The newest step's communication of which everything is known (between nodes: the step before the last).
+  /// Communication of the newest step whose times are all known (between nodes: the step before the last).
   const CommShare& comm_share() const { return comm_share_; }
   std::size_t buckets() const { return buckets_.size(); }
   /// Parameter names of each bucket, in the order in which buckets travel.
@@ -145,23 +132,23 @@ class Reducer {
     bool sparse = false;
     std::size_t bucket = 0;
     std::size_t slot = 0;
-    std::uint32_t expected = 1;  // gradients in a backward, as learned
-    std::uint32_t hits = 0;      // gradients in this one
+    std::uint32_t expected = 1;  // gradients per backward, as learned
+    std::uint32_t arrived = 0;   // gradients in this backward
     std::uint64_t ready_ns = 0;
     bool ready = false;
-    bool written_off = false;  // taken as unused before backward
-    bool reached = false;      // from the outputs of a forward since the last synchronisation
-    bool used = false;         // got a gradient since the last synchronisation
-    bool used_anywhere = true;
-    bool had_none = false;  // .grad was undefined when the bucket needed it
+    bool assumed_unused = false;  // since before this backward
+    bool reached = false;         // from the outputs of a forward since the last synchronisation
+    bool used = false;            // got a gradient since the last synchronisation
+    bool used_anywhere = true;    // the same on any rank
+    bool had_none = false;        // .grad was undefined when the bucket needed it
   };
   struct Bucket {
     std::optional<FlatBucket> flat;  // none for a sparse gradient
-    std::optional<GradBucket> view;
+    std::optional<GradBucket> view;  // of `flat`, for hooks
     std::vector<std::size_t> parameters;
-    std::size_t pending = 0;
-    comm::WorkHandle work;
-    CommFuture future;  // where a hook, or a sparse gradient, needs more than that
+    std::size_t pending = 0;  // parameters that are not ready
+    comm::WorkHandle work;    // the reduction; a hook, or a sparse gradient, has `future` instead
+    CommFuture future;
     torch::Tensor sparse_sum;
   };
   enum class State : std::uint8_t { idle, accumulating, syncing };
@@ -170,7 +157,7 @@ class Reducer {
   void put_hooks_on(const std::vector<torch::Tensor>& tensors);
   void refuse_outdated(std::size_t index) const;
 
-  // reducer.cpp: in backward
+  // reducer.cpp: during backward
   void on_gradient(std::size_t index);
   void arrived_again(std::size_t index);
   void arm();
@@ -178,13 +165,13 @@ class Reducer {
   void begin_outside(const std::string& parameter);
   void begin_sync();
   void count_step();
-  void write_off_unused();
+  void assume_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
   void launch_ready_buckets();
   void launch(std::size_t index);
 
-  // reducer_end.cpp: after it
+  // reducer_end.cpp: after backward
   void finish_sync(bool skipping);
   static void refuse_frozen(const Parameter& parameter);
   void learn(bool skipping);
@@ -216,37 +203,37 @@ class Reducer {
   std::vector<Parameter> parameters_;
   std::unique_ptr<GradientHooks> hooks_;
   std::unique_ptr<GradientHooks> outdated_hooks_;  // until the next synchronised backward has ended
-  std::vector<std::pair<std::string, torch::Tensor>> outdated_;  // what these are on
+  std::vector<std::pair<std::string, torch::Tensor>> outdated_parameters_;  // the parameters of those hooks
   std::vector<Bucket> buckets_;
-  std::vector<std::size_t> order_;  // of parameters, from which buckets are filled
+  std::vector<std::size_t> order_;  // of the parameters in the buckets
   TokenAverage tokens_;
   std::shared_ptr<double> rank_factor_;
   std::shared_ptr<const double> factor_;  // of reduced gradients
   std::shared_ptr<CommHook> comm_hook_;
-  double hooks_scale_ = 1;  // loss_factor() that the hook last saw
+  double hooks_scale_ = 1;  // the loss_factor() that the hook saw last
   State state_ = State::idle;
-  bool armed_ = false;      // the end of this backward will be told
-  bool learning_ = true;    // no backward was synchronised yet
-  bool launching_ = false;  // buckets leave as soon as they are ready
-  bool walked_ = false;     // `reached` says which parameters forward used
-  bool settled_ = false;    // static_graph: used_anywhere is known for good
+  bool armed_ = false;          // a callback at the end of this backward is queued
+  bool learning_ = true;        // no backward was synchronised yet
+  bool launching_ = false;      // reductions start as soon as their buckets are ready
+  bool graph_walked_ = false;   // `reached` shows which parameters forward used
+  bool usage_settled_ = false;  // static_graph: used_anywhere does not change any more
   bool counts_steps_ = true;
-  std::int64_t step_ = 0;               // of the optimizer; 1 is the first
-  std::optional<std::uint64_t> trait_;  // of all parameters, in the last backward
-  int unseen_forwards_ = 0;             // under no_sync, whose backward did not come yet
+  std::int64_t step_ = 0;                     // of the optimizer; the first one is 1
+  std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last backward
+  int unseen_forwards_ = 0;                   // forwards under no_sync whose backward did not come yet
   std::size_t next_bucket_ = 0;
-  std::vector<std::size_t> arrived_;  // parameters in the order of their gradients in this backward
-  bool laid_out_ = false;             // buckets have memory
+  std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
+  bool laid_out_ = false;              // buckets have memory
   bool rebuilt_ = false;
   std::unique_ptr<BucketTuner> tuner_;
   comm::WorkHandle counts_;
-  comm::WorkHandle used_asked_;
-  std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by the operation
+  comm::WorkHandle used_exchange_;
+  std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   Lateness lateness_;
   std::vector<comm::WorkTimes> first_stage_;  // of buckets with a future
   CommShare comm_share_;
   SyncTrace trace_;
-  std::shared_ptr<Reducer> self_;  // for those that must not keep it alive; owns nothing
+  std::shared_ptr<Reducer> self_;  // owns nothing; hooks and callbacks hold it weakly
 };
 
 }  // namespace lockstep::ddp

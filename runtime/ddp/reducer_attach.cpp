@@ -1,4 +1,4 @@
-// Reducer: which parameters it sums gradients for, at the start and after the model was changed.
+// Reducer: puts hooks on the parameters, at construction and after the model was changed.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace lockstep::ddp {
 namespace {
 
-// Converting a module leaves .grad as it was.
+// Converting a module does not convert .grad.
 void fit_gradient(const torch::Tensor& parameter) {
   torch::Tensor& gradient = parameter.mutable_grad();
   if (!gradient.defined()) return;
@@ -21,7 +21,7 @@ void fit_gradient(const torch::Tensor& parameter) {
 
 }  // namespace
 
-// The step that is under way needs what is in such a gradient.
+// The current step needs such a gradient, so it cannot just be dropped.
 bool Reducer::accumulated_in_another_shape(const torch::Tensor& tensor) const {
   const torch::Tensor& gradient = tensor.grad();
   return gradient.defined() && gradient.sizes() != tensor.sizes() &&
@@ -37,19 +37,21 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
     if (!tensor.requires_grad()) continue;
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
     if (sparse && on_device()) {
-      fail_usage("parameter '{}' has sparse gradients, which are summed on the CPU only; set sparse(false)",
-                 name);
+      fail_usage(
+          "parameter '{}' has sparse gradients, which can be summed on the CPU only; set sparse(false)",
+          name);
     }
     if (sparse && tensor.is_complex()) {
       fail_usage(
-          "parameter '{}' is complex and has sparse gradients, which are summed for real numbers only; set "
+          "parameter '{}' is complex and has sparse gradients, which can be summed for real numbers only; "
+          "set "
           "sparse(false)",
           name);
     }
     if (accumulated_in_another_shape(tensor)) {
       fail_usage(
           "parameter '{}' has another shape than the gradient accumulated for it; change the model between "
-          "optimizer steps, or call discard() before",
+          "optimizer steps, or call discard() first",
           name);
     }
     const auto before =
@@ -64,54 +66,55 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
   put_hooks_on(tensors);
   parameters_ = std::move(parameters);
 
-  // As before the first backward: the next synchronised one is learned from.
+  // As before the first synchronised backward.
   learning_ = true;
-  launching_ = walked_ = settled_ = laid_out_ = rebuilt_ = false;
+  launching_ = graph_walked_ = usage_settled_ = laid_out_ = rebuilt_ = false;
   tuner_.reset();
-  // Rank 0 keeps its values and the others get them: a step for all alike, also where some ranks accumulated
-  // in the step that is under way and so have counted it.
+  // Only ranks that accumulated gradients in the current step have counted it.
   communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
-  trait_.reset();
-  // Gradients arrive roughly from the last layer to the first; once they have, rebuild_once() knows better.
+  fingerprint_.reset();
+  // Gradients arrive roughly from the last layer to the first. After the first step rebuild_once() uses the
+  // real order.
   order_.resize(parameters_.size());
   std::iota(order_.rbegin(), order_.rend(), std::size_t{0});
   plan(assign(order_));
 }
 
-// A graph that was recorded before, by however many changes, still leads to the accumulators of then, whose
-// gradients nobody would sum.
+// A graph that was recorded before one or several changes still leads to the old accumulators, whose
+// gradients would not be summed. Hooks on those accumulators refuse such a backward.
 void Reducer::put_hooks_on(const std::vector<torch::Tensor>& tensors) {
   const auto accumulators = accumulators_of(tensors);
   std::vector<torch_compat::NodeHandle> outdated;
-  std::vector<std::pair<std::string, torch::Tensor>> of;
+  std::vector<std::pair<std::string, torch::Tensor>> outdated_parameters;
   const auto add = [&](const torch_compat::NodeHandle& accumulator, const std::string& name,
                        const torch::Tensor& tensor) {
     if (std::find(accumulators.begin(), accumulators.end(), accumulator) != accumulators.end()) return;
     outdated.push_back(accumulator);
-    of.emplace_back(name, tensor);
+    outdated_parameters.emplace_back(name, tensor);
   };
-  for (std::size_t i = 0; i < outdated_.size(); ++i)
-    add(outdated_hooks_->accumulators()[i], outdated_[i].first, outdated_[i].second);
+  for (std::size_t i = 0; i < outdated_parameters_.size(); ++i)
+    add(outdated_hooks_->accumulators()[i], outdated_parameters_[i].first, outdated_parameters_[i].second);
   for (std::size_t i = 0; hooks_ && i < parameters_.size(); ++i)
     add(hooks_->accumulators()[i], parameters_[i].name, parameters_[i].tensor);
-  outdated_ = std::move(of);
+  outdated_parameters_ = std::move(outdated_parameters);
   outdated_hooks_ = std::make_unique<GradientHooks>(outdated, [this](std::size_t i) { refuse_outdated(i); });
   hooks_ = std::make_unique<GradientHooks>(accumulators, [this](std::size_t index) { on_gradient(index); });
 }
 
 void Reducer::refuse_outdated(std::size_t index) const {
-  const auto& [name, tensor] = outdated_[index];
+  const auto& [name, tensor] = outdated_parameters_[index];
   if (std::any_of(parameters_.begin(), parameters_.end(),
                   [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); })) {
     fail_usage(
-        "this backward belongs to a forward that was made before the model was changed (parameter '{}' was "
-        "loaded or converted); call forward again",
+        "this backward belongs to a forward that ran before the model was changed (parameter '{}' was loaded "
+        "or "
+        "converted); call forward again",
         name);
   }
   fail_usage(
-      "parameter '{}' is no longer registered, or frozen, and got a gradient: if this backward's forward "
-      "was made before the model was changed, call it again; if forward still uses the parameter, register "
-      "it again",
+      "parameter '{}' got a gradient, but it was frozen or is no longer registered; if forward ran before "
+      "the "
+      "model was changed, call it again; if forward still uses the parameter, register it again",
       name);
 }
 

@@ -1,4 +1,4 @@
-// Reducer: what comes after backward.
+// Reducer: the work after backward.
 #include <algorithm>
 
 #include "common/clock.h"
@@ -8,7 +8,7 @@
 namespace lockstep::ddp {
 namespace {
 
-// Of those that arrived several times the last.
+// Of several arrivals of a parameter, keeps the last.
 void keep_last_arrivals(std::vector<std::size_t>& arrived, std::size_t parameters) {
   std::vector<bool> seen(parameters);
   std::vector<std::size_t> last;
@@ -36,47 +36,48 @@ void Reducer::finish_sync(bool skipping) {
   wait_for_futures();
   give_back_gradients();
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
-  walked_ = false;
+  graph_walked_ = false;
   unseen_forwards_ = 0;
   outdated_hooks_.reset();
-  outdated_.clear();
+  outdated_parameters_.clear();
   trace_.finished_ns = monotonic_ns();
   note_times();
   rebuild_once();
 }
 
-// Where a gradient is missing.
+// Called for a parameter whose gradient is missing.
 void Reducer::refuse_frozen(const Parameter& parameter) {
   if (parameter.tensor.requires_grad()) return;
   fail(
-      "parameter '{}' was frozen after DistributedDataParallel was made, which still expects its gradient; "
-      "make DistributedDataParallel anew on all ranks after freezing",
+      "parameter '{}' was frozen after DistributedDataParallel was constructed, which still expects its "
+      "gradient; "
+      "after freezing, construct a new DistributedDataParallel on all ranks",
       parameter.name);
 }
 
 void Reducer::learn(bool skipping) {
   if (skipping) return;
   if (learning_) {
-    keep_last_arrivals(arrived_, parameters_.size());
+    keep_last_arrivals(arrivals_, parameters_.size());
     for (auto& parameter : parameters_)
-      parameter.expected = options_.static_graph ? parameter.hits : std::max(1U, parameter.hits);
+      parameter.expected = options_.static_graph ? parameter.arrived : std::max(1U, parameter.arrived);
     learning_ = false;
     return;
   }
   if (!options_.static_graph) return;
   for (const auto& parameter : parameters_) {
-    if (parameter.hits == parameter.expected) continue;
+    if (parameter.arrived == parameter.expected) continue;
     refuse_frozen(parameter);
     fail(
         "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
         "step must use the same parameters equally often",
-        parameter.name, parameter.hits, parameter.expected);
+        parameter.name, parameter.arrived, parameter.expected);
   }
 }
 
-// Parameters whose gradient did not arrive in this backward, or not as often as expected.
+// Handles parameters that got no gradient in this backward, or fewer than expected.
 void Reducer::take_unready(bool skipping) {
-  const auto missing = [](const Parameter& parameter) { return !parameter.ready && parameter.hits == 0; };
+  const auto missing = [](const Parameter& parameter) { return !parameter.ready && parameter.arrived == 0; };
   const bool may_miss = skipping || options_.find_unused_parameters || options_.static_graph;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
@@ -86,9 +87,10 @@ void Reducer::take_unready(bool skipping) {
         refuse_frozen(parameter);
         const auto others = std::count_if(parameters_.begin(), parameters_.end(), missing) - 1;
         fail(
-            "parameter '{}'{} did not get a gradient in this backward; forward must use every parameter, or "
-            "set find_unused_parameters, or freeze what is not trained before DistributedDataParallel is "
-            "made",
+            "parameter '{}'{} did not get a gradient in this backward; use every parameter in forward, or "
+            "set "
+            "find_unused_parameters, or freeze untrained parameters before constructing "
+            "DistributedDataParallel",
             parameter.name, others == 0 ? "" : fmt::format(" (and {} more)", others));
       }
       parameter.ready_ns = trace_.backward_ended_ns;
@@ -98,15 +100,15 @@ void Reducer::take_unready(bool skipping) {
 }
 
 void Reducer::ask_who_is_used() {
-  if (settled_ || !(options_.find_unused_parameters || options_.static_graph)) return;
+  if (usage_settled_ || !(options_.find_unused_parameters || options_.static_graph)) return;
   used_ = std::make_shared<std::vector<std::uint8_t>>();
   for (const auto& parameter : parameters_) {
     const bool always = options_.static_graph && !learning_ && parameter.expected > 0;
     used_->push_back(parameter.used || always ? 1 : 0);
   }
-  used_->push_back(learning_ ? 1 : 0);  // skipped so far
-  used_asked_ = communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8},
-                                         "used parameters", {.op = comm::ReduceOp::max, .keep = used_});
+  used_->push_back(learning_ ? 1 : 0);  // this rank has only skipped so far
+  used_exchange_ = communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8},
+                                            "used parameters", {.op = comm::ReduceOp::max, .keep = used_});
 }
 
 void Reducer::wait_for_buckets() {
@@ -115,7 +117,7 @@ void Reducer::wait_for_buckets() {
   }
 }
 
-// Stage by stage, so that what the second stages ask for is under way together, in the same order everywhere.
+// Goes stage by stage, so that the second stages of all buckets run together, in the same order on all ranks.
 void Reducer::wait_for_futures() {
   bool first_stage = true;
   for (bool more = true; more; first_stage = false) {
@@ -140,13 +142,13 @@ void Reducer::wait_for_futures() {
   }
 }
 
-// A parameter that no rank used keeps its .grad, or none, so that optimizers leave it alone.
+// A parameter that no rank used keeps its .grad as it was, or none, so that optimizers do not change it.
 void Reducer::give_back_gradients() {
-  if (used_asked_) {
-    used_asked_->wait();
-    used_asked_.reset();
+  if (used_exchange_) {
+    used_exchange_->wait();
+    used_exchange_.reset();
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].used_anywhere = (*used_)[i] != 0;
-    settled_ = options_.static_graph && used_->back() == 0;
+    usage_settled_ = options_.static_graph && used_->back() == 0;
   }
   for (auto& parameter : parameters_) {
     torch::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -168,7 +170,7 @@ void Reducer::give_back_gradients() {
 }
 
 void Reducer::note_times() {
-  if (on_device()) {  // the host does not wait for the ends
+  if (on_device()) {  // the host does not wait for the reductions to end
     for (auto& bucket : buckets_) bucket.work.reset();
     return;
   }

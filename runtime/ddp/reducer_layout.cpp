@@ -1,4 +1,4 @@
-// Reducer: which gradients lie in which bucket.
+// Reducer: the layout of gradients in buckets.
 #include <algorithm>
 
 #include "common/error.h"
@@ -27,7 +27,7 @@ Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
   return assign_buckets(sizes(), order, limits);
 }
 
-// Which parameters share a bucket; without memory.
+// Assigns parameters to buckets that have no memory yet.
 void Reducer::plan(const Assignment& assignment) {
   buckets_.clear();
   for (const auto& members : assignment) {
@@ -42,7 +42,7 @@ void Reducer::plan(const Assignment& assignment) {
   first_stage_.assign(buckets_.size(), {});
 }
 
-// Gives buckets memory, one after the other, and moves gradients there, which frees what they had before.
+// Gives the buckets memory, one after the other, and moves gradients there, which frees their old memory.
 void Reducer::allocate() {
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     Bucket& bucket = buckets_[index];
@@ -55,7 +55,7 @@ void Reducer::allocate() {
     if (!options_.gradient_as_bucket_view) continue;
     for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
       torch::Tensor& gradient = tensors[slot].mutable_grad();
-      if (!gradient.defined() || gradient.is_sparse()) continue;  // refused where it is taken
+      if (!gradient.defined() || gradient.is_sparse()) continue;  // take_gradient() refuses a sparse one
       const torch::Tensor& view = bucket.flat->view(slot);
       view.copy_(gradient);
       gradient = view;
@@ -72,7 +72,7 @@ void Reducer::lay_out_first() {
   lay_out();
 }
 
-// Where rank 0 skipped then.
+// If rank 0 skipped the first synchronised backward, a later one has the order of gradients.
 void Reducer::rebuild_once() {
   if (rebuilt_) return;
   const auto before = order_;
@@ -85,14 +85,14 @@ void Reducer::lay_out() {
   allocate();
 }
 
-// The order in which rank 0's gradients arrived becomes everyone's. A step in which they did not all arrive
-// there (it skipped) leaves it to the next one.
+// All ranks take over the order in which rank 0's gradients arrived. If rank 0 did not get all of them in
+// this step (it skipped), the next step decides.
 void Reducer::take_over_order() {
   if (!options_.rebuild_buckets || (options_.find_unused_parameters && !options_.static_graph)) {
     rebuilt_ = true;
     return;
   }
-  std::vector<std::int64_t> order(arrived_.begin(), arrived_.end());
+  std::vector<std::int64_t> order(arrivals_.begin(), arrivals_.end());
   for (std::size_t i = 0; i < parameters_.size() && !learning_; ++i) {
     if (parameters_[i].expected == 0) order.push_back(static_cast<std::int64_t>(i));
   }
@@ -104,7 +104,7 @@ void Reducer::take_over_order() {
   order_.assign(order.begin(), order.end());
 }
 
-// `reductions`: of the newest step that is known, with the layout of now.
+// `reductions`: of the newest step whose times are known, with the current layout.
 void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
   if (!options_.autotune_buckets || !rebuilt_) return;
   if (!tuner_) {
@@ -112,13 +112,13 @@ void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
     return;
   }
   const auto arrived = [](const Parameter& parameter) {
-    return parameter.hits > 0 || parameter.expected == 0;
+    return parameter.arrived > 0 || parameter.expected == 0;
   };
   if (std::all_of(parameters_.begin(), parameters_.end(), arrived)) {
-    Backward backward{.parameters = sizes(),
-                      .order = {},
-                      .ready_ns = {},
-                      .length_ns = trace_.backward_ended_ns - trace_.backward_began_ns};
+    BackwardProfile backward{.parameters = sizes(),
+                             .order = {},
+                             .ready_ns = {},
+                             .length_ns = trace_.backward_ended_ns - trace_.backward_began_ns};
     for (const auto& parameter : parameters_)
       backward.ready_ns.push_back(parameter.ready_ns - trace_.backward_began_ns);
     std::vector<Transfer> transfers;
@@ -135,7 +135,7 @@ void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
   const auto chosen = tuner_->agree(now);
   if (!chosen) return;
   tuner_.reset();
-  options_.autotune_buckets = false;  // frozen
+  options_.autotune_buckets = false;  // done
   if (*chosen == now) return;
   const auto before = assign(order_);
   options_.first_bucket_bytes = chosen->first_bytes;

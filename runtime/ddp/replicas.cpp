@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "common/error.h"
+#include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
@@ -36,40 +37,15 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-std::string broadcast_text(comm::Communicator& communicator, std::string text, int root,
-                           std::string_view label) {
-  auto bytes = static_cast<std::int64_t>(text.size());
-  communicator.broadcast({&bytes, 1, comm::DataType::i64}, root, label)->wait();
-  text.resize(static_cast<std::size_t>(bytes));
-  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, root, label)->wait();
-  return text;
-}
-
-// A line is "what\tvalue"; none at all is "\tmissing".
+// A line is "what\tvalue"; a missing one is "\tmissing".
 std::string line_or_missing(const std::vector<std::string>& lines, std::size_t i) {
   return i < lines.size() ? lines[i] : "\tmissing";
 }
 
-// As ranks exchange it, so that ranks whose types differ are noticed. Bytes, where they have no type for it.
+// The tensor's memory. Its element type is compared between ranks; a type that cannot be reduced becomes
+// bytes.
 comm::Buffer buffer_of(const torch::Tensor& tensor) {
-  const auto type = [&] {
-    switch (tensor.scalar_type()) {
-      case torch::kFloat:
-        return comm::DataType::f32;
-      case torch::kDouble:
-        return comm::DataType::f64;
-      case torch::kBFloat16:
-        return comm::DataType::bf16;
-      case torch::kHalf:
-        return comm::DataType::f16;
-      case torch::kInt:
-        return comm::DataType::i32;
-      case torch::kLong:
-        return comm::DataType::i64;
-      default:
-        return comm::DataType::u8;
-    }
-  }();
+  const comm::DataType type = exchanged_as(tensor.scalar_type()).value_or(comm::DataType::u8);
   return {tensor.data_ptr(), tensor.nbytes() / comm::size_of(type), type};
 }
 
@@ -94,7 +70,7 @@ torch::Device device_of(const torch::nn::Module& module) {
     for (const auto& entry : entries) {
       const torch::Device its = entry.value().device();
       if (!its.is_cpu() && !its.is_cuda()) {
-        fail_usage("{} '{}' is on {}; a model is on the CPU or on a CUDA device", kind, entry.key(),
+        fail_usage("{} '{}' is on {}; move the model to the CPU or to a CUDA device", kind, entry.key(),
                    its.str());
       }
       if (its != device) {
@@ -118,13 +94,14 @@ void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& te
   for (const auto& [name, tensor, sparse] : tensors) {
     if (tensor.layout() != torch::kStrided) {
       fail_usage(
-          "{} '{}' is {}, which cannot be sent to other ranks; register to_dense() of it, or do not "
-          "register it",
+          "{} '{}' is {}, which cannot be sent to other ranks; call to_dense() on it before registering it, "
+          "or do "
+          "not register it",
           kind, name, c10::str(tensor.layout()));
     }
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
-    fail_usage("{} '{}' is expanded: several of its elements are the same memory; register a clone() of it",
-               kind, name);
+    fail_usage("{} '{}' is expanded, so several of its elements share memory; register a clone() of it", kind,
+               name);
   }
 }
 
@@ -166,11 +143,20 @@ void check_alike(comm::Communicator& communicator, const std::vector<Trait>& tra
              first.substr(tab(first) + 1), theirs.substr(tab(theirs) + 1), rank, remedy);
 }
 
+std::string broadcast_text(comm::Communicator& communicator, std::string text, int root,
+                           std::string_view label) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  communicator.broadcast({&bytes, 1, comm::DataType::i64}, root, label)->wait();
+  text.resize(static_cast<std::size_t>(bytes));
+  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, root, label)->wait();
+  return text;
+}
+
 void broadcast_from(comm::Communicator& communicator, int root, const std::vector<NamedTensor>& tensors,
                     std::string_view kind) {
   if (communicator.size() == 1) return;
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> dense;  // what really travels
+  std::vector<torch::Tensor> dense;  // these are sent
   std::vector<comm::WorkHandle> works;
   for (const auto& [name, tensor, sparse] : tensors) {
     dense.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
@@ -179,7 +165,7 @@ void broadcast_from(comm::Communicator& communicator, int root, const std::vecto
   }
   for (const auto& work : works) work->wait();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    // copy_ into the tensor's data, so that autograd does not see it.
+    // detach(), so that autograd does not see the copy.
     if (!tensors[i].tensor.is_same(dense[i])) tensors[i].tensor.detach().copy_(dense[i]);
   }
 }

@@ -1,4 +1,5 @@
-// Ranks must hold the same model: checked by name, shape and type, then made equal.
+// Makes sure that all ranks hold the same model: compares names, shapes and types, then copies the values of
+// one rank to the others.
 //
 // Threads: the training thread; all ranks call the same functions in the same order.
 #pragma once
@@ -16,37 +17,44 @@ namespace lockstep::ddp {
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;
-  bool sparse = false;  ///< its gradient will be
+  bool sparse = false;  ///< its gradient will be sparse
 };
 
-/// All parameters of the module, each tensor once: one that is registered under several names has the first.
+/// All parameters of the module. A tensor that is registered under several names appears once, with the
+/// first.
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module);
 
-/// The device of all parameters and buffers, which is the CPU or a CUDA one. Throws UsageError naming the
-/// first that lies elsewhere.
+/// The device of all parameters and buffers: the CPU or a CUDA device. Throws UsageError naming the first
+/// tensor on another device.
 torch::Device device_of(const torch::nn::Module& module);
 
 /// All buffers of the module.
 std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module);
 
-/// Throws UsageError naming the first tensor that cannot be overwritten with another rank's, since it is
-/// sparse or expanded. `kind`: "parameter".
+/// Throws UsageError naming the first tensor that cannot be overwritten with another rank's values, because
+/// it is sparse or expanded. `kind`: "parameter".
 void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& tensors);
 
-/// Something that all ranks must have alike, and what this rank has: {"option static_graph", "true"}.
+/// A property that must be the same on all ranks, and its value on this rank: {"option static_graph",
+/// "true"}.
 struct Trait {
   std::string what;
   std::string value;
 };
 
-/// What ranks must have alike of each of these: name, type, shape, strides, whether it is frozen.
+/// For each tensor the properties that must be the same on all ranks: name, type, shape, strides, whether it
+/// is frozen.
 std::vector<Trait> traits_of(std::string_view kind, const std::vector<NamedTensor>& tensors);
 
-/// Compares the traits with rank 0's. Throws UsageError on every rank, naming the first that differs, as rank
-/// 0 and as the first other rank see it. `label`: why they are compared, for errors of the communicator.
-/// `remedy`: what the user should do.
+/// Compares the traits with rank 0's. Throws UsageError on every rank if they differ, naming the first trait
+/// that differs, with its values on rank 0 and on the first rank that differs. `label`: why they are
+/// compared, for errors of the communicator. `remedy`: the action for the user.
 void check_alike(comm::Communicator& communicator, const std::vector<Trait>& traits, std::string_view label,
                  std::string_view remedy);
+
+/// Gives all ranks the text of `root`. `label`: what it is, for errors of the communicator.
+std::string broadcast_text(comm::Communicator& communicator, std::string text, int root,
+                           std::string_view label);
 
 /// Overwrites the tensors with those of `root`. `kind`: "parameter", for errors.
 void broadcast_from(comm::Communicator& communicator, int root, const std::vector<NamedTensor>& tensors,

@@ -7,18 +7,18 @@
 namespace lockstep::ddp {
 namespace {
 
-// Numbers of rows, then the rows themselves, padded to the longest list.
-struct Exchange {
+// Gathers the numbers of rows, then the rows, padded to the largest number.
+struct SparseSum {
   comm::Communicator& communicator;
   torch::Tensor parameter;
   std::string label;
   std::shared_ptr<const double> factor;
   std::function<void(torch::Tensor)> done;
 
-  torch::Tensor mine;  // without repeated rows; halves as float, so that sums round once
-  std::vector<std::int64_t> counts;
-  torch::Tensor indices;  // of all ranks: [ranks, most]
-  torch::Tensor values;   // [ranks, most, row...]
+  torch::Tensor mine;                // without repeated rows; halves as float, so that sums are rounded once
+  std::vector<std::int64_t> counts;  // rows, by rank
+  torch::Tensor indices;             // of all ranks: [ranks, max(counts)]
+  torch::Tensor values;              // [ranks, max(counts), row...]
 
   std::size_t rank() const { return static_cast<std::size_t>(communicator.rank()); }
 
@@ -30,15 +30,15 @@ struct Exchange {
   }
 
   std::vector<comm::WorkHandle> gather_rows() {
-    const std::int64_t most = *std::max_element(counts.begin(), counts.end());
-    indices = torch::zeros({communicator.size(), most}, mine.indices().options());
+    const std::int64_t rows = *std::max_element(counts.begin(), counts.end());
+    indices = torch::zeros({communicator.size(), rows}, mine.indices().options());
     auto shape = mine.values().sizes().vec();
-    shape[0] = most;
+    shape[0] = rows;
     shape.insert(shape.begin(), communicator.size());
     values = torch::zeros(shape, mine.values().options());
     indices[communicator.rank()].narrow(0, 0, counts[rank()]).copy_(mine.indices()[0]);
     values[communicator.rank()].narrow(0, 0, counts[rank()]).copy_(mine.values());
-    if (most == 0) return {};
+    if (rows == 0) return {};
     return {gather(indices, comm::DataType::i64, " indices"),
             gather(values, data_type_of(values.scalar_type(), label), " values")};
   }
@@ -96,18 +96,18 @@ CommFuture sum_sparse(comm::Communicator& communicator, const torch::Tensor& par
                       const torch::Tensor& gradient, const std::string& label,
                       std::shared_ptr<const double> factor, std::function<void(torch::Tensor)> done) {
   const torch::NoGradGuard no_grad;
-  auto exchange = std::make_shared<Exchange>(Exchange{.communicator = communicator,
-                                                      .parameter = parameter.detach(),
-                                                      .label = label,
-                                                      .factor = std::move(factor),
-                                                      .done = std::move(done),
-                                                      .mine = rows_of(parameter.detach(), gradient),
-                                                      .counts = {},
-                                                      .indices = {},
-                                                      .values = {}});
-  return {exchange->gather_counts(), [exchange]() -> CommFuture {
-            return {exchange->gather_rows(), [exchange]() -> CommFuture {
-                      exchange->add_up();
+  auto sum = std::make_shared<SparseSum>(SparseSum{.communicator = communicator,
+                                                   .parameter = parameter.detach(),
+                                                   .label = label,
+                                                   .factor = std::move(factor),
+                                                   .done = std::move(done),
+                                                   .mine = rows_of(parameter.detach(), gradient),
+                                                   .counts = {},
+                                                   .indices = {},
+                                                   .values = {}});
+  return {sum->gather_counts(), [sum]() -> CommFuture {
+            return {sum->gather_rows(), [sum]() -> CommFuture {
+                      sum->add_up();
                       return {};
                     }};
           }};

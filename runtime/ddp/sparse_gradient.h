@@ -1,7 +1,7 @@
-// Summing sparse gradients (an embedding's, made with sparse(true)): rows that were not looked up do not
-// travel. Ranks have different rows, so everyone gathers everyone's rows and adds up those that are the same.
+// Sums sparse gradients (of an embedding with sparse(true)), without sending the rows that were not looked
+// up. Ranks have different rows, so each rank gathers the rows of all ranks and adds up equal ones.
 //
-// Threads: as CommHook.
+// Threads: as for CommHook.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,11 +16,12 @@
 
 namespace lockstep::ddp {
 
-/// The parameters of the module's embeddings that are made to have sparse gradients.
+/// The parameters (TensorImpl) of the module's embeddings that have sparse gradients.
 std::unordered_set<const void*> sparse_parameters_of(const torch::nn::Module& module);
 
-/// Starts summing `gradient` (undefined counts as empty), which has the parameter's shape and one sparse
-/// dimension, and gives the sum × *factor to `done`. The factor is read at the end.
+/// Starts summing `gradient` over the ranks, and passes the sum × *factor to `done`. The gradient has the
+/// parameter's shape and one sparse dimension; an undefined one counts as empty. The factor is read at the
+/// end.
 CommFuture sum_sparse(comm::Communicator& communicator, const torch::Tensor& parameter,
                       const torch::Tensor& gradient, const std::string& label,
                       std::shared_ptr<const double> factor, std::function<void(torch::Tensor)> done);

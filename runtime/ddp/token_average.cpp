@@ -14,7 +14,7 @@ double power_of_two_near(std::int64_t tokens) {
 }  // namespace
 
 void TokenAverage::add(std::int64_t tokens) {
-  if (tokens < 0) fail_usage("backward was given {} tokens; the number must be 0 or more", tokens);
+  if (tokens < 0) fail_usage("backward: the number of tokens must not be negative, but is {}", tokens);
   if (expected_ == 0) {
     std::int64_t first = tokens;
     communicator_.all_reduce({&first, 1, comm::DataType::i64}, "the first token count")->wait();

@@ -20,14 +20,15 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::system_clock;
 
-// A folder of this user's, by its descriptor, so that nobody can put a link in its place meanwhile.
-class Folder {
+// An open folder of this user. It is used by its descriptor, so that no other process can replace it by a
+// link.
+class OwnFolder {
  public:
-  static std::optional<Folder> open(int parent, const std::string& name) {
+  static std::optional<OwnFolder> open(int parent, const std::string& name) {
     UniqueFd fd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     struct stat status = {};
     if (!fd || ::fstat(fd.get(), &status) != 0 || status.st_uid != ::geteuid()) return {};
-    return Folder(std::move(fd), Clock::from_time_t(status.st_mtime));
+    return OwnFolder(std::move(fd), Clock::from_time_t(status.st_mtime));
   }
 
   int fd() const { return fd_.get(); }
@@ -45,7 +46,7 @@ class Folder {
   }
 
  private:
-  Folder(UniqueFd fd, Clock::time_point changed) : fd_(std::move(fd)), changed_(changed) {}
+  OwnFolder(UniqueFd fd, Clock::time_point changed) : fd_(std::move(fd)), changed_(changed) {}
 
   UniqueFd fd_;
   Clock::time_point changed_;
@@ -65,28 +66,28 @@ Clock::time_point time_of(std::int64_t unix_ns) {
   return Clock::time_point(std::chrono::nanoseconds(unix_ns));
 }
 
-// Whether nobody writes to this record, and nobody has since `then`. One that cannot be read may be alive;
-// one that never got its name is of a rank that was killed while it made it.
+// Whether no process writes to this record, and none has since `then`. A record that cannot be read may still
+// be written. A record without its final name belongs to a rank that was killed while it made the record.
 bool is_over(const fs::path& file, Clock::time_point then) {
   if (file.filename().string().starts_with(".rank-")) return true;
   if (fs::path(file.filename()).extension() != ".record") return false;
   try {
     const record::Snapshot rank = record::Reader(file).read(0);
     return !rank.alive && time_of(std::max(rank.last_unix_ns(), rank.finished_unix_ns)) < then;
-  } catch (const std::exception&) {  // of another version, or no record
+  } catch (const std::exception&) {  // another version, or not a record
     return false;
   }
 }
 
 }  // namespace
 
-void remove_old_records(const fs::path& records, const std::string& but) {
+void remove_old_records(const fs::path& records, const std::string& keep) {
   const Clock::time_point then = Clock::now() - kRecordsKept;
-  const auto jobs = Folder::open(AT_FDCWD, records.string());
+  const auto jobs = OwnFolder::open(AT_FDCWD, records.string());
   if (!jobs) return;
   for (const std::string& name : jobs->names()) {
-    if (name == but || !is_job_and_step(name)) continue;
-    const auto job = Folder::open(jobs->fd(), name);
+    if (name == keep || !is_job_and_step(name)) continue;
+    const auto job = OwnFolder::open(jobs->fd(), name);
     if (!job || job->changed() > then) continue;
     const std::vector<std::string> files = job->names();
     if (!std::all_of(files.begin(), files.end(),

@@ -1,7 +1,7 @@
-// Removes the records of jobs that are long over. Records lie in memory, and where there is no plugin nobody
-// else removes them.
+// Removes the records of jobs that ended long ago. Records take memory, and without the plugin nothing else
+// removes them.
 //
-// Threads: safe from any; several processes may do so at once.
+// Threads: safe from any, and from several processes at once.
 #pragma once
 
 #include <chrono>
@@ -10,12 +10,12 @@
 
 namespace lockstep::profile {
 
-/// Long enough to look at what a job did; as long as the plugin keeps them.
+/// Long enough to look at a job that has ended; the same as the plugin's.
 inline constexpr std::chrono::hours kRecordsKept{1};
 
-/// Removes those folders JOB.STEP of `records` in which there is nothing but records that nobody has written
-/// to for kRecordsKept; `but` by name stays. Whatever else lies there stays too, and so does all that is not
-/// this user's or is reached through a link. Does not throw: what cannot be removed stays.
-void remove_old_records(const std::filesystem::path& records, const std::string& but);
+/// Removes the folders JOB.STEP in `records` that contain only records to which nothing was written for
+/// kRecordsKept, except the folder named `keep`. Folders with other files stay, and so do folders of other
+/// users and links. Does not throw: a folder that cannot be removed stays.
+void remove_old_records(const std::filesystem::path& records, const std::string& keep);
 
 }  // namespace lockstep::profile

@@ -21,19 +21,19 @@ void make_folders(const fs::path& folder) {
   if (error) fail("cannot make the folder {}: {}", folder.string(), error.message());
 }
 
-// XDG_RUNTIME_DIR often comes with the environment of a login node and does not exist on this one.
+// XDG_RUNTIME_DIR often comes from a login node's environment and does not exist on this node.
 fs::path runtime_folder() {
-  if (const auto given = environment::get("XDG_RUNTIME_DIR");
-      given && ::access(given->c_str(), W_OK | X_OK) == 0) {
-    return fs::path(*given) / "lockstep";
+  if (const auto folder = environment::get("XDG_RUNTIME_DIR");
+      folder && ::access(folder->c_str(), W_OK | X_OK) == 0) {
+    return fs::path(*folder) / "lockstep";
   }
-  // Anybody can make this name before us in a folder like /dev/shm, so it counts only when it is ours.
+  // Any user can create this name in /dev/shm, so use it only if it belongs to this user.
   const std::string folder = fmt::format("/dev/shm/lockstep-{}", ::geteuid());
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) fail_errno("cannot make the folder {}", folder);
   struct stat status = {};
   if (::lstat(folder.c_str(), &status) != 0) fail_errno("cannot read the folder {}", folder);
   if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) {
-    fail("{} is not a folder of this user; set LOCKSTEP_RECORD to one", folder);
+    fail("{} is not a folder of this user: set LOCKSTEP_RECORD to one", folder);
   }
   return folder;
 }
@@ -49,12 +49,12 @@ std::uint64_t local_job_id() {
 }
 
 fs::path make_record_folder(const record::Identity& identity) {
-  if (const auto given = environment::get("LOCKSTEP_RECORD")) {
-    make_folders(*given);
-    return *given;
+  if (const auto folder = environment::get("LOCKSTEP_RECORD")) {
+    make_folders(*folder);
+    return *folder;
   }
   const fs::path records = runtime_folder() / "records";
-  // Without a scheduler numbers come again, and other ranks may be in this folder already.
+  // Keep this job's own folder: without a scheduler job numbers repeat, and other ranks may already use it.
   const std::string own = fmt::format("{}.{}", identity.job_id, identity.step_id);
   if (identity.local_rank == 0) remove_old_records(records, own);
   make_folders(records / own);

@@ -1,4 +1,4 @@
-// Where a rank's record goes, and how a copy of it gets to a folder that all nodes share.
+// Finds the folder of a rank's record, and copies the record to a folder that all nodes share.
 //
 // Threads: safe from any.
 #pragma once
@@ -14,17 +14,19 @@ namespace lockstep::profile {
 /// "rank-000003.record".
 std::string record_name(int rank);
 
-/// Stands in for a job's number where no scheduler gave one: the launcher's process id, the same for all of
-/// its ranks on a node.
+/// The job's number if there is no scheduler: the process id of the launcher, the same for all ranks on a
+/// node.
 std::uint64_t local_job_id();
 
 /// $LOCKSTEP_RECORD, else JOB.STEP in the user's runtime folder ($XDG_RUNTIME_DIR/lockstep/records, or
-/// /dev/shm/lockstep-UID/records where there is none), made if needed. Beside the latter a node's first rank
-/// removes the records of jobs that have been over for an hour. Throws Error naming the folder.
+/// /dev/shm/lockstep-UID/records if that does not exist). Makes the folder if needed. In the user's runtime
+/// folder the first rank of a node removes the records of jobs that ended more than an hour ago. Throws Error
+/// naming the folder.
 std::filesystem::path make_record_folder(const record::Identity& identity);
 
-/// Copies a record to `folder`, made if needed, and the node's first rank also what staging said
-/// (staging.json, as staging-NODE.json). A reader there sees whole files only. Throws Error naming the path.
+/// Copies a record to `folder`, which it makes if needed; the first rank of a node also copies the report of
+/// staging, staging.json, as staging-NODE.json. Readers never see partial files. Throws Error naming the
+/// path.
 void leave_copy(const std::filesystem::path& record, const record::Identity& identity,
                 const std::filesystem::path& folder);
 

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <exception>
 #include <utility>
 
 #include "common/clock.h"
 #include "common/environment.h"
+#include "common/process.h"
 #include "exporters/record/writer.h"
 #include "runtime/profile/record_folder.h"
 
@@ -22,8 +22,8 @@ StepTimer::StepTimer(const Identity& identity, Options options) : identity_(iden
     writer_ = std::make_unique<record::Writer>(file_, identity_);
   } catch (const std::exception& error) {
     file_.clear();
-    fmt::print(stderr, "lockstep: rank {} on {} writes no record of its step times: {}\n", identity_.rank,
-               identity_.node, error.what());
+    fmt::print(stderr, "lockstep: {} cannot record its step times: {}\n",
+               rank_name(identity_.rank, identity_.node), error.what());
   }
 }
 
@@ -71,7 +71,7 @@ void StepTimer::begin_step() {
 }
 
 void StepTimer::end_step(const StepCounts& counts) {
-  enter(current_);  // what has passed in the scope that is open belongs to this step
+  enter(current_);  // the time of the open scope so far belongs to this step
   last_ = {.steps = 1, .step_ns = mark_ns_ - step_begin_ns_, .phase_ns = phase_ns_, .counts = counts};
   totals_.steps += 1;
   totals_.step_ns += last_.step_ns;
@@ -96,8 +96,8 @@ void StepTimer::finish() noexcept {
       leave_copy(file_, identity_, *folder);
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "lockstep: rank %d on %s left no copy of its record: %s\n", identity_.rank,
-                 identity_.node.c_str(), error.what());
+    fmt::print(stderr, "lockstep: {} cannot copy its record to LOCKSTEP_REPORT_DIR: {}\n",
+               rank_name(identity_.rank, identity_.node), error.what());
   }
 }
 

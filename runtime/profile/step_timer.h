@@ -1,8 +1,9 @@
-// Where a training step's time goes. Code that does a phase's work opens a scope; scopes may nest, and an
-// inner one takes its time out of the outer one, so the phases always add up to the step. Each step goes into
-// the rank's record (exporters/record), which the node's exporter and lockstep-report read.
+// Measures where the time of a training step goes. Code that works in a phase opens a scope. Scopes may nest:
+// the time of an inner scope does not count for the outer one, so the phases always add up to the step. Each
+// step is written into the rank's record (exporters/record), which the node's exporter and lockstep-report
+// read.
 //
-//   timer.begin_step();  // optional: leaves out what happened since the last step
+//   timer.begin_step();  // optional: leaves out the time since the last step
 //
 //   { auto scope = timer.phase(Phase::data_wait); batch = next(); }
 //
@@ -10,10 +11,9 @@
 //
 //   timer.end_step({.tokens = n, .samples = m});
 //
-// The record's folder is $LOCKSTEP_RECORD (from the plugin), else the user's runtime folder; where none can
-// be made, one line says so and the timer keeps its numbers to itself. With LOCKSTEP_REPORT_DIR set to a
-// folder that all nodes share, a rank leaves a copy of its record there when it is done, for a report on the
-// whole job.
+// The record's folder is $LOCKSTEP_RECORD (set by the plugin), else the user's runtime folder. If it cannot
+// be made, the timer prints one line and writes no record. If LOCKSTEP_REPORT_DIR names a folder that all
+// nodes share, each rank copies its record there at its end, for a report on the whole job.
 //
 // Threads: the training thread; add_comm, add_bytes_read and add_bytes_staged from any thread.
 #pragma once
@@ -37,11 +37,11 @@ using StepCounts = record::StepCounts;
 using Phase = record::Phase;
 
 struct Options {
-  bool record = true;            ///< false: time only, write no file
-  std::filesystem::path folder;  ///< of the records; empty: as said above
+  bool record = true;            ///< false: only measure, write no file
+  std::filesystem::path folder;  ///< of the records; empty: the default above
 };
 
-/// The times of a step, or of many. Nanoseconds.
+/// The times of one or more steps, in nanoseconds.
 struct Times {
   std::uint64_t steps = 0;
   std::uint64_t step_ns = 0;
@@ -52,12 +52,12 @@ struct Times {
 class StepTimer {
  public:
   explicit StepTimer(const Identity& identity, Options options = {});
-  /// finish().
+  /// Calls finish().
   ~StepTimer();
   StepTimer(const StepTimer&) = delete;
   StepTimer& operator=(const StepTimer&) = delete;
 
-  /// Time from here to the scope's end belongs to its phase, but for scopes inside.
+  /// Time until the scope's end belongs to its phase, except the time of inner scopes.
   class [[nodiscard]] Scope {
    public:
     Scope(Scope&& other) noexcept : timer_(other.timer_), outer_(other.outer_) { other.timer_ = nullptr; }
@@ -82,32 +82,32 @@ class StepTimer {
     return {*this, outer};
   }
 
-  /// Communication that went on beside the phases: moving data, and waiting for a rank that came later
-  /// (`waited_for_rank`, -1 where unknown). Any thread.
+  /// Adds communication that ran in parallel with the phases: the time of the transfer, and the time of
+  /// waiting for the last rank (`waited_for_rank`, -1 if unknown). Any thread.
   void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank);
 
-  /// Bytes that the loader read from packed files, or that were staged by this process. Any thread.
+  /// Bytes that the loader read from packed files, or that this process staged. Any thread.
   void add_bytes_read(std::uint64_t bytes);
   void add_bytes_staged(std::uint64_t bytes);
 
   void set_loss_scale(double scale);
-  /// The loss scaler found infinite gradients and the optimizer did not step.
+  /// The loss scaler found infinite gradients, so the optimizer skipped the step.
   void add_skipped_step();
 
-  /// Begins the step now: what went on since the last step's end (an evaluation, say) belongs to no step.
+  /// Begins the step now: the time since the end of the last step (an evaluation, say) belongs to no step.
   void begin_step();
 
-  /// Ends the step, and the next one begins. Time in no scope goes to `other`.
+  /// Ends the step and begins the next one. Time outside all scopes counts as `other`.
   void end_step(const StepCounts& counts);
 
   const Times& last_step() const { return last_; }
   const Times& totals() const { return totals_; }
 
-  /// The rank's record; empty where none is written.
+  /// The rank's record; empty if none is written.
   const std::filesystem::path& file() const { return file_; }
 
-  /// Marks the record as done and leaves its copy in $LOCKSTEP_REPORT_DIR. Never throws; says what went wrong
-  /// in one line. Safe to call again.
+  /// Marks the record as finished and copies it to $LOCKSTEP_REPORT_DIR. Never throws; prints errors in one
+  /// line. May be called again.
   void finish() noexcept;
 
  private:
@@ -119,7 +119,7 @@ class StepTimer {
   Phase current_ = Phase::other;
   bool running_ = false;  // a step has begun
   std::uint64_t step_begin_ns_ = 0;
-  std::uint64_t mark_ns_ = 0;  // up to here time has been given to phases
+  std::uint64_t mark_ns_ = 0;  // time before this is already counted
   std::array<std::uint64_t, record::kPhases> phase_ns_{};
   Times last_;
   Times totals_;

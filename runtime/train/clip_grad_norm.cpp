@@ -20,7 +20,7 @@ double norm_of(const torch::Tensor& tensor, double norm_type) {
 }  // namespace
 
 double norm_part(const std::vector<torch::Tensor>& tensors, double norm_type) {
-  if (!(norm_type > 0)) fail_usage("clip_grad_norm: the norm's type {} is not above 0", norm_type);
+  if (!(norm_type > 0)) fail_usage("clip_grad_norm: norm_type is {}, but must be more than 0", norm_type);
   const torch::NoGradGuard no_grad;
   double part = 0;
   for (const auto& tensor : tensors) {
@@ -40,14 +40,15 @@ double norm_of_part(double part, double norm_type) {
 }
 
 double clip_factor(double norm, double max_norm, const ClipOptions& options) {
-  if (!(max_norm >= 0)) fail_usage("clip_grad_norm: the largest norm {} is not 0 or above", max_norm);
+  if (!(max_norm >= 0)) fail_usage("clip_grad_norm: max_norm is {}, but must be 0 or more", max_norm);
   if (options.error_if_nonfinite && !std::isfinite(norm)) {
     fail(
-        "the norm of all gradients is {}; look for a loss that is not finite, or set error_if_nonfinite to "
-        "false to go on",
+        "the norm of all gradients is {}; check whether the loss is finite, or set error_if_nonfinite to "
+        "false "
+        "to go on",
         norm);
   }
-  constexpr double kTiny = 1e-6;  // as PyTorch has it: no division by zero
+  constexpr double kTiny = 1e-6;  // as in PyTorch, against a division by zero
   const double factor = max_norm / (norm + kTiny);
   return factor > 1 ? 1 : factor;
 }
@@ -63,7 +64,7 @@ void scale(const std::vector<torch::Tensor>& tensors, double factor) {
 double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
                       const ClipOptions& options) {
   std::vector<torch::Tensor> gradients;
-  std::unordered_set<const void*> seen;  // a tensor under two names is in Module::parameters() twice
+  std::unordered_set<const void*> seen;  // Module::parameters() lists a tensor with two names twice
   for (const auto& parameter : parameters) {
     if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
       gradients.push_back(parameter.grad());

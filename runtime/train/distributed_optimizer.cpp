@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-using train::Piece;
 using train::Span;
+using train::StatePiece;
 
 namespace train {
 
@@ -27,7 +27,8 @@ std::vector<std::pair<std::string, torch::Tensor>> name_parameters(const torch::
     for (const auto& parameter : group.params()) {
       const auto name = names.find(parameter.unsafeGetTensorImpl());
       if (name == names.end()) {
-        fail_usage("DistributedOptimizer: parameter {} of its groups is none of the module's", result.size());
+        fail_usage("DistributedOptimizer: parameter {} of its groups does not belong to the module",
+                   result.size());
       }
       result.emplace_back(name->second, parameter);
     }
@@ -55,23 +56,24 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
     }
     if (!parameters_[i].second.is_cpu()) {
       fail_usage(
-          "DistributedOptimizer: parameter '{}' is on {}; its state is exchanged in host memory, so take one "
-          "of LibTorch's optimizers for a model on a GPU",
+          "DistributedOptimizer: parameter '{}' is on {}, but only the CPU is supported; for a model on a "
+          "GPU use "
+          "one of LibTorch's optimizers",
           parameters_[i].first, parameters_[i].second.device().str());
     }
     if (parameters_[i].second.is_complex()) {
       fail_usage(
-          "DistributedOptimizer: parameter '{}' is complex, and a rank's part of it may end within a number; "
-          "take one of LibTorch's optimizers",
+          "DistributedOptimizer: parameter '{}' is complex, which is not supported; use one of LibTorch's "
+          "optimizers",
           parameters_[i].first);
     }
   }
   for (const auto& [name, tensor, sparse] : ddp::named_parameters_of(module)) {
     if (!tensor.requires_grad() || sparse || index_of_.contains(tensor.unsafeGetTensorImpl())) continue;
     fail_usage(
-        "DistributedOptimizer: parameter '{}' is trained but in none of its groups; each rank would have the "
-        "sum of a part of its gradient only: put it into a group, or freeze it before "
-        "DistributedDataParallel",
+        "DistributedOptimizer: parameter '{}' is trained but in none of its groups, so its gradient would "
+        "differ "
+        "between ranks; put it into a group, or freeze it before constructing DistributedDataParallel",
         name);
   }
   ddp.register_comm_hook(hook_);
@@ -84,7 +86,7 @@ void DistributedOptimizerBase::step() {
   shards_->take_gradients();
   inner_->step();
   shards_->gather(hook_->communicator());
-  // What was gathered has changed, too, which LibTorch does not see.
+  // LibTorch did not see that gather() wrote the parameters.
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -100,7 +102,9 @@ void DistributedOptimizerBase::zero_grad(bool set_to_none) {
   }
 }
 
-std::vector<torch::Tensor> DistributedOptimizerBase::my_gradients() {
+std::vector<torch::Tensor> DistributedOptimizerBase::gradients() {
+  adopt_layout();
+  shards_->take_gradients();
   std::vector<torch::Tensor> gradients;
   for (const auto& slice : shards_->slices()) {
     if (slice.elements.grad().defined()) gradients.push_back(slice.elements.grad());
@@ -109,9 +113,7 @@ std::vector<torch::Tensor> DistributedOptimizerBase::my_gradients() {
 }
 
 double DistributedOptimizerBase::clip_grad_norm(double max_norm, const ClipOptions& options) {
-  adopt_layout();
-  shards_->take_gradients();
-  const auto gradients = my_gradients();
+  const auto gradients = this->gradients();
   double part = train::norm_part(gradients, options.norm_type);
   const bool largest = std::isinf(options.norm_type);
   hook_->communicator()
@@ -123,27 +125,29 @@ double DistributedOptimizerBase::clip_grad_norm(double max_norm, const ClipOptio
   return norm;
 }
 
-// A rank has the sum of its part of a bucket only.
+// A parameter in no group would be lost: a rank has the summed gradients of its own part of a bucket only.
 void DistributedOptimizerBase::refuse_added() const {
   for (const auto& bucket : hook_->layout()) {
     for (const auto& parameter : bucket) {
       if (index_of_.contains(parameter.unsafeGetTensorImpl())) continue;
-      std::string name = "that is not the module's";
+      std::string name = "(not in the module)";
       for (const auto& entry : module_.named_parameters()) {
         if (entry.value().is_same(parameter)) name = "'" + entry.key() + "'";
       }
       fail_usage(
-          "DistributedOptimizer: parameter {} was added or unfrozen after the optimizer was made, which does "
-          "not update it; make DistributedDataParallel and DistributedOptimizer anew on all ranks",
+          "DistributedOptimizer: parameter {} was added or unfrozen after the optimizer was constructed, so "
+          "it is "
+          "not updated; construct a new DistributedDataParallel and DistributedOptimizer on all ranks",
           name);
     }
   }
 }
 
-// Where the last backward used other buckets than the one before, what every rank has moves: parameters into
-// other memory, state to other ranks.
+// If the last backward used another layout of buckets, moves parameters to other memory and state to other
+// ranks.
 void DistributedOptimizerBase::adopt_layout() {
-  if (hook_->generation() == 0) fail_usage("DistributedOptimizer: there was no synchronised backward yet");
+  if (hook_->generation() == 0)
+    fail_usage("DistributedOptimizer: there was no synchronised backward yet; call step() after one");
   if (generation_ == hook_->generation()) return shards_->take_parameters_back();
   refuse_added();
   const auto before = pieces();
@@ -151,7 +155,9 @@ void DistributedOptimizerBase::adopt_layout() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
     fail_usage(
-        "DistributedOptimizer: the gradient of parameter '{}' is not summed in a bucket (frozen, or sparse)",
+        "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is "
+        "frozen "
+        "or its gradient is sparse; leave it out of the groups",
         parameters_[i].first);
   }
   auto after = train::redistribute(hook_->communicator(), before, shards->spans());
@@ -162,16 +168,16 @@ void DistributedOptimizerBase::adopt_layout() {
   for (const auto& slice : shards_->slices()) {
     inner_->param_groups()[group_of_[slice.span.parameter]].params().push_back(slice.elements);
   }
-  if (waiting_) {
-    put(*std::exchange(waiting_, std::nullopt));
+  if (pending_) {
+    put(*std::exchange(pending_, std::nullopt));
   } else {
     put(after);
   }
 }
 
 // This rank's state, as the optimizer has it.
-std::vector<Piece> DistributedOptimizerBase::pieces() const {
-  std::vector<Piece> pieces;
+std::vector<StatePiece> DistributedOptimizerBase::pieces() const {
+  std::vector<StatePiece> pieces;
   if (!shards_) return pieces;
   for (const auto& slice : shards_->slices()) {
     const auto found = inner_->state().find(torch_compat::optimizer_key(slice.elements));
@@ -181,7 +187,7 @@ std::vector<Piece> DistributedOptimizerBase::pieces() const {
   return pieces;
 }
 
-void DistributedOptimizerBase::put(const std::vector<Piece>& pieces) {
+void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
   inner_->state().clear();
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].state.empty()) continue;
@@ -194,13 +200,13 @@ void DistributedOptimizerBase::put(const std::vector<Piece>& pieces) {
 OptimizerState DistributedOptimizerBase::state_dict(int rank) {
   const bool here = communicator_.rank() == rank;
   OptimizerState result;
-  if (waiting_) {
-    if (here) result.parameters = waiting_->parameters;
+  if (pending_) {
+    if (here) result.parameters = pending_->parameters;
   } else if (shards_) {
     std::vector<Span> wanted;
     for (std::size_t i = 0; here && i < parameters_.size(); ++i)
       wanted.push_back({i, 0, parameters_[i].second.numel()});
-    for (const Piece& piece : train::redistribute(hook_->communicator(), pieces(), wanted)) {
+    for (const StatePiece& piece : train::redistribute(hook_->communicator(), pieces(), wanted)) {
       if (piece.state.empty()) continue;
       const auto& [name, parameter] = parameters_[piece.span.parameter];
       result.parameters[name] = train::in_shape_of(parameter, piece);
@@ -215,39 +221,40 @@ OptimizerState DistributedOptimizerBase::state_dict(int rank) {
 void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
   auto& groups = inner_->param_groups();
   if (state.groups.size() != groups.size()) {
-    fail("this state has {} groups of parameters, the optimizer {}", state.groups.size(), groups.size());
+    fail("the checkpoint has {} groups of parameters, but this optimizer has {}", state.groups.size(),
+         groups.size());
   }
   for (const auto& [name, entries] : state.parameters) {
     const auto found =
         std::find_if(parameters_.begin(), parameters_.end(),
                      [&name = name](const Named& parameter) { return parameter.first == name; });
     if (found == parameters_.end())
-      fail("this state has the parameter '{}', which the optimizer has not", name);
+      fail("the checkpoint contains parameter '{}', which this optimizer does not have", name);
     for (const auto& [key, value] : entries) {
       if (!value.isTensor() || value.toTensor().sizes() == found->second.sizes()) continue;
-      fail("this state's {} of parameter '{}' has another shape than the parameter", key, name);
+      fail("the checkpoint's {} of parameter '{}' has another shape than the parameter", key, name);
     }
   }
   try {
     for (std::size_t group = 0; group < groups.size(); ++group)
       train::write_options(state.groups[group], *groups[group].options().clone());
   } catch (const c10::Error&) {
-    fail("this state is of another optimizer: its options are other ones");
+    fail("the checkpoint is of another optimizer: its options are not those of this one");
   }
   for (std::size_t group = 0; group < groups.size(); ++group)
     train::write_options(state.groups[group], groups[group].options());
   if (shards_) {
     put(state);
   } else {
-    waiting_ = std::move(state);
+    pending_ = std::move(state);
   }
 }
 
 void DistributedOptimizerBase::put(const OptimizerState& state) {
-  std::vector<Piece> mine;
+  std::vector<StatePiece> mine;
   for (const auto& slice : shards_->slices()) {
     const auto found = state.parameters.find(parameters_[slice.span.parameter].first);
-    mine.push_back(found == state.parameters.end() ? Piece{slice.span, {}}
+    mine.push_back(found == state.parameters.end() ? StatePiece{slice.span, {}}
                                                    : train::cut(found->second, slice.parameter, slice.span));
   }
   put(mine);
@@ -270,7 +277,7 @@ void DistributedOptimizerBase::load(const std::filesystem::path& path) {
 
 std::size_t DistributedOptimizerBase::state_bytes() const {
   std::size_t bytes = 0;
-  for (const Piece& piece : pieces()) {
+  for (const StatePiece& piece : pieces()) {
     for (const auto& [key, value] : piece.state) {
       if (value.isTensor()) bytes += value.toTensor().nbytes();
     }

@@ -1,7 +1,7 @@
 // An optimizer whose state is spread over the ranks, so that Adam's two moments take 1/ranks of the memory on
-// each (what the literature calls ZeRO-1, and PyTorch ZeroRedundancyOptimizer). Gradients come by
-// reduce-scatter, each rank updates its part of the parameters, and the parameters go round by all-gather: as
-// many bytes as the all-reduce that this replaces.
+// each rank (ZeRO-1 in the literature, ZeroRedundancyOptimizer in PyTorch). A reduce-scatter gives each rank
+// its part of the gradients, each rank updates its part of the parameters, and an all-gather sends the
+// parameters to all ranks. That is as many bytes as the all-reduce that it replaces.
 //
 //   lockstep::DistributedDataParallel ddp(model, world);
 //   lockstep::DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(3e-4));
@@ -11,15 +11,18 @@
 //     optimizer.step();
 //     optimizer.zero_grad();
 //
-// The result is that of the same optimizer on one process, up to rounding. It works with optimizers that
-// treat each element by itself: Adam, AdamW, SGD and RMSprop; for one of your own specialise
+// The result is that of the same optimizer in one process, up to rounding. It works with optimizers that
+// treat each element separately: Adam, AdamW, SGD and RMSprop. For one of your own, specialise
 // DistributedOptimizerState.
 //
-// Rules: made after DistributedDataParallel and before its first backward, with no other communication hook.
-// After a synchronised backward .grad is of use on this rank only where it has its part: clip with this
-// class, not with clip_grad_norm(). Parameters become views of memory owned here. There are no sparse
-// gradients, and no join(), and no parameter may be added or unfrozen later. All ranks call step(),
-// clip_grad_norm(), state_dict() and save() together.
+// Rules:
+// - Construct it after DistributedDataParallel and before its first backward, without another communication
+//   hook.
+// - After a synchronised backward, .grad is valid only in this rank's part: clip with this class, not with
+//   lockstep::clip_grad_norm().
+// - Parameters become views of memory owned by this class.
+// - Sparse gradients and join() are not supported, and no parameter may be added or unfrozen later.
+// - All ranks call step(), clip_grad_norm(), state_dict() and save() together.
 //
 // Threads: the training thread.
 #pragma once
@@ -38,6 +41,7 @@
 
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/train/clip_grad_norm.h"
+#include "runtime/train/fused_optimizer.h"
 #include "runtime/train/optimizer_state.h"
 
 namespace lockstep {
@@ -49,14 +53,14 @@ class Shards;
 
 using ParameterGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
-/// The groups' parameters one after the other, with their names in the module. Throws UsageError for one that
-/// is not there.
+/// The parameters of all groups, with their names in the module. Throws UsageError for a parameter that the
+/// module does not have.
 std::vector<std::pair<std::string, torch::Tensor>> name_parameters(const torch::nn::Module& module,
                                                                    const ParameterGroups& groups);
 
 }  // namespace train
 
-/// The type in which an optimizer keeps what it knows of a parameter.
+/// The type of an optimizer's state of one parameter.
 template <typename Optimizer>
 struct DistributedOptimizerState;
 template <>
@@ -76,44 +80,55 @@ struct DistributedOptimizerState<torch::optim::RMSprop> {
   using type = torch::optim::RMSpropParamState;
 };
 
-/// The part that does not depend on the optimizer's type; made through DistributedOptimizer.
+template <>
+struct DistributedOptimizerState<FusedAdam> : DistributedOptimizerState<torch::optim::Adam> {};
+template <>
+struct DistributedOptimizerState<FusedAdamW> : DistributedOptimizerState<torch::optim::AdamW> {};
+template <>
+struct DistributedOptimizerState<FusedSGD> : DistributedOptimizerState<torch::optim::SGD> {};
+
+/// The part that does not depend on the optimizer's type. Construct a DistributedOptimizer instead.
 class DistributedOptimizerBase {
  public:
   DistributedOptimizerBase(const DistributedOptimizerBase&) = delete;
   DistributedOptimizerBase& operator=(const DistributedOptimizerBase&) = delete;
 
-  /// Updates the parameters, on all ranks, from the gradients of the last synchronised backward. Throws
-  /// UsageError where there was none, or naming a parameter that DistributedDataParallel does not sum.
+  /// Updates the parameters on all ranks from the gradients of the last synchronised backward. Throws
+  /// UsageError if there was none, and naming a parameter whose gradient DistributedDataParallel does not
+  /// sum.
   void step();
 
-  /// Gradients become zero, or none.
+  /// Sets gradients to zero, or to none.
   void zero_grad(bool set_to_none = false);
 
-  /// lockstep::clip_grad_norm() over all ranks' parts; the same on all ranks.
+  /// lockstep::clip_grad_norm() over the parts of all ranks. The result is the same on all ranks.
   double clip_grad_norm(double max_norm, const ClipOptions& options = {});
 
-  /// The state of all parameters, whole, on `rank`; empty on the others. Nobody holds more than that rank's
-  /// result and one rank's part at a time.
+  /// The gradients of this rank's parts, to be read or scaled in place. Call it after a synchronised backward.
+  std::vector<torch::Tensor> gradients();
+
+  /// Returns the state of all parameters on `rank`, and an empty one on the other ranks. No rank needs more
+  /// memory than for the result on `rank` and for one rank's part at a time.
   OptimizerState state_dict(int rank = 0);
 
-  /// Goes on from there, also when it comes from another number of ranks; all ranks load the same. The
-  /// options of the groups (learning rates) are set, too, at once: what is set afterwards stays. Throws
-  /// Error, and changes nothing, for another optimizer's state, and naming a parameter that this optimizer
-  /// does not have, or whose shape differs.
+  /// Continues from this state, which may come from another number of ranks. All ranks load the same state.
+  /// It also sets the options of the groups (learning rates) at once; options set afterwards stay. Throws
+  /// Error and changes nothing if the state is another optimizer's, naming a parameter that this optimizer
+  /// does not have or whose shape differs.
   void load_state_dict(OptimizerState state);
 
-  /// state_dict() into a file, which is there whole or not at all: rank 0 writes it. Throws Error naming it.
+  /// Writes state_dict() to a file, on rank 0, atomically. Throws Error naming the file.
   void save(const std::filesystem::path& path);
-  /// Every rank reads the file. Throws Error naming it.
+  /// Reads the file on every rank. Throws Error naming the file.
   void load(const std::filesystem::path& path);
 
-  /// Of this rank's state.
+  /// The size of this rank's state.
   std::size_t state_bytes() const;
 
  protected:
   using Named = std::pair<std::string, torch::Tensor>;
 
-  /// `inner` has as many groups, with their options and without parameters.
+  /// `inner` has the same groups with their options, but without parameters.
   DistributedOptimizerBase(DistributedDataParallelBase& ddp, const torch::nn::Module& module,
                            const train::ParameterGroups& groups,
                            std::unique_ptr<torch::optim::Optimizer> inner);
@@ -126,10 +141,9 @@ class DistributedOptimizerBase {
  private:
   void adopt_layout();
   void refuse_added() const;
-  std::vector<train::Piece> pieces() const;
-  void put(const std::vector<train::Piece>& pieces);
+  std::vector<train::StatePiece> pieces() const;
+  void put(const std::vector<train::StatePiece>& pieces);
   void put(const OptimizerState& state);
-  std::vector<torch::Tensor> my_gradients();
 
   comm::Communicator& communicator_;
   const torch::nn::Module& module_;
@@ -139,28 +153,28 @@ class DistributedOptimizerBase {
   std::unique_ptr<torch::optim::Optimizer> inner_;
   std::shared_ptr<train::ShardingHook> hook_;
   std::unique_ptr<train::Shards> shards_;
-  std::uint64_t generation_ = 0;           // of the hook's layout that shards_ has
-  std::optional<OptimizerState> waiting_;  // loaded before there was a layout
+  std::uint64_t generation_ = 0;           // of the hook's layout that shards_ uses
+  std::optional<OptimizerState> pending_;  // loaded before there was a layout
 };
 
 template <typename Optimizer>
 class DistributedOptimizer : public DistributedOptimizerBase {
  public:
-  /// All parameters of the module that require a gradient.
+  /// Optimizes all parameters of the module that require a gradient.
   template <typename Module, typename Options>
   DistributedOptimizer(DistributedDataParallel<Module>& ddp, const Options& options)
       : DistributedOptimizer(ddp, train::ParameterGroups{{trained(ddp.module())}}, options) {}
 
-  /// Groups of parameters with options of their own (a group without has the defaults). Throws UsageError for
-  /// a parameter that is not the module's, and for one of the module's that is trained and in no group: ranks
-  /// would have different gradients for it.
+  /// Optimizes groups of parameters. A group without options gets the defaults. Throws UsageError for a
+  /// parameter that the module does not have. Throws it also for a trained parameter that is in no group,
+  /// because its gradient would differ between ranks.
   template <typename Module, typename Options>
   DistributedOptimizer(DistributedDataParallel<Module>& ddp, const train::ParameterGroups& groups,
                        const Options& defaults)
       : DistributedOptimizerBase(ddp, ddp.module(), groups,
                                  std::make_unique<Optimizer>(empty(groups, defaults), defaults)) {}
 
-  /// The optimizer of this rank's part, for its groups' options and for learning rate schedulers.
+  /// The optimizer of this rank's part, for access to the groups' options and for learning rate schedulers.
   Optimizer& local() { return static_cast<Optimizer&>(inner()); }
 
  private:
@@ -170,7 +184,7 @@ class DistributedOptimizer : public DistributedOptimizerBase {
 
   static std::vector<torch::Tensor> trained(const torch::nn::Module& module) {
     std::vector<torch::Tensor> parameters;
-    std::unordered_set<const void*> seen;  // a tensor under two names is there twice
+    std::unordered_set<const void*> seen;  // parameters() lists a tensor with two names twice
     for (const auto& parameter : module.parameters()) {
       if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second)
         parameters.push_back(parameter);

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "common/error.h"
+#include "runtime/ddp/replicas.h"
 
 namespace lockstep {
 namespace {
@@ -56,7 +57,7 @@ OptimizerState OptimizerState::from_bytes(const std::string& bytes) {
     }
     result.groups = all.at("groups").toTensorVector();
   } catch (const std::exception&) {
-    fail("this is no state of a distributed optimizer, or it is damaged");
+    fail("the checkpoint is damaged, or DistributedOptimizer did not write it");
   }
   return result;
 }
@@ -64,8 +65,8 @@ OptimizerState OptimizerState::from_bytes(const std::string& bytes) {
 namespace train {
 namespace {
 
-// Pieces in a form that travels.
-std::string pack(const std::vector<Piece>& pieces) {
+// Serialises pieces, to be sent.
+std::string pack(const std::vector<StatePiece>& pieces) {
   auto all = dictionary();
   for (std::size_t index = 0; index < pieces.size(); ++index) {
     const auto& [span, state] = pieces[index];
@@ -78,10 +79,10 @@ std::string pack(const std::vector<Piece>& pieces) {
   return dump(all);
 }
 
-std::vector<Piece> unpack(const std::string& bytes) {
-  std::vector<Piece> pieces;
+std::vector<StatePiece> unpack(const std::string& bytes) {
+  std::vector<StatePiece> pieces;
   for (const auto& entry : torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
-    Piece& piece = pieces.emplace_back();
+    StatePiece& piece = pieces.emplace_back();
     for (const auto& value : entry.value().toGenericDict()) {
       if (value.key().toStringRef() == "span") {
         const auto span = value.value().toIntVector();
@@ -98,8 +99,8 @@ bool is_elementwise(const c10::IValue& value, std::int64_t elements) {
   return value.isTensor() && value.toTensor().dim() == 1 && value.toTensor().numel() == elements;
 }
 
-// Puts what `from` and `into` have in common into `into`.
-void merge(const Piece& from, Piece& into) {
+// Copies the elements that both pieces have from `from` to `into`.
+void merge(const StatePiece& from, StatePiece& into) {
   if (from.span.parameter != into.span.parameter) return;
   const std::int64_t begin = std::max(from.span.begin, into.span.begin);
   const std::int64_t end = std::min(from.span.end, into.span.end);
@@ -118,37 +119,30 @@ void merge(const Piece& from, Piece& into) {
   }
 }
 
-std::string broadcast_text(comm::Communicator& communicator, std::string text, int root) {
-  auto size = static_cast<std::int64_t>(text.size());
-  communicator.broadcast({&size, 1, comm::DataType::i64}, root, "the size of optimizer state")->wait();
-  text.resize(static_cast<std::size_t>(size));
-  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, root, "optimizer state")->wait();
-  return text;
-}
-
 }  // namespace
 
-std::vector<Piece> redistribute(comm::Communicator& communicator, const std::vector<Piece>& mine,
-                                const std::vector<Span>& wanted) {
+std::vector<StatePiece> redistribute(comm::Communicator& communicator, const std::vector<StatePiece>& mine,
+                                     const std::vector<Span>& wanted) {
   const torch::NoGradGuard no_grad;
-  std::vector<Piece> result;
+  std::vector<StatePiece> result;
   result.reserve(wanted.size());
   for (const Span& span : wanted) result.push_back({span, {}});
-  // One rank's after the other's, so that nobody needs room for all.
+  // One rank after the other, so that no rank needs memory for all.
   for (int rank = 0; rank < communicator.size(); ++rank) {
     const bool is_mine = rank == communicator.rank();
-    const std::string bytes = broadcast_text(communicator, is_mine ? pack(mine) : std::string(), rank);
+    const std::string bytes =
+        ddp::broadcast_text(communicator, is_mine ? pack(mine) : std::string(), rank, "optimizer state");
     const auto pieces = is_mine ? mine : unpack(bytes);
-    for (const Piece& piece : pieces) {
-      for (Piece& into : result) merge(piece, into);
+    for (const StatePiece& piece : pieces) {
+      for (StatePiece& into : result) merge(piece, into);
     }
   }
   return result;
 }
 
-Piece cut(const ParameterState& whole, const torch::Tensor& like, const Span& span) {
+StatePiece cut(const ParameterState& whole, const torch::Tensor& like, const Span& span) {
   const torch::NoGradGuard no_grad;
-  Piece piece{span, {}};
+  StatePiece piece{span, {}};
   for (const auto& [key, value] : whole) {
     if (!value.isTensor() || value.toTensor().sizes() != like.sizes()) {
       piece.state[key] = value;
@@ -161,7 +155,7 @@ Piece cut(const ParameterState& whole, const torch::Tensor& like, const Span& sp
   return piece;
 }
 
-ParameterState in_shape_of(const torch::Tensor& like, const Piece& piece) {
+ParameterState in_shape_of(const torch::Tensor& like, const StatePiece& piece) {
   const torch::NoGradGuard no_grad;
   ParameterState whole;
   for (const auto& [key, value] : piece.state) {

@@ -12,7 +12,7 @@ comm::Buffer part_of(const comm::Buffer& all, std::int64_t begin, std::int64_t e
           static_cast<std::size_t>(end - begin), all.type};
 }
 
-// Makes the gradient's elements lie in memory as the parameter's do.
+// Gives the gradient the memory layout of the parameter.
 void put_in_order(torch::Tensor& parameter) {
   torch::Tensor& gradient = parameter.mutable_grad();
   if (gradient.strides() == parameter.strides()) return;
@@ -33,7 +33,7 @@ CommFuture ShardingHook::start(GradBucket& bucket, comm::Communicator& communica
     }
   }
   const comm::Buffer all = bucket.memory();
-  const Parts parts(static_cast<std::int64_t>(all.count), communicator.size());
+  const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
   const auto options = [&] {
     return comm::ReduceOptions{.op = comm::ReduceOp::average,
                                .keep = std::make_shared<torch::Tensor>(bucket.buffer())};
@@ -61,7 +61,7 @@ Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t
     const auto& flat = buckets_.emplace_back(
         communicator, fmt::format("parameters of bucket {}", buckets_.size()), parameters);
     const std::int64_t count = flat.tensor().numel();
-    const Parts parts(count, communicator.size());
+    const EqualParts parts(count, communicator.size());
     const bool last = communicator.rank() + 1 == communicator.size();
     const std::int64_t begin = parts.each * communicator.rank();
     const std::int64_t end = last ? parts.end : begin + parts.each;
@@ -127,7 +127,7 @@ void Shards::gather(comm::Communicator& communicator) {
   std::vector<comm::WorkHandle> works;
   for (const ddp::FlatBucket& bucket : buckets_) {
     const comm::Buffer all = bucket.buffer();
-    const Parts parts(static_cast<std::int64_t>(all.count), communicator.size());
+    const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
     if (parts.each > 0) {
       const comm::Buffer mine =
           part_of(all, parts.each * communicator.rank(), parts.each * (communicator.rank() + 1));

@@ -21,9 +21,9 @@ namespace {
 
 using nlohmann::json;
 
-// The user could make a store of any size; its report must not fill root's memory.
-constexpr std::size_t kLongestAnswer = std::size_t{16} << 20U;
-constexpr std::size_t kLongestError = 4096;
+// A user can make a store of any size; its report must not fill root's memory.
+constexpr std::size_t kMaxAnswerBytes = std::size_t{16} << 20U;
+constexpr std::size_t kMaxErrorBytes = 4096;
 
 void become(uid_t user, gid_t group) {
   if (::geteuid() == 0) {
@@ -32,8 +32,7 @@ void become(uid_t user, gid_t group) {
     if (::setresuid(user, user, user) != 0) fail_errno("cannot become user {}", user);
   }
   if (::geteuid() != user) fail("cannot become user {}", user);
-  // Changing ids has made it untraceable by the user; and nobody is left who would read its answer when its
-  // parent is gone.
+  // Not dumpable: the user must not trace this process. Without its parent, nobody would read its answer.
   ::prctl(PR_SET_DUMPABLE, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::umask(077);
@@ -55,11 +54,11 @@ void become(uid_t user, gid_t group) {
   ::_exit(0);
 }
 
-/// Everything that comes before the end; false when it takes too long or is too much.
-bool read_answer(int pipe, std::chrono::seconds patience, std::string& text) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+/// Reads everything up to the end. Returns false if that takes too long or is too much.
+bool read_answer(int pipe, std::chrono::seconds timeout, std::string& text) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   std::array<char, 65536> buffer{};
-  while (text.size() < kLongestAnswer) {
+  while (text.size() < kMaxAnswerBytes) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left.count() <= 0) return false;
@@ -75,7 +74,7 @@ bool read_answer(int pipe, std::chrono::seconds patience, std::string& text) {
 
 }  // namespace
 
-json as_user(uid_t user, gid_t group, std::chrono::seconds patience, const std::function<json()>& work) {
+json as_user(uid_t user, gid_t group, std::chrono::seconds timeout, const std::function<json()>& work) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
   UniqueFd read_end(ends[0]);
@@ -88,17 +87,17 @@ json as_user(uid_t user, gid_t group, std::chrono::seconds patience, const std::
   }
   write_end.reset();
   std::string text;
-  const bool whole = read_answer(read_end.get(), patience, text);
+  const bool whole = read_answer(read_end.get(), timeout, text);
   if (!whole) ::kill(child, SIGKILL);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!whole)
-    fail("gave up after {} s: somebody has stopped it, or the store is very large", patience.count());
+    fail("no result within {} s: the process was stopped, or the store is very large", timeout.count());
   const json answer = json::parse(text, nullptr, false);
   if (WIFSIGNALED(status) || !answer.is_object())
-    fail("the process that worked there was killed ({})", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
-  if (answer.contains("error")) throw Error(printable(answer.at("error").get<std::string>(), kLongestError));
+    fail("the process that worked there was killed by signal {}", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+  if (answer.contains("error")) throw Error(printable(answer.at("error").get<std::string>(), kMaxErrorBytes));
   return answer.at("result");
 }
 

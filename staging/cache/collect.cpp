@@ -24,7 +24,7 @@ class Collector {
 
   void remove_leftovers() {
     attempt([&] {
-      for (const std::string& entry : system_.list(store_.folder() / "objects")) leftover(entry);
+      for (const std::string& entry : system_.list(store_.folder() / "objects")) report_leftover(entry);
       if (!options_.dry_run) store_.recover(options_.abandoned);
     });
   }
@@ -36,24 +36,25 @@ class Collector {
       for (const std::string& job : system_.list_if_there(jobs).value_or(Names())) {
         attempt([&] {
           if (job.starts_with(kRemoved)) {
-            remove_folder(jobs / job,
-                          {.what = "leftover", .name = "jobs/" + job, .source = "", .why = "of a killed gc"});
+            remove_folder(
+                jobs / job,
+                {.what = "leftover", .name = "jobs/" + job, .source = "", .why = "left by a killed gc"});
           } else if (!job.starts_with('.') && !alive.contains(job)) {
-            job_folder(jobs, job);
+            remove_job_folder(jobs, job);
           }
         });
       }
-      held_files();
+      remove_held_files();
     });
   }
 
   void evict_to_quota() {
     if (options_.quota == 0) return;
-    StoreReport now_there = survey(store_, system_, true);
-    std::uint64_t bytes = now_there.bytes();
-    std::stable_sort(now_there.objects.begin(), now_there.objects.end(),
+    StoreReport found = survey(store_, system_, true);
+    std::uint64_t bytes = found.bytes();
+    std::stable_sort(found.objects.begin(), found.objects.end(),
                      [](const auto& a, const auto& b) { return a.object.last_use < b.object.last_use; });
-    for (const ObjectReport& object : now_there.objects) {
+    for (const ObjectReport& object : found.objects) {
       if (bytes <= options_.quota) return;
       const std::uint64_t size = object.object.info.bytes;
       if (!object.in_use &&
@@ -62,7 +63,7 @@ class Collector {
     }
     if (bytes > options_.quota) {
       report_.problems.push_back(
-          fmt::format("{} over the quota of {}, and all of it is in use or was used just now",
+          fmt::format("{} over the quota of {}, but everything is in use or was used recently",
                       format_bytes(bytes - options_.quota), format_bytes(options_.quota)));
     }
   }
@@ -81,15 +82,15 @@ class Collector {
   }
 
   StoreReport report() {
-    StoreReport there;
+    StoreReport report;
     attempt([&] {
       if (!options_.dry_run) store_.write_claim();
-      there = survey(store_, system_, true);
+      report = survey(store_, system_, true);
     });
-    there.folder = store_.folder();
-    there.removed = std::move(report_.removed);
-    there.problems.insert(there.problems.end(), report_.problems.begin(), report_.problems.end());
-    return there;
+    report.folder = store_.folder();
+    report.removed = std::move(report_.removed);
+    report.problems.insert(report.problems.end(), report_.problems.begin(), report_.problems.end());
+    return report;
   }
 
  private:
@@ -102,8 +103,8 @@ class Collector {
     }
   }
 
-  /// A file or a link in an object's place, to which nobody can have a lease that matters.
-  void garbage(const std::string& entry) {
+  /// Removes a file or a link in an object's place. No step can have a valid lease on it.
+  void remove_garbage(const std::string& entry) {
     if (!options_.dry_run) system_.remove_all(store_.folder() / "objects" / entry);
     report_.removed.push_back({.what = "leftover",
                                .name = entry,
@@ -112,24 +113,23 @@ class Collector {
                                .why = "not a folder, so not an object"});
   }
 
-  /// Says what recover() is about to do.
-  void leftover(const std::string& entry) {
+  /// Reports what recover() is about to remove.
+  void report_leftover(const std::string& entry) {
     const std::string name = object_of(entry);
-    if (!is_folder(system_, store_.folder() / "objects" / entry)) return garbage(entry);
+    if (!is_folder(system_, store_.folder() / "objects" / entry)) return remove_garbage(entry);
     if (name.empty()) return;
-    const bool half = entry.starts_with(kIncoming);
+    const bool partial = entry.starts_with(kIncoming);
     const IncomingUsage copy = store_.incoming_usage(name);
-    if (copy.alive || (half && now() - copy.newest < options_.abandoned)) return;
-    const Measure there = measure(system_, store_.folder() / "objects" / entry);
+    if (copy.alive || (partial && now() - copy.newest < options_.abandoned)) return;
     report_.removed.push_back(
-        {.what = half ? "half a copy" : "leftover",
+        {.what = partial ? "partial copy" : "leftover",
          .name = entry,
          .source = "",
-         .bytes = there.bytes,
-         .why = half ? "of a call that was killed, and nobody went on" : "of a killed removal"});
+         .bytes = measure(system_, store_.folder() / "objects" / entry).bytes,
+         .why = partial ? "left by a killed call and not continued" : "left by a killed removal"});
   }
 
-  /// Jobs of which a step holds its lease file.
+  /// Jobs that have a step which holds its lease file.
   std::set<std::string> jobs_alive() {
     std::set<std::string> alive;
     const fs::path held = store_.folder() / "leases" / kHeld;
@@ -151,7 +151,7 @@ class Collector {
     return newest;
   }
 
-  void job_folder(const fs::path& jobs, const std::string& job) {
+  void remove_job_folder(const fs::path& jobs, const std::string& job) {
     const auto status = system_.status(jobs / job);
     if (!status || now() - newest_in(jobs / job) < options_.abandoned) return;
     std::optional<UniqueFd> lock;
@@ -159,7 +159,7 @@ class Collector {
       const fs::path file = jobs / job / "lock";
       lock = system_.open_if_there(file, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
       if (lock && !system_.lock(lock->get(), FileSystem::LockKind::exclusive, false, file)) return;
-      // A step may have begun since the leases were looked at; it has had its own before it comes here.
+      // A step may have begun since the leases were read. It takes its lease before it uses this folder.
       if (jobs_alive().contains(job)) return;
     }
     Removal removal{.what = "job folder",
@@ -183,8 +183,8 @@ class Collector {
     report_.removed.push_back(std::move(removal));
   }
 
-  /// Lease files of steps that have ended, which nothing points to any more.
-  void held_files() {
+  /// Removes lease files of steps that have ended.
+  void remove_held_files() {
     const fs::path held = store_.folder() / "leases" / kHeld;
     for (const std::string& step : system_.list_if_there(held).value_or(Names())) {
       const auto status = system_.status(held / step);
@@ -221,7 +221,7 @@ StoreReport evict(Store& store, FileSystem& system, const Names& names, const st
     ObjectInfo info{.name = name};
     try {
       info = store.info(name, true);
-    } catch (const Error&) {  // damaged: it can go all the same
+    } catch (const Error&) {  // damaged, but it can be evicted
     }
     info.bytes = measure(system, store.files(name)).bytes;
     collector.evict_one(info, why);

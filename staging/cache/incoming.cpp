@@ -11,9 +11,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kTellEvery = std::uint64_t{256} << 20U;  // bytes
+constexpr std::uint64_t kRecordInterval = std::uint64_t{256} << 20U;  // bytes
 
-/// Files 0444, folders 0555, and the names in them durable.
+/// Makes files 0444 and folders 0555, and the names in them durable.
 void seal(FileSystem& system, const fs::path& folder) {
   for (const std::string& name : system.list(folder)) {
     const fs::path path = folder / name;
@@ -23,7 +23,7 @@ void seal(FileSystem& system, const fs::path& folder) {
     } else if (status && S_ISREG(status->st_mode)) {
       system.change_mode(path, 0444);
     } else {
-      fail("{} is neither a file nor a folder and cannot be part of an object", path.string());
+      fail("{} is neither a file nor a folder, so it cannot be part of an object", path.string());
     }
   }
   system.sync_folder(folder);
@@ -42,7 +42,7 @@ Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::opt
     make_own_folder(system_, folder_);
     make_own_folder(system_, files());
     resumed_ = !system_.list(files()).empty();
-    // A copy that was killed while it was published has read-only folders.
+    // The folders are read-only if the copy was killed while it was published.
     if (resumed_) unseal(system_, folder_);
     write_reserved(system_, folder_, bytes);
   } catch (const Error&) {
@@ -57,10 +57,10 @@ Incoming::~Incoming() {
 
 void Incoming::discard() noexcept {
   try {
-    const Hold room = store_.lock_room();
+    const ObjectLock evicting = store_.lock_eviction();
     store_.drop(folder_);
   } catch (const Error&) {
-    // Nothing was removed then; recovery does it.
+    // Recovery removes the folder later.
   }
 }
 
@@ -73,32 +73,27 @@ void Incoming::publish(const ObjectInfo& info) {
   system_.unlink(folder_ / kReserved);
   seal(system_, files());
   system_.sync_folder(folder_);
-  if (claim_) store_.write_claim();  // nothing is to come any more
+  if (claim_) store_.write_claim();  // no bytes are pending any more
   system_.rename(folder_, store_.objects_ / name_);
   published_ = true;
   system_.sync_folder(store_.objects_);
 }
 
-void Incoming::touch() noexcept {
-  // No matter whether it works: they then make a copy of their own.
-  system_.set_modified(folder_, now().time_since_epoch().count());
-}
-
-void Incoming::grown(std::uint64_t bytes) noexcept {
+void Incoming::set_present(std::uint64_t bytes) noexcept {
   if (!claim_) return;
-  if (!told_) told_ = bytes;  // the claim counts what a resumed copy had
-  if (bytes < *told_ + kTellEvery) return;
+  if (!recorded_) recorded_ = bytes;  // the claim includes what a resumed copy had
+  if (bytes < *recorded_ + kRecordInterval) return;
   try {
-    if (store_.tell_arrived(bytes - *told_)) told_ = bytes;
+    if (store_.move_to_present(bytes - *recorded_)) recorded_ = bytes;
   } catch (const Error&) {
-    // The others then know less of a copy that may never be killed.
+    // This only matters if the copy is killed.
   }
 }
 
 void Incoming::reserve(std::uint64_t bytes) {
-  const Hold room = store_.lock_room();
-  claim_ = store_.make_room(name_, bytes);
-  told_.reset();
+  const ObjectLock evicting = store_.lock_eviction();
+  claim_ = store_.make_space(name_, bytes);
+  recorded_.reset();
   write_reserved(system_, folder_, bytes);
 }
 

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Never through a link, and never of somebody else's: change_mode() would fail there.
+// Skips links and other users' files, because change_mode() would fail for them.
 void restore_mode(FileSystem& system, const fs::path& path, mode_t of_folder) {
   const auto status = system.status(path);
   if (!status || status->st_uid != ::geteuid()) return;
@@ -24,7 +24,7 @@ void restore_mode(FileSystem& system, const fs::path& path, mode_t of_folder) {
 void restore_modes_in(FileSystem& system, const fs::path& folder) {
   restore_mode(system, folder, 0700);
   if (!is_folder(system, folder)) return;
-  // A job's end may remove it meanwhile.
+  // It may be removed meanwhile, when a job ends.
   for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>()))
     restore_mode(system, folder / name, 0700);
 }
@@ -50,7 +50,7 @@ fs::path hidden(const fs::path& objects, std::string_view prefix, const std::str
 void write_reserved(FileSystem& system, const fs::path& incoming, std::uint64_t bytes) {
   const fs::path file = incoming / kReserved;
   const UniqueFd fd = system.open(file, O_WRONLY | O_CREAT | O_NOFOLLOW, 0600);
-  // Always as long, so that it can be written over in one go.
+  // Always the same length, so that one write replaces it.
   const std::string text = fmt::format("{:20}\n", bytes);
   system.write_at(fd.get(), std::as_bytes(std::span(text)), 0, file);
 }
@@ -76,7 +76,7 @@ void restore_modes(FileSystem& system, const fs::path& store) {
     if (object_of(name).empty()) continue;
     const fs::path hidden_folder = store / "objects" / name;
     restore_mode(system, hidden_folder, 0700);
-    // Read-only for a moment while it is published, and after a kill in that moment.
+    // It is read-only for a moment while it is published, and stays so after a kill in that moment.
     if (is_folder(system, hidden_folder)) restore_mode(system, hidden_folder / "files", 0500);
   }
 }

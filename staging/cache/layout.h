@@ -15,33 +15,33 @@ namespace lockstep::cache {
 inline constexpr std::string_view kIncoming = ".incoming-";
 inline constexpr std::string_view kRemoved = ".removed-";
 inline constexpr const char* kDescription = "object.json";
-inline constexpr const char* kReserved = "reserved";  // in an incoming folder: the bytes it is to hold
-inline constexpr const char* kHeld = "held";          // in leases: the files that slurmstepd locks
-inline constexpr const char* kClaims = "claims";      // beside the stores: what users hold
-inline constexpr const char* kShared = "shared";      // among the stores: the admin's
-inline constexpr const char* kRoomLock = ".room";     // in locks
+inline constexpr const char* kReserved = "reserved";   // in an incoming folder: the bytes that it will hold
+inline constexpr const char* kHeld = "held";           // in leases: the files that slurmstepd locks
+inline constexpr const char* kClaims = "claims";       // beside the stores: what users hold
+inline constexpr const char* kShared = "shared";       // among the stores: the admin's
+inline constexpr const char* kEvictionLock = ".room";  // in locks
 
-/// The object that a hidden folder belongs to, or "".
+/// The object that a hidden folder belongs to; "" if the name is not one of a hidden folder.
 std::string object_of(const std::string& entry);
 
 std::filesystem::path hidden(const std::filesystem::path& objects, std::string_view prefix,
                              const std::string& name);
 
-/// Notes how many bytes an incoming folder is to hold.
+/// Records how many bytes an incoming folder will hold.
 void write_reserved(FileSystem& system, const std::filesystem::path& incoming, std::uint64_t bytes);
 
-/// True where a folder has that name itself; a link to one may lead where its owner cannot even look.
+/// True if the path is a folder. A link to a folder is not one: it may lead where its owner has no access.
 bool is_folder(FileSystem& system, const std::filesystem::path& path);
 
-/// Makes a folder, 0700, or takes the one that is there; what a umask or chmod took from its owner is given
-/// back. False where it was there already.
+/// Makes a folder with mode 0700, or takes the existing one and gives its owner back what a umask or chmod
+/// took away. Returns false if the folder existed.
 bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
 
-/// Gives the owner back what an earlier call's umask took from a store's own folders and locks. Objects keep
-/// their modes, and so does what belongs to somebody else.
+/// Gives the owner back what an earlier call's umask took away from a store's own folders and locks. Objects
+/// keep their modes, and so does what belongs to another user.
 void restore_modes(FileSystem& system, const std::filesystem::path& store);
 
-/// Makes all folders in an incoming folder writable again, and its files.
+/// Makes the files and folders in an incoming folder writable again.
 void unseal(FileSystem& system, const std::filesystem::path& folder);
 
 }  // namespace lockstep::cache

@@ -1,4 +1,4 @@
-// How a step's lease gets to an object, in the user's own store and in the shared one.
+// How a step's lease is linked to an object, in the user's own store and in the shared one.
 //
 // Threads: safe from any.
 #pragma once
@@ -10,13 +10,13 @@
 
 namespace lockstep::cache {
 
-/// Gives a file that somebody keeps locked a second name in an object's folder of leases. Throws Error where
-/// nobody holds the file, NoLease where it cannot be linked there. The name is the file's own; in the shared
-/// store, where others may have taken that, one with "-" and random digits after it.
+/// Gives a file that a step keeps locked a second name in an object's folder of leases. The name is the
+/// file's own; if it is taken (other users can take it in the shared store), "-" and random digits are added.
+/// Throws Error if nobody holds the file, NoLease if it cannot be linked there.
 void link_lease(FileSystem& system, const std::filesystem::path& held_file,
                 const std::filesystem::path& leases);
 
-/// The step that a lease of this name is of.
+/// The step of a lease with this name.
 std::string step_of(const std::string& lease);
 
 }  // namespace lockstep::cache

@@ -12,8 +12,8 @@
 #include "common/units.h"
 #include "staging/cache/as_user.h"
 #include "staging/cache/layout.h"
-#include "staging/cache/ledger.h"
 #include "staging/cache/shared.h"
+#include "staging/cache/usage_claims.h"
 
 namespace lockstep::cache {
 namespace {
@@ -22,41 +22,41 @@ namespace fs = std::filesystem;
 
 using nlohmann::json;
 
-/// A store below the node's cache.
-struct Place {
+/// A store in the node's cache.
+struct UserStore {
   fs::path folder;
   uid_t user = 0;
   gid_t group = 0;
 };
 
-void check_trusted(FileSystem& system, const fs::path& cache) {
+void check_cache(FileSystem& system, const fs::path& cache) {
   const auto status = system.status(cache);
   if (!status || !S_ISDIR(status->st_mode)) fail("{} is not a folder", cache.string());
   if (::geteuid() == 0 && (status->st_uid != 0 || (status->st_mode & 022) != 0)) {
-    fail("{} belongs to user {} with mode {:o}; the node's cache must be root's, 0755", cache.string(),
-         status->st_uid, status->st_mode & 07777U);
+    fail("{} belongs to user {} with mode {:o}; the node's cache must be root's with mode 0755",
+         cache.string(), status->st_uid, status->st_mode & 07777U);
   }
 }
 
-constexpr std::chrono::seconds kShort{10};
+constexpr std::chrono::seconds kShortTimeout{10};
 
 class Node {
  public:
   Node(fs::path cache, FileSystem& system, const NodeOptions& options) : system_(system), options_(options) {
     report_.cache = std::move(cache);
-    check_trusted(system_, report_.cache);
+    check_cache(system_, report_.cache);
     find();
   }
 
-  /// What `work` says of each store, asked as its user.
+  /// Runs `work` for each store as its user and adds the reports.
   template <typename Work>
   void each(const Work& work) {
-    for (const Place& place : places_) {
+    for (const UserStore& store : stores_) {
       try {
-        const json answer = as_user(place.user, place.group, patience(), [&] { return json(work(place)); });
+        const json answer = as_user(store.user, store.group, timeout(), [&] { return json(work(store)); });
         add(answer.get<StoreReport>());
       } catch (const std::exception& error) {
-        report_.problems.push_back(fmt::format("{}: {}", place.folder.string(), error.what()));
+        report_.problems.push_back(fmt::format("{}: {}", store.folder.string(), error.what()));
       }
     }
   }
@@ -64,7 +64,7 @@ class Node {
   void survey_all() {
     const bool root = ::geteuid() == 0;
     if (!root) {
-      std::erase_if(places_, [](const Place& place) { return place.user != ::geteuid(); });
+      std::erase_if(stores_, [](const UserStore& store) { return store.user != ::geteuid(); });
       try {
         if (Shared::open(report_.cache / kShared, system_))
           report_.stores.push_back(survey_shared(report_.cache / kShared, system_));
@@ -72,18 +72,18 @@ class Node {
         report_.problems.emplace_back(error.what());
       }
     }
-    each([&](const Place& place) {
-      Store store(place.folder, system_);
+    each([&](const UserStore& user_store) {
+      Store store(user_store.folder, system_);
       return survey(store, system_, true);
     });
   }
 
   void collect_all() {
-    prepare_ledger();
-    each([&](const Place& place) {
+    prepare_claims();
+    each([&](const UserStore& user_store) {
       CollectOptions options = options_.store;
-      if (place.folder.filename() == kShared) options.quota = 0;  // what the admin puts there is up to him
-      Store store(place.folder, store_options(), system_);
+      if (user_store.folder.filename() == kShared) options.quota = 0;  // the admin decides what it holds
+      Store store(user_store.folder, store_options(), system_);
       return collect(store, system_, options);
     });
     evict_to_total();
@@ -99,10 +99,10 @@ class Node {
   }
 
  private:
-  /// Nobody can make many others wait.
-  std::chrono::seconds patience() const {
+  /// Shorter once the budget is spent, so that a few slow stores do not delay all others.
+  std::chrono::seconds timeout() const {
     const bool late = std::chrono::steady_clock::now() - began_ > options_.budget;
-    return late ? std::min(options_.patience, kShort) : options_.patience;
+    return late ? std::min(options_.store_timeout, kShortTimeout) : options_.store_timeout;
   }
 
   void find() {
@@ -113,17 +113,16 @@ class Node {
       if (!number && name != kShared) continue;
       const fs::path folder = report_.cache / name;
       try {
-        add_place(folder, user);
+        add_store(folder, user);
       } catch (const std::exception& problem) {
-        report_.problems.push_back(fmt::format("{}: {}; it is left alone", folder.string(), problem.what()));
+        report_.problems.push_back(fmt::format("{}: {}; skipped", folder.string(), problem.what()));
       }
     }
   }
 
-  /// A user may have mounted a file system of his own there, which refuses or never answers: it is asked in
-  /// another process.
-  void add_place(const fs::path& folder, uid_t user) {
-    const json answer = as_user(::geteuid(), ::getegid(), std::min(patience(), kShort), [&] {
+  /// Uses another process: a user may have mounted a file system there that refuses or never answers.
+  void add_store(const fs::path& folder, uid_t user) {
+    const json answer = as_user(::geteuid(), ::getegid(), std::min(timeout(), kShortTimeout), [&] {
       const auto status = system_.status(folder);
       if (!status) return json();
       return json{{"user", status->st_uid}, {"group", status->st_gid}, {"folder", S_ISDIR(status->st_mode)}};
@@ -131,14 +130,14 @@ class Node {
     if (answer.is_null()) return;
     const uid_t owner = answer.at("user");
     if (!answer.at("folder").get<bool>() || owner != user) {
-      report_.problems.push_back(
-          fmt::format("{} belongs to user {} and is left alone; remove it", folder.string(), owner));
+      report_.problems.push_back(fmt::format(
+          "{} belongs to user {}, not to the user of its name: skipped; remove it", folder.string(), owner));
       return;
     }
-    places_.push_back({.folder = folder, .user = user, .group = answer.at("group")});
+    stores_.push_back({.folder = folder, .user = user, .group = answer.at("group")});
   }
 
-  /// Of the same store a later report takes the place of the earlier one.
+  /// A later report of the same store replaces the earlier one.
   void add(StoreReport report) {
     const auto earlier = std::find_if(report_.stores.begin(), report_.stores.end(),
                                       [&](const StoreReport& one) { return one.folder == report.folder; });
@@ -156,16 +155,16 @@ class Node {
   StoreOptions store_options() const {
     return {.quota = options_.store.quota,
             .total = options_.total,
-            .ledger_folder = report_.cache / kClaims,
+            .claims_folder = report_.cache / kClaims,
             .keep = options_.store.keep};
   }
 
-  /// A file for every user who has a store, and none for who has none any more.
-  void prepare_ledger() {
+  /// Makes a file for every user who has a store, and removes the files of other users.
+  void prepare_claims() {
     if (options_.total == 0 || options_.store.dry_run) return;
-    for (const Place& place : places_) {
+    for (const UserStore& store : stores_) {
       try {
-        Ledger::prepare(report_.cache / kClaims, place.user);
+        UsageClaims::prepare(report_.cache / kClaims, store.user);
       } catch (const Error& error) {
         report_.problems.emplace_back(error.what());
       }
@@ -174,8 +173,8 @@ class Node {
       for (const std::string& name :
            system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>())) {
         const bool known =
-            name == "lock" || std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-              return std::to_string(place.user) == name;
+            name == "lock" || std::any_of(stores_.begin(), stores_.end(), [&](const UserStore& store) {
+              return std::to_string(store.user) == name;
             });
         if (!known) system_.remove_all(report_.cache / kClaims / name);
       }
@@ -186,7 +185,7 @@ class Node {
 
   void evict_to_total() {
     if (options_.total == 0) return;
-    const std::uint64_t limit = options_.total - std::min(options_.total, options_.room);
+    const std::uint64_t limit = options_.total - std::min(options_.total, options_.reserve);
     std::uint64_t bytes = report_.bytes();
     if (bytes <= limit) return;
     struct Candidate {
@@ -198,7 +197,7 @@ class Node {
     std::vector<Candidate> candidates;
     for (const StoreReport& store : report_.stores) {
       for (const ObjectReport& object : store.objects) {
-        if (gone(store, object)) {
+        if (would_be_removed(store, object)) {
           bytes -= std::min(bytes, object.object.info.bytes);
           continue;
         }
@@ -216,21 +215,22 @@ class Node {
       chosen[candidate.folder].push_back(candidate.name);
     }
     const std::string why = fmt::format("over the node's total of {}", format_bytes(limit));
-    std::erase_if(places_, [&](const Place& place) { return !chosen.contains(place.folder); });
-    each([&](const Place& place) {
-      Store store(place.folder, store_options(), system_);
-      return evict(store, system_, chosen.at(place.folder), why, options_.store);
+    std::erase_if(stores_, [&](const UserStore& store) { return !chosen.contains(store.folder); });
+    each([&](const UserStore& user_store) {
+      Store store(user_store.folder, store_options(), system_);
+      return evict(store, system_, chosen.at(user_store.folder), why, options_.store);
     });
     if (bytes > limit) {
-      report_.problems.push_back(fmt::format(
-          "{} over the node's total of {}, and all of it is in use or was used just now; raise the total, or "
-          "wait for jobs to end",
-          format_bytes(bytes - limit), format_bytes(limit)));
+      report_.problems.push_back(
+          fmt::format("{} over the node's total of {}, but everything is in use or was used recently; raise "
+                      "the total, or "
+                      "wait for jobs to end",
+                      format_bytes(bytes - limit), format_bytes(limit)));
     }
   }
 
-  /// In a dry run what is to go is still there.
-  static bool gone(const StoreReport& store, const ObjectReport& object) {
+  /// A dry run reports objects as removed that are still there.
+  static bool would_be_removed(const StoreReport& store, const ObjectReport& object) {
     return std::any_of(store.removed.begin(), store.removed.end(), [&](const Removal& removal) {
       return removal.what == "object" && removal.name == object.object.info.name;
     });
@@ -240,7 +240,7 @@ class Node {
   const NodeOptions& options_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   NodeReport report_;
-  std::vector<Place> places_;
+  std::vector<UserStore> stores_;
 };
 
 }  // namespace
@@ -262,7 +262,7 @@ NodeReport survey_node(const fs::path& cache, FileSystem& system, const NodeOpti
 }
 
 NodeReport collect_node(const fs::path& cache, FileSystem& system, const NodeOptions& options) {
-  if (::geteuid() != 0) fail("gc --all works in all users' stores; run it as root");
+  if (::geteuid() != 0) fail("gc --all works in the stores of all users: run it as root");
   Node node(cache, system, options);
   node.collect_all();
   return node.report();

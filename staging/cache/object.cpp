@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/file_system.h"
 #include "common/files.h"
 
 namespace lockstep::cache {
@@ -15,11 +16,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kBrief = 65536;                      // more than all but the list of files takes
-constexpr std::uint64_t kLongest = std::uint64_t{1} << 30U;  // millions of files
-constexpr const char* kFiles = R"(,"files":[)";              // as to_json() writes it
+constexpr std::uint64_t kBriefBytes = 65536;  // enough for everything before the list of files
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30U;  // millions of files
+constexpr const char* kFiles = R"(,"files":[)";               // as to_json() writes it
 
-/// A name of bytes that JSON cannot hold goes in as hexadecimal digits: it must be found again as it is.
+/// A name that is not UTF-8 cannot be stored in JSON, so it is written as hexadecimal digits.
 bool is_utf8(const std::string& text) {
   try {
     (void)json(text).dump();
@@ -65,29 +66,26 @@ ObjectInfo read_object(const std::filesystem::path& file, const std::string& nam
   const UniqueFd fd = open_file(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
-  if (!S_ISREG(status.st_mode)) fail("{}: damaged, it is not a file; put the source again", file.string());
+  if (!S_ISREG(status.st_mode)) fail("{} is damaged: it is not a file; put the source again", file.string());
   const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (!brief && size > kLongest) fail("{}: damaged, it has {} bytes", file.string(), size);
-  std::string text(brief ? std::min(size, kBrief) : size, '\0');
+  if (!brief && size > kMaxBytes)
+    fail("{} is damaged: it has {} bytes; put the source again", file.string(), size);
+  std::string text(brief ? std::min(size, kBriefBytes) : size, '\0');
+  const auto bytes = std::as_writable_bytes(std::span(text));
   std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = ::pread(fd.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno("cannot read {}", file.string());
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
+  while (const std::size_t got = FileSystem::real().read_at(fd.get(), bytes.subspan(done), done, file))
+    done += got;
   text.resize(done);
   return parse_object(text, name, file.string(), brief);
 }
 
 std::string to_json(const ObjectInfo& info) {
-  // The files last: who needs only the rest stops reading there.
+  // The files come last, so that a brief read can stop before them.
   nlohmann::ordered_json description = {
       {"source", info.source}, {"format", info.format}, {"bytes", info.bytes}, {"created", info.created}};
   std::string text = description.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   if (!info.files.empty()) {
-    // File by file: trees of all of them would take ten times the text's memory.
+    // File by file: a JSON tree of all of them would take ten times the memory of the text.
     text.pop_back();
     text += kFiles;
     for (const ObjectFile& file : info.files) {
@@ -102,10 +100,10 @@ std::string to_json(const ObjectInfo& info) {
 ObjectInfo parse_object(const std::string& text, const std::string& name, const std::string& file,
                         bool brief) {
   try {
-    // A quote within a name has a backslash before it, so this can only be the list itself.
+    // A quote inside a name is preceded by a backslash, so this can only be the list itself.
     const std::size_t files = brief ? text.find(kFiles) : std::string::npos;
     ObjectInfo info{.name = name};
-    // Each file is taken as it is read, and not kept in the tree: of 100,000 files that would be 60 MB.
+    // Takes each file out of the tree as it is read: a tree of 100,000 files would need 60 MB.
     const auto take_file = [&](int depth, json::parse_event_t event, json& value) {
       if (depth != 2 || event != json::parse_event_t::object_end) return true;
       if (!brief) info.files.push_back(parse_file(value));
@@ -118,8 +116,8 @@ ObjectInfo parse_object(const std::string& text, const std::string& name, const 
     info.created = description.at("created");
     info.format = description.value("format", "tar");
     return info;
-  } catch (const std::exception&) {  // of the parser, or of a value that is another kind of thing
-    fail("{}: damaged; put the source again with --verify full", file);
+  } catch (const std::exception&) {  // from the parser, or because a value has another type
+    fail("{} is damaged; put the source again with --verify full", file);
   }
 }
 

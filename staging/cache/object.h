@@ -1,4 +1,4 @@
-// What stands in an object's object.json: what the object is a copy of, and how that can be checked.
+// An object's description, object.json: what the object is a copy of, and how the copy can be checked.
 //
 // Threads: values.
 #pragma once
@@ -10,31 +10,32 @@
 
 namespace lockstep::cache {
 
-/// A file of an object without index.lockstep, whose bytes nothing else describes.
+/// A file of an object that has no index.lockstep, so that nothing else describes the file's bytes.
 struct ObjectFile {
-  std::string name;        ///< below the object's files, with "/" between folders
+  std::string name;        ///< relative to the object's files, with "/" between folders
   std::uint64_t size = 0;  ///< bytes
   std::string xxh3;        ///< XXH3-128 of its bytes, 32 hex digits
 };
 
 struct ObjectInfo {
   std::string name{};               ///< 32 hex digits
-  std::string source{};             ///< absolute path of what it is a copy of
+  std::string source{};             ///< absolute path of the original
   std::uint64_t bytes = 0;          ///< of all its files
   std::int64_t created = 0;         ///< seconds since 1970; publish() fills it in
-  std::string format = "tar";       ///< as pack::name_of() says it
-  std::vector<ObjectFile> files{};  ///< empty where index.lockstep says all this
+  std::string format = "tar";       ///< as pack::name_of() returns it
+  std::vector<ObjectFile> files{};  ///< empty if the object has an index.lockstep
 };
 
-/// The text of object.json. Bytes of names that are no UTF-8 are replaced in it.
+/// The text of object.json. Bytes that are not UTF-8 are replaced in the source and written as digits in file
+/// names.
 std::string to_json(const ObjectInfo& info);
 
-/// Reads an object.json, which is another user's where root looks after the node: never waits, follows no
-/// link, and `brief` reads no more than its beginning. Throws Error naming the file.
+/// Reads an object.json, also another user's: never blocks and follows no link. `brief` reads only the
+/// beginning. Throws Error naming the file.
 ObjectInfo read_object(const std::filesystem::path& file, const std::string& name, bool brief = false);
 
-/// Reads its text; `file` is named in the Error where it is damaged. With `brief` the files are left out,
-/// which is cheaper where there are thousands.
+/// Parses its text. If it is damaged, throws Error naming `file`. `brief` leaves out the list of files, which
+/// is faster if there are thousands.
 ObjectInfo parse_object(const std::string& text, const std::string& name, const std::string& file,
                         bool brief = false);
 

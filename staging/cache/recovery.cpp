@@ -1,4 +1,4 @@
-// What killed processes left.
+// Removes what killed processes left.
 
 #include <fcntl.h>
 
@@ -13,14 +13,16 @@ namespace lockstep::cache {
 namespace fs = std::filesystem;
 
 bool Store::remove_incoming(const std::string& name) {
-  const std::optional<Hold> lock = try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+  const std::optional<ObjectLock> lock =
+      try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
   if (!lock) return false;
   system_.remove_all(hidden(objects_, kIncoming, name));
   if (!has(name)) forget(name);
   return true;
 }
 
-// The caller holds the object's exclusive lock; who waits for it finds out that the file has lost its name.
+// The caller holds the object's exclusive lock. A process that waits for it will notice that the file has no
+// name.
 void Store::forget(const std::string& name) {
   const fs::path leases = folder_ / "leases" / name;
   const auto status = system_.status(leases);
@@ -33,9 +35,9 @@ int Store::recover_folders(const std::vector<std::string>& entries, std::chrono:
   for (const std::string& entry : entries) {
     const std::string name = object_of(entry);
     if (name.empty()) continue;
-    const std::optional<Hold> lock =
+    const std::optional<ObjectLock> lock =
         try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
-    if (!lock) continue;  // its copier is alive
+    if (!lock) continue;  // its copy is under way
     if (entry.starts_with(kIncoming) && is_folder(system_, objects_ / entry) &&
         now() - measure(system_, objects_ / entry / "files").newest < abandoned)
       continue;
@@ -46,13 +48,13 @@ int Store::recover_folders(const std::vector<std::string>& entries, std::chrono:
   return removed;
 }
 
-// Locks and leases of objects that are gone.
+// Removes locks and leases of objects that do not exist any more.
 void Store::recover_names(const fs::path& folder, const std::set<std::string>& known) {
   for (const std::string& name : system_.list(folder)) {
-    if (known.contains(name) || name == kRoomLock || name == kHeld) continue;
-    const std::optional<Hold> lock =
+    if (known.contains(name) || name == kEvictionLock || name == kHeld) continue;
+    const std::optional<ObjectLock> lock =
         try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
-    if (!lock) continue;  // somebody is about to make the object
+    if (!lock) continue;  // a process is about to make the object
     if (!has(name) && !system_.status(hidden(objects_, kIncoming, name))) forget(name);
   }
 }

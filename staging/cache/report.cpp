@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 using nlohmann::json;
 
-constexpr std::size_t kLongestText = 4096;  // a path
+constexpr std::size_t kMaxTextBytes = 4096;  // of a path
 
 std::int64_t count(Time time) {
   return time.time_since_epoch().count();
@@ -26,7 +26,8 @@ Time time_of(const json& value) {
 
 json to_json(const ObjectReport& report) {
   json leases = json::array();
-  for (const Lease& lease : report.leases) leases.push_back({{"step", lease.step}, {"user", lease.user}});
+  for (const LeaseHolder& lease : report.leases)
+    leases.push_back({{"step", lease.step}, {"user", lease.user}});
   const ObjectUsage& object = report.object;
   return {{"name", object.info.name},       {"source", object.info.source},
           {"format", object.info.format},   {"bytes", object.info.bytes},
@@ -36,7 +37,7 @@ json to_json(const ObjectReport& report) {
 }
 
 std::string text_from(const json& value) {
-  return printable(value.get<std::string>(), kLongestText);
+  return printable(value.get<std::string>(), kMaxTextBytes);
 }
 
 ObjectReport object_from(const json& value) {
@@ -106,7 +107,7 @@ StoreReport survey(Store& store, FileSystem& system, bool measured) {
     try {
       report.objects.back().leases = store.leases(name);
       report.objects.back().in_use = store.in_use(name);
-    } catch (const Error& error) {  // it stays "in use": nobody can tell
+    } catch (const Error& error) {  // unknown, so it stays "in use"
       report.problems.emplace_back(error.what());
     }
   }
@@ -132,7 +133,7 @@ StoreReport survey_shared(const fs::path& folder, FileSystem& system) {
       if (leases) object.object.last_use = std::max(object.object.last_use, modified(*leases));
       report.objects.push_back(std::move(object));
     } catch (const Error&) {
-      continue;  // another group's
+      continue;  // only another group may read it
     }
   }
   return report;

@@ -17,15 +17,17 @@ namespace fs = std::filesystem;
 void check_trusted(FileSystem& system, const fs::path& folder) {
   const auto status = system.status(folder);
   if (!status || !S_ISDIR(status->st_mode)) fail("{} is not a folder", folder.string());
-  // Root's, or this user's own where somebody uses Lockstep by himself.
+  // It must be root's, or this user's own where only one user runs Lockstep.
   const bool ours = status->st_uid == 0 || status->st_uid == ::geteuid();
   if (!ours || (status->st_mode & 022) != 0) {
-    fail("the shared store {} is not used: it belongs to user {} with mode {:o}, and must be root's, 0755",
-         folder.string(), status->st_uid, status->st_mode & 07777U);
+    fail(
+        "the shared store {} is not used: it belongs to user {} with mode {:o}, but must be root's with mode "
+        "0755",
+        folder.string(), status->st_uid, status->st_mode & 07777U);
   }
 }
 
-/// Who reads an object, as modes and group of what is in it.
+/// The readers of an object, expressed as modes and group of its files.
 struct Readers {
   std::optional<gid_t> group;
 
@@ -48,7 +50,7 @@ bool all_right_below(FileSystem& system, const fs::path& folder, const Readers& 
   return true;
 }
 
-/// Everything below an object's folder.
+/// Changes everything below an object's folder.
 void open_below(FileSystem& system, const fs::path& folder, const Readers& readers) {
   for (const std::string& name : system.list(folder)) {
     const fs::path path = folder / name;
@@ -73,37 +75,37 @@ std::optional<Shared> Shared::open(const fs::path& folder, FileSystem& system) {
   return Shared(folder, system);
 }
 
-std::optional<Hold> Shared::find(const std::string& name) const {
-  // A user could lock the folder exclusively, for ever: who does not get it at once goes without.
+std::optional<ObjectLock> Shared::find(const std::string& name) const {
+  // Never wait: a user could lock the folder exclusively, for ever.
   const fs::path file = folder_ / "leases" / name;
   UniqueFd fd(::open(file.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!fd || !system_->lock(fd.get(), FileSystem::LockKind::shared, false, file)) return {};
   struct stat locked {};
   const auto named = system_->status(file);
   if (::fstat(fd.get(), &locked) != 0 || !named || named->st_ino != locked.st_ino) return {};
-  // What another group may read, or is not published, is not there for this user.
+  // Objects that only another group may read, or that are not published, do not exist for this user.
   const std::string object = objects_ / name;
   if (::faccessat(AT_FDCWD, (object + "/object.json").c_str(), R_OK, AT_EACCESS) != 0) return {};
   if (::faccessat(AT_FDCWD, (object + "/files").c_str(), R_OK | X_OK, AT_EACCESS) != 0) return {};
-  return Hold(std::move(fd));
+  return ObjectLock(std::move(fd));
 }
 
 ObjectInfo Shared::info(const std::string& name, bool brief) const {
   return read_object(objects_ / name / kDescription, name, brief);
 }
 
-void Shared::hold(const std::string& name, const fs::path& held_file) const {
+void Shared::add_lease(const std::string& name, const fs::path& held_file) const {
   const fs::path leases = folder_ / "leases" / name;
   if (!system_->status(leases))
-    throw NoLease(fmt::format("{} is missing; run lockstep-stage prefetch again", leases.string()));
+    throw NoLease(fmt::format("{} does not exist; run lockstep-stage prefetch again", leases.string()));
   link_lease(*system_, held_file, leases);
 }
 
 void share(const fs::path& store, const std::string& name, std::optional<gid_t> group, FileSystem& system) {
   Store opened(store, system);
-  const Hold lock = opened.lock(name, FileSystem::LockKind::exclusive);
+  const ObjectLock lock = opened.lock(name, FileSystem::LockKind::exclusive);
   if (!opened.has(name))
-    fail("object {} is not in the cache {} any more; prefetch it again", name, store.string());
+    fail("object {} is no longer in the cache {}; prefetch it again", name, store.string());
   const auto set_mode = [&](const fs::path& path, mode_t mode) {
     const auto status = system.status(path);
     if (!status || (status->st_mode & 07777U) != mode) system.change_mode(path, mode);
@@ -113,18 +115,18 @@ void share(const fs::path& store, const std::string& name, std::optional<gid_t> 
   const fs::path leases = store / "leases" / name;
   system.make_folder(leases, 01777);
   set_mode(leases, 01777);
-  // Who changes objects waits for this one: no user may be able to lock it.
+  // Processes that change objects wait for this lock, so no user may be able to take it.
   set_mode(store / "locks" / name, 0600);
   const Readers readers{group};
   const fs::path object = store / "objects" / name;
   const auto status = system.status(object);
   if (status && readers.are_right(*status, readers.top()) && all_right_below(system, object, readers)) return;
-  // Closed while its readers change, opened last. Who reads it already would be cut off.
-  const std::optional<Hold> alone = opened.lock_readers(name);
+  // The object is closed while its readers change. That would cut off steps that read it now.
+  const std::optional<ObjectLock> alone = opened.lock_readers(name);
   if (!alone || opened.leased(name)) {
     fail(
-        "object {} is in use; who may read it can be changed when the steps that use it have ended (see "
-        "lockstep-stage ls --cache {})",
+        "cannot change the permissions of object {} while running steps use it; lockstep-stage ls --cache {} "
+        "lists them",
         name, store.string());
   }
   system.change_mode(object, 0700);

@@ -1,15 +1,14 @@
-// The store that an admin fills (`lockstep-stage prefetch`), as users read it: nothing is changed in it but
-// that leases are put beside its objects.
+// The store that an admin fills (`lockstep-stage prefetch`), as users read it. Users change nothing in it,
+// except that their leases are put beside its objects.
 //
-//   <cache>/shared/objects/NAME/   root's; 0755, or 0750 for the group that may read it
-//   <cache>/shared/locks/NAME      0600: whoever fills or removes it, as in each store; users cannot lock it
-//   <cache>/shared/leases/NAME/    1777: users' lease files, hard-linked from their own stores; flock,
-//   shared:
-//                                  who checks the object and takes a lease
+//   <cache>/shared/objects/NAME/   root's; 0755, or 0750 if only one group may read it
+//   <cache>/shared/locks/NAME      0600: for filling and removing, as in each store; users cannot lock it
+//   <cache>/shared/leases/NAME/    1777: users' lease files, hard-linked from their own stores; flock, shared:
+//                                  held while a user checks the object and takes a lease
 //
-// Root never waits for what a user can lock: an object that is locked is not removed and stays as it is.
+// Root never waits for a lock that a user can hold: a locked object is not removed and stays as it is.
 //
-// Who may not read the source must not be served its copy: open the source before you ask here.
+// A user who may not read a source must not get its copy: open the source before you ask here.
 //
 // Threads: safe from any.
 #pragma once
@@ -26,21 +25,21 @@ namespace lockstep::cache {
 
 class Shared {
  public:
-  /// The store at `folder`, or nothing where there is none. Throws Error where there is one that cannot be
-  /// trusted: not root's, or others may write to it.
+  /// The store at `folder`; nullopt if there is none. Throws Error if it cannot be trusted: it is not root's,
+  /// or others may write to it.
   static std::optional<Shared> open(const std::filesystem::path& folder,
                                     FileSystem& system = FileSystem::real());
 
-  /// Takes an object's lock, shared, so that it stays while it is checked and leased. Nothing where it is not
-  /// there, being copied or removed, or not for this user. Never waits.
-  std::optional<Hold> find(const std::string& name) const;
+  /// Takes an object's lock, shared, so that the object stays while it is checked and leased. Returns nullopt
+  /// if the object is missing, being copied or removed, or not readable for this user. Never waits.
+  std::optional<ObjectLock> find(const std::string& name) const;
 
-  /// As in Store; the caller has found the object and keeps what find() gave.
+  /// As in Store. The caller has found the object and still holds find()'s lock.
   ObjectInfo info(const std::string& name, bool brief = false) const;
   std::filesystem::path files(const std::string& name) const { return objects_ / name / "files"; }
-  /// As Store::hold(); `held_file` is in the user's own store. Throws NoLease where that is on another file
-  /// system: the object can then go at any time, and the user needs a copy of his own.
-  void hold(const std::string& name, const std::filesystem::path& held_file) const;
+  /// As Store::add_lease(); `held_file` is in the user's own store. Throws NoLease if that is on another file
+  /// system: the object can then be removed at any time, and the user needs a separate copy.
+  void add_lease(const std::string& name, const std::filesystem::path& held_file) const;
 
  private:
   Shared(std::filesystem::path folder, FileSystem& system);
@@ -50,9 +49,8 @@ class Shared {
   std::filesystem::path objects_;
 };
 
-/// Opens a published object of a store that the caller owns to readers: all, or one group. Whatever the
-/// umask. Where that is so already nothing is touched; throws Error where it is not and somebody uses the
-/// object.
+/// Makes a published object of a store that the caller owns readable for everyone or for one group, whatever
+/// the umask. Does nothing if it is so already. Throws Error if it is not and somebody uses the object.
 void share(const std::filesystem::path& store, const std::string& name, std::optional<gid_t> group,
            FileSystem& system);
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Makes only the last folder of a path: whoever misspells a disk's name must not fill another.
+/// Makes only the last folder of a path: a misspelt disk must not fill another disk.
 void make_cache(FileSystem& system, const fs::path& folder) {
   try {
     make_own_folder(system, folder);
@@ -28,7 +28,7 @@ void make_cache(FileSystem& system, const fs::path& folder) {
       missing = above;
     }
     if (missing.empty()) throw;
-    fail("cannot make the cache {}: the folder {} is missing; make it, or keep the cache elsewhere",
+    fail("cannot make the cache {}: the folder {} does not exist; make it, or choose another cache folder",
          folder.string(), missing.string());
   }
 }
@@ -49,11 +49,11 @@ Store::Store(fs::path folder, StoreOptions options, FileSystem& system)
     const std::optional<struct stat> status = system_.status(made);
     if (!status || !S_ISDIR(status->st_mode)) fail("the cache {} is not a folder", made.string());
     if (status->st_uid != ::geteuid()) {
-      fail("the cache {} belongs to user {}, not to {}; name one of your own", made.string(), status->st_uid,
+      fail("the cache {} belongs to user {}, not to {}; use your own store", made.string(), status->st_uid,
            ::geteuid());
     }
   }
-  restore_modes(system_, folder_);
+  if (options_.restore_modes) restore_modes(system_, folder_);
 }
 
 bool Store::has(const std::string& name) const {
@@ -71,73 +71,66 @@ std::vector<ObjectInfo> Store::list() const {
     try {
       objects.push_back(info(name, true));
     } catch (const Error&) {
-      if (has(name)) throw;  // otherwise it was removed meanwhile
+      if (has(name)) throw;  // else it was removed meanwhile
     }
   }
   return objects;
 }
 
-std::optional<Hold> Store::try_lock(const fs::path& file, FileSystem::LockKind kind, bool wait) {
+std::optional<ObjectLock> Store::try_lock(const fs::path& file, FileSystem::LockKind kind, bool wait) {
   for (;;) {
     UniqueFd fd = system_.open(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
     if (!system_.lock(fd.get(), kind, wait, file)) return {};
-    // Lock files may be removed by who holds them exclusively: a lock on a file without a name protects
+    // A process that holds a lock file exclusively may remove it. A lock on a file without a name protects
     // nothing.
     struct stat locked {};
     const std::optional<struct stat> named = system_.status(file);
     if (::fstat(fd.get(), &locked) == 0 && named && named->st_ino == locked.st_ino)
-      return Hold(std::move(fd));
+      return ObjectLock(std::move(fd));
   }
 }
 
-Hold Store::lock(const std::string& name, FileSystem::LockKind kind, const std::function<void()>& waiting,
-                 std::chrono::milliseconds patience) {
+ObjectLock Store::lock(const std::string& name, FileSystem::LockKind kind,
+                       const std::function<void()>& waiting, std::chrono::milliseconds timeout) {
   const fs::path file = folder_ / "locks" / name;
-  if (std::optional<Hold> hold = try_lock(file, kind, false)) return std::move(*hold);
+  if (std::optional<ObjectLock> hold = try_lock(file, kind, false)) return std::move(*hold);
   if (waiting) waiting();
-  if (patience.count() == 0) return std::move(*try_lock(file, kind, true));
-  return wait_for_lock(name, kind, patience);
+  if (timeout.count() == 0) return std::move(*try_lock(file, kind, true));
+  return wait_for_lock(name, kind, timeout);
 }
 
-// Counted in looks: while this process is stopped with the other one, as in a suspended job, no time passes.
-Hold Store::wait_for_lock(const std::string& name, FileSystem::LockKind kind,
-                          std::chrono::milliseconds patience) {
-  constexpr std::chrono::milliseconds kLook(50);
-  constexpr int kMeasures = 20;  // in that time; a copy may have many files
+// A process that copies touches the lock file once a second. Counts polls instead of time: while this process
+// is stopped together with the other one, as in a suspended job, the timeout does not advance.
+ObjectLock Store::wait_for_lock(const std::string& name, FileSystem::LockKind kind,
+                                std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kPollInterval(50);
   const fs::path file = folder_ / "locks" / name;
-  const fs::path copy = hidden(objects_, kIncoming, name);
-  Measure seen = measure(system_, copy);
-  std::chrono::milliseconds quiet{};
-  std::chrono::milliseconds unmeasured{};
-  for (;;) {
-    std::this_thread::sleep_for(kLook);
-    if (std::optional<Hold> hold = try_lock(file, kind, false)) return std::move(*hold);
-    quiet += kLook;
-    unmeasured += kLook;
-    if (unmeasured < patience / kMeasures) continue;
-    unmeasured = {};
-    const Measure now_there = measure(system_, copy);
-    if (now_there.bytes != seen.bytes || now_there.newest != seen.newest) quiet = {};
-    seen = now_there;
-    if (quiet >= patience) {
-      throw NoProgress(fmt::format(
-          "the process that has locked {} has done nothing for {}: it is stopped or hangs; lslocks names it",
-          file.string(), format_seconds(std::chrono::duration<double>(patience).count())));
-    }
+  Time seen{};
+  for (std::chrono::milliseconds quiet{}; quiet < timeout; quiet += kPollInterval) {
+    std::this_thread::sleep_for(kPollInterval);
+    if (std::optional<ObjectLock> lock = try_lock(file, kind, false)) return std::move(*lock);
+    const std::optional<struct stat> status = system_.status(file);
+    if (!status || modified(*status) == seen) continue;
+    seen = modified(*status);
+    quiet = {};
   }
+  throw NoProgress(fmt::format(
+      "the process that holds the lock {} has made no progress for {}: it is stopped or hangs; find it "
+      "with lslocks",
+      file.string(), format_seconds(std::chrono::duration<double>(timeout).count())));
 }
 
-std::optional<Hold> Store::lock_readers(const std::string& name) {
+std::optional<ObjectLock> Store::lock_readers(const std::string& name) {
   const fs::path folder = folder_ / "leases" / name;
   make_own_folder(system_, folder);
   UniqueFd fd = system_.open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   if (!system_.lock(fd.get(), FileSystem::LockKind::exclusive, false, folder)) return {};
-  return Hold(std::move(fd));
+  return ObjectLock(std::move(fd));
 }
 
 Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
-  const Hold room = lock_room();
-  std::optional<UniqueFd> claim = make_room(name, bytes);
+  const ObjectLock evicting = lock_eviction();
+  std::optional<UniqueFd> claim = make_space(name, bytes);
   return {*this, name, bytes, std::move(claim)};
 }
 
@@ -146,7 +139,7 @@ void Store::remove(const std::string& name) {
   {
     const std::lock_guard known(known_mutex_);
     known_bytes_.erase(name);
-    jobs_until_ = {};  // a job's folder may be the only one that has its files now
+    jobs_until_ = {};  // perhaps only a job's folder holds its files now
   }
   system_.remove_all(removed);
   system_.rename(objects_ / name, removed);

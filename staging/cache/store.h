@@ -1,19 +1,19 @@
 // One user's store on a node's own disk: complete, read-only copies of data ("objects") that the user's jobs
-// share. A crash at any point leaves the old state or the new one, and what it left half-done is removed or
-// continued by the next call.
+// share. A crash at any point leaves the old state or the new one; the next call removes or continues what
+// was left unfinished.
 //
 //   objects/NAME/object.json      what it is a copy of; its modification time is the object's last use
-//   objects/NAME/files/           the data, each file 0444, to be hard-linked into jobs' folders
-//   objects/.incoming-NAME/       being copied; to be resumed or removed once nobody holds the lock
+//   objects/NAME/files/           the data, each file 0444, hard-linked into jobs' folders
+//   objects/.incoming-NAME/       being copied; resumed or removed once nobody holds the lock
 //   objects/.removed-NAME/        being removed
 //   locks/NAME                    flock: exclusive to copy or remove, shared to check and to take a lease
-//   locks/.room                   flock: held while somebody makes room
-//   leases/held/JOB.STEP          flock: shared by slurmstepd for as long as the step lives
-//   leases/NAME/JOB.STEP[-...]    the same file again: that step uses the object
+//   locks/.room                   flock: held while a process evicts objects to make space
+//   leases/held/JOB.STEP          flock: held, shared, by slurmstepd for as long as the step lives
+//   leases/NAME/JOB.STEP[-...]    a hard link to that file: the step uses the object
 //   jobs/JOB/                     the jobs' folders (staging/step/step_folder.h)
 //
-// Threads: a Store may be used from several threads and processes at once; locks and incoming folders belong
-// to one thread at a time.
+// Threads: several threads and processes may use a Store at once; locks and incoming folders belong to one
+// thread at a time.
 #pragma once
 
 #include <chrono>
@@ -30,28 +30,28 @@
 #include "common/error.h"
 #include "common/file_system.h"
 #include "staging/cache/incoming.h"
-#include "staging/cache/ledger.h"
 #include "staging/cache/object.h"
 #include "staging/cache/usage.h"
+#include "staging/cache/usage_claims.h"
 
 namespace lockstep::cache {
 
-/// Quota, total or disk leave too little room. The message ("needs 3 GiB, quota ...") goes on after the
-/// source's name.
+/// Quota, total or disk leave too little space. The message ("needs 3 GiB, quota ...") continues a line that
+/// begins with the source's name.
 class NoRoom : public Error {
  public:
   using Error::Error;
 };
 
-/// An object is there, but this step cannot keep it from being removed: its lease file is on another file
-/// system than the store (the RAM tier beside a shared store on disk), or the lease cannot be made there. Use
-/// one's own copy.
+/// The object exists, but this step cannot protect it from removal: the step's lease file and the store are
+/// on different file systems (the RAM tier and a shared store on disk), or the lease cannot be made there.
+/// Make a separate copy.
 class NoLease : public Error {
  public:
   using Error::Error;
 };
 
-/// Whoever has an object's lock does not get on with the copy: the process is stopped, or hangs.
+/// The process that holds an object's lock makes no progress with the copy: it is stopped or hangs.
 class NoProgress : public Error {
  public:
   using Error::Error;
@@ -62,119 +62,122 @@ struct StoreOptions {
   std::uint64_t quota = 0;
   /// Bytes that all stores of the node may hold together; 0: no limit.
   std::uint64_t total = 0;
-  /// Where the node's users write down what they hold, so that `total` can be kept (staging/cache/ledger.h).
-  std::filesystem::path ledger_folder;
-  /// An object without lease is removed to make room only when its last use is at least this long ago.
+  /// The folder in which the node's users record what they hold, for `total` (staging/cache/usage_claims.h).
+  std::filesystem::path claims_folder{};
+  /// An object without lease is evicted only if its last use is at least this long ago.
   std::chrono::seconds keep{600};
+  /// Calls restore_modes() (layout.h), which looks at every name of the store. A caller that has done so
+  /// turns it off.
+  bool restore_modes = true;
 };
 
-/// A lock: held until it is destroyed or the process ends, however it ends.
-class Hold {
+/// A lock on an object: held until it is destroyed or the process ends, however it ends.
+class ObjectLock {
  public:
-  explicit Hold(UniqueFd fd) : fd_(std::move(fd)) {}
-  /// The descriptor that carries the lock, to be handed to a process that outlives this one.
+  explicit ObjectLock(UniqueFd fd) : fd_(std::move(fd)) {}
+  /// The descriptor that carries the lock. A process that inherits it may outlive this one.
   int fd() const { return fd_.get(); }
 
  private:
   UniqueFd fd_;
 };
 
-/// Somebody who uses an object.
-struct Lease {
+/// A step that uses an object.
+struct LeaseHolder {
   std::string step;  ///< "JOB.STEP"
   uid_t user = 0;
 };
 
 class Store {
  public:
-  /// Makes what is missing of the store's folders (not their parent). Throws Error where the folder belongs
-  /// to someone else, or is a link.
+  /// Makes the store's folders if they are missing, but not their parent. Throws Error if the folder belongs
+  /// to another user or is a link.
   explicit Store(std::filesystem::path folder, FileSystem& system = FileSystem::real());
   Store(std::filesystem::path folder, StoreOptions options, FileSystem& system = FileSystem::real());
 
   const std::filesystem::path& folder() const { return folder_; }
 
   bool has(const std::string& name) const;
-  /// Of an object that is there; `brief` leaves out its list of files.
+  /// The description of an object; `brief` leaves out its list of files.
   ObjectInfo info(const std::string& name, bool brief = false) const;
   /// The folder of an object's files.
   std::filesystem::path files(const std::string& name) const { return objects_ / name / "files"; }
   /// All objects by name, without their lists of files.
   std::vector<ObjectInfo> list() const;
 
-  /// Takes an object's lock; calls `waiting` once if another process has it, then waits. Throws NoProgress
-  /// once nothing has changed in the object's copy for `patience`, which is counted while this process runs;
-  /// 0: waits without end.
-  Hold lock(const std::string& name, FileSystem::LockKind kind, const std::function<void()>& waiting = {},
-            std::chrono::milliseconds patience = {});
-  /// Locks out those who come by the shared store (staging/cache/shared.h); nothing where somebody is there.
-  /// Never waits.
-  std::optional<Hold> lock_readers(const std::string& name);
+  /// Takes an object's lock. If another process has it, calls `waiting` once, then waits. Throws NoProgress
+  /// if the other process does not touch the lock file for `timeout`, counted only while this process runs;
+  /// 0: no limit.
+  ObjectLock lock(const std::string& name, FileSystem::LockKind kind,
+                  const std::function<void()>& waiting = {}, std::chrono::milliseconds timeout = {});
+  /// Locks out users of the shared store (staging/cache/shared.h). Returns nullopt if one is checking the
+  /// object. Never waits.
+  std::optional<ObjectLock> lock_readers(const std::string& name);
 
-  /// Begins a new object of `bytes` bytes, or continues one that was left half-done. Where quota, total or
-  /// disk would be passed, removes unused objects first, least recently used first, then copies left
-  /// half-done. The caller holds the object's exclusive lock until after publish(). Throws NoRoom where there
-  /// is not enough to remove; nothing has been removed then.
+  /// Begins a new object of `bytes` bytes, or continues a partial copy. If quota, total or disk would be
+  /// exceeded, first evicts unused objects, least recently used first, then partial copies. The caller holds
+  /// the object's exclusive lock until after publish(). Throws NoRoom if eviction cannot free enough; nothing
+  /// has been removed then.
   Incoming begin(const std::string& name, std::uint64_t bytes);
 
-  /// Removes an object at once for everyone who comes later; hard links and open files stay. The caller holds
-  /// its exclusive lock.
+  /// Removes an object: later calls do not find it, while hard links and open files stay valid. The caller
+  /// holds its exclusive lock.
   void remove(const std::string& name);
 
-  /// Keeps an object from being removed to make room for as long as somebody, slurmstepd, holds a lock on
-  /// `held_file`, which is in this store's leases/held. The caller holds the object's lock, shared or
-  /// exclusive. Throws Error where the object is not there (any more), or nobody holds the file; NoLease as
-  /// that says.
-  void hold(const std::string& name, const std::filesystem::path& held_file);
-  /// True while anybody holds a lease. Removes leases whose steps have ended.
+  /// Protects an object from eviction for as long as a process (slurmstepd) holds a lock on `held_file`,
+  /// which is in this store's leases/held. The caller holds the object's lock, shared or exclusive. Throws
+  /// Error if the object does not exist (any more) or nobody holds the file, and NoLease as described there.
+  void add_lease(const std::string& name, const std::filesystem::path& held_file);
+  /// True while a step holds a lease. Removes leases whose steps have ended.
   bool leased(const std::string& name) { return !leases(name).empty(); }
-  /// Who holds one.
-  std::vector<Lease> leases(const std::string& name);
+  std::vector<LeaseHolder> leases(const std::string& name);
 
-  /// Marks an object as used now. What is not used longest is removed first.
+  /// Marks an object as used now. The least recently used objects are evicted first.
   void touch(const std::string& name) noexcept;
   Time last_use(const std::string& name) const;
 
-  /// Removes what killed processes left half-done, copies that may be resumed only when they are older than
-  /// `abandoned`; returns how many folders. Work in progress elsewhere is left alone.
+  /// Removes what killed processes left, but partial copies only if they are older than `abandoned`, because
+  /// they could be resumed. Leaves work of live processes alone. Returns the number of folders removed.
   int recover(std::chrono::seconds abandoned = std::chrono::hours(24));
 
-  /// True where a lease or a job's folder uses it.
+  /// True if a lease or a job's folder uses the object.
   bool in_use(const std::string& name);
-  /// What is there. With `measured` every file is looked at, else objects' descriptions are believed.
+  /// What the store holds. `measured`: from every file's size; otherwise from the objects' descriptions.
   Usage usage(bool measured = false);
-  /// Of a copy under way.
   IncomingUsage incoming_usage(const std::string& name);
-  /// Removes an object unless it is locked, in use, or was used less than `keep` ago; true where it did.
+  /// Removes an object unless it is locked, in use, or was used less than `keep` ago. Returns true if it was
+  /// removed.
   bool evict(const std::string& name, std::chrono::seconds keep);
-  /// Writes down for the node's other users what this store holds.
+  /// Records for the node's other users what this store holds.
   void write_claim();
-  /// Writes that so many bytes that were to come are there now. False where somebody is making room.
-  bool tell_arrived(std::uint64_t bytes);
+  /// Records that so many pending bytes are present now. Returns false if another copy is making space.
+  bool move_to_present(std::uint64_t bytes);
 
  private:
   friend class Incoming;
-  friend class Room;
+  friend class Eviction;
 
-  std::optional<Hold> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
-  Hold wait_for_lock(const std::string& name, FileSystem::LockKind kind, std::chrono::milliseconds patience);
-  Hold lock_room();
-  /// The caller holds the room lock. Returns what keeps the bytes claimed, where they are.
-  std::optional<UniqueFd> make_room(const std::string& name, std::uint64_t bytes);
-  /// write_claim(), where the caller holds the room lock.
+  std::optional<ObjectLock> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
+  ObjectLock wait_for_lock(const std::string& name, FileSystem::LockKind kind,
+                           std::chrono::milliseconds timeout);
+  ObjectLock lock_eviction();
+  /// The caller holds the eviction lock. Returns the descriptor that keeps the bytes claimed, if there is a
+  /// total.
+  std::optional<UniqueFd> make_space(const std::string& name, std::uint64_t bytes);
+  /// write_claim() for a caller that holds the eviction lock.
   void claim_usage();
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
-  /// As usage(), but without last uses, and what this process knows already is not read again: a call that
-  /// puts a thousand sources asks three thousand times. The caller holds the room lock.
+  /// As usage(), but without last uses, and objects that this process knows are not read again: a call that
+  /// puts a thousand sources asks three thousand times. The caller holds the eviction lock.
   Usage known_usage();
   template <typename Look>
   Usage look_at_entries(const Look& look);
   std::uint64_t known_jobs_bytes();
-  Ledger ledger() const;
-  std::optional<Lease> look_at(const std::filesystem::path& file);
+  UsageClaims usage_claims() const;
+  std::optional<LeaseHolder> read_lease(const std::filesystem::path& file);
   bool linked_elsewhere(const std::filesystem::path& folder) const;
-  /// Removes an incoming folder after an error, which says more than an error of this would; what is left
-  /// recovery removes. The caller holds the room lock.
+  /// Removes an incoming folder after an error. Does not throw, because the first error says more; recovery
+  /// removes what is left. The caller holds the eviction lock.
   void drop(const std::filesystem::path& incoming) noexcept;
   bool remove_incoming(const std::string& name);
   void forget(const std::string& name);
@@ -188,7 +191,7 @@ class Store {
   std::mutex known_mutex_;
   std::map<std::string, std::uint64_t> known_bytes_;  // of objects, which never change
   std::uint64_t jobs_bytes_ = 0;
-  std::chrono::steady_clock::time_point jobs_until_{};  // when jobs' folders are to be looked at again
+  std::chrono::steady_clock::time_point jobs_until_{};  // when to look at jobs' folders again
 };
 
 }  // namespace lockstep::cache

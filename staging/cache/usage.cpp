@@ -18,13 +18,13 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBlock = 512;  // of st_blocks
 
-/// A file may be longer than what it takes (holes), or take more than it is long (whole blocks).
+/// A file may be longer than the space it occupies (holes), or occupy more than its length (whole blocks).
 std::uint64_t bytes_of(const struct stat& status) {
   return std::min(static_cast<std::uint64_t>(status.st_size),
                   static_cast<std::uint64_t>(status.st_blocks) * kBlock);
 }
 
-/// Calls `found` for every file below a folder; what vanishes meanwhile is left out.
+/// Calls `found` for every file below a folder. Skips files that vanish meanwhile.
 template <typename Found>
 void each_file(FileSystem& system, const fs::path& folder, const Found& found) {
   const auto own = system.status(folder);
@@ -40,7 +40,7 @@ void each_file(FileSystem& system, const fs::path& folder, const Found& found) {
   }
 }
 
-/// Files of jobs' folders that have no name outside them.
+/// Bytes of the files in jobs' folders that have no name outside them.
 std::uint64_t jobs_bytes(FileSystem& system, const fs::path& jobs) {
   struct Seen {
     nlink_t names = 0;
@@ -81,16 +81,16 @@ std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
   return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<std::uint64_t>::max() : result;
 }
 
-std::uint64_t Usage::bytes_there() const {
+std::uint64_t Usage::bytes_present() const {
   std::uint64_t total = jobs;
   for (const ObjectUsage& object : objects) total = sum(total, object.info.bytes);
   for (const IncomingUsage& copy : incoming) total = sum(total, copy.present);
   return total;
 }
 
-std::uint64_t Usage::bytes_to_come() const {
+std::uint64_t Usage::bytes_pending() const {
   std::uint64_t total = 0;
-  for (const IncomingUsage& copy : incoming) total = sum(total, copy.bytes_to_come());
+  for (const IncomingUsage& copy : incoming) total = sum(total, copy.bytes_pending());
   return total;
 }
 
@@ -112,17 +112,17 @@ Measure measure(FileSystem& system, const fs::path& folder) {
   return result;
 }
 
-// The order matters: who publishes meanwhile has first written all bytes, then removes the note of how many
-// there are to be, then renames, then gives the lock back.
+// The order matters: a process that publishes meanwhile first writes all bytes, then removes the reservation,
+// then renames, then releases the lock.
 IncomingUsage Store::incoming_usage(const std::string& name) {
   const fs::path folder = hidden(objects_, kIncoming, name);
   IncomingUsage copy{.name = name};
   copy.alive = !try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
   if (!is_folder(system_, folder)) return copy;
   copy.reserved = read_reserved(system_, folder);
-  const Measure there = measure(system_, folder / "files");
-  copy.present = there.bytes;
-  copy.newest = there.newest;
+  const Measure files = measure(system_, folder / "files");
+  copy.present = files.bytes;
+  copy.newest = files.newest;
   return copy;
 }
 
@@ -156,7 +156,7 @@ Usage Store::look_at_entries(const Look& look) {
         usage.incoming.push_back(std::move(copy));
         continue;
       }
-      // Published meanwhile, or given up.
+      // Published or discarded meanwhile.
     }
     if (std::optional<ObjectUsage> object = look(name)) usage.objects.push_back(std::move(*object));
   }
@@ -187,7 +187,7 @@ Usage Store::known_usage() {
   return usage;
 }
 
-// At most a tenth of the time goes into walking through jobs' folders, which may have many files.
+// Spends at most a tenth of the time on jobs' folders, which may hold many files.
 std::uint64_t Store::known_jobs_bytes() {
   const auto begin = std::chrono::steady_clock::now();
   if (begin < jobs_until_) return jobs_bytes_;

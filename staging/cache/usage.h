@@ -1,4 +1,4 @@
-// What a store holds, and what of it is in use.
+// The contents of a store, and how much of it is in use.
 //
 // Threads: values.
 #pragma once
@@ -14,43 +14,43 @@
 
 namespace lockstep::cache {
 
-/// Of the node's clock, as files' times are.
+/// A time of the node's clock, as in files' modification times.
 using Time = std::chrono::sys_time<std::chrono::nanoseconds>;
 
-/// A sum that stays at the largest number instead of starting again from 0.
+/// a + b, or the largest number if that overflows.
 std::uint64_t sum(std::uint64_t a, std::uint64_t b);
 
 struct ObjectUsage {
-  ObjectInfo info;      ///< without its list of files; its bytes as measured where that was asked for
-  Time last_use;        ///< not later than now; 1970 where it makes no sense
+  ObjectInfo info;      ///< without its list of files; bytes as measured, if measuring was requested
+  Time last_use;        ///< not later than now; 1970 if the recorded time is impossible
   std::string problem;  ///< why its description cannot be read, or ""
 };
 
-/// A copy under way, or one that was left half-done.
+/// A copy under way, or a partial copy that a process left.
 struct IncomingUsage {
   std::string name{};
-  std::uint64_t reserved = 0;  ///< bytes that it is to hold
+  std::uint64_t reserved = 0;  ///< bytes that it will hold
   std::uint64_t present = 0;   ///< bytes that are there
-  bool alive = false;          ///< somebody is copying it
+  bool alive = false;          ///< a process is copying it
   Time newest{};               ///< when something was last written there
-  /// What has to be counted for it.
-  std::uint64_t bytes() const { return present + bytes_to_come(); }
-  std::uint64_t bytes_to_come() const { return alive && reserved > present ? reserved - present : 0; }
+  /// The bytes that count for it.
+  std::uint64_t bytes() const { return present + bytes_pending(); }
+  std::uint64_t bytes_pending() const { return alive && reserved > present ? reserved - present : 0; }
 };
 
 struct Usage {
   std::vector<ObjectUsage> objects;
   std::vector<IncomingUsage> incoming;
-  /// In jobs' folders only: of objects that have been removed or replaced since.
+  /// Bytes of files that only jobs' folders still hold: of objects that have been removed or replaced.
   std::uint64_t jobs = 0;
 
-  std::uint64_t bytes() const { return sum(bytes_there(), bytes_to_come()); }
-  std::uint64_t bytes_there() const;
-  /// What the copies under way are still to bring.
-  std::uint64_t bytes_to_come() const;
+  std::uint64_t bytes() const { return sum(bytes_present(), bytes_pending()); }
+  std::uint64_t bytes_present() const;
+  /// What the copies under way will still add.
+  std::uint64_t bytes_pending() const;
 };
 
-/// Bytes that the files below a folder take, and when the newest of them was changed. Holes do not count.
+/// Bytes that the files below a folder occupy, without holes, and when the newest of them was changed.
 struct Measure {
   std::uint64_t bytes = 0;
   Time newest;

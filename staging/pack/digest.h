@@ -1,7 +1,7 @@
-// XXH3 digests of data: 128 bits for whole files, 64 bits for single payloads, as `xxhsum -H2` and `xxhsum
-// -H3` print them. They find damage, not forgery.
+// XXH3 digests of data: 128 bits for files and 64 bits for single payloads, as `xxhsum -H2` and `xxhsum -H3`
+// print them. They detect damage, but not forgery.
 //
-// Threads: values; a Hasher belongs to one thread at a time.
+// Threads: safe from any; a Hasher belongs to one thread at a time.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ using Digest = std::array<std::uint8_t, 16>;
 /// 32 hex digits.
 std::string to_hex(const Digest& digest);
 
-/// XXH3-128 of bytes at hand.
+/// XXH3-128 of bytes in memory.
 Digest digest_of(std::span<const std::byte> data);
 
-/// XXH3-64 of bytes at hand.
+/// XXH3-64 of bytes in memory.
 std::uint64_t xxh3_64(std::span<const std::byte> data);
 
 /// XXH3 of bytes that come in pieces.
@@ -38,9 +38,9 @@ class Hasher {
 
   void reset();
   void update(std::span<const std::byte> data);
-  /// Of all bytes since the last reset, for a hasher of 128 bits.
+  /// The digest of all bytes since the last reset; for a hasher of 128 bits.
   Digest digest() const;
-  /// Of all bytes since the last reset, for a hasher of 64 bits.
+  /// The same for a hasher of 64 bits.
   std::uint64_t value() const;
 
  private:

@@ -13,6 +13,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/file_status.h"
 #include "staging/pack/formats/format_check.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/mds_index.h"
@@ -26,17 +27,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMagicBytes = 32;
 using FirstBytes = std::string;
 
-struct stat status_of(const fs::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
-  return status;
-}
-
-bool is_file(const fs::path& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-}
-
 fs::path without_links(const fs::path& path) {
   std::error_code error;
   fs::path real = fs::canonical(path, error);
@@ -47,15 +37,14 @@ fs::path without_links(const fs::path& path) {
 FirstBytes first_bytes(const fs::path& file) {
   const UniqueFd fd = open_file(file, O_RDONLY);
   FirstBytes bytes(kMagicBytes, '\0');
-  const ssize_t got = ::pread(fd.get(), bytes.data(), bytes.size(), 0);
+  const ssize_t got = read_at(fd.get(), std::as_writable_bytes(std::span(bytes)), 0);
   if (got < 0) fail_errno("cannot read {}", file.string());
   bytes.resize(static_cast<std::size_t>(got));
   return bytes;
 }
 
 std::string_view last_name(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+  return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
 }
 
 bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
@@ -81,7 +70,7 @@ bool is_numbered(std::string_view name) {
   return without_shard_number(name).size() != name.size();
 }
 
-/// What the name of one file says; plain where it says nothing, or not enough.
+/// The format that the name of one file tells; plain if it tells none.
 Format format_by_name(std::string_view path) {
   const std::string_view name = last_name(path);
   if (ends_with_any(name, {".npy"})) return Format::npy;
@@ -94,8 +83,8 @@ Format format_by_name(std::string_view path) {
   return Format::plain;
 }
 
-/// What programs leave beside the data and no reader needs: it changes while the data stays.
-bool belongs_to_no_copy(std::string_view path) {
+/// Whether a file is a lock or an index beside the data, which may change while the data stay the same.
+bool is_not_data(std::string_view path) {
   return last_name(path) == "lock.mdb" || ends_with_any(path, {".mdb-lock", ".lmdb-lock"}) ||
          is_side_index(path);
 }
@@ -106,23 +95,24 @@ std::string replace_end(std::string_view path, std::string_view end, std::string
 
 enum class Links { refused, followed };
 
-/// Not a recursive_directory_iterator, whose errors name no folder. The type of an entry that is no link is
-/// known from the listing: nothing is asked about each file.
+/// Does not use recursive_directory_iterator, whose errors name no folder. The listing tells the type of each
+/// entry that is not a link, so files need no system call each.
 void add_folder(const fs::path& part, const fs::path& folder, Links links, std::vector<std::string>& files) {
   std::error_code error;
   fs::directory_iterator entry(part, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const fs::path& path = entry->path();
     if (entry->is_symlink() && links == Links::refused)
-      fail("{} is a symbolic link; name the file it points to, or put that in its place", path.string());
+      fail("{} is a symbolic link: name the file it points to, or replace the link with that file",
+           path.string());
     if (entry->is_directory()) {
       add_folder(path, folder, links, files);
       continue;
     }
     if (!entry->is_regular_file())
-      fail("{} is neither a folder nor a regular file; move it elsewhere", path.string());
+      fail("{} is neither a folder nor a regular file: move it out of the data", path.string());
     std::string name = path.lexically_relative(folder).string();
-    if (!belongs_to_no_copy(name)) files.push_back(std::move(name));
+    if (!is_not_data(name)) files.push_back(std::move(name));
   }
   if (error) fail("cannot list {}: {}", part.string(), error.message());
 }
@@ -139,7 +129,7 @@ bool contains(const std::vector<std::string>& sorted, const std::string& name) {
   return std::binary_search(sorted.begin(), sorted.end(), name);
 }
 
-/// Whether a folder's .idx files are Megatron's: all that have no .rec are, or none is.
+/// Whether a folder holds Megatron data: all .idx files without a .rec are Megatron indexes.
 bool has_megatron(const fs::path& folder, const std::vector<std::string>& files) {
   std::optional<bool> decided;
   for (const std::string& file : files) {
@@ -148,17 +138,17 @@ bool has_megatron(const fs::path& folder, const std::vector<std::string>& files)
     if (!*decided) return false;
     const std::string data = replace_end(file, ".idx", ".bin");
     if (!contains(files, data))
-      fail("{} is missing, and {} is its index", (folder / data).string(), (folder / file).string());
+      fail("{} is missing; its index {} exists", (folder / data).string(), (folder / file).string());
   }
   return decided.value_or(false);
 }
 
 void need_mds_index(const fs::path& folder, const std::string& shard) {
   const fs::path index = (folder / shard).parent_path() / "index.json";
-  if (!is_file(index)) fail("{} is missing, and {} cannot be read without it", index.string(), shard);
+  if (!is_file(index)) fail("{} is missing; {} cannot be read without it", index.string(), shard);
 }
 
-/// Of MDS data of which nothing but the index is there, the names say nothing.
+/// Refuses MDS data whose index exists and whose shards do not: the names of the other files do not tell.
 void need_mds_shards(const fs::path& folder, const std::vector<std::string>& files) {
   const auto index = std::find_if(files.begin(), files.end(),
                                   [](const std::string& file) { return last_name(file) == "index.json"; });
@@ -167,7 +157,7 @@ void need_mds_shards(const fs::path& folder, const std::vector<std::string>& fil
   try {
     shards = load_mds_index(folder / *index);
   } catch (const Error&) {
-    return;  // any other program's index.json
+    return;  // the index.json of another program
   }
   if (!shards.empty()) check_mds_shard(folder / *index, shards.front());
 }
@@ -212,7 +202,7 @@ Format format_by_magic(const FirstBytes& bytes) {
   return Format::plain;
 }
 
-/// A Megatron pair by either of its files.
+/// Finds a Megatron pair by either of its files.
 bool add_megatron_pair(Contents& contents, const std::string& name) {
   const std::string_view end =
       std::string_view(name).substr(name.size() - std::min<std::size_t>(4, name.size()));
@@ -222,7 +212,7 @@ bool add_megatron_pair(Contents& contents, const std::string& name) {
   if (!is_file(contents.folder / index) || !is_megatron_index(first_bytes(contents.folder / index)))
     return false;
   if (!is_file(contents.folder / data))
-    fail("{} is missing, and {} is its index", (contents.folder / data).string(), index);
+    fail("{} is missing; its index {} exists", (contents.folder / data).string(), index);
   contents.format = Format::megatron;
   contents.files = {data, index};
   return true;
@@ -266,16 +256,15 @@ Contents of_file(const fs::path& folder, const std::string& name, Links links) {
 }
 
 Contents find(const fs::path& source, Links links) {
-  const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"
-  // Megatron's own tools name a pair by what its two files have in common.
+  const fs::path name = without_slash(source);
+  // Megatron's tools name a pair by the common prefix of its two files.
   if (::access(name.c_str(), F_OK) != 0 && is_file(name.string() + ".idx"))
     return find(name.string() + ".idx", links);
   const mode_t mode = status_of(name).st_mode;
   if (S_ISDIR(mode)) return of_folder(without_links(name), links);
   if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
-  // The folder is resolved, the file's name is not: other files and indexes know it by this name.
-  return of_file(without_links(name.has_parent_path() ? name.parent_path() : fs::path(".")),
-                 name.filename().string(), links);
+  // Only the folder is resolved: other files and indexes know the file by this name.
+  return of_file(without_links(parent_of(name)), name.filename().string(), links);
 }
 
 }  // namespace

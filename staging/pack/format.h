@@ -1,5 +1,5 @@
-// Which format a source is in, and which files make it up. Everything that reads, stages or converts data
-// asks here first, so that a format is recognised in one place.
+// Recognises the format of a source and lists its files. Code that reads, stages or converts data asks here
+// first, so that a format is recognised in one place only.
 //
 // Threads: safe from any.
 #pragma once
@@ -18,7 +18,7 @@ enum class Format {
   tfrecord,
   lmdb,
   hdf5,
-  recordio,  ///< dmlc's .rec, with .idx where there is one
+  recordio,  ///< dmlc's .rec, with or without .idx
   mds,       ///< MosaicML's shards with index.json
   npy,
   plain,  ///< any other files
@@ -27,22 +27,24 @@ enum class Format {
 /// "tar", "megatron", "tfrecord", …
 std::string_view name_of(Format format);
 
-/// The files behind a name.
+/// The files of a source.
 struct Contents {
   Format format = Format::plain;
-  std::filesystem::path folder;    ///< holds the files, without symbolic links
-  std::vector<std::string> files;  ///< names below the folder, sorted; regular files only
-  bool one_file = false;  ///< the user named one file (files that belong to it, as an .idx, may be more)
+  std::filesystem::path folder;    ///< holds the files; without symbolic links
+  std::vector<std::string> files;  ///< names relative to the folder, sorted; regular files only
+  /// The user named one file. `files` may also have files that belong to it, such as an .idx.
+  bool one_file = false;
 };
 
-/// Finds what `source`, a folder or a file, is. Reads names, and the first bytes of at most one file,
-/// or an index.json that may be of MDS data; for a tar pack no file is looked at but its index. Throws Error
-/// where nothing is there, where a folder holds links, devices or sockets, or where a file that belongs to
-/// the format is missing, naming it.
+/// Recognises `source`, a folder or a file. Reads file names, the first bytes of at most one file, and an
+/// index.json that may describe MDS data; of a tar pack it reads the index only. Throws Error naming the path
+/// if the source does not exist, if a folder holds links, devices or sockets, or if a file of the format is
+/// missing.
 Contents contents_of(const std::filesystem::path& source);
 
-/// Whether the files at `folder` (the source's or a copy's) are as long as the format's own tables say: a
-/// .bin that is shorter than its .idx is refused, naming both. Reads tables, never payload. Throws Error.
+/// Checks that the files in `folder` (the source or a copy) are as long as the format's own tables say. Reads
+/// tables, but no payload. Throws Error naming the files, for example a .bin that is shorter than its .idx
+/// says.
 void check_complete(const std::filesystem::path& folder, const Contents& contents);
 
 }  // namespace lockstep::pack

@@ -20,18 +20,19 @@ using layout::ShardRecord;
 template <typename... Args>
 [[noreturn]] void damaged(const std::filesystem::path& file, fmt::format_string<Args...> format,
                           Args&&... args) {
-  fail("{}: damaged index: {}; pack the data again", file.string(),
+  fail("{}: damaged index: {}: pack the data again", file.string(),
        fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Takes tables off the front of the bytes, each checked to be wholly there.
-class Tables {
+/// Takes tables from the front of the bytes, and checks that each is complete.
+class TableReader {
  public:
-  Tables(std::span<const std::byte> rest, const std::filesystem::path& file) : rest_(rest), file_(file) {}
+  TableReader(std::span<const std::byte> rest, const std::filesystem::path& file)
+      : rest_(rest), file_(file) {}
 
   template <typename T>
   std::span<const T> take(std::uint64_t count, const char* what) {
-    if (count > rest_.size() / sizeof(T)) damaged(file_, "{} {} do not fit into the file", count, what);
+    if (count > rest_.size() / sizeof(T)) damaged(file_, "the file is too short for {} {}", count, what);
     const std::span<const T> table(reinterpret_cast<const T*>(rest_.data()), count);
     rest_ = rest_.subspan(count * sizeof(T));
     return table;
@@ -52,7 +53,7 @@ void check_header(const Header& header, std::size_t file_bytes, const std::files
          header.version, layout::kVersion);
   }
   if (header.file_bytes != file_bytes) {
-    damaged(file, "it is {} bytes long and should be {}", file_bytes, header.file_bytes);
+    damaged(file, "it has {} bytes, {} expected", file_bytes, header.file_bytes);
   }
 }
 
@@ -69,7 +70,7 @@ Index Index::load(const std::filesystem::path& file, const std::filesystem::path
 }
 
 Index Index::parse(std::span<const std::byte> bytes, const std::filesystem::path& name) {
-  if (bytes.size() < sizeof(Header) + sizeof(Digest)) damaged(name, "it is only {} bytes long", bytes.size());
+  if (bytes.size() < sizeof(Header) + sizeof(Digest)) damaged(name, "it has only {} bytes", bytes.size());
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   check_header(header, bytes.size(), name);
@@ -80,8 +81,8 @@ Index Index::parse(std::span<const std::byte> bytes, const std::filesystem::path
   if (digest_of(bytes.first(bytes.size() - sizeof(Digest))) != index.digest())
     damaged(name, "its checksum does not match");
 
-  Tables tables(bytes.subspan(sizeof(Header), bytes.size() - sizeof(Header) - sizeof(Digest)), name);
-  constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;  // keeps the sums below from wrapping
+  TableReader tables(bytes.subspan(sizeof(Header), bytes.size() - sizeof(Header) - sizeof(Digest)), name);
+  constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;  // so that the sums below cannot overflow
   if (header.shards > kMaxCount || header.samples > kMaxCount) damaged(name, "impossible counts");
   index.token_bytes_ = static_cast<int>(header.token_bytes);
   index.kinds_ = header.kinds;
@@ -96,7 +97,7 @@ Index Index::parse(std::span<const std::byte> bytes, const std::filesystem::path
 
   if (header.samples == 0) fail("{}: the pack holds no samples", name.string());
   if (header.token_bytes != 0 && header.token_bytes != 2 && header.token_bytes != 4) {
-    damaged(name, "token size {} is none of 0, 2 and 4", header.token_bytes);
+    damaged(name, "the token size is {}, and must be 0, 2 or 4", header.token_bytes);
   }
   index.check_strings();
   index.check_shards();
@@ -112,10 +113,10 @@ Digest Index::digest() const {
 
 void Index::check_strings() const {
   if (string_begin_.front() != 0 || string_begin_.back() != strings_.size())
-    damaged(file_, "names do not fill their table");
+    damaged(file_, "the names do not fill their table");
   for (std::size_t n = 1; n < string_begin_.size(); ++n) {
     if (string_begin_[n] < string_begin_[n - 1] || string_begin_[n] > strings_.size()) {
-      damaged(file_, "name {} has no length", n - 1);
+      damaged(file_, "name {} has a negative length", n - 1);
     }
   }
   for (std::size_t s = 0; s < shards(); ++s) {
@@ -123,7 +124,7 @@ void Index::check_strings() const {
     const std::string_view reason = unsafe_member_name(name);
     if (!reason.empty()) damaged(file_, "the name of shard {} {}", s, reason);
     if (name.find('/') != std::string_view::npos || name == kIndexName) {
-      damaged(file_, "shard {} is named '{}', which is no shard in its folder", s, name);
+      damaged(file_, "shard {} is named '{}', which is not a file in the pack's folder", s, name);
     }
   }
   for (std::size_t k = 0; k < kinds_; ++k) {
@@ -146,9 +147,9 @@ void Index::check_shards() const {
 }
 
 void Index::check_parts() const {
-  if (shards() == 0) damaged(file_, "there are samples and no shards");
+  if (shards() == 0) damaged(file_, "it has samples but no shards");
   if (first_part_.front() != 0 || first_part_.back() != parts_.size())
-    damaged(file_, "parts do not fill their table");
+    damaged(file_, "the parts do not fill their table");
   std::uint64_t end = 0;
   for (std::size_t s = 0; s < shards(); ++s) {
     end = 0;
@@ -167,7 +168,7 @@ void Index::check_parts() const {
                   shards_[s].size);
         }
         if (token_bytes_ != 0 && part.size % static_cast<unsigned>(token_bytes_) != 0) {
-          damaged(file_, "{}: {} bytes are no whole number of tokens of {} bytes", where(), part.size,
+          damaged(file_, "{}: {} bytes are not a multiple of the token size, {}", where(), part.size,
                   token_bytes_);
         }
         end = part.offset + part.size;

@@ -1,5 +1,5 @@
-// The index of a pack: which shards there are, and where in them each sample's parts lie. It is mapped, not
-// parsed: opening costs one pass over it (checksum and bounds), whatever follows is array access.
+// The index of a pack: its shards, and where each part of each sample lies in them. The file is mapped, not
+// parsed: opening it costs one pass (checksum and bounds), and after that every access is an array access.
 //
 // Threads: const members are safe from any thread.
 #pragma once
@@ -18,15 +18,15 @@ namespace lockstep::pack {
 
 inline constexpr std::string_view kIndexName = "index.lockstep";
 
-/// Numbers that fit together, whatever the bytes were: every accessor stays inside the shards' sizes and the
-/// tables.
+/// A checked index: no accessor leaves the tables, and no part lies outside its shard, whatever bytes the
+/// file had.
 class Index {
  public:
-  /// Maps and checks an index file. Throws Error naming it and what is wrong; for a copy, `shown` is the file
-  /// that messages name.
+  /// Maps and checks an index file. Throws Error naming the file and what is wrong. For a copy, `shown` is
+  /// the file that messages name instead.
   static Index load(const std::filesystem::path& file, const std::filesystem::path& shown = {});
 
-  /// The same for bytes at hand, 8-byte aligned, which must outlive the Index.
+  /// The same for bytes in memory. They must be 8-byte aligned and outlive the Index.
   static Index parse(std::span<const std::byte> bytes, const std::filesystem::path& name);
 
   const std::filesystem::path& file() const { return file_; }
@@ -35,12 +35,12 @@ class Index {
   std::size_t parts() const { return parts_.size(); }
   int token_bytes() const { return token_bytes_; }
   std::uint64_t file_bytes() const { return bytes_.size(); }
-  /// Its own checksum: a name for exactly this index.
+  /// The checksum that the file ends with; it identifies this index.
   Digest digest() const;
 
   const layout::ShardRecord& shard(std::size_t s) const { return shards_[s]; }
   std::string_view shard_name(std::size_t s) const { return string(s); }
-  /// The shard of that file name; shards() where there is none.
+  /// The number of the shard with that file name; shards() if there is none.
   std::size_t find_shard(std::string_view name) const;
   /// Samples first_sample(s) to first_sample(s + 1) lie in shard s.
   std::size_t first_sample(std::size_t s) const {
@@ -53,11 +53,11 @@ class Index {
   const layout::PartRecord& part(std::size_t p) const { return parts_[p]; }
   std::string_view kind(const layout::PartRecord& part) const { return string(shards_.size() + part.kind); }
 
-  /// 32 hex digits of the data and order of samples begin to end: keys, kinds, lengths and digests, not where
-  /// they lie.
+  /// 32 hex digits that identify samples begin to end and their order: keys, kinds, lengths and digests, but
+  /// not their positions.
   std::string fingerprint(std::size_t begin, std::size_t end) const;
 
-  /// The bytes of an index of only these shards (ascending numbers).
+  /// The bytes of an index of these shards only (ascending numbers).
   std::string subset(const std::vector<std::size_t>& shards) const;
 
  private:

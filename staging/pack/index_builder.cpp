@@ -13,6 +13,24 @@ void append(std::string& bytes, std::span<const T> table) {
 
 }  // namespace
 
+layout::Header make_header(int token_bytes, std::size_t kinds, std::size_t shards, std::size_t samples,
+                           std::size_t parts, std::uint64_t string_bytes) {
+  layout::Header header{};
+  std::memcpy(header.magic, layout::kMagic, sizeof(header.magic));
+  header.version = layout::kVersion;
+  header.header_bytes = sizeof(header);
+  header.token_bytes = static_cast<std::uint32_t>(token_bytes);
+  header.kinds = static_cast<std::uint32_t>(kinds);
+  header.shards = shards;
+  header.samples = samples;
+  header.parts = parts;
+  header.string_bytes = string_bytes;
+  header.file_bytes = sizeof(header) + shards * sizeof(layout::ShardRecord) +
+                      (samples + 1) * sizeof(std::uint64_t) + parts * sizeof(layout::PartRecord) +
+                      (shards + kinds + samples + 1) * sizeof(std::uint64_t) + string_bytes + sizeof(Digest);
+  return header;
+}
+
 void IndexBuilder::begin_shard(std::string name) {
   shard_names_.push_back(std::move(name));
   shards_.push_back({.size = 0, .first_sample = samples(), .digest = {}});
@@ -60,20 +78,8 @@ std::string IndexBuilder::finish() const {
   }
   for (const std::uint64_t end : key_end_) begins.push_back(names.size() + end);
 
-  layout::Header header{};
-  std::memcpy(header.magic, layout::kMagic, sizeof(header.magic));
-  header.version = layout::kVersion;
-  header.header_bytes = sizeof(header);
-  header.token_bytes = static_cast<std::uint32_t>(token_bytes_);
-  header.kinds = static_cast<std::uint32_t>(kinds_.size());
-  header.shards = shards_.size();
-  header.samples = samples();
-  header.parts = parts_.size();
-  header.string_bytes = names.size() + keys_.size();
-  header.file_bytes = sizeof(header) + shards_.size() * sizeof(layout::ShardRecord) +
-                      (samples() + 1) * sizeof(std::uint64_t) + parts_.size() * sizeof(layout::PartRecord) +
-                      begins.size() * sizeof(std::uint64_t) + header.string_bytes + sizeof(Digest);
-
+  const layout::Header header = make_header(token_bytes_, kinds_.size(), shards_.size(), samples(),
+                                            parts_.size(), names.size() + keys_.size());
   std::string bytes;
   bytes.reserve(header.file_bytes);
   append(bytes, std::span<const layout::Header>(&header, 1));

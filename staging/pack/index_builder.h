@@ -1,4 +1,4 @@
-// Collects what the shards hold, in order, and turns it into the bytes of an index.
+// Collects the samples of the shards, in order, and makes the bytes of an index from them.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -13,8 +13,12 @@
 
 namespace lockstep::pack {
 
-/// Called in the order of the data: begin_shard, then for each sample add_sample and add_part for each of its
-/// parts, then end_shard; finish at the end. About 48 bytes and the key per sample.
+/// The header of an index with these counts.
+layout::Header make_header(int token_bytes, std::size_t kinds, std::size_t shards, std::size_t samples,
+                           std::size_t parts, std::uint64_t string_bytes);
+
+/// The calls follow the order of the data: begin_shard, then for each sample add_sample and add_part for each
+/// of its parts, then end_shard; at the end finish. Memory: about 48 bytes and the key for each sample.
 class IndexBuilder {
  public:
   explicit IndexBuilder(int token_bytes) : token_bytes_(token_bytes) {}
@@ -28,7 +32,7 @@ class IndexBuilder {
   std::size_t parts() const { return parts_.size(); }
   std::size_t shards() const { return shards_.size(); }
 
-  /// The whole index file.
+  /// The bytes of the index file.
   std::string finish() const;
 
  private:

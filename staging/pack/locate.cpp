@@ -3,17 +3,12 @@
 #include <sys/stat.h>
 
 #include "common/error.h"
+#include "staging/pack/file_status.h"
 
 namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct stat status_of(const fs::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
-  return status;
-}
 
 bool is_there(const fs::path& path) {
   struct stat status {};
@@ -22,13 +17,13 @@ bool is_there(const fs::path& path) {
   return false;
 }
 
-// create would pack the tar files themselves as samples.
+// Does not recommend create for tar files: it would pack each of them as a sample.
 [[noreturn]] void not_packed(const fs::path& folder) {
   if (has_tars(folder)) {
-    fail("{} holds tar files without {}; run lockstep-pack index {}", folder.string(), kIndexName,
+    fail("{} holds tar files without {}: run lockstep-pack index {}", folder.string(), kIndexName,
          folder.string());
   }
-  fail("not packed: {} has no {}; run lockstep-pack create", folder.string(), kIndexName);
+  fail("not packed: {} has no {}: run lockstep-pack create", folder.string(), kIndexName);
 }
 
 }  // namespace
@@ -43,43 +38,41 @@ bool has_tars(const fs::path& folder) {
 }
 
 Located locate(const fs::path& source) {
-  const fs::path name = source.has_filename() ? source : source.parent_path();  // "pack/" is "pack"
+  const fs::path name = without_slash(source);
   const mode_t mode = status_of(name).st_mode;
   if (S_ISDIR(mode)) {
     if (is_there(name / kIndexName)) return {name, Index::load(name / kIndexName), {}};
     std::error_code error;
     if (fs::is_empty(name, error) && !error)
-      fail("{} is empty; pack data with lockstep-pack create", name.string());
+      fail("{} is empty: pack data with lockstep-pack create", name.string());
     not_packed(name);
   }
   if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
-  const fs::path folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
+  const fs::path folder = parent_of(name);
   if (name.filename() == kIndexName) return {folder, Index::load(name), {}};
   if (!is_there(folder / kIndexName)) not_packed(folder);
   Located located{folder, Index::load(folder / kIndexName), {}};
   located.shard = located.index.find_shard(name.filename().string());
   if (located.shard == located.index.shards()) {
-    fail("not packed: {} is none of the shards of {}", name.string(), located.index.file().string());
+    fail("not packed: {} is not a shard of {}", name.string(), located.index.file().string());
   }
   return located;
 }
 
 fs::path check_shard_size(const fs::path& folder, const Index& index, std::size_t s) {
   fs::path path = folder / index.shard_name(s);
-  const struct stat status = status_of(path);
-  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path.string());
-  const auto size = static_cast<std::uint64_t>(status.st_size);
+  const auto size = static_cast<std::uint64_t>(status_of_file(path).st_size);
   const std::uint64_t wanted = index.shard(s).size;
   if (size == wanted) return path;
   if (size > wanted) fail("{} does not match its index: {} bytes, {} expected", path.string(), size, wanted);
-  // The first sample that a truncated tail cuts, so that one sees how much is lost.
+  // Names the first sample that was cut, to show how much was lost.
   for (std::size_t i = index.first_sample(s); i < index.first_sample(s + 1); ++i) {
     for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
       const layout::PartRecord& part = index.part(p);
       if (part.offset + part.size > size) {
         fail(
-            "{} does not match its index: truncated to {} bytes, {} expected; sample {} ({}) at offset {} is "
-            "the first lost",
+            "{} does not match its index: truncated to {} bytes, {} expected; "
+            "the first lost sample is {} ({}) at offset {}",
             path.string(), size, wanted, i, index.key(i), part.offset);
       }
     }

@@ -1,4 +1,4 @@
-// From the name that a user gives to the pack behind it.
+// Finds the tar pack that a user has named.
 //
 // Threads: safe from any.
 #pragma once
@@ -13,18 +13,18 @@ namespace lockstep::pack {
 struct Located {
   std::filesystem::path folder;  ///< holds the shards and the index
   Index index;
-  std::optional<std::size_t> shard;  ///< set where the name was one shard's
+  std::optional<std::size_t> shard;  ///< set if the user named one shard
 };
 
-/// Finds and loads the index of a folder of shards, of one of its shards, or the index itself. Throws Error
-/// where there is nothing, nothing packed, or nothing that fits.
+/// Finds and loads the index for a folder of shards, for one of its shards, or the index file itself. Throws
+/// Error if the source does not exist, is not packed, or does not match its index.
 Located locate(const std::filesystem::path& source);
 
 /// Whether a folder holds files named *.tar.
 bool has_tars(const std::filesystem::path& folder);
 
-/// Checks that shard s is there, a regular file, and as long as the index says; returns its path. Throws
-/// Error naming it.
+/// Checks that shard s is a regular file and as long as the index says, and returns its path. Throws Error
+/// naming it.
 std::filesystem::path check_shard_size(const std::filesystem::path& folder, const Index& index,
                                        std::size_t s);
 

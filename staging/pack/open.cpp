@@ -1,6 +1,4 @@
-// open(): finds out what a source is and joins the readers of its files.
-
-#include <sys/stat.h>
+// open(): recognises the format of a source and joins the readers of its files.
 
 #include <algorithm>
 #include <atomic>
@@ -10,9 +8,10 @@
 #include <thread>
 
 #include "common/error.h"
-#include "staging/pack/formats/extent_reader.h"
+#include "staging/pack/file_status.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"
+#include "staging/pack/joined_reader.h"
 #include "staging/pack/locate.h"
 
 namespace lockstep::pack {
@@ -22,18 +21,13 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kThreads = 4;
 
-bool is_file(const fs::path& path) {
-  struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-}
-
-/// "train.h5:/images" as the file and the dataset in it.
-struct Named {
+/// "train.h5:/images": a file and a dataset in it.
+struct DatasetName {
   fs::path file;
   std::string dataset;
 };
 
-Named split_dataset(const fs::path& source) {
+DatasetName split_dataset(const fs::path& source) {
   const std::string text = source.string();
   const std::size_t colon = text.find(":/");
   if (colon == std::string::npos || !is_file(text.substr(0, colon))) return {source, ""};
@@ -68,16 +62,17 @@ std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string
   return nullptr;
 }
 
-/// Whether a file beside the data belongs to the format and not to a readme.
+/// Whether a file of the source holds data; a readme beside the data does not.
 bool holds_data(const Contents& contents, const std::string& file) {
   if (contents.one_file) return true;
   if (contents.format == Format::mds || contents.format == Format::megatron) return true;
   if (!is_of_format(contents.format, file)) return false;
-  // Programs that write one file per worker leave empty ones.
+  // Programs that write one file per worker leave empty files.
   return contents.format == Format::npy || fs::file_size(contents.folder / file) > 0;
 }
 
-/// Several at a time: opening is a conversation with a file server, and the first time a pass over the data.
+/// Opens several files at a time, since each may need round trips to a file server, and for the first time a
+/// pass over the data.
 std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const std::vector<std::string>& files,
                                               const std::string& dataset, const OpenOptions& options) {
   std::vector<std::unique_ptr<Reader>> readers(files.size());
@@ -90,7 +85,7 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
         readers[i] = open_file_of(contents, files[i], dataset, options);
       } catch (const std::bad_alloc&) {
         errors[i] = std::make_exception_ptr(
-            Error(fmt::format("{}: opening it takes more memory than there is; it is damaged, or too large",
+            Error(fmt::format("{}: not enough memory to open it: the file is damaged or too large",
                               (contents.folder / files[i]).string())));
         failed = true;
       } catch (...) {
@@ -111,7 +106,7 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
   return readers;
 }
 
-/// Of something that is no packed data: locate() finds the words.
+/// Throws the error for a source that is not packed data; locate() has most of the messages.
 [[noreturn]] void not_packed(const Contents& contents, const fs::path& source) {
   std::vector<std::string_view> formats;
   for (const Format format :
@@ -121,7 +116,7 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
       formats.push_back(name_of(format));
   }
   if (formats.size() > 1)
-    fail("{} holds files of several formats ({}); name one of them", source.string(),
+    fail("{} holds files of several formats ({}): name one of the files", source.string(),
          fmt::join(formats, ", "));
   locate(source);
   fail("not packed: {}", source.string());
@@ -130,11 +125,10 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
 }  // namespace
 
 std::unique_ptr<Reader> open(const fs::path& source, const OpenOptions& options) {
-  const Named named = split_dataset(source);
-  const fs::path name = named.file.has_filename() ? named.file : named.file.parent_path();
-  const fs::path folder = name.has_parent_path() ? name.parent_path() : fs::path(".");
+  const DatasetName named = split_dataset(source);
+  const fs::path name = without_slash(named.file);
   if (is_file(name / kIndexName) || name.filename() == kIndexName ||
-      (name.extension() == ".tar" && is_file(folder / kIndexName)))
+      (name.extension() == ".tar" && is_file(parent_of(name) / kIndexName)))
     return open_tar(source, options);
   const Contents contents = readable_contents_of(name);
   if (contents.format == Format::tar) return open_tar(source, options);
@@ -150,7 +144,7 @@ std::unique_ptr<Reader> open(const fs::path& source, const OpenOptions& options)
     readers.push_back(std::move(opened[i]));
     names.push_back((contents.folder / files[i]).string());
   }
-  if (readers.empty()) fail("{}: there are no samples in its files", source.string());
+  if (readers.empty()) fail("{}: its files hold no samples", source.string());
   return join(std::move(readers), names);
 }
 

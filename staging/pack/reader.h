@@ -1,9 +1,9 @@
-// Random access to packed samples: one interface, whatever the format. Training code wants the number of
-// samples and their lengths without touching the payload, then any sample by one pread or one pointer into a
-// mapping. docs/users/formats.md says what is particular about each format.
+// Random access to packed samples: one interface for all formats. Training code asks for the number of
+// samples and their lengths without reading the payload, then reads any sample with one pread or through a
+// pointer into a mapping. docs/users/formats.md describes what is special about each format.
 //
-// Threads: open() is safe from any thread; after it every const member is safe from any thread, without locks
-// held while data is read.
+// Threads: open() is safe from any thread. All const members are safe from any thread, and hold no lock while
+// they read data.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,18 @@
 
 namespace lockstep::pack {
 
-/// One file of a sample. A sample has one part, or several where files share a base name ("cat.jpg",
-/// "cat.json").
+/// One file of a sample. A sample has several parts if files share a base name ("cat.jpg" and "cat.json"),
+/// and one part otherwise.
 struct Part {
-  std::string kind;          ///< what follows the first dot of the file's name ("jpg", "seg.png"), or ""
+  std::string kind;          ///< the file name after its first dot ("jpg", "seg.png"), or ""
   std::uint64_t bytes = 0;   ///< length of the payload
-  std::string shard;         ///< the file that holds it, below the folder that was opened
-  std::uint64_t offset = 0;  ///< of the payload in that file, in bytes; 0 where the file is compressed
-  std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload; 0 where no index holds it
+  std::string shard;         ///< the file that holds the payload, relative to the folder that was opened
+  std::uint64_t offset = 0;  ///< of the payload in that file, in bytes; 0 if the file is compressed
+  std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload; 0 if no index holds it
 };
 
-/// Samples of one pack, numbered from 0 in the order in which they were packed. Numbers out of range throw
-/// Error.
+/// The samples of one pack, numbered from 0 in the order in which they were packed. A number out of range
+/// throws Error.
 class Reader {
  public:
   virtual ~Reader() = default;
@@ -38,75 +38,79 @@ class Reader {
   /// Number of samples.
   virtual std::size_t size() const = 0;
 
-  /// Length in bytes of sample i's payload (of its first part).
+  /// Length in bytes of sample i's payload (its first part).
   virtual std::uint64_t bytes(std::size_t i) const = 0;
 
-  /// bytes(i) / token_bytes(); 0 where the pack holds no tokens.
+  /// bytes(i) / token_bytes(); 0 if the samples are not tokens.
   virtual std::uint64_t tokens(std::size_t i) const = 0;
 
-  /// Bytes of a token, 1, 2, 4 or 8; 0 where the samples are no tokens.
+  /// Bytes of a token: 1, 2, 4 or 8; 0 if the samples are not tokens.
   virtual int token_bytes() const = 0;
 
-  /// The tokens' type; pack::widen() (token_type.h) turns any of them into 64-bit integers. Packs of tar
-  /// shards have u16, u32 or none.
+  /// The type of the tokens; pack::widen() (token_type.h) converts any of them to 64-bit integers. Tar packs
+  /// have u16, u32 or none.
   virtual TokenType token_type() const {
     if (token_bytes() == 2) return TokenType::u16;
     return token_bytes() == 4 ? TokenType::u32 : TokenType::none;
   }
 
-  /// The sample's name: its path in the packed folder without what follows the file name's first dot, the key
-  /// in a database (any bytes), or its number where the format has no names.
+  /// The sample's name: the path in the packed folder up to the file name's first dot, the key in a database
+  /// (any bytes), or the sample's number if the format has no names.
   virtual std::string_view key(std::size_t i) const = 0;
 
-  /// Reads sample i with pread; `into` is exactly bytes(i) long. Throws Error naming shard, sample and
-  /// offset, also where the bytes do not match the sample's digest (OpenOptions::check_digests).
+  /// Reads sample i with pread; `into` must be exactly bytes(i) long. Throws Error naming shard, sample and
+  /// offset, also if the bytes do not match the sample's digest (OpenOptions::check_digests).
   virtual void read(std::size_t i, std::span<std::byte> into) const = 0;
 
-  /// Sample i in a mapping of its shard, valid while the reader lives. Touching it is SIGBUS when someone
-  /// truncates the file meanwhile; read() gives an Error then. Throws Error where can_view() is false, or
-  /// where this one sample does not lie in one piece. Each call compares the bytes with the sample's digest,
-  /// as read() does, since the file may have been overwritten since the last one.
+  /// Sample i in a mapping of its shard, valid while the reader lives. If somebody truncates the file, an
+  /// access to the mapping ends the process with SIGBUS; read() throws Error instead. Throws Error if
+  /// can_view() is false or if this sample is stored in several pieces. Each call compares the bytes with the
+  /// sample's digest, as read() does, since the file may have been overwritten since the last call.
   virtual std::span<const std::byte> view(std::size_t i) const = 0;
 
-  /// As view(), without looking at the bytes: to fetch them early, or to ask where they lie.
+  /// As view(), without reading the bytes: to prefetch them, or to learn their address.
   virtual std::span<const std::byte> unchecked_view(std::size_t i) const { return view(i); }
 
-  /// False where samples are compressed or lie in pieces in their file, so that only read() gives them.
+  /// False if samples are compressed or stored in several pieces, so that only read() works.
   virtual bool can_view() const { return true; }
 
-  /// False where all samples had to be looked for, as nothing said where they lie, and where that could be
-  /// written down neither beside the data nor in the user's cache folder: the next one has to look again.
+  /// Whether view() is possible and safe: nobody may write to the files, and they are on a file system of
+  /// this node (mapped_file.h).
+  virtual bool safe_to_map() const { return false; }
+
+  /// False if open() had to scan the data for the samples and could not store the index that it made, neither
+  /// beside the data nor in the user's cache folder. The next open() must scan again.
   virtual bool indexed() const { return true; }
 
-  /// All parts of sample i, the first one being what bytes(), read() and view() speak of.
+  /// All parts of sample i. bytes(), read() and view() use the first one.
   virtual std::vector<Part> parts(std::size_t i) const = 0;
 
   /// As read(), for part p of sample i.
   virtual void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const = 0;
 
-  /// 32 hex digits of data and order: the same for a copy, another sharding or another place, and different
-  /// once a key, a length, a byte or the order differs. Costs one pass over the index. Formats without
-  /// digests (all but tar packs, TFRecord and RecordIO) give their bytes a bounded look only: the lengths,
-  /// and the content of up to 64 samples.
+  /// 32 hex digits that identify the data and their order. A copy, another sharding or another path gives the
+  /// same digits; a different key, length, byte or order gives others. The cost is one pass over the index.
+  /// Formats without digests (all but tar packs, TFRecord and RecordIO) include the lengths and the content
+  /// of up to 64 samples only.
   virtual std::string fingerprint() const = 0;
 
-  /// Reads everything and checks it against whatever digests, checksums and tables the format has. Throws
-  /// Error naming the first shard, sample and offset that does not fit.
+  /// Reads everything and compares it with the digests, checksums and tables that the format has. Throws
+  /// Error naming the first shard, sample and offset that does not match.
   virtual void verify() const = 0;
 };
 
 struct OpenOptions {
-  /// read(), read_part() and view() compare each sample with its digest, in formats that have them (tar
-  /// packs, TFRecord, RecordIO). It takes a pass over the bytes, which are in the processor's cache
-  /// afterwards. Off: where the storage checks them, or where small pieces of very long samples are used
-  /// (TooLong::split), as the whole sample is checked for each.
+  /// read(), read_part() and view() compare each sample with its digest, in formats that have digests (tar
+  /// packs, TFRecord, RecordIO). The cost is one pass over the bytes, which brings them into the processor's
+  /// cache. Switch it off if the storage checks the data, or if small pieces of very long samples are used
+  /// (TooLong::split), since each piece would check the complete sample.
   bool check_digests = true;
 };
 
-/// Opens a folder of shards, one of its shards (its samples only) or its index file; or a folder of files of
-/// one other format, one such file, "FILE.h5:/PATH" for one dataset of several, or the prefix of a Megatron
-/// pair. Checks the index and the shards' sizes, not their content. Throws Error naming what does not fit, or
-/// that the source is not packed.
+/// Opens a tar pack by its folder, its index file, or one of its shards (the samples of that shard only).
+/// Opens other formats by a folder, one file, "FILE.h5:/PATH" for one of several HDF5 datasets, or the prefix
+/// of a Megatron pair. Checks the index and the sizes of the shards, but not their content. Throws Error
+/// naming what does not match, or if the source is not packed.
 std::unique_ptr<Reader> open(const std::filesystem::path& source, const OpenOptions& options = {});
 
 }  // namespace lockstep::pack

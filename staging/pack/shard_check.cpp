@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBlock = std::size_t{1} << 20;
+constexpr std::size_t kCheckBlock = std::size_t{1} << 20;
 
 std::string where(const fs::path& shard, const Index& index, std::size_t sample,
                   const layout::PartRecord& part) {
@@ -26,15 +26,12 @@ std::string where(const fs::path& shard, const Index& index, std::size_t sample,
 }
 
 std::size_t read_some(int fd, std::span<std::byte> into, std::uint64_t offset, const fs::path& path) {
-  for (;;) {
-    const ssize_t got = ::pread(fd, into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno("cannot read {} at offset {}", path.string(), offset);
-    return static_cast<std::size_t>(got);
-  }
+  const ssize_t got = read_at(fd, into, offset);
+  if (got < 0) fail_errno("cannot read {} at offset {}", path.string(), offset);
+  return static_cast<std::size_t>(got);
 }
 
-/// Hashes the parts of a shard out of a stream of its bytes.
+/// Compares the digests of a shard's parts, given the shard's bytes block by block.
 class PartsInStream {
  public:
   PartsInStream(const fs::path& shard, const Index& index, std::size_t s)
@@ -84,7 +81,7 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
   ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   PartsInStream parts(shard, index, s);
   Hasher whole;
-  std::vector<std::byte> buffer(kBlock);
+  std::vector<std::byte> buffer(kCheckBlock);
   std::uint64_t offset = 0;
   for (;;) {
     const std::size_t got = read_some(fd.get(), buffer, offset, shard);
@@ -95,10 +92,11 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
     offset += got;
   }
   if (offset != index.shard(s).size)
-    fail("{} changed while it was read: {} bytes, {} expected", shard.string(), offset, index.shard(s).size);
+    fail("{} changed while it was being read: {} bytes, {} expected", shard.string(), offset,
+         index.shard(s).size);
   if (whole.digest() != index.shard(s).digest) {
     fail(
-        "{} does not match its index: its samples are whole, but bytes between them differ (xxh3 {}, {} "
+        "{} does not match its index: its samples are intact, but bytes between them differ (xxh3 {}, {} "
         "expected)",
         shard.string(), to_hex(whole.digest()), to_hex(index.shard(s).digest));
   }
@@ -111,17 +109,17 @@ void check_members(const fs::path& folder, const Index& index, std::size_t s) {
     for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
       const layout::PartRecord& part = index.part(p);
       do {
-        if (!members.next()) fail("{}: the shard ends before it", where(shard, index, i, part));
-      } while (members.folder() && members.offset() != part.offset);  // between samples (index_tars.h)
+        if (!members.next()) fail("{}: the shard ends before this sample", where(shard, index, i, part));
+      } while (members.folder() && members.offset() != part.offset);  // other programs' shards have folders
       const std::string name = members.name();
       if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) {
         fail("{}: member '{}' at offset {} {}", shard.string(), name, members.offset(), reason);
       }
       if (!members.plain_file())
-        fail("{}: member '{}' at offset {} is no regular file", shard.string(), name, members.offset());
+        fail("{}: member '{}' at offset {} is not a regular file", shard.string(), name, members.offset());
       if (name != join_member_name(index.key(i), index.kind(part)) || members.size() != part.size ||
           members.offset() != part.offset) {
-        fail("{}: the shard has '{}' with {} bytes at offset {} there", where(shard, index, i, part), name,
+        fail("{}: the shard has '{}' with {} bytes at offset {} instead", where(shard, index, i, part), name,
              members.size(), members.offset());
       }
     }
@@ -136,11 +134,11 @@ void check_members(const fs::path& folder, const Index& index, std::size_t s) {
 void check_part(int fd, const fs::path& shard, const Index& index, std::size_t sample, std::size_t p) {
   const layout::PartRecord& part = index.part(p);
   Hasher hasher(Hasher::Width::bits64);
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(kBlock, part.size));
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(kCheckBlock, part.size));
   for (std::uint64_t done = 0; done < part.size;) {
     const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), part.size - done));
     const std::size_t got = read_some(fd, want, part.offset + done, shard);
-    if (got == 0) fail("{}: the file ends before it", where(shard, index, sample, part));
+    if (got == 0) fail("{}: the file ends before this sample does", where(shard, index, sample, part));
     hasher.update(want.first(got));
     done += got;
   }

@@ -1,4 +1,5 @@
-// Checks of a shard's content against the index: what verification and a warm cache hit are made of.
+// Compares the content of a shard with the index: for verify, and for a check of some pieces when staging
+// finds the data in the cache.
 //
 // Threads: safe from any.
 #pragma once
@@ -10,13 +11,13 @@
 
 namespace lockstep::pack {
 
-/// Reads the whole shard once: its digest, and that of each part. Throws Error naming shard, sample and
-/// offset.
+/// Reads the shard once and compares its digest and the digest of each part. Throws Error naming shard,
+/// sample and offset.
 void check_digests(const std::filesystem::path& folder, const Index& index, std::size_t s);
 
-/// Walks the shard's tar headers: every member a plain file with the name, size and offset of the index's
-/// next part, and no member besides but folders. Throws Error naming shard, sample and offset, or the member
-/// that does not belong there.
+/// Reads the tar headers of the shard. Every member must be a folder, or a plain file with the name, size and
+/// offset of the next part in the index. Throws Error naming shard, sample and offset, or the unexpected
+/// member.
 void check_members(const std::filesystem::path& folder, const Index& index, std::size_t s);
 
 /// Reads part p from an open shard and compares its digest. Throws Error naming shard, sample and offset.

@@ -44,15 +44,15 @@ std::uint64_t TarMembers::size() const {
   return static_cast<std::uint64_t>(archive_entry_size(entry_));
 }
 
-// libarchive has consumed exactly the headers when it hands out an entry.
+// When libarchive returns an entry it has consumed exactly the headers.
 std::uint64_t TarMembers::offset() const {
   return static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
 }
 
 void TarMembers::broken() const {
   const char* reason = archive_error_string(archive_.get());
-  fail("{}: not a whole tar file, at offset {}: {}", shard_.string(), archive_filter_bytes(archive_.get(), 0),
-       reason == nullptr ? "unreadable" : reason);
+  fail("{}: not a complete tar file: at offset {}: {}", shard_.string(),
+       archive_filter_bytes(archive_.get(), 0), reason == nullptr ? "unreadable" : reason);
 }
 
 }  // namespace lockstep::pack

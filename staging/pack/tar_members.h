@@ -1,4 +1,4 @@
-// The members of a tar file one after the other, as any tar program sees them.
+// Reads the members of a tar file one after the other, as any tar program does.
 //
 // Threads: an object belongs to one thread at a time.
 #pragma once
@@ -15,17 +15,17 @@ namespace lockstep::pack {
 
 class TarMembers {
  public:
-  /// `shard` must outlive this. Throws Error naming it.
+  /// `shard` must outlive this object. Throws Error naming it.
   explicit TarMembers(const std::filesystem::path& shard);
 
-  /// Goes to the next member; false at the archive's end. Throws Error naming the shard and the offset where
-  /// it is not a whole tar file.
+  /// Goes to the next member; false at the end of the archive. Throws Error naming the shard and the offset
+  /// if it is not a complete tar file.
   bool next();
 
-  /// Without a leading "./", which `tar -c .` writes.
+  /// Without the leading "./" that `tar -c .` writes.
   std::string name() const;
   bool folder() const;
-  /// Whether it is a regular file whose bytes lie in the archive in one piece.
+  /// Whether it is a regular file whose bytes are in one piece in the archive.
   bool plain_file() const;
   std::uint64_t size() const;
   /// Of the payload in the shard.

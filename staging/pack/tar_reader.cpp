@@ -1,4 +1,4 @@
-// The reader of the native format: tar shards beside an index.
+// The reader of our own format: tar shards with an index beside them.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A shard that is opened when first read and mapped when first viewed: a job touches its share of thousands.
+/// A shard, opened by the first read and mapped by the first view: a job uses only some of thousands of
+/// shards.
 struct Shard {
   std::once_flag opened;
   std::once_flag mapped;
@@ -65,6 +66,13 @@ class TarReader : public Reader {
     return shard.mapping.bytes().subspan(part.offset, part.size);
   }
 
+  bool safe_to_map() const override {
+    for (std::size_t s = first_shard_; s < end_shard_; ++s) {
+      if (!pack::safe_to_map(path(s))) return false;
+    }
+    return true;
+  }
+
   std::vector<Part> parts(std::size_t i) const override {
     const std::size_t sample = number(i);
     std::vector<Part> parts;
@@ -82,17 +90,12 @@ class TarReader : public Reader {
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override {
     const layout::PartRecord& part = record(i, p);
     if (into.size() != part.size) {
-      fail("{}: a buffer of {} bytes was given for {}", where(i, part), into.size(), part.size);
+      fail("{}: the buffer has {} bytes, the sample has {}", where(i, part), into.size(), part.size);
     }
-    const int fd = opened(part.shard).fd.get();
-    for (std::size_t done = 0; done < into.size();) {
-      const ssize_t got =
-          ::pread(fd, into.data() + done, into.size() - done, static_cast<off_t>(part.offset + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail_errno("cannot read {}", where(i, part));
-      if (got == 0) fail("{}: the shard was truncated while it was in use", where(i, part));
-      done += static_cast<std::size_t>(got);
-    }
+    const ssize_t got = read_at(opened(part.shard).fd.get(), into, part.offset);
+    if (got < 0) fail_errno("cannot read {}", where(i, part));
+    if (static_cast<std::size_t>(got) < into.size())
+      fail("{}: the shard was truncated while in use", where(i, part));
     check_digest(i, part, into);
   }
 
@@ -106,17 +109,16 @@ class TarReader : public Reader {
   }
 
  private:
-  /// The index's number of our sample i.
+  /// The number in the index of this reader's sample i.
   std::size_t number(std::size_t i) const {
-    if (i >= size()) fail("{}: sample {} was asked for, there are {}", index_.file().string(), i, size());
+    if (i >= size()) fail("{}: there is no sample {}, only {} samples", index_.file().string(), i, size());
     return begin_ + i;
   }
 
   const layout::PartRecord& record(std::size_t i, std::size_t p) const {
     const std::size_t sample = number(i);
     const std::size_t count = index_.first_part(sample + 1) - index_.first_part(sample);
-    if (p >= count)
-      fail("{}: part {} of sample {} was asked for, there are {}", index_.file().string(), p, i, count);
+    if (p >= count) fail("{}: sample {} has no part {}, only {} parts", index_.file().string(), i, p, count);
     return index_.part(index_.first_part(sample) + p);
   }
 
@@ -128,7 +130,7 @@ class TarReader : public Reader {
 
   void check_digest(std::size_t i, const layout::PartRecord& part, std::span<const std::byte> payload) const {
     if (check_digests_ && xxh3_64(payload) != part.xxh3) {
-      fail("{}: the content does not match its index; the shard is damaged or was changed: restore it",
+      fail("{}: the content does not match its index: the shard is damaged or was changed; restore it",
            where(i, part));
     }
   }

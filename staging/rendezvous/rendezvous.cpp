@@ -9,12 +9,12 @@
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "staging/rendezvous/rendezvous_socket.h"
+#include "common/sockets.h"
 
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{5000};
+constexpr std::chrono::milliseconds kConnectTimeout{5000};
 constexpr int kHighestPort = 65535;
 
 }  // namespace
@@ -26,7 +26,9 @@ RendezvousAddress RendezvousAddress::from_environment() {
   for (std::string host; text >> host;) address.hosts.push_back(host);
   address.key = environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
   if (address.port <= 0 || address.port > kHighestPort || address.hosts.empty() || address.key.empty()) {
-    fail("srun opened no rendezvous for the step's nodes; is the plugin loaded where srun runs?");
+    fail(
+        "srun opened no rendezvous for the nodes of this step: check that the plugin is loaded where srun "
+        "runs");
   }
   return address;
 }
@@ -35,13 +37,13 @@ Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
                        std::function<void(const std::string& lost)> stop,
                        std::function<void(const Verdict&)> failed)
     : name_(address.name),
-      socket_(connect_to(address.hosts, address.port, kPatience, name_.c_str())),
+      socket_(connect_to(address.hosts, address.port, kConnectTimeout, name_.c_str())),
       session_(Session::Role::node, address.key),
       stop_(std::move(stop)),
       failed_(std::move(failed)) {
   send_all(socket_, session_.greeting(), name_.c_str());
-  session_.take_greeting(read_line(address.patience));
-  say(hello.to_text());
+  session_.take_greeting(read_line(address.greeting_timeout));
+  send(hello.to_text());
   listener_ = std::thread([this] { listen(); });
 }
 
@@ -50,24 +52,24 @@ Rendezvous::~Rendezvous() {
   listener_.join();
 }
 
-void Rendezvous::say(const std::string& payload) {
-  const std::lock_guard lock(saying_);
+void Rendezvous::send(const std::string& payload) {
+  const std::lock_guard lock(sending_);
   send_all(socket_, session_.seal(payload), name_.c_str());
 }
 
-std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patience) {
-  constexpr int kTellEvery = 1000;  // milliseconds
+std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> timeout) {
+  constexpr int kAliveInterval = 1000;  // milliseconds
   const int wait_for =
-      patience ? static_cast<int>(std::min<std::int64_t>(kTellEvery, patience->count())) : kTellEvery;
+      timeout ? static_cast<int>(std::min<std::int64_t>(kAliveInterval, timeout->count())) : kAliveInterval;
   const auto begin = std::chrono::steady_clock::now();
   std::size_t end = 0;
   while ((end = received_.find('\n')) == std::string::npos) {
     pollfd wait{socket_.get(), POLLIN, 0};
     const int ready = ::poll(&wait, 1, wait_for);
-    if (ready == 0 && session_.greeted()) say(kAlive);
-    // Something else listens there, or srun hangs; after the greeting the kernel and srun's silence tell.
-    if (patience && std::chrono::steady_clock::now() - begin > *patience) {
-      fail("{} did not answer within {:.3g} s", name_, std::chrono::duration<double>(*patience).count());
+    if (ready == 0 && session_.greeted()) send(kAlive);
+    // Another program listens there, or srun hangs. After the greeting, the kernel notices a dead connection.
+    if (timeout && std::chrono::steady_clock::now() - begin > *timeout) {
+      fail("{} did not answer within {:.3g} s", name_, std::chrono::duration<double>(*timeout).count());
     }
     if (ready <= 0) continue;
     std::array<char, 65536> buffer{};
@@ -76,7 +78,7 @@ std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patie
     if (got < 0) fail_errno("lost {}", name_);
     if (got == 0) fail("{} has ended", name_);
     received_.append(buffer.data(), static_cast<std::size_t>(got));
-    if (received_.size() > kLongestServerLine) fail("{} sent a line that is too long", name_);
+    if (received_.size() > kMaxServerLineBytes) fail("{} sent a line that is too long", name_);
   }
   std::string line = received_.substr(0, end);
   received_.erase(0, end + 1);
@@ -85,19 +87,19 @@ std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> patie
 
 void Rendezvous::listen() {
   try {
-    for (;;) take(session_.open(read_line()));
+    for (;;) receive(session_.open(read_line()));
   } catch (const std::exception& error) {
     {
       const std::lock_guard lock(mutex_);
       lost_ = error.what();
       if (verdict_) return;
     }
-    heard_.notify_all();
+    changed_.notify_all();
     stop_(error.what());
   }
 }
 
-void Rendezvous::take(const std::string& payload) {
+void Rendezvous::receive(const std::string& payload) {
   bool stopped = false;
   {
     const std::lock_guard lock(mutex_);
@@ -105,22 +107,22 @@ void Rendezvous::take(const std::string& payload) {
       verdict_ = Verdict::from_text(payload);
       stopped = !verdict_->good;
     } else {
-      Word word = Word::from_text(payload);
-      rounds_.insert_or_assign(word.round, std::move(word.data));
+      RoundMessage message = RoundMessage::from_text(payload);
+      rounds_.insert_or_assign(message.round, std::move(message.data));
     }
   }
-  heard_.notify_all();
+  changed_.notify_all();
   if (!stopped) return;
   failed_ ? failed_(*verdict_) : stop_("");
 }
 
 nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {
-  const std::string text = Word{round, std::move(data)}.to_text();
-  if (text.size() > kLongestLine / 2) fail("a word of {} bytes for {}", text.size(), name_);
-  say(text);
+  const std::string text = RoundMessage{round, std::move(data)}.to_text();
+  if (text.size() > kMaxLineBytes / 2) fail("a message of {} bytes is too long for {}", text.size(), name_);
+  send(text);
   std::unique_lock lock(mutex_);
-  heard_.wait(lock,
-              [&] { return rounds_.contains(round) || !lost_.empty() || (verdict_ && !verdict_->good); });
+  changed_.wait(lock,
+                [&] { return rounds_.contains(round) || !lost_.empty() || (verdict_ && !verdict_->good); });
   if (rounds_.contains(round)) {
     auto node = rounds_.extract(round);
     return std::move(node.mapped());
@@ -134,9 +136,9 @@ std::string Rendezvous::own_address() const {
 }
 
 Verdict Rendezvous::agree(const Verdict& outcome) {
-  say(outcome.to_text());
+  send(outcome.to_text());
   std::unique_lock lock(mutex_);
-  heard_.wait(lock, [&] { return verdict_ || !lost_.empty(); });
+  changed_.wait(lock, [&] { return verdict_ || !lost_.empty(); });
   if (verdict_) return *verdict_;
   fail("{}", lost_);
 }

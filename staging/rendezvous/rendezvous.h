@@ -1,8 +1,9 @@
-// A node's side of the rendezvous at srun: present yourself before staging starts, tell how it ended, learn
-// what all nodes' came to. While this node is still staging, a failure elsewhere is noticed at once.
+// A node's side of the rendezvous at srun: the node introduces itself before staging starts, reports how
+// staging ended there, and learns the outcome of all nodes. While it is still staging, it hears of a failure
+// elsewhere at once.
 //
-// Threads: the object belongs to one thread; it runs one of its own that listens to srun, and tells it every
-// second that this process is not stopped.
+// Threads: the object belongs to one thread. It runs a thread of its own that listens to srun and, every
+// second, tells srun that this process is still running.
 #pragma once
 
 #include <chrono>
@@ -25,19 +26,20 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
-  std::chrono::milliseconds patience{10'000};  ///< for its greeting
-  std::string name = "srun's rendezvous";      ///< for messages
+  std::chrono::milliseconds greeting_timeout{10'000};
+  std::string name = "srun's rendezvous";  ///< for messages
 
-  /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, as the plugin sets them. Throws
-  /// Error where they are missing or make no sense.
+  /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
+  /// Error if one of them is missing or invalid.
   static RendezvousAddress from_environment();
 };
 
 class Rendezvous {
  public:
-  /// Connects, proves itself and says hello. `stop` is called, from the listening thread, when the step has
-  /// failed, with "" where srun says so (and has printed why), or with the reason where srun is lost. Where
-  /// nobody prints, `failed` is called instead of stop(""). Throws Error.
+  /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has
+  /// failed: with "" if srun says so (srun has then printed the reason), with the reason if the connection to
+  /// srun is lost. Where nobody prints the reason, pass `failed`: it is called instead of stop(""). Throws
+  /// Error.
   Rendezvous(const RendezvousAddress& address, const Hello& hello,
              std::function<void(const std::string& lost)> stop,
              std::function<void(const Verdict&)> failed = {});
@@ -45,31 +47,32 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  /// Says this node's word in a round and waits for everyone's: an object with null for nodes that have left.
-  /// Each round has its own name. Throws Error where srun is lost, or the step has failed.
+  /// Contributes this node's data to a round and waits for the data of all nodes: an object by node id, with
+  /// null for nodes that have left. Each round has a different name. Throws Error if srun is lost or the step
+  /// has failed.
   nlohmann::json gather(const std::string& round, nlohmann::json data);
 
-  /// This end's address in the connection to srun: one under which other nodes may reach this one.
+  /// The address of this end of the connection to srun. Other nodes may be able to reach this node there.
   std::string own_address() const;
 
-  /// Tells how staging ended here and waits for all nodes' verdict. Throws Error where srun is lost.
+  /// Reports how staging ended here and waits for the verdict of all nodes. Throws Error if srun is lost.
   Verdict agree(const Verdict& outcome);
 
  private:
-  std::string read_line(std::optional<std::chrono::milliseconds> patience = {});
-  void say(const std::string& payload);
+  std::string read_line(std::optional<std::chrono::milliseconds> timeout = {});
+  void send(const std::string& payload);
   void listen();
-  void take(const std::string& payload);
+  void receive(const std::string& payload);
 
   std::string name_;
   UniqueFd socket_;
   Session session_;
-  std::mutex saying_;  // of what is sent
+  std::mutex sending_;  // guards what is sent
   std::string received_;
   std::function<void(const std::string& lost)> stop_;
   std::function<void(const Verdict&)> failed_;
-  std::mutex mutex_;  // of what was heard
-  std::condition_variable heard_;
+  std::mutex mutex_;  // guards what was received: the members below
+  std::condition_variable changed_;
   std::optional<Verdict> verdict_;
   std::map<std::string, nlohmann::json> rounds_;
   std::string lost_;

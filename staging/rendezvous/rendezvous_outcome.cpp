@@ -15,7 +15,7 @@ constexpr std::size_t kMaxExpanded = 1U << 20U;
 
 nlohmann::json parse(const std::string& text) {
   nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
-  if (!value.is_object()) fail("a message that is no object");
+  if (!value.is_object()) fail("a message is not a JSON object");
   return value;
 }
 
@@ -25,11 +25,11 @@ auto reading(const std::string& text, const Read& read) {
   try {
     return read(value);
   } catch (const nlohmann::json::exception& error) {
-    fail("a message with a wrong field: {}", error.what());
+    fail("a message has a wrong field: {}", error.what());
   }
 }
 
-// "[1-3,07]" after a prefix: appends prefix + number, keeping leading zeros.
+// Appends prefix + number for each number of "1-3,07", keeping leading zeros.
 void expand_ranges(const std::string& prefix, std::string_view ranges, std::vector<std::string>& names) {
   for (std::size_t begin = 0; begin <= ranges.size();) {
     const std::size_t end = std::min(ranges.find(',', begin), ranges.size());
@@ -61,8 +61,8 @@ std::string join_names(const std::vector<std::string>& names) {
 
 std::string Hello::to_text() const {
   return nlohmann::json{
-      {"job", job},     {"step", step},           {"node", node},          {"node_id", node_id},
-      {"nodes", nodes}, {"node_list", node_list}, {"component", component}}
+      {"job", job},     {"step", step},           {"node", node},           {"node_id", node_id},
+      {"nodes", nodes}, {"node_list", node_list}, {"component", component}, {"again", again}}
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -74,10 +74,11 @@ Hello Hello::from_text(const std::string& text) {
                  value.at("node_id"),
                  value.at("nodes"),
                  value.at("node_list"),
-                 value.value("component", "")};
+                 value.value("component", ""),
+                 value.value("again", false)};
   });
   if (hello.nodes == 0 || hello.nodes > kMaxNodes || hello.node_id >= hello.nodes) {
-    fail("node {} of {} cannot be", hello.node_id, hello.nodes);
+    fail("node {} of {} is impossible", hello.node_id, hello.nodes);
   }
   return hello;
 }
@@ -93,18 +94,20 @@ Verdict Verdict::from_text(const std::string& text) {
   });
 }
 
-std::string Word::to_text() const {
+std::string RoundMessage::to_text() const {
   return nlohmann::json{{"round", round}, {"data", data}}.dump(-1, ' ', true,
                                                                nlohmann::json::error_handler_t::replace);
 }
 
-Word Word::from_text(const std::string& text) {
-  return reading(text, [](const nlohmann::json& value) { return Word{value.at("round"), value.at("data")}; });
+RoundMessage RoundMessage::from_text(const std::string& text) {
+  return reading(text, [](const nlohmann::json& value) {
+    return RoundMessage{value.at("round"), value.at("data")};
+  });
 }
 
 Message kind_of(const std::string& text) {
   if (text == kAlive) return Message::alive;
-  return text.starts_with("{\"good\"") ? Message::verdict : Message::word;
+  return text.starts_with("{\"good\"") ? Message::verdict : Message::round;
 }
 
 std::vector<std::string> expand_node_list(const std::string& list) {

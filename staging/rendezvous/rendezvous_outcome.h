@@ -1,4 +1,4 @@
-// What the nodes of a step tell each other about how staging ended, and how that reads as one line.
+// The messages of the rendezvous, and how the outcome of all nodes reads as one line.
 //
 // Threads: values.
 #pragma once
@@ -13,52 +13,53 @@
 
 namespace lockstep::transfer {
 
-/// A node as it presents itself.
+/// A node introduces itself.
 struct Hello {
   std::uint32_t job = 0;
   std::string step;
   std::string node;
   std::uint32_t node_id = 0;  ///< 0 to nodes - 1
   std::uint32_t nodes = 1;
-  std::string node_list;  ///< all nodes' names in Slurm's brackets ("n[1-4]"), to name those that never came
-  std::string component;  ///< of a heterogeneous step, which stages for itself; else ""
+  std::string node_list;  ///< all nodes in Slurm's brackets ("n[1-4]"), to name those that never came
+  std::string component;  ///< of a heterogeneous step, which stages separately; else ""
+  bool again = false;     ///< an earlier process of this node is stuck, and this one replaces it
 
   std::string to_text() const;
-  /// Throws Error where the text is no hello, or its numbers cannot be.
+  /// Throws Error if the text is not a Hello or its numbers are impossible.
   static Hello from_text(const std::string& text);
 };
 
-/// How a node's staging ended, or what all nodes' came to.
+/// How staging ended on one node, or on all nodes together.
 struct Verdict {
   bool good = true;
-  std::string why;    ///< "" where good
+  std::string why;    ///< "" if good
   bool more = false;  ///< the node stays for rounds: staging goes on in the background
 
   std::string to_text() const;
   static Verdict from_text(const std::string& text);
 };
 
-/// "n[1-3,7],login" as names in order. Text that cannot be understood gives what could be read before it.
+/// Expands "n[1-3,7],login" to names, in order. If the text is malformed, returns the names before the error.
 std::vector<std::string> expand_node_list(const std::string& list);
 
-/// A node's word in a round that all of them take part in: srun gathers it and tells everyone all of them.
-struct Word {
-  std::string round;  ///< its name
-  nlohmann::json
-      data;  ///< not null; from srun an object, with the node's id as the key and null for who left
+/// A node's contribution to a round that all nodes take part in. srun collects them and sends all of them to
+/// every node.
+struct RoundMessage {
+  std::string round;    ///< its name
+  nlohmann::json data;  ///< not null; from srun: an object by node id, with null for nodes that have left
 
   std::string to_text() const;
-  static Word from_text(const std::string& text);
+  static RoundMessage from_text(const std::string& text);
 };
 
-/// What kind of message this is, by its fields.
-enum class Message { verdict, word, alive };
+/// The kind of a message, by its fields.
+enum class Message { verdict, round, alive };
 Message kind_of(const std::string& text);
-/// Sent every second by a node that has nothing to say.
+/// A node that has nothing to say sends this every second.
 inline constexpr const char* kAlive = "{\"alive\":1}";
 
-/// One line for what failed where: "n1, n2: REASON", reasons apart joined by "; ", long lists cut with a
-/// count.
+/// One line that says what failed where: "n1, n2: REASON". Reasons are joined by "; "; long lists are cut,
+/// with a count.
 std::string describe(const std::map<std::string, std::string>& why_by_node);
 
 }  // namespace lockstep::transfer

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "staging/rendezvous/rendezvous_socket.h"
+#include "common/sockets.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -19,16 +19,16 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMaxStrangers = 256;  // connections that have not proved themselves yet
-constexpr milliseconds kStranger{10'000};   // how long one may stay that
+constexpr std::size_t kMaxUnauthenticated = 256;  // connections
+constexpr milliseconds kAuthenticationTimeout{10'000};
 
 }  // namespace
 
 struct RendezvousServer::Peer {
   UniqueFd socket;
   Session session;
-  Clock::time_point since;  // it came
-  Clock::time_point heard;
+  Clock::time_point connected;
+  Clock::time_point last_message;
   std::string received, unsent;
   std::optional<Hello> hello;
   Group* group = nullptr;
@@ -38,17 +38,18 @@ struct RendezvousServer::Peer {
 struct RendezvousServer::Group {
   std::uint32_t nodes = 0;
   std::string node_list;
-  Clock::time_point first;                   // when its first node came
-  std::optional<Clock::time_point> until;    // once a node has told a failure: when the others are told
-  std::set<std::uint32_t> here, done, gone;  // gone: says nothing more
-  std::set<std::uint32_t> broke_off;         // may come back
-  std::map<std::uint32_t, Clock::time_point> awaited;  // broke off: how long its own outcome is waited for
+  Clock::time_point first_joined;
+  std::optional<Clock::time_point> failure_deadline;  // of the failure window, once a node has failed
+  std::set<std::uint32_t> joined, finished;
+  std::set<std::uint32_t> left;          // sends nothing more
+  std::set<std::uint32_t> disconnected;  // may come back
+  std::map<std::uint32_t, Clock::time_point> reconnect_deadlines;
 
-  // When the others are told of a failure; nullopt while there is none.
+  // When the verdict is due because of a failure; nullopt while there is no failure.
   std::optional<Clock::time_point> decision_time() const {
     if (why_by_node.empty()) return {};
-    Clock::time_point at = until.value_or(Clock::time_point::min());
-    for (const auto& [id, patience] : awaited) at = std::max(at, patience);
+    Clock::time_point at = failure_deadline.value_or(Clock::time_point::min());
+    for (const auto& [id, deadline] : reconnect_deadlines) at = std::max(at, deadline);
     return at;
   }
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
@@ -58,30 +59,32 @@ struct RendezvousServer::Group {
 
 RendezvousServer::RendezvousServer(UniqueFd socket, Options options)
     : socket_(std::move(socket)), options_(std::move(options)) {
-  if (::listen(socket_.get(), kBacklog) != 0) fail_errno("cannot listen for the step's nodes");
+  if (::listen(socket_.get(), kBacklog) != 0) fail_errno("cannot listen for the nodes of the step");
   set_nonblocking(socket_);
 }
 
 RendezvousServer::~RendezvousServer() = default;
 
 void RendezvousServer::run(const UniqueFd& alive) {
-  std::optional<Clock::time_point> until;  // once told to return
+  std::optional<Clock::time_point> deadline;  // once told to return
   for (;;) {
-    const auto strangers =
+    const auto unauthenticated =
         std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
-    const bool room = static_cast<std::size_t>(strangers) < kMaxStrangers;  // others wait in the backlog
-    std::vector<pollfd> wait{{until ? -1 : alive.get(), POLLIN, 0}, {room ? socket_.get() : -1, POLLIN, 0}};
+    // Above the limit, new connections wait in the backlog.
+    const bool accepting = static_cast<std::size_t>(unauthenticated) < kMaxUnauthenticated;
+    std::vector<pollfd> wait{{deadline ? -1 : alive.get(), POLLIN, 0},
+                             {accepting ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
       const int events = POLLIN | (peer.unsent.empty() ? 0 : POLLOUT);
       wait.push_back({peer.socket.get(), static_cast<short>(events), 0});
     }
     constexpr int kDraining = 10;
-    if (::poll(wait.data(), wait.size(), until ? kDraining : milliseconds_to_next(Clock::now())) < 0 &&
+    if (::poll(wait.data(), wait.size(), deadline ? kDraining : milliseconds_to_next(Clock::now())) < 0 &&
         errno != EINTR) {
-      fail_errno("cannot wait for the step's nodes");
+      fail_errno("cannot wait for the nodes of the step");
     }
-    if (wait[0].revents != 0 && !until) until = Clock::now() + options_.drain;
-    if (until && (peers_.empty() || Clock::now() >= *until)) return;
+    if (wait[0].revents != 0 && !deadline) deadline = Clock::now() + options_.drain_timeout;
+    if (deadline && (peers_.empty() || Clock::now() >= *deadline)) return;
     std::size_t at = 2;
     for (Peer& peer : peers_) {
       const short events = wait[at++].revents;
@@ -90,8 +93,8 @@ void RendezvousServer::run(const UniqueFd& alive) {
     }
     const Clock::time_point now = Clock::now();
     for (Peer& peer : peers_) {
-      if (!peer.hello && now - peer.since > kStranger) peer.closed = true;
-      if (peer.closed) lost(peer);
+      if (!peer.hello && now - peer.connected > kAuthenticationTimeout) peer.closed = true;
+      if (peer.closed) disconnected(peer);
     }
     if (wait[1].revents != 0) accept_one();
     for (auto& [name, group] : groups_) settle(group, now);
@@ -126,50 +129,50 @@ void RendezvousServer::read_from(Peer& peer) {
     for (std::size_t end = 0; (end = peer.received.find('\n')) != std::string::npos;) {
       const std::string line = peer.received.substr(0, end);
       peer.received.erase(0, end + 1);
-      take_line(peer, line);
+      receive_line(peer, line);
     }
-    if (peer.received.size() > kLongestLine) peer.closed = true;
-  } catch (const Error&) {  // a stranger, or one that has gone mad: as if it had broken off
+    if (peer.received.size() > kMaxLineBytes) peer.closed = true;
+  } catch (const Error&) {  // not a node of the step, or a faulty one: treated as disconnected
     peer.closed = true;
   }
 }
 
-void RendezvousServer::take_line(Peer& peer, const std::string& line) {
+void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
   if (!peer.session.greeted()) return peer.session.take_greeting(line);
   const std::string payload = peer.session.open(line);
-  if (!peer.hello) return take_hello(peer, payload);
-  peer.heard = Clock::now();
+  if (!peer.hello) return receive_hello(peer, payload);
+  peer.last_message = Clock::now();
   if (peer.group == nullptr) return;
   const Message kind = kind_of(payload);
   if (kind == Message::alive) return;
-  if (kind == Message::word) return take_word(peer, payload);
+  if (kind == Message::round) return receive_round(peer, payload);
   const Verdict outcome = Verdict::from_text(payload);
-  peer.group->done.insert(peer.hello->node_id);
-  peer.group->awaited.erase(peer.hello->node_id);
-  if (!outcome.more) peer.group->gone.insert(peer.hello->node_id);
-  if (!outcome.good) failed(*peer.group, peer.hello->node, outcome.why);
+  peer.group->finished.insert(peer.hello->node_id);
+  peer.group->reconnect_deadlines.erase(peer.hello->node_id);
+  if (!outcome.more) peer.group->left.insert(peer.hello->node_id);
+  if (!outcome.good) add_failure(*peer.group, peer.hello->node, outcome.why);
 }
 
-void RendezvousServer::take_word(Peer& peer, const std::string& payload) {
-  Word word = Word::from_text(payload);
-  peer.group->rounds[word.round].insert_or_assign(peer.hello->node_id, std::move(word.data));
+void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
+  RoundMessage message = RoundMessage::from_text(payload);
+  peer.group->rounds[message.round].insert_or_assign(peer.hello->node_id, std::move(message.data));
 }
 
-// Who has told its outcome, or is gone, says nothing more and is not waited for.
-void RendezvousServer::tell_complete_rounds(Group& group) {
+// A round does not wait for nodes that have left.
+void RendezvousServer::answer_complete_rounds(Group& group) {
   for (auto round = group.rounds.begin(); round != group.rounds.end();) {
     nlohmann::json all = nlohmann::json::object();
-    bool complete = group.here.size() == group.nodes;
-    for (const std::uint32_t id : group.here) {
-      const auto said = round->second.find(id);
-      complete = complete && (said != round->second.end() || group.gone.contains(id));
-      all[std::to_string(id)] = said == round->second.end() ? nlohmann::json() : said->second;
+    bool complete = group.joined.size() == group.nodes;
+    for (const std::uint32_t id : group.joined) {
+      const auto data = round->second.find(id);
+      complete = complete && (data != round->second.end() || group.left.contains(id));
+      all[std::to_string(id)] = data == round->second.end() ? nlohmann::json() : data->second;
     }
     if (!complete) {
       ++round;
       continue;
     }
-    const std::string text = Word{round->first, std::move(all)}.to_text();
+    const std::string text = RoundMessage{round->first, std::move(all)}.to_text();
     for (Peer& peer : peers_) {
       if (peer.group == &group && !peer.closed) send(peer, peer.session.seal(text));
     }
@@ -177,85 +180,91 @@ void RendezvousServer::tell_complete_rounds(Group& group) {
   }
 }
 
-// A helper that was stopped, or a machine that hangs: the connection stands, and nothing comes. Where nobody
-// of the group says anything, the whole step is suspended and goes on some day.
+// Finds nodes whose process is stopped or whose machine hangs: the connection exists, but nothing arrives. If
+// no node of the group sends anything, the whole step is suspended and will go on later.
 void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
-  bool anybody = false;
+  bool any_active = false;
   for (const Peer& peer : peers_)
-    anybody = anybody || (peer.group == &group && now - peer.heard < options_.silent / 3);
+    any_active =
+        any_active || (peer.group == &group && now - peer.last_message < options_.silence_timeout / 3);
   for (Peer& peer : peers_) {
-    if (!anybody || peer.group != &group || now - peer.heard < options_.silent) continue;
-    if (group.verdict) peer.closed = true;  // in the background the others go on without it
-    if (group.verdict || group.done.contains(peer.hello->node_id)) continue;
-    failed(group, peer.hello->node, "has stopped: its staging has said nothing for a while");
+    if (!any_active || peer.group != &group || now - peer.last_message < options_.silence_timeout) continue;
+    if (group.verdict) peer.closed = true;  // in the background the other nodes go on without it
+    if (group.verdict || group.finished.contains(peer.hello->node_id)) continue;
+    add_failure(group, peer.hello->node, "has stopped: its staging process sends nothing any more");
   }
 }
 
-void RendezvousServer::take_hello(Peer& peer, const std::string& text) {
+void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
   Hello hello = Hello::from_text(text);
-  // Components of a heterogeneous job, or of one step of an ordinary job, come to the same srun; each is a
-  // group of its own. The latter have one number, and differ in their nodes unless they say which they are.
+  // Components of a heterogeneous job, or of one step of an ordinary job, use the same srun; each is a
+  // separate group. Components of one step share its number; their node lists differ, unless they say which
+  // component they are.
   Group& group = groups_[fmt::format("{}.{}.{}.{}", hello.job, hello.step, hello.component, hello.node_list)];
   if (group.nodes == 0) {
     group.nodes = hello.nodes;
     group.node_list = hello.node_list;
-    group.first = Clock::now();
+    group.first_joined = Clock::now();
   }
-  peer.heard = Clock::now();
-  const bool back = group.broke_off.erase(hello.node_id) > 0;
-  // Once the outcome is known it changes no more, and is told to a helper that takes the place of a killed
-  // one.
-  const bool known = !group.here.insert(hello.node_id).second;
-  if (group.nodes != hello.nodes || (known && !back && !group.verdict)) {
-    fail("node {} of {} came twice, or to another step", hello.node_id, hello.nodes);
+  peer.last_message = Clock::now();
+  for (Peer& other : peers_) {
+    if (hello.again && other.group == &group && other.hello->node_id == hello.node_id) disconnected(other);
   }
-  // It says why its helper had to be replaced, or that it goes on without.
-  if (back) group.why_by_node.erase(hello.node);
+  const bool reconnected = group.disconnected.erase(hello.node_id) > 0;
+  // Once there is a verdict it does not change. A process that replaces a killed one is sent it too.
+  const bool known = !group.joined.insert(hello.node_id).second;
+  if (group.nodes != hello.nodes || (known && !reconnected && !group.verdict)) {
+    fail("node {} of {} has joined already, or belongs to another step", hello.node_id, hello.nodes);
+  }
+  // It will report why its process had to be replaced, or that it goes on without it.
+  if (reconnected) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;
   if (group.verdict) send(peer, peer.session.seal(group.verdict->to_text()));
 }
 
-void RendezvousServer::lost(Peer& peer) {
+void RendezvousServer::disconnected(Peer& peer) {
   if (peer.group == nullptr) return;
-  peer.group->gone.insert(peer.hello->node_id);
+  peer.group->left.insert(peer.hello->node_id);
   if (peer.group->verdict) {
     peer.group = nullptr;
     return;
   }
-  // A failure that it has told stays the reason, and its last word; otherwise that it broke off is. It is not
-  // done, see Options::silence: that it had its data says nothing of how it comes back.
+  // If it has reported a failure, that stays the reason; otherwise the reason is that it disconnected. It no
+  // longer counts as finished even if it had its data: it may come back and report something else
+  // (reconnect_timeout).
   if (!peer.group->why_by_node.contains(peer.hello->node)) {
-    peer.group->broke_off.insert(peer.hello->node_id);
-    peer.group->awaited[peer.hello->node_id] = Clock::now() + options_.silence;
-    peer.group->done.erase(peer.hello->node_id);
-    peer.group->why_by_node[peer.hello->node] = "broke off while it was staging";
+    peer.group->disconnected.insert(peer.hello->node_id);
+    peer.group->reconnect_deadlines[peer.hello->node_id] = Clock::now() + options_.reconnect_timeout;
+    peer.group->finished.erase(peer.hello->node_id);
+    peer.group->why_by_node[peer.hello->node] = "disconnected while it was staging";
   }
   peer.group = nullptr;
 }
 
-void RendezvousServer::failed(Group& group, const std::string& node, const std::string& why) const {
+void RendezvousServer::add_failure(Group& group, const std::string& node, const std::string& why) const {
   group.why_by_node.try_emplace(node, why);
-  const Clock::time_point until = Clock::now() + options_.collect;
-  group.until = group.until ? std::min(*group.until, until) : until;
+  const Clock::time_point deadline = Clock::now() + options_.failure_window;
+  group.failure_deadline = std::min(group.failure_deadline.value_or(deadline), deadline);
 }
 
 void RendezvousServer::settle(Group& group, Clock::time_point now) {
-  tell_complete_rounds(group);
+  answer_complete_rounds(group);
   find_silent(group, now);
   if (group.verdict) return;
-  if (group.here.size() < group.nodes && now - group.first >= options_.wait) {
+  if (group.joined.size() < group.nodes && now - group.first_joined >= options_.join_timeout) {
     const std::vector<std::string> names = expand_node_list(group.node_list);
     for (std::uint32_t id = 0; id < group.nodes; ++id) {
-      if (group.here.contains(id)) continue;
+      if (group.joined.contains(id)) continue;
       group.why_by_node[id < names.size() ? names[id] : fmt::format("node {} of the step", id)] = fmt::format(
-          "did not reach srun within {} s; if it printed no line of its own, is a port of srun's machine "
-          "closed to it ('ports' in lockstep.conf)?",
-          std::chrono::duration_cast<std::chrono::seconds>(options_.wait).count());
+          "did not reach srun within {} s; if it printed no error itself, check that it can reach the ports "
+          "of "
+          "srun's machine ('ports' in lockstep.conf)",
+          std::chrono::duration_cast<std::chrono::seconds>(options_.join_timeout).count());
     }
     return decide(group);
   }
-  if (group.done.size() == group.nodes) return decide(group);
+  if (group.finished.size() == group.nodes) return decide(group);
   const auto decision_time = group.decision_time();
   if (decision_time && now >= *decision_time) decide(group);
 }
@@ -263,8 +272,12 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
 void RendezvousServer::decide(Group& group) {
   group.verdict = Verdict{group.why_by_node.empty(), describe(group.why_by_node)};
   if (!group.verdict->good && options_.report) options_.report(group.verdict->why);
-  for (Peer& peer : peers_) {
-    if (peer.group == &group) send(peer, peer.session.seal(group.verdict->to_text()));
+  // Node 0 comes last: its process may run this server, and ends it when it receives the verdict.
+  for (const bool first_node : {false, true}) {
+    for (Peer& peer : peers_) {
+      if (peer.group != &group || (peer.hello->node_id == 0) != first_node) continue;
+      send(peer, peer.session.seal(group.verdict->to_text()));
+    }
   }
 }
 
@@ -283,16 +296,16 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
   std::optional<Clock::time_point> next;
   const auto consider = [&](Clock::time_point at) { next = next ? std::min(*next, at) : at; };
   for (const Peer& peer : peers_) {
-    if (!peer.hello) consider(peer.since + kStranger);
+    if (!peer.hello) consider(peer.connected + kAuthenticationTimeout);
   }
   for (const auto& [name, group] : groups_) {
-    consider(now + options_.silent / 4);
+    consider(now + options_.silence_timeout / 4);
     if (group.verdict) continue;
-    if (group.here.size() < group.nodes) consider(group.first + options_.wait);
+    if (group.joined.size() < group.nodes) consider(group.first_joined + options_.join_timeout);
     if (const auto decision_time = group.decision_time()) consider(*decision_time);
   }
   if (!next) return -1;
-  // One more, since what is left of a millisecond would otherwise be spent spinning.
+  // One millisecond more: rounding down would make poll() return early and spin.
   return static_cast<int>(
       std::max<std::int64_t>(0, std::chrono::duration_cast<milliseconds>(*next - now).count()) + 1);
 }

@@ -1,8 +1,8 @@
-// srun's side of the rendezvous: every node of the step connects, says how its staging ended, and is told
-// what all nodes' came to. Before that, and after, they may hold rounds: each says a word, and when all who
-// are still there have, everyone is told all of them. One node that fails, never comes, or breaks off and
-// does not come back fails the step for all; the one line that says so is printed here, on srun's standard
-// error, which is the job's output.
+// srun's side of the rendezvous. Every node of the step connects, reports how its staging ended, and is sent
+// the outcome of all nodes. Before and after that the nodes may hold rounds: each contributes data, and once
+// all nodes that are still there have done so, everyone is sent the data of all. A node that fails, never
+// comes, or disconnects and does not come back fails the step for all nodes. The line that says so is printed
+// here, on srun's standard error, which is the job's output.
 //
 // Threads: run() uses the calling thread only.
 #pragma once
@@ -23,26 +23,28 @@ class RendezvousServer {
  public:
   struct Options {
     std::string key;
-    /// How long the last node may come after the first; then it is named as missing.
-    std::chrono::milliseconds wait{60'000};
-    /// How long other nodes' failures are collected after the first, so that one line names them all.
-    std::chrono::milliseconds collect{300};
-    /// How long a node that broke off without a reason may take to come back and tell its outcome. Where the
-    /// job is being cancelled, srun ends before anything has to be said.
-    std::chrono::milliseconds silence{10'000};
-    /// A node that says nothing for so long while others do (nodes say something every second) has stopped.
-    std::chrono::milliseconds silent{15'000};
-    /// How long nodes may take to hear the end after run() was told to return.
-    std::chrono::milliseconds drain{0};
-    /// Gets the one line of a failed step.
+    /// How long after the first node the last one may come. After that, missing nodes are named and the step
+    /// fails.
+    std::chrono::milliseconds join_timeout{60'000};
+    /// How long further failures are collected after the first one, so that one line names all nodes.
+    std::chrono::milliseconds failure_window{300};
+    /// How long a node that disconnected without a reason may take to come back and report its outcome. (If
+    /// the job is being cancelled, srun ends before that and nothing is printed.)
+    std::chrono::milliseconds reconnect_timeout{10'000};
+    /// A node that sends nothing for this long, while others do, has stopped: nodes send something every
+    /// second.
+    std::chrono::milliseconds silence_timeout{15'000};
+    /// How long nodes may take to receive the outcome after run() was told to return.
+    std::chrono::milliseconds drain_timeout{0};
+    /// Receives the one line of a failed step.
     std::function<void(const std::string&)> report;
   };
 
-  /// `socket` is bound; it starts to listen. Throws Error.
+  /// Listens on `socket`, which must be bound. Throws Error.
   RendezvousServer(UniqueFd socket, Options options);
   ~RendezvousServer();
 
-  /// Serves until `alive` (a pipe that srun holds open) comes to its end.
+  /// Serves until `alive`, a pipe that srun holds open, is closed.
   void run(const UniqueFd& alive);
 
  private:
@@ -52,13 +54,13 @@ class RendezvousServer {
 
   void accept_one();
   void read_from(Peer& peer);
-  void take_line(Peer& peer, const std::string& line);
-  void take_word(Peer& peer, const std::string& payload);
-  void tell_complete_rounds(Group& group);
+  void receive_line(Peer& peer, const std::string& line);
+  void receive_hello(Peer& peer, const std::string& text);
+  void receive_round(Peer& peer, const std::string& payload);
+  void answer_complete_rounds(Group& group);
   void find_silent(Group& group, Clock::time_point now);
-  void take_hello(Peer& peer, const std::string& text);
-  void lost(Peer& peer);
-  void failed(Group& group, const std::string& node, const std::string& why) const;
+  void disconnected(Peer& peer);
+  void add_failure(Group& group, const std::string& node, const std::string& why) const;
   void settle(Group& group, Clock::time_point now);
   void decide(Group& group);
   static void send(Peer& peer, const std::string& bytes);

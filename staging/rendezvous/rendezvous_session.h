@@ -1,14 +1,19 @@
-// What srun's rendezvous and a node say to each other, apart from any socket: lines of text, each carrying
-// proof that the sender has the step's one-time key. The key itself never travels here.
+// What srun's rendezvous and a node, or two nodes, say to each other, without any socket: lines of text, each
+// with a proof that the sender has the step's one-time key. The key itself is never sent.
 //
-// Both sides greet with a nonce; from then on a line is "MAC PAYLOAD", where the MAC (HMAC-SHA256) covers the
-// purpose, the sender's role, both nonces, the line's number and the payload: a line can neither be forged
-// nor replayed, in this or in another conversation, nor sent back to who wrote it.
+// Both sides greet with a nonce. After that a line is "MAC PAYLOAD". The MAC (HMAC-SHA256) covers the
+// purpose, the sender's role, both nonces, the line's number and the payload. So a line can neither be
+// forged, nor replayed in this or another conversation, nor sent back to its sender. Bytes that follow a line
+// carry a tag of their own: AES-128-GMAC under a key made from the same parts, because an HMAC of all data
+// would slow the transfer down.
 //
 // Threads: a Session belongs to one thread at a time; two threads may use its two directions (seal, open).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,29 +22,41 @@ namespace lockstep::transfer {
 class Session {
  public:
   enum class Role { server, node };
+  using Tag = std::array<std::byte, 16>;
 
-  /// `key` is the step's, any text. `purpose`, a word, is the same on both sides: what is said for one
-  /// purpose means nothing for another. Takes a fresh nonce from the kernel.
+  /// `key` is the step's: any text. `purpose` is a word that both sides share: a message for one purpose is
+  /// invalid for another. Takes a fresh nonce from the kernel.
   Session(Role role, std::string key, std::string purpose = "rendezvous");
 
   /// The first line to send, with its line end.
   std::string greeting() const;
 
-  /// Takes the other side's first line (without line end). Throws Error where it is none.
+  /// Takes the other side's first line, without line end. Throws Error if it is not a greeting.
   void take_greeting(std::string_view line);
   bool greeted() const { return !other_nonce_.empty(); }
 
   /// Names this conversation: both nonces, the server's first.
   std::string id() const;
 
-  /// The next line to send, with its line end. The payload holds no line end.
+  /// The next line to send, with its line end. The payload must not contain a line end.
   std::string seal(std::string_view payload);
 
-  /// The payload of the next line received (without line end). Throws Error where the proof is missing.
+  /// The payload of the next received line (without line end). Throws Error if the proof is missing or wrong.
   std::string open(std::string_view line);
 
+  /// The tag of bytes that follow the last sealed line.
+  Tag seal_bytes(std::span<const std::byte> bytes) const;
+
+  /// Checks bytes that followed the last opened line. Throws Error if the tag does not match.
+  void open_bytes(std::span<const std::byte> bytes, const Tag& expected) const;
+
  private:
+  using Mac = std::array<unsigned char, 32>;
+
+  Role other_role() const { return role_ == Role::server ? Role::node : Role::server; }
+  Mac mac(Role sender, std::string_view covered) const;
   std::string proof(Role sender, std::uint64_t number, std::string_view payload) const;
+  Tag tag(Role sender, std::uint64_t number, std::span<const std::byte> bytes) const;
 
   Role role_;
   std::string key_;
@@ -50,9 +67,9 @@ class Session {
   std::uint64_t opened_ = 0;
 };
 
-/// No line that a node sends is longer; a peer that sends more is cut off.
-inline constexpr std::size_t kLongestLine = 65536;
-/// Lines from srun carry what all nodes said.
-inline constexpr std::size_t kLongestServerLine = std::size_t{64} << 20U;
+/// The longest line that a node may send; the connection of a peer that sends more is closed.
+inline constexpr std::size_t kMaxLineBytes = 65536;
+/// The longest line from srun: it carries what all nodes said.
+inline constexpr std::size_t kMaxServerLineBytes = std::size_t{64} << 20U;
 
 }  // namespace lockstep::transfer

@@ -1,10 +1,9 @@
-// Staging that goes on while the step runs: the process splits in three. One lets the step start as soon as
-// it is told to, one works until the step is over, however that ends, and one watches over the work.
+// Staging that goes on while the step runs, in three processes: the caller, which ends when the step may
+// start; a supervisor, which leaves the step's session; and its child, which stages until the step is over.
 //
-// Threads: start() is called while there is only one; the rest from any.
+// Threads: start() while the process has one thread; the rest from any.
 #pragma once
 
-#include <functional>
 #include <mutex>
 
 #include "common/files.h"
@@ -13,25 +12,30 @@ namespace lockstep::transfer {
 
 class Background {
  public:
-  /// Returns in the process that works: in a session of its own, so that a Ctrl-C meant for the step passes
-  /// it by, niced, with nothing but standard error. The calling process waits for release() and ends with
-  /// what that says; where it is killed before, the others end too. They also end when nobody has the other
-  /// end of the pipe `alive` open any more.
-  ///
-  /// Where a signal other than SIGTERM ends the work, the calling process ends with 128 + its number, or, if
-  /// it was released before, `killed` is called with the number, in the process that watches.
-  static Background& start(UniqueFd alive, const std::function<void(int signal)>& killed);
+  /// Returns in the supervisor: in a session of its own, so that a Ctrl-C meant for the step does not reach
+  /// it, niced, and with nothing open but standard error. The calling process waits for release() or end()
+  /// and ends with that code; if it is killed before, the others end too. They also end once nobody holds the
+  /// other end of the pipe `alive` any more: the step is over.
+  static Background& start(UniqueFd alive);
 
-  /// Lets the calling process end.
+  /// In the child, before it stages: ends this process when the step is over, or when the caller is killed.
+  void end_with_step();
+  /// In the child: lets the calling process end.
   void release(int exit_code);
 
+  /// In the supervisor: whether the calling process was let go.
+  bool released() const;
+  /// In the supervisor: whether the step still runs. Waits a moment, since a signal may end both.
+  bool step_runs() const;
+  /// In the supervisor: ends this process, and the calling process unless it was let go.
+  [[noreturn]] void end(int exit_code);
+
  private:
-  Background(UniqueFd pipe, UniqueFd alive);
+  Background(UniqueFd to_caller, UniqueFd released, UniqueFd alive);
   void watch();
 
-  UniqueFd pipe_, alive_;
-  std::mutex mutex_;
-  bool released_ = false;
+  UniqueFd to_caller_, released_, alive_;
+  std::mutex mutex_;  // of to_caller_
 };
 
 }  // namespace lockstep::transfer

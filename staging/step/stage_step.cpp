@@ -11,9 +11,8 @@
 #include <optional>
 
 #include "common/clock.h"
-#include "common/cpu_list.h"
 #include "common/error.h"
-#include "common/file_system_around.h"
+#include "common/leaf/cpu_list.h"
 #include "staging/cache/layout.h"
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
@@ -22,52 +21,47 @@
 #include "staging/step/step_folder.h"
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
-#include "staging/transfer/exchange/circle.h"
-#include "staging/transfer/hang_watch.h"
+#include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/supervisor.h"
 
 namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
 
+std::chrono::milliseconds call_timeout(const StepCall& call) {
+  if (call.source_patience > 0) return std::chrono::seconds(call.source_patience);
+  return default_call_timeout(call.hello.nodes);
+}
+
 class Step {
  public:
-  explicit Step(const StepCall& call)
+  /// `background` is null if the step waits for its data. The references must outlive this object.
+  Step(const StepCall& call, Background* background)
       : call_(call),
-        disk_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
-        system_(disk_, [this](bool writes_out) { return watch().held_disk_call(writes_out); }),
+        background_(background),
+        system_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
         progress_(call.record, call.hello) {}
 
   void run();
+  /// The step runs, and an earlier process failed: makes all names lead to the source again.
+  void go_on_from_source(const std::string& why);
 
  private:
   bool together() const { return call_.hello.nodes > 1; }
   bool to_source() const { return call_.on_error == "source"; }
-  bool in_background() const { return call_.mode == "background"; }
   void meet();
   void say_first(const std::string& why);
   [[noreturn]] void end_failed();
   Verdict prepare();
   Verdict stage();
   Verdict failed(const std::string& why);
-  void hangs(HangWatch::Where where, const std::string& why);
-  [[noreturn]] void disk_hangs(const std::string& why);
-  [[noreturn]] void source_hangs(const std::string& why);
-  void last_word();
-  std::chrono::milliseconds source_patience() const;
   void agree(const Verdict& here);
   Verdict ask_srun(const Verdict& here);
   void stage_in_background();
-  void go_on_from_source(const std::string& why);
-  void read_on_from_source();
   void fall_back(const std::string& why);
   std::vector<std::string> point_at_source(bool replace);
-  HangWatch& watch() const { return *current_watch_; }
-  std::string disk_name() const {
-    return fmt::format("the local disk of {} ({})", call_.hello.node, call_.cache);
-  }
-  StepFolder folder();
   void check_sources();
   PutOptions options();
   std::vector<std::string> missing();
@@ -75,49 +69,35 @@ class Step {
   void lease_staged();
   bool lease_shared(const std::string& object);
 
+  StepFolder folder() { return {call_.cache, call_.hello.job, system_}; }
+
   const StepCall& call_;
-  FileSystem& disk_;
-  FileSystemAround system_;  // the same, watched
+  Background* const background_;
+  FileSystem& system_;
   StepProgress progress_;
   std::unique_ptr<Rendezvous> rendezvous_;
-  std::unique_ptr<Circle> circle_;
-  std::unique_ptr<HangWatch> watch_;  // where others wait for this node
-  // Another one where that has told of a call that hangs.
-  std::atomic<HangWatch*> current_watch_ = &HangWatch::none();
-  Background* background_ = nullptr;
-  std::atomic<bool> settled_ = false;  // this node has said how it ended
-  std::atomic<bool> leaving_ = false;  // a call hangs, and the watch's thread says how this node ends
+  std::unique_ptr<PeerGroup> peers_;
+  std::atomic<bool> outcome_sent_ = false;
   std::once_flag said_lost_;
 };
 
-// Where a call hangs, one that hangs too may have the folder's lock for good.
-StepFolder Step::folder() {
-  const std::shared_ptr<void> call = leaving_ ? watch().held_disk_call() : nullptr;
-  return {call_.cache, call_.hello.job, system_};
-}
-
-SourceLinks links_of(const std::string& source, HangWatch& watch) {
-  const HangWatch::Call call = watch.call(source);
-  return SourceLinks::of(source);
-}
-
-// Ends the call where the line that says why has been printed, here or by srun. What is half copied stays,
-// and the next call goes on from there: a failed step must not wait for a slow read to come back.
+// Called when the reason has been printed, here or by srun. Does not wait for reads that are under way, which
+// may be slow. The incomplete copy stays, and the next call continues it.
 void Step::end_failed() {
   progress_.failed();
   if (background_ != nullptr) background_->release(1);
   ::_exit(1);
 }
 
-// Without srun nobody prints for all; the step's first node does, so that it is still one line.
+// Without srun, which prints one line for all nodes, only the first node prints.
 void Step::say_first(const std::string& why) {
   std::call_once(said_lost_, [&] {
     if (call_.hello.node_id == 0) say_to_job(call_.hello.node + ": " + why);
   });
 }
 
-// All nodes see alike that srun has no rendezvous, and may go on without. That it cannot be reached, or that
-// the connection is lost, may be this node's trouble alone: the others take it for its failure.
+// If srun has no rendezvous, all nodes see that and may go on without it. If it cannot be reached, or the
+// connection is lost, that may concern this node alone: for the others it has failed.
 void Step::meet() {
   RendezvousAddress address;
   try {
@@ -129,7 +109,7 @@ void Step::meet() {
   }
   try {
     rendezvous_ = std::make_unique<Rendezvous>(address, call_.hello, [this](const std::string& why) {
-      if (settled_) return;
+      if (outcome_sent_) return;
       if (!why.empty()) say_first(why);
       end_failed();
     });
@@ -141,10 +121,7 @@ void Step::meet() {
 
 void Step::check_sources() {
   if (!call_.problem.empty()) fail("{}", call_.problem);
-  {
-    const HangWatch::Call call = watch().call(fmt::format("{}", fmt::join(call_.sources, ", ")));
-    check_shards(call_.sources);
-  }
+  check_shards(call_.sources);
   cache::restore_modes(system_, call_.cache);
   folder().check_names(call_.sources);
 }
@@ -152,54 +129,50 @@ void Step::check_sources() {
 PutOptions Step::options() {
   PutOptions options;
   options.cache_dir = call_.cache;
-  options.file_system = &disk_;  // put() has them watched too
+  options.file_system = &system_;
   options.verify = parse_verify(call_.verify);
   options.limits.quota = call_.quota;
   options.limits.total = call_.total;
   options.limits.keep = std::chrono::seconds(call_.keep);
+  options.limits.restore_modes = false;  // check_sources() has done it
   options.shared = call_.shared;
   options.lease = call_.lease;
   options.bandwidth = call_.bandwidth;
-  options.copier_patience = 2 * source_patience();
-  options.circle = circle_.get();
-  options.watch = watch_.get();
+  options.copier_patience = 2 * call_timeout(call_);
+  options.peers = peers_.get();
   options.waiting = [this](const std::string& source) {
     say_to_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
   };
   options.detailed_progress = [this](const std::string& source, const PutProgress& now) {
     progress_.update(source, now);
   };
-  if (!in_background()) return options;
+  if (background_ == nullptr) return options;
   options.listed = [this](const std::string& source, const std::vector<std::string>& names) {
-    const SourceLinks links = links_of(source, watch());
-    StepFolder here = folder();
-    if (!leaving_) here.open_up(links, names);
+    const SourceLinks links = SourceLinks::of(source);
+    folder().open_up(links, names);
   };
-  // Asked with the lock held: what comes before the names are pointed at the source is pointed there too, and
-  // nothing comes after that.
   options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
-    StepFolder here = folder();
-    if (!leaving_) here.replace_file(source, name, copy);
+    folder().replace_file(source, name, copy);
   };
   return options;
 }
 
-// What an earlier step of this job has staged is kept as it is, in running steps too. Nodes that put together
-// put what any of them misses, so that all take part; those that have it keep theirs.
+// Sources that an earlier step of this job has staged stay as they are, because other steps may use them.
+// Nodes that cooperate all put a source if one of them misses it; those that have it keep their copy.
 std::vector<std::string> Step::missing() {
   std::vector<std::string> here = folder().missing(call_.sources);
-  if (!circle_) return here;
+  if (!peers_) return here;
   std::vector<std::size_t> places;
   for (std::size_t s = 0; s < call_.sources.size(); ++s) {
     if (std::find(here.begin(), here.end(), call_.sources[s]) != here.end()) places.push_back(s);
   }
   std::vector<bool> wanted(call_.sources.size(), false);
   try {
-    for (const auto& [node, said] : circle_->gather("missing", places)) {
+    for (const auto& [node, said] : peers_->gather("missing", places)) {
       for (const std::size_t s : said.get<std::vector<std::size_t>>()) wanted.at(s) = true;
     }
   } catch (const std::out_of_range&) {
-    fail("the step's nodes are to stage different sources");
+    fail("the nodes of the step were given different sources");
   }
   std::vector<std::string> all;
   for (std::size_t s = 0; s < call_.sources.size(); ++s) {
@@ -208,8 +181,7 @@ std::vector<std::string> Step::missing() {
   return all;
 }
 
-// The lock on the job's folder is not held meanwhile: another step of the job may be the one that is waited
-// for.
+// Does not hold the lock of the job's folder while it puts: it may wait for another step of the same job.
 void Step::put_missing() {
   const std::vector<std::string> wanted = missing();
   std::vector<PutResult> results;
@@ -227,41 +199,40 @@ void Step::put_missing() {
   progress_.done("done", names.staged(call_.sources));
 }
 
-// What earlier steps of the job have staged is in use by this one too. Hard links stay whatever becomes of
-// the object; links into the shared store lead nowhere once it is removed.
+// Leases the copies that earlier steps of the job have staged, because this one uses them too. Hard links
+// stay valid even if the object is removed; links into the shared store do not.
 void Step::lease_staged() {
-  cache::Store store(call_.cache, system_);
+  cache::Store store(call_.cache, {.restore_modes = false}, system_);  // check_sources() has done it
   for (const PutResult& result : folder().staged(call_.sources)) {
     if (result.shared) {
       if (!lease_shared(result.object)) folder().forget(result.source);
       continue;
     }
     if (call_.lease.empty()) continue;
-    const cache::Hold lock = store.lock(result.object, FileSystem::LockKind::shared);
-    if (store.has(result.object)) store.hold(result.object, call_.lease);
+    const cache::ObjectLock lock = store.lock(result.object, FileSystem::LockKind::shared);
+    if (store.has(result.object)) store.add_lease(result.object, call_.lease);
   }
 }
 
-// False where it is not there any more, or cannot be kept: then it is put again.
+// Returns false if the copy is gone or cannot be leased. The source is put again then.
 bool Step::lease_shared(const std::string& object) {
   try {
     const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared, system_);
     if (!shared) return false;
-    const std::optional<cache::Hold> lock = shared->find(object);
+    const std::optional<cache::ObjectLock> lock = shared->find(object);
     if (!lock) return false;
-    if (!call_.lease.empty()) shared->hold(object, call_.lease);
+    if (!call_.lease.empty()) shared->add_lease(object, call_.lease);
     return true;
   } catch (const Error&) {
     return false;
   }
 }
 
-// The lock on the job's folder is not held while the source is asked: where that does not answer, nobody else
-// would get it, the thread that says so included.
+// Looks at the sources without the lock of the job's folder: a source that does not answer must not block the
+// job's other steps.
 std::vector<std::string> Step::point_at_source(bool replace) {
   std::vector<SourceLinks> links;
-  for (const std::string& source : folder().missing(call_.sources))
-    links.push_back(links_of(source, watch()));
+  for (const std::string& source : folder().missing(call_.sources)) links.push_back(SourceLinks::of(source));
   StepFolder names = folder();
   std::vector<std::string> pointed;
   for (const SourceLinks& source : links) {
@@ -280,11 +251,11 @@ void Step::fall_back(const std::string& why) {
   progress_.done(missing.empty() ? "done" : "source", folder().staged(call_.sources));
 }
 
-// What this node can say before the step starts.
+// The part of the work that is done before the step starts.
 Verdict Step::prepare() {
   check_sources();
   lease_staged();
-  if (!in_background()) {
+  if (background_ == nullptr) {
     put_missing();
     return {};
   }
@@ -294,26 +265,20 @@ Verdict Step::prepare() {
 
 Verdict Step::stage() {
   try {
-    if (rendezvous_) {
-      watch_ = std::make_unique<HangWatch>(
-          source_patience(), [this](HangWatch::Where where, const std::string& why) { hangs(where, why); },
-          disk_name());
-      current_watch_ = watch_.get();
-    }
-    // In the background the nodes meet for the exchange when all of them have started.
-    if (rendezvous_ && call_.cooperate == "on" && !in_background() && call_.problem.empty()) {
-      circle_ = std::make_unique<Circle>(*rendezvous_, exchange_of(call_), call_.hello.node);
+    // In the background the exchange begins when all nodes have started.
+    if (rendezvous_ && call_.cooperate == "on" && background_ == nullptr && call_.problem.empty()) {
+      peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
     }
     return prepare();
   } catch (const std::exception& error) {
-    circle_.reset();  // whoever asks this node for chunks turns to the source
+    peers_.reset();  // other nodes get its chunks elsewhere
     return failed(error.what());
   }
 }
 
-// What this node says when its staging has failed.
+// The verdict of a node whose staging has failed.
 Verdict Step::failed(const std::string& why) {
-  // Without sources it is they that are refused.
+  // Without sources, the sources were refused, and there is nothing to read from.
   if (!to_source() || call_.sources.empty()) return {false, why};
   try {
     fall_back(why);
@@ -323,70 +288,8 @@ Verdict Step::failed(const std::string& why) {
   }
 }
 
-std::chrono::milliseconds Step::source_patience() const {
-  if (call_.source_patience > 0) return std::chrono::seconds(call_.source_patience);
-  return HangWatch::patience(call_.hello.nodes);
-}
-
-// Called by the watch while this node's other threads hang. The other nodes get its share elsewhere; this one
-// ends here, as for any failure, for who hangs in the kernel cannot be asked to return.
-void Step::hangs(HangWatch::Where where, const std::string& why) {
-  leaving_ = true;
-  if (circle_) circle_->exchange().leave();
-  where == HangWatch::Where::disk ? disk_hangs(why) : source_hangs(why);
-}
-
-// Nothing can be done without the disk: the job's folder lies there, and what is left of the record may.
-void Step::disk_hangs(const std::string& why) {
-  progress_.failed();
-  if (settled_) {
-    say_to_job(fmt::format("{}: {}", call_.hello.node, why));
-    last_word();
-    ::_exit(0);
-  }
-  agree({false, why});
-  ::_exit(1);
-}
-
-// So that nobody waits for another one.
-void Step::last_word() {
-  try {
-    rendezvous_->agree({});
-  } catch (const Error&) {
-    // srun has ended; then nobody waits.
-  }
-}
-
-void Step::source_hangs(const std::string& why) {
-  if (settled_) {
-    say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
-    last_word();
-    HangWatch again(
-        source_patience(),
-        [this](HangWatch::Where, const std::string& still) {
-          say_to_job(fmt::format("{}: {}", call_.hello.node, still));
-          progress_.failed();
-          ::_exit(0);
-        },
-        disk_name());
-    current_watch_ = &again;
-    read_on_from_source();
-    ::_exit(0);
-  }
-  HangWatch again(
-      source_patience(),
-      [&](HangWatch::Where, const std::string& still) {
-        agree({false, still});
-      },
-      disk_name());
-  current_watch_ = &again;
-  agree(failed(why));
-  if (background_ != nullptr) background_->release(0);
-  ::_exit(0);
-}
-
 void Step::agree(const Verdict& here) {
-  settled_ = true;
+  outcome_sent_ = true;
   if (!rendezvous_) {
     if (here.good) return;
     say_to_job(call_.hello.node + ": " + here.why);
@@ -394,12 +297,12 @@ void Step::agree(const Verdict& here) {
   }
   const Verdict verdict = ask_srun(here);
   if (!verdict.good) end_failed();
-  // The helper before this one was killed after all nodes had their data.
-  if (!here.good && !leaving_) progress_.done("done", folder().staged(call_.sources));
+  // An earlier helper of this node was killed after all nodes had their data.
+  if (!here.good) progress_.done("done", folder().staged(call_.sources));
 }
 
-// Where the connection is lost once this node has told its outcome, the others may have been told already
-// that all is well: it asks a second time.
+// If the connection is lost after this node has sent its outcome, the other nodes may already have started
+// the step: it asks a second time.
 Verdict Step::ask_srun(const Verdict& here) {
   try {
     return rendezvous_->agree(here);
@@ -414,14 +317,10 @@ Verdict Step::ask_srun(const Verdict& here) {
   }
 }
 
+// Also replaces names that lead to local files already: a copy that was not finished was not checked as a
+// whole.
 void Step::go_on_from_source(const std::string& why) {
   say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
-  read_on_from_source();
-}
-
-// Links that became local files before it failed lead to the source again: what no copy was finished of is
-// not known to be right.
-void Step::read_on_from_source() {
   try {
     point_at_source(true);
     progress_.done("source", folder().staged(call_.sources));
@@ -434,31 +333,63 @@ void Step::read_on_from_source() {
 void Step::stage_in_background() {
   try {
     if (rendezvous_ && call_.cooperate == "on") {
-      circle_ = std::make_unique<Circle>(*rendezvous_, exchange_of(call_), call_.hello.node);
+      peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
     }
     put_missing();
   } catch (const std::exception& error) {
-    circle_.reset();
+    peers_.reset();
     go_on_from_source(error.what());
   }
 }
 
 void Step::run() {
-  if (!call_.cpus.empty()) bind_this_thread(parse_cpu_list(call_.cpus));
-  if (in_background()) {
-    background_ = &Background::start(UniqueFd(call_.watch_fd), [this](int signal) {
-      go_on_from_source(fmt::format("staging was ended by signal {}", signal));
-    });
-  }
   if (together()) meet();
   const Verdict here = stage();
-  if (watch_) watch_->wait_for_telling();
   agree(here);
   if (background_ == nullptr) return;
   background_->release(0);
   if (here.more) stage_in_background();
-  circle_.reset();
-  ::_exit(0);  // not by way of main, which ended when release() said so
+  peers_.reset();
+}
+
+// Runs the step in a child process; returns there. A child that is stuck in a system call, or that is killed
+// while the step runs, is replaced by one that says so and, if it can, makes the names lead to the source.
+void stage_in_child(StepCall call, Background* background) {
+  SuperviseOptions options;
+  if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // nobody waits for a node alone
+  options.disk_folders = {call.cache, call.shared};
+  options.disk_name = fmt::format("the local disk of {} ({})", call.hello.node, call.cache);
+  const auto finish = [&](int code) { background != nullptr ? background->end(code) : ::_exit(code); };
+  for (bool first = true;; first = false) {
+    const bool step_had_started = background != nullptr && background->released();
+    const std::optional<ChildEnd> end = run_supervised(options);
+    if (!end) {
+      if (background != nullptr) background->end_with_step();
+      Step step(call, background);
+      step_had_started ? step.go_on_from_source(call.problem) : step.run();
+      if (background != nullptr) ::_exit(0);  // the caller of this function has ended already
+      return;
+    }
+    const bool step_started = background != nullptr && background->released();
+    std::string why = end->stuck;
+    if (!why.empty()) {
+      end_child(end->pid);
+    } else if (first && step_started && end->signal() > 0 && background->step_runs()) {
+      why = fmt::format("staging was ended by signal {}", end->signal());
+    } else {
+      finish(end->code);
+    }
+    const bool source_is_left = first && !end->disk;
+    if (step_started && !source_is_left) {
+      say_to_job(fmt::format("{}: {}", call.hello.node, why));
+      StepProgress(call.record, call.hello).failed();
+      finish(0);
+    }
+    if (!first && call.on_error == "fail") finish(1);
+    if (!source_is_left) call.on_error = "fail";
+    call.problem = why;
+    call.hello.again = true;
+  }
 }
 
 }  // namespace
@@ -469,9 +400,13 @@ void say_to_job(const std::string& text) {
 }
 
 void stage_step(const StepCall& call) {
-  // Where a connection or the job's output is closed, a call says so; that is no reason to end a step.
+  // A closed connection, or a closed output of the job, is reported by the call and must not end the step.
   ::signal(SIGPIPE, SIG_IGN);
-  Step(call).run();
+  if (!call.cpus.empty()) bind_this_thread(parse_cpu_list(call.cpus));
+  Background* const background =
+      call.mode == "background" ? &Background::start(UniqueFd(call.watch_fd)) : nullptr;
+  if (background == nullptr && call.hello.nodes == 1) return Step(call, nullptr).run();
+  stage_in_child(call, background);
 }
 
 }  // namespace lockstep::transfer

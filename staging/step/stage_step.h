@@ -1,5 +1,5 @@
-// Staging a step's sources on one of its nodes, as the plugin asks for it: put them, fill the job's folder of
-// names, agree with the step's other nodes, and tell about it.
+// Stages a step's sources on one of its nodes, as the plugin requests it: puts them into the cache, links
+// them into the job's folder, agrees with the step's other nodes, and reports the result.
 //
 // Threads: main's thread.
 #pragma once
@@ -20,17 +20,17 @@ struct StepCall {
   std::string mode = "block", on_error = "fail", cooperate = "on";
   std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
   int keep = 600;                                     // seconds
-  int source_patience = 0;  // seconds for a call at the source; 0: as HangWatch says
+  int source_patience = 0;                            // seconds for a system call; 0: default_call_timeout()
   std::string shared, lease, ports, cpus;
   int watch_fd = -1;                  // pipe whose end ends background staging
   FileSystem* file_system = nullptr;  // as in PutOptions
 };
 
-/// One line into the job's output, in one write.
+/// Prints one line to the job's output, in one write.
 void say_to_job(const std::string& text);
 
-/// Returns when the step may start, or in the background when all is staged. Where it may not, ends the
-/// process with 1 after one line, here or by srun, has said why.
+/// Returns when the step may start. If it may not, ends the process with code 1, after one line from here or
+/// from srun has said why. In the background the calling process ends when the step may start.
 void stage_step(const StepCall& call);
 
 }  // namespace lockstep::transfer

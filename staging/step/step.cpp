@@ -16,7 +16,7 @@ namespace lockstep::transfer {
 namespace {
 
 void run_rendezvous(int wait_seconds) {
-  // Ctrl-C in a terminal goes to this process too, but it is srun that decides what becomes of the step.
+  // Ctrl-C in a terminal reaches this process too, but srun decides what happens to the step.
   for (const int signal : {SIGINT, SIGQUIT, SIGHUP, SIGTSTP, SIGPIPE}) ::signal(signal, SIG_IGN);
   constexpr int kSocket = 3;
   constexpr int kAlive = 4;
@@ -25,7 +25,7 @@ void run_rendezvous(int wait_seconds) {
   if (!key) fail_usage("LOCKSTEP_RENDEZVOUS_KEY is not set; srun's plugin starts this verb");
   RendezvousServer::Options options;
   options.key = *key;
-  options.wait = std::chrono::seconds(wait_seconds);
+  options.join_timeout = std::chrono::seconds(wait_seconds);
   options.report = [](const std::string& why) { say_to_job(why); };
   RendezvousServer server(UniqueFd(kSocket), options);
   server.run(alive);

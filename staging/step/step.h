@@ -1,10 +1,9 @@
-// The verbs of lockstep-stage that the Slurm plugin calls; people have no use for them.
+// The verbs of lockstep-stage that only the Slurm plugin calls:
 //
-//   step        on a node, in a step's first task: put the sources, fill the job's folder of names, agree
-//   with the
-//               step's other nodes, write staging.json beside the records
-//   rendezvous  beside srun: where those nodes agree
-//   recover     at a job's end: remove what is half removed in the user's store, and half copies of days ago
+//   step        on a node, in the first task of a step: stage_step()
+//   rendezvous  beside srun: the rendezvous at which the step's nodes agree
+//   recover     at the end of a job: removes what is half removed in the user's store, and incomplete copies
+//               that are days old
 //
 // Threads: main's thread.
 #pragma once

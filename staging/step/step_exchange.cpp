@@ -20,7 +20,7 @@ Exchange::Options exchange_of(const StepCall& call) {
     const auto low = std::from_chars(call.ports.data(), end, exchange.first_port);
     if (dash == std::string::npos || low.ptr != call.ports.data() + dash ||
         std::from_chars(low.ptr + 1, end, exchange.last_port).ptr != end) {
-      fail_usage("--ports '{}': LOW-HIGH is wanted", call.ports);
+      fail_usage("--ports '{}': must be LOW-HIGH", call.ports);
     }
   }
   return exchange;

@@ -1,4 +1,4 @@
-// How a node of a step passes chunks on to the step's other nodes.
+// The settings with which a node of a step exchanges chunks with the other nodes.
 //
 // Threads: safe from any.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace lockstep::transfer {
 
-/// Throws Error where srun has no rendezvous, UsageError where the call's ports make no sense.
+/// Throws Error if srun has no rendezvous, UsageError if `call.ports` is not LOW-HIGH.
 Exchange::Options exchange_of(const StepCall& call);
 
 }  // namespace lockstep::transfer

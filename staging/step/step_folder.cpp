@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/pending_calls.h"
 #include "staging/cache/layout.h"
 #include "staging/pack/format.h"
 #include "staging/pack/index.h"
@@ -21,21 +22,12 @@ constexpr const char* kStaged = "staged.json";
 
 constexpr mode_t kOwn = 0700;
 
-bool is_pattern(const std::string& source) {
-  return fs::path(source).filename().string().find_first_of("*?[{") != std::string::npos;
-}
-
 }  // namespace
-
-std::string entry_name(const std::string& source) {
-  fs::path path(source);
-  if (!path.has_filename()) path = path.parent_path();
-  return (is_pattern(source) ? path.parent_path() : path).filename().string();
-}
 
 void check_shards(const std::vector<std::string>& sources) {
   std::size_t alone = 0;
   for (const std::string& source : sources) {
+    const PendingCall call(source);
     const fs::path index = fs::path(source).parent_path() / pack::kIndexName;
     if (fs::is_regular_file(source) && fs::exists(index)) ++alone;
   }
@@ -44,6 +36,7 @@ void check_shards(const std::vector<std::string>& sources) {
 }
 
 SourceLinks SourceLinks::of(const std::string& source) {
+  const PendingCall call(source);
   const Source found = resolve_source(source);
   SourceLinks links{source, found.folder, found.shards, found.one_file && !is_pattern(source)};
   if (links.files.empty()) return links;
@@ -65,7 +58,7 @@ StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& sys
   }
 }
 
-// False where the folder has been renamed away, to be removed, while this waited for it.
+// Returns false if the folder was renamed, in order to be removed, while this waited for the lock.
 bool StepFolder::lock() {
   const fs::path file = folder_ / "lock";
   cache::make_own_folder(system_, folder_);
@@ -75,6 +68,8 @@ bool StepFolder::lock() {
     if (system_.status(folder_)) throw;
     return false;
   }
+  // Other steps hold the lock only for moments, unless they are stuck.
+  const PendingCall call(file);
   system_.lock(lock_.get(), FileSystem::LockKind::exclusive, true, file);
   struct stat held {};
   if (::fstat(lock_.get(), &held) != 0) fail_errno("cannot stat {}", file.string());
@@ -102,26 +97,25 @@ std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sou
   return left;
 }
 
-// A name to make something under before it gets its own.
+// A temporary name, under which an entry is made.
 fs::path StepFolder::empty_part() const {
   fs::path part = folder_ / ".part";
   system_.remove_all(part);
   return part;
 }
 
-// A reader finds the name at every moment; what was there before, a link or a folder, is replaced in one
-// step.
+// Replaces what has the name, a link or a folder, in one step: a reader finds the name at every moment.
 void StepFolder::place(const fs::path& made, const fs::path& name) const {
   const std::optional<struct stat> before = system_.status(name);
   const std::optional<struct stat> after = system_.status(made);
   const bool folders = (before && S_ISDIR(before->st_mode)) || (after && S_ISDIR(after->st_mode));
   if (!before || !folders) {
     system_.rename(made, name);
-  } else if (!system_.exchange(made, name)) {  // there is a moment without the name
+  } else if (!system_.exchange(made, name)) {  // for a moment nothing has the name
     system_.remove_all(name);
     system_.rename(made, name);
   }
-  system_.remove_all(made);  // what was exchanged; rename() does nothing where both are the same file
+  system_.remove_all(made);  // the previous entry; and rename() does nothing if both are the same file
 }
 
 void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbolic) const {
@@ -134,13 +128,13 @@ void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbol
   place(part, to);
 }
 
-// Folders between `top`, which is there, and a file's name below it.
+// Makes the folders `below` in `top`, which exists.
 void StepFolder::make_folders(const fs::path& top, const fs::path& below) const {
   fs::path folder = top;
   for (const fs::path& name : below) system_.make_folder(folder /= name, kOwn);
 }
 
-// A folder of symbolic links to these files of a source.
+// Makes a folder of symbolic links to these files of a source.
 void StepFolder::name_each(const std::vector<std::string>& names, const fs::path& source,
                            const fs::path& name) const {
   const fs::path part = empty_part();
@@ -161,7 +155,7 @@ void StepFolder::link_copy(const PutResult& result) const {
   const bool one_file = !fs::is_directory(result.path);
   const fs::path files = one_file ? result.path.parent_path() : result.path;
   if (one_file && !is_pattern(result.source)) {
-    // A file alone is read through what lies beside it: a shard's index, a .bin's .idx.
+    // A single file needs the files beside it: a shard its index, a .bin its .idx.
     for (const fs::directory_entry& file : fs::directory_iterator(files)) {
       link_file(file.path(), name.parent_path() / file.path().filename(), result.shared);
     }

@@ -1,10 +1,8 @@
-// A job's folder on a node, <store>/jobs/JOB: what LOCKSTEP_DATA names, and what its steps have staged so
-// far.
+// The folder of a job on a node, <store>/jobs/JOB. LOCKSTEP_DATA leads to data/ in it:
 //
 //   data/NAME       a source's files: hard links to the read-only objects of the store, or symbolic links to
-//   the
-//                   shared store's; before that, and where staging failed, symbolic links to the source
-//   staged.json     what has been put there, so that the job's next step finds it done
+//                   those of the shared store; before staging, and if it failed, symbolic links to the source
+//   staged.json     the sources that are staged, so that the job's next step finds them
 //   lock            flock: held by the step that works here
 //
 // Threads: one thread and process at a time, by the lock.
@@ -18,56 +16,55 @@
 
 #include "common/file_system.h"
 #include "common/files.h"
+#include "common/leaf/source_name.h"
 #include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 
-/// The name under which a source is found: its last name; of a pattern the name of its folder.
-std::string entry_name(const std::string& source);
-
-/// Throws Error where several sources are single shards of packs.
+/// Throws Error if several sources are single shards of packs.
 void check_shards(const std::vector<std::string>& sources);
 
-/// What a source's name stands for, as its place in a job's folder leads to it.
+/// The links by which a job's folder leads to a source.
 struct SourceLinks {
   std::string source;              ///< as the user wrote it
   std::filesystem::path folder;    ///< without symbolic links
-  std::vector<std::string> files;  ///< in it; none where the whole folder is meant
-  bool one_file = false;           ///< and they get names of their own, not those of a folder
+  std::vector<std::string> files;  ///< in it; empty for the whole folder
+  bool one_file = false;           ///< the files get names in data/ themselves, not in a folder there
 
-  /// Asks the source, which may take for ever: not with the lock of a job's folder. Throws Error where
+  /// Looks at the source, which may take long: do not hold the lock of a job's folder. Throws Error if
   /// nothing is there.
   static SourceLinks of(const std::string& source);
 };
 
 class StepFolder {
  public:
-  /// Makes what is missing and waits for the lock. Throws Error naming the folder. `system` outlives it.
+  /// Creates missing folders and waits for the lock. `system` must outlive this object. Throws Error.
   StepFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real());
 
-  /// Throws Error where two sources, or a source and one that is there already, want the same name.
+  /// Throws Error if two sources, or a source and one that is there already, have the same name.
   void check_names(const std::vector<std::string>& sources) const;
 
-  /// Those that no earlier step of this job has staged here.
+  /// The sources that no earlier step of this job has staged here.
   std::vector<std::string> missing(const std::vector<std::string>& sources) const;
 
-  /// Forgets what was staged for a source, since it is gone; its name stays until it is staged again.
+  /// Forgets a source whose copy is gone. Its name stays until it is staged again.
   void forget(const std::string& source);
 
-  /// Links the local copies under their sources' names and remembers them, all at once.
+  /// Links the local copies under their sources' names and records all of them at once.
   void add(const std::vector<PutResult>& results);
 
-  /// Names the source itself, where nothing has that name yet or, with `replace`, in the place of what has: a
-  /// symbolic link to its folder, or to each of its files where it is not a whole folder.
+  /// Makes the name lead to the source: a symbolic link to its folder, or to each of its files if it is not a
+  /// whole folder. Existing names stay unless `replace` is set.
   void point_at(const SourceLinks& links, bool replace);
 
-  /// Replaces the link to one file of a source, if it has one, by the local copy.
+  /// Replaces the symbolic link to one file of a source, if there is one, by a link to the local copy.
   void replace_file(const std::string& source, const std::string& name, const std::filesystem::path& copy);
 
-  /// Names each of a folder's files by a link of its own, so that they can be replaced one by one.
+  /// Replaces the link to a folder by a folder with one link for each file, so that the files can be replaced
+  /// one by one.
   void open_up(const SourceLinks& links, const std::vector<std::string>& names);
 
-  /// What this job has staged on this node, of these sources.
+  /// The results for those of these sources that this job has staged on this node.
   std::vector<PutResult> staged(const std::vector<std::string>& sources) const;
 
  private:

@@ -67,8 +67,8 @@ void StepProgress::write(const std::string& state, const std::vector<PutResult>&
   try {
     write_staging_record(folder_, record);
   } catch (const Error& error) {
-    // Data matters more than what is told about it.
-    say_to_job(fmt::format("{}: no record of staging: {}", hello_.node, error.what()));
+    // The data matters more than its record.
+    say_to_job(fmt::format("{}: cannot write the record of staging: {}", hello_.node, error.what()));
     folder_.clear();
   }
 }

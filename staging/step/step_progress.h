@@ -1,5 +1,5 @@
-// What a long copy tells while it runs: a line in the job's output every ten seconds, and the record that the
-// exporter reads (step_report.h) every second.
+// Reports of a long copy while it runs: a line in the job's output every ten seconds, and every second the
+// record that the exporter reads (step_report.h).
 //
 // Threads: safe from any.
 #pragma once
@@ -20,9 +20,9 @@ class StepProgress {
   StepProgress(std::string folder, const Hello& hello) : folder_(std::move(folder)), hello_(hello) {}
 
   void update(const std::string& source, const PutProgress& now);
-  /// The last word: no update() says anything any more.
+  /// Writes the final record: update() does nothing from now on.
   void done(const std::string& state, const std::vector<PutResult>& results);
-  /// The same, unless the last word has been said.
+  /// The same with the state "failed", unless the final record was written.
   void failed();
 
  private:

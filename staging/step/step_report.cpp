@@ -42,8 +42,7 @@ nlohmann::json to_json(const std::vector<PutResult>& results) {
   return list;
 }
 
-// JSON holds UTF-8, names hold bytes: each byte goes in as the character of its number, which is what ASCII
-// is anyway.
+// JSON holds UTF-8, but names hold bytes: each byte becomes the character of the same number, as in ASCII.
 std::string to_characters(const std::string& bytes) {
   constexpr unsigned kSeven = 0x80;
   std::string text;

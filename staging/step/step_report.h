@@ -1,4 +1,4 @@
-// What a person, the exporter and the job's next step read about what staging did on a node.
+// Reports of what staging did on a node: for the user, for the exporter, and for the job's next step.
 //
 // Threads: safe from any.
 #pragma once
@@ -17,25 +17,26 @@ namespace lockstep::transfer {
 /// "staged manpages: 12.3 MiB in 0.41 s (miss)"
 std::string summary(const std::vector<PutResult>& results);
 
-/// What was staged as text, exact also where names are not UTF-8.
+/// The results as text. Names that are not UTF-8 are preserved.
 std::string staged_to_text(const std::vector<PutResult>& results);
 
-/// The reverse. Throws Error where the text is something else.
+/// The reverse. Throws Error if the text is damaged.
 std::vector<PutResult> staged_from_text(const std::string& text);
 
-/// What stands in staging.json beside the ranks' records, for the exporter's group to read:
+/// The content of staging.json, which lies beside the ranks' records and is readable for the exporter's
+/// group:
 /// {"version":1, "job":…, "step":…, "node":…, "state":"staging"|"done"|"source"|"failed", "seconds":…,
 ///  "sources":[{"source":…, "path":…, "object":…, "bytes":…, "done":…, "from_source":…, "from_peers":…,
 ///  "hit":…, "shared":…, "seconds":…}]}
-/// where "bytes" are those the source has, and "done" those of them that are here. It is written anew about
-/// every second while staging goes on, each time whole, by rename.
+/// "bytes" is the size of the source, "done" the part of it that is here. During staging the file is replaced
+/// atomically about once a second.
 struct StagingRecord {
   std::uint32_t job = 0;
   std::string step;
   std::string node;
   std::string state = "done";
   std::vector<PutResult> results;
-  std::map<std::string, std::uint64_t> done;  ///< by source, of those that are not complete
+  std::map<std::string, std::uint64_t> done;  ///< by source, for incomplete ones
 };
 
 void write_staging_record(const std::filesystem::path& folder, const StagingRecord& record);

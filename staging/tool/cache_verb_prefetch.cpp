@@ -32,12 +32,12 @@ std::optional<gid_t> group_of(const std::string& name) {
   ::group entry{};
   ::group* found = nullptr;
   if (::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
-    fail_usage("--group {}: there is no such group on this node", name);
+    fail_usage("--group {}: this node has no such group", name);
   return found->gr_gid;
 }
 
-// With the folder of all stores, on a node where no job has staged anything yet. Whatever the umask: users
-// pass through it.
+// Also makes the folder of all stores, if no job has staged anything on this node yet. Users must be able to
+// pass through both, whatever the umask.
 void make_folder(const fs::path& folder) {
   constexpr mode_t kForAll = 0755;
   for (const fs::path& each : {folder.parent_path(), folder}) {
@@ -56,7 +56,7 @@ bool is_for_all(const fs::path& path) {
   return (status.st_mode & wanted) == wanted;
 }
 
-// The first part of the source that keeps somebody from reading it.
+// The first part of the source that not everyone may read.
 std::optional<fs::path> find_private(const Source& source) {
   for (fs::path above = source.folder; above != above.root_path(); above = above.parent_path()) {
     struct stat status {};
@@ -73,11 +73,11 @@ std::optional<fs::path> find_private(const Source& source) {
   return {};
 }
 
-// A copy that all may read would give away what is not for all.
+// A copy that everyone may read would disclose data that not everyone may read.
 void check_for_everyone(const std::string& source) {
   if (const std::optional<fs::path> found = find_private(resolve_source(source))) {
     fail(
-        "{}: not everyone may read {}, but everyone could read the copy: name those who may by --group, or "
+        "{}: not everyone may read {}, but everyone could read the copy: name its readers with --group, or "
         "give --everyone",
         source, found->string());
   }
@@ -96,7 +96,7 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
   options.verify = parse_verify(arguments.verify);
   options.threads = arguments.threads;
   options.waiting = [&tool](const std::string& source) {
-    tool.say(source + ": another process has it, waiting");
+    tool.say(source + ": another process is copying it, waiting");
   };
   for (const std::string& source : arguments.sources) {
     const PutResult result = put({source}, options).at(0);
@@ -113,8 +113,8 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
                    {"object", result.object},
                    {"readers", readers}});
     } else {
-      fmt::print("{}: {} {}, for {} to read: {}\n", printable(result.source), format_bytes(result.bytes),
-                 result.hit ? "was there" : "copied", readers, printable(result.path.string()));
+      fmt::print("{}: {} {}, readable for {}: {}\n", printable(result.source), format_bytes(result.bytes),
+                 result.hit ? "found in the cache" : "copied", readers, printable(result.path.string()));
     }
   }
 }
@@ -123,19 +123,19 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
 
 void add_prefetch_verb(Tool& tool) {
   const auto arguments = std::make_shared<PrefetchArguments>();
-  CLI::App& verb = tool.verb("prefetch", "For admins: put sources into the store that all users read",
+  CLI::App& verb = tool.verb("prefetch", "For admins: copy sources into the store that all users read",
                              [&tool, arguments] { run_prefetch(tool, *arguments); });
   verb.add_option("source", arguments->sources, "As for put")->required();
   verb.add_option("--cache", arguments->cache, "The shared store, <cache>/shared; made if missing")
       ->required()
       ->check(Tool::named());
-  verb.add_option("--group", arguments->group, "Only this group may read the copies; else everyone");
-  verb.add_flag("--everyone", arguments->everyone, "Also copies of sources that not everyone may read");
-  verb.add_option("--quota", arguments->quota, "What the shared store may hold; 0: no limit");
-  verb.add_option("--verify", arguments->verify,
-                  "What a copy that is there is checked for: quick, full or off")
+  verb.add_option("--group", arguments->group, "Only this group may read the copies; default: everyone");
+  verb.add_flag("--everyone", arguments->everyone,
+                "Let everyone read the copies, even if not everyone may read the sources");
+  verb.add_option("--quota", arguments->quota, "Limit for the shared store; 0: no limit");
+  verb.add_option("--verify", arguments->verify, "How to check an existing copy: quick, full or off")
       ->capture_default_str();
-  verb.add_option("--threads", arguments->threads, "Files at a time, up to 32; 0 chooses")
+  verb.add_option("--threads", arguments->threads, "Files to copy at a time, up to 32; 0: automatic")
       ->check(CLI::Range(0, 32));
 }
 

@@ -1,4 +1,4 @@
-// lockstep-stage status: how full a node's cache is, of what, and what to do.
+// lockstep-stage status: how full a node's cache is, what fills it, and what to do.
 
 #include <algorithm>
 #include <memory>
@@ -58,14 +58,14 @@ void add_problems(cache::NodeReport& node, std::uint64_t quota, std::uint64_t to
   for (const cache::StoreReport& store : node.stores) {
     for (const std::string& problem : store.problems) node.problems.push_back(owner(store) + ": " + problem);
     if (quota > 0 && store.bytes() > quota && owner(store) != "shared") {
-      node.problems.push_back(fmt::format("{}: {} over the quota; gc --all --quota removes what is idle",
+      node.problems.push_back(fmt::format("{}: {} over the quota; gc --all --quota removes idle objects",
                                           owner(store), format_bytes(store.bytes() - quota)));
     }
   }
   const std::uint64_t bytes = node.bytes();
   if (total > 0 && bytes > total) {
     node.problems.push_back(
-        fmt::format("{} over the total; gc --all --total removes what is idle", format_bytes(bytes - total)));
+        fmt::format("{} over the total; gc --all --total removes idle objects", format_bytes(bytes - total)));
   }
 }
 
@@ -76,9 +76,8 @@ void print_text(const cache::NodeReport& node, const Sums& all, const StatusArgu
              node.stores.size() == 1 ? "store" : "stores", all.objects, format_bytes(all.bytes),
              total > 0 ? " of " + format_bytes(total) : "", format_bytes(node.free));
   fmt::print(
-      "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; used last between {} "
-      "and "
-      "{}\n",
+      "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; last used between {} "
+      "and {}\n",
       format_bytes(all.in_use), format_bytes(all.copying), format_seconds(arguments.keep),
       format_bytes(all.recent), format_bytes(all.idle), format_time(all.oldest), format_time(all.newest));
   fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", "user", "objects", "holds",
@@ -139,17 +138,18 @@ void run_status(const Tool& tool, const StatusArguments& arguments) {
 
 void add_status_verb(Tool& tool) {
   const auto arguments = std::make_shared<StatusArguments>();
-  CLI::App& verb = tool.verb("status", "Say how full a node's cache is, who holds what, and what is wrong",
-                             [&tool, arguments] { run_status(tool, *arguments); });
+  CLI::App& verb =
+      tool.verb("status", "Show how full a node's cache is, which user holds how much, and any problems",
+                [&tool, arguments] { run_status(tool, *arguments); });
   verb.add_option("--cache", arguments->cache,
                   "The folder of all stores (root sees all of them), or one store")
       ->required()
       ->check(Tool::named());
-  verb.add_option("--quota", arguments->quota, "What a user may hold, to compare with");
-  verb.add_option("--total", arguments->total, "What all may hold, to compare with");
-  verb.add_option("--keep", arguments->keep, "Seconds since the last use before an object can be freed")
+  verb.add_option("--quota", arguments->quota, "Limit for each user, to compare with");
+  verb.add_option("--total", arguments->total, "Limit for all stores together, to compare with");
+  verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use")
       ->capture_default_str()
-      ->check(CLI::Range(0, kLongestKeep));
+      ->check(CLI::Range(0, kMaxKeepSeconds));
 }
 
 }  // namespace lockstep::transfer

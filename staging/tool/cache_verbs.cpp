@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 std::string steps_of(const cache::ObjectReport& object) {
   std::string steps;
-  for (const cache::Lease& lease : object.leases) steps += (steps.empty() ? "" : ",") + lease.step;
+  for (const cache::LeaseHolder& lease : object.leases) steps += (steps.empty() ? "" : ",") + lease.step;
   if (steps.empty() && object.in_use) return "a job's folder";
   return steps;
 }
@@ -29,7 +29,7 @@ void run_ls(const Tool& tool, const std::string& folder) {
     const cache::ObjectInfo& info = object.object.info;
     if (tool.json()) {
       nlohmann::json leases = nlohmann::json::array();
-      for (const cache::Lease& lease : object.leases)
+      for (const cache::LeaseHolder& lease : object.leases)
         leases.push_back({{"step", lease.step}, {"user", lease.user}});
       Tool::print(
           {{"object", info.name},
@@ -60,7 +60,7 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
   int checked = 0;
   for (const cache::ObjectUsage& object : store.usage().objects) {
     const std::string& name = object.info.name;
-    const cache::Hold lock = store.lock(name, FileSystem::LockKind::shared);
+    const cache::ObjectLock lock = store.lock(name, FileSystem::LockKind::shared);
     if (!store.has(name)) continue;
     std::string reason = object.problem;
     try {
@@ -82,7 +82,7 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
     }
   }
   if (damaged > 0)
-    fail("{} of {} objects in {} are damaged; put their sources with --verify full", damaged, checked,
+    fail("{} of {} objects in {} are damaged; put their sources again with --verify full", damaged, checked,
          folder);
 }
 
@@ -91,8 +91,8 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
 cache::Store existing_store(const std::string& folder, cache::StoreOptions options) {
   if (!fs::is_directory(fs::path(folder) / "objects")) {
     if (fs::exists(fs::path(folder) / "claims") || fs::exists(fs::path(folder) / std::to_string(::geteuid())))
-      fail("{} holds the stores of all users; name one of them, or give gc --all", folder);
-    fail("{} is no cache; the first job or lockstep-stage put makes one", folder);
+      fail("{} holds the stores of all users: name one of them, or use gc --all", folder);
+    fail("{} is not a cache; the first job or lockstep-stage put makes one", folder);
   }
   return cache::Store(folder, std::move(options));
 }
@@ -119,13 +119,15 @@ std::string user_name(uid_t user) {
 void add_cache_verbs(Tool& tool) {
   const auto folder = std::make_shared<std::string>();
   const auto threads = std::make_shared<int>(0);
-  CLI::App& ls = tool.verb("ls", "List what is in a store, when it was used and by which steps it is",
-                           [&tool, folder] { run_ls(tool, *folder); });
+  CLI::App& ls =
+      tool.verb("ls", "List the objects in a store, when each was last used and which steps use it",
+                [&tool, folder] { run_ls(tool, *folder); });
   ls.add_option("--cache", *folder, "The store")->required()->check(Tool::named());
-  CLI::App& verify = tool.verb("verify", "Read everything in a store and check it",
+  CLI::App& verify = tool.verb("verify", "Read and check everything in a store",
                                [&tool, folder, threads] { run_verify(tool, *folder, *threads); });
   verify.add_option("--cache", *folder, "The store")->required()->check(Tool::named());
-  verify.add_option("--threads", *threads, "Files at a time, up to 32; 0 chooses")->check(CLI::Range(0, 32));
+  verify.add_option("--threads", *threads, "Files to read at a time, up to 32; 0: automatic")
+      ->check(CLI::Range(0, 32));
   add_status_verb(tool);
   add_gc_verb(tool);
   add_prefetch_verb(tool);

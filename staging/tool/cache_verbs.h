@@ -1,4 +1,4 @@
-// The verbs of lockstep-stage that look after a node's cache: ls, verify, status, gc, prefetch.
+// The verbs of lockstep-stage that manage a node's cache: ls, verify, status, gc, prefetch.
 //
 // Threads: main's thread.
 #pragma once
@@ -14,18 +14,18 @@ namespace lockstep::transfer {
 
 void add_cache_verbs(Tool& tool);
 
-inline constexpr int kLongestKeep = 1'000'000'000;  // seconds, for --keep
+inline constexpr int kMaxKeepSeconds = 1'000'000'000;  // for --keep
 
-// The pieces, a file each.
+// The verbs that have a file of their own.
 void add_gc_verb(Tool& tool);
 void add_prefetch_verb(Tool& tool);
 void add_status_verb(Tool& tool);
 
 /// "2026-11-21 03:04:05", in the node's time zone; "-" for no time.
 std::string format_time(cache::Time time);
-/// A user's name, or the number where it has none.
+/// A user's name, or the number if the user has none.
 std::string user_name(uid_t user);
-/// Opens a store that is there. Throws Error naming the folder.
+/// Opens a store that exists. Throws Error naming the folder.
 cache::Store existing_store(const std::string& folder, cache::StoreOptions options = {});
 
 }  // namespace lockstep::transfer

@@ -1,4 +1,4 @@
-// lockstep-stage: puts packed data into the node's cache, and looks after the cache.
+// lockstep-stage: copies packed data into the node's cache and manages the cache.
 
 #include <sys/stat.h>
 
@@ -8,11 +8,12 @@
 #include "staging/tool/put_verb.h"
 
 int main(int argc, char** argv) {
-  // The caller's may take from the owner what the next call needs. Who else may read what says its own mode.
+  // The caller's umask could take away access that the next call needs. Files for other readers get explicit
+  // modes.
   ::umask(077);
   lockstep::Tool tool(
       "lockstep-stage",
-      "Put packed data into this node's cache, verified and shared by the jobs that run here");
+      "Copy packed data into this node's cache, verified and shared by the jobs that run here");
   lockstep::transfer::add_put_verb(tool);
   lockstep::transfer::add_cache_verbs(tool);
   lockstep::transfer::add_step_verbs(tool);

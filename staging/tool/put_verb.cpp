@@ -35,10 +35,10 @@ struct PutArguments {
   std::string shared;
 };
 
-/// One progress line per source that is copied.
+/// One progress line for each source that is copied.
 class CopyProgress {
  public:
-  /// Makes room for other lines.
+  /// Removes the progress line, so that another line can be printed.
   void end() { progress_.reset(); }
   void update(const std::string& source, std::uint64_t done, std::uint64_t total) {
     if (!progress_ || source != source_) {
@@ -56,8 +56,8 @@ class CopyProgress {
 
 std::string key_of(const PutArguments& arguments) {
   if (arguments.key_file.empty()) {
-    const auto given = environment::get("LOCKSTEP_RENDEZVOUS_KEY");
-    return given ? *given : own_nodes_key();
+    const auto key = environment::get("LOCKSTEP_RENDEZVOUS_KEY");
+    return key ? *key : own_nodes_key();
   }
   std::string key = read_text_file(arguments.key_file);
   while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
@@ -71,7 +71,7 @@ std::vector<PutResult> put_together(const PutArguments& arguments, const PutOpti
   nodes.key = key_of(arguments);
   nodes.source_patience = std::chrono::seconds(arguments.source_patience);
   nodes.stop = [](const std::string& why) {
-    // The copy that runs meanwhile is left as it is; the next call goes on from there.
+    // The copy stays as it is; the next call continues it.
     const std::string line = "lockstep-stage: " + why + "\n";
     [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
     ::_exit(1);
@@ -120,12 +120,11 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
     print_result(tool, result);
   };
   if (arguments.nodes.size() < 2) {
-    if (arguments.node_id != 0)
-      fail_usage("--node-id {}: there is no such node in --nodes", arguments.node_id);
+    if (arguments.node_id != 0) fail_usage("--node-id {}: --nodes has no such node", arguments.node_id);
     put(arguments.sources, options);
     return;
   }
-  options.done = {};  // before all nodes have agreed nothing is
+  options.done = {};  // nothing is done before all nodes have agreed
   const std::vector<PutResult> results = put_together(arguments, options);
   progress.end();
   for (const PutResult& result : results) print_result(tool, result);
@@ -143,30 +142,31 @@ void add_put_verb(Tool& tool) {
       ->required()
       ->check(Tool::named());
   verb.add_option("--verify", arguments->verify,
-                  "What a copy in the cache is checked for: quick, full or off")
+                  "How to check a copy that is in the cache: quick, full or off")
       ->capture_default_str();
-  verb.add_option("--threads", arguments->threads, "Chunks at a time, up to 32; 0 chooses")
+  verb.add_option("--threads", arguments->threads, "Chunks to copy at a time, up to 32; 0: automatic")
       ->check(CLI::Range(0, 32));
-  verb.add_option("--quota", arguments->quota, "Most that the store may hold (100G); default: any");
+  verb.add_option("--quota", arguments->quota, "Limit for the store, such as 100G; default: no limit");
   verb.add_option("--total", arguments->total,
-                  "Most that all users' stores beside it may hold; default: any");
-  verb.add_option("--keep", arguments->keep, "Seconds since its last use for which nothing is evicted (600)")
-      ->check(CLI::Range(0, kLongestKeep));
-  verb.add_option("--shared", arguments->shared, "A store that is looked into first");
+                  "Limit for the stores of all users together; default: no limit");
+  verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use; default: 600")
+      ->check(CLI::Range(0, kMaxKeepSeconds));
+  verb.add_option("--shared", arguments->shared, "A store to look into first");
   verb.add_option("--bandwidth", arguments->bandwidth,
-                  "Most to read from sources in a second (200M); default: any");
+                  "Limit for reading from sources, per second, such as 200M; default: no limit");
   verb.add_option("--nodes", arguments->nodes,
-                  "HOST[:PORT] of each node that puts the same at the same time: what one reads all get")
+                  "HOST[:PORT] of each node that puts the same sources at the same time; each reads a part "
+                  "and passes it on")
       ->delimiter(',');
-  verb.add_option("--node-id", arguments->node_id, "Which of them this is, from 0");
+  verb.add_option("--node-id", arguments->node_id, "This node's place in --nodes, from 0");
   verb.add_option(
           "--source-patience", arguments->source_patience,
-          "With --nodes: seconds after which a call at the source or at this node's disk that does not "
-          "come back fails the put; 0: 300, and 1 for each node")
+          "With --nodes: seconds after which a call to the source or to this node's disk that does not "
+          "return fails the put; 0: 300, plus 1 for each node")
       ->check(CLI::Range(0, 86400));
   verb.add_option("--key-file", arguments->key_file,
-                  "File with the nodes' common secret; default: LOCKSTEP_RENDEZVOUS_KEY, else "
-                  "~/.config/lockstep/nodes.key, made where there is none");
+                  "File with the secret that the nodes share; default: LOCKSTEP_RENDEZVOUS_KEY, else "
+                  "~/.config/lockstep/nodes.key, made if it is missing");
 }
 
 }  // namespace lockstep::transfer

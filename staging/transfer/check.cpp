@@ -24,7 +24,7 @@ constexpr int kPieces = 4;  // of large files
 constexpr std::uint32_t kLargestChunk = std::uint32_t{64} << 20U;
 constexpr std::uint64_t kLargestSample = std::uint64_t{1} << 20;
 
-/// A few samples, others each time: bounded work that finds a damaged disk before long.
+/// Checks a few samples, others each time: bounded work that finds a damaged disk soon.
 void check_some_samples(const std::filesystem::path& folder, const pack::Index& index) {
   std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<std::size_t> any(0, index.samples() - 1);
@@ -59,7 +59,7 @@ void check_digest(const std::filesystem::path& folder, const cache::ObjectFile& 
   if (now != file.xxh3) fail("{} is damaged: xxh3 {}, {} expected", path.string(), now, file.xxh3);
 }
 
-/// Digests of the pieces in which the files came, where the copy has kept them.
+/// The digests of the chunks of each file, if the copy has kept them.
 class Pieces {
  public:
   Pieces(const std::filesystem::path& folder, const std::vector<cache::ObjectFile>& files)
@@ -72,13 +72,13 @@ class Pieces {
       sizes.push_back(file.size);
       bytes += file.size;
     }
-    // A damaged number must not ask for more memory than the list itself took.
+    // A damaged number must not allocate more memory than the list itself took.
     if (journal_.chunk_bytes > 0 && bytes / journal_.chunk_bytes <= journal_.chunks.size() &&
         journal_.chunk_bytes <= kLargestChunk)
       plan_.emplace(std::move(sizes), journal_.chunk_bytes);
   }
 
-  /// Reads some piece of a file. False where nothing says what it should be.
+  /// Checks a random chunk of a file. Returns false if its digest is not known.
   bool check_one_of(std::size_t file, std::minstd_rand& random) const {
     if (!plan_) return false;
     const std::size_t chunk =
@@ -93,7 +93,8 @@ class Pieces {
 
  private:
   std::filesystem::path path(std::size_t file) const { return folder_ / files_[file].name; }
-  /// What is damaged may be the list of pieces. Throws Error where it is one of the files; false otherwise.
+  /// The damage may be in the list of digests instead. Throws Error if a file is damaged; returns false
+  /// otherwise.
   bool check_files(std::size_t chunk) const {
     for (const Extent& extent : plan_->extents(chunk)) {
       try {
@@ -122,7 +123,7 @@ class Pieces {
   std::optional<ChunkPlan> plan_;
 };
 
-// That a piece of a large file can be read at all, where its bytes are only known as a whole.
+// Checks that a random part of a large file can be read, if only the digest of the whole file is known.
 void read_somewhere(const std::filesystem::path& folder, const cache::ObjectFile& file,
                     std::minstd_rand& random) {
   const std::filesystem::path path = folder / file.name;
@@ -135,7 +136,7 @@ void read_somewhere(const std::filesystem::path& folder, const cache::ObjectFile
     fail("{}: ends at byte {}", path.string(), at);
 }
 
-// Files that only object.json describes.
+// Checks files that have no index, only object.json.
 void check_files(const std::filesystem::path& folder, Verify verify, int threads) {
   const std::filesystem::path about = folder.parent_path() / "object.json";
   const cache::ObjectInfo info =

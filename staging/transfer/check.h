@@ -1,4 +1,4 @@
-// Whether a copy in the cache is still what it should be.
+// Checks of a copy in the cache: whether its files are still what they were when they were published.
 //
 // Threads: safe from any; check_copy() starts its own threads.
 #pragma once
@@ -10,7 +10,7 @@
 namespace lockstep::transfer {
 
 /// Checks the files of an object in `folder`: against their index, or else against the object.json beside it.
-/// Throws Error naming what is damaged.
+/// Throws Error that names the damaged file.
 void check_copy(const std::filesystem::path& folder, Verify verify, int threads);
 
 }  // namespace lockstep::transfer

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/pending_calls.h"
 #include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
 #include "staging/transfer/copy/parallel.h"
@@ -13,12 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kManyAtOnce = 32;  // a network file system answers many questions in the time of one
-
-// The files behind what was named, of any format but packs.
-pack::Contents contents_of(const Source& source, HangWatch& watch) {
+// The files of a source of any format but packs.
+pack::Contents contents_of(const Source& source) {
   const auto look = [&](const fs::path& path) {
-    const HangWatch::Call call = watch.call(path);
+    const PendingCall call(path);
     return pack::contents_of(path);
   };
   pack::Contents all = look(source.paths.front());
@@ -63,10 +62,10 @@ std::string Manifest::shown() const {
   return (one_file ? folder / main : folder).string();
 }
 
-Manifest look_at(const Source& source, HangWatch& watch) {
+Manifest look_at(const Source& source) {
   Manifest manifest;
   manifest.source = source;
-  if (std::optional<Identity> index = identify(source, watch)) {
+  if (std::optional<IndexState> index = index_state(source)) {
     manifest.format = pack::Format::tar;
     manifest.folder = source.folder;
     manifest.one_file = source.one_file;
@@ -75,9 +74,9 @@ Manifest look_at(const Source& source, HangWatch& watch) {
     manifest.object = object_name(source, *index);
     return manifest;
   }
-  const pack::Contents contents = contents_of(source, watch);
+  const pack::Contents contents = contents_of(source);
   if (contents.format == pack::Format::tar) {
-    fail("{}: shards of a pack are named by its folder, by one pattern, or one alone", source.given);
+    fail("{}: name the shards of a pack by its folder or by one pattern, or name one shard", source.name);
   }
   manifest.format = contents.format;
   manifest.folder = contents.folder;
@@ -90,7 +89,7 @@ Manifest look_at(const Source& source, HangWatch& watch) {
   manifest.files.resize(contents.files.size());
   parallel_for(contents.files.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
     const fs::path path = contents.folder / contents.files[i];
-    const HangWatch::Call call = watch.call(path);
+    const PendingCall call(path);
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
     if (S_ISLNK(status.st_mode) && ::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
@@ -99,16 +98,16 @@ Manifest look_at(const Source& source, HangWatch& watch) {
     manifest.files[i] = {contents.files[i], state.size, state, {}};
   });
   {
-    const HangWatch::Call call = watch.call(contents.folder);
+    const PendingCall call(contents.folder);
     pack::check_complete(contents.folder, contents);
   }
   manifest.object = name_for(manifest);
   return manifest;
 }
 
-void check_unchanged(const Manifest& manifest, HangWatch& watch) {
+void check_unchanged(const Manifest& manifest) {
   if (!manifest.packed()) return;
-  const std::optional<Identity> now = identify(manifest.source, watch);
+  const std::optional<IndexState> now = index_state(manifest.source);
   if (!now || !same(manifest.index, *now)) {
     fail("{} changed while it was copied; stage it again when nobody writes to it", manifest.folder.string());
   }
@@ -125,7 +124,7 @@ std::string state_digest(const Manifest& manifest) {
 std::string list_to_text(const Manifest& manifest) {
   nlohmann::json files = nlohmann::json::array();
   for (const ManifestFile& file : manifest.files) {
-    // Names are bytes, not text; as numbers they pass whatever they are.
+    // Names are bytes, not UTF-8 text.
     files.push_back({nlohmann::json::binary_t({file.name.begin(), file.name.end()}), file.size});
     if (file.state) files.back().push_back(file.state->mtime_ns);
   }
@@ -146,7 +145,7 @@ void list_from_text(const std::string& text, Manifest& manifest) {
     const nlohmann::json list = nlohmann::json::from_cbor(text);
     const int format = list.at("format");
     if (format <= static_cast<int>(pack::Format::tar) || format > static_cast<int>(pack::Format::plain)) {
-      fail("a list of files of an unknown format");
+      fail("the list of files has an unknown format");
     }
     manifest.format = static_cast<pack::Format>(format);
     manifest.one_file = list.at("one_file");
@@ -160,10 +159,10 @@ void list_from_text(const std::string& text, Manifest& manifest) {
                              std::any_of(name.begin(), name.end(), [](const fs::path& part) {
                                return part == ".." || part == "." || part.empty();
                              });
-      if (leads_out) fail("a list of files with the name '{}'", name.string());
+      if (leads_out) fail("the list of files contains the unsafe name '{}'", name.string());
     }
   } catch (const nlohmann::json::exception& error) {
-    fail("a list of files that cannot be read: {}", error.what());
+    fail("cannot parse the list of files: {}", error.what());
   }
 }
 

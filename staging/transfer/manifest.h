@@ -1,6 +1,6 @@
-// What a source consists of, and which object of the cache is its copy. A pack's own index stands for its
-// shards: asking for its state takes a handful of operations at the source however many shards there are.
-// Files of other formats are asked for their state one by one, many at a time.
+// The files of a source, and the object of the cache that is its copy. A pack is identified by its index,
+// with a handful of operations at the source however many shards there are. The state of other files is read
+// one by one, many at the same time.
 //
 // Threads: values; functions are safe from any.
 #pragma once
@@ -19,14 +19,14 @@
 
 namespace lockstep::transfer {
 
-/// While it is the same, so is the file.
+/// A file is unchanged while this is.
 struct FileState {
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;
   std::uint64_t inode = 0;
 
   static FileState of(const struct stat& status);
-  /// Whether `now` is the same file; what another node saw (inode 0) has an inode of its own there.
+  /// Whether `now` is the same file. A state from another node has inode 0, because inodes differ there.
   bool fits(const FileState& now) const {
     return size == now.size && mtime_ns == now.mtime_ns && (inode == 0 || inode == now.inode);
   }
@@ -36,40 +36,40 @@ struct FileState {
 struct ManifestFile {
   std::string name;  ///< below the folder
   std::uint64_t size = 0;
-  std::optional<FileState> state;      ///< as this node saw it; not looked at for the shards of a pack
-  std::optional<pack::Digest> digest;  ///< where something at the source says it
+  std::optional<FileState> state;      ///< as this node saw it; not read for the shards of a pack
+  std::optional<pack::Digest> digest;  ///< if the source has an index
 };
 
 struct Manifest {
   Source source;
   pack::Format format = pack::Format::plain;
   std::filesystem::path folder;     ///< holds the files, without symbolic links
-  std::vector<ManifestFile> files;  ///< of a pack none: its index has them
+  std::vector<ManifestFile> files;  ///< empty for a pack: its index lists them
   bool one_file = false;            ///< the user named one file
-  std::string main;                 ///< its name then
-  Identity index;                   ///< of a pack
-  std::string object;               ///< the object's name: 32 hex digits of all this
+  std::string main;                 ///< the name of that file
+  IndexState index;                 ///< of a pack
+  std::string seen_by;     ///< the node that looked at the source for this one; `files` may be missing
+  std::string seen_state;  ///< state_digest() there
+  std::string object;      ///< the object's name: 32 hex digits of all this
 
   bool packed() const { return format == pack::Format::tar; }
   std::uint64_t bytes() const;
-  /// What object.json says it is a copy of.
+  /// The source as object.json names it.
   std::string shown() const;
 };
 
-/// Looks at the source; `watch` hears of what may hang there. Throws Error where nothing is there, or where a
-/// file is shorter than its format says.
-Manifest look_at(const Source& source, HangWatch& watch = HangWatch::none());
+/// Looks at the source. Throws Error if nothing is there, or if a file is shorter than its format says.
+Manifest look_at(const Source& source);
 
-/// Throws Error where the index of a pack is no longer what it was. (Other files are watched as they are
-/// read.)
-void check_unchanged(const Manifest& manifest, HangWatch& watch);
+/// Throws Error if the index of a pack has changed. (Other files are checked while they are read.)
+void check_unchanged(const Manifest& manifest);
 
-/// One digest of all names, sizes and times: nodes that see the same files come to the same.
+/// One digest of all names, sizes and times, equal on nodes that see the same files.
 std::string state_digest(const Manifest& manifest);
 
-/// Names, sizes, times and format as text, for nodes that have not looked themselves.
+/// Names, sizes, times and format as text, for nodes that have not looked at the source.
 std::string list_to_text(const Manifest& manifest);
-/// The reverse. Throws Error where the text is none, or names lead out of the folder.
+/// The reverse. Throws Error if the text is damaged, or if a name leads out of the folder.
 void list_from_text(const std::string& text, Manifest& manifest);
 
 }  // namespace lockstep::transfer

@@ -1,20 +1,28 @@
 #include "staging/transfer/put.h"
 
-#include <algorithm>
-
 #include "common/error.h"
-#include "common/file_system_around.h"
-#include "staging/transfer/put_one.h"
-#include "staging/transfer/put_together.h"
+#include "staging/transfer/cooperative_put.h"
+#include "staging/transfer/new_copy.h"
 
 namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
 
-void put_alone(PutOne& one) {
-  one.look();
-  one.wait_for_other();
+FoundCopy put_one(const PutContext& context, std::size_t number) {
+  if (context.options.peers != nullptr) return cooperative_put(*context.options.peers, context, number);
+  SourceLookup lookup(context, look_at_source(context));
+  return find_or_copy(context, lookup);
+}
+
+PutResult result_of(const PutTally& tally, const FoundCopy& copy) {
+  PutResult result = tally.result();
+  result.path = copy.path;
+  result.object = copy.object;
+  result.bytes = copy.bytes;
+  result.hit = copy.hit;
+  result.shared = copy.shared;
+  return result;
 }
 
 }  // namespace
@@ -23,33 +31,22 @@ Verify parse_verify(std::string_view text) {
   if (text == "quick") return Verify::quick;
   if (text == "full") return Verify::full;
   if (text == "off") return Verify::off;
-  fail_usage("verify '{}' is none of quick, full and off", text);
+  fail_usage("verify '{}' must be quick, full or off", text);
 }
 
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
-  FileSystem& disk = options.file_system != nullptr ? *options.file_system : FileSystem::real();
-  HangWatch& watch = options.watch != nullptr ? *options.watch : HangWatch::none();
-  FileSystemAround watched(disk, [&watch](bool writes_out) { return watch.held_disk_call(writes_out); });
-  FileSystem& system = options.watch != nullptr ? watched : disk;
-  // Names that mean nothing are found before anything is copied.
-  for (const std::string& source : sources) {
-    const HangWatch::Call call = watch.call(source);
-    resolve_source(source);
-  }
+  FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
+  // Reports a wrong name before anything is copied.
+  for (const std::string& source : sources) resolve_source(source);
   cache::Store store(fs::absolute(options.cache_dir), options.limits, system);
   store.recover();
   Limit limit(options.bandwidth, store.folder() / "bandwidth");
   std::vector<PutResult> results;
   results.reserve(sources.size());
   for (std::size_t s = 0; s < sources.size(); ++s) {
-    PutOne one(store, system, limit, watch, options, sources[s]);
-    one.resolve();
-    if (options.circle != nullptr) {
-      put_together(*options.circle, one, s, options);
-    } else {
-      put_alone(one);
-    }
-    results.push_back(one.result());
+    PutTally tally(sources[s]);
+    const PutContext context{store, system, limit, options, resolve_source(sources[s]), tally};
+    results.push_back(result_of(tally, put_one(context, s)));
     if (options.done) options.done(results.back());
   }
   return results;

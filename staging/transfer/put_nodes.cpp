@@ -12,57 +12,58 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
-#include "staging/rendezvous/rendezvous_socket.h"
-#include "staging/transfer/exchange/circle.h"
-#include "staging/transfer/hang_watch.h"
+#include "staging/transfer/exchange/peer_group.h"
+#include "staging/transfer/supervisor.h"
 
 namespace lockstep::transfer {
 namespace {
 
-struct Place {
+struct NodeAddress {
   std::string host;
   int port = 0;
 };
 
-Place place_of(const std::string& text) {
+NodeAddress parse_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
-  Place place{text.substr(0, colon), 0};
+  NodeAddress address{text.substr(0, colon), 0};
   if (colon != std::string::npos) {
     const std::string port = text.substr(colon + 1);
-    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), place.port);
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
     constexpr int kHighest = 65535;
-    if (error != std::errc() || end != port.data() + port.size() || place.port < 0 || place.port > kHighest)
-      fail_usage("--nodes: '{}' is no HOST:PORT", text);
+    if (error != std::errc() || end != port.data() + port.size() || address.port < 0 ||
+        address.port > kHighest)
+      fail_usage("--nodes: '{}' is not HOST:PORT", text);
   }
-  if (place.host.empty()) fail_usage("--nodes: '{}' names no host", text);
-  // [::1] as URLs write it
-  if (place.host.starts_with('[') && place.host.ends_with(']'))
-    place.host = place.host.substr(1, place.host.size() - 2);
-  return place;
+  if (address.host.empty()) fail_usage("--nodes: '{}' names no host", text);
+  // [::1], as in URLs
+  if (address.host.starts_with('[') && address.host.ends_with(']'))
+    address.host = address.host.substr(1, address.host.size() - 2);
+  return address;
 }
 
-/// Where the nodes meet, on the first of them.
-class Meeting {
+/// The rendezvous of all nodes, on the first of them.
+class FirstNodeServer {
  public:
-  Meeting(int port, const NodesOptions& nodes) {
+  FirstNodeServer(int port, const NodesOptions& nodes) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
     open_.reset(ends[0]);
     end_.reset(ends[1]);
     RendezvousServer::Options options;
     options.key = nodes.key;
-    options.wait = std::chrono::seconds(nodes.wait_seconds);
-    options.drain = std::chrono::seconds(2);
+    options.join_timeout = std::chrono::seconds(nodes.wait_seconds);
+    options.drain_timeout = std::chrono::seconds(2);
     server_ = std::make_unique<RendezvousServer>(listen_on(port, port, port), options);
     thread_ = std::thread([this] { server_->run(open_); });
   }
-  ~Meeting() {
+  ~FirstNodeServer() {
     end_.reset();
     thread_.join();
   }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  FirstNodeServer(const FirstNodeServer&) = delete;
+  FirstNodeServer& operator=(const FirstNodeServer&) = delete;
 
  private:
   UniqueFd open_, end_;
@@ -70,7 +71,7 @@ class Meeting {
   std::thread thread_;
 };
 
-/// Says once that the work is over, whichever thread finds out; the others wait, since saying it ends the
+/// Calls `stop` once, from the first thread that has a reason. The others wait, because the call ends the
 /// process.
 class Stop {
  public:
@@ -84,16 +85,20 @@ class Stop {
   std::once_flag once_;
 };
 
-// The first node may start last.
-std::unique_ptr<Rendezvous> meet(const Place& first, const Hello& hello, const NodesOptions& nodes,
-                                 Stop& stop) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
+RendezvousAddress address_of(const NodeAddress& first, const NodesOptions& nodes) {
   RendezvousAddress address{first.port, {first.host}, nodes.key};
   address.name = fmt::format("the first node's put ({})", nodes.nodes[0]);
+  return address;
+}
+
+// Tries again for a while, because the first node may start last.
+std::unique_ptr<Rendezvous> meet(const RendezvousAddress& rendezvous, const Hello& hello,
+                                 const NodesOptions& nodes, Stop& stop) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
   for (;;) {
     try {
       return std::make_unique<Rendezvous>(
-          address, hello, [&stop](const std::string& lost) { stop(lost); },
+          rendezvous, hello, [&stop](const std::string& lost) { stop(lost); },
           [&stop](const Verdict& verdict) { stop(verdict.why); });
     } catch (const Error&) {
       if (std::chrono::steady_clock::now() > until) throw;
@@ -102,26 +107,52 @@ std::unique_ptr<Rendezvous> meet(const Place& first, const Hello& hello, const N
   }
 }
 
+// Tells the other nodes, for a child that is stuck, why this node fails. Returns the line to print.
+std::string report_stuck(const RendezvousAddress& address, Hello hello, const std::string& why) {
+  hello.again = true;
+  try {
+    return Rendezvous(address, hello, [](const std::string&) {}).agree({false, why}).why;
+  } catch (const Error&) {
+    return why;  // the others have ended already
+  }
+}
+
 }  // namespace
 
 std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, PutOptions options,
                                     const NodesOptions& nodes) {
-  if (nodes.node_id >= nodes.nodes.size()) fail_usage("--node-id {}: not among --nodes", nodes.node_id);
+  if (nodes.node_id >= nodes.nodes.size())
+    fail_usage("--node-id {}: must be below the number of --nodes ({})", nodes.node_id, nodes.nodes.size());
   if (nodes.key.empty())
-    fail_usage("nodes that put together need a key: LOCKSTEP_RENDEZVOUS_KEY or --key-file");
-  std::vector<Place> places;
-  for (const std::string& node : nodes.nodes) places.push_back(place_of(node));
-  if (places[0].port == 0) places[0].port = kMeetingPort;
-  std::unique_ptr<Meeting> meeting;
-  if (nodes.node_id == 0) meeting = std::make_unique<Meeting>(places[0].port, nodes);
+    fail_usage("several nodes need a common key: set LOCKSTEP_RENDEZVOUS_KEY or --key-file");
+  std::vector<NodeAddress> addresses;
+  for (const std::string& node : nodes.nodes) addresses.push_back(parse_address(node));
+  if (addresses[0].port == 0) addresses[0].port = kRendezvousPort;
   Hello hello;
   hello.step = "put";
   hello.node = nodes.nodes[nodes.node_id];
   hello.node_id = nodes.node_id;
   hello.nodes = static_cast<std::uint32_t>(nodes.nodes.size());
   for (const std::string& node : nodes.nodes) hello.node_list += (hello.node_list.empty() ? "" : ",") + node;
+  const RendezvousAddress address = address_of(addresses[0], nodes);
   Stop stop(nodes.stop);
-  const std::unique_ptr<Rendezvous> rendezvous = meet(places[0], hello, nodes, stop);
+  const bool given = nodes.source_patience.count() > 0;
+  const std::string disk =
+      fmt::format("the local disk of {} ({})", addresses[nodes.node_id].host, options.cache_dir.string());
+  const std::optional<ChildEnd> end = run_supervised(
+      {.call_timeout = given ? nodes.source_patience : default_call_timeout(nodes.nodes.size()),
+       .disk_folders = {options.cache_dir, options.shared},
+       .disk_name = disk});
+  if (end) {
+    if (end->stuck.empty()) ::_exit(end->code);
+    const std::string why = report_stuck(address, hello, end->stuck);
+    end_child(end->pid);
+    stop(why);
+    ::_exit(1);
+  }
+  std::unique_ptr<FirstNodeServer> server;
+  if (nodes.node_id == 0) server = std::make_unique<FirstNodeServer>(addresses[0].port, nodes);
+  const std::unique_ptr<Rendezvous> rendezvous = meet(address, hello, nodes, stop);
   const auto agree = [&](const Verdict& here) {
     try {
       return rendezvous->agree(here);
@@ -129,33 +160,24 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
       return Verdict{false, lost.what()};
     }
   };
-  const bool given = nodes.source_patience.count() > 0;
-  HangWatch watch(
-      given ? nodes.source_patience : HangWatch::patience(nodes.nodes.size()),
-      [&](HangWatch::Where, const std::string& why) {
-        stop(agree({false, why}).why);
-      },
-      fmt::format("the local disk of {} ({})", places[nodes.node_id].host, options.cache_dir.string()));
-  options.watch = &watch;
   Verdict here;
   std::vector<PutResult> results;
-  // The exchange stays open until all have agreed.
-  std::unique_ptr<Circle> circle;
+  // The exchange stays open until all nodes have agreed.
+  std::unique_ptr<PeerGroup> peers;
   try {
     Exchange::Options exchange;
     exchange.key = nodes.key;
     exchange.step = "0.put";
     exchange.node_id = nodes.node_id;
-    exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : places[nodes.node_id].port;
+    exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : addresses[nodes.node_id].port;
     exchange.chunk_bytes = options.chunk_bytes;
-    exchange.patience = nodes.peer_patience;
-    circle = std::make_unique<Circle>(*rendezvous, exchange, places[nodes.node_id].host);
-    options.circle = circle.get();
+    exchange.timeouts = nodes.peer_timeouts;
+    peers = std::make_unique<PeerGroup>(*rendezvous, exchange, addresses[nodes.node_id].host);
+    options.peers = peers.get();
     results = put(sources, options);
   } catch (const std::exception& error) {
     here = {false, error.what()};
   }
-  watch.wait_for_telling();
   const Verdict all = agree(here);
   if (all.good) return results;
   stop(all.why);

@@ -1,4 +1,5 @@
-// put() on several nodes at once without Slurm: the first node's address is where all of them meet.
+// put() on several nodes at once without Slurm. The first node runs the rendezvous through which all of them
+// agree.
 //
 // Threads: one at a time.
 #pragma once
@@ -9,30 +10,32 @@
 #include <string>
 #include <vector>
 
-#include "staging/transfer/exchange/exchange_link.h"
+#include "staging/transfer/exchange/peer_link.h"
 #include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 
-/// Where nodes meet on the first of them unless its port is given.
-inline constexpr int kMeetingPort = 25971;
+/// The port of the first node's rendezvous, unless `nodes` gives another.
+inline constexpr int kRendezvousPort = 25971;
 
 struct NodesOptions {
-  /// "HOST" or "HOST:PORT" of each. On the first one's port all of them meet, kMeetingPort where there is
-  /// none; of the others it is any free one unless it is given.
+  /// "HOST" or "HOST:PORT" of each. The first one's port is the rendezvous, by default kRendezvousPort; the
+  /// port of any other node is where it serves chunks, by default any free one.
   std::vector<std::string> nodes;
-  std::uint32_t node_id = 0;  ///< which of them this is
+  std::uint32_t node_id = 0;  ///< this node's place among them
   std::string key;            ///< the same on all nodes, and secret
   int wait_seconds = 60;      ///< for the first node to be there, and for the last one after it
-  /// For a call at the source, or at the disk; 0: as HangWatch says.
+  /// For a system call at the source or at the disk; 0: default_call_timeout().
   std::chrono::milliseconds source_patience{0};
-  PeerPatience peer_patience;
-  /// A node has failed, this one with a call that hangs, or the first is lost: called from
-  /// another thread while this one works. Ends the process.
+  PeerTimeouts peer_timeouts;
+  /// Ends the process. Called from another thread while this one works, if a node has failed, if a call hangs
+  /// on this node, or if the first node is lost.
   std::function<void(const std::string& why)> stop;
 };
 
-/// As put(), with all nodes agreeing: where one fails, all do. Throws UsageError for nodes that cannot be.
+/// As put(), with all nodes agreeing: if one fails, all do. Returns in a child process; the calling process
+/// waits for it and ends with its exit code. Call it while the process has one thread. Throws UsageError for
+/// a list of nodes that cannot work.
 std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, PutOptions options,
                                     const NodesOptions& nodes);
 

@@ -3,19 +3,18 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <numeric>
 
 #include "common/error.h"
+#include "common/pending_calls.h"
 #include "staging/pack/formats/side_index.h"
+#include "staging/transfer/copy/file_copy.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kManyAtOnce = 32;  // a network file system answers many questions in the time of one
 
 std::uint64_t size_of_open(int fd, const fs::path& path) {
   struct stat status {};
@@ -25,13 +24,13 @@ std::uint64_t size_of_open(int fd, const fs::path& path) {
 
 }  // namespace
 
-SideIndexes::SideIndexes(FileSystem& system, Limit& limit, HangWatch& watch, const Manifest& manifest,
+SideIndexes::SideIndexes(FileSystem& system, Limit& limit, const Manifest& manifest,
                          const std::vector<ManifestFile>& files)
-    : system_(system), limit_(limit), watch_(watch), manifest_(manifest), files_(files) {
+    : system_(system), limit_(limit), manifest_(manifest), files_(files) {
   if (!pack::has_side_index(manifest.format)) return;
   sizes_.resize(files.size());
   parallel_for(files.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
-    const HangWatch::Call call = watch_.call(at_source(f));
+    const PendingCall call(at_source(f));
     struct stat status {};
     if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
       sizes_[f] = static_cast<std::uint64_t>(status.st_size);
@@ -55,27 +54,15 @@ void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
   const fs::path from = at_source(file);
   const std::uint64_t size = sizes_[file];
   const UniqueFd source = [&] {
-    const HangWatch::Call call = watch_.call(from);
+    const PendingCall call(from);
     UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (size_of_open(fd.get(), from) != size) fail("{}: it has changed", from.string());
     return fd;
   }();
-  const UniqueFd target = system_.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(size, std::uint64_t{1} << 20U));
-  for (std::uint64_t done = 0; done < size;) {
-    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
-    limit_.take(want.size());
-    const std::size_t got = [&] {
-      const HangWatch::Call call = watch_.call(from);
-      return system_.read_at(source.get(), want, done, from);
-    }();
-    if (got == 0) fail("{}: it has changed", from.string());
-    read_ += got;
-    system_.write_at(target.get(), want.first(got), done, to);
-    done += got;
-  }
+  const std::uint64_t copied = copy_file(system_, limit_, source.get(), from, to, size);
+  read_ += copied;
+  if (copied != size) fail("{}: it has changed", from.string());
   if (!pack::is_side_index_for(to, files_[file].size)) fail("{}: damaged, or of other data", from.string());
-  system_.sync(target.get(), to);
 }
 
 std::uint64_t SideIndexes::copy(const fs::path& target) {

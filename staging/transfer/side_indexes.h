@@ -1,11 +1,9 @@
-// The indexes that the reader of some formats keeps beside the data (staging/pack/formats/side_index.h),
-// taken along when the data is copied. They are no part of what a source is: it stays the same when one is
-// made, also while it is copied, and a copy goes on from what was there before. So they are not among the
-// files that nodes agree on and pass on to each other: each node of a step reads them itself, 40 to 50 bytes
-// for each record.
+// Copies the indexes that readers of some formats keep beside the data (staging/pack/formats/side_index.h). A
+// source is the same with and without them: an index may be made at any time, also while the data is copied.
+// So they are not among the files that nodes agree on and exchange; each node of a step reads them itself, 40
+// to 50 bytes for each record.
 //
-// Whatever is wrong with one costs no more than the index: it is left out, and the file is read through when
-// it is first opened.
+// A bad index is left out; the file is then read through when it is first opened.
 //
 // Threads: one at a time; keep_time() from any. copy() starts its own and has joined them when it returns.
 #pragma once
@@ -25,22 +23,23 @@ namespace lockstep::transfer {
 
 class SideIndexes {
  public:
-  /// Looks which there are, for formats that have any. All outlive it.
-  SideIndexes(FileSystem& system, Limit& limit, HangWatch& watch, const Manifest& manifest,
+  /// Finds the indexes of formats that have any. The references must outlive this object.
+  SideIndexes(FileSystem& system, Limit& limit, const Manifest& manifest,
               const std::vector<ManifestFile>& files);
 
-  /// That they take; no more is copied, whatever has become of them since.
+  /// The size of all indexes. No more is copied, even if one has grown since.
   std::uint64_t bytes() const;
 
-  /// Gives a file's copy the time of the original, by which its index knows it: before anybody opens it.
+  /// Gives a file's copy the modification time of the original, which its index refers to. Call it before the
+  /// copy can be opened.
   bool keep_time(const ManifestFile& file, const std::filesystem::path& target) const;
 
-  /// Puts them beside the copies in `target`, which get the times of the originals. Returns the bytes of
-  /// those that are good.
+  /// Copies the indexes to `target`, and gives the data there the times of the originals. Returns the bytes
+  /// of the good indexes.
   std::uint64_t copy(const std::filesystem::path& target);
 
   std::uint64_t bytes_from_source() const { return read_; }
-  /// One line about those that were left out, or "".
+  /// One line about the indexes that were left out, or "".
   std::string left_out() const;
 
  private:
@@ -49,7 +48,6 @@ class SideIndexes {
 
   FileSystem& system_;
   Limit& limit_;
-  HangWatch& watch_;
   const Manifest& manifest_;
   const std::vector<ManifestFile>& files_;
   std::vector<std::uint64_t> sizes_;  // by file; 0 where there is none

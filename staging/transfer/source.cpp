@@ -9,6 +9,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/pending_calls.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 
@@ -24,7 +25,7 @@ bool exists(const fs::path& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
-/// "00..31" as its numbers, with the first one's digits; empty where it is no range.
+/// The numbers of "00..31", with as many digits as the first one; empty if the text is not a range.
 std::vector<std::string> range(std::string_view text) {
   const std::size_t dots = text.find("..");
   if (dots == std::string_view::npos) return {};
@@ -74,8 +75,8 @@ std::vector<fs::path> expand_wildcards(const std::string& pattern) {
   const int code = ::glob(pattern.c_str(), GLOB_ERR, nullptr, &found);
   std::vector<fs::path> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  if (code == GLOB_ABORTED) fail("{}: a folder of it cannot be read", pattern);
-  if (code != 0 && code != GLOB_NOMATCH) fail("{}: cannot be expanded", pattern);
+  if (code == GLOB_ABORTED) fail("{}: cannot read a folder of this pattern", pattern);
+  if (code != 0 && code != GLOB_NOMATCH) fail("cannot expand {}", pattern);
   return paths;
 }
 
@@ -109,16 +110,17 @@ std::vector<fs::path> expand_pattern(const std::string& pattern) {
 }
 
 Source resolve_source(const std::string& given) {
+  const PendingCall call(given);
   const std::vector<fs::path> paths = expand_pattern(given);
-  if (given.empty()) fail_usage("a source has no name");
+  if (given.empty()) fail_usage("the name of a source is empty");
   Source source;
-  source.given = given;
+  source.name = given;
   source.paths = paths;
   for (const fs::path& path : paths) {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
       const int error = errno;
-      // Megatron's own tools name a pair by what its two files have in common.
+      // Megatron's own tools name a pair of files by the part that their names have in common.
       if (error != ENOENT || ::stat((path.string() + ".idx").c_str(), &status) != 0) {
         errno = error;
         fail_errno("{}", path.string());
@@ -131,7 +133,7 @@ Source resolve_source(const std::string& given) {
       return source;
     }
     if (!S_ISREG(status.st_mode)) fail("{} is neither a folder nor a regular file", path.string());
-    // The folder is resolved, the file's name is not: it is the name that the index knows.
+    // Only the folder is resolved: the index knows the file by the name that was given.
     const fs::path folder = without_links(path.has_parent_path() ? path.parent_path() : fs::path("."));
     if (source.folder.empty()) source.folder = folder;
     if (folder != source.folder)
@@ -145,36 +147,36 @@ Source resolve_source(const std::string& given) {
   return source;
 }
 
-std::optional<Identity> identify(const Source& source, HangWatch& watch) {
+std::optional<IndexState> index_state(const Source& source) {
   const fs::path file = source.index_file();
-  const HangWatch::Call call = watch.call(file);
+  const PendingCall call(file);
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
     if (errno == ENOENT) return {};
     fail_errno("cannot open {}", file.string());
   }
-  Identity identity;
-  if (::fstat(fd.get(), &identity.status) != 0) fail_errno("cannot stat {}", file.string());
-  const auto size = static_cast<off_t>(identity.index.size());
-  if (identity.status.st_size < size || ::pread(fd.get(), identity.index.data(), identity.index.size(),
-                                                identity.status.st_size - size) != size) {
+  IndexState state;
+  if (::fstat(fd.get(), &state.status) != 0) fail_errno("cannot stat {}", file.string());
+  const auto size = static_cast<off_t>(state.digest.size());
+  if (state.status.st_size < size ||
+      ::pread(fd.get(), state.digest.data(), state.digest.size(), state.status.st_size - size) != size) {
     pack::locate(source.folder);  // says what is wrong
     fail("cannot read {}", file.string());
   }
-  return identity;
+  return state;
 }
 
-bool same(const Identity& a, const Identity& b) {
+bool same(const IndexState& a, const IndexState& b) {
   return a.status.st_size == b.status.st_size && a.status.st_mtim.tv_sec == b.status.st_mtim.tv_sec &&
          a.status.st_mtim.tv_nsec == b.status.st_mtim.tv_nsec && a.status.st_ino == b.status.st_ino &&
-         a.index == b.index;
+         a.digest == b.digest;
 }
 
-std::string object_name(const Source& source, const Identity& identity) {
+std::string object_name(const Source& source, const IndexState& index) {
   std::string text =
-      fmt::format("1\n{}\n{}\n{}.{:09}\n{}\n{}\n", source.folder.string(), identity.status.st_size,
-                  identity.status.st_mtim.tv_sec, identity.status.st_mtim.tv_nsec, identity.status.st_ino,
-                  pack::to_hex(identity.index));
+      fmt::format("1\n{}\n{}\n{}.{:09}\n{}\n{}\n", source.folder.string(), index.status.st_size,
+                  index.status.st_mtim.tv_sec, index.status.st_mtim.tv_nsec, index.status.st_ino,
+                  pack::to_hex(index.digest));
   for (const std::string& shard : source.shards) text += shard + '\n';
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }

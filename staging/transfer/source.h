@@ -1,4 +1,4 @@
-// What a user names as a source, and which object of the cache is its copy.
+// Sources as users name them, and the names of their objects in the cache.
 //
 // Threads: safe from any.
 #pragma once
@@ -12,44 +12,43 @@
 #include <vector>
 
 #include "staging/pack/digest.h"
-#include "staging/transfer/hang_watch.h"
 
 namespace lockstep::transfer {
 
-/// What a name stands for: a folder, files in one folder, a pack or some of its shards.
+/// A resolved name: a folder, files in one folder, a pack or some of its shards.
 struct Source {
-  std::string given;                         ///< as the user wrote it
+  std::string name;                          ///< as the user wrote it
   std::filesystem::path folder;              ///< without symbolic links
-  std::vector<std::filesystem::path> paths;  ///< what the name stands for, one by one
-  std::vector<std::string> shards;  ///< names of the chosen files, sorted; empty for all of the folder
+  std::vector<std::filesystem::path> paths;  ///< of the files or the folder
+  std::vector<std::string> shards;  ///< names of the chosen files, sorted; empty for the whole folder
   bool one_file = false;            ///< the user named one file
 
   std::filesystem::path index_file() const;
 };
 
-/// The paths that a pattern stands for: braces ("a-{00..31}.tar", "{train,test}/x.tar") must all exist, "*",
-/// "?" and "[…]" must match something. A name without any of these, or that exists as it is written, stands
-/// for itself.
+/// Expands a pattern. All names from braces ("a-{00..31}.tar", "{train,test}/x.tar") must exist; "*", "?" and
+/// "[…]" must match something. A name without any of these, or one that exists literally, is returned
+/// unchanged.
 std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
 
-/// Finds the folder. Reads nothing in it. Throws Error where nothing is there, or files are of several
-/// folders.
+/// Finds the folder, and reads nothing in it. Throws Error if it does not exist, or if the files are in
+/// several folders.
 Source resolve_source(const std::string& given);
 
-/// The state of a pack's index file: while it is the same, so is what the pack claims to hold.
-struct Identity {
+/// The state of a pack's index file. The pack's content is unchanged while this is.
+struct IndexState {
   struct stat status {};
-  pack::Digest index{};  ///< the index's own checksum
+  pack::Digest digest{};  ///< the checksum in the index
 };
 
-/// Two small reads at the source; nothing where it is no pack. Throws Error where it cannot be read.
-std::optional<Identity> identify(const Source& source, HangWatch& watch = HangWatch::none());
+/// Takes two small reads at the source. Returns nullopt if it is not a pack. Throws Error if it cannot be
+/// read.
+std::optional<IndexState> index_state(const Source& source);
 
-/// True while neither size, time, inode nor checksum differs.
-bool same(const Identity& a, const Identity& b);
+/// True if size, time, inode and checksum are equal.
+bool same(const IndexState& a, const IndexState& b);
 
-/// The object's name: 32 hex digits of where the source is and what it is (path, size, time, inode,
-/// checksum).
-std::string object_name(const Source& source, const Identity& identity);
+/// The object's name: 32 hex digits, a digest of the source's path, size, time, inode and checksum.
+std::string object_name(const Source& source, const IndexState& index);
 
 }  // namespace lockstep::transfer

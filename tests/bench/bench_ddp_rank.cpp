@@ -19,9 +19,9 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/tool.h"
+#include "runtime/comm/process_settings.h"
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/ddp/reducer.h"
-#include "runtime/train/settings.h"
 #include "tests/bench/transformer.h"
 
 namespace lockstep::bench {
@@ -56,7 +56,7 @@ void print(const World& world, nlohmann::json line) {
   if (world.rank() != 0) return;
   line["torch"] = TORCH_VERSION;
   line["threads"] = at::get_num_threads();
-  line["blas"] = train::find_blas().name;
+  line["blas"] = comm::find_blas().name;
   Tool::print(line);
 }
 
@@ -235,7 +235,7 @@ void measure_trace(World& world, const Plan& plan) {
       const std::uint64_t begin = monotonic_ns();
       const auto since = [begin](std::uint64_t time) { return 1e3 * seconds_between(begin, time); };
       batch.step(ddp);
-      const auto& trace = ddp.reducer().trace();
+      const auto& trace = ddp.trace();
       nlohmann::json buckets = nlohmann::json::array();
       for (const auto& launch : trace.launches) {
         buckets.push_back({{"bytes", launch.bytes},

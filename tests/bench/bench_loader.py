@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times how fast batches of packed tokens come from the page cache: from Lockstep's loader and, with --peers, from
-PyTorch's DataLoader, with the same files, the same batches and as many workers. They take turns."""
+"""Measures how many batches of packed tokens per second Lockstep's loader delivers from the page cache, and with --peers
+PyTorch's DataLoader, with the same files, batches and number of workers. The two run in turns."""
 
 import argparse
 import json
@@ -22,11 +22,11 @@ def arguments():
     parser.add_argument(
         "--version", action="version", version=f"bench_loader {os.environ.get('LOCKSTEP_VERSION', '')}"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run PyTorch's DataLoader too, where it is installed")
-    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
-    parser.add_argument("--tokens", type=int, default=16_000_000, help="of the pack (default 16 million)")
-    parser.add_argument("--workers", default="1,2", help="threads or processes, as 1,2 (default 1,2)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--peers", action="store_true", help="also run PyTorch's DataLoader, if it is installed")
+    parser.add_argument("--quick", action="store_true", help="one short run, to test the benchmark")
+    parser.add_argument("--tokens", type=int, default=16_000_000, help="tokens of the pack (default 16 million)")
+    parser.add_argument("--workers", default="1,2", help="numbers of worker threads or processes (default 1,2)")
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -35,7 +35,7 @@ def arguments():
     if chosen.quick:
         chosen.launches, chosen.epochs, chosen.tokens = 1, 1, 600_000
     if min(chosen.workers + [chosen.launches]) < 1:
-        parser.error("numbers are at least 1")
+        parser.error("--workers and --launches must be at least 1")
     return chosen
 
 

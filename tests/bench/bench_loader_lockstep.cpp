@@ -1,5 +1,5 @@
-// Our side of bench_loader: makes a pack of tokens, writes down the batches that the planner makes of it, and
-// times how fast the loader hands them out, with memcpy's bandwidth measured beside it.
+// Lockstep's part of bench_loader: makes a pack of tokens, writes the planner's batches to a file, and
+// measures how many batches per second the loader delivers. It also measures the bandwidth of memcpy.
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ struct Options {
   bool read = false;
 };
 
-// From 8 tokens to 8,200: most are short, and most tokens are in long ones, as in text.
+// Between 8 and 8,200 tokens. As in text, most samples are short, and most tokens are in long samples.
 std::uint32_t length_of(data::Random& random) {
   const std::uint64_t scale = random.below(8) + random.below(4);
   return static_cast<std::uint32_t>(8 + random.below(std::uint64_t{8} << scale));
@@ -65,7 +65,7 @@ void make_pack(const Options& options) {
   fs::remove_all(files);
 }
 
-// For the peer: where each sample lies, and which samples each batch has.
+// Writes for the peer the place of each sample and the samples of each batch.
 void write_batches(const Options& options) {
   const auto reader = pack::open(options.folder / "pack");
   const auto lengths = data::lengths_from_pack(*reader, "the pack");
@@ -92,7 +92,7 @@ double median(std::vector<double> numbers) {
   return *middle;
 }
 
-// Bytes that one thread copies in a second, from memory that is in no cache.
+// The bytes per second that one thread copies from memory outside the caches.
 double memcpy_bytes_per_second() {
   constexpr std::size_t kBytes = std::size_t{64} << 20U;
   std::vector<char> from(kBytes, 1);
@@ -101,13 +101,13 @@ double memcpy_bytes_per_second() {
   for (int round = 0; round < 7; ++round) {
     const std::uint64_t begin = monotonic_ns();
     std::memcpy(to.data(), from.data(), kBytes);
-    asm volatile("" : : "r"(to.data()) : "memory");  // it must be done
+    asm volatile("" : : "r"(to.data()) : "memory");  // keeps the copy
     rates.push_back(kBytes / seconds_between(begin, monotonic_ns()));
   }
   return median(rates);
 }
 
-// Bytes in a batch's tensors.
+// The size of a batch's tensors.
 std::size_t bytes_of(const data::Batch& batch) {
   std::size_t bytes = 0;
   for (const torch::Tensor* tensor :
@@ -117,7 +117,7 @@ std::size_t bytes_of(const data::Batch& batch) {
   return bytes;
 }
 
-// The loop does nothing with its batches: what is measured is how fast they come.
+// Measures a loop that does nothing with its batches.
 void measure(const Options& options) {
   const auto reader = pack::open(options.folder / "pack");
   data::Loader loader(
@@ -131,7 +131,7 @@ void measure(const Options& options) {
     std::uint64_t tokens = 0;
     std::size_t bytes = 0;
     loader.set_epoch(static_cast<std::uint64_t>(epoch));
-    // The clock starts after the batches that the loader built ahead.
+    // The clock starts after the batches that were built before the loop.
     std::uint64_t begin = 0;
     int batches = 0;
     for (const data::Batch& batch : loader) {
@@ -143,7 +143,7 @@ void measure(const Options& options) {
       tokens += static_cast<std::uint64_t>(batch.token_count);
       bytes += bytes_of(batch);
     }
-    if (epoch == 0) continue;  // buffers were made and the page cache filled
+    if (epoch == 0) continue;  // the first epoch allocates buffers and fills the page cache
     const double seconds = seconds_between(begin, monotonic_ns());
     tokens_per_second.push_back(static_cast<double>(tokens) / seconds);
     bytes_per_second.push_back(static_cast<double>(bytes) / seconds);
@@ -165,14 +165,15 @@ void measure(const Options& options) {
 int main(int argc, char** argv) {
   lockstep::Options options;
   bool make = false;
-  lockstep::Tool tool("bench_loader_lockstep", "How fast the loader hands out batches; see bench_loader.");
-  tool.app().add_option("--folder", options.folder, "Holds the pack and its batches")->required();
-  tool.app().add_flag("--make", make, "Make them");
-  tool.app().add_option("--tokens", options.tokens, "Of the pack");
-  tool.app().add_option("--cap", options.plan.cap, "Tokens of a batch, at most");
-  tool.app().add_option("--workers", options.workers, "Threads");
-  tool.app().add_flag("--read", options.read, "Read samples, instead of mapping their shards");
-  tool.app().add_option("--epochs", options.epochs, "To take the median over");
+  lockstep::Tool tool("bench_loader_lockstep",
+                      "Measures how fast the loader delivers batches; see bench_loader.");
+  tool.app().add_option("--folder", options.folder, "Folder of the pack and its batches")->required();
+  tool.app().add_flag("--make", make, "Make the pack and its batches");
+  tool.app().add_option("--tokens", options.tokens, "Tokens of the pack");
+  tool.app().add_option("--cap", options.plan.cap, "Maximum tokens of a batch");
+  tool.app().add_option("--workers", options.workers, "Worker threads");
+  tool.app().add_flag("--read", options.read, "Read samples instead of mapping their shards");
+  tool.app().add_option("--epochs", options.epochs, "Epochs; the median is printed");
   return tool.run(argc, argv, [&] {
     if (make) {
       lockstep::make_pack(options);

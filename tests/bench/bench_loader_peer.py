@@ -1,5 +1,5 @@
-"""PyTorch's side of bench_loader: the same samples from the same shards, in the same batches, by a DataLoader with worker
-processes, as its documentation shows it: a data set of samples, a batch sampler, and a function that collates."""
+"""PyTorch's part of bench_loader: a DataLoader with worker processes reads the same samples from the same shards in the same
+batches. As in its documentation, it uses a data set of samples, a batch sampler and a function that collates."""
 
 import argparse
 import json

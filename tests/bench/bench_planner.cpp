@@ -1,9 +1,8 @@
-// How long planning an epoch takes and how equal its ranks are: three real lists of lengths at several
-// numbers of ranks, a heavy-tailed one with several accumulations and stretches, and padded batches. One line
-// each:
-// {"bench":"planner","implementation",...}: the median time of the runs and the numbers of lockstep-plan
-// make. --peers also runs how others do it (planner_peers.h) on the same lengths. --stream plans a billion
-// lengths that are nowhere in memory.
+// Measures how long planning an epoch takes and how equal its ranks are, for three real lists of lengths on
+// several numbers of ranks, a heavy-tailed list with several accumulations and stretches, and padded
+// batches. Each line {"bench":"planner","implementation",...} has the median time of the runs and the
+// numbers of lockstep-plan make. --peers also runs other ways of planning (planner_peers.h) on the same
+// lengths. --stream plans lengths that are not in memory.
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -55,7 +54,7 @@ std::vector<List> lists(const Settings& settings) {
                                                            settings.samples)});
   all.push_back(
       {"squad", data::lengths_from_histogram(folder + "squad11_seq384_histogram.csv", settings.samples)});
-  // The short list drawn from again and again, for the time that a heavy tail takes.
+  // Samples of the short list, drawn with replacement, to measure the time for a heavy tail.
   Lengths drawn;
   data::Random random(0, 0, 0);
   for (std::size_t i = 0; i < settings.samples; ++i) {
@@ -66,7 +65,7 @@ std::vector<List> lists(const Settings& settings) {
   return all;
 }
 
-// Long documents by a formula: a Pareto tail of exponent 1.35, most of 4,200 to 20,000 tokens.
+// Synthetic long documents: a Pareto tail of exponent 1.35, most with 4,200 to 20,000 tokens.
 List heavy_tail() {
   constexpr std::size_t kCount = 12'000;
   List list{"heavy_tail", {}};
@@ -111,8 +110,7 @@ void report(bool json, const std::string& implementation, const List& list, cons
   } else {
     fmt::print(
         "{:<18} {:<17} {:>9} {:>4} ranks x {} {:>8.4f} s {:>6.1f} ns/sample  cost {:.5f} (bound {:.5f})  "
-        "ratio "
-        "{:.2f}  steps {} (minimum {})  padding {:.4f}  lost {}\n",
+        "ratio {:.2f}  steps {} (minimum {})  padding {:.4f}  lost {}\n",
         implementation, list.name, list.lengths.tokens.size(), options.ranks, options.accumulate, median,
         median * 1e9 / static_cast<double>(list.lengths.tokens.size()), stats.imbalance_cost,
         stats.lower_bound_cost, stats.step_mean_ratio, stats.steps, stats.minimum_steps, stats.padding,
@@ -120,7 +118,7 @@ void report(bool json, const std::string& implementation, const List& list, cons
   }
 }
 
-// Lengths by a formula: log-normal-like, between 16 and 8,000, mean about 700.
+// Lengths from a formula, similar to a log-normal distribution: between 16 and 8,000, mean about 700.
 class Formula final : public data::LengthSource {
  public:
   explicit Formula(std::size_t samples) : samples_(samples) {}
@@ -219,18 +217,17 @@ void run(const Settings& settings, bool json) {
 }  // namespace lockstep::bench
 
 int main(int argc, char** argv) {
-  lockstep::Tool tool("bench_planner", "How long planning takes, and how equal the ranks are.");
+  lockstep::Tool tool("bench_planner", "Measures how long planning takes and how equal the ranks are.");
   lockstep::bench::Settings settings;
   CLI::App& app = tool.app();
   app.add_option("--ranks", settings.ranks, "Numbers of ranks")->delimiter(',');
   app.add_option("--cap", settings.cap, "Tokens that a micro-batch may hold")->capture_default_str();
-  app.add_option("--samples", settings.samples, "Of the long lists")->capture_default_str();
-  app.add_option("--runs", settings.runs, "Of which the median is taken")
+  app.add_option("--samples", settings.samples, "Samples of the long lists")->capture_default_str();
+  app.add_option("--runs", settings.runs, "Runs; the median is printed")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--stream", settings.stream, "Plan so many lengths that are nowhere in memory instead");
-  app.add_flag("--peers", settings.peers,
-               "Also how fairseq, multipack and greedy with swaps do it (re-expressed)");
+  app.add_option("--stream", settings.stream, "Instead, plan this many lengths that are not in memory");
+  app.add_flag("--peers", settings.peers, "Also plan like fairseq, multipack and greedy with swaps");
   app.add_flag("--quick", settings.quick, "Only the short list");
   return tool.run(argc, argv, [&] { lockstep::bench::run(settings, tool.json()); });
 }

@@ -37,6 +37,7 @@ def arguments():
     parser.add_argument("--shards", type=int, default=1000, help="of the warm case (default 1000)")
     parser.add_argument("--nodes", type=int, default=4, help="of the cooperative case (default 4)")
     parser.add_argument("--bandwidth", type=int, default=200_000_000, help="bytes a second, of the metered source")
+    parser.add_argument("--slow-node", type=int, default=0, help="bytes a second that the last of the nodes may read")
     parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
     parser.add_argument("--files", type=int, default=2_000, help="of 2 KB, of the last case (default 2000)")
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
@@ -234,6 +235,8 @@ def put_together(world, mounts):
         nodes = []
         for node, mount in enumerate(mounts):
             more = ["--nodes", addresses, "--node-id", str(node)] if len(mounts) > 1 else []
+            if world.chosen.slow_node and 0 < node == len(mounts) - 1:
+                more += ["--bandwidth", str(world.chosen.slow_node)]
             put = world.start_put(mount / "data", node, *more, LOCKSTEP_RENDEZVOUS_KEY="benchmark")
             nodes.append(running.enter_context(put))
         said = [world.finish_put(node) for node in nodes]
@@ -262,6 +265,7 @@ def cooperative(world):
             took,
             chosen.runs,
             bandwidth=chosen.bandwidth,
+            **({"slow_node": chosen.slow_node} if chosen.slow_node and count > 1 else {}),
         )
     shutil.rmtree(backing)
     if chosen.peers:
@@ -321,7 +325,8 @@ def measure(chosen, folder):
 
 def describe(found):
     rate = found["bytes"] / found["seconds"] / 1e6
-    extra = " ".join(f"{key} {found[key]}" for key in ["latency_ms", "shards", "files", "bandwidth"] if key in found)
+    keys = ["latency_ms", "shards", "files", "bandwidth", "slow_node"]
+    extra = " ".join(f"{key} {found[key]}" for key in keys if key in found)
     return (
         f"{found['case']:<12} {found['implementation']:<9} {found['nodes']} nodes {found['bytes'] / 1e6:>9.1f} MB in"
         f" {found['seconds']:>8.3f} s, {rate:>7.1f} MB/s, {found['from_source'] / 1e6:>9.1f} MB read at the source {extra}"

@@ -1,4 +1,4 @@
-"""What docs/benchmarks.md shows of the planner and the loader."""
+"""The planner's and the loader's tables in docs/benchmarks.md."""
 
 from lines import select
 

@@ -27,32 +27,33 @@ Plan empty_plan(std::span<const std::uint32_t> lengths, const PlanOptions& optio
   return {options, lengths.size(), data::fingerprint_of(lengths)};
 }
 
-// Adds a step: the bins are rank by rank, `accumulate` micro-batches each.
+// Adds a step. The bins are the micro-batches, `accumulate` for each rank.
 void append_step(Plan& plan, const Bins& bins) {
-  const auto each = static_cast<std::size_t>(plan.options().accumulate);
+  const auto per_rank = static_cast<std::size_t>(plan.options().accumulate);
   std::vector<Bins> ranks;
-  for (std::size_t i = 0; i < bins.size(); i += each) {
+  for (std::size_t i = 0; i < bins.size(); i += per_rank) {
     ranks.emplace_back(bins.begin() + static_cast<std::ptrdiff_t>(i),
-                       bins.begin() + static_cast<std::ptrdiff_t>(i + each));
+                       bins.begin() + static_cast<std::ptrdiff_t>(i + per_rank));
   }
   plan.append_step(ranks);
 }
 
-// Longest first, each to the bin with the fewest tokens. False when some sample does not fit there.
+// Puts each sample, longest first, into the bin with the fewest tokens. Returns false if a sample does not
+// fit there.
 bool longest_first(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths,
                    std::size_t bins, std::uint64_t cap, Bins* filled) {
   std::vector<SampleId> sorted(samples.begin(), samples.end());
   std::sort(sorted.begin(), sorted.end(), [&](SampleId x, SampleId y) { return lengths[x] > lengths[y]; });
   std::priority_queue<std::pair<std::uint64_t, std::size_t>,
                       std::vector<std::pair<std::uint64_t, std::size_t>>, std::greater<>>
-      least;
-  for (std::size_t bin = 0; bin < bins; ++bin) least.emplace(0, bin);
+      emptiest;
+  for (std::size_t bin = 0; bin < bins; ++bin) emptiest.emplace(0, bin);
   if (filled != nullptr) filled->assign(bins, {});
   for (const SampleId id : sorted) {
-    const auto [tokens, bin] = least.top();
+    const auto [tokens, bin] = emptiest.top();
     if (tokens + lengths[id] > cap) return false;
-    least.pop();
-    least.emplace(tokens + lengths[id], bin);
+    emptiest.pop();
+    emptiest.emplace(tokens + lengths[id], bin);
     if (filled != nullptr) (*filled)[bin].push_back(id);
   }
   return true;
@@ -65,7 +66,7 @@ Plan fairseq(std::span<const std::uint32_t> lengths, const PlanOptions& options)
   std::vector<SampleId> order = shuffled(lengths.size(), options);
   std::stable_sort(order.begin(), order.end(),
                    [&](SampleId x, SampleId y) { return lengths[x] < lengths[y]; });
-  // Its batches are padded: rows x longest is what max-tokens bounds.
+  // fairseq's batches are padded: max-tokens limits rows x longest.
   std::vector<std::pair<std::size_t, std::size_t>> batches;
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin;
@@ -97,14 +98,14 @@ Plan multipack(std::span<const std::uint32_t> lengths, const PlanOptions& option
       static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
   Bins filled;
   for (std::size_t begin = 0;;) {
-    // As many as could be packed by their sum bounds the search.
-    std::size_t most = begin;
-    for (std::uint64_t sum = 0; most < order.size(); ++most) {
-      sum += lengths[order[most]];
+    // The sum of the lengths is an upper bound for the search.
+    std::size_t bound = begin;
+    for (std::uint64_t sum = 0; bound < order.size(); ++bound) {
+      sum += lengths[order[bound]];
       if (sum > bins * options.cap) break;
     }
     std::size_t low = begin;
-    std::size_t high = most + 1;
+    std::size_t high = bound + 1;
     while (high - low > 1) {
       const std::size_t middle = low + (high - low) / 2;
       const auto samples = std::span(order).subspan(begin, middle - begin);

@@ -1,6 +1,6 @@
-// How others make batches of unequal lengths, for comparison: re-expressed from their papers and
-// documentation, not their code. They plan the same lengths for the same ranks and cap; what they lose or put
-// over the cap is counted in the plan that comes out.
+// Other ways to make batches of unequal lengths, for comparison. They are written from papers and
+// documentation, not from the original code. They plan the same lengths for the same ranks and cap; lost
+// samples and micro-batches over the cap are counted in the resulting plan.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,22 @@ struct Peer {
   data::Plan (*plan)(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 };
 
-/// fairseq (documentation of --max-tokens and --grouped-shuffling): samples sorted by length with random
-/// ties, cut into batches of at most max-tokens; a step's batches are neighbours of similar length, and steps
-/// are shuffled; the last incomplete group of batches is dropped.
+/// fairseq (documentation of --max-tokens and --grouped-shuffling): sorts samples by length with random
+/// ties and cuts them into batches of at most max-tokens. The batches of a step have similar lengths, the
+/// steps are shuffled, and the last incomplete group of batches is dropped.
 data::Plan fairseq(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
-/// multipack_sampler (its README): a random order, cut into steps. A binary search finds how many samples fit:
-/// the longest goes first, to the rank with the fewest tokens, and no rank passes the cap. The tail is dropped.
+/// multipack_sampler (its README): cuts a random order into steps. A binary search finds the maximum number
+/// of samples that stay below the cap if each, longest first, goes to the rank with the fewest tokens. The
+/// tail is dropped.
 data::Plan multipack(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
-/// A random order cut at 98.5 % of a step; the longest sample goes first, to the cheapest rank where it fits,
-/// then swaps between the costliest rank and every other while they help (as described by Graham 1969 and by
-/// the OSDI'25 study of stragglers).
+/// Cuts a random order at 98.5 % of a step. Each sample, longest first, goes to the rank of lowest cost
+/// with enough free tokens; then swaps samples between the costliest rank and every other one while that
+/// helps (as described by Graham 1969 and by the OSDI'25 study of stragglers).
 data::Plan greedy_with_swaps(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
-/// All of them.
+/// All peers.
 std::vector<Peer> peers();
 
 }  // namespace lockstep::bench

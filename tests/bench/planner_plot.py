@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws docs/images/imbalance.svg: cost imbalance over ranks for each list of lengths, from the lines of
-bench_planner --peers --json (on standard input, or a file)."""
+"""Draws docs/images/imbalance.svg: the cost imbalance over the number of ranks for each list of lengths. It reads the lines
+of bench_planner --peers --json from standard input or a file."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 NAMES = {"lockstep": "Lockstep", "fairseq": "fairseq's way", "multipack": "multipack's way",
          "greedy_with_swaps": "greedy with swaps"}
 LISTS = {"azure_conv": "Azure conversations, 19 k", "wikipedia": "Wikipedia", "squad": "SQuAD 1.1",
-         "azure_conv_drawn": "Azure conversations, drawn anew"}
+         "azure_conv_drawn": "Azure conversations, drawn with replacement"}
 
 
 def main():

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ends the cluster that the tests share, and fails where they left a node drained, down or busy.
+# Ends the cluster that the tests share. Fails if a node is drained, down or busy.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 

@@ -1,9 +1,9 @@
-// Somebody who has got hold of a step's one-time key, and asks one of its nodes for data:
+// A process that has stolen a step's one-time key and asks one of its nodes for data:
 //
 //   LOCKSTEP_RENDEZVOUS_KEY=... exchange_stranger HOST PORT JOB.STEP munge|none
 //
-// Shows a credential of munge for the user that it runs as, which whoever is asked can decode, or none.
-// Prints "served" where the node talks to it, "turned away" where it closes the connection.
+// Shows a munge credential of its user that every user can decode, or none. Prints "served" if the node talks
+// to it, "turned away" if the node closes the connection.
 
 #include <sys/socket.h>
 
@@ -15,15 +15,15 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_session.h"
-#include "staging/rendezvous/rendezvous_socket.h"
 
 namespace lockstep::transfer {
 namespace {
 
 constexpr std::chrono::seconds kPatience{5};
 
-// munge's own program, since the library that Lockstep uses makes credentials that only their maker decodes.
+// Uses the program munge: Lockstep's credentials can be decoded by their user only.
 std::string credential(const std::string& what) {
   const std::string command = "munge --string '" + what + "'";
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
@@ -54,9 +54,9 @@ bool served(const std::string& host, int port, const std::string& step, bool wit
   const std::string what = "lockstep-exchange " + step + " " + session.id() + " node";
   send_all(socket, session.seal("hello 1 " + (with_munge ? credential(what) : "-")), "the node");
   const std::string hello = line_from(socket);
-  session.open(std::string_view(hello).substr(0, hello.find('\n')));  // the key was the right one
+  session.open(std::string_view(hello).substr(0, hello.find('\n')));  // the key is right
   try {
-    // There is no such source: whoever is served is told every second that the node is alive.
+    // There is no such source, but a node that serves this process says every second that it is alive.
     send_all(socket, session.seal("list 9999"), "the node");
   } catch (const Error&) {
     return false;

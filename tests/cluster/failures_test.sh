@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What goes wrong is named, and cleaned up.
+# Failures are reported and cleaned up.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/traces.sh
 source "$(dirname "$0")/traces.sh"
 picture=$(machine_picture)
 
-# What own_cluster does, for a cluster that does not come up.
+# As own_cluster, for a cluster that does not start.
 cluster_name=f$$
 state=$(mktemp -d "/var/tmp/lockstep-$cluster_name.XXXXXX")
 trap 'cluster down; rm -rf "$state"' EXIT
 
-test_case "a controller that does not start is named, with what its log says"
+test_case "a controller that does not start is named, with the end of its log"
 assert_exit 1 cluster up --state "$state" --slurm-conf-extra "NoSuchOption=1"
 assert_contains "$output" "slurmctld on head ended"
 assert_contains "$output" "NoSuchOption"
@@ -23,12 +23,12 @@ assert_contains "$output" "slurmd on n"
 assert_contains "$output" "/proc/nowhere"
 assert_no_traces
 
-test_case "nodes that do not come are named when the time is over"
+test_case "nodes that do not come are named after the timeout"
 assert_exit 1 cluster up --state "$state" --timeout 3 --slurm-conf-extra "DownNodes=n1 State=DRAIN"
 assert_contains "$output" "not all nodes became idle within 3 s: n1 drained n2 idle"
 assert_no_traces
 
-test_case "wrong options are named before anything is started"
+test_case "wrong options are named before anything starts"
 for wrong in "--nodes 0" "--nodes x" "--cpus none" "--variant docker" "--prefix /no/such/folder" "--no-such-option" \
   "--metered-fs /no/such/program" "--name A/b"; do
   # shellcheck disable=SC2086  # an option and its value

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A job on two nodes whose ranks disagree, stop, die or lose the network ends by itself: soon, with one line that says
-# who did what, and without leaving anything.
+# A job on two nodes whose ranks disagree, stop, die or lose the network ends soon and automatically. One line names the
+# rank and what it did, and nothing is left.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 own_cluster --nodes 2 --cpus 2
@@ -9,7 +9,7 @@ on_head bash -c 'cat >failing_job && chmod +x failing_job' <"$build/bin/failing_
 timeout_s=3
 launch_s=5 # srun's start and end, on a busy machine
 
-# run_job HOW [RANK]: 4 ranks on n1 and n2; leaves what they say in $output, their seconds in $took, srun's in $code.
+# run_job HOW [RANK]: 4 ranks on n1 and n2; stores their output in $output, their seconds in $took, srun's exit code in $code.
 run_job() {
   local begin=$SECONDS
   code=0
@@ -20,7 +20,7 @@ run_job() {
 verdicts() { grep -a '^lockstep: rank' <<<"$output"; }
 no_ranks_on() { ! root_on_node "$1" pgrep -x failing_job; }
 
-# Beside the records, which the exporter reads later, and their folder.
+# Records and their folder stay for the exporter.
 assert_nothing_left() {
   local node
   for node in n1 n2; do
@@ -29,7 +29,7 @@ assert_nothing_left() {
   done
 }
 
-# assert_ended SECONDS TEXT...: within so many seconds, with one line that has all the texts.
+# assert_ended SECONDS TEXT...: the job ended in time, with one line that contains all the texts.
 assert_ended() {
   local seconds=$1 text
   shift
@@ -40,41 +40,41 @@ assert_ended() {
   assert_nothing_left
 }
 
-test_case "a job with nothing wrong ends well, without a word from the watch"
+test_case "a job without a fault ends without a message"
 run_job well
 assert_equal 0 "$code" "$output"
 assert_contains "$output" "lockstep: 4 ranks on 2 nodes"
 assert_equal "" "$(verdicts)"
 assert_nothing_left
 
-test_case "a killed rank is named at once, on whichever node"
+test_case "a killed rank is named at once, on each node"
 for rank in "3 on n2" "2 on n2" "1 on n1"; do
   run_job killed "${rank%% *}"
   assert_ended 3 "rank $rank is gone (its process ended); rank 0 on n1 is in all_reduce of bucket 7 (4 bytes)"
 done
 
-test_case "so is the rank that collects"
+test_case "so is rank 0, which collects the reports"
 run_job killed 0
 assert_ended 3 "rank 0 on n1 is gone (its process ended); rank 1 on n1 is in all_reduce of bucket 7 (4 bytes)"
 
-test_case "a rank killed inside a large operation, too"
+test_case "so is a rank that is killed during a large operation"
 run_job killed-inside
 assert_ended 3 "rank 3 on n2 is gone (its process ended)"
 
 test_case "a stopped rank is named after the timeout"
 run_job stopped
 assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within $timeout_s s (LOCKSTEP_TIMEOUT)" \
-  "rank 3 on n2 does not answer (stopped or cut off?)" "in the same since"
+  "rank 3 on n2 does not answer (stopped or cut off?)" "in the same operation for"
 
-test_case "so is the rank that collects"
+test_case "so is rank 0, which collects the reports"
 run_job stopped 0
 assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within" "rank 0 on n1 does not answer"
 
-test_case "a rank that is busy with something else is named with what it did last"
+test_case "a rank that is busy with something else is named with its last operation"
 run_job busy 2
-assert_ended $((timeout_s + 5)) "rank 2 on n2 asks for nothing since" "last did barrier of step"
+assert_ended $((timeout_s + 5)) "rank 2 on n2 has asked for nothing for" "its last operation: barrier of step"
 
-test_case "different operations and different counts are told, on one node and between nodes"
+test_case "different operations and counts are reported, on one node and between nodes"
 for rank in 1 2 3; do
   run_job other-operation "$rank"
   assert_ended $((timeout_s + 5)) "all_reduce of bucket 7" "barrier of evaluation" "rank $rank"
@@ -83,13 +83,13 @@ for rank in 1 2 3; do
   [[ $(verdicts) =~ (3 × f32|12 bytes) ]] || fail "the other count is not in: $(verdicts)"
 done
 
-test_case "different numbers of steps are told"
+test_case "different numbers of steps are reported"
 run_job leaves
 assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes)" "rank 3"
 run_job more-steps
 assert_ended $((timeout_s + 5)) "all_reduce of bucket 0 (4 bytes)" "rank 3"
 
-test_case "a node that is cut off: both sides end, each by itself"
+test_case "both sides of a cut-off node end independently"
 log=$(mktemp)
 on_head env LOCKSTEP_TIMEOUT=$timeout_s OMP_NUM_THREADS=1 srun -N2 -n4 ./failing_job runs >"$log" 2>&1 &
 srun=$!

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What any job finds on the cluster.
+# The cluster as any job sees it.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 
@@ -24,11 +24,11 @@ on_head srun -N2 bash -c 'touch places/$(hostname)'
 assert_equal 2 "$(on_head ls places | wc -l)"
 on_head rm -r places
 
-test_case "an exit code reaches the caller, and standard input the command"
+test_case "the caller gets the exit code, and the command gets standard input"
 assert_exit 7 on_head bash -c 'exit 7'
 assert_equal "hello" "$(echo hello | on_node n2 cat)"
 
-test_case "a task sees the cores it was given"
+test_case "a task sees its cores"
 assert_equal 1 "$(on_head srun -n1 -c1 nproc)"
 
 if command -v mpicc >/dev/null; then

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What the tests on the embedded cluster share. A test is a script that sources this file, uses the running cluster
-# `tests` (4 nodes, with what the build tree installs; tests/cluster/up.sh and down.sh, which ctest runs around them)
-# or brings up one of its own, and makes assertions; the first that does not hold ends it with one line.
+# Functions for the tests on the embedded cluster. A test is a script that sources this file and makes assertions; the
+# first assertion that fails ends it with one line. It uses the running cluster `tests` (4 nodes, with the programs of the
+# build tree; ctest runs up.sh before the tests and down.sh after them) or starts its own.
 #
 #   source "$(dirname "$0")/lib.sh"
 #   test_case "ordinary user's job runs on two nodes"
@@ -14,19 +14,19 @@ build=${LOCKSTEP_BUILD:-$source_root/build/release}
 cluster_name=${LOCKSTEP_TEST_CLUSTER:-tests}
 prefix=$build/tests/cluster/$cluster_name/prefix
 state=$build/tests/cluster/$cluster_name/state
-# Where the host has what is /mnt/shared inside: to lay out files, and to look at them, past the meter.
+# /mnt/shared as the host sees it: access here does not go through the meter.
 # shellcheck disable=SC2034  # for the tests
 shared=$state/shared
 current_case=
 
-# The cluster's command line on this test's cluster: cluster VERB [options].
+# Runs `cluster VERB [options]` on this test's cluster.
 cluster() {
   local verb=$1
   shift
   "$source_root/examples/cluster/cluster" "$verb" --name "$cluster_name" "$@"
 }
 
-# Commands inside, as alice: on the head, on a node; as bob, and as root there.
+# Run a command inside the cluster: on the head or on a node, as alice, bob or root.
 on_head() { cluster exec -- "$@"; }
 as_bob() { cluster exec --user bob -- "$@"; }
 on_node() {
@@ -41,7 +41,7 @@ root_on_node() {
   cluster exec --user root --node "$node" -- "$@"
 }
 
-# Brings up a cluster for this test alone, taken down when the script ends: own_cluster [options of cluster up].
+# Starts a cluster for this test, which ends with the script: own_cluster [options of cluster up].
 own_cluster() {
   cluster_name=t$$-$((RANDOM % 1000))
   state=$(mktemp -d "/var/tmp/lockstep-$cluster_name.XXXXXX")
@@ -67,7 +67,7 @@ assert_lacks() { [[ $1 != *"$2"* ]] || fail "'$2' is in: $1"; }
 assert_at_least() { [ "$2" -ge "$1" ] || fail "${3:-expected}: at least $1, got $2"; }
 assert_at_most() { [ "$2" -le "$1" ] || fail "${3:-expected}: at most $1, got $2"; }
 
-# assert_exit CODE COMMAND...: what the command prints, on both streams, is left in $output.
+# assert_exit CODE COMMAND...: stores the output of the command, from both streams, in $output.
 assert_exit() {
   local expected=$1 code=0
   shift
@@ -75,7 +75,7 @@ assert_exit() {
   [ "$code" = "$expected" ] || fail "$*: exit code $code, expected $expected; it said: $output"
 }
 
-# assert_within SECONDS COMMAND...: the command succeeds before then; it is tried again and again.
+# assert_within SECONDS COMMAND...: the command succeeds in time; runs it again and again.
 assert_within() { wait_until "$@" || fail "after $1 s still not: ${*:2}"; }
 
 wait_until() {
@@ -87,10 +87,10 @@ wait_until() {
   done
 }
 
-# submit [options of sbatch] <SCRIPT: the job's number. Its output is in alice's home, job-NUMBER.out.
+# submit [options of sbatch] <SCRIPT: prints the job's number. The job's output goes to job-NUMBER.out in alice's home.
 submit() { cluster exec -- sbatch --parsable --output=job-%j.out "$@"; }
 
-# "COMPLETED 0:0": state and exit code of a job.
+# Prints state and exit code of a job, as "COMPLETED 0:0".
 job_state() {
   on_head scontrol --oneliner show job "$1" | sed -E 's/.* JobState=(\S+) .* ExitCode=(\S+) .*/\1 \2/'
 }
@@ -99,7 +99,7 @@ job_ended() { [[ $(job_state "$1") != @(PENDING|RUNNING|COMPLETING|CONFIGURING)*
 await_job() { assert_within "${2:-60}" job_ended "$1"; }
 job_output() { on_head cat "job-$1.out"; }
 
-# Every node idle, none drained or down.
+# True if all nodes are idle: none is drained or down.
 sinfo_all_idle() { [ "$(on_head sinfo -h -N -o %T | sort -u)" = idle ]; }
 assert_all_idle() {
   wait_until "${1:-20}" sinfo_all_idle || fail "not all nodes are idle: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"

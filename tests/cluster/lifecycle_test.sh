@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The cluster itself: starts, is there once, and leaves nothing behind, whatever was killed.
+# The cluster starts, exists once, and leaves nothing behind, also after its processes are killed.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/traces.sh
@@ -7,7 +7,7 @@ source "$(dirname "$0")/traces.sh"
 picture=$(machine_picture)
 remember_supervisor() { supervisor=$(cut -d' ' -f1 "$state/live/supervisor"); }
 
-test_case "up, up again, down, down again"
+test_case "up and down have no effect the second time"
 own_cluster --nodes 2 --prometheus >/dev/null || fail "up failed"
 first=$(cat "$state/live/supervisor")
 assert_exit 0 cluster up
@@ -37,7 +37,7 @@ for victim in "supervisor" "supervisors_parent" "keeper" "service head slurmctld
   test_case "down leaves nothing behind after kill -9 of: $victim"
   cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
   remember_supervisor
-  # Work in progress makes it harder to end.
+  # A running job makes the end harder.
   job=$(submit -N2 --wrap 'srun sleep 1000')
   assert_within 20 eval "[[ \$(job_state $job) = RUNNING* ]]"
   if [ "$victim" = "service n1 shared" ] && [ ! -e "$state/live/n1.shared.state" ]; then continue; fi # not metered
@@ -55,7 +55,7 @@ cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
 remember_supervisor
 assert_equal 2 "$(on_head srun -N2 hostname | wc -l)"
 
-test_case "what exec runs ends with its caller"
+test_case "a command of exec ends with its caller"
 "$source_root/examples/cluster/cluster" exec --name "$cluster_name" -- sleep 1000 &
 sleeper=$!
 assert_within 10 eval "on_head pgrep -x sleep"
@@ -64,7 +64,7 @@ assert_within 10 eval "! on_head pgrep -x sleep"
 assert_exit 0 cluster down
 assert_no_traces
 
-test_case "calls at the same time make one cluster"
+test_case "simultaneous calls start one cluster"
 calls=()
 for _ in 1 2 3; do
   "$source_root/examples/cluster/cluster" up --name "$cluster_name" --state "$state" --nodes 1 >/dev/null &
@@ -75,7 +75,7 @@ assert_equal 1 "$(pgrep -fc "^unshare .*/run/lockstep-cluster/$cluster_name/")" 
 assert_exit 0 cluster down
 assert_no_traces
 
-test_case "disks that are kept are there again, and jobs go on counting"
+test_case "kept disks return, and the job numbers continue"
 cluster up --state "$state" --nodes 1 >/dev/null || fail "up failed"
 job=$(submit --wrap 'hostname >/mnt/local/mark')
 await_job "$job"
@@ -85,8 +85,8 @@ assert_equal n1 "$(on_node n1 cat /mnt/local/mark)"
 assert_equal $((job + 1)) "$(submit --wrap true)"
 assert_exit 0 cluster down
 
-test_case "an ordinary user is told at once"
-# From a copy: the clone may lie below a home folder that others may not enter.
+test_case "an ordinary user gets a message at once"
+# From a copy, because the clone may be below a home folder that others cannot enter.
 copy=$(mktemp -d /var/tmp/lockstep-copy.XXXXXX)
 cp -r "$source_root/examples/cluster" "$copy" && chmod -R a+rX "$copy"
 assert_exit 1 setpriv --reuid 65534 --clear-groups bash "$copy/cluster/cluster" up --name nobody

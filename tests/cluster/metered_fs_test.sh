@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The shared file system counts to the byte, can be made slow, and keeps what Unix promises.
+# The shared file system counts bytes exactly, can be slowed down, and behaves as a Unix file system.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 [[ $(cluster status --json) != *'"meter":null'* ]] || fail "the cluster's shared file system is not metered"
@@ -10,7 +10,7 @@ trap 'cluster meter --bandwidth 0 --latency-ms 0; root_on_node n1 rm -rf /mnt/sh
 root_on_node n1 bash -c 'mkdir /mnt/shared/metered && chown alice: /mnt/shared/metered'
 folder=/mnt/shared/metered
 
-test_case "bytes are counted exactly, for the machine that moved them"
+test_case "bytes are counted exactly, for each machine"
 on_node n1 bash -c "head -c 5000001 /dev/zero >$folder/five"
 cluster meter --reset
 on_node n1 bash -c "cat $folder/five | wc -c" >/dev/null
@@ -23,7 +23,7 @@ assert_equal 10000002 "$(counter n2 bytes_written)"
 assert_equal 3 "$(counter n2 opens)"
 assert_equal 5000001 "$(counter n1 bytes_read)"
 
-test_case "a mapped file is read through the meter, too"
+test_case "reads of a mapped file are metered, too"
 cluster meter --reset
 on_node n3 python3 -c "
 import mmap
@@ -65,7 +65,7 @@ assert_exit 1 on_node n2 touch /mnt/shared/file
 assert_exit 1 on_node n2 chown root $folder/five
 assert_equal "secret" "$(root_on_node n2 cat $folder/secret)"
 
-test_case "what a user makes is the user's, with the mode asked for"
+test_case "new files belong to their user and have the requested mode"
 on_node n2 bash -c "umask 027; cd $folder && touch made && mkdir dir && ln -s made link && mkfifo pipe && ln made hard"
 assert_equal "alice alice 640 made alice alice 750 dir alice alice 777 link alice alice 640 pipe alice alice 640 hard" \
   "$(on_node n3 bash -c "cd $folder && stat -c '%U %G %a %n' made dir link pipe hard" | xargs)"
@@ -73,7 +73,7 @@ root_on_node n1 bash -c "mkdir $folder/group && chgrp lockstep $folder/group && 
 on_node n2 touch $folder/group/file
 assert_equal "alice lockstep" "$(on_node n3 stat -c '%U %G' $folder/group/file)"
 
-test_case "one node sees at once what another does"
+test_case "each node sees changes of another at once"
 for i in 1 2 3; do
   on_node n1 bash -c "echo $i >$folder/new && mv $folder/new $folder/name"
   assert_equal "$i" "$(on_node n2 cat $folder/name)"
@@ -81,10 +81,10 @@ done
 on_node n1 rm $folder/name
 assert_exit 1 on_node n2 cat $folder/name
 
-test_case "a file that is open stays readable when it is unlinked"
+test_case "an open file stays readable after it is unlinked"
 assert_equal "4 text" "$(on_node n1 bash -c "cd $folder && echo text >gone && exec 5<gone && rm gone && stat -L -c %h /dev/fd/5 >/dev/null && echo 4 \$(cat <&5)")"
 
-test_case "files survive a round trip through tar, times and links included"
+test_case "files survive a round trip through tar, with times and links"
 on_node n1 bash -c "cd $folder && mkdir tree && cp -a /usr/share/common-licenses tree/ && tar -cf tree.tar tree && mkdir out &&
   tar -C out -xf tree.tar && diff -r tree out/tree && [ \$(stat -c %Y tree/common-licenses) = \$(stat -c %Y out/tree/common-licenses) ]" ||
   fail "tar's copy differs"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A job's step times, from its ranks' records on two nodes to Prometheus on the head, and what is left when it has ended.
+# A job's step times travel from its ranks' records on two nodes to Prometheus on the head, and stay for a while.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 
-# value EXPRESSION: of the first sample that Prometheus has for it.
+# value EXPRESSION: prints the value of its first sample in Prometheus.
 value() {
   on_head curl -sG --data-urlencode "query=$1" http://localhost:9090/api/v1/query |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["result"][0]["value"][1])' 2>/dev/null
@@ -11,7 +11,7 @@ value() {
 value_is() { [ "$(value "$2")" = "$1" ]; }
 value_exceeds() { python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > float(sys.argv[2]))' "$(value "$2")" "$1"; }
 
-# The job of a test that failed must not run on.
+# A test that fails must not leave a job.
 job=
 trap '[ -z "$job" ] || on_head scancel "$job" 2>/dev/null' EXIT
 
@@ -35,19 +35,19 @@ phases="sum(rate(lockstep_phase_seconds_total{$mine}[10s]))"
 assert_within 30 value_exceeds 0.999 "$phases / sum(rate(lockstep_step_seconds_sum{$mine}[10s]))"
 assert_within 30 value_is 3 "label_replace(vector(3), \"rank\", \"3\", \"\", \"\") and on (rank) topk(1, lockstep_straggler_score{$mine})"
 
-test_case "the rules are evaluated over it"
+test_case "the rules are evaluated for the job"
 assert_within 30 value_exceeds 0 "lockstep:tokens:rate2m{$mine}"
 assert_equal "" "$(on_head curl -s http://localhost:9090/api/v1/rules |
   python3 -c 'import json, sys; print(*[r["name"] for g in json.load(sys.stdin)["data"]["groups"] for r in g["rules"] if r["health"] != "ok"])')" "rules that are not well"
 
-test_case "a user reads the records of the own job, and nobody else does"
+test_case "only the job's user can read its records"
 node=$(on_head squeue -h -j "$job" -o %B)
 records=/run/lockstep/records/6001/$job.0
 output=$(on_node "$node" lockstep-report "$records" --json) || fail "no report: $output"
 assert_contains "$output" '"program":"simulated_job"'
 assert_exit 1 root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups lockstep-report "$records"
 
-test_case "other users cannot list the numbers of a user's jobs, also where the admin closes the folder of all"
+test_case "other users cannot list the numbers of a user's jobs, also if the admin closes the folder of all records"
 as_other() { root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
 assert_exit 2 as_other ls /run/lockstep/records/6001
 assert_contains "$(root_on_node "$node" setpriv --reuid lockstep --regid lockstep --clear-groups ls /run/lockstep/records/6001)" "$job.0"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Background staging: the job starts at once, and a program that opens its files by name sees links turn into copies.
+# Background staging: the job starts at once, and a program that opens its files by name sees copies replace links.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -11,7 +11,7 @@ clear_caches
 trap 'cluster meter --bandwidth 0 >/dev/null; cancel_all' EXIT
 sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 
-# Reads all shards again and again; prints how many were local at first, at last, and whether each round had all bytes.
+# Reads all shards again and again; prints how many were local first and last, and whether each round had all bytes.
 cat >"$shared/plugin_test/read.py" <<'PYTHON'
 import hashlib, os, sys, time
 folder = os.environ["LOCKSTEP_DATA"] + "/large"
@@ -46,11 +46,11 @@ for node in n1 n2; do
 done
 assert_nothing_left
 
-test_case "what is there already is local from the start"
+test_case "data in the cache is local from the start"
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large sh -c 'sleep 1; readlink -f $LOCKSTEP_DATA/large' 2>/dev/null | sort -u)
 assert_lacks "$output" "/mnt/shared"
 
-test_case "a job that ends before its data is there ends at once, and leaves nothing running"
+test_case "a job that ends before its data is staged ends at once and leaves no helper"
 clear_caches
 cluster meter --bandwidth 1M >/dev/null
 begin=$SECONDS
@@ -65,17 +65,17 @@ job=$(submit_there -w n1,n2 -N2 -n2 --stage-mode=background --stage=large --wrap
 step_runs() { root_on_node n1 pgrep -x sleep; }
 assert_within 20 step_runs
 on_head scancel "$job"
-# Slurm alone needs three seconds where the tasks run already.
+# Slurm alone needs three seconds if the tasks run already.
 wait_until 8 sinfo_all_idle || fail "nodes are not free 8 s after scancel: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"
 assert_nothing_left
 
-test_case "a batch script goes on from where that was broken off"
+test_case "a batch script continues the interrupted copy"
 cluster meter --bandwidth 0 >/dev/null
 job=$(submit_there -w n1 -n1 --stage-mode=background --stage=large --wrap "python3 read.py $sum")
 await_job "$job"
 assert_contains "$(job_output "$job")" "at last $shards of $shards, good True"
 
-test_case "the helper keeps off the CPUs of tasks where the step leaves some"
+test_case "the helper avoids the CPUs of tasks if the step has others"
 cpus=$(on_node n1 nproc --all)
 clear_caches
 cluster meter --bandwidth 1M >/dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scancel while data is staged: the nodes are free within seconds, and nothing is left on them.
+# scancel during staging: the nodes are free within seconds, and nothing is left on them.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -12,7 +12,7 @@ trap 'cluster meter --bandwidth 0 >/dev/null' EXIT
 staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
 copying_on() { root_on_node "$1" sh -c 'ls /mnt/local/lockstep/*/objects/.incoming-*/files/*.tar'; }
 
-# cancelled JOB NODE...: cancels it once these nodes copy, and checks what is left.
+# cancelled JOB NODE...: cancels the job when these nodes copy, and checks that nothing is left.
 cancelled() {
   local job=$1 node
   shift
@@ -27,7 +27,7 @@ cancelled() {
   assert_lacks "$(job_output "$job")" started
 }
 
-test_case "the helper runs on all CPUs of the step, which wait for it, not on its task's alone"
+test_case "while the tasks wait, the helper runs on all CPUs of the step"
 clear_caches
 cpus=$(on_node n1 nproc --all)
 job=$(submit_there -w n1,n2 -N2 --ntasks-per-node="$cpus" --wrap "srun --cpu-bind=cores --stage=large echo started")
@@ -35,14 +35,14 @@ assert_within 20 staging_on n1
 all_cpus() { [ "$(as_root sed -n 's/Cpus_allowed_list:\t//p' "/proc/$(staging_on n1 | tail -n 1)/status")" = "0-$((cpus - 1))" ]; }
 assert_within 5 all_cpus
 
-test_case "in a step on two nodes"
+test_case "scancel of a step on two nodes"
 cancelled "$job" n1 n2
 
-test_case "in the batch script"
+test_case "scancel of a batch script"
 clear_caches
 cancelled "$(submit_there -w n1,n2 -N2 -n4 --stage=large --wrap "echo started")" n1
 
-test_case "the next job stages as if nothing had been"
+test_case "the next job stages normally"
 cluster meter --bandwidth 0 >/dev/null
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null | sort -u)
 assert_equal "$(cat "$shared"/plugin_test/large/*.tar | sha256sum)" "$output"

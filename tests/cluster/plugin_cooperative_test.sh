@@ -13,11 +13,11 @@ bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
 sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 nodes_read() { cluster meter --json | python3 -c 'import json, sys; print(sum(m["bytes_read"] for name, m in json.load(sys.stdin)["machines"].items() if name != "head"))'; }
 
-# The kernel reads ahead past the end of a chunk, 128 KiB at the most, which is much beside shards as small as these;
-# bench_stage has the share for large ones.
+# The kernel reads up to 128 KiB past the end of a chunk, which is much for these small shards. bench_stage measures large
+# ones.
 once=$((bytes * 105 / 100))
 
-# stage_on_four: what its tasks read, once each; the bytes that the nodes read from the source are left in $read.
+# stage_on_four: its tasks read all data; stores the bytes that the nodes read from the source in $read.
 stage_on_four() {
   cluster meter --reset >/dev/null
   output=$(on_head srun -N4 -n4 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
@@ -34,18 +34,18 @@ cluster meter --bandwidth 0 >/dev/null
 assert_at_most $once "$read" "bytes read from the source for $bytes of data"
 echo "   $read bytes read for $bytes of data on 4 nodes, $together ms at 40 MB/s"
 
-test_case "the next step reads nothing of it"
+test_case "the next step reads nothing from the source"
 stage_on_four
 assert_at_most $((bytes / 50)) "$read" "bytes read from the source"
 
-test_case "in the background too"
+test_case "so it is in the background"
 clear_caches
 cluster meter --reset >/dev/null
 output=$(on_head srun -N4 -n4 --stage-mode=background --stage=$packs/large sh -c 'until [ -z "$(find $LOCKSTEP_DATA/large/ -type l; readlink $LOCKSTEP_DATA/large)" ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
 assert_equal 4 "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
 assert_at_most $once "$(nodes_read)" "bytes read from the source for $bytes of data"
 
-test_case "with cooperate = no each node reads for itself"
+test_case "with cooperate = no each node reads everything"
 clear_caches
 configure "cooperate = no"
 stage_on_four

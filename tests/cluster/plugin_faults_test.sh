@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Nodes, daemons and helpers that go away while data is staged: the step ends or goes on, the nodes become free, nothing is
-# left, and the next call works.
+# Nodes, daemons and helpers that end during staging: the step ends or continues, the nodes become free, nothing is left,
+# and the next call works.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -13,14 +13,14 @@ sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 slow() { cluster meter --bandwidth 1M >/dev/null; }
 fast() { cluster meter --bandwidth 0 >/dev/null; }
 copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
-# The next call works: all of it is there, on these nodes.
+# The next call stages all data on these nodes.
 works_on() {
   output=$(on_head srun -w "$1" -N"$2" -n"$2" --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null)
   assert_equal "$2" "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
   wait_until 10 no_helpers || fail "helpers that still run: $(helpers_running)"
 }
 
-test_case "slurmd killed and started again while its node stages: the step goes on"
+test_case "the step continues if slurmd is killed and restarted while its node stages"
 slow
 job=$(submit_there -w n1,n2 -N2 -n2 --wrap "srun --stage=large sh -c 'cat \$LOCKSTEP_DATA/large/*.tar | sha256sum'")
 for node in n1 n2; do assert_within 20 copying_on $node; done
@@ -32,10 +32,10 @@ assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
 assert_equal 2 "$(job_output "$job" | grep -c "^$sum")" "$(job_output "$job")"
 works_on n1,n2 2
 
-test_case "a node lost before the rendezvous: the others end with one line that names it"
+test_case "if a node is lost before the rendezvous, the others end with one line that names it"
 for node in n1 n2 n3; do root_on_node $node rm -rf /mnt/local/lockstep; done
 as_root sh -c 'cp /etc/lockstep/lockstep.conf /run/conf.kept; echo "wait = 5" >>/etc/lockstep/lockstep.conf'
-# On n3 a helper that never comes to the rendezvous.
+# The helper on n3 never reaches the rendezvous.
 root_on_node n3 sh -c 'mkdir -p /run/slow && printf "#!/bin/sh\nexec sleep 1000\n" >/run/slow/stage && chmod 755 /run/slow/stage && mount --bind /run/slow/stage /mnt/lockstep/bin/lockstep-stage'
 on_head srun -w n1,n2,n3 -N3 -n3 --stage=$packs/large sh -c 'echo started' >"$state/lost.out" 2>&1 &
 step=$!
@@ -50,7 +50,7 @@ assert_within 10 only_srun
 root_on_node n3 umount /mnt/lockstep/bin/lockstep-stage
 cluster restart n3
 wait_ended() { ! kill -0 $step 2>/dev/null; }
-# Slurm itself takes its time to tell srun that the node has lost the step.
+# Slurm is slow to tell srun that the node has lost the step.
 on_head scancel -u alice
 assert_within 30 wait_ended
 assert_lacks "$(cat "$state/lost.out")" "started"
@@ -58,7 +58,7 @@ as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
 assert_all_idle 60
 works_on n1,n2,n3 3
 
-test_case "the helper of one node killed: one line names it, no node is drained"
+test_case "if the helper of one node is killed, one line names it and no node is drained"
 for node in n1 n2; do root_on_node $node rm -rf /mnt/local/lockstep; done
 slow
 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large sh -c 'echo started' >"$state/killed.out" 2>&1 &
@@ -71,7 +71,7 @@ assert_equal "lockstep: n2: staging was ended by signal 9" "$(grep '^lockstep: '
 assert_all_idle
 works_on n1,n2 2
 
-test_case "after a power cut leases are stale, a broken-off copy is gone on with, and nothing corrupt is served"
+test_case "after a power cut leases are stale, an interrupted copy continues, and no corrupt data is served"
 root_on_node n1 rm -rf /mnt/local/lockstep/6001/objects
 slow
 job=$(submit_there -w n1 -N1 -n1 --stage=large --wrap 'echo started')

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Leases: what a running step uses is held by the kernel's lock, which goes with the step however it ends.
+# Leases: the kernel's lock protects the data of a running step and ends with the step, however that ends.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -10,7 +10,7 @@ clear_caches
 trap 'end_steps; cancel_all' EXIT
 held=/mnt/local/lockstep/6001/leases/held
 
-# A step that runs until `stop` is there: sets $job; its tasks are up when this returns.
+# Starts a step that runs until the file `stop` exists. Sets $job; returns when the tasks run.
 long_step() {
   rm -f "$shared/plugin_test/stop"
   job=$(submit_there "$@" <<'SCRIPT'
@@ -23,36 +23,36 @@ SCRIPT
 end_steps() { touch "$shared/plugin_test/stop"; }
 chmod 777 "$shared/plugin_test"
 
-# locked_on NODE JOB.STEP: somebody holds a lock on that lease, as /proc/locks has it, and nobody else can have it alone.
+# locked_on NODE JOB.STEP: /proc/locks has a lock on that lease, and nobody can lock it exclusively.
 locked_on() {
   root_on_node "$1" sh -c "inode=\$(stat -c %i $held/$2) && grep -q \"FLOCK .* READ .*:\$inode 0 EOF\" /proc/locks && ! flock -xn $held/$2 true"
 }
-# Nobody holds it: the name is gone, or can be locked.
+# free_on NODE JOB.STEP: the name is gone, or can be locked exclusively.
 free_on() { root_on_node "$1" sh -c "[ ! -e $held/$2 ] || flock -xn $held/$2 true"; }
 leases_of_objects_on() { root_on_node "$1" sh -c 'ls -i /mnt/local/lockstep/6001/leases/*/* | grep -v /held/'; }
 
-test_case "a step's lease is held on every node while its tasks run, and is gone after"
+test_case "a step's lease is held on every node while its tasks run"
 long_step -w n1,n2 -N2
 for node in n1 n2; do
   locked_on $node "$job.0" || fail "nobody holds $job.0 on $node: $(root_on_node $node ls -la $held; root_on_node $node cat /proc/locks)"
   assert_equal "alice 600" "$(root_on_node $node stat -c '%U %a' "$held/$job.0")"
 done
 
-test_case "what the step uses has the same lease"
+test_case "the objects that the step uses have the same lease"
 inode=$(root_on_node n1 stat -c %i "$held/$job.0")
 assert_equal 1 "$(leases_of_objects_on n1 | grep -c "^ *$inode .*/$job.0$")" "$(leases_of_objects_on n1)"
 
-test_case "the tasks' programs have no descriptor of it"
+test_case "the tasks' programs have no descriptor of the lease"
 fds=$(root_on_node n1 sh -c "ls -l /proc/\$(pgrep -f '^[^ ]*sh -c touch up' | head -n 1)/fd")
 assert_contains "$fds" "pipe:"
 assert_lacks "$fds" "leases"
 
-test_case "it goes when the step has ended"
+test_case "the end of the step removes the lease"
 end_steps
 await_job "$job"
 for node in n1 n2; do assert_equal "" "$(root_on_node $node ls $held)" "names in $held of $node"; done
 
-test_case "several steps of a job at once have one each"
+test_case "simultaneous steps of a job have one lease each"
 rm -f "$shared/plugin_test/stop"
 job=$(submit_there -w n1 -N1 -n2 --stage=good <<'SCRIPT'
 #!/bin/bash
@@ -70,27 +70,27 @@ locked_on n1 "$job.batch" || fail "nobody holds $job.batch: $(root_on_node n1 ls
 end_steps
 await_job "$job"
 
-test_case "a batch script has one too"
+test_case "a batch script has a lease, too"
 job=$(submit_there -w n1 -N1 -n1 --stage=good --wrap 'touch up-$SLURM_JOB_ID-0; until [ -e stop ]; do sleep 0.1; done')
 rm -f "$shared/plugin_test/stop"
 assert_within 30 test -e "$shared/plugin_test/up-$job-0"
 locked_on n1 "$job.batch" || fail "nobody holds $job.batch: $(root_on_node n1 ls -la $held)"
 
-test_case "scancel frees it"
+test_case "scancel frees the lease"
 on_head scancel "$job"
 await_job "$job"
 assert_within 10 free_on n1 "$job.batch"
 
-test_case "kill -9 of slurmstepd frees it"
+test_case "kill -9 of slurmstepd frees the lease"
 long_step -w n1 -N1
 as_root pkill -KILL -f "slurmstepd: \[$job\.0\]" || fail "no slurmstepd of $job.0"
 assert_within 10 free_on n1 "$job.0"
-# Nobody tells srun; its tasks run on, with their hard links to the data.
+# srun does not notice; the tasks continue with their hard links to the data.
 end_steps
 on_head scancel "$job"
 await_job "$job"
 
-test_case "it is held while slurmd is killed and started again"
+test_case "the lease is held while slurmd is killed and restarted"
 long_step -w n1 -N1
 cluster kill n1
 locked_on n1 "$job.0" || fail "freed with slurmd"
@@ -101,13 +101,13 @@ await_job "$job"
 assert_within 10 free_on n1 "$job.0"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
-test_case "a requeued job takes it anew under its old number"
+test_case "a requeued job takes a new lease under its old number"
 long_step -w n1 -N1 --requeue
 rm -f "$shared/plugin_test/up-$job-0"
 on_head scontrol requeue "$job"
 is_pending() { [[ $(job_state "$job") = PENDING* ]]; }
 assert_within 30 is_pending
-# Slurm lets a requeued job wait for two minutes.
+# By default a requeued job waits two minutes.
 on_head scontrol update jobid="$job" starttime=now
 assert_within 60 test -e "$shared/plugin_test/up-$job-0"
 locked_on n1 "$job.0" || fail "the requeued job holds no lease"
@@ -115,7 +115,7 @@ end_steps
 await_job "$job"
 assert_within 10 free_on n1 "$job.0"
 
-test_case "the tasks of a job array on one node have one each"
+test_case "the tasks of a job array on one node have one lease each"
 rm -f "$shared/plugin_test/stop"
 array=$(submit_there -w n1 --array=0-1 -n1 --stage=good --wrap 'touch up-$SLURM_ARRAY_TASK_ID-a; until [ -e stop ]; do sleep 0.1; done')
 for task in 0 1; do assert_within 60 test -e "$shared/plugin_test/up-$task-a"; done
@@ -123,7 +123,7 @@ assert_equal 2 "$(root_on_node n1 ls $held | grep -c '\.batch$')" "$(root_on_nod
 end_steps
 for task in 0 1; do await_job "${array}_$task"; done
 
-test_case "a lease that cannot be taken ends the step with its one line"
+test_case "a lease that cannot be taken ends the step with one line"
 root_on_node n1 sh -c "rm -rf $held; ln -s /etc $held"
 assert_exit 3 on_head srun -w n1 --stage=$packs/good true
 root_on_node n1 rm $held

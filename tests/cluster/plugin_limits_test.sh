@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What several users' jobs may do to one node together: the node's total, and the bandwidth to the source.
+# Limits for the jobs of several users on one node: the node's total, and the bandwidth to the source.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -14,14 +14,14 @@ trap 'touch "$shared/plugin_test/stop"; restore_configuration; cancel_all; clear
 objects_of() { root_on_node n1 sh -c "ls /mnt/local/lockstep/$1/objects | wc -l"; }
 drained() { on_head sinfo -h -N -o '%N %T %E' | grep -v -E ' (idle|mixed|allocated|completing) '; }
 
-# refused_bob: his step wants $1, and ends with one line, which is left in $output.
+# refused_bob PACK: his step stages the pack and ends with one line; stores that line in $output.
 refused_bob() {
   assert_exit 3 as_bob srun -w n1 -n1 --overlap --stage="$packs/$1" echo started
   assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of ours in '$output'"
   assert_lacks "$output" "started"
 }
 
-test_case "over the node's total the second user's job ends with one line that says who holds what"
+test_case "over the node's total the second user's job ends with one line about the use of the cache"
 configure "total = 6M" "keep = 0"
 job=$(submit_there -w n1 -n1 --stage=first --wrap 'touch up; until [ -e stop ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/first/*.tar | sha256sum')
 assert_within 30 test -e "$shared/plugin_test/up"
@@ -39,21 +39,21 @@ touch "$shared/plugin_test/stop"
 await_job "$job"
 assert_contains "$(job_output "$job")" "$(cat "$shared"/plugin_test/first/*.tar | sha256sum)"
 
-test_case "one user's idle data is not taken by another, but by root's gc, which leaves room"
+test_case "root's gc evicts a user's idle data for another user; jobs do not"
 refused_bob second
 assert_equal 1 "$(objects_of 6001)" "objects of alice"
-root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --total 6M --room 5M --keep 0 >/dev/null || fail "gc failed"
+root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --total 6M --reserve 5M --keep 0 >/dev/null || fail "gc failed"
 assert_equal 0 "$(objects_of 6001)" "objects of alice"
 output=$(as_bob srun -w n1 -n1 --stage=$packs/second echo started 2>&1)
 assert_contains "$output" "started"
 
-test_case "a user's own idle data makes room for what he wants next"
+test_case "a user's idle data is evicted for his new data"
 output=$(as_bob srun -w n1 -n1 --stage=$packs/third sh -c 'cat $LOCKSTEP_DATA/third/*.tar | sha256sum' 2>&1)
 assert_contains "$output" "$(cat "$shared"/plugin_test/third/*.tar | sha256sum)"
 assert_equal 1 "$(objects_of 6003)" "objects of bob"
 clear_caches
 
-test_case "two jobs of a user on a node read no more than the bandwidth together"
+test_case "two jobs of a user on a node share the bandwidth"
 configure "bandwidth = 2M"
 bytes=$(cat "$shared"/plugin_test/{first,second}/*.tar | wc -c)
 begin=$(date +%s%N)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where Slurm finds a step's processes by who started them, and confines nothing (proctrack/linuxproc, task/affinity): staging,
-# also in the background, ends with its step; and GPUs, which Slurm hands out there as it does anywhere.
+# Slurm with proctrack/linuxproc and task/affinity, which tracks processes by their parents and confines nothing: staging,
+# also in the background, ends with its step, and tasks run next to their GPUs.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -10,7 +10,7 @@ own_cluster --nodes 2 --variant affinity --gpus 2 --prefix "$prefix" >/dev/null 
 make_pack large 12 1000000
 chmod 777 "$shared/plugin_test"
 
-test_case "a job that ends before its data is there ends at once, and leaves nothing running"
+test_case "a job that ends before its data is staged ends at once and leaves no helper"
 cluster meter --bandwidth 500K >/dev/null
 begin=$SECONDS
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large sh -c 'readlink -f $LOCKSTEP_DATA/large/*.tar | head -n 1' 2>&1)
@@ -18,7 +18,7 @@ assert_at_most 8 $((SECONDS - begin)) "seconds"
 assert_equal 2 "$(grep -c "^$packs/large/" <<<"$output")" "tasks that ran in '$output'"
 assert_nothing_left
 
-test_case "it goes on while one task of several still runs"
+test_case "staging continues while one of several tasks runs"
 rm -f "$shared"/plugin_test/{up,stop}
 job=$(submit_there -w n1 -N1 -n2 --wrap 'srun --stage-mode=background --stage=large sh -c "[ \$SLURM_PROCID = 0 ] || { touch up; until [ -e stop ]; do sleep 0.1; done; }"')
 assert_within 20 test -e "$shared/plugin_test/up"
@@ -31,7 +31,7 @@ await_job "$job" 10
 assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
 assert_nothing_left
 
-test_case "scancel ends it"
+test_case "scancel ends the step and its staging"
 job=$(submit_there -w n1 -N1 -n1 --stage-mode=background --stage=large --wrap 'sleep 1000')
 assert_within 20 helper_runs
 on_head scancel "$job"
@@ -41,7 +41,7 @@ cluster meter --bandwidth 0 >/dev/null
 
 if [ "$(nproc --all)" -ge 2 ]; then
   test_case "each task runs next to the GPU that Slurm gave it"
-  # What the driver and the machine would say: GPU 0 hangs on the side of CPU 1, GPU 1 on that of CPU 0.
+  # Simulates a driver and a machine with GPU 0 next to CPU 1 and GPU 1 next to CPU 0.
   root_on_node n1 sh -c 'mount -t tmpfs tmpfs /proc/driver && cd /proc/driver && mkdir -p nvidia/gpus/0000:46:00.0 nvidia/gpus/0000:07:00.0 &&
     printf "Device Minor: \t 0\n" >nvidia/gpus/0000:46:00.0/information && printf "Device Minor: \t 1\n" >nvidia/gpus/0000:07:00.0/information'
   root_on_node n1 sh -c 'mkdir -p /run/gpus && cat >/run/gpus/machine.xml' <"$source_root/tests/cluster/two_gpus.xml"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The nodes of a step pass data on to each other; where there is munge they do so only with processes of the same user,
-# whoever else has the step's key.
+# The nodes of a step pass data on to each other. With munge they do so only with processes of the same user, even if
+# others have the step's key.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -13,17 +13,17 @@ trap 'cluster meter --bandwidth 0 >/dev/null; root_on_node n2 umount /mnt/lockst
 bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
 
 helper_on() { as_root pgrep -f "stage step .* --node $1 " | head -n 1; }
-# The port on which it serves the other nodes.
+# Prints the port on which n1 serves the other nodes.
 port_on() { root_on_node "$1" ss -ltnpH | sed -n "s/^LISTEN .*:\\([0-9]*\\) .*pid=$(helper_on "$1"),.*/\\1/p" | head -n 1; }
 listens_on() { [ -n "$(port_on "$1")" ]; }
 
-# asks USER munge|none: what n1 makes of a process of that user on n2 which has the key.
+# asks USER munge|none: prints how n1 answers a process of that user on n2 that has the key.
 asks() {
   root_on_node n2 env LOCKSTEP_RENDEZVOUS_KEY="$key" setpriv --reuid "$1" --regid "$1" --init-groups \
     $packs/exchange_stranger n1 "$port" "$job.0" "$2" 2>&1
 }
 
-test_case "who has the key is served only as the user whose step it is"
+test_case "a process with the key is served only if it belongs to the step's user"
 cluster meter --bandwidth 1M >/dev/null
 job=$(submit_there -w n1,n2 -N2 -n2 --wrap 'srun --stage=large echo started')
 for node in n1 n2; do assert_within 30 listens_on $node; done
@@ -40,7 +40,7 @@ await_job "$job"
 cluster meter --bandwidth 0 >/dev/null
 assert_nothing_left
 
-# staged: stages on n1 and n2; what they read from the source is left in $read.
+# staged: stages on n1 and n2; stores the bytes that they read from the source in $read.
 staged() {
   clear_caches
   cluster meter --reset >/dev/null
@@ -53,8 +53,8 @@ test_case "the nodes of a step show each other their credentials"
 staged
 assert_at_most $((bytes * 102 / 100)) "$read" "bytes read from the source for $bytes of data"
 
-test_case "a node that has none to show is not passed on to by those that have: it reads the source"
-# The helper of n2 finds a library without munge's functions in place of libmunge.
+test_case "a node without a credential gets no data from the others and reads the source"
+# On n2, a library without munge's functions replaces libmunge.
 root_on_node n2 sh -c 'rm -rf /run/no_munge && mkdir -p /run/no_munge && cp /mnt/lockstep/bin/lockstep-stage /run/no_munge/real &&
   cp $(ldconfig -p | sed -n "s/.*libdl.so.2.* => //p" | head -n 1) /run/no_munge/libmunge.so.2 &&
   printf "#!/bin/sh\nLD_LIBRARY_PATH=/run/no_munge exec /run/no_munge/real \"\$@\"\n" >/run/no_munge/lockstep-stage &&

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The options as a user meets them: help, refusals at submission, the ways a value takes into a job.
+# The options as users see them: help, errors at submission, and the ways of a value into a job.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -22,20 +22,20 @@ for command in sbatch salloc srun; do
   done
 done
 
-# refused COMMAND... : exit code 1, one line, which is left in $output.
+# refused COMMAND...: exit code 1 and one line, which is stored in $output.
 refused() {
   assert_exit 1 "$@"
   assert_equal 1 "$(wc -l <<<"$output")" "lines in '$output'"
 }
 
-test_case "a bad --pin value is refused with the list of good ones"
+test_case "an invalid --pin value is refused with the list of valid ones"
 refused on_head sbatch --pin=socket --wrap hostname
 assert_contains "$output" "lockstep: --pin=socket"
-assert_contains "$output" "good values: auto, numa, cache, core, off"
+assert_contains "$output" "valid values: auto, numa, cache, core, off"
 
-test_case "RAM is refused where the administrator gave it no size"
+test_case "the RAM tier is refused without a size in lockstep.conf"
 refused on_head srun --stage=$packs/good --stage-tier=ram hostname
-assert_contains "$output" "lockstep: --stage-tier=ram: the administrator has given RAM no size"
+assert_contains "$output" "lockstep: --stage-tier=ram: there is no RAM tier"
 
 test_case "each kind of bad source is refused at submission"
 rm -rf "$shared"/plugin_test/{linked,pipe}
@@ -52,11 +52,23 @@ for source in "${!bad[@]}"; do
   assert_contains "$output" "$packs"
 done
 refused on_head sbatch --stage=/etc/slurm --wrap hostname
-assert_contains "$output" "lies outside the folders that may be staged: /mnt/shared"
+assert_contains "$output" "is outside the folders that may be staged: /mnt/shared"
 
 what='echo "$(hostname) $(ls ${LOCKSTEP_DATA:-/nonexistent} 2>/dev/null | xargs)"'
 
-test_case "#SBATCH lines hold for every srun, whatever is exported"
+test_case "a job with 1,000 sources on a slow file system is submitted within seconds"
+mkdir -p "$shared/plugin_test/many"
+for i in {1..1000}; do echo x >"$shared/plugin_test/many/$i"; done
+sources=$(printf ",$packs/many/%d" {1..1000})
+cluster meter --latency-ms 10 >/dev/null
+begin=$SECONDS
+job=$(submit --hold --stage="${sources:1}" --wrap true)
+took=$((SECONDS - begin))
+cluster meter --latency-ms 0 >/dev/null
+on_head scancel "$job"
+assert_at_most 5 "$took" "seconds for 1,000 sources"
+
+test_case "#SBATCH lines apply to every srun, with any --export"
 for export in ALL NONE; do
   job=$(submit_there --export=$export <<SCRIPT
 #!/bin/bash
@@ -71,7 +83,7 @@ SCRIPT
   assert_equal 4 "$(job_output "$job" | grep -c -E '^n[12] good other [0-9,-]+$')" "tasks with both packs: $(job_output "$job")"
 done
 
-test_case "a variable stands for the option, and the option wins"
+test_case "a variable has the effect of its option, and the option takes precedence"
 output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -w n1,n2 -N2 -n2 bash -c "$what" 2>/dev/null | sort | xargs)
 assert_equal "n1 good n2 good" "$output"
 output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=good srun -w n1,n2 -N2 -n2 --stage=other bash -c "$what" 2>/dev/null | sort | xargs)
@@ -80,16 +92,16 @@ output=$(cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing srun -Q -w n1
 assert_equal "n1" "$output"
 refused cluster exec --cwd "$packs" -- env LOCKSTEP_STAGE=missing sbatch --wrap hostname
 
-test_case "salloc's options hold for its sruns; a relative path is seen from where it was written"
+test_case "salloc's options apply to its sruns; a relative path starts from the folder of the salloc"
 output=$(cluster exec --cwd "$packs" -- salloc -w n1,n2 -N2 --stage=good sh -c "cd / && srun -n2 bash -c '$what'" 2>/dev/null | sort | xargs)
 assert_equal "n1 good n2 good" "$output"
 
-test_case "the administrator's file holds at once"
+test_case "a change of the administrator's file takes effect at once"
 keep_configuration
 trap 'restore_configuration; cancel_all' EXIT
 configure "enabled = no"
 output=$(on_head srun -w n1 -n1 --stage=$packs/good bash -c "$what" 2>&1)
-assert_contains "$output" "switched off by the administrator"
+assert_contains "$output" "the administrator has switched the plugin off"
 assert_contains "$output" "n1"
 assert_lacks "$output" "good"
 configure "allow_stage_on_error = fail"
@@ -120,7 +132,7 @@ configure "prefix = ls-"
 output=$(on_head srun -w n1 -n1 --ls-stage=$packs/good bash -c "$what" 2>/dev/null)
 assert_equal "n1 good" "$output"
 
-# refused_on_node TEXT COMMAND...: a job that ends there, with one line of ours.
+# refused_on_node TEXT COMMAND...: the job ends on the node, with TEXT as the plugin's only line.
 refused_on_node() {
   local text=$1
   shift
@@ -129,7 +141,7 @@ refused_on_node() {
   assert_lacks "$output" "started"
 }
 
-test_case "a partition's own section decides on the node, and in a job's srun"
+test_case "a partition's section decides on the node, and in a job's srun"
 configure "[other]" "allow_stage_mode = block" "[debug]" "allow_stage_on_error = fail"
 output=$(on_head srun -w n1 -n1 --stage-mode=background --stage=$packs/good bash -c "$what" 2>/dev/null)
 assert_equal "n1 good" "$output"
@@ -142,7 +154,7 @@ clear_caches
 assert_exit 3 on_head srun -w n1 -n1 --stage=$packs/good echo started
 assert_contains "$output" "quota 4.00 KiB"
 
-test_case "what srun's rendezvous is proved with reaches no task"
+test_case "no task gets the key of srun's rendezvous"
 restore_configuration
 output=$(on_head srun -w n1,n2 -N2 --stage=$packs/good env 2>/dev/null)
 assert_contains "$output" "LOCKSTEP_DATA="

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pinning, seen from inside the tasks.
+# Pinning as the tasks see it.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -9,22 +9,22 @@ look='echo "$(hostname) $(sed -n "s/Cpus_allowed_list:\t//p" /proc/self/status) 
 cpus=$(on_node n1 nproc --all)
 [ "$cpus" -ge 2 ] || fail "needs nodes with two CPUs or more"
 
-# column N OF TEXT
+# column N TEXT
 column() { awk -v n="$1" '{ print $n }' <<<"$2"; }
 
-test_case "without the option nothing is touched"
+test_case "without the option nothing changes"
 output=$(on_head srun -w n1,n2 -N2 -n4 --cpu-bind=none bash -c "$look" | sort)
 assert_equal "[] [] [] [] [] []" "$(cut -d' ' -f3- <<<"$output" | sort -u)"
 assert_equal "0-$((cpus - 1))" "$(column 2 "$output" | sort -u)"
 
-test_case "two tasks on a node get CPUs of their own, and know them"
+test_case "two tasks on a node get separate CPUs, and variables that name them"
 output=$(on_head srun -w n1,n2 -N2 -n4 --exclusive --cpu-bind=none --pin=auto bash -c "$look" | sort)
 for node in n1 n2; do
   of_node=$(grep "^$node " <<<"$output")
   assert_equal 2 "$(column 2 "$of_node" | sort -u | wc -l)" "masks on $node: $of_node"
 done
-while read -r _ mask told workers numa threads places bind; do
-  assert_equal "[$mask]" "$told" "LOCKSTEP_CPUS"
+while read -r _ mask compute workers numa threads places bind; do
+  assert_equal "[$mask]" "$compute" "LOCKSTEP_CPUS"
   assert_equal "[]" "$workers" "LOCKSTEP_WORKER_CPUS"
   assert_equal "[0]" "$numa" "LOCKSTEP_NUMA"
   assert_contains "$places" "{"
@@ -32,11 +32,11 @@ while read -r _ mask told workers numa threads places bind; do
   assert_equal "[close]" "$bind" "OMP_PROC_BIND"
 done <<<"$output"
 
-test_case "it stays within what Slurm gave the step"
+test_case "a task stays within the step's CPUs"
 output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task=1 --pin=auto bash -c "$look")
 assert_equal 1 "$(column 2 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
-test_case "it keeps to --cpus-per-task where Slurm binds nothing"
+test_case "--cpus-per-task is the limit where Slurm does not bind"
 output=$(on_head salloc -w n1 -N1 -n1 --exclusive --cpus-per-task=1 srun --cpu-bind=none --pin=core bash -c "$look")
 assert_equal 1 "$(column 3 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
@@ -48,7 +48,7 @@ assert_equal "0 [0]" "$output"
 output=$(on_head srun -w n1 -n1 --pin=auto,mem=off sh -c 'echo "[$LOCKSTEP_NUMA]"')
 assert_equal "[]" "$output"
 
-test_case "worker CPUs are part of the mask and apart from the compute CPUs"
+test_case "worker CPUs are in the mask but not among the compute CPUs"
 output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task="$cpus" --pin=auto,workers=1 bash -c "$look")
 assert_equal "0-$((cpus - 1))" "$(column 2 "$output")" "the mask"
 [ "$(column 3 "$output")" != "$(column 4 "$output")" ] || fail "the same CPUs for both: $output"
@@ -59,7 +59,11 @@ output=$(cluster exec -- env OMP_NUM_THREADS=7 OMP_PROC_BIND=spread srun -n1 --p
 assert_contains "$output" "[7]"
 assert_contains "$output" "[spread]"
 
-test_case "a batch script hands no OpenMP settings to its steps"
+test_case "an inner --pin=off removes the OpenMP settings of an outer pinned task, but not the user's"
+output=$(on_head srun -w n1 -N1 -n1 --pin=auto bash -c "OMP_PROC_BIND=spread srun --overlap -n1 --pin=off bash -c '$look'" 2>/dev/null)
+assert_contains "$output" "[] [] [] [] [] [spread]"
+
+test_case "a pinned job's batch script gets no OpenMP settings"
 job=$(submit -w n1 -N1 -n2 --pin=auto <<SCRIPT
 #!/bin/bash
 echo "batch [\$OMP_NUM_THREADS] [\$LOCKSTEP_CPUS]"
@@ -70,15 +74,15 @@ await_job "$job"
 assert_contains "$(job_output "$job")" "batch [] []"
 assert_equal 2 "$(job_output "$job" | grep -c '^n1 .*close')" "$(job_output "$job")"
 
-test_case "--pin=...,explain says where each task went, and why"
+test_case "--pin=...,explain prints where each task runs, and why"
 output=$(on_head srun -w n1 -N1 -n2 --pin=auto,explain true 2>&1)
 assert_contains "$output" "lockstep: n1: pin: task  cpus"
 assert_contains "$output" "NUMA node 0"
 
-test_case "where --cpu-bind says where tasks run --pin stands down with one line, and not where Slurm only hands it on"
-stands_down="lockstep: --pin stands down: --cpu-bind says where this step's tasks run"
+test_case "with --cpu-bind, --pin has no effect and says so; a binding that Slurm only passes on does not count"
+no_effect="lockstep: --pin has no effect: --cpu-bind chooses the CPUs of this step's tasks"
 unpinned() {
-  assert_equal "$stands_down" "$(grep '^lockstep: ' <<<"$output")"
+  assert_equal "$no_effect" "$(grep '^lockstep: ' <<<"$output")"
   assert_equal 2 "$(grep -c '^n[12] [0-9]* \[\] \[\] ' <<<"$output")" "tasks that Slurm bound: $output"
 }
 output=$(on_head srun -w n1,n2 -N2 -n2 --cpu-bind=map_cpu:0 --pin=auto bash -c "$look" 2>&1)
@@ -91,15 +95,15 @@ for bind in verbose none; do
   assert_equal 0 "$(tail -n 1 <<<"$output")" "variables of ours that are left"
 done
 output=$(on_head srun -w n1 -n1 --cpu-bind=cores bash -c "srun --overlap --pin=auto bash -c '$look'" 2>&1)
-assert_lacks "$output" "stands down"
+assert_lacks "$output" "--pin has no effect"
 assert_lacks "$(on_head srun -w n1 -n1 --cpu-bind=cores env)" LOCKSTEP
 output=$(on_head srun -w n1 -n1 -c2 --cpu-bind=mask_cpu:0x3 bash -c "srun --overlap --cpu-bind=mask_cpu:0x1 --pin=auto bash -c '$look'" 2>&1)
-assert_contains "$output" "$stands_down"
+assert_contains "$output" "$no_effect"
 output=$(on_head srun -w n1 -n1 --hint=nomultithread --pin=auto bash -c "$look" 2>&1)
-assert_lacks "$output" "stands down"
+assert_lacks "$output" "--pin has no effect"
 assert_lacks "$output" "[] [] []"
 
-test_case "a lockstep-pin that hangs is ended, the tasks run, and one line says so"
+test_case "a lockstep-pin that hangs is killed, the tasks run, and one line says so"
 root_on_node n1 sh -c 'mkdir -p /run/fake && printf "#!/bin/sh\nsleep 1000\n" >/run/fake/pin && chmod 755 /run/fake/pin && mount --bind /run/fake/pin /mnt/lockstep/bin/lockstep-pin'
 trap 'root_on_node n1 umount /mnt/lockstep/bin/lockstep-pin' EXIT
 output=$(cluster exec -- timeout 60 srun -w n1 -n2 --pin=auto bash -c "$look" 2>&1)
@@ -109,7 +113,7 @@ assert_equal "lockstep: n1: tasks keep the CPUs that Slurm gave them: lockstep-p
 assert_equal 2 "$(grep -c '^n1 ' <<<"$output")" "tasks in '$output'"
 assert_equal "" "$(as_root pgrep -f '^sleep 1000')" "what it had started"
 
-test_case "where lockstep-pin cannot run, tasks run with the CPUs that Slurm gave them, and one line says so"
+test_case "if lockstep-pin cannot run, tasks keep the CPUs that Slurm gave them, and one line says so"
 keep_configuration
 as_root sh -c 'sed -i "s|^helpers.*|helpers = /nonexistent|" /etc/lockstep/lockstep.conf'
 trap restore_configuration EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The store that the administrator fills: jobs find their data there without copying it, it stays while they use it, and
-# nobody is given what he may not read.
+# The store that the administrator fills: jobs use its data without a copy, the data stays while they use it, and no user
+# gets data that he may not read.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -18,15 +18,15 @@ keep_configuration
 trap 'touch "$shared/plugin_test/stop"; restore_configuration; cancel_all; clear_caches' EXIT
 configure "shared = $store"
 sum=$(cat "$shared"/plugin_test/corpus/*.tar | sha256sum | cut -d' ' -f1)
-# Where each task finds a pack's shards, and what is in them.
+# Each task prints the place and the content of a pack's shards.
 look() { echo "echo \"\$(hostname) \$(readlink -f \$LOCKSTEP_DATA/$1/*.tar | xargs -n 1 dirname | sort -u) \$(cat \$LOCKSTEP_DATA/$1/*.tar | sha256sum | cut -d' ' -f1)\""; }
 objects_of() { root_on_node n1 sh -c "ls /mnt/local/lockstep/$1/objects 2>/dev/null | wc -l"; }
 gc() { root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --keep 0 --total 1K; }
 
-test_case "what root prefetched is found by jobs on each node, and read from the source no more"
+test_case "jobs on each node find prefetched data and do not read it from the source"
 for node in n1 n2; do
   output=$(root_on_node $node lockstep-stage prefetch $packs/corpus --cache $store 2>&1) || fail "prefetch: $output"
-  assert_contains "$output" "for all to read: $store/objects/"
+  assert_contains "$output" "readable for all: $store/objects/"
 done
 cluster meter --reset >/dev/null
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/corpus bash -c "$(look corpus)" 2>&1)
@@ -37,7 +37,7 @@ done
 assert_at_most 100000 "$(bytes_read n1)" "bytes that n1 read of the source"
 assert_equal 0 "$(objects_of 6001)" "objects in the user's own store"
 
-test_case "gc leaves it while a step uses it, although root wants the room"
+test_case "gc keeps data that a step uses, even if root needs the space"
 job=$(submit_there -w n1 -n1 --wrap 'srun --stage=corpus sh -c "touch up; until [ -e stop ]; do sleep 0.1; done; cat \$LOCKSTEP_DATA/corpus/*.tar | sha256sum"')
 assert_within 30 test -e "$shared/plugin_test/up"
 gc >/dev/null 2>&1
@@ -47,7 +47,7 @@ touch "$shared/plugin_test/stop"
 await_job "$job"
 assert_contains "$(job_output "$job")" "$sum"
 
-test_case "then it goes, and the next job makes a copy of its own"
+test_case "gc removes the data after the step, and the next job makes its own copy"
 wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
 gc >/dev/null || fail "gc failed"
 assert_equal 0 "$(objects_of shared)" "objects in the shared store"
@@ -56,7 +56,7 @@ assert_contains "$output" "(miss)"
 assert_contains "$output" "n1 /mnt/local/lockstep/6001/"
 assert_contains "$output" "$sum"
 
-test_case "a user who may not read the source is not given the copy"
+test_case "a user who may not read the source does not get the copy"
 configure "shared = $store" "check_sources = no"
 assert_exit 1 root_on_node n1 lockstep-stage prefetch $packs/secret --cache $store
 assert_contains "$output" "not everyone may read $packs/secret"
@@ -67,7 +67,7 @@ assert_contains "$output" "lockstep: n1: "
 assert_contains "$output" "$packs/secret/index.lockstep: Permission denied"
 assert_lacks "$output" "$store"
 
-test_case "what one group may read serves that group, others get copies of their own"
+test_case "prefetch --group serves that group; other users get their own copies"
 root_on_node n1 lockstep-stage prefetch $packs/project --group bob --cache $store >/dev/null || fail "prefetch failed"
 output=$(as_bob srun -w n1 -n1 --stage=$packs/project bash -c "$(look project)" 2>&1)
 assert_contains "$output" "n1 $store/objects/"
@@ -77,7 +77,7 @@ assert_contains "$output" "n1 /mnt/local/lockstep/6001/"
 assert_exit 2 on_node n1 ls "$copy"
 assert_contains "$output" "Permission denied"
 
-test_case "a store into which others may write is not used: one line names it, and the job has a copy of its own"
+test_case "a store that others may write to is not used: one line names it, and the job makes its own copy"
 root_on_node n1 chmod 777 $store
 assert_exit 0 as_bob srun -w n1 -n1 --stage=$packs/corpus bash -c "$(look corpus)"
 assert_equal 1 "$(grep -c 'is not used' <<<"$output")" "lines that say so in '$output'"

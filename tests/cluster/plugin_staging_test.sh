@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Staging through srun on several nodes: what tasks find, reuse, and failures that end all nodes alike.
+# Staging through srun on several nodes: the data that tasks see, reuse, and failures, which end all nodes.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -15,12 +15,12 @@ assert_equal 2 "$(grep -c -E '^lockstep: n[12]: staged good: .* in .* \(miss\)$'
 second=$(on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>&1 | sort)
 assert_equal 2 "$(grep -c -E '^lockstep: n[12]: staged good: .* in .* \(hit\)$' <<<"$second")" "lines in '$second'"
 
-test_case "tasks read local files that are the source's"
+test_case "tasks read local files with the source's content"
 sums=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c 'cd $LOCKSTEP_DATA && stat -f -c %T . && cat good/* | sha256sum' 2>/dev/null | sort -u)
 assert_contains "$sums" "$(cat "$shared"/plugin_test/good/* | sha256sum)"
 assert_equal 2 "$(wc -l <<<"$sums")" "the same file system and the same bytes on both nodes: $sums"
 
-test_case "files of another format are staged as they are"
+test_case "files of another format are staged unchanged"
 rm -rf "$shared/plugin_test/tokens"
 mkdir -p "$shared/plugin_test/tokens"
 head -c 3000 /dev/urandom >"$shared/plugin_test/tokens/a.raw"
@@ -29,22 +29,22 @@ assert_contains "$output" "$(sha256sum <"$shared/plugin_test/tokens/a.raw")"
 clear_caches
 on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>/dev/null
 
-test_case "the job's folder is gone after the job, the cache is not"
+test_case "the job's folder ends with the job, the cache stays"
 assert_nothing_left
 assert_equal 1 "$(root_on_node n1 sh -c 'ls /mnt/local/lockstep/*/objects | wc -l')" "objects in the cache"
 
-test_case "the next step of a job finds it done, also on fewer nodes"
+test_case "the next step of a job finds the data staged, also on fewer nodes"
 output=$(on_head salloc -w n1,n2 -N2 sh -c "srun -n2 --stage=$packs/good true; srun -N1 -n1 --stage=$packs/good ls -R \$LOCKSTEP_DATA; srun -n2 --stage=$packs/good,$packs/large true" 2>&1)
 assert_equal 0 "$(grep -c 'staged good:.*(miss)' <<<"$output")" "copies of good in '$output'"
 assert_equal 2 "$(grep -c 'staged .*large: ' <<<"$output")" "lines about large in '$output'"
 
-test_case "a batch script finds its own node's data"
+test_case "a batch script finds its node's data"
 job=$(submit_there -w n1,n2 -N2 --stage=good --wrap 'ls $LOCKSTEP_DATA/good; srun -n2 hostname')
 await_job "$job"
 assert_contains "$(job_output "$job")" "index.lockstep"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
-test_case "the record's folder is the user's and the exporter's group's, and says what staging did"
+test_case "the record's folder belongs to the user and the exporter's group, and contains the result of staging"
 output=$(on_head srun -w n1,n2 -N2 -n2 --metrics=on --stage=$packs/good sh -c 'stat -c "%U:%G %a" $LOCKSTEP_RECORD; stat -c "%U:%G %a" $LOCKSTEP_RECORD/staging.json; cat $LOCKSTEP_RECORD/staging.json' 2>/dev/null)
 assert_equal 2 "$(grep -c '^alice:lockstep 2750$' <<<"$output")" "folders in '$output'"
 assert_equal 2 "$(grep -c '^alice:lockstep 640$' <<<"$output")" "files in '$output'"
@@ -52,7 +52,7 @@ assert_contains "$output" '"hit":true'
 output=$(on_head srun -n1 --stage=$packs/good sh -c 'echo "record: $LOCKSTEP_RECORD."' 2>/dev/null)
 assert_equal "record: ." "$output"
 
-test_case "records of ended jobs stay for keep_records, and go when a later job ends"
+test_case "records of ended jobs stay for keep_records; the end of a later job removes them"
 keep_configuration
 trap 'restore_configuration; cancel_all' EXIT
 records() { root_on_node n1 ls /run/lockstep/records/6001; }
@@ -70,7 +70,7 @@ no_records() { [ -z "$(records)" ]; }
 wait_until 30 no_records || fail "left: $(records)"
 restore_configuration
 
-# failed_step: one line of ours, tasks of every node with the same exit code, none of them started.
+# failed_step: one line of the plugin, the same exit code for the tasks of every node, and no task has started.
 failed_step() {
   assert_exit 3 "$@"
   assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of ours in '$output'"
@@ -79,7 +79,7 @@ failed_step() {
   assert_contains "$output" "n2: tasks 2-3: Exited with exit code 3"
 }
 
-test_case "a bad source that only the nodes can see ends the whole step with one line naming nodes and path"
+test_case "an invalid source that only the nodes can see ends the whole step with one line naming nodes and path"
 configure "check_sources = no"
 mkdir -p "$shared/plugin_test/empty"
 mkdir -p "$shared/plugin_test/linked"
@@ -110,7 +110,7 @@ assert_lacks "$failed" "started"
 assert_contains "$failed" "lockstep: n2: cannot open /mnt/local/lockstep"
 assert_contains "$failed" "n1: tasks 0-1: Exited with exit code 3"
 
-test_case "a node still copying is stopped by another node's failure"
+test_case "another node's failure stops a node that still copies"
 cluster meter --bandwidth 2M >/dev/null
 root_on_node n2 sh -c 'touch /mnt/local/lockstep'
 begin=$SECONDS
@@ -121,7 +121,7 @@ assert_at_most 6 $((SECONDS - begin)) "seconds until the step ended"
 assert_equal 1 "$(lines_of_ours "$failed" | wc -l)" "lines of ours in '$failed'"
 assert_nothing_left
 
-# killed_while_staging OPTIONS...: runs a step whose helper on n2 is killed; what srun said is in $output.
+# killed_while_staging OPTIONS...: runs a step whose helper on n2 is killed; stores srun's output in $output.
 helper_runs() { as_root pgrep -f 'lockstep-stage step .* --node n2 '; }
 killed_while_staging() {
   local step
@@ -137,11 +137,11 @@ killed_while_staging() {
   assert_lacks "$output" "started"
 }
 
-test_case "a helper that is killed is named, and no node is drained"
+test_case "the node of a killed helper is named, and no node is drained"
 killed_while_staging -w n1,n2 -N2 -n4
 assert_equal "lockstep: n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
 
-test_case "so is the one of a step on a single node"
+test_case "so it is for a step on a single node"
 killed_while_staging -w n2 -n2
 assert_equal "lockstep: n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Staging in the kinds of jobs and steps that Slurm knows: each finds its data, and nothing is left of it.
+# Staging in all kinds of jobs and steps: each finds its data, and nothing is left of it.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -10,9 +10,9 @@ make_pack other 8 4000
 chmod 777 "$shared/plugin_test"
 clear_caches
 trap cancel_all EXIT
-# A task says where it runs and what it finds.
+# A task prints its node and its data.
 what='echo "$(hostname) $(ls $LOCKSTEP_DATA | xargs)"'
-# tasks OUTPUT: the tasks' lines of it.
+# tasks OUTPUT: prints the lines of the tasks.
 tasks() { grep -E '^n[1-4] ' <<<"$1" | sort | xargs; }
 
 test_case "a batch script, its steps, and steps on fewer nodes"
@@ -21,7 +21,7 @@ await_job "$job"
 assert_equal "n1 good n1 good n2 good n2 good" "$(tasks "$(job_output "$job")")"
 assert_equal 2 "$(job_output "$job" | grep -c ': staged good.*(miss)')" "copies, one per node: $(job_output "$job")"
 
-test_case "an interactive allocation: each step stages what it asks for"
+test_case "an interactive allocation: each step stages its own sources"
 output=$(on_head salloc -w n1,n2 -N2 sh -c "srun -n2 --stage=$packs/good bash -c '$what'; srun -n2 --stage=$packs/other bash -c '$what'" 2>/dev/null)
 assert_equal "n1 good n1 good other n2 good n2 good other" "$(tasks "$output")"
 
@@ -36,7 +36,7 @@ await_job "$job"
 assert_equal "n1 good n1 good n1 other n1 other n2 good n2 good n2 other n2 other" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
-test_case "a step in which an option is switched off finds nothing of the batch script's, and what users set stays"
+test_case "a step with an option switched off gets no variables of the batch script; the user's variables stay"
 job=$(submit_there -w n1 -n1 --stage=good --metrics=on <<'SCRIPT'
 #!/bin/bash
 what='echo "$0 data=$LOCKSTEP_DATA record=$LOCKSTEP_RECORD cpus=$LOCKSTEP_CPUS"'
@@ -61,12 +61,12 @@ array=$(submit_there -w n1 --array=0-3 -n1 --stage=good,other --wrap "$what")
 for task in 0 1 2 3; do await_job "${array}_$task"; done
 assert_equal 4 "$(on_head sh -c "cat \$(ls -t job-*.out | head -n 4) | grep -c '^n1 good other$'")" "array tasks that found both"
 
-test_case "a heterogeneous job: each component is a group of its own"
+test_case "a heterogeneous job: each component stages separately"
 # Without PMIx, whose thread in srun sometimes hangs after such a step (docs/contributors/facts.md).
 output=$(on_head srun --mpi=none -w n1,n2 -N2 -n2 --stage=$packs/good bash -c "$what" : --mpi=none -w n3,n4 -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
 
-test_case "a heterogeneous job's script: the first component's option holds, and each srun may give its own"
+test_case "a heterogeneous job's script: the first component's option applies, and each srun may have its own"
 job=$(submit_there <<SCRIPT
 #!/bin/bash
 #SBATCH -w n1,n2 -N2 -n2 --stage=good
@@ -94,7 +94,7 @@ SCRIPT
 await_job "$job"
 assert_equal "n1 good n1 good n2 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
 
-test_case "two jobs that want the same data at once copy it once"
+test_case "two jobs that need the same data at once copy it once"
 clear_caches
 cluster meter --bandwidth 200K >/dev/null
 cluster meter --reset >/dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clusters with different names do not meet, though their nodes and jobs have the same names and numbers.
+# Clusters with different names are separate, though their nodes and jobs have the same names and numbers.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 own_cluster --nodes 1 >/dev/null || fail "up failed"
@@ -17,7 +17,7 @@ for cluster_name in "$first" "$second"; do
   assert_within 20 on_head test -s mark
 done
 
-test_case "one goes down, the other's job runs on"
+test_case "if one goes down, the other's job continues"
 cluster_name=$second
 assert_exit 0 cluster down
 cluster_name=$first

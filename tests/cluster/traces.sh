@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What a cluster leaves on the machine, for the tests that take one down.
+# Finds remains of a cluster on the machine, for tests that stop one.
 
-# Everything that is still there of the cluster, a line each.
+# Prints everything that is left of the cluster, one per line.
 cluster_traces() {
   local process
-  # Every process inside sees the state folder mounted; one that came in by exec may be in the groups only. (The numbers
-  # of the namespaces would not do: the kernel gives them to the next cluster.)
+  # Every process inside has the state folder mounted; one from exec may be in the control groups only. (Numbers of
+  # namespaces do not help: the kernel reuses them for the next cluster.)
   for process in $({
     grep -lF "$state" /proc/[0-9]*/mountinfo
     grep -lE "[/-]lockstep-$cluster_name(/|$)" /proc/[0-9]*/cgroup
@@ -19,7 +19,7 @@ cluster_traces() {
   find "$state" -mindepth 1 -maxdepth 1 2>/dev/null | sed 's/^/state: /'
 }
 
-# Interfaces and mounts of the machine; those of other clusters come and go.
+# Interfaces and mounts of the machine, without those of other clusters.
 machine_picture() {
   ip -o link | sed -E 's/^[0-9]+: ([^:@]+).*/\1/' | grep -v '^lockstep' | sort
   cut -d' ' -f4- /proc/self/mountinfo | sort

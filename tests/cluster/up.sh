@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs what the build tree has and brings up the cluster that the tests share. May be run again after a build: the
-# running cluster then sees the new files.
+# Installs the build tree's programs and starts the cluster that the tests share. Run it again after a build: the running
+# cluster then sees the new files.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p "$prefix" || exit 1
 if ! log=$(cmake --install "$build" --prefix "$prefix" --component tools 2>&1); then
-  # Somebody who has built one part only can test that part.
+  # A build of one part is enough to test that part.
   echo "not everything is built, taking what is there: $(tail -n 1 <<<"$log")"
   mkdir -p "$prefix/bin" "$prefix/lib/lockstep"
   find "$build/bin" -maxdepth 1 -name 'lockstep-*' -exec cp -f -t "$prefix/bin" {} +

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The ways in which Slurm can confine jobs, each seen from inside a job.
+# The ways in which Slurm can confine jobs, as a job sees them.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 own_cluster --nodes 2 >/dev/null || fail "up failed"
@@ -7,7 +7,7 @@ own_cluster --nodes 2 >/dev/null || fail "up failed"
 again() {
   cluster down && cluster up --state "$state" --nodes 2 "$@" >/dev/null || fail "up $* failed"
 }
-# Cgroup of a task, and its number of CPUs.
+# Prints the cgroup of a task and its number of CPUs.
 group_of_task() { on_head srun -n1 -c1 grep -E 'freezer|^0:' /proc/self/cgroup | xargs; }
 
 test_case "cgroup: a task is in its step's group and cannot leave its cores"
@@ -28,7 +28,7 @@ assert_within 20 root_on_node n2 pgrep -f 'slurmstepd: \[1.extern\]'
 on_head scancel "$job"
 assert_all_idle
 
-test_case "tmpfs: a job has a /tmp of its own, on every node and every time"
+test_case "tmpfs: a job has its own /tmp, on every node and every time"
 again --variant tmpfs
 for _ in 1 2 3; do
   assert_equal "n1 n2" "$(on_head srun -N2 bash -c 'touch /tmp/mine && hostname' | sort | xargs)"
@@ -36,6 +36,6 @@ done
 assert_equal "" "$(on_node n1 ls /tmp)"
 assert_all_idle
 
-test_case "more CPUs than there are"
+test_case "a cluster with more CPUs than the machine"
 again --cpus $(($(nproc --all) * 4))
 assert_equal $(($(nproc --all) * 4)) "$(on_head srun -N1 -n$(($(nproc --all) * 4)) hostname | wc -l)"

@@ -1,26 +1,28 @@
-// The parser of lockstep.conf, which every sbatch, srun and slurmstepd reads; with a plan of lockstep-pin and
-// a list of GPUs, which tasks read. Text up to the first zero byte is the file, what follows the other two.
+// Fuzzes the parser of lockstep.conf, which every sbatch, srun and slurmstepd runs, and the parsers of a plan
+// of lockstep-pin and of a list of GPUs, which tasks run. The text up to the first zero byte is the file; the
+// rest is the plan and the list.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
-#include "plugin/spank/config.h"
-#include "plugin/spank/gpus.h"
-#include "plugin/spank/pinning.h"
-#include "plugin/spank/report.h"
+#include "plugin/spank/options/config.h"
+#include "plugin/spank/pinning/gpus.h"
+#include "plugin/spank/pinning/pinning.h"
+#include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {
 void log(const std::string& /*text*/) noexcept {
-}  // there is no daemon whose log it would be
+}  // the fuzzer has no daemon's log
 }  // namespace lockstep::spank
 
+using lockstep::Error;
 using namespace lockstep::spank;  // NOLINT: a program
 
 namespace {
 
-void require(bool what) {
-  if (!what) std::abort();
+void require(bool condition) {
+  if (!condition) std::abort();
 }
 
 void read_file(std::string_view text) {
@@ -35,12 +37,12 @@ void read_file(std::string_view text) {
         if (value) apply(row.option, *value, settings);
         try {
           check_allowed(config, row.option, settings, *partition != '\0');
-        } catch (const Refusal&) {
+        } catch (const Error&) {
           continue;
         }
       }
-    } catch (const Refusal& refusal) {
-      require(std::string_view(refusal.what()).starts_with("f:"));
+    } catch (const Error& error) {
+      require(std::string_view(error.what()).starts_with("f:"));
     }
   }
 }
@@ -48,7 +50,7 @@ void read_file(std::string_view text) {
 void read_plan(const std::string& text) {
   try {
     require(parse_plan(text, 2).size() == 2);
-  } catch (const Refusal&) {
+  } catch (const Error&) {
     return;
   }
 }

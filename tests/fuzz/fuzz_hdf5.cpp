@@ -1,5 +1,4 @@
-// The header of an HDF5 file, which is all of the format that is read here: what lies behind it is read by
-// libhdf5, whose own fuzzers are its project's.
+// Fuzzes the parser of the header of HDF5 files. libhdf5 reads the rest of the file, and has its own fuzzers.
 
 #include "staging/pack/formats/hdf5_file.h"
 #include "tests/fuzz/fuzz_input.h"

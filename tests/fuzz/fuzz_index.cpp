@@ -1,4 +1,4 @@
-// index.lockstep: whatever the bytes, an accepted index stays inside its tables and shards.
+// Fuzzes the parser of index.lockstep: no accessor of an accepted index leaves its tables and shards.
 
 #include <cstring>
 #include <vector>
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::uint64_t> aligned((size + 7) / 8);
   std::memcpy(aligned.data(), data, size);
   const auto bytes = std::as_writable_bytes(std::span(aligned)).first(size);
-  // The checksum keeps damage out, not malice, and would keep the fuzzer out too.
+  // The checksum detects damage but not malice. It is corrected here, since it would also stop the fuzzer.
   const Digest digest = digest_of(bytes.first(size - sizeof(Digest)));
   std::memcpy(bytes.last(sizeof(Digest)).data(), digest.data(), sizeof(Digest));
   return fuzz::run([&] {

@@ -1,4 +1,4 @@
-// What the fuzzers of parsers have in common.
+// Functions that the fuzzers of parsers share.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Runs a parser: it may refuse its input by an Error, and by nothing else.
+/// Runs a parser. It may throw Error to refuse its input; any other exception ends the fuzzer.
 template <typename Parse>
 int run(const Parse& parse) {
   try {
@@ -31,9 +31,9 @@ int run(const Parse& parse) {
   return 0;
 }
 
-/// What a parser promised about what it accepted.
-inline void require(bool holds) {
-  if (!holds) std::abort();
+/// Ends the fuzzer if the parser accepted an input for which `condition` is false.
+inline void require(bool condition) {
+  if (!condition) std::abort();
 }
 
 }  // namespace lockstep::fuzz

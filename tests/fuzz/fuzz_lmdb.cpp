@@ -1,4 +1,4 @@
-// The pages of an LMDB file: accepted entries lie inside it.
+// Fuzzes the reader of LMDB pages: accepted entries lie inside the file.
 
 #include "staging/pack/formats/lmdb_tree.h"
 #include "tests/fuzz/fuzz_input.h"

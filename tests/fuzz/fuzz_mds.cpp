@@ -1,4 +1,4 @@
-// MDS: an index.json up to a zero byte, then a shard of it.
+// Fuzzes the parsers of MDS: the text up to the first zero byte is an index.json, the rest is a shard.
 
 #include <algorithm>
 

@@ -1,4 +1,5 @@
-// Megatron's .idx: an accepted one's sequences follow each other and fill the .bin.
+// Fuzzes the parser of Megatron's .idx: the sequences of an accepted index follow each other and fill the
+// .bin.
 
 #include "staging/pack/formats/megatron_index.h"
 #include "tests/fuzz/fuzz_input.h"

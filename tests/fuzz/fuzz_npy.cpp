@@ -1,4 +1,4 @@
-// Headers of .npy files.
+// Fuzzes the parser of the header of .npy files.
 
 #include "staging/pack/formats/npy_header.h"
 #include "tests/fuzz/fuzz_input.h"

@@ -1,35 +1,36 @@
-// The parser of the options of sbatch, salloc and srun, which also runs as root inside slurmstepd on what
-// came over the network. The first byte chooses the option, the rest is its value.
+// Fuzzes the parser of the options of sbatch, salloc and srun, which also runs as root in slurmstepd, with
+// text that came over the network. The first byte selects the option; the rest is its value.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
-#include "plugin/spank/options.h"
-#include "plugin/spank/report.h"
-#include "plugin/spank/sources.h"
-#include "plugin/spank/srun_link.h"
+#include "plugin/spank/options/options.h"
+#include "plugin/spank/process/report.h"
+#include "plugin/spank/staging/sources.h"
+#include "plugin/spank/staging/srun_link.h"
 
 namespace lockstep::spank {
 void log(const std::string& /*text*/) noexcept {
-}  // there is no daemon whose log it would be
+}  // the fuzzer has no daemon's log
 }  // namespace lockstep::spank
 
+using lockstep::Error;
 using namespace lockstep::spank;  // NOLINT: a program
 
 namespace {
 
-void require(bool what) {
-  if (!what) std::abort();
+void require(bool condition) {
+  if (!condition) std::abort();
 }
 
 void read_option(Option option, std::string_view value) {
   Settings settings;
   try {
     apply(option, value, settings);
-  } catch (const Refusal& refusal) {
-    require(std::string_view(refusal.what()).size() < 500);
+  } catch (const Error& error) {
+    require(std::string_view(error.what()).size() < 500);
     return;
   }
   const std::vector<std::string_view> words = words_of(option);
@@ -42,7 +43,7 @@ void read_option(Option option, std::string_view value) {
   }
   try {
     check_names(settings.sources, {"/home"});
-  } catch (const Refusal&) {
+  } catch (const Error&) {
     return;
   }
 }
@@ -51,7 +52,7 @@ void read_link(std::string_view value) {
   try {
     const SrunLink link = SrunLink::decode(std::string(value));
     require(SrunLink::decode(link.encode()).encode() == link.encode());
-  } catch (const Refusal&) {
+  } catch (const Error&) {
     return;
   }
 }

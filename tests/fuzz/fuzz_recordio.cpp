@@ -1,4 +1,4 @@
-// RecordIO's records, and the .idx beside them.
+// Fuzzes the parsers of RecordIO's records and of the .idx beside them.
 
 #include "staging/pack/formats/record_scan.h"
 #include "staging/pack/formats/recordio_keys.h"

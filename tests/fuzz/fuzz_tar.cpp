@@ -1,4 +1,4 @@
-// A shard's tar headers against an index that believes in two members.
+// Fuzzes the comparison of a shard's tar headers with an index of two members.
 
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using namespace lockstep::pack;
 
 namespace {
 
-/// A folder of this process that goes with it.
+/// A temporary folder, removed when the process ends.
 class Folder {
  public:
   Folder() {

@@ -1,4 +1,5 @@
-// TFRecord: as it is, and with all checksums put right, which no mutation would do.
+// Fuzzes the parser of TFRecord: with the input, and with the input after correcting all checksums, since no
+// mutation would make them correct.
 
 #include <algorithm>
 #include <cstring>
@@ -26,8 +27,8 @@ void scan(std::span<const std::byte> bytes) {
   });
 }
 
-/// Gives every record that fits its checksums.
-void put_right(std::span<std::byte> rest) {
+/// Corrects the checksums of every record that fits into the bytes.
+void correct_checksums(std::span<std::byte> rest) {
   const auto write = [](std::span<std::byte> at, std::span<const std::byte> of) {
     const std::uint32_t crc = masked(crc32c(of));
     std::memcpy(at.data(), &crc, sizeof(crc));
@@ -48,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   scan(fuzz::bytes_of(data, size));
   const auto bytes = fuzz::bytes_of(data, size);
   std::vector<std::byte> good(bytes.begin(), bytes.end());
-  put_right(good);
+  correct_checksums(good);
   scan(good);
   return 0;
 }

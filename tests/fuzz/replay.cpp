@@ -1,4 +1,4 @@
-// Runs a fuzzer's entry over the files of folders: what the ordinary build does with the corpus.
+// Runs a fuzzer's entry point on all files of some folders: the ordinary build replays the corpus with it.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     for (const auto& entry : std::filesystem::directory_iterator(argv[i])) files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     for (const auto& file : files) {
-      // In case it dies: which file it was.
+      // Names the file, in case it ends the process.
       std::fprintf(stderr, "%s\n", file.c_str());
       const std::string bytes = lockstep::read_text_file(file);
       LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the fuzzers (preset fuzz) and lets each look for inputs that break its parser. What it finds of new ways
-# through the code is kept in build/fuzz/found/NAME; with --keep the smallest set of inputs that goes all known ways
-# becomes tests/fuzz/corpus/NAME. Exits 77 where there is no clang with libFuzzer.
-# Usage: run.sh [--keep] [SECONDS [NAME...]]      20 seconds each unless given; a night: run.sh 600, the target `nightly`
-# Up to 20 seconds it searches in the same way each time, so that a test fails for what was changed and not by chance.
+# Builds the fuzzers (preset fuzz) and lets each search for inputs that break its parser. Inputs that take a new path
+# through the code are kept in build/fuzz/found/NAME. With --keep, the smallest set of inputs that takes all known paths
+# replaces tests/fuzz/corpus/NAME. Exits 77 if there is no clang with libFuzzer.
+# Usage: run.sh [--keep] [SECONDS [NAME...]]      SECONDS for each fuzzer, by default 20; the target `nightly` uses 600
+# Up to 20 seconds the search is the same each time, so that a test fails because of a change and not by chance.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -11,7 +11,7 @@ keep=no
 if [ "${1:-}" = --keep ]; then keep=yes; shift; fi
 seconds=${1:-20}
 [ $# -eq 0 ] || shift
-seed=$([ "$seconds" -le 20 ] && echo 1 || echo 0)  # 0: by chance
+seed=$([ "$seconds" -le 20 ] && echo 1 || echo 0)  # 0: random
 
 probe=$(mktemp -d)
 trap 'rm -rf "$probe"' EXIT
@@ -21,7 +21,7 @@ if ! clang++ -fsanitize=fuzzer,address,undefined "$probe/probe.cpp" -o "$probe/p
   exit 77
 fi
 
-# A clone in another folder finds what this one has compiled.
+# With these settings ccache also finds the objects of clones in other folders.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 if ! { cmake --preset fuzz && cmake --build --preset fuzz -j "$(nproc)"; } >"$probe/log" 2>&1; then
   tail -n 40 "$probe/log" >&2
@@ -32,13 +32,13 @@ names=("$@")
 if [ ${#names[@]} -eq 0 ]; then
   for source in tests/fuzz/fuzz_*.cpp; do
     name=$(basename "$source" .cpp)
-    # Without its library's packages it is not built.
+    # A fuzzer is not built if the packages of its library are missing.
     if [ -x "build/fuzz/bin/$name" ]; then names+=("${name#fuzz_}"); else echo "$name: skipped: not built"; fi
   done
 fi
 
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0
-# One fuzzer: what it says is in $probe/NAME.said, and $probe/NAME.failed is there where it failed.
+# Runs one fuzzer. Its output is in $probe/NAME.output; if it fails, $probe/NAME.failed exists.
 fuzz() {
   local name=$1 found=build/fuzz/found/$1 corpus=tests/fuzz/corpus/$1
   mkdir -p "$found" "build/fuzz/crashes/$name"
@@ -49,7 +49,7 @@ fuzz() {
     echo "run.sh: fuzz_$name failed; the input is in build/fuzz/crashes/$name"
     return
   fi
-  echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$probe/$name") inputs in $seconds s, nothing found"
+  echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$probe/$name") inputs in $seconds s, no failure"
   if [ $keep = yes ]; then
     mkdir "$probe/$name.kept"
     build/fuzz/bin/"fuzz_$name" -merge=1 -max_len=16384 "$probe/$name.kept" "$corpus" "$found" >/dev/null 2>&1
@@ -58,7 +58,7 @@ fuzz() {
   fi
 }
 
-# One on each core; whatever ends this script ends them.
+# Runs one on each core, and ends them when this script ends.
 end_all() {
   local job
   for job in $(jobs -p); do pkill -P "$job" || true; done
@@ -67,16 +67,16 @@ end_all() {
 trap end_all EXIT
 for name in "${names[@]}"; do
   while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n || true; done
-  fuzz "$name" >"$probe/$name.said" 2>&1 &
+  fuzz "$name" >"$probe/$name.output" 2>&1 &
 done
 wait
 status=0
 for name in "${names[@]}"; do
   if [ -e "$probe/$name.failed" ]; then
     status=1
-    cat "$probe/$name.said" >&2
+    cat "$probe/$name.output" >&2
   else
-    cat "$probe/$name.said"
+    cat "$probe/$name.output"
   fi
 done
 exit $status

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is installed is enough: tools run from the prefix, and another CMake project builds and trains with find_package.
+# The installed files suffice: tools run from the prefix, and another CMake project builds and trains with find_package.
 # Usage: install_test.sh BUILD_DIR
 set -euo pipefail
 build=$1
@@ -16,9 +16,23 @@ test -s "$work/prefix/lib/lockstep/lockstep.so"
 
 cmake -S "$here/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
   >"$work/configure.log" 2>&1 || { tail -n 30 "$work/configure.log" >&2; exit 1; }
-cmake --build "$work/build" >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log" >&2; exit 1; }
+cmake --build "$work/build" -j 2 >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log" >&2; exit 1; }
 
 mkdir "$work/text"
 for i in 1 2 3 4; do printf '\1\0\2\0\3\0%b\0' "\\x0$i" >"$work/text/$i.tokens"; done
 "$work/prefix/bin/lockstep-pack" create "$work/text" --out "$work/pack" --token-bytes 2 >/dev/null
 LOCKSTEP_RECORD=$work "$work/build/train" "$work/pack"
+
+# A component asks only for the packages that it needs.
+light() {
+  { cmake -S "$here/light" -B "$work/light" -DCMAKE_PREFIX_PATH="$work/prefix" "$@" && cmake --build "$work/light"; } \
+    >"$work/light.log" 2>&1 || { tail -n 30 "$work/light.log" >&2; exit 1; }
+}
+without_torch=(-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
+light -DCOMPONENTS=record "${without_torch[@]}" -DCMAKE_DISABLE_FIND_PACKAGE_PkgConfig=ON -DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON \
+  -DCMAKE_DISABLE_FIND_PACKAGE_Threads=ON
+rm -r "$work/light"
+light "-DCOMPONENTS=pack;profile;record" "${without_torch[@]}"
+mkdir "$work/record"
+"$work/light/time_pack" "$work/pack" "$work/record"
+"$work/light/read_record" "$work/record/copy"

@@ -1,6 +1,6 @@
-// The main of tests that run on several ranks. Every rank runs every test; rank 0 prints as usual, the others
-// only what failed, with their rank in front. A rank that failed makes all of them fail, test by test, so
-// that one rank does not run ahead into collectives of the next test.
+// The main of tests that run on several ranks. Every rank runs every test. Rank 0 prints as usual; the other
+// ranks print only failures, with their rank. After each test the ranks exchange results, so that a test that
+// fails on one rank fails on all of them, and no rank starts the next test early.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -39,7 +39,7 @@ bool any_rank(bool mine) {
   std::int32_t any = mine ? 1 : 0;
   world()
       .communicator()
-      .all_reduce({&any, 1, comm::DataType::i32}, "a verdict", {.op = comm::ReduceOp::max})
+      .all_reduce({&any, 1, comm::DataType::i32}, "a test's result", {.op = comm::ReduceOp::max})
       ->wait();
   return any != 0;
 }

@@ -1,14 +1,14 @@
-// What tests on several ranks share (mpi_main.cpp).
+// The World of tests on several ranks (mpi_main.cpp).
 #pragma once
 
 #include "runtime/comm/world.h"
 
 namespace lockstep::testing {
 
-/// The World that main made.
+/// The World that main constructed.
 World& world();
 
-/// Whether it is true on any rank; all ranks call it.
+/// Whether `mine` is true on any rank. All ranks call it.
 bool any_rank(bool mine);
 
 }  // namespace lockstep::testing

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the #include lines against the order in which the parts may use each other (docs/design.md, "The house")."""
+"""Checks the #include lines: the order in which the parts may use each other (docs/design.md, "The house"), and that
+no files of runtime and staging include each other in a circle."""
 
 import pathlib
 import re
@@ -8,11 +9,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
-# Folder -> the folders of ours that it may include from. The longest match counts.
+# Folder -> the folders of ours, and single files, that it may include from. The longest match counts.
 ALLOWED = {
     "common": ["common"],
+    "common/leaf": ["common/leaf"],
     "plugin/affinity": ["common", "plugin/affinity"],
-    "plugin/spank": ["plugin/spank"],
+    "plugin/spank": ["common/leaf", "plugin/spank"],
     "plugin/doctor": ["common", "plugin/affinity", "plugin/doctor", "staging", "exporters/record"],
     "staging/pack": ["common", "staging/pack"],
     "staging/cache": ["common", "staging/pack", "staging/cache"],
@@ -21,18 +23,40 @@ ALLOWED = {
     "staging/step": ["common", "staging"],
     "staging/tool": ["common", "staging"],
     "runtime": ["common", "runtime", "staging/pack", "exporters/record"],
+    "runtime/profile": ["common", "runtime/profile", "exporters/record"],
+    "runtime/comm": ["common", "runtime/comm", "runtime/profile"],  # World owns the rank's StepTimer
+    "runtime/comm/shm": ["common", "runtime/comm/shm"],
+    "runtime/ddp": ["common", "runtime/torch_version.h", "runtime/profile", "runtime/comm", "runtime/ddp"],
+    "runtime/train": ["common", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
+    "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack"],
     "exporters/record": ["exporters/record"],
     "exporters": ["common", "exporters"],
     "examples": ["common", "examples", "exporters", "plugin", "runtime", "staging"],
+}
+
+# Folders in which files must not include each other in a circle. A header and its source count as one file.
+WITHOUT_CIRCLES = ["runtime", "staging"]
+
+# Includes that may close a circle: the source of an interface includes its implementations, which it makes.
+MAY_CLOSE_A_CIRCLE = {
+    "runtime/data/plan/mixture/mixture": ["runtime/data/plan/mixture/mixture_planner"],
+    "staging/cache/incoming": ["staging/cache/store"],
+    "staging/cache/usage": ["staging/cache/store"],
+    "staging/pack/format": ["staging/pack/formats/format_check", "staging/pack/formats/format_readers"],
+    "staging/pack/formats/lmdb_tree": ["staging/pack/formats/format_check"],
+    "staging/pack/write/file_packing": ["staging/pack/write/reusable_shards"],
+    "staging/step/stage_step": ["staging/step/step_exchange", "staging/step/step_progress"],
+    "staging/step/step_folder": ["staging/step/step_report"],
+    "staging/transfer/put": ["staging/transfer/cooperative_put", "staging/transfer/new_copy"],
 }
 
 # Folders that must build without LibTorch and MPI.
 WITHOUT_TORCH_AND_MPI = ["common", "plugin", "staging", "exporters"]
 TORCH_OR_MPI = re.compile(r"^(torch/|ATen/|c10/|mpi\.h$|mpi/)")
 
-# Folders that use the C and C++ libraries and the kernel's interface only: one lives inside Slurm's processes, the
-# other is included by whoever wants to write a record.
-NO_LIBRARIES = ["plugin/spank", "exporters/record"]
+# Folders that use the C and C++ libraries and the kernel's interface only: the first two run inside Slurm's processes,
+# and any program may include the third to write a record.
+NO_LIBRARIES = ["common/leaf", "plugin/spank", "exporters/record"]
 SYSTEM_FOLDERS = ("arpa/", "linux/", "net/", "netinet/", "slurm/", "sys/")
 
 
@@ -64,9 +88,40 @@ def problems_of(path: str, quoted: bool, name: str):
         yield f"may not include <{name}>: it links nothing but the C and C++ libraries"
 
 
+def circle_in(includes: "dict[str, set[str]]"):
+    """Files that include each other in a circle, the first one repeated at the end; None if there is no circle."""
+    done: "set[str]" = set()
+
+    def visit(file: str, path: "list[str]"):
+        if file in path:
+            return path[path.index(file) :] + [file]
+        if file in done:
+            return None
+        for name in sorted(includes.get(file, ())):
+            found = visit(name, path + [file])
+            if found:
+                return found
+        done.add(file)
+        return None
+
+    for file in sorted(includes):
+        found = visit(file, [])
+        if found:
+            return found
+    return None
+
+
+def circles(includes: "dict[str, set[str]]"):
+    """Circles, until no file is left in one: each is shown once, without the include that closed it."""
+    while found := circle_in(includes):
+        yield found
+        includes[found[-2]].discard(found[-1])
+
+
 def main() -> int:
     wrong = 0
     files = 0
+    includes: "dict[str, set[str]]" = {}  # by path without the suffix
     for top in sorted({folder.split("/")[0] for folder in ALLOWED}):
         for file in sorted((ROOT / top).rglob("*")):
             if file.suffix not in (".h", ".cpp"):
@@ -75,9 +130,16 @@ def main() -> int:
             path = file.relative_to(ROOT).as_posix()
             for number, line in enumerate(file.read_text().splitlines(), 1):
                 match = INCLUDE.match(line)
+                if match and match[1] == '"' and any(within(match[2], folder) for folder in WITHOUT_CIRCLES):
+                    stem, included = path.rsplit(".", 1)[0], match[2].rsplit(".", 1)[0]
+                    if stem != included and included not in MAY_CLOSE_A_CIRCLE.get(stem, ()):
+                        includes.setdefault(stem, set()).add(included)
                 for problem in problems_of(path, match[1] == '"', match[2]) if match else ():
                     print(f"{path}:{number}: {problem}", file=sys.stderr)
                     wrong += 1
+    for circle in circles(includes):
+        print(f"include circle: {' -> '.join(circle)}", file=sys.stderr)
+        wrong += 1
     if files == 0:
         print(f"no source found under {ROOT}", file=sys.stderr)
     return 1 if wrong or files == 0 else 0

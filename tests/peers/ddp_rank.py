@@ -17,7 +17,7 @@ MODES = ["bare", "no_sync", "sync"]
 
 
 def blas():
-    """The library that LibTorch calls, as train::find_blas() says it."""
+    """The library that LibTorch calls, as comm::find_blas() says it."""
     try:
         config = ctypes.CDLL("libblas.so.3").openblas_get_config
     except (OSError, AttributeError):

@@ -1,5 +1,5 @@
-// One rank of the test of equality: trains under DistributedDataParallel as cases.json says, and writes what
-// came out. equality_rank.py does the same with PyTorch's.
+// One rank of the equality test: runs the trainings in cases.json under DistributedDataParallel and writes
+// the results. equality_rank.py does the same with PyTorch's DistributedDataParallel.
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -32,7 +32,7 @@ constexpr std::int64_t kMaxRanks = 4;
 constexpr std::int64_t kSequences = 3;
 constexpr std::int64_t kLength = 5;
 
-// Both write what the other reads: LibTorch's pickle_save is Python's torch.save.
+// Python reads these files and writes such files: LibTorch's pickle_save has the format of torch.save.
 void save(const Tensors& tensors, const std::string& path) {
   const auto bytes = torch::pickle_save(tensors);
   std::ofstream file(path, std::ios::binary);
@@ -50,7 +50,7 @@ Tensors load(const std::string& path) {
   return tensors;
 }
 
-/// Parameters and buffers under the names that Python's state_dict has for them.
+/// Parameters and buffers with the names of Python's state_dict.
 std::vector<std::pair<std::string, torch::Tensor>> state_of(const torch::nn::Module& module) {
   std::vector<std::pair<std::string, torch::Tensor>> state;
   for (const auto& item : module.named_parameters()) state.emplace_back(item.key(), item.value());
@@ -58,7 +58,7 @@ std::vector<std::pair<std::string, torch::Tensor>> state_of(const torch::nn::Mod
   return state;
 }
 
-/// What both sides start from: weights, and tokens and targets of each iteration and rank.
+/// The input of both sides: initial weights, and tokens and targets of each iteration and rank.
 Tensors make_data() {
   torch::manual_seed(10);
   Tensors data;
@@ -172,7 +172,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
     train();
   }
   if (of.contains("first_bucket_bytes") && ddp.reducer().buckets() < 2) {
-    fail("the case '{}' is about several buckets, and there is only one", of.at("name").get<std::string>());
+    fail("the case '{}' needs several buckets, but there is only one", of.at("name").get<std::string>());
   }
   for (const auto& [name, tensor] : state_of(*model)) {
     results.insert(prefix + "after/" + name, tensor.detach().clone());
@@ -184,14 +184,14 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
 
 int main(int argc, char** argv) {
   namespace peers = lockstep::peers;
-  lockstep::Tool tool("ddp_equality_rank", "One rank of the test of equality with PyTorch.");
+  lockstep::Tool tool("ddp_equality_rank", "One rank of the equality test with PyTorch.");
   std::string make;
   std::string out;
   std::string cases;
   std::vector<std::string> data;
-  tool.app().add_option("--make", make, "Write weights and batches, and end");
+  tool.app().add_option("--make", make, "Write weights and batches, then exit");
   tool.app().add_option("--data", data);
-  tool.app().add_option("--out", out, "Result of DATA number i on rank r: OUT.i.r");
+  tool.app().add_option("--out", out, "The results for DATA number i on rank r are written to OUT.i.r");
   tool.app().add_option("--cases", cases);
   return tool.run(argc, argv, [&] {
     if (!make.empty()) return peers::save(peers::make_data(), make);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One rank of the test of equality: trains under PyTorch's DistributedDataParallel over Gloo, as cases.json says, and
-writes what came out. equality_rank.cpp does the same with ours."""
+"""One rank of the equality test: runs the trainings in cases.json under PyTorch's DistributedDataParallel over Gloo, and
+writes the results. equality_rank.cpp does the same with our DistributedDataParallel."""
 
 import argparse
 import contextlib
@@ -15,14 +15,14 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
-ITERATIONS, MOST_RANKS, SEQUENCES, LENGTH = 12, 4, 3, 5
+ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH = 12, 4, 3, 5
 
 
 def make_data():
-    """What both sides start from: weights, and tokens and targets of each iteration and rank."""
+    """The input of both sides: initial weights, and tokens and targets of each iteration and rank."""
     torch.manual_seed(20)
     data = {"weight/" + name: tensor.detach().clone() for name, tensor in Model(False).state_dict().items()}
-    shape = (ITERATIONS, MOST_RANKS, SEQUENCES, LENGTH)
+    shape = (ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH)
     for name in ("tokens", "targets"):
         data[name] = torch.randint(VOCABULARY, shape)
     return data
@@ -38,7 +38,7 @@ def branches(case, rank, step):
 
 
 def bf16_through_f32(_, bucket):
-    """bf16_compress_hook, which PyTorch refuses without NCCL: Gloo has no bfloat16, so that the sum travels as f32."""
+    """bf16_compress_hook, which PyTorch refuses without NCCL. Gloo has no bfloat16, so the values are sent as f32."""
     buffer = bucket.buffer()
     rounded = (buffer / dist.get_world_size()).to(torch.bfloat16).to(torch.float32)
     future = dist.all_reduce(rounded, async_op=True).get_future()
@@ -108,10 +108,10 @@ def run_case(case, data, rank, ranks):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--make", help="write weights and batches, and end")
+    parser.add_argument("--make", help="write weights and batches, then exit")
     parser.add_argument("--store")
     parser.add_argument("--data", action="append")
-    parser.add_argument("--out", help="result of DATA number i on rank r: OUT.i.r")
+    parser.add_argument("--out", help="the results for DATA number i on rank r are written to OUT.i.r")
     parser.add_argument("--cases", default=str(pathlib.Path(__file__).with_name("cases.json")))
     chosen = parser.parse_args()
     if chosen.make:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains the same model on the same data under our DistributedDataParallel and under PyTorch's, and compares losses,
-gradients, weights and buffers of every rank; once with what C++ has made, once with what Python has made."""
+gradients, weights and buffers of every rank: once with input made by C++, once with input made by Python."""
 
 import argparse
 import json
@@ -11,10 +11,10 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-SKIPPED = 77  # what ctest takes for it
+SKIPPED = 77  # for ctest
 FLOAT64 = 1e-12
-# A value that is rounded on each rank, once more in the sum by one side, and once at the end: in units of the last
-# place of the largest.
+# Half a unit in the last place, relative to the largest value. A value is rounded on each rank, by one side once more in
+# the sum, and once at the end.
 HALF = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 
 
@@ -31,12 +31,12 @@ def on_ranks(ranks, command):
 
 
 def group_of(key):
-    """Values that are compared together: a small one beside large ones may be off by their rounding."""
+    """The group of values that a value is compared with: the rounding of large values affects small ones in it."""
     return "/".join(key.split("/")[: 3 if "/gradient/" in key else 2])
 
 
 def differences(ours, theirs):
-    """Largest difference within each group, relative to the group's largest value."""
+    """The largest difference in each group, relative to the largest value of the group."""
     import torch
 
     found = {}
@@ -58,14 +58,14 @@ def differences(ours, theirs):
 def tolerance_of(case, group, ranks):
     if "tolerance" in case:
         return case["tolerance"]
-    # What is rounded are gradients, and with them the weights and all that comes after the first step.
+    # The hook rounds gradients, and so changes the weights and all values after the first step.
     if case.get("hook") in HALF:
         return (ranks + 2) * HALF[case["hook"]]
     return FLOAT64
 
 
 def not_rounded(case, ours):
-    """Gradients that a hook has not brought to its type, though it should have."""
+    """Gradients that the hook should have rounded to its type and did not."""
     import torch
 
     types = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -76,11 +76,11 @@ def not_rounded(case, ours):
 
 
 def compare(cases, ranks, ours, theirs):
-    """The number of what differs. Says for each case how far the two are from each other."""
+    """Prints the largest difference of each case, and returns the number of failures."""
     wrong = 0
     if set(ours) != set(theirs):
         only = sorted(set(ours) ^ set(theirs))
-        print(f"FAILED: {len(only)} values are there on one side only, first {only[:3]}")
+        print(f"FAILED: {len(only)} values exist on one side only, the first are {only[:3]}")
         wrong += 1
         ours = {key: value for key, value in ours.items() if key in theirs}
     found = differences(ours, theirs)
@@ -95,7 +95,7 @@ def compare(cases, ranks, ours, theirs):
         print(f"{'FAILED: ' if bad else ''}{case['name']}: at most {of_this[worst]:.1e} ({worst.split('/', 1)[1]})")
         wrong += len(bad)
         for key in not_rounded(case, ours):
-            print(f"FAILED: {key} is not in the type of the hook {case['hook']}")
+            print(f"FAILED: {key} is not rounded to the type of the hook {case['hook']}")
             wrong += 1
     return wrong
 
@@ -104,14 +104,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True, help="ddp_equality_rank")
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--only", help="cases whose name contains it")
+    parser.add_argument("--only", help="run the cases whose names contain this text")
     chosen = parser.parse_args()
     try:
         import torch
         import torch.distributed as dist
 
         if not dist.is_gloo_available():
-            raise ImportError("without Gloo")
+            raise ImportError("torch has no Gloo")
     except ImportError as error:
         print(f"skipped: {sys.executable} has no PyTorch to compare with ({error}; Debian: python3-torch)")
         sys.exit(SKIPPED)

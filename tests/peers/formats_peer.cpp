@@ -1,6 +1,7 @@
-// What formats_test.py talks to: reads any source and prints its samples, or writes a Megatron dataset from
-// what it is given, as JSON lines {"tokens": hex digits, "end": whether a document ends here}. Usage:
-// formats_peer read SOURCE | formats_peer write PREFIX TYPE
+// The program that formats_test.py runs. It reads any source and prints its samples, or writes a Megatron
+// dataset from JSON lines on standard input: {"tokens": hex digits, "end": whether a document ends here}.
+//
+// Usage: formats_peer read SOURCE | formats_peer write PREFIX TYPE
 
 #include <charconv>
 #include <iostream>

@@ -1,7 +1,7 @@
-"""The real packages behind the formats, with as little of them loaded as their readers and writers need.
+"""Imports the readers and writers of the formats' own packages, and as little else of these packages as possible.
 
-Python must find them (PYTHONPATH): h5py, lmdb, tfrecord with protobuf and crc32c, mosaicml-streaming, megatron-core,
-mxnet. What these packages import besides (cloud clients, training) is replaced by empty modules.
+Python must find the packages (PYTHONPATH): h5py, lmdb, tfrecord with protobuf and crc32c, mosaicml-streaming,
+megatron-core, mxnet. Their other imports (cloud clients, training) are replaced by empty modules.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import types
 
 
 def module(name: str, **content) -> types.ModuleType:
-    """An empty module of that name with this content."""
+    """Registers a module with this name and content."""
     made = types.ModuleType(name)
     made.__dict__.update(content)
     sys.modules[name] = made
@@ -19,7 +19,7 @@ def module(name: str, **content) -> types.ModuleType:
 
 
 def bare_package(name: str) -> None:
-    """A package of which the modules are the real ones and nothing is run when it is imported."""
+    """Registers a package whose modules can be imported, without running its __init__.py."""
     top = name.split(".")[0]
     if name == top:
         spec = importlib.util.find_spec(name)
@@ -51,7 +51,7 @@ def mds():
     module("xxhash", algorithms_available=[])
 
     class Local:
-        """Where the uploader would put the files: they stay."""
+        """Replaces the uploader: the files stay in the local folder."""
 
         def __init__(self, out):
             self.local = out
@@ -76,6 +76,6 @@ def mds():
 
 
 def recordio():
-    """mxnet.recordio, with the library in C++ behind it."""
+    """mxnet.recordio, which uses MXNet's C++ library."""
     bare_package("mxnet")
     return importlib.import_module("mxnet.recordio")

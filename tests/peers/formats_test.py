@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Our files read by the formats' own packages, and theirs by us. Exit 77 where a package is not there (PYTHONPATH).
+"""The formats' own packages read our files, and we read theirs. Exits 77 if a package is not found (PYTHONPATH).
 
 Usage: formats_test.py CASE --peer formats_peer --pack lockstep-pack      CASE: megatron or webdataset
 """
@@ -20,7 +20,7 @@ def lines_of(peer: str, source: pathlib.Path):
 
 
 def documents(type_name: str, numpy):
-    """Documents of sequences, over all of a type's range."""
+    """Documents of sequences whose tokens cover the range of the type."""
     random = numpy.random.default_rng(7)
     dtype = getattr(numpy, type_name)
     for lengths in ([3, 0, 1], [200], [1], [5000, 17]):
@@ -46,7 +46,7 @@ def megatron(peer: str, folder: pathlib.Path, _pack: str) -> None:
         builder = indexed.IndexedDatasetBuilder(str(folder / f"theirs_{name}.bin"), dtype=getattr(numpy, name))
         for document in data:
             for sequence in document:
-                # torch 1.13 has no uint16; the builder turns numbers into its own type.
+                # torch 1.13 has no uint16; the builder converts the numbers to its type.
                 wide = sequence.astype("float64" if name.startswith("float") else "int64")
                 builder.add_item(torch.from_numpy(wide))
             builder.end_document()
@@ -65,7 +65,7 @@ def megatron(peer: str, folder: pathlib.Path, _pack: str) -> None:
         for end in ("bin", "idx"):
             ours_bytes = (folder / f"ours_{name}.{end}").read_bytes()
             assert ours_bytes == (folder / f"theirs_{name}.{end}").read_bytes(), (name, end)
-    print("8 types: Megatron-Core reads ours, we read Megatron-Core's, and the files are the same bytes")
+    print("8 types: Megatron-Core reads our files, we read Megatron-Core's files, and their bytes are equal")
 
 
 def webdataset(peer: str, folder: pathlib.Path, pack: str) -> None:
@@ -89,7 +89,7 @@ def webdataset(peer: str, folder: pathlib.Path, pack: str) -> None:
         for line in lines_of(peer, folder / "packed")
     }
     assert len(ours) == 60 and theirs == ours
-    print("60 samples in", len(shards), "shards: WebDataset reads what we read")
+    print("60 samples in", len(shards), "shards: WebDataset reads the same samples as we do")
 
 
 def main() -> int:
@@ -103,7 +103,7 @@ def main() -> int:
             {"megatron": megatron, "webdataset": webdataset}[arguments.case](
                 arguments.peer, pathlib.Path(folder), arguments.pack)
         except ImportError as error:
-            print(f"skipped: {error}; pip install --no-deps --target DIR the package, and set PYTHONPATH=DIR")
+            print(f"skipped: {error}: install the package with pip install --no-deps --target DIR, and set PYTHONPATH=DIR")
             return SKIPPED
     return 0
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes small files in every format that lockstep reads, each by that format's own package, and what is in them.
+"""Writes small files in every format that lockstep reads, with that format's own package, and lists their samples.
 
-Usage: formats_vectors.py FOLDER      makes FOLDER anew; tests/data/formats is one such folder, committed.
+Usage: formats_vectors.py FOLDER      replaces FOLDER; tests/data/formats is such a folder.
 
-expected.json holds for every source its samples as hex digits, as the package gave or returned them.
+expected.json has the samples of every source as hex digits, as the package wrote or returned them.
 """
 
 import json

@@ -1,5 +1,4 @@
-// The model of the tests of equality with PyTorch; tests/peers/model.py is the same in Python, operation by
-// operation.
+// The model of the equality tests; tests/peers/model.py has the same operations in Python.
 #pragma once
 
 #include <torch/torch.h>
@@ -48,21 +47,21 @@ struct ModelImpl : torch::nn::Module {
     frozen->weight.set_requires_grad(false);
     frozen->bias.set_requires_grad(false);
     to(torch::kDouble);
-    batch_norm->num_batches_tracked.set_data(torch::zeros({}, torch::kLong));  // a count stays one
+    batch_norm->num_batches_tracked.set_data(torch::zeros({}, torch::kLong));  // a count stays an integer
   }
 
-  /// Logits; `with_left` and `with_right` say which branches are taken.
+  /// Returns logits; `with_left` and `with_right` select the branches.
   torch::Tensor forward(const torch::Tensor& tokens, bool with_left, bool with_right) {
-    // The factor gives `extra` a gradient of its own: PyTorch's DistributedDataParallel divides sparse ones
-    // in place, and would divide embedding's with it.
+    // The factor gives `extra` its own gradient. PyTorch's DistributedDataParallel divides sparse gradients
+    // in place, and would divide the gradient of `embedding` too if both shared their values.
     auto hidden = embedding(tokens) + extra(tokens) * 0.5;
     hidden = norm(hidden + attention(hidden));
-    hidden = norm(hidden + attention(hidden));  // a module that is called twice
+    hidden = norm(hidden + attention(hidden));  // the module is called twice
     auto rows = batch_norm(hidden.flatten(0, 1));
     rows = rows + contract(torch::relu(expand(rows))) + torch::tanh(frozen(rows));
     if (with_left) rows = rows + torch::tanh(left(rows));
     if (with_right) rows = rows + torch::tanh(right(rows));
-    // A weight that is used in two places.
+    // The weight is used in two places.
     return torch::nn::functional::linear(rows, embedding->weight, bias);
   }
 

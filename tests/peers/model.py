@@ -1,4 +1,4 @@
-"""The model of the tests of equality; tests/peers/model.h is the same in C++, operation by operation."""
+"""The model of the equality tests; tests/peers/model.h has the same operations in C++."""
 
 import math
 
@@ -41,17 +41,17 @@ class Model(nn.Module):
         self.double()
 
     def forward(self, tokens, left, right):
-        """Logits; `left` and `right` say which branches are taken."""
+        """Returns logits; `left` and `right` select the branches."""
         hidden = self.embedding(tokens) + self.extra(tokens) * 0.5
         hidden = self.norm(hidden + self.attention(hidden))
-        hidden = self.norm(hidden + self.attention(hidden))  # a module that is called twice
+        hidden = self.norm(hidden + self.attention(hidden))  # the module is called twice
         rows = self.batch_norm(hidden.flatten(0, 1))
         rows = rows + self.contract(torch.relu(self.expand(rows))) + torch.tanh(self.frozen(rows))
         if left:
             rows = rows + torch.tanh(self.left(rows))
         if right:
             rows = rows + torch.tanh(self.right(rows))
-        return functional.linear(rows, self.embedding.weight, self.bias)  # a weight that is used in two places
+        return functional.linear(rows, self.embedding.weight, self.bias)  # the weight is used in two places
 
 
 def loss_of(logits, targets):

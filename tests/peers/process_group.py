@@ -1,4 +1,4 @@
-"""PyTorch's process group over Gloo, for ranks that mpirun or srun has started."""
+"""Joins PyTorch's process group over Gloo, on ranks that mpirun or srun has started."""
 
 import datetime
 import os
@@ -10,11 +10,11 @@ def _first(*names):
     for name in names:
         if name in os.environ:
             return int(os.environ[name])
-    raise SystemExit("start it with mpirun or srun: none of " + ", ".join(names) + " is set")
+    raise SystemExit("none of " + ", ".join(names) + " is set: start this with mpirun or srun")
 
 
 def join(store):
-    """`store`: file:///PATH on one node, tcp://HOST:PORT (of the first rank's node) on several."""
+    """`store` is file:///PATH on one node, or tcp://HOST:PORT on several; HOST is the node of the first rank."""
     rank = _first("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
     size = _first("OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
     timeout = datetime.timedelta(seconds=120)

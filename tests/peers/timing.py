@@ -1,4 +1,4 @@
-"""How bench_*_rank times blocks, in Python."""
+"""Measures the time of blocks as bench_*_rank does."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The model of tests/bench/transformer.h, operation by operation."""
+"""The model of tests/bench/transformer.h, with the same operations."""
 
 import math
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""WebDataset reads the shards that lockstep-pack writes: the same samples, grouped alike, in the same order.
+"""WebDataset reads the shards that lockstep-pack writes: the same samples with the same parts, in the same order.
 
-Python must find webdataset (PYTHONPATH), braceexpand, numpy and yaml; skipped (77) where it does not.
+Exits 77 if Python does not find webdataset, braceexpand, numpy or yaml (PYTHONPATH).
 """
 
 import argparse
@@ -21,7 +21,7 @@ except ImportError as error:
 
 
 def files_of_samples():
-    """Names as people have them, with contents of all sizes."""
+    """Files with typical names and contents of many sizes."""
     make = random.Random(5)
     files = {}
     for i in range(60):
@@ -50,7 +50,7 @@ def ours(arguments, pack, contents):
 
 def theirs(pack):
     shards = sorted(str(path) for path in pathlib.Path(pack).glob("*.tar"))
-    assert len(shards) > 3, "several shards are to be read"
+    assert len(shards) > 3, "the test needs several shards"
     data = webdataset.WebDataset(shards, shardshuffle=False)
     return [
         (sample["__key__"], {kind: content for kind, content in sample.items() if not kind.startswith("__")})
@@ -59,10 +59,10 @@ def theirs(pack):
 
 
 def compare(what, expected, found):
-    assert [key for key, _ in found] == [key for key, _ in expected], f"{what}: other samples, or another order"
+    assert [key for key, _ in found] == [key for key, _ in expected], f"{what}: different samples, or a different order"
     for (key, ours_), (_, theirs_) in zip(expected, found):
         assert theirs_ == ours_, f"{what}: sample {key} differs"
-    print(f"{what}: {len(found)} samples, the same")
+    print(f"{what}: {len(found)} equal samples")
 
 
 def main():
@@ -81,7 +81,7 @@ def main():
         assert len(expected) == 61 and sum(len(parts) for _, parts in expected) == len(contents)
         compare("created", expected, theirs(pack))
         lockstep_pack(arguments, "convert", pack, "--out", again, "--shard-size", "20K")
-        compare("sharded anew", expected, theirs(again))
+        compare("sharded again", expected, theirs(again))
         pathlib.Path(source, "zz.txt").write_bytes(b"more")
         subprocess.run(
             [os.path.abspath(arguments.lockstep_pack), "append", pack, "-"], input="zz.txt\n", text=True, check=True, cwd=source,

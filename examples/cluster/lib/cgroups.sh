@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Control groups. The whole cluster lives below one group, lockstep-NAME, in each hierarchy of the host and sees that
-# as the root (a cgroup namespace), so clusters with the same node names and job numbers do not meet, and what one
-# leaves behind is found by its name.
+# Control groups. The whole cluster runs below one group, lockstep-NAME, in each hierarchy of the host, and sees that group
+# as the root (a cgroup namespace). So clusters with the same node names and job numbers are separate, and the remains of a
+# cluster are found by its name.
 
 # "MOUNTPOINT CONTROLLERS" for each cgroup v1 hierarchy with controllers, or "MOUNTPOINT v2".
 cgroup_hierarchies() {
@@ -19,7 +19,7 @@ cgroup_hierarchies() {
   } END { if (v2 != "" && !v1) print v2, "v2" }' /proc/self/mountinfo
 }
 
-# "cgroup/v1" or "cgroup/v2", as Slurm calls them; nothing where there is neither.
+# Prints "cgroup/v1" or "cgroup/v2", as Slurm calls them, or nothing if there is neither.
 cgroup_plugin() {
   case "$(cgroup_hierarchies)" in
     *" v2"*) echo cgroup/v2 ;;
@@ -54,8 +54,8 @@ cgroup_join() {
   done < <(cgroup_hierarchies)
 }
 
-# cgroup v2 has processes in leaves only: moves this shell, the last one in the cluster's group, to one of them, and
-# hands the controllers down to where slurmd makes its own groups.
+# cgroup v2 allows processes in leaves only: moves this shell, the last process in the cluster's group, to a leaf, and
+# enables the controllers where slurmd makes its groups.
 cgroup_join_leaf() {
   local mount controllers controller group
   while read -r mount controllers; do
@@ -69,7 +69,7 @@ cgroup_join_leaf() {
   return 0
 }
 
-# Mounts the hierarchies anew as seen from the cluster's cgroup namespace; /sys is a fresh sysfs here.
+# Mounts the hierarchies as the cluster's cgroup namespace sees them; /sys is a new sysfs here.
 cgroup_mount() {
   local mount controllers controller target
   case "$1" in *" v2") ;; ?*) mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup || return 1 ;; esac
@@ -95,7 +95,7 @@ cgroup_folders() {
   done < <(cgroup_hierarchies)
 }
 
-# Kills what is still in the cluster's groups and removes them. True when none is left.
+# Kills the processes in the cluster's groups and removes the groups. True if none is left.
 cgroup_remove() {
   local folder pid
   while read -r folder; do

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What the verbs of `cluster` share: messages, where things are, the lock, who is alive.
+# Functions that the verbs of `cluster` share: messages, folders, the lock, processes.
 #
-# A cluster's settings are the variables cluster_*, kept in /run/lockstep-cluster/NAME/settings while it is up. All
-# else lies in its state folder:
-#   shared/      what every machine sees as /mnt/shared        machines/M/   node M's disk (local/) and its /tmp
+# A cluster's settings are the variables cluster_*, stored in /run/lockstep-cluster/NAME/settings while it is up. Its
+# state folder contains everything else:
+#   shared/      /mnt/shared of every machine                  machines/M/   node M's disk (local/) and its /tmp
 #   log/         a log per daemon                              live/         processes, counters; gone with the cluster
 
 die() {
@@ -11,16 +11,16 @@ die() {
   exit 1
 }
 
-# The call itself is wrong.
+# For a wrong call.
 die_usage() {
   echo "cluster: $*" >&2
   exit 2
 }
 
-# The folder that says "a cluster of this name is up"; also what concurrent calls lock.
+# The folder that exists while a cluster of this name is up; concurrent calls lock it.
 registry() { echo "/run/lockstep-cluster/$1"; }
 
-# "PID START": a process that cannot be mistaken for a later one with the same number. Nothing if it is gone.
+# Prints "PID START", which distinguishes a process from a later one with the same number; nothing if it has ended.
 process_identity() {
   local line fields
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
@@ -28,26 +28,26 @@ process_identity() {
   [ "${fields[0]}" != Z ] && [ "${fields[0]}" != X ] && echo "$1 ${fields[19]}"
 }
 
-# The process written in a file as "PID START", if it still lives.
+# Prints the process of a file with "PID START", if it lives.
 living_process() {
   local identity
   identity=$(cat "$1" 2>/dev/null) || return 1
   [ -n "$identity" ] && [ "$(process_identity "${identity%% *}")" = "$identity" ] && echo "${identity%% *}"
 }
 
-# Takes this cluster's lock until the script ends. The locked folder may have been removed while we waited for it.
+# Takes this cluster's lock until the script ends. Another call may remove the folder during the wait.
 lock_cluster() {
   local folder
   folder=$(registry "$1")
   while :; do
-    mkdir -p "$folder" || die "cannot make $folder"
+    mkdir -p "$folder" || die "cannot create $folder"
     { exec 9<"$folder"; } 2>/dev/null || continue
     flock 9
     [ /proc/self/fd/9 -ef "$folder" ] && return
   done
 }
 
-# Gives the lock back and, where nothing is registered, removes its folder.
+# Releases the lock. Removes its folder if no cluster is registered.
 unlock_cluster() {
   local folder
   folder=$(registry "$1")
@@ -56,7 +56,7 @@ unlock_cluster() {
   exec 9<&-
 }
 
-# Reads the settings of a cluster that is registered.
+# Reads the settings of a registered cluster.
 load_settings() {
   local settings
   settings=$(registry "$1")/settings
@@ -76,7 +76,7 @@ save_settings() {
 supervisor_pid() { living_process "$cluster_state/live/supervisor"; }
 machine_pid() { living_process "$cluster_state/live/$1.keeper"; }
 
-# Names of the nodes, and of all machines.
+# Print the names of the nodes, and of all machines.
 node_names() { seq -f 'n%g' 1 "$cluster_nodes"; }
 machine_names() {
   echo head

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The configuration files that the machines find below /etc.
+# Writes the configuration files in the machines' /etc.
 
 head_address=10.66.0.254
 node_address() { echo "10.66.0.${1#n}"; }
@@ -38,7 +38,7 @@ SlurmdParameters=config_overrides
 TmpFS=/mnt/local
 FirstJobId=$1
 
-# As real clusters do it, unless the cluster was asked for in another variant.
+# As on real clusters, except for the variants of `cluster up`.
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
@@ -46,8 +46,8 @@ AccountingStorageType=accounting_storage/none
 $(variant_lines)
 $([ "$cluster_gpus" = 0 ] || echo GresTypes=gpu)
 
-# A job starts and ends at once, and a lost node is noticed while a test waits for it. A machine under load must
-# still answer in these times.
+# Jobs start and end at once, and a lost node is noticed during a test. A machine under load must still answer in
+# these times.
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 ReturnToService=2
 KillWait=3
@@ -66,7 +66,7 @@ CONF
 }
 
 variant_lines() {
-  # With more CPUs than there are, nothing can be bound to them.
+  # Slurm cannot bind to CPUs that the machine does not have.
   local binding=task/affinity
   [ "$cluster_cpus" -le "$(nproc --all)" ] || binding=task/none
   if [ "$cluster_variant" = affinity ]; then
@@ -87,7 +87,7 @@ variant_lines() {
 
 write_cgroup_conf() {
   echo "CgroupPlugin=$1"
-  # There is no systemd inside to ask for a scope.
+  # There is no systemd inside that could make a scope.
   [ "$1" = cgroup/v1 ] || echo "IgnoreSystemd=yes"
   echo "ConstrainCores=yes"
 }
@@ -108,14 +108,14 @@ CONF
   for node in $(node_names); do echo "          - $node:9753"; done
 }
 
-# add_account NAME ID HOME SHELL: a user and a group of that name and number, in the /etc given by $etc.
+# add_account NAME ID HOME SHELL: adds a user and a group of that name and number to the files in $etc.
 add_account() {
   sed -i "/^$1:/d" "$etc/passwd" "$etc/group"
   echo "$1:x:$2:$2::$3:$4" >>"$etc/passwd"
   echo "$1:x:$2:" >>"$etc/group"
 }
 
-# Fills a copy of the host's /etc: write_etc FOLDER FIRST_JOB_ID
+# Makes a copy of the host's /etc for the cluster: write_etc FOLDER FIRST_JOB_ID
 write_etc() {
   local etc=$1 node
   cp -a /etc/. "$etc" || return 1

@@ -5,7 +5,7 @@ host_link() { printf 'lockstep%07x' $(($(cksum <<<"$1" | cut -d' ' -f1) & 0xffff
 
 supervisor_gone() { ! supervisor_pid >/dev/null; }
 
-# For the next cluster on the same disks; see first_job_id.
+# The next cluster on the same disks continues with this number; see first_job_id.
 remember_next_job() {
   local next
   [ -n "$keep_disks" ] && service_pid head slurmctld >/dev/null || return 0
@@ -13,7 +13,7 @@ remember_next_job() {
   [ -z "$next" ] || echo "$next" >"$cluster_state/next_job_id"
 }
 
-# Ends every process and removes what they leave; true when nothing is left. The state folder stays.
+# Ends every process and removes their remains; true if nothing is left. The state folder stays.
 stop_processes() {
   local pid
   if pid=$(supervisor_pid); then
@@ -29,14 +29,14 @@ remove_state() {
   local state=$cluster_state
   rm -rf "$state/live" "$state/slurmctld"
   if [ -n "$keep_disks" ]; then return; fi
-  # By name: the folder was the caller's choice and may hold more than ours.
+  # The caller chose the folder, which may contain other files.
   rm -rf "$state"/{shared,machines,log} "$state/next_job_id"
   rmdir "$state" 2>/dev/null
   rmdir /var/tmp/lockstep-cluster 2>/dev/null
 }
 
 quiet_down() {
-  stop_processes || die "$cluster_name: processes of it do not end; look at: ps -e -o pid,stat,wchan,args"
+  stop_processes || die "processes of $cluster_name do not end; inspect them with: ps -e -o pid,stat,wchan,args"
   remove_state
   rm -f "$(registry "$cluster_name")/settings"
 }
@@ -46,9 +46,9 @@ verb_down() {
   if load_settings "$name"; then
     quiet_down
   else
-    # Not registered: groups, and the interface, are still found by name.
+    # Control groups and the interface of an unregistered cluster are found by its name.
     ip link del "$(host_link "$name")" 2>/dev/null
-    wait_until 20 cgroup_remove "$name" || die "$name: processes of it do not end"
+    wait_until 20 cgroup_remove "$name" || die "processes of $name do not end"
     if [ -z "$keep_disks" ] && [ -n "$state" ]; then
       cluster_state=$(readlink -m "$state")
       remove_state

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One machine of the cluster, the head or a node: makes its file systems and network, starts its daemons and stays to
-# hold the namespaces. SIGUSR1 starts again what has ended. Called by the supervisor: machine.sh SETTINGS MACHINE
+# One machine of the cluster, the head or a node: makes its file systems and network, starts its daemons and keeps the
+# namespaces. SIGUSR1 starts ended daemons again. The supervisor calls: machine.sh SETTINGS MACHINE
 set -uo pipefail
 library=$(dirname "$0")
 # shellcheck source=examples/cluster/lib/common.sh
@@ -24,8 +24,8 @@ give_up() {
   exit 1
 }
 
-# Everything is assembled below the base folder first: the state and the prefix may lie below /run, /tmp or /mnt
-# themselves, which are covered then.
+# Assembles everything below the base folder first: the state and the prefix may be below /run, /tmp or /mnt, which get
+# covered.
 make_file_systems() {
   local base=$state/live/base hierarchies
   hierarchies=$(cgroup_hierarchies)
@@ -62,7 +62,7 @@ launch() {
   echo "running $!" >"$live/$machine.$service.state"
 }
 
-# ready SERVICE CONDITION...: waits until the condition holds; false when the daemon ends first.
+# ready SERVICE CONDITION...: waits until the condition is true; false if the daemon ends first.
 ready() {
   local service=$1
   shift
@@ -85,7 +85,7 @@ start_shared() {
     mountpoint -q /mnt/shared || mount --bind /run/cluster/state/shared /mnt/shared
     return
   fi
-  # What a killed daemon left is a mount that answers "Transport endpoint is not connected".
+  # A killed daemon leaves a mount that answers "Transport endpoint is not connected".
   umount --lazy /mnt/shared 2>/dev/null
   launch shared /run/cluster/state/live/metered-fs mount /run/cluster/state/shared /mnt/shared \
     --meter "$live/meter" --machine "$machine"
@@ -109,7 +109,7 @@ start_slurmd() {
   launch slurmd slurmd -D -N "$machine"
 }
 
-# As a service manager would: started again when it ends.
+# Restarts it when it ends, as a service manager does.
 start_exporter() {
   launch exporter setpriv --reuid lockstep --regid lockstep --clear-groups bash -c \
     'while :; do "$@"; sleep 1; done' exporter \
@@ -151,7 +151,7 @@ while :; do
   ended=
   wait -n -p ended
   status=$?
-  if [ $status = 127 ] && [ -z "${ended:-}" ]; then sleep infinity & fi # so that there is something to wait for
+  if [ $status = 127 ] && [ -z "${ended:-}" ]; then sleep infinity & fi # wait -n needs a child
   for service in "${!pids[@]}"; do
     if [ "${pids[$service]}" = "${ended:-}" ]; then echo "ended $status" >"$live/$machine.$service.state"; fi
   done

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# cluster status, and what up and restart wait for
+# cluster status, and the conditions that up and restart wait for
 
 slurm_daemon() { if [ "$1" = head ]; then echo slurmctld; else echo slurmd; fi; }
 
-# Process id, inside, of a machine's daemon, while it runs.
+# Prints the process id, as seen inside, of a machine's daemon if it runs.
 service_pid() {
   local word pid
   read -r word pid 2>/dev/null <"$cluster_state/live/$1.$2.state" && [ "$word" = running ] && echo "$pid"
 }
 
-# "n1 idle", a line per node, as Slurm sees them.
+# Prints "n1 idle", a line per node, as Slurm sees them.
 node_states() { timeout 20 nsenter --target "$(machine_pid head || echo 0)" --mount --root --wd --net --ipc --pid -- sinfo -h -N -o '%N %T' 2>/dev/null 9<&-; }
 
 node_well() { grep -qE "^$2 (idle|allocated|mixed|completing)$" <<<"$1"; }
@@ -21,7 +21,7 @@ all_machines_well() {
   [ -z "$cluster_prometheus" ] || service_pid head prometheus >/dev/null
 }
 
-# A daemon that has just come back listens again before the controller, which may not have missed it, says so.
+# A restarted daemon listens before the controller, which may not have noticed its end, reports it.
 machine_well() {
   service_pid "$1" "$(slurm_daemon "$1")" >/dev/null || return 1
   if [ "$1" = head ]; then
@@ -31,7 +31,7 @@ machine_well() {
   fi
 }
 
-# Daemons that ended, as "MACHINE.SERVICE STATE...".
+# Prints the daemons that have ended, as "MACHINE.SERVICE STATE...".
 ended_services() {
   local file
   for file in "$cluster_state"/live/*.state; do
@@ -42,7 +42,7 @@ ended_services() {
 
 something_ended() { ! supervisor_pid >/dev/null || [ -n "$(ended_services)" ]; }
 
-# Which daemon is to blame, and its log's last lines.
+# Prints which daemon failed, and the last lines of its log.
 failure_report() {
   local service how machine log
   if ! supervisor_pid >/dev/null; then

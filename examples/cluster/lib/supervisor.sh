@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Process 1 of the cluster: whatever ends it, the kernel ends all other processes of the cluster with it, and with
-# them their mounts and interfaces. Started by `cluster up` in namespaces of its own: supervisor.sh SETTINGS FIRST_JOB_ID
+# Process 1 of the cluster. When it ends, for any reason, the kernel ends all other processes of the cluster with their
+# mounts and interfaces. `cluster up` starts it in new namespaces: supervisor.sh SETTINGS FIRST_JOB_ID
 set -euo pipefail
 library=$(dirname "$0")
 # shellcheck source=examples/cluster/lib/common.sh
@@ -13,7 +13,7 @@ source "$library/configuration.sh"
 source "$1"
 
 live=$cluster_state/live
-# /proc is still the host's: what it calls this process is what the host will signal.
+# /proc is still the host's: the host signals this process by its number there.
 read -r host_pid _ </proc/self/stat
 
 echo head >/proc/sys/kernel/hostname
@@ -27,9 +27,9 @@ ip link add br0 type bridge
 ip addr add "$head_address/24" dev br0
 ip link set br0 up
 
-# job_container/tmpfs binds the mount namespace of a job below the one of its node, which the kernel allows only where
-# the job's has the higher number. Recent kernels (seen with 6.18) hand out numbers in batches per CPU: only a
-# namespace made on the CPU with the lowest ones is below all that follow.
+# job_container/tmpfs binds the mount namespace of a job below that of its node. The kernel allows this only if the job's
+# namespace has the higher number. Recent kernels (seen with 6.18) assign numbers in batches per CPU, so only a namespace
+# from the CPU with the lowest numbers is below all later ones.
 cpu_with_lowest_namespaces() {
   local cpu lowest=0
   touch "$live/namespace"
@@ -54,7 +54,7 @@ for machine in $(machine_names); do
 done
 process_identity "$host_pid" >"$live/supervisor"
 
-# Bash reaps what its own children leave behind, so waiting is all there is to do.
+# Bash reaps the orphans of the cluster; this process only waits.
 set +e
 while :; do
   wait -n

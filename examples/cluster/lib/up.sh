@@ -18,7 +18,7 @@ check_options() {
   state=$(readlink -m "${state:-/var/tmp/lockstep-cluster/$name}")
 }
 
-# What the cluster needs of this machine, and the Debian package that has it.
+# Checks that this machine has the programs and features that the cluster needs.
 check_machine() {
   local program package missing=()
   while read -r program package; do
@@ -36,10 +36,10 @@ LIST
     die "missing programs; install them with: apt-get install ${missing[*]}"
   fi
   if [ "$variant" != affinity ] && [ -z "$(cgroup_plugin)" ]; then
-    die "this machine has no control groups that Slurm can use; try --variant affinity"
+    die "this machine does not have control groups that Slurm can use; try --variant affinity"
   fi
   unshare --mount --net --uts --ipc --pid --fork true 2>/dev/null ||
-    die "may not make namespaces here; a container needs the capability CAP_SYS_ADMIN"
+    die "cannot make namespaces here; a container needs the capability CAP_SYS_ADMIN"
 }
 
 find_metered_fs() {
@@ -56,7 +56,7 @@ find_metered_fs() {
   done
 }
 
-# Jobs go on counting where the last cluster on these disks stopped: files there may be named after jobs.
+# Job numbers continue from the last cluster on these disks: files there may have the names of jobs.
 first_job_id() { cat "$state/next_job_id" 2>/dev/null || echo 1; }
 
 make_state() {
@@ -86,7 +86,7 @@ start_supervisor() {
   settings=$(registry "$name")/settings
   save_settings "$settings"
   cgroup_create "$name" 2>"$log" || return 1
-  # The lock and the caller's output must not stay open in there.
+  # The cluster must not keep the lock and the caller's output open.
   (
     # shellcheck disable=SC2016  # expands in the inner shells
     setsid bash -c 'source "$0/cgroups.sh" && cgroup_join "$1" && exec unshare --cgroup bash -c "$2" "$0" "$1" "${@:3}"' \
@@ -97,7 +97,7 @@ start_supervisor() {
   ) >>"$log" 2>&1 9<&-
 }
 
-# A veth pair from this machine to the head, for Prometheus; the first address pair that is not taken here.
+# Makes a veth pair from this machine to the head, for Prometheus, with the first free pair of addresses.
 connect_prometheus() {
   local link third fourth pid
   link=$(host_link "$name")
@@ -113,10 +113,10 @@ connect_prometheus() {
   save_settings "$(registry "$name")/settings"
 }
 
-# True when the supervisor is there, or will not come.
+# True if the supervisor runs, or has failed to start.
 supervisor_decided() { supervisor_pid >/dev/null || ! living_process "$state/live/parent" >/dev/null; }
 
-# True when the wait is over: all nodes idle, or nothing to wait for any more.
+# True if all nodes are idle, or a process has ended.
 settled() { all_machines_well || something_ended; }
 
 fail_up() {
@@ -124,7 +124,7 @@ fail_up() {
   report=$(failure_report)
   quiet_down
   unlock_cluster "$name"
-  die "$name could not start: $report"
+  die "cannot start $name: $report"
 }
 
 verb_up() {
@@ -137,11 +137,11 @@ verb_up() {
     verb_status
     return
   fi
-  # Interrupted from here on: nothing half-started stays.
+  # An interrupt from here on leaves nothing half-started.
   trap 'echo "cluster: interrupted" >&2; quiet_down; unlock_cluster "$name"; exit 130' INT TERM
-  # What a killed cluster of this name left.
+  # Removes the remains of a killed cluster of this name.
   if load_settings "$name"; then quiet_down; else cgroup_remove "$name"; fi
-  # Files that were kept outlive an up that fails.
+  # Kept files survive an up that fails.
   if [ -e "$state/shared" ]; then keep_disks=yes; fi
   remember_settings
   make_state || fail_up

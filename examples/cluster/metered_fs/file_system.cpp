@@ -31,15 +31,15 @@ FileSystem& of(fuse_req_t request) {
   return *static_cast<FileSystem*>(fuse_req_userdata(request));
 }
 
-// Counts an operation, takes its time, and gives the file system to work on.
+// Counts an operation, waits for its delay, and returns the file system.
 FileSystem& begin(fuse_req_t request, Counter Counters::*counter) {
   FileSystem& files = of(request);
   files.meter.operation(files.counters.*counter);
   return files;
 }
 
-// The kernel has checked the permissions (default_permissions). What is made must belong to the caller: this
-// thread acts as the caller while this lives, and keeps its capabilities (see serve).
+// The kernel has checked the permissions (default_permissions). New files must belong to the caller: this
+// thread acts as the caller while this object lives, and keeps its capabilities (see serve).
 class ActAs {
  public:
   explicit ActAs(fuse_req_t request) {
@@ -67,13 +67,13 @@ void reply_entry(fuse_req_t request, fuse_ino_t parent, const char* name) {
   }
 }
 
-// A path that leads to an O_PATH descriptor's file, for calls that take no such descriptor.
+// A path to the file of an O_PATH descriptor, for calls that do not accept such a descriptor.
 std::string path_of(int fd) {
   return "/proc/self/fd/" + std::to_string(fd);
 }
 
-// Flags that make sense on the backing file: the caller's O_DIRECT would ask for aligned buffers here, and
-// the path under /proc is a symbolic link.
+// The flags for the backing file: O_DIRECT would require aligned buffers, and the path under /proc is a
+// symbolic link.
 int backing_flags(int flags) {
   return (flags & ~(O_DIRECT | O_NOFOLLOW)) | O_CLOEXEC;
 }
@@ -165,7 +165,7 @@ void readlink(fuse_req_t request, fuse_ino_t number) {
   }
 }
 
-// Answers a call that has made `name` in `parent`.
+// Replies to a call that has made `name` in `parent`.
 void reply_made(fuse_req_t request, fuse_ino_t parent, const char* name, int result) {
   if (result != 0) {
     fuse_reply_err(request, errno);
@@ -231,8 +231,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   int fd = -1;
   {
     const ActAs caller(request);
-    // O_NOFOLLOW: a symbolic link that another machine has put there meanwhile would be followed on this
-    // side.
+    // O_NOFOLLOW: another machine may have put a symbolic link there, which this side must not follow.
     fd = ::openat(files.inodes.open(parent).get(), name, backing_flags(info->flags) | O_CREAT | O_NOFOLLOW,
                   mode);
   }
@@ -295,7 +294,7 @@ void fallocate(fuse_req_t request, fuse_ino_t /*number*/, int mode, off_t offset
 }
 
 DIR* folder(const fuse_file_info* info) {
-  return reinterpret_cast<DIR*>(info->fh);  // NOLINT(performance-no-int-to-ptr): what opendir put there
+  return reinterpret_cast<DIR*>(info->fh);  // NOLINT(performance-no-int-to-ptr): set in opendir
 }
 
 void opendir(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
@@ -382,7 +381,7 @@ fuse_lowlevel_ops operations() {
   return table;
 }
 
-// Files are open twice: here, and at the caller. Without handles, each that the kernel knows is.
+// Each file is open twice: here and at the caller. Without handles, each file that the kernel knows is open.
 void allow_many_open_files() {
   rlimit limit{1 << 20, 1 << 20};
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -395,7 +394,7 @@ void allow_many_open_files() {
 void serve(const std::filesystem::path& backing, const std::filesystem::path& mount_point, Meter& meter,
            Counters& counters) {
   allow_many_open_files();
-  umask(0);  // the kernel has applied the caller's
+  umask(0);  // the kernel has applied the caller's umask
   if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) fail_errno("metered-fs needs root");
   FileSystem files{InodeTable(open_file(backing, O_RDONLY | O_DIRECTORY)), meter, counters};
 
@@ -412,7 +411,7 @@ void serve(const std::filesystem::path& backing, const std::filesystem::path& mo
     fail("cannot mount at {}", mount_point.string());
   }
   fuse_loop_config* config = fuse_loop_cfg_create();
-  fuse_loop_cfg_set_max_threads(config, 64);  // an operation that waits for its turn holds one
+  fuse_loop_cfg_set_max_threads(config, 64);  // an operation that waits occupies a thread
   const int result = fuse_session_loop_mt(session, config);
   fuse_loop_cfg_destroy(config);
   fuse_session_unmount(session);

@@ -1,8 +1,8 @@
-// A file system that passes everything through to a backing folder and meters it. What the kernel's page
-// cache of one machine holds is read again after each open, so the bytes counted do not depend on how much
-// memory is free. Locks (flock, fcntl) hold within one machine.
+// A file system that passes everything through to a backing folder and meters it. Each open empties the page
+// cache of the file, so the counted bytes do not depend on free memory. Locks (flock, fcntl) work within one
+// machine.
 //
-// Threads: serve() uses its own; everything else is main's.
+// Threads: serve() starts its own; everything else runs in main's.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,8 @@
 
 namespace lockstep::metered_fs {
 
-/// Mounts `backing` at `mount_point` and serves it until it is unmounted or a signal comes. Throws Error.
+/// Mounts `backing` at `mount_point` and serves it until it is unmounted or the process gets a signal. Throws
+/// Error.
 void serve(const std::filesystem::path& backing, const std::filesystem::path& mount_point, Meter& meter,
            Counters& counters);
 

@@ -16,7 +16,7 @@ union Handle {
   char bytes[sizeof(file_handle) + MAX_HANDLE_SZ];
 };
 
-// Empty where there is none.
+// Empty where the file system has no handles.
 std::string handle_of(int fd, int& mount) {
   Handle handle{};
   handle.head.handle_bytes = MAX_HANDLE_SZ;
@@ -35,7 +35,7 @@ InodeTable::InodeTable(UniqueFd root) : root_(std::move(root)) {
 std::string InodeTable::handle_of(int fd) const {
   int mount = -1;
   std::string handle = mount_ < 0 ? std::string() : metered_fs::handle_of(fd, mount);
-  return mount == mount_ ? handle : std::string();  // elsewhere, root_ does not lead to it
+  return mount == mount_ ? handle : std::string();  // on another mount, root_ cannot open it
 }
 
 UniqueFd InodeTable::open_handle(const std::string& handle) const {
@@ -52,13 +52,13 @@ InodeFd InodeTable::open(fuse_ino_t number) const {
 }
 
 int InodeTable::lookup(fuse_ino_t parent, const char* name, fuse_entry_param& entry) {
-  entry = {};  // timeouts of 0: what one machine does is seen by the others at once
+  entry = {};  // timeouts of 0: each machine sees changes of the others at once
   UniqueFd found(openat(open(parent).get(), name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
   if (!found) return errno;
   if (fstatat(found.get(), "", &entry.attr, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0) return errno;
 
-  // A handle differs from that of a file that had the same number before; without handles that one is open,
-  // and its number in use.
+  // A handle differs from that of an earlier file with the same number. Without handles the earlier file is
+  // still open, so its number is in use.
   const std::string handle = handle_of(found.get());
   const std::string key =
       handle.empty() ? fmt::format("{}:{}", entry.attr.st_dev, entry.attr.st_ino) : handle;

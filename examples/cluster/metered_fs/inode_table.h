@@ -1,8 +1,8 @@
-// The files that the kernel knows by number, which goes on meaning the same file after it is renamed or
-// unlinked. A file is remembered by its handle (open_by_handle_at), so that a hundred thousand of them need
-// no descriptors; on a file system without handles each is held open (O_PATH).
+// The files that the kernel knows by number. A number means the same file after a rename or unlink. The table
+// stores handles (open_by_handle_at), so that a hundred thousand files need no descriptors; on a file system
+// without handles it keeps each file open (O_PATH).
 //
-// Threads: safe from any; an entry lives as long as the kernel holds lookups of it.
+// Threads: safe from any; an entry lives as long as the kernel has lookups of it.
 #pragma once
 
 #define FUSE_USE_VERSION 312
@@ -19,7 +19,8 @@
 
 namespace lockstep::metered_fs {
 
-/// An O_PATH descriptor, the table's own or one for this use alone. -1 with errno set where the file is gone.
+/// An O_PATH descriptor: the table's, or one that this object closes. -1 with errno set where the file is
+/// gone.
 class InodeFd {
  public:
   explicit InodeFd(int of_table) : fd_(of_table) {}
@@ -41,13 +42,13 @@ class InodeTable {
   /// Finds a name in a folder and counts one lookup of it. Returns 0 or an errno value.
   int lookup(fuse_ino_t parent, const char* name, fuse_entry_param& entry);
 
-  /// Takes back lookups; at none left the file is forgotten.
+  /// Removes lookups. Removes the file after the last one.
   void forget(fuse_ino_t number, std::uint64_t lookups);
 
  private:
   struct Inode {
     UniqueFd fd;         // or:
-    std::string handle;  // what open_by_handle_at takes
+    std::string handle;  // the argument of open_by_handle_at
     std::string key;     // in inodes_
     std::uint64_t lookups = 0;
   };
@@ -56,7 +57,7 @@ class InodeTable {
   UniqueFd open_handle(const std::string& handle) const;
 
   UniqueFd root_;
-  int mount_ = -1;  // root_'s, where its file system has handles
+  int mount_ = -1;  // the mount of root_, if its file system has handles
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<Inode>> inodes_;
 };

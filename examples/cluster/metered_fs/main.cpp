@@ -1,4 +1,4 @@
-// metered-fs: the embedded cluster's shared file system, and its meter.
+// metered-fs: the embedded cluster's shared file system and its meter.
 #include <fmt/format.h>
 
 #include <optional>
@@ -25,7 +25,7 @@ void print_table(const nlohmann::json& meter) {
 }
 
 int run(int argc, char** argv) {
-  Tool tool("metered-fs", "A pass-through file system that counts, and can be made slow");
+  Tool tool("metered-fs", "A pass-through file system that counts operations and can be slowed down");
 
   std::string backing;
   std::string mount_point;
@@ -36,9 +36,9 @@ int run(int argc, char** argv) {
     serve(backing, mount_point, meter, meter.machine(machine));
   });
   mount.add_option("backing", backing, "The folder with the files")->required();
-  mount.add_option("mount-point", mount_point, "Where they are to be seen")->required();
+  mount.add_option("mount-point", mount_point, "The folder in which they appear")->required();
   mount.add_option("--meter", meter_file, "The meter's file")->required();
-  mount.add_option("--machine", machine, "Whose counters to use")->required();
+  mount.add_option("--machine", machine, "The machine whose counters are used")->required();
 
   bool create = false;
   bool reset = false;
@@ -60,7 +60,7 @@ int run(int argc, char** argv) {
   show.add_flag("--create", create, "Make the file, with no limits");
   show.add_flag("--reset", reset, "Set the counters to 0");
   show.add_option("--bandwidth", bandwidth, "Bytes per second for all machines together (100M); 0: no limit");
-  show.add_option("--latency-ms", latency, "What each operation takes longer")->check(CLI::NonNegativeNumber);
+  show.add_option("--latency-ms", latency, "Delay of each operation")->check(CLI::NonNegativeNumber);
 
   return tool.run(argc, argv);
 }

@@ -26,7 +26,7 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 
 static_assert(Counter::is_always_lock_free, "counters are shared between processes");
 
-// The fields of Counters by the names they have in JSON.
+// The fields of Counters by their names in JSON.
 constexpr std::array<std::pair<const char*, Counter Counters::*>, 8> kFields{
     {{"bytes_read", &Counters::bytes_read},
      {"bytes_written", &Counters::bytes_written},
@@ -59,7 +59,7 @@ struct Meter::Layout {
   std::uint64_t magic;
   Counter bandwidth;  // bytes per second, 0: no limit
   Counter latency;    // nanoseconds per operation
-  Counter pipe_free;  // when the shared pipe has moved all that was asked of it so far
+  Counter pipe_free;  // time at which all transfers so far are done
   Machine machines[kMachines];
 };
 
@@ -72,7 +72,7 @@ void Meter::create(const std::filesystem::path& file) {
 Meter::Meter(const std::filesystem::path& file) {
   const UniqueFd fd = open_file(file, O_RDWR);
   struct stat status {};
-  if (fstat(fd.get(), &status) != 0) fail_errno("cannot look at {}", file.string());
+  if (fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
   if (status.st_size != sizeof(Layout))
     fail("{} is not a meter's file; make one with --create", file.string());
   void* address = mmap(nullptr, sizeof(Layout), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
@@ -91,7 +91,7 @@ Meter::~Meter() {
 Counters& Meter::machine(const std::string& name) {
   if (name.empty() || name.size() >= kNameSize)
     fail_usage("machine name '{}': 1 to {} letters", name, kNameSize - 1);
-  // Two machines that start at once find their places one after the other: the first letter is the claim.
+  // Machines that start at once get different places: the first letter is an atomic claim.
   for (Layout::Machine& place : layout_->machines) {
     std::atomic_ref<char> claim(place.name[0]);
     char free = 0;
@@ -148,7 +148,7 @@ void Meter::operation(Counter& counter) {
 void Meter::transfer(std::uint64_t bytes) {
   const std::uint64_t bandwidth = layout_->bandwidth;
   if (bandwidth == 0 || bytes == 0) return;
-  // Each transfer takes its turn on the pipe: it begins when those before it are through.
+  // Transfers run one after the other.
   const auto duration = static_cast<std::uint64_t>(
       static_cast<double>(bytes) / static_cast<double>(bandwidth) * static_cast<double>(kSecond));
   std::uint64_t free_at = layout_->pipe_free;

@@ -1,8 +1,8 @@
-// What a shared file system costs, made deterministic: counters for each machine of the cluster, and one
-// budget of bytes per second and a delay per operation that all of them share. It lives in a small file that
-// the machines' file systems and whoever looks at the numbers map.
+// Makes the cost of a shared file system deterministic: counters for each machine of the cluster, a bandwidth
+// that all machines share, and a delay for each operation. All of it is in a small file, which the machines'
+// file systems and the readers of the numbers map.
 //
-// Threads: safe from any, in any number of processes.
+// Threads: may be used from any thread of any number of processes.
 #pragma once
 
 #include <atomic>
@@ -15,21 +15,21 @@ namespace lockstep::metered_fs {
 
 using Counter = std::atomic<std::uint64_t>;
 
-/// What one machine did since the last reset.
+/// The operations of one machine since the last reset.
 struct Counters {
-  Counter bytes_read;     ///< that reads returned
-  Counter bytes_written;  ///< that writes took
+  Counter bytes_read;     ///< returned by reads
+  Counter bytes_written;  ///< accepted by writes
   Counter reads;
   Counter writes;
-  Counter opens;    ///< of files, those that create included
+  Counter opens;    ///< of files, including those that create
   Counter lookups;  ///< of one name in a folder; a path takes one for each of its parts
   Counter getattrs;
-  Counter others;  ///< all that changes or lists folders, and attributes that are set
+  Counter others;  ///< changes and listings of folders, and changes of attributes
 };
 
 class Meter {
  public:
-  /// Makes the file, with all counters at 0 and no limits. Throws Error naming the path.
+  /// Creates the file, with all counters at 0 and no limits. Throws Error naming the path.
   static void create(const std::filesystem::path& file);
 
   /// Maps a file made by create(). Throws Error naming the path.
@@ -38,7 +38,8 @@ class Meter {
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
-  /// The counters of a machine, which get a place when first asked for. Throws Error when there is none left.
+  /// The counters of a machine; the first call for a name allocates them. Throws Error where the table is
+  /// full.
   Counters& machine(const std::string& name);
 
   void set_bandwidth(std::uint64_t bytes_per_second);  ///< 0: no limit
@@ -50,10 +51,10 @@ class Meter {
   /// {"bandwidth":…, "latency_ms":…, "machines":{"n1":{"bytes_read":…, …}, …}, "total":{…}}
   nlohmann::json to_json() const;
 
-  /// Counts an operation and takes the time it costs.
+  /// Counts an operation and waits for its delay.
   void operation(Counter& counter);
 
-  /// Takes the time that so many bytes cost on a pipe that all machines share.
+  /// Waits for the time that a transfer takes with the shared bandwidth.
   void transfer(std::uint64_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// MPI's collectives that keep the bits as they are.
+// The MPI collectives that only move data.
 //
 // Threads: the communicator's thread.
 #pragma once
@@ -9,13 +9,13 @@
 
 namespace lockstep::comm::mpi {
 
-/// Any size: in pieces where MPI, which counts in int, needs that.
+/// Any size: in pieces of 1 GiB, since MPI counts in int.
 void broadcast(MPI_Comm world, Buffer buffer, int root);
 
-/// `rank`: of this process in `world`. Throws Error for parts of 2 GiB or more.
+/// `rank`: this process's rank in `world`. Throws Error for parts of 2 GiB or more.
 void all_gather(MPI_Comm world, int rank, Buffer mine, void* all);
 
-/// Bytes of a rank's part as MPI counts them. Throws Error for 2 GiB or more.
+/// The bytes of a rank's part as an int. Throws Error for 2 GiB or more.
 int bytes_of_part(const Buffer& mine);
 
 }  // namespace lockstep::comm::mpi

@@ -15,8 +15,8 @@
 #include "runtime/comm/failure.h"
 
 #ifdef OPEN_MPI
-// What MPI_Abort calls after it has printed eight lines, in which the one that says why is hard to find. Part
-// of libmpi's interface to its own tools; another version may lack it.
+// MPI_Abort prints eight lines, among which the line with the reason is hard to find, and then calls this
+// function. Libmpi exports it for its own tools; another version may not have it.
 extern "C" [[gnu::weak, gnu::visibility("default")]] int ompi_mpi_abort(MPI_Comm comm, int exit_code);
 #endif
 
@@ -25,9 +25,9 @@ namespace {
 
 std::atomic<bool> initialised_by_world{false};
 
-// A rank that is cut off from its launcher leaves without Open MPI cleaning up, and the names of Open MPI's
-// shared memory would stay in /dev/shm. The job ends: whoever needs that memory has mapped it.
-void forget_segments() {
+// A rank without a connection to its launcher ends before Open MPI cleans up, and Open MPI's files would stay
+// in /dev/shm. The ranks that still need that memory have mapped it.
+void unlink_segments() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     for (const char* name : {"/dev/shm/vader_segment.", "/dev/shm/sm_segment."}) {
@@ -62,7 +62,7 @@ Place find_place(MPI_Comm world) {
   check(MPI_Comm_rank(node, &place.local_rank), "MPI_Comm_rank");
   check(MPI_Comm_size(node, &place.local_size), "MPI_Comm_size");
 
-  // A node is known by its first rank; nodes are counted in that order.
+  // The first rank of a node identifies it, and nodes are ordered by it.
   int first = place.rank;
   check(MPI_Bcast(&first, 1, MPI_INT, 0, node), "MPI_Bcast");
   check(MPI_Comm_free(&node), "MPI_Comm_free");
@@ -81,7 +81,8 @@ Session::Session(int& argc, char**& argv) {
   MPI_Initialized(&initialised);
   MPI_Finalized(&finalised);
   if (finalised != 0)
-    fail_usage("MPI has ended in this process, and MPI begins once; make World once, and first");
+    fail_usage(
+        "MPI is already finalised in this process and cannot start again: create World once, before that");
   int provided = MPI_THREAD_SINGLE;
   if (initialised == 0) {
     const Deadline deadline("MPI_Init");
@@ -92,10 +93,11 @@ Session::Session(int& argc, char**& argv) {
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     fail(
-        "MPI does not allow calls from several threads here (MPI_THREAD_MULTIPLE); gradients travel on a "
-        "thread of their own, so initialise MPI with it, or use an MPI that has it");
+        "MPI does not allow calls from several threads (MPI_THREAD_MULTIPLE), but gradients travel on a "
+        "separate "
+        "thread: initialise MPI with MPI_THREAD_MULTIPLE, or use an MPI that supports it");
   }
-  const Deadline deadline("the meeting at the start");
+  const Deadline deadline("the start of MPI among all ranks");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(world_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   place_ = find_place(world_);
@@ -127,7 +129,7 @@ void check(int code, const char* call) {
 }
 
 void abort_job(int exit_code) {
-  forget_segments();
+  unlink_segments();
 #ifdef OPEN_MPI
   if (ompi_mpi_abort != nullptr) ompi_mpi_abort(MPI_COMM_WORLD, exit_code);
 #endif

@@ -1,4 +1,4 @@
-// MPI, begun and ended: initialised for calls from any thread, and this rank's place found.
+// Initialises MPI for calls from any thread, finds this rank's place, and finalises MPI.
 //
 // Threads: made and destroyed by the main thread.
 #pragma once
@@ -11,15 +11,15 @@ namespace lockstep::comm::mpi {
 
 class Session {
  public:
-  /// Initialises MPI unless the program has done so. Throws Error where MPI does not allow calls from several
+  /// Initialises MPI unless the program has done so. Throws Error if MPI does not allow calls from several
   /// threads.
   Session(int& argc, char**& argv);
-  /// Finalises MPI if the constructor initialised it; that waits for all ranks.
+  /// Finalises MPI if the constructor initialised it. That waits for all ranks.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// A communicator of our own with all ranks, so that the program's MPI calls do not mix with ours.
+  /// A duplicate of MPI_COMM_WORLD, so that the program's MPI calls do not mix with those of the library.
   MPI_Comm world() const { return world_; }
   const Place& place() const { return place_; }
 
@@ -29,20 +29,20 @@ class Session {
   Place place_;
 };
 
-/// This rank's place in `world`; all its ranks call it. A node is what shares memory, or, with
-/// LOCKSTEP_RANKS_PER_NODE, that many neighbouring ranks of it: one for each socket, say.
+/// This rank's place in `world`; all ranks of `world` call it. The ranks that share memory are a node. With
+/// LOCKSTEP_RANKS_PER_NODE they are divided into nodes of that many ranks, for instance one per socket.
 Place find_place(MPI_Comm world);
 
-/// Whether MPI ends with World, which initialised it; then all ranks leave World together.
+/// Whether World initialised MPI and so finalises it. Then all ranks leave World together.
 bool ends_with_world();
 
-/// This process's rank among all of the job, for messages.
+/// This process's rank in the job, for messages.
 int world_rank();
 
 /// Throws Error "<call>: <MPI's text>" unless the code is MPI_SUCCESS.
 void check(int code, const char* call);
 
-/// Ends the job on all ranks; without Open MPI's words about MPI_Abort where it is Open MPI.
+/// Aborts the job on all ranks. With Open MPI, without its message about MPI_Abort.
 void abort_job(int exit_code);
 
 }  // namespace lockstep::comm::mpi

@@ -11,20 +11,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A small message is there by then.
-constexpr std::chrono::microseconds kLook{10};
-// Short against what the system's socket buffers hold, long against what looking costs.
-constexpr std::chrono::microseconds kNap{20};
+// Polls for this long without sleeping: a small message has arrived by then.
+constexpr std::chrono::microseconds kSpin{10};
+// Short compared with the time in which socket buffers fill, long compared with a poll.
+constexpr std::chrono::microseconds kSleep{20};
 
 }  // namespace
 
 void wait(std::span<MPI_Request> requests, const char* call) {
-  const auto nap_at = Clock::now() + kLook;
+  const auto sleep_at = Clock::now() + kSpin;
   for (;;) {
     int done = 0;
     check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), call);
     if (done != 0) return;
-    if (Clock::now() > nap_at) std::this_thread::sleep_for(kNap);
+    if (Clock::now() > sleep_at) std::this_thread::sleep_for(kSleep);
   }
 }
 

@@ -31,10 +31,10 @@ ncclDataType_t type_of(DataType type) {
     case DataType::u8:
       return ncclUint8;
   }
-  fail("an element type that NCCL does not have");
+  fail("NCCL does not have this element type");
 }
 
-// A factor as an element of the type, in memory.
+// A factor, stored as one element of the type.
 struct Scalar {
   alignas(8) std::array<std::byte, 8> bytes{};
 
@@ -52,9 +52,9 @@ Scalar to_scalar(double factor, DataType type) {
   const float held = brain ? to_float(to_bf16(single)) : to_float(to_f16(single));
   if (static_cast<double>(held) != factor) {
     fail_usage(
-        "over NCCL elements of type {} cannot be multiplied by {}, which the type does not hold exactly; sum "
-        "them, and multiply the result",
-        name_of(type), factor);
+        "NCCL cannot scale {} elements by {}, because {} does not hold this number exactly: reduce without a "
+        "scale and multiply the result",
+        name_of(type), factor, name_of(type));
   }
   return brain ? Scalar(to_bf16(single)) : Scalar(to_f16(single));
 }
@@ -63,13 +63,13 @@ bool is_floating(DataType type) {
   return type == DataType::f32 || type == DataType::f64 || type == DataType::bf16 || type == DataType::f16;
 }
 
-// The reduction that does what `options` ask for, while it lives.
+// The NCCL reduction for `options`.
 class Reduction {
  public:
   Reduction(Session& session, const ReduceOptions& options, DataType type, int ranks) : session_(session) {
     const bool average = options.op == ReduceOp::average;
     if ((average || options.scale != nullptr) && !is_floating(type)) {
-      fail_usage("elements of type {} are neither averaged nor scaled", name_of(type));
+      fail_usage("{} elements can be neither averaged nor scaled", name_of(type));
     }
     switch (options.op) {
       case ReduceOp::max:
@@ -79,7 +79,7 @@ class Reduction {
         op_ = ncclMin;
         break;
       case ReduceOp::bit_or:
-        fail_usage("NCCL has no bit_or; reduce with max, or in host memory");
+        fail_usage("NCCL does not support bit_or: use max, or reduce in host memory");
       case ReduceOp::sum:
       case ReduceOp::average:
         op_ = ncclSum;
@@ -89,7 +89,7 @@ class Reduction {
       if (average) op_ = ncclAvg;
       return;
     }
-    if (op_ != ncclSum) fail_usage("over NCCL a scale goes with sum and average only");
+    if (op_ != ncclSum) fail_usage("NCCL supports a scale only with sum and average");
     Scalar scalar = to_scalar(*options.scale / (average ? ranks : 1), type);
     session_.settle(
         ncclRedOpCreatePreMulSum(&op_, &scalar, type_of(type), ncclScalarHostImmediate, session_.get()),
@@ -112,7 +112,7 @@ class Reduction {
 
 class NcclCommunicator : public Communicator {
  public:
-  /// With its device current. Frees `world` at its end.
+  /// `device` must be current. Frees `world` at its end.
   NcclCommunicator(MPI_Comm world, Place place, int device, std::unique_ptr<Session> session)
       : Communicator(std::move(place)),
         world_(world),
@@ -174,7 +174,7 @@ class NcclCommunicator : public Communicator {
  private:
   void settle(ncclResult_t result, const char* call) { session_->settle(result, call); }
 
-  // Gives the stream what `body` does, after what the caller's stream has been given.
+  // Queues the work of `body` on the stream, after the work that is queued on the caller's stream.
   template <typename Body>
   std::shared_ptr<DeviceOperation> launch(std::string name, const ReduceOptions& options, const Body& body) {
     const DeviceGuard guard(device_);
@@ -192,10 +192,10 @@ class NcclCommunicator : public Communicator {
         throw;
       } catch (const Error& error) {
         operation->finish(std::current_exception());
-        fail("{} failed on {}: {}", operation->name(), who_am_i(), error.what());
+        fail("{} failed on {}: {}", operation->name(), this_rank_name(), error.what());
       }
       operation->launched(stream_.get());
-      // Under the lock, so that the watchdog sees them in the stream's order.
+      // Under the lock, so that the watchdog gets the operations in the stream's order.
       watchdog_->add(operation);
     }
     return operation;
@@ -204,7 +204,7 @@ class NcclCommunicator : public Communicator {
   MPI_Comm world_;
   int device_;
   std::function<void*()> source_ = [] { return nullptr; };
-  std::mutex mutex_;  // of the session and of the order in the stream
+  std::mutex mutex_;  // guards the session and the order in the stream
   std::unique_ptr<Session> session_;
   Stream stream_;
   Event asked_;
@@ -212,7 +212,7 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-// What one waits for with the thread.
+// Its wait() blocks the thread.
 class HostWork : public Work {
  public:
   explicit HostWork(std::shared_ptr<DeviceOperation> operation) : operation_(std::move(operation)) {}

@@ -1,20 +1,19 @@
-// The communicator among GPUs, over NCCL: operations take memory of one device and run there, on a stream of
-// their own, after what the asking thread's stream has been given so far (Communicator::set_stream_source).
-// Work::wait() makes the waiting thread's stream wait and returns at once, but for a barrier's, which waits
-// itself. A thread looks after them: an operation that does not end within LOCKSTEP_TIMEOUT after those
-// before it, or a rank that is gone, ends the job.
+// The communicator for GPUs, over NCCL. Operations take memory of one device and run there on a separate
+// stream, after the work that the calling thread's stream already has (Communicator::set_stream_source).
+// Work::wait() makes the calling thread's stream wait and returns at once; only the wait of a barrier blocks
+// the thread. A watchdog thread ends the job if an operation does not end within LOCKSTEP_TIMEOUT after the
+// one before it, or if a rank has ended.
 //
-// What differs from communicators of host memory:
-// - NCCL sums each element in one place and hands the result out, so all ranks get the same bits. The order
-//   of a sum is NCCL's: it depends on the number of ranks, the size, and on what NCCL finds between the
-//   devices; that the same job gives the same bits again is not promised. Halves are rounded at each step of
-//   a sum.
-// - `scale` is read when the operation is asked for, and elements are multiplied before they are summed. One
-//   that a half type cannot hold exactly is refused for it (an average of halves takes 1/size as the type
-//   holds it); so are a scale on max and min, and bit_or.
+// Differences from the communicators for host memory:
+// - NCCL sums each element in one place and distributes the result, so all ranks get the same bits. NCCL
+//   chooses the order of a sum from the number of ranks, the size and the links between the devices, so a
+//   second run may give other bits. Halves are rounded at each step of a sum.
+// - `scale` is read when the operation is called, and elements are multiplied before they are summed. A scale
+//   that a half type cannot hold exactly is refused (an average of halves uses 1/size as the type holds it).
+//   So are a scale on max and min, and bit_or.
 // - `then` is called on a thread of this communicator, within a millisecond after the end; the next operation
 //   may have begun.
-// - Times: an operation began when the device was given it, and ended when that was seen.
+// - Times: an operation begins when it is queued on the device, and ends when the watchdog sees its end.
 //
 // Threads: as comm::Communicator.
 #pragma once
@@ -27,9 +26,9 @@
 
 namespace lockstep::comm::nccl {
 
-/// All ranks of `world` call it, each with a device of its own; MPI_COMM_NULL for one rank alone. `world` is
-/// copied, and used by no other thread meanwhile. Throws UsageError on every rank, naming the rank and the
-/// node, where a rank has no such device or two share one.
+/// All ranks of `world` call it, each with its own device; MPI_COMM_NULL for one rank alone. `world` is
+/// duplicated; no other thread may use it during the call. Throws UsageError on every rank, naming rank and
+/// node, if a rank does not have the device or two ranks share one.
 std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, int device);
 
 }  // namespace lockstep::comm::nccl

@@ -11,7 +11,7 @@ void check(cudaError_t code, const char* call) {
 int devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // a later call is not to report it
+  cudaGetLastError();  // clears the error, so that a later call does not report it
   return 0;
 }
 
@@ -58,7 +58,7 @@ std::shared_ptr<void> allocate(int device, std::size_t bytes) {
   check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "cudaMalloc");
   std::shared_ptr<void> owned(memory, cudaFree);
   check(cudaMemset(memory, 0, bytes), "cudaMemset");
-  // Streams that do not wait for the default one must find it zeroed.
+  // Streams that do not wait for the default stream must find the memory zeroed.
   check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   return owned;
 }

@@ -1,7 +1,7 @@
-// The little of CUDA's runtime that communicators on devices need: errors as exceptions, streams and events
-// that free themselves, the device set for a block.
+// The part of CUDA's runtime that the NCCL communicator needs: errors as exceptions, owning streams and
+// events, and a guard for the current device.
 //
-// Threads: as CUDA's runtime: safe from any; what is current is current for one thread.
+// Threads: safe from any. The current device belongs to the calling thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,15 +16,15 @@ namespace lockstep::comm::nccl {
 /// Throws Error "<call>: <CUDA's text>" unless the code is cudaSuccess.
 void check(cudaError_t code, const char* call);
 
-/// Devices that this process can use: 0 where there are none, no driver, or one too old for the runtime.
+/// The number of devices that this process can use; 0 also without a driver, or if it is too old.
 int devices();
 /// Why devices() is 0, in CUDA's words.
 std::string why_no_devices();
 
-/// "GPU-…", the same for everyone who sees the device, whatever its number is here.
+/// "GPU-…", the same for all processes, whatever number they give to the device.
 std::string identity_of(int device);
 
-/// Makes a device this thread's while it lives.
+/// Makes a device current for this thread while it lives.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -36,14 +36,14 @@ class DeviceGuard {
   int before_ = 0;
 };
 
-struct Destroy {
+struct CudaDelete {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
-using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, Destroy>;
-using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, Destroy>;
+using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, CudaDelete>;
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, CudaDelete>;
 
-/// On the current device; the stream waits for no other one.
+/// On the current device. The stream does not wait for the default stream.
 Stream make_stream();
 Event make_event();
 

@@ -1,5 +1,5 @@
-// Which device each rank computes on, as all ranks know it, and whether NCCL can work so: it refuses two
-// ranks on one device, with a message that names neither.
+// Checks that every rank has its own device. NCCL refuses two ranks on one device too, but its message names
+// neither of them.
 //
 // Threads: values.
 #pragma once
@@ -15,14 +15,14 @@ struct DeviceOfRank {
   int rank = 0;
   std::string node;
   int node_ranks = 1;    ///< ranks on this rank's node
-  int devices = 0;       ///< that this rank can see
+  int devices = 0;       ///< the number that this rank can see
   int device = 0;        ///< its number for this rank
-  std::string identity;  ///< of the device; empty where there is none
-  std::string trouble;   ///< why there is none
+  std::string identity;  ///< of the device; empty if the rank has none
+  std::string trouble;   ///< why it has none
 };
 
-/// Throws UsageError, the same on every rank, that names the first rank without a device, or the first two
-/// that share one.
+/// Throws the same UsageError on every rank if a rank has no device or two ranks share one. It names the
+/// first of them.
 void check_placement(const std::vector<DeviceOfRank>& ranks);
 
 }  // namespace lockstep::comm::nccl

@@ -13,16 +13,17 @@
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/nccl/cuda.h"
 #include "runtime/comm/nccl/placement.h"
+#include "runtime/comm/timeout.h"
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 14, 0)
-#error "NCCL 2.14 or later is needed: earlier ones cannot be asked whether they are done"
+#error "NCCL 2.14 or later is needed: earlier versions have no nonblocking communicators"
 #endif
 
 namespace lockstep::comm::nccl {
 namespace {
 
-// What a rank tells the others of its device: text of fixed length, so that one gather does.
-struct Told {
+// What each rank tells the others about its device. Text of fixed length, so that one gather is enough.
+struct DeviceReport {
   int node_ranks;
   int devices;
   int device;
@@ -38,30 +39,30 @@ void put(std::array<char, kSize>& into, const std::string& text) {
   into[size] = '\0';
 }
 
-Told what_to_tell(const Place& place, int device) {
-  Told told{};
-  told.node_ranks = place.local_size;
-  told.devices = devices();
-  told.device = device;
-  put(told.node, place.node_name);
-  if (told.devices == 0) {
-    put(told.trouble, "no CUDA device can be used here: " + why_no_devices());
-  } else if (device < 0 || device >= told.devices) {
-    put(told.trouble, fmt::format("there is no such device; {} has cuda:0 to cuda:{}, and {} ranks",
-                                  place.node_name, told.devices - 1, place.local_size));
+DeviceReport report_device(const Place& place, int device) {
+  DeviceReport report{};
+  report.node_ranks = place.local_size;
+  report.devices = devices();
+  report.device = device;
+  put(report.node, place.node_name);
+  if (report.devices == 0) {
+    put(report.trouble, "no usable CUDA device: " + why_no_devices());
+  } else if (device < 0 || device >= report.devices) {
+    put(report.trouble, fmt::format("the device does not exist; {} has cuda:0 to cuda:{}, and {} ranks",
+                                    place.node_name, report.devices - 1, place.local_size));
   } else {
     try {
-      put(told.identity, identity_of(device));
+      put(report.identity, identity_of(device));
     } catch (const Error& error) {
-      put(told.trouble, error.what());
+      put(report.trouble, error.what());
     }
   }
-  return told;
+  return report;
 }
 
 void check_devices(MPI_Comm world, const Place& place, int device) {
-  std::vector<Told> all(static_cast<std::size_t>(place.size));
-  const Told mine = what_to_tell(place, device);
+  std::vector<DeviceReport> all(static_cast<std::size_t>(place.size));
+  const DeviceReport mine = report_device(place, device);
   all[static_cast<std::size_t>(place.rank)] = mine;
   if (world != MPI_COMM_NULL) {
     mpi::check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, world),
@@ -69,14 +70,14 @@ void check_devices(MPI_Comm world, const Place& place, int device) {
   }
   std::vector<DeviceOfRank> ranks;
   ranks.reserve(all.size());
-  for (const Told& told : all) {
+  for (const DeviceReport& report : all) {
     ranks.push_back({.rank = static_cast<int>(ranks.size()),
-                     .node = told.node.data(),
-                     .node_ranks = told.node_ranks,
-                     .devices = told.devices,
-                     .device = told.device,
-                     .identity = told.identity.data(),
-                     .trouble = told.trouble.data()});
+                     .node = report.node.data(),
+                     .node_ranks = report.node_ranks,
+                     .devices = report.devices,
+                     .device = report.device,
+                     .identity = report.identity.data(),
+                     .trouble = report.trouble.data()});
   }
   check_placement(ranks);
 }
@@ -109,7 +110,7 @@ Session::~Session() {
   try {
     settle(ncclCommFinalize(handle_), "ncclCommFinalize");
   } catch (const Error&) {
-    abort();  // what the device still waits for will not come
+    abort();  // the device would wait for ever
     return;
   }
   ncclCommDestroy(handle_);
@@ -120,7 +121,7 @@ std::unique_ptr<Session> Session::split(int color, [[maybe_unused]] MPI_Comm par
   std::unique_ptr<Session> group(new Session(nullptr, std::move(name)));
   ncclConfig_t chosen = config();
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0)
-  // The key keeps the order of the ranks here. The parent says when it has been taken.
+  // The key keeps the order of the ranks. settle() asks the parent.
   settle(ncclCommSplit(handle_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, place.rank, &group->handle_, &chosen),
          "ncclCommSplit");
 #else
@@ -144,7 +145,7 @@ void Session::settle(ncclResult_t result, const char* call) {
     if (asked != ncclSuccess) result = asked;
     if (result != ncclInProgress) break;
     if (std::chrono::steady_clock::now() > deadline) {
-      timed_out(fmt::format("{} among {}", call, name_));
+      end_job_by_timeout(fmt::format("{} among {}", call, name_));
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
@@ -164,7 +165,7 @@ void Session::check_health() {
 
 void Session::abort() {
   if (handle_ == nullptr) return;
-  // It may itself wait for a network that is gone; the job ends whether it returns or not.
+  // ncclCommAbort may itself wait for a broken network; the job ends whether it returns or not.
   auto ended = std::make_shared<std::promise<void>>();
   std::thread([handle = handle_, ended] {
     ncclCommAbort(handle);

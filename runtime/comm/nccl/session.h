@@ -1,7 +1,7 @@
-// NCCL's communicator, begun over MPI and ended: nothing in here blocks for longer than LOCKSTEP_TIMEOUT
-// without the job being ended, since NCCL is told not to block and is asked instead.
+// An NCCL communicator, set up over MPI. NCCL is used without blocking and polled, so a call that takes
+// longer than LOCKSTEP_TIMEOUT ends the job instead of hanging.
 //
-// Threads: calls into one Session are made one after the other (the communicator holds a lock).
+// Threads: one thread at a time (the communicator holds a lock).
 #pragma once
 
 #include <mpi.h>
@@ -16,31 +16,31 @@ namespace lockstep::comm::nccl {
 
 class Session {
  public:
-  /// All ranks of `world` call it, each with a device of its own; MPI_COMM_NULL for one rank alone. Throws
-  /// UsageError on every rank where a rank has no device or shares it, Error where NCCL cannot start. `name`
-  /// says in errors which group of ranks it is.
+  /// All ranks of `world` call it, each with its own device; MPI_COMM_NULL for one rank alone. `name` names
+  /// the group of ranks in errors. Throws UsageError on every rank if a rank has no device or two ranks share
+  /// one, Error if NCCL cannot start.
   Session(MPI_Comm world, const Place& place, int device, std::string name);
-  /// Waits for the other ranks' end.
+  /// Waits until the other ranks end theirs.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// The part of these ranks that `part` holds (MPI_COMM_NULL for one rank alone); null where `color` is
-  /// negative. All ranks call it.
+  /// The session of the ranks in `part` (MPI_COMM_NULL for one rank alone); null if `color` is negative. All
+  /// ranks call it.
   std::unique_ptr<Session> split(int color, MPI_Comm part, const Place& place, std::string name);
 
   ncclComm_t get() const { return handle_; }
 
-  /// Waits until the call that returned `result` has been taken. Throws Error "<call>: <NCCL's text>".
+  /// Waits until NCCL has accepted the call that returned `result`. Throws Error "<call>: <NCCL's text>".
   void settle(ncclResult_t result, const char* call);
 
-  /// Throws Error when NCCL has found something wrong since: a rank that is gone, a network that is down.
+  /// Throws Error if NCCL has reported an error since: a rank has ended, the network is down.
   void check_health();
 
  private:
   Session(ncclComm_t handle, std::string name) : handle_(handle), name_(std::move(name)) {}
 
-  // Ends what the device is waiting for, as far as that is possible within 2 s.
+  // Cancels what the device waits for, if that is possible within 2 s.
   void abort();
 
   ncclComm_t handle_ = nullptr;

@@ -7,14 +7,15 @@
 #include "common/error.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/thread.h"
+#include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::nccl {
 namespace {
 
-// Between looks at the device. Only what follows an operation on the host waits for that (`then`, a barrier).
-constexpr std::chrono::microseconds kLook{200};
-// Between looks at NCCL's health.
-constexpr std::chrono::milliseconds kHealth{100};
+// Only `then` and barriers wait for this check of the device.
+constexpr std::chrono::microseconds kCheckInterval{200};
+// Between two checks of NCCL's health.
+constexpr std::chrono::milliseconds kHealthInterval{100};
 
 }  // namespace
 
@@ -60,7 +61,7 @@ void DeviceOperation::end() {
   } catch (...) {
     error = std::current_exception();
   }
-  then_ = nullptr;  // lets go of what it holds
+  then_ = nullptr;  // releases what it captured
   keep_.reset();
   finish(error);
 }
@@ -93,31 +94,31 @@ void Watchdog::serve() {
   for (;;) {
     changed_.wait(lock, [this] { return ending_ || !operations_.empty(); });
     if (operations_.empty()) return;
-    // One stream does them, so they end in this order.
+    // They are on one stream, so they end in this order.
     const auto operation = std::move(operations_.front());
     operations_.pop_front();
     lock.unlock();
-    watch(*operation);
+    wait_for_end(*operation);
     lock.lock();
   }
 }
 
-// Returns when it has ended well; otherwise the job ends.
-void Watchdog::watch(DeviceOperation& operation) {
+// Returns when it has succeeded; otherwise the job ends.
+void Watchdog::wait_for_end(DeviceOperation& operation) {
   using Clock = std::chrono::steady_clock;
   const auto overdue = Clock::now() + operation_timeout();
-  auto health = Clock::now() + kHealth;
+  auto health = Clock::now() + kHealthInterval;
   try {
     while (!operation.reached()) {
       const auto now = Clock::now();
       if (now > health) {
         const std::scoped_lock lock(session_lock_);
         session_.check_health();
-        health = now + kHealth;
+        health = now + kHealthInterval;
       }
-      // NCCL's abort is not called: it would set the host free to go on with what was never reduced.
-      if (now > overdue) timed_out(operation.name());
-      std::this_thread::sleep_for(kLook);
+      // ncclCommAbort is not called: it would let the host go on with data that was never reduced.
+      if (now > overdue) end_job_by_timeout(operation.name());
+      std::this_thread::sleep_for(kCheckInterval);
     }
   } catch (const Error& error) {
     await_verdict();

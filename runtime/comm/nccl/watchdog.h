@@ -1,7 +1,7 @@
-// Operations on a device, and the thread that sees them end. Nobody else would: the host goes on while the
-// device works, and a device that waits for a rank that is gone waits for ever.
+// Operations on a device, and the thread that notices their end. The host goes on while the device works, and
+// a device that waits for a rank that has ended waits for ever, so something must check.
 //
-// Threads: any thread adds and waits; the watchdog's thread finishes.
+// Threads: any thread adds and waits; the watchdog's thread finishes operations.
 #pragma once
 
 #include <condition_variable>
@@ -20,20 +20,20 @@ namespace lockstep::comm::nccl {
 
 class DeviceOperation : public Operation {
  public:
-  /// `stream` says which stream the waiting thread computes on. `then` and `keep` as in ReduceOptions.
+  /// `stream` returns the stream on which the calling thread computes. `then` and `keep` as in ReduceOptions.
   DeviceOperation(std::string name, int device, std::function<void*()> stream, std::function<void()> then,
                   std::shared_ptr<const void> keep);
 
-  /// The end of it is where `stream` is now. Before it is given to the watchdog.
+  /// Records the operation's end: the work that `stream` has now. Call it before Watchdog::add().
   void launched(cudaStream_t stream);
 
   bool done() const override;
-  /// The waiting thread's stream waits; the thread itself does not.
+  /// Makes the calling thread's stream wait; the thread itself does not.
   void wait() override;
-  /// The thread itself waits.
+  /// Blocks the thread.
   void wait_here();
 
-  /// For the watchdog: whether the device has got there. Throws Error where the device is in trouble.
+  /// For the watchdog: whether the device has done it. Throws Error if the device has failed.
   bool reached() const;
   void end();
 
@@ -48,7 +48,7 @@ class DeviceOperation : public Operation {
 
 class Watchdog {
  public:
-  /// `lock` is held by whoever calls into the session.
+  /// `lock` guards the session.
   Watchdog(Session& session, std::mutex& lock, int device);
   /// Returns when all operations have ended.
   ~Watchdog();
@@ -59,7 +59,7 @@ class Watchdog {
 
  private:
   void serve();
-  void watch(DeviceOperation& operation);
+  void wait_for_end(DeviceOperation& operation);
 
   Session& session_;
   std::mutex& session_lock_;

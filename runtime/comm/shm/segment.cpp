@@ -23,12 +23,12 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// The segments of this process by the address where they end, so that upper_bound finds the one that holds an
-// address. Never destroyed: tensors of static lifetime may free theirs last.
+// The segments of this process by their end address, so that upper_bound finds the segment of an address.
+// Never destroyed, because static tensors may free their memory last.
 struct Registry {
   std::mutex mutex;
-  std::map<std::uintptr_t, SegmentName> by_end;
-  std::atomic<std::uint64_t> frees{0};
+  std::map<std::uintptr_t, SegmentHandle> by_end;
+  std::atomic<std::uint64_t> free_count{0};
 };
 
 Registry& registry() {
@@ -40,12 +40,13 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// A mapping whose address is a multiple of 2 MiB, so that the kernel can use huge pages for it. Room for that
-// is reserved first, and what sticks out is given back.
+// Maps large segments at a multiple of 2 MiB, so that the kernel can use huge pages: reserves more address
+// space than needed and returns the rest.
 void* map_aligned(int descriptor, std::size_t bytes) {
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : 0;
-  const std::size_t room = bytes + alignment;
-  void* reserved = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const std::size_t reserved_bytes = bytes + alignment;
+  void* reserved =
+      ::mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
   const auto begin = reinterpret_cast<std::uintptr_t>(reserved);
   const std::uintptr_t aligned = alignment == 0 ? begin : round_up(begin, alignment);
@@ -54,18 +55,20 @@ void* map_aligned(int descriptor, std::size_t bytes) {
       ::mmap(wanted, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, descriptor, 0);
   if (mapped == MAP_FAILED) {
     const int error = errno;
-    ::munmap(reserved, room);
+    ::munmap(reserved, reserved_bytes);
     errno = error;
     return MAP_FAILED;
   }
   const std::uintptr_t end = aligned + bytes;
   if (aligned > begin) ::munmap(reserved, aligned - begin);
-  if (begin + room > end) ::munmap(static_cast<std::byte*>(wanted) + bytes, begin + room - end);
+  if (begin + reserved_bytes > end) {
+    ::munmap(static_cast<std::byte*>(wanted) + bytes, begin + reserved_bytes - end);
+  }
   return mapped;
 }
 
-// What the kernel could give without swapping. Asking for more would not fail: it would get some process
-// killed.
+// How much memory the kernel has without swapping. If a process takes more, the kernel kills some process
+// instead of reporting an error.
 std::size_t available_memory() {
   std::ifstream lines("/proc/meminfo");
   std::string line;
@@ -82,27 +85,28 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t size = round_up(bytes == 0 ? 1 : bytes, page);
   if (const std::size_t available = available_memory(); size > available) {
-    fail("cannot get {} ({} bytes) of memory to share with the ranks of this node: {} are available",
-         format_bytes(size), size, format_bytes(available));
+    fail(
+        "cannot allocate {} ({} bytes) of memory to share with the ranks of this node: only {} are available",
+        format_bytes(size), size, format_bytes(available));
   }
   const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
-  if (descriptor < 0) fail_errno("cannot make shared memory");
-  // Taken now: later, a page that is not there would be a signal in the middle of a backward.
-  int no_room = 0;
+  if (descriptor < 0) fail_errno("cannot create shared memory");
+  // Allocates the pages now: later, a missing page would be a SIGBUS in the middle of backward.
+  int allocate_error = 0;
   do {
-    no_room = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
-  } while (no_room == EINTR);  // a signal, the profiler's for instance
-  void* memory = no_room != 0 ? MAP_FAILED : map_aligned(descriptor, size);
+    allocate_error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
+  } while (allocate_error == EINTR);  // a signal interrupted it
+  void* memory = allocate_error != 0 ? MAP_FAILED : map_aligned(descriptor, size);
   struct stat status {};
   if (memory == MAP_FAILED || ::fstat(descriptor, &status) != 0) {
-    errno = no_room != 0 ? no_room : errno;
+    errno = allocate_error != 0 ? allocate_error : errno;
     const int error = errno;
     ::close(descriptor);
     errno = error;
-    fail_errno("cannot get {} ({} bytes) of memory to share with the ranks of this node", format_bytes(size),
-               size);
+    fail_errno("cannot allocate {} ({} bytes) of memory to share with the ranks of this node",
+               format_bytes(size), size);
   }
-  ::madvise(memory, size, MADV_HUGEPAGE);  // where shared memory may have huge pages
+  ::madvise(memory, size, MADV_HUGEPAGE);  // has an effect only if the system allows it
 
   const auto end = reinterpret_cast<std::uintptr_t>(memory) + size;
   {
@@ -115,7 +119,7 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
               const std::scoped_lock lock(registry().mutex);
               registry().by_end.erase(end);
             }
-            registry().frees.fetch_add(1, std::memory_order_release);
+            registry().free_count.fetch_add(1, std::memory_order_release);
             ::munmap(mapped, size);
             ::close(descriptor);
           }};
@@ -131,30 +135,30 @@ std::optional<Location> find(const void* memory, std::size_t bytes) {
   return Location{.segment = found->second, .offset = begin - segment_begin};
 }
 
-std::uint64_t frees() {
-  return registry().frees.load(std::memory_order_acquire);
+std::uint64_t free_count() {
+  return registry().free_count.load(std::memory_order_acquire);
 }
 
-std::shared_ptr<void> map(const SegmentName& name) {
-  const std::string path = fmt::format("/proc/{}/fd/{}", name.process, name.descriptor);
+std::shared_ptr<void> map(const SegmentHandle& segment) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", segment.process, segment.descriptor);
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) fail_errno("cannot open the shared memory of process {} ({})", name.process, path);
+  if (descriptor < 0) fail_errno("cannot open the shared memory of process {} ({})", segment.process, path);
   struct stat status {};
-  if (::fstat(descriptor, &status) != 0 || status.st_ino != name.inode ||
-      static_cast<std::uint64_t>(status.st_size) != name.bytes) {
+  if (::fstat(descriptor, &status) != 0 || status.st_ino != segment.inode ||
+      static_cast<std::uint64_t>(status.st_size) != segment.bytes) {
     ::close(descriptor);
     fail(
-        "{} is not the shared memory that process {} meant; do the ranks of this node have PID namespaces of "
-        "their own?",
-        path, name.process);
+        "{} is not the shared memory of process {}: check whether the ranks of this node run in separate PID "
+        "namespaces",
+        path, segment.process);
   }
-  void* memory = map_aligned(descriptor, name.bytes);
+  void* memory = map_aligned(descriptor, segment.bytes);
   const int error = errno;
   ::close(descriptor);
   errno = error;
   if (memory == MAP_FAILED)
-    fail_errno("cannot map {} of shared memory of process {}", format_bytes(name.bytes), name.process);
-  return {memory, [bytes = name.bytes](void* mapped) { ::munmap(mapped, bytes); }};
+    fail_errno("cannot map {} of shared memory of process {}", format_bytes(segment.bytes), segment.process);
+  return {memory, [bytes = segment.bytes](void* mapped) { ::munmap(mapped, bytes); }};
 }
 
 }  // namespace lockstep::comm::shm

@@ -1,7 +1,7 @@
-// Memory that ranks of one node share. A segment is an anonymous file (memfd) that its owner maps and that
-// other ranks open through the owner's /proc/PID/fd: it has no name, so nothing is left behind however a rank
-// ends, and it is not limited by the size of /dev/shm, which containers make 64 MB. What is not enough is the
-// job's memory limit, as for any other memory.
+// Memory that the ranks of a node share. A segment is an anonymous file (memfd) that its owner maps and that
+// other ranks open through the owner's /proc/PID/fd. It has no name, so nothing remains however a rank ends,
+// and the size of /dev/shm, 64 MB in many containers, does not limit it. It counts towards the job's memory
+// limit.
 //
 // Threads: safe from any.
 #pragma once
@@ -13,34 +13,34 @@
 
 namespace lockstep::comm::shm {
 
-/// How a rank of the same node finds a segment; plain data that travels through shared memory.
-struct SegmentName {
+/// How another rank of the node opens a segment. Plain data that ranks exchange.
+struct SegmentHandle {
   std::int32_t process = 0;
   std::int32_t descriptor = -1;
-  std::uint64_t inode = 0;  ///< tells whether that process is the one that was meant
+  std::uint64_t inode = 0;  ///< to check that the descriptor is still this segment
   std::uint64_t bytes = 0;
 
-  bool operator==(const SegmentName&) const = default;
+  bool operator==(const SegmentHandle&) const = default;
 };
 
-/// Where registered memory lies.
+/// A position in a segment.
 struct Location {
-  SegmentName segment;
-  std::uint64_t offset = 0;  ///< bytes from the segment's begin
+  SegmentHandle segment;
+  std::uint64_t offset = 0;  ///< bytes
 };
 
-/// Zeroed memory that ranks of the same node can map, aligned to 2 MiB from that size on and to a page below,
-/// its pages taken now and close to the calling thread's CPU. Lives as long as the pointer. Throws Error with
-/// the bytes that were asked for where there is not enough.
+/// Zeroed memory that other ranks of the node can map. It is aligned to 2 MiB if it is at least that large,
+/// else to a page. Its pages are allocated now, near the calling thread's CPU. Throws Error, with the number
+/// of bytes, if there is not enough memory.
 std::shared_ptr<void> allocate(std::size_t bytes);
 
-/// Where memory from allocate() lies; nothing for other memory, or where it ends before `bytes`.
+/// The position of memory from allocate(); nullopt for other memory, or if the segment ends before `bytes`.
 std::optional<Location> find(const void* memory, std::size_t bytes);
 
-/// How many segments this process has freed: when it changes, others should forget what they have mapped.
-std::uint64_t frees();
+/// How many segments this process has freed. When it changes, other ranks should unmap this one's segments.
+std::uint64_t free_count();
 
-/// Maps another process's segment (or one of this process). Throws Error where it cannot be opened.
-std::shared_ptr<void> map(const SegmentName& name);
+/// Maps a segment of another process or of this one. Throws Error if it cannot be opened.
+std::shared_ptr<void> map(const SegmentHandle& segment);
 
 }  // namespace lockstep::comm::shm

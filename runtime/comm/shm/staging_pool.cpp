@@ -8,21 +8,21 @@
 namespace lockstep::comm::shm {
 namespace {
 
-// More than this is given back to the system when it is not in use.
-constexpr std::size_t kKept = std::size_t{64} << 20;
-constexpr std::size_t kSmallest = std::size_t{64} << 10;
+// Unused memory above this is freed.
+constexpr std::size_t kMaxKept = std::size_t{64} << 20;
+constexpr std::size_t kMinBlock = std::size_t{64} << 10;
 
-// Sizes that others will want too.
+// Rounds up, so that a block fits later operations too.
 std::size_t rounded(std::size_t bytes) {
   constexpr std::size_t kStep = std::size_t{1} << 20;
-  if (bytes <= 8 * kStep) return std::bit_ceil(std::max(bytes, kSmallest));
+  if (bytes <= 8 * kStep) return std::bit_ceil(std::max(bytes, kMinBlock));
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
 }  // namespace
 
 std::shared_ptr<void> StagingPool::take(std::size_t bytes) {
-  const auto fits = [bytes](const Piece& piece) { return piece.bytes >= bytes; };
+  const auto fits = [bytes](const FreeBlock& block) { return block.bytes >= bytes; };
   const auto found = std::find_if(free_.begin(), free_.end(), fits);
   if (found == free_.end()) return allocate(rounded(bytes));
   auto memory = std::move(found->memory);
@@ -32,11 +32,11 @@ std::shared_ptr<void> StagingPool::take(std::size_t bytes) {
 
 void StagingPool::give_back(std::shared_ptr<void> memory) {
   const std::size_t bytes = find(memory.get(), 1)->segment.bytes;
-  const auto larger = [bytes](const Piece& piece) { return piece.bytes >= bytes; };
+  const auto larger = [bytes](const FreeBlock& block) { return block.bytes >= bytes; };
   free_.insert(std::find_if(free_.begin(), free_.end(), larger), {std::move(memory), bytes});  // by size
   std::size_t kept = 0;
-  for (const auto& piece : free_) kept += piece.bytes;
-  while (kept > kKept) {
+  for (const auto& block : free_) kept += block.bytes;
+  while (kept > kMaxKept) {
     kept -= free_.back().bytes;
     free_.pop_back();
   }

@@ -1,4 +1,4 @@
-// Shared memory for data that lies elsewhere, kept for the next operation up to a limit.
+// Shared memory for copies of data that lies elsewhere. Up to 64 MiB are kept for later operations.
 //
 // Threads: one at a time.
 #pragma once
@@ -16,11 +16,11 @@ class StagingPool {
   void give_back(std::shared_ptr<void> memory);
 
  private:
-  struct Piece {
+  struct FreeBlock {
     std::shared_ptr<void> memory;
     std::size_t bytes;
   };
-  std::vector<Piece> free_;
+  std::vector<FreeBlock> free_;
 };
 
 }  // namespace lockstep::comm::shm

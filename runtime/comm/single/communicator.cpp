@@ -18,8 +18,8 @@ class SingleCommunicator : public Communicator {
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
     return now(describe("all_reduce", label, buffer.bytes()), [&] {
       const void* const inputs[] = {buffer.data};
-      const Finish finish = finish_of(options, 1);
-      reduce(inputs, buffer.data, buffer.count, buffer.type, finish);
+      const ScaledOp scaled = scaled_op_of(options, 1);
+      reduce(inputs, buffer.data, buffer.count, buffer.type, scaled);
       if (options.then) options.then();
     });
   }
@@ -39,8 +39,8 @@ class SingleCommunicator : public Communicator {
   WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
     return now(describe("reduce_scatter", label, mine.bytes()), [&] {
       const void* const inputs[] = {all};
-      const Finish finish = finish_of(options, 1);
-      reduce(inputs, mine.data, mine.count, mine.type, finish);
+      const ScaledOp scaled = scaled_op_of(options, 1);
+      reduce(inputs, mine.data, mine.count, mine.type, scaled);
       if (options.then) options.then();
     });
   }

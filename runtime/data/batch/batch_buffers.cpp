@@ -37,7 +37,7 @@ torch::Tensor BatchBuffers::allocate() const {
   try {
     return torch::empty({static_cast<std::int64_t>(capacity_)}, options);
   } catch (const c10::Error& error) {
-    fail("cannot get {} of {}memory for a batch, lower the cap: {}", format_bytes(capacity_),
+    fail("cannot allocate {} of {}memory for a batch: {}; lower the cap", format_bytes(capacity_),
          page_locked_ ? "page-locked " : "", error.what_without_backtrace());
   }
 }

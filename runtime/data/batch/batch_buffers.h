@@ -1,7 +1,6 @@
-// Memory of batches, used again and again: an allocation for each batch would be page faults, and
-// page-locking one takes milliseconds. A batch's tensors lie in one buffer, so that one copy brings them to a
-// device. The buffer comes back by itself when the last tensor on it is gone, and when nothing else (a copy
-// that is under way) holds it.
+// A pool of buffers for batches. Reusing them avoids page faults, and page-locking a new buffer takes
+// milliseconds. All tensors of a batch are in one buffer, so one copy brings them to a device. A buffer
+// returns to the pool when its last tensor is destroyed and no copy in progress uses it.
 //
 // Threads: safe from any.
 #pragma once
@@ -15,7 +14,7 @@
 
 namespace lockstep::data {
 
-/// Host memory of one batch; holding it keeps it from being used again.
+/// The host memory of one batch. It is not reused while somebody holds it.
 class BatchBuffer {
  public:
   explicit BatchBuffer(torch::Tensor bytes) : bytes_(std::move(bytes)) {}
@@ -31,12 +30,12 @@ class BatchBuffers : public std::enable_shared_from_this<BatchBuffers> {
  public:
   BatchBuffers(std::size_t capacity, bool page_locked) : capacity_(capacity), page_locked_(page_locked) {}
 
-  /// One that nobody holds, or a new one. Throws Error where there is no memory for it.
+  /// Returns a free buffer, or a new one. Throws Error if there is no memory for it.
   std::shared_ptr<BatchBuffer> take();
 
   std::size_t capacity() const { return capacity_; }
   bool page_locked() const { return page_locked_; }
-  /// Made so far.
+  /// The number of buffers allocated so far.
   std::size_t made() const;
 
  private:
@@ -49,10 +48,10 @@ class BatchBuffers : public std::enable_shared_from_this<BatchBuffers> {
   std::vector<std::unique_ptr<BatchBuffer>> free_;
 };
 
-/// Where things lie in a buffer, each at a multiple of 64 bytes.
+/// Assigns places in a buffer, each at a multiple of 64 bytes.
 class BufferLayout {
  public:
-  /// Room for this many bytes; returns the offset.
+  /// Reserves this many bytes and returns their offset.
   std::size_t add(std::size_t bytes) {
     const std::size_t offset = used_;
     used_ += (bytes + 63) / 64 * 64;
@@ -64,7 +63,7 @@ class BufferLayout {
   std::size_t used_ = 0;
 };
 
-/// A tensor on a part of the buffer, which it holds.
+/// A tensor on a part of the buffer. It keeps the buffer from being reused.
 torch::Tensor tensor_on(const std::shared_ptr<BatchBuffer>& buffer, std::size_t offset,
                         torch::IntArrayRef sizes, torch::ScalarType type);
 

@@ -12,7 +12,7 @@
 
 namespace lockstep::data {
 
-// Where the parts of the batch that is built lie. Rows of packed batches are its samples, end to end.
+// Pointers into the tensors of the batch.
 struct BatchBuilder::Target {
   std::int64_t* tokens;
   std::int64_t* positions;
@@ -20,7 +20,7 @@ struct BatchBuilder::Target {
   bool* attention_mask;  // of padded batches
   std::int32_t* ends;
   std::int64_t* ids;
-  std::size_t row = 0;  // tokens of a padded one
+  std::size_t row = 0;  // tokens of a padded row
 };
 
 BatchBuilder::BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths,
@@ -67,7 +67,8 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
     const std::size_t offset = layout.add(bytes);
     if (layout.used() > buffers_->capacity()) {
       fail(
-          "a micro-batch of {} samples and {} tokens is over the cap of {}: the plan is not of these lengths",
+          "a micro-batch of {} samples and {} tokens is over the cap of {}: the plan was made for other "
+          "lengths",
           samples.size(), places, plan.cap);
     }
     tensor = tensor_on(host.buffer, offset, sizes, type);
@@ -86,7 +87,7 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
   return target;
 }
 
-// What the plan takes of a sample: over-long ones are cut, or in pieces.
+// The tokens that the plan uses of a sample or piece.
 std::size_t BatchBuilder::length_of(SampleId id, const PlanOptions& plan) const {
   return planned_length(id, lengths_[sample_of(id)], plan);
 }
@@ -103,7 +104,7 @@ std::span<const std::byte> BatchBuilder::packed_bytes(std::size_t number, int wo
   if (options_.mapped) {
     try {
       return reader_.view(number);
-    } catch (const Error&) {  // not in one piece, or not there: reading gives it, or says what is wrong
+    } catch (const Error&) {  // it cannot be mapped: read it, which may work or explain the error
     }
   }
   std::vector<std::byte>& packed = packed_[static_cast<std::size_t>(worker)];
@@ -114,12 +115,12 @@ std::span<const std::byte> BatchBuilder::packed_bytes(std::size_t number, int wo
   return read;
 }
 
-// Nothing where samples are read, or where this one cannot be: it says so when its turn comes. It is checked
-// then too, so that no transform's time lies between the check and the use.
-void BatchBuilder::look_ahead(std::size_t number) const {
+// Prefetches a mapped sample. Errors are ignored here: they come again when the sample is used. The digest is
+// also checked then and not here, so that no transform runs between the check and the use.
+void BatchBuilder::prefetch(std::size_t number) const {
   if (!options_.mapped) return;
   try {
-    fetch_early(reader_.unchecked_view(number));
+    prefetch_memory(reader_.unchecked_view(number));
   } catch (const Error&) {
   }
 }
@@ -130,7 +131,7 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
   const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
   widen_tokens(packed.subspan(piece_of(id) * options_.plan.cap * token_bytes), tokens);
   std::fill(mask.begin(), mask.end(), true);
-  mask.front() = false;  // nothing is before it to predict it from
+  mask.front() = false;  // no token before it predicts it
   if (!options_.transform) return tokens.size();
   Sample sample{.id = id, .key = reader_.key(sample_of(id)), .tokens = tokens, .loss_mask = mask};
   sample.seed = sample_seed(options_.plan, epoch, id);
@@ -139,7 +140,7 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
   options_.transform(sample);
   if (sample.tokens.data() != tokens.data() || sample.tokens.empty() ||
       sample.tokens.size() > tokens.size()) {
-    fail("a transform may change tokens in place and leave out the last ones, no more");
+    fail("a transform may only change tokens in place and shorten the sample at its end");
   }
   return sample.tokens.size();
 }
@@ -153,11 +154,11 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
   batch.last_of_step = micro_batch.last_of_step();
   batch.empty = samples.empty();
-  const PlanOptions& plan = micro_batch.block->block.plan.options();  // a mixture's range has its own
+  const PlanOptions& plan = micro_batch.block->block.plan.options();  // each range of a mixture has its own
   const Target target = allocate(host, samples, plan);
   const bool padded = plan.padded;
 
-  std::size_t at = 0;  // in the batch's tensors
+  std::size_t at = 0;  // place of the sample in the batch's tensors
   std::size_t total = 0;
   target.ends[0] = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -166,7 +167,7 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     const std::span mask(target.loss_mask + at, planned);
     std::size_t length = 0;
     naming_sample(reader_, id, options_.rank, batch.step, [&] {
-      if (i + 1 < samples.size()) look_ahead(sample_of(samples[i + 1]));
+      if (i + 1 < samples.size()) prefetch(sample_of(samples[i + 1]));
       const auto packed = packed_bytes(sample_of(id), worker);
       length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
     });
@@ -192,7 +193,7 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   }
   batch.token_count = static_cast<std::int64_t>(total);
   batch.padding = padded ? static_cast<std::int64_t>(at - total) : 0;
-  if (!padded && batch.tokens.size(0) != batch.token_count) {  // a transform made samples shorter
+  if (!padded && batch.tokens.size(0) != batch.token_count) {  // a transform shortened samples
     for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask}) {
       *tensor = tensor->narrow(0, 0, batch.token_count);
     }

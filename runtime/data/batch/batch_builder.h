@@ -1,4 +1,4 @@
-// Makes one micro-batch of tensors from the samples of a pack, straight into a buffer that is used again.
+// Builds the tensors of a micro-batch from the samples of a pack, directly in a reusable buffer.
 //
 // Threads: build() is safe from several threads, each with its own worker number.
 #pragma once
@@ -32,7 +32,7 @@ class BatchBuilder final : public HostBatchBuilder {
 
   HostBatch build(const MicroBatch& micro_batch, int worker) override;
 
-  /// Bytes that a batch takes, at most.
+  /// The maximum size of a batch in bytes.
   static std::size_t buffer_bytes(const PlanOptions& plan);
 
   const BatchBuffers& buffers() const override { return *buffers_; }
@@ -42,7 +42,7 @@ class BatchBuilder final : public HostBatchBuilder {
   Target allocate(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan);
   std::size_t length_of(SampleId id, const PlanOptions& plan) const;
   std::span<const std::byte> packed_bytes(std::size_t number, int worker);
-  void look_ahead(std::size_t number) const;
+  void prefetch(std::size_t number) const;
   void widen_tokens(std::span<const std::byte> packed, std::span<std::int64_t> tokens) const;
   std::size_t take_sample(SampleId id, std::span<const std::byte> packed, std::span<std::int64_t> tokens,
                           std::span<bool> mask, std::uint64_t epoch, int worker);

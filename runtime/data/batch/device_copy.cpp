@@ -11,11 +11,11 @@
 namespace lockstep::data {
 namespace {
 
-// The part of the copied bytes at which the host's tensor lies in its buffer.
+// The tensor in the copied bytes that corresponds to a host tensor in the buffer.
 torch::Tensor on_device(const torch::Tensor& host, const BatchBuffer& buffer, const torch::Tensor& bytes) {
   if (!host.defined()) return host;
   if (host.numel() == 0) return torch::empty(host.sizes(), bytes.options().dtype(host.scalar_type()));
-  // Images are seen otherwise than they lie.
+  // The dimensions of images are permuted: their memory is [n, height, width, channels].
   if (!host.is_contiguous()) {
     return on_device(host.permute({0, 2, 3, 1}), buffer, bytes).permute({0, 3, 1, 2});
   }
@@ -32,21 +32,21 @@ DeviceCopy::DeviceCopy(torch::Device device) : device_(device) {
 }
 
 DeviceCopy::~DeviceCopy() {
-  while (!under_way_.empty()) {
-    forget_what_is_done();
-    if (!under_way_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  while (!in_progress_.empty()) {
+    release_finished();
+    if (!in_progress_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
 
-void DeviceCopy::forget_what_is_done() {
-  while (!under_way_.empty() && under_way_.front().done.query()) under_way_.pop_front();
+void DeviceCopy::release_finished() {
+  while (!in_progress_.empty() && in_progress_.front().done.query()) in_progress_.pop_front();
 }
 
 HostBatch DeviceCopy::begin(HostBatch host) {
   if (!needed() || !host.micro_batch.block) return host;
   const c10::impl::VirtualGuardImpl backend(device_.type());
   if (!stream_) stream_ = backend.getStreamFromGlobalPool(device_, false);
-  forget_what_is_done();
+  release_finished();
   const c10::StreamGuard guard(*stream_);
   const torch::Tensor bytes =
       host.buffer->bytes().narrow(0, 0, static_cast<std::int64_t>(host.used)).to(device_, true);
@@ -57,15 +57,16 @@ HostBatch DeviceCopy::begin(HostBatch host) {
   }
   c10::Event done(device_.type());
   done.record(*stream_);
-  under_way_.push_back({std::move(done), std::move(host.buffer)});
+  in_progress_.push_back({std::move(done), std::move(host.buffer)});
   return host;
 }
 
 Batch DeviceCopy::finish(HostBatch copied) {
   if (!needed() || !copied.micro_batch.block) return std::move(copied.batch);
   const c10::Stream compute = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-  under_way_.back().done.block(compute);
-  // The memory came from the copying stream's pool: it must not be given away while this stream works on it.
+  in_progress_.back().done.block(compute);
+  // The memory belongs to the pool of the copying stream, which must not reuse it while this stream works
+  // on it.
   for (const torch::Tensor* tensor : {&copied.batch.tokens, &copied.batch.cu_seqlens, &copied.batch.images}) {
     if (tensor->defined()) tensor->record_stream(compute);
   }

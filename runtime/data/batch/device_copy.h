@@ -1,7 +1,7 @@
-// Brings batches to the device beside its work: page-locked memory, a stream of its own, one copy per batch.
-// The stream that computes waits for the copy, not the thread; the host's buffer is held until the copy is
-// over. For the CPU it does nothing. It needs no CUDA to compile: LibTorch's device-independent streams and
-// events do it.
+// Copies batches to the device while the device computes: from page-locked memory, on a separate stream,
+// one copy per batch. The computing stream waits for the copy, but the thread does not. The host buffer is
+// held until the copy ends. For the CPU this does nothing. It compiles without CUDA, since it uses
+// LibTorch's device-independent streams and events.
 //
 // Threads: the training thread.
 #pragma once
@@ -20,30 +20,30 @@ namespace lockstep::data {
 class DeviceCopy {
  public:
   explicit DeviceCopy(torch::Device device);
-  /// Waits for copies that are under way.
+  /// Waits for copies in progress.
   ~DeviceCopy();
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
 
-  /// Whether there is anything to copy to.
+  /// Whether batches must be copied: the device is not the CPU.
   bool needed() const { return !device_.is_cpu(); }
 
-  /// Begins the copy of a batch and returns the batch on the device, for finish().
+  /// Begins to copy a batch. Returns the batch on the device, for finish().
   HostBatch begin(HostBatch host);
 
-  /// What the calling thread's stream does from here on finds the batch on the device.
+  /// Makes the calling thread's stream wait for the copy, and returns the batch.
   Batch finish(HostBatch copied);
 
  private:
-  struct UnderWay {
+  struct CopyInProgress {
     c10::Event done;
     std::shared_ptr<BatchBuffer> buffer;
   };
-  void forget_what_is_done();
+  void release_finished();
 
   torch::Device device_;
   std::optional<c10::Stream> stream_;
-  std::deque<UnderWay> under_way_;
+  std::deque<CopyInProgress> in_progress_;
 };
 
 }  // namespace lockstep::data

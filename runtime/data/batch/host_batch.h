@@ -1,4 +1,4 @@
-// A batch in host memory as workers build it, and who builds it.
+// A batch in host memory, and the interface of the classes that build it on the workers.
 //
 // Threads: build() is safe from several threads, each with its own worker number.
 #pragma once
@@ -12,14 +12,14 @@
 
 namespace lockstep::data {
 
-/// A batch, and the buffer in which its tensors lie.
+/// A batch and the buffer that holds its tensors.
 struct HostBatch {
   Batch batch;
-  MicroBatch micro_batch;  ///< which one it is; the end of an epoch has no batch
+  MicroBatch micro_batch;  ///< its place in the plan; the end of an epoch has no batch
   std::shared_ptr<BatchBuffer> buffer;
-  std::size_t used = 0;        ///< bytes of the buffer
-  std::size_t bytes_read = 0;  ///< of packed samples
-  // What computing it takes, padding included: sums over the samples.
+  std::size_t used = 0;        ///< bytes used of the buffer
+  std::size_t bytes_read = 0;  ///< bytes of packed samples
+  // The work of computing it, with padding: sums over the samples of tokens and of tokens squared.
   double work_tokens = 0;
   double work_squares = 0;
 };
@@ -31,7 +31,7 @@ class HostBatchBuilder {
   HostBatchBuilder(const HostBatchBuilder&) = delete;
   HostBatchBuilder& operator=(const HostBatchBuilder&) = delete;
 
-  /// This rank's part of the micro-batch. Throws Error naming the sample.
+  /// Builds the micro-batch of this rank. Throws Error naming the sample that cannot be used.
   virtual HostBatch build(const MicroBatch& micro_batch, int worker) = 0;
 
   virtual const BatchBuffers& buffers() const = 0;

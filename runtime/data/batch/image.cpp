@@ -26,19 +26,18 @@ bool begins_with(std::span<const std::byte> packed, const std::array<unsigned ch
   return packed.size() >= N && std::memcmp(packed.data(), magic.data(), N) == 0;
 }
 
-void check_room(const ImageSize& size, std::span<std::uint8_t> pixels) {
+void check_size(const ImageSize& size, std::span<std::uint8_t> pixels) {
   if (pixels.size() != size.bytes()) {
-    fail("an image of {} x {} takes {} bytes, and {} were given", size.height, size.width, size.bytes(),
-         pixels.size());
+    fail("an image of {} x {} needs {} bytes, not {}", size.height, size.width, size.bytes(), pixels.size());
   }
 }
 
-/// libpng's whole-image interface; it keeps its error in the struct.
+/// libpng's simplified interface. It stores its error in the struct.
 class Png {
  public:
   explicit Png(std::span<const std::byte> packed) {
     image_.version = PNG_IMAGE_VERSION;
-    if (png_image_begin_read_from_memory(&image_, packed.data(), packed.size()) == 0) complain();
+    if (png_image_begin_read_from_memory(&image_, packed.data(), packed.size()) == 0) fail_png();
   }
   ~Png() { png_image_free(&image_); }
   Png(const Png&) = delete;
@@ -49,48 +48,48 @@ class Png {
   void decode(std::span<std::uint8_t> pixels) {
     image_.format = PNG_FORMAT_RGB;
     const png_color black{0, 0, 0};
-    if (png_image_finish_read(&image_, &black, pixels.data(), 0, nullptr) == 0) complain();
-    // Warnings are of what is no pixel: a wrong colour profile, text or time. Pixels that are missing or
-    // whose checksum is wrong are errors.
-    if (PNG_IMAGE_FAILED(image_)) complain();
+    if (png_image_finish_read(&image_, &black, pixels.data(), 0, nullptr) == 0) fail_png();
+    // Warnings do not concern pixels, but a wrong colour profile, text or time. Missing pixels and wrong
+    // checksums are errors.
+    if (PNG_IMAGE_FAILED(image_)) fail_png();
   }
 
  private:
-  [[noreturn]] void complain() const { fail("cannot decode PNG: {}", image_.message); }
+  [[noreturn]] void fail_png() const { fail("cannot decode PNG: {}", image_.message); }
 
   png_image image_{};
 };
 
-/// libjpeg leaves by longjmp: nothing between setjmp and there may have a destructor.
+/// libjpeg reports errors by longjmp, so no object between setjmp and the call may have a destructor.
 struct JpegErrors {
-  jpeg_error_mgr manager;  // first: libjpeg knows only this
-  std::jmp_buf leave;
+  jpeg_error_mgr manager;  // must be first: libjpeg has a pointer to it
+  std::jmp_buf on_error;
   char message[JMSG_LENGTH_MAX];
 
   static void exit(j_common_ptr jpeg) {
     auto* const errors = reinterpret_cast<JpegErrors*>(jpeg->err);
     errors->manager.format_message(jpeg, errors->message);
-    std::longjmp(errors->leave, 1);
+    std::longjmp(errors->on_error, 1);
   }
-  // Warnings are damage too: data that end early or do not fit are filled up with grey. But for these, after
-  // which all pixels are there: bytes that nobody asked for between two parts, and versions of what
-  // describes the file.
+  // Warnings are damage too, since libjpeg fills missing or wrong data with grey. The exceptions do not
+  // affect pixels: extra bytes between two segments, and unknown versions of the JFIF and Adobe headers.
   static void emit(j_common_ptr jpeg, int level) {
-    const int what = jpeg->err->msg_code;
-    if (level < 0 && what != JWRN_EXTRANEOUS_DATA && what != JWRN_JFIF_MAJOR && what != JWRN_ADOBE_XFORM) {
+    const int code = jpeg->err->msg_code;
+    if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR && code != JWRN_ADOBE_XFORM) {
       exit(jpeg);
     }
   }
 };
 
-/// Reads the header, and the pixels where there are any to fill. False: errors.message says why.
+/// Reads the header, and the pixels if `pixels` has their size. Returns false on failure, with
+/// errors.message set.
 bool read_jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, ImageSize& size,
                JpegErrors& errors) {
   jpeg_decompress_struct jpeg{};
   jpeg.err = jpeg_std_error(&errors.manager);
   errors.manager.error_exit = &JpegErrors::exit;
   errors.manager.emit_message = &JpegErrors::emit;
-  if (setjmp(errors.leave) != 0) {  // NOLINT(cert-err52-cpp): the library's way
+  if (setjmp(errors.on_error) != 0) {  // NOLINT(cert-err52-cpp): libjpeg requires it
     jpeg_destroy_decompress(&jpeg);
     return false;
   }
@@ -123,18 +122,18 @@ ImageSize jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels
 ImageSize image_size(std::span<const std::byte> packed) {
   if (begins_with(packed, kPng)) return Png(packed).size();
   if (begins_with(packed, kJpeg)) return jpeg(packed, {});
-  fail("this is neither PNG nor JPEG");
+  fail("the image is neither PNG nor JPEG");
 }
 
 void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels) {
   if (begins_with(packed, kPng)) {
     Png png(packed);
-    check_room(png.size(), pixels);
+    check_size(png.size(), pixels);
     png.decode(pixels);
   } else if (begins_with(packed, kJpeg)) {
-    check_room(jpeg(packed, pixels), pixels);
+    check_size(jpeg(packed, pixels), pixels);
   } else {
-    fail("this is neither PNG nor JPEG");
+    fail("the image is neither PNG nor JPEG");
   }
 }
 

@@ -1,5 +1,5 @@
-// Images as they are packed, PNG and JPEG, to the raw pixels that travel to the device: one byte per channel,
-// a quarter of what floats take. Which of the two it is, the first bytes say, not a name.
+// Decodes PNG and JPEG images to raw pixels, which travel to the device as one byte per channel, a quarter
+// of the size of floats. The first bytes of an image determine its format; its name does not.
 //
 // Threads: safe from any.
 #pragma once
@@ -12,11 +12,12 @@
 
 namespace lockstep::data {
 
-/// From the header alone. Throws Error when it is neither PNG nor JPEG, or damaged.
+/// Reads the size from the header. Throws Error if the image is neither PNG nor JPEG, or damaged.
 ImageSize image_size(std::span<const std::byte> packed);
 
-/// Decodes to rows of red, green and blue; grey becomes all three, transparency is blended with black.
-/// `pixels` has exactly image_size().bytes() bytes. Throws Error when the image is damaged or cut short.
+/// Decodes to rows of red, green and blue. Grey is copied to all three channels; transparency is blended
+/// with black. `pixels` must have exactly image_size().bytes() bytes. Throws Error if the image is damaged
+/// or cut short.
 void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels);
 
 }  // namespace lockstep::data

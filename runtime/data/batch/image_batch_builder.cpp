@@ -31,7 +31,7 @@ ImageSize size_of_compressed([[maybe_unused]] std::span<const std::byte> packed)
 #ifdef LOCKSTEP_WITH_IMAGES
   return image_size(packed);
 #else
-  fail("this build has no PNG and JPEG: install libpng and libjpeg, or pack raw pixels");
+  fail("this build cannot decode PNG and JPEG: build with libpng and libjpeg, or pack raw pixels");
 #endif
 }
 
@@ -49,7 +49,7 @@ std::int64_t number_in(std::string_view text) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) {
-    fail("its label '{}' is not a whole number", text.substr(0, 40));
+    fail("the label '{}' is not a whole number", text.substr(0, 40));
   }
   return number;
 }
@@ -61,11 +61,11 @@ ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptio
       options_(std::move(options)),
       buffers_(
           std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.images), options_.page_locked)),
-      rooms_(static_cast<std::size_t>(options_.workers)) {
+      buffers_of_workers_(static_cast<std::size_t>(options_.workers)) {
   const ImageSize& size = options_.images.size;
   if (size.height == 0 || size.width == 0 || options_.images.channels == 0) {
-    fail_usage("a batch of images needs their size, not {} x {} with {} channels", size.height, size.width,
-               options_.images.channels);
+    fail_usage("the images' height, width and channels must be above 0, not {} x {} with {} channels",
+               size.height, size.width, options_.images.channels);
   }
   if (options_.images.raw == ImageSize{}) options_.images.raw = size;
 }
@@ -83,66 +83,67 @@ std::size_t ImageBatchBuilder::image_bytes() const {
 }
 
 std::int64_t ImageBatchBuilder::label_of(std::size_t number, const std::vector<pack::Part>& parts,
-                                         Room& room) const {
+                                         WorkerBuffers& buffers) const {
   const std::string& kind = options_.images.label;
   std::size_t part = 0;
   while (part < parts.size() && parts[part].kind != kind) ++part;
-  if (part == parts.size()) fail("it has no part '{}' with a label", kind);
-  room.label.resize(parts[part].bytes);
-  reader_.read_part(number, part, room.label);
-  const std::string_view text(reinterpret_cast<const char*>(room.label.data()), room.label.size());
+  if (part == parts.size()) fail("there is no part '{}' with a label", kind);
+  buffers.label.resize(parts[part].bytes);
+  reader_.read_part(number, part, buffers.label);
+  const std::string_view text(reinterpret_cast<const char*>(buffers.label.data()), buffers.label.size());
   if (kind != "json") return number_in(text);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto found = json.is_object() ? json.find(options_.images.label_key) : json.end();
   if (!json.is_object() || found == json.end() || !found->is_number_integer()) {
-    fail("its part 'json' is no object with a whole number \"{}\"", options_.images.label_key);
+    fail("the part 'json' must be an object with a whole number \"{}\"", options_.images.label_key);
   }
   return found->get<std::int64_t>();
 }
 
-// Returns the bytes read.
+// Returns the number of bytes read.
 std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int worker,
                                            std::span<std::uint8_t> out, std::int64_t* label) {
   const ImageOptions& images = options_.images;
-  Room& room = rooms_[static_cast<std::size_t>(worker)];
+  WorkerBuffers& buffers = buffers_of_workers_[static_cast<std::size_t>(worker)];
   const std::size_t number = sample_of(id);
   const std::vector<pack::Part> parts = reader_.parts(number);
-  // The image is the first part that is no label: names are sorted, and "cls" comes before "png".
+  // The image is the first part that is not the label: parts are sorted by name, and "cls" comes before
+  // "png".
   std::size_t part = 0;
   while (part < parts.size() && !images.label.empty() && parts[part].kind == images.label) ++part;
-  if (part == parts.size()) fail("it has no part with an image");
-  room.packed.resize(parts[part].bytes);
-  reader_.read_part(number, part, room.packed);
-  if (label != nullptr) *label = label_of(number, parts, room);
+  if (part == parts.size()) fail("there is no part with an image");
+  buffers.packed.resize(parts[part].bytes);
+  reader_.read_part(number, part, buffers.packed);
+  if (label != nullptr) *label = label_of(number, parts, buffers);
 
-  const bool compressed = is_compressed(room.packed);
+  const bool compressed = is_compressed(buffers.packed);
   if (compressed && images.channels != ImageSize::kChannels) {
     fail("PNG and JPEG are decoded to {} channels, not {}", ImageSize::kChannels, images.channels);
   }
-  const ImageSize size = compressed ? size_of_compressed(room.packed) : images.raw;
+  const ImageSize size = compressed ? size_of_compressed(buffers.packed) : images.raw;
   const std::size_t bytes = size.height * size.width * images.channels;
-  const bool straight = !images.transform && size == images.size;
-  if (!images.transform && !straight) {
-    fail("the image is {} x {}, not {} x {}: bring it there in a transform, with crop_and_scale()",
-         size.height, size.width, images.size.height, images.size.width);
+  const bool direct = !images.transform && size == images.size;
+  if (!images.transform && !direct) {
+    fail("the image is {} x {}, not {} x {}: scale it in a transform, with crop_and_scale()", size.height,
+         size.width, images.size.height, images.size.width);
   }
-  if (compressed && !straight && size.height > 0 && size.width > images.most_pixels / size.height) {
+  if (compressed && !direct && size.height > 0 && size.width > images.most_pixels / size.height) {
     fail("the image is {} x {}, more than the {} pixels that ImageOptions::most_pixels allows", size.height,
          size.width, images.most_pixels);
   }
   std::span<const std::uint8_t> pixels;
   if (compressed) {
-    if (!straight) room.pixels.resize(bytes);
-    const std::span<std::uint8_t> into = straight ? out : std::span(room.pixels);
-    decode(room.packed, into);
-    pixels = into;
+    if (!direct) buffers.pixels.resize(bytes);
+    const std::span<std::uint8_t> decoded = direct ? out : std::span(buffers.pixels);
+    decode(buffers.packed, decoded);
+    pixels = decoded;
   } else {
-    if (room.packed.size() != bytes) {
-      fail("its '{}' has {} bytes: neither PNG nor JPEG, nor {} x {} pixels of {} channels", parts[part].kind,
-           room.packed.size(), size.height, size.width, images.channels);
+    if (buffers.packed.size() != bytes) {
+      fail("the part '{}' has {} bytes and is neither PNG, JPEG nor {} x {} pixels of {} channels",
+           parts[part].kind, buffers.packed.size(), size.height, size.width, images.channels);
     }
-    pixels = {reinterpret_cast<const std::uint8_t*>(room.packed.data()), bytes};
-    if (straight) std::copy(pixels.begin(), pixels.end(), out.begin());
+    pixels = {reinterpret_cast<const std::uint8_t*>(buffers.packed.data()), bytes};
+    if (direct) std::copy(pixels.begin(), pixels.end(), out.begin());
   }
   if (images.transform) {
     ImageSample sample{.id = id, .key = reader_.key(number), .pixels = pixels, .size = size};
@@ -154,7 +155,7 @@ std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int
     sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
     images.transform(sample);
   }
-  return room.packed.size() + (label != nullptr ? room.label.size() : 0);
+  return buffers.packed.size() + (label != nullptr ? buffers.label.size() : 0);
 }
 
 HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
@@ -177,7 +178,8 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   const auto height = static_cast<std::int64_t>(images.size.height);
   const auto width = static_cast<std::int64_t>(images.size.width);
   const auto channels = static_cast<std::int64_t>(images.channels);
-  // As pixels lie, and seen as networks want it.
+  // The memory is [count, height, width, channels]; the tensor has the order of dimensions that networks
+  // expect.
   batch.images =
       tensor_on(host.buffer, pixels, {count, height, width, channels}, torch::kUInt8).permute({0, 3, 1, 2});
   if (!images.label.empty()) batch.labels = tensor_on(host.buffer, labels, {count}, torch::kInt64);

@@ -1,5 +1,4 @@
-// Makes one micro-batch of images from the samples of a pack, decoded straight into a buffer that is used
-// again.
+// Builds a micro-batch of images from the samples of a pack, decoded directly into a reusable buffer.
 //
 // Threads: build() is safe from several threads, each with its own worker number.
 #pragma once
@@ -25,32 +24,33 @@ struct ImageBuildOptions {
 
 class ImageBatchBuilder final : public HostBatchBuilder {
  public:
-  /// `reader` must outlive the builder. Throws UsageError when an option is wrong.
+  /// `reader` must outlive the builder. Throws UsageError if an option is wrong.
   ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptions options);
 
   HostBatch build(const MicroBatch& micro_batch, int worker) override;
 
-  /// Bytes that a batch takes, at most.
+  /// The maximum size of a batch in bytes.
   static std::size_t buffer_bytes(const PlanOptions& plan, const ImageOptions& images);
 
   const BatchBuffers& buffers() const override { return *buffers_; }
 
  private:
-  // Of each worker, used again.
-  struct Room {
+  // The reusable memory of a worker.
+  struct WorkerBuffers {
     std::vector<std::byte> packed;
     std::vector<std::byte> label;
     std::vector<std::uint8_t> pixels;
   };
   std::size_t image_bytes() const;
-  std::int64_t label_of(std::size_t number, const std::vector<pack::Part>& parts, Room& room) const;
+  std::int64_t label_of(std::size_t number, const std::vector<pack::Part>& parts,
+                        WorkerBuffers& buffers) const;
   std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, std::span<std::uint8_t> out,
                           std::int64_t* label);
 
   const pack::Reader& reader_;
   ImageBuildOptions options_;
   std::shared_ptr<BatchBuffers> buffers_;
-  std::vector<Room> rooms_;
+  std::vector<WorkerBuffers> buffers_of_workers_;
 };
 
 }  // namespace lockstep::data

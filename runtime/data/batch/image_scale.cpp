@@ -8,8 +8,8 @@
 namespace lockstep::data {
 namespace {
 
-// Which pixels of a row (or column) make up one of the scaled ones, and with which weights: a triangle as
-// wide as the scale, so that nothing is left out where it gets smaller.
+// The pixels of a row (or column) that make up one scaled pixel, and their weights. The weights form a
+// triangle as wide as the scale, so that shrinking uses all pixels.
 struct Tap {
   std::size_t first = 0;
   std::vector<float> weights;
@@ -43,13 +43,13 @@ void crop_and_scale(std::span<const std::uint8_t> from, const ImageSize& size, s
   const ImageSize& part = box.size;
   if (part.height == 0 || part.width == 0 || box.top + part.height > size.height ||
       box.left + part.width > size.width) {
-    fail_usage("a box of {} x {} at {}, {} is not within an image of {} x {}", part.height, part.width,
+    fail_usage("the box of {} x {} at {}, {} is not within the image of {} x {}", part.height, part.width,
                box.top, box.left, size.height, size.width);
   }
   if (from.size() != size.height * size.width * channels ||
       to.size() != to_size.height * to_size.width * channels) {
-    fail_usage("an image of {} x {} to be scaled to {} x {} has {} and {} bytes", size.height, size.width,
-               to_size.height, to_size.width, from.size(), to.size());
+    fail_usage("the spans of {} and {} bytes do not fit images of {} x {} and {} x {} with {} channels",
+               from.size(), to.size(), size.height, size.width, to_size.height, to_size.width, channels);
   }
   const auto row_of = [&](std::size_t y) {
     return from.data() + ((box.top + y) * size.width + box.left) * channels;
@@ -62,7 +62,8 @@ void crop_and_scale(std::span<const std::uint8_t> from, const ImageSize& size, s
   }
   const std::vector<Tap> columns = taps_of(part.width, to_size.width);
   const std::vector<Tap> rows = taps_of(part.height, to_size.height);
-  std::vector<float> narrow(part.height * to_size.width * channels);  // scaled across, not yet down
+  // The part scaled horizontally, but not yet vertically.
+  std::vector<float> narrow(part.height * to_size.width * channels);
   for (std::size_t y = 0; y < part.height; ++y) {
     const std::uint8_t* const row = row_of(y);
     float* out = narrow.data() + y * to_size.width * channels;

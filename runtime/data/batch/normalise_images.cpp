@@ -18,8 +18,8 @@ torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistic
   const std::size_t channels = statistics.mean.size();
   if (images.scalar_type() != torch::kUInt8 || images.dim() != 4 ||
       images.size(1) != static_cast<std::int64_t>(channels) || statistics.deviation.size() != channels) {
-    fail_usage("images to normalise by {} means and {} deviations are uint8 [n, {}, height, width]", channels,
-               statistics.deviation.size(), channels);
+    fail_usage("images must be uint8 [n, {}, height, width] for {} means and {} deviations", channels,
+               channels, statistics.deviation.size());
   }
   std::vector<double> scale;
   std::vector<double> shift;
@@ -27,7 +27,7 @@ torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistic
     scale.push_back(1 / (kWhite * statistics.deviation[c]));
     shift.push_back(-statistics.mean[c] / statistics.deviation[c]);
   }
-  // In single precision, whatever the result is: half types do not hold 255 steps well.
+  // Computes in single precision for every result type: half types represent 255 steps poorly.
   const auto options = torch::TensorOptions().dtype(torch::kFloat32).device(images.device());
   const auto of_channels = [&](const std::vector<double>& values) {
     return torch::tensor(values, options).view({1, static_cast<std::int64_t>(channels), 1, 1});

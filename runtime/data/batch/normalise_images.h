@@ -1,5 +1,5 @@
-// Pixels to what a network takes, where it computes: images travel to the device as bytes, a quarter of what
-// floats would be.
+// Turns pixels into the floats that a network expects, on the device where it computes: images travel to
+// the device as bytes, a quarter of the size of floats.
 //
 // Threads: safe from any.
 #pragma once
@@ -10,15 +10,15 @@
 
 namespace lockstep::data {
 
-/// Of each channel, in units of the whole range of a pixel: 0 to 1. These are ImageNet's.
+/// Mean and standard deviation of each channel, for pixels between 0 and 1. The defaults are ImageNet's.
 struct PixelStatistics {
   std::vector<double> mean = {0.485, 0.456, 0.406};
   std::vector<double> deviation = {0.229, 0.224, 0.225};
 };
 
-/// uint8 [n, channels, height, width], in any memory format -> `type`, same shape, device and memory format:
-/// (pixel / 255 - mean) / deviation. Throws UsageError for anything else, and where the statistics are not of
-/// as many channels.
+/// Returns (pixel / 255 - mean) / deviation as `type`, in the shape and memory format and on the device of
+/// `images`, which must be uint8 [n, channels, height, width]. Throws UsageError for other tensors, and if
+/// the statistics have another number of channels.
 torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistics& statistics = {},
                                torch::ScalarType type = torch::kFloat32);
 

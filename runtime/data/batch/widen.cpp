@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-// Sanitizers do not work with functions that are chosen when the program is loaded.
+// Sanitizers do not support functions that are selected when the program is loaded.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
     !defined(__SANITIZE_THREAD__)
 #define LOCKSTEP_FOR_THIS_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))

@@ -1,5 +1,5 @@
-// Reads members of JSON objects, and says which one is missing or of the wrong type. (nlohmann::json alone
-// would turn true into 1 and -1 into 2^64 - 1.)
+// Reads members of JSON objects. Errors name the member that is missing or of the wrong type. (nlohmann::json
+// alone would turn true into 1 and -1 into 2^64 - 1.)
 //
 // Threads: functions; safe from any.
 #pragma once
@@ -14,17 +14,17 @@
 
 namespace lockstep::data {
 
-/// `value` as T: std::uint64_t, double, bool, std::string, a vector of these, or nlohmann::json (a list).
-/// Throws Error that names it and shows its beginning.
+/// Converts `value` to T: std::uint64_t, double, bool, std::string, a vector of these, or nlohmann::json (a
+/// list). Throws Error with its name and the beginning of its text if it has another type.
 template <typename T>
 T json_as(const nlohmann::json& value, const std::string& name) {
-  const auto expect = [&](bool is, const char* what) {
-    if (!is) fail("{} is {}, not {}", name, value.dump().substr(0, 60), what);
+  const auto expect = [&](bool has_type, const char* type) {
+    if (!has_type) fail("{} must be {}, not {}", name, type, value.dump().substr(0, 60));
   };
   if constexpr (std::is_same_v<T, std::uint64_t>) {
     const bool counts =
         value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-    expect(counts, "a whole number from 0 on");
+    expect(counts, "a whole number of at least 0");
   } else if constexpr (std::is_same_v<T, double>) {
     expect(value.is_number(), "a number");
   } else if constexpr (std::is_same_v<T, bool>) {
@@ -44,12 +44,12 @@ T json_as(const nlohmann::json& value, const std::string& name) {
   return value.get<T>();
 }
 
-/// The member of an object. Throws Error where there is none, and as json_as() does.
+/// The member of an object. Throws Error if it is missing, and as json_as() does.
 template <typename T>
 T json_member(const nlohmann::json& object, const char* name) {
   if (!object.is_object()) fail("{} is not a JSON object", object.dump().substr(0, 60));
   const auto found = object.find(name);
-  if (found == object.end()) fail("there is no \"{}\"", name);
+  if (found == object.end()) fail("\"{}\" is missing", name);
   return json_as<T>(*found, '"' + std::string(name) + '"');
 }
 

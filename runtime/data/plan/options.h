@@ -1,4 +1,4 @@
-// What a plan is made for: ranks, cap, step size, cost, order.
+// The options of a plan: ranks, cap, step size, cost and order.
 //
 // Threads: values; functions are safe from any thread.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace lockstep::data {
 
-/// What a sample of L tokens costs: a*L + b*L*L, in any unit. For a transformer of width h, a/b is about 6h.
+/// The cost of a sample of L tokens: a*L + b*L*L, in any unit. For a transformer of width h, a/b is about 6h.
 struct Cost {
   double a = 1;
   double b = 0;
@@ -23,93 +23,88 @@ struct Cost {
   }
 };
 
-/// In which order an epoch takes the samples.
+/// The order in which an epoch takes the samples.
 enum class Order {
   shuffled,    ///< by seed and epoch (order/order.h)
-  sequential,  ///< as they lie in the data set; for validation
+  sequential,  ///< the order of the data set; for validation
 };
 
-/// What happens to a sample that is longer than the cap.
+/// How to plan a sample that is longer than the cap.
 enum class TooLong {
-  refuse,    ///< an error that names it
-  truncate,  ///< only its first `cap` tokens are used
-  skip,      ///< left out
-  split,     ///< cut into pieces of `cap` tokens and a rest, each a sample of its own (piece_of)
+  refuse,    ///< throw an error that names the sample
+  truncate,  ///< use only its first `cap` tokens
+  skip,      ///< leave it out
+  split,     ///< cut it into pieces of `cap` tokens and a rest, each planned as a sample (piece_of)
 };
 
-/// What happens to the epoch's last step where fewer samples are left than there are ranks.
+/// How to plan the epoch's last step if fewer samples are left than there are ranks.
 enum class Tail {
-  fill,    ///< ranks without a sample have no micro-batch in it
-  drop,    ///< the step is left out, and its samples with it
-  repeat,  ///< its samples are used again, until each rank has one
+  fill,    ///< some ranks have no micro-batch in the step
+  drop,    ///< leave out the step and its samples
+  repeat,  ///< use its samples again until each rank has one
 };
-
-/// Upper bound of ranks x accumulate.
-constexpr std::int64_t kMaxMicroBatches = std::int64_t{1} << 20;
-
-/// Part of ranks x accumulate x cap that a step's tokens fill where `step_tokens` is not given. Ranks share
-/// cost, not tokens, and whole samples rarely fill a micro-batch: with less room more ranks need a
-/// micro-batch more.
-constexpr double kDefaultStepFill = 0.95;
 
 struct PlanOptions {
   int ranks = 1;
-  /// Tokens that a micro-batch may hold: what fits into the device's memory. Padding counts when `padded`.
+  /// Maximum tokens of a micro-batch: limited by the device's memory. Padding counts if `padded`.
   std::uint64_t cap = 0;
-  /// Micro-batches that a rank has in a step, about: what the default of `step_tokens` follows from.
+  /// Approximate number of micro-batches of a rank in a step. Only the default of `step_tokens` uses it.
   int accumulate = 1;
-  /// Tokens of a step, of all ranks together; 0: 0.95 x ranks x accumulate x cap (1 x on one rank). A step
-  /// holds no more, unless it stretches or a single sample is longer.
+  /// Maximum tokens of a step, all ranks together. 0: 0.95 x ranks x accumulate x cap (1 x on one rank). A
+  /// step exceeds it only if it stretches or if it is a single longer sample.
   std::uint64_t step_tokens = 0;
-  /// Where some rank works longer than the others whatever they get of the step's samples (one sample costs
-  /// more than a rank's share), the step may take more samples, up to this many times `step_tokens`; 1:
-  /// never.
+  /// A step may grow to this many times `step_tokens` if one sample costs more than a rank's share: the other
+  /// ranks would only wait for that sample. 1: never.
   double step_stretch = 1.5;
-  /// All ranks have equally many micro-batches in a step, some of them empty: for models that communicate
+  /// All ranks have equally many micro-batches in a step, some of them empty. For models that communicate
   /// inside forward (synchronised batch norm, pipelines).
   bool equal_micro_batches = false;
   Cost cost = {};
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
-  /// A micro-batch is rows x its longest sample, rather than its samples end to end.
+  /// A micro-batch takes rows x its longest sample instead of the sum of its samples.
   bool padded = false;
   Order order = Order::shuffled;
-  /// A padded row's length is rounded up to a multiple of this, but not over the cap; 8 suits tensor cores.
+  /// The length of a padded row is rounded up to a multiple of this, up to the cap; 8 suits tensor cores.
   std::uint32_t pad_multiple = 8;
-  /// The ranks' relative speeds, in any unit: a rank that is twice as fast gets twice the cost. Empty: all
-  /// equal.
+  /// The ranks' relative speeds, in any unit: a rank that is twice as fast gets twice the cost. Empty: equal.
   std::vector<double> speeds = {};
   TooLong too_long = TooLong::refuse;
   Tail tail = Tail::fill;
-  /// Samples count, and are handed out, up to this many of their first tokens; 0: whole. Only a mixture's
-  /// ranges set it.
+  /// Only the first so many tokens of a sample are planned and used; 0: all. Only a mixture's ranges set it.
   std::uint64_t longest = 0;
 };
 
 /// Throws UsageError naming the option that is wrong.
 void check_options(const PlanOptions& options);
 
-/// The same with another cost and other speeds. Throws as check_options() does.
-PlanOptions with_cost(PlanOptions options, const Cost& cost, const std::vector<double>& speeds);
-
-/// The names that the command line and plan files use. Throws UsageError naming `option`, the word and the
-/// choices.
+/// The names that the command line and plan files use. too_long_of() and tail_of() throw UsageError with
+/// `option`, the word and the choices if the word is unknown.
 std::string name_of(TooLong too_long);
 std::string name_of(Tail tail);
 TooLong too_long_of(const std::string& word, const std::string& option);
 Tail tail_of(const std::string& word, const std::string& option);
 
-/// Tokens that a step may hold before it stretches: `step_tokens`, or its default.
+/// Maximum tokens of a step that does not stretch: `step_tokens` or its default.
 std::uint64_t step_budget(const PlanOptions& options);
 
-/// The tokens that a plan made with these options takes of a sample (or of a piece of one) of `length`
-/// tokens.
+/// The tokens of a sample that count: all, or the first `longest`.
+inline std::uint32_t length_in_range(std::uint32_t length, const PlanOptions& options) {
+  return options.longest > 0 && length > options.longest ? static_cast<std::uint32_t>(options.longest)
+                                                         : length;
+}
+
+/// The tokens that a plan uses of a sample (or of a piece of it) of `length` tokens.
 inline std::uint32_t planned_length(SampleId id, std::uint32_t length, const PlanOptions& options) {
-  if (options.longest > 0 && length > options.longest) length = static_cast<std::uint32_t>(options.longest);
+  length = length_in_range(length, options);
   const std::uint64_t begin = piece_of(id) * options.cap;
   if (options.too_long == TooLong::refuse || length <= begin) return length;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(options.cap, length - begin));
 }
+
+/// Throws Error if no plan can contain the sample, because it is empty, over the cap, or of too many pieces.
+/// `sample` is how the message names it.
+void check_sample(const std::string& sample, std::uint32_t length, const PlanOptions& options);
 
 /// The length of a padded row whose longest sample has `length` tokens.
 inline std::uint64_t padded_length(std::uint64_t length, std::uint64_t multiple, std::uint64_t cap) {

@@ -1,6 +1,6 @@
-// Where an epoch or a mixture stands, between two optimizer steps: enough to go on with it in another
-// process, also with another number of ranks. A step is a run of neighbours in the epoch's order, so one
-// position in that order says which samples have been used, whatever they were planned for.
+// The position of an epoch or a mixture between two optimizer steps: enough to continue it in another
+// process, also with another number of ranks. A step takes consecutive samples of the epoch's order, so one
+// position in that order tells which samples are used, for any number of ranks.
 //
 // Threads: values; safe from any.
 #pragma once
@@ -13,16 +13,17 @@
 
 namespace lockstep::data {
 
-/// Where a mixture (mixture/mixture.h) stands: for each of its data sets,
+/// The position of a mixture (mixture/mixture.h). Each member has one entry for each data set.
 struct MixturePosition {
-  std::vector<std::uint64_t> drawn;   ///< its samples drawn so far, in all its epochs
-  std::vector<std::uint64_t> piece;   ///< the piece that comes next of the last of them; 0: it is complete
-  std::vector<std::uint64_t> tokens;  ///< its tokens drawn in the mixture's current range
+  std::vector<std::uint64_t> drawn;   ///< samples drawn so far, in all epochs
+  std::vector<std::uint64_t> piece;   ///< next piece of the last of these samples; 0: it is complete
+  std::vector<std::uint64_t> tokens;  ///< tokens drawn in the mixture's current range
 
   bool operator==(const MixturePosition&) const = default;
 };
 
-/// The next sample in the order: of an epoch's block, so many items in.
+/// The next sample in the order: item `used` of an epoch's block, or a position in each data set of a
+/// mixture.
 struct PlanPosition {
   std::uint64_t block = 0;
   std::uint64_t used = 0;
@@ -32,7 +33,8 @@ struct PlanPosition {
 };
 
 struct PlanState {
-  /// Of the data, and of the order of this epoch: must be the same to go on.
+  /// Fingerprints of the data and of the order of samples. A planner continues only with the same data and
+  /// order.
   std::string data;
   std::string order;
   /// Optimizer steps so far.
@@ -42,7 +44,7 @@ struct PlanState {
   bool operator==(const PlanState&) const = default;
 };
 
-/// A JSON object; from_json throws Error saying what is missing or wrong.
+/// As a JSON object. from_json throws Error naming the member that is missing or wrong.
 void to_json(nlohmann::json& json, const PlanState& state);
 void from_json(const nlohmann::json& json, PlanState& state);
 

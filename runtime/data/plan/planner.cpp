@@ -9,20 +9,18 @@
 
 namespace lockstep::data {
 
-Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint,
-               OverLong* over_long) {
+Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint) {
   if (fingerprint.empty()) fingerprint = fingerprint_of(lengths);
   const LengthsInMemory source(lengths, std::move(fingerprint));
   EpochPlanner planner(source, options);
   Plan plan(options, lengths.size(), source.fingerprint());
   plan.reserve(lengths.size());
   for (PlannedBlock block; planner.next_block(block);) plan.append(block.plan);
-  if (over_long != nullptr) *over_long = planner.over_long();
   return plan;
 }
 
 std::string fingerprint_of(std::span<const std::uint32_t> lengths) {
-  // Hashed as little-endian bytes, which is what every machine we run on has in memory.
+  // Hashes the memory, which holds little-endian integers on all supported machines.
   return fmt::format("lengths-{:016x}", XXH3_64bits(lengths.data(), lengths.size_bytes()));
 }
 

@@ -1,5 +1,5 @@
-// How a plan names a sample: its number in the data set, and beside it which piece of it (where over-long
-// samples are split) and which epoch of its data set (in a mixture).
+// The number by which a plan names a sample. It also holds the piece, if over-long samples are split, and the
+// epoch of the sample's data set, in a mixture.
 //
 // Threads: values.
 #pragma once
@@ -14,6 +14,8 @@ namespace lockstep::data {
 using SampleId = std::uint64_t;
 
 constexpr unsigned kEpochShift = 40;
+/// A SampleId holds the epoch modulo this.
+constexpr std::uint64_t kEpochNumbers = 256;
 constexpr unsigned kPieceShift = 48;
 constexpr std::size_t kMaxSamples = std::size_t{1} << kEpochShift;
 /// A sample is split into at most this many pieces.
@@ -22,7 +24,7 @@ constexpr std::uint64_t kMaxPieces = std::uint64_t{1} << (64 - kPieceShift);
 inline SampleId sample_of(SampleId id) {
   return id & (kMaxSamples - 1);
 }
-/// Piece p holds the tokens from p x cap on.
+/// Piece p begins at token p x cap.
 inline std::uint64_t piece_of(SampleId id) {
   return id >> kPieceShift;
 }

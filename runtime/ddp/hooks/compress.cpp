@@ -32,7 +32,7 @@ class CompressHook : public CommHook {
  private:
   static comm::ReduceOptions average() { return {.op = comm::ReduceOp::average}; }
 
-  // Memory that is kept from step to step.
+  // The memory is kept from step to step.
   ddp::FlatBucket& compressed_of(GradBucket& bucket, comm::Communicator& communicator) {
     auto found = compressed_.find(bucket.index());
     if (found == compressed_.end()) {

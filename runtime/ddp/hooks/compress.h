@@ -1,11 +1,12 @@
-// Gradients that travel in 16 bits: half the bytes between nodes. PyTorch's fp16_compress_hook and
-// bf16_compress_hook.
+// Sends gradients in 16 bits, which halves the bytes between nodes, as PyTorch's fp16_compress_hook and
+// bf16_compress_hook do.
 //
-// The mean is made as f32 and rounded once, so that no sum overflows. fp16 keeps 11 bits and ranges from 6e-8
-// to 65504: with Average::tokens, or a scaled loss, gradients are in its range. bf16 keeps 8 bits and the
-// whole range of f32.
+// The mean is computed in f32 and rounded once, so no sum overflows. fp16 keeps 11 bits and ranges from 6e-8
+// to
+// 65504. Gradients are in that range with Average::tokens or a scaled loss. bf16 keeps 8 bits and the whole
+// range of f32.
 //
-// Threads: as CommHook.
+// Threads: as for CommHook.
 #pragma once
 
 #include <memory>

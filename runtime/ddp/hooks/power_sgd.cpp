@@ -13,27 +13,27 @@ comm::ReduceOptions average() {
   return {.op = comm::ReduceOp::average};
 }
 
-// A gradient that is compressed, and its two factors.
+// A compressed gradient and its two factors.
 struct Matrix {
   torch::Tensor gradient;  // n × m, a view of the bucket
-  torch::Tensor p;         // n × r, views of memory that travels
-  torch::Tensor q;         // m × r
+  torch::Tensor p;         // n × r, a view of the memory that is sent
+  torch::Tensor q;         // m × r, likewise
 };
 
-// What is kept for a bucket between steps.
+// The state of a bucket between steps.
 class BucketState {
  public:
   BucketState(GradBucket& bucket, comm::Communicator& communicator, const PowerSgdOptions& options,
               at::Generator& random)
       : communicator_(communicator), options_(options), random_(random), buffer_(bucket.buffer()) {
-    // Decomposing needs float or double.
+    // The QR decomposition needs float or double.
     const auto type = buffer_.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
     const auto like = torch::TensorOptions().dtype(type).device(buffer_.device());
     std::vector<torch::Tensor> ps;
     std::vector<torch::Tensor> qs;
     for (const auto& gradient : bucket.gradients()) {
       if (!worth_compressing(gradient)) {
-        whole_.push_back(gradient);
+        uncompressed_.push_back(gradient);
         continue;
       }
       matrices_.push_back({.gradient = as_matrix(gradient), .p = {}, .q = {}});
@@ -50,22 +50,23 @@ class BucketState {
         matrices_[i].q = q_->view(i);
       }
     }
-    if (!whole_.empty())
-      rest_ = std::make_unique<ddp::FlatBucket>(communicator, "gradients beside PowerSGD", whole_);
+    if (!uncompressed_.empty())
+      uncompressed_flat_ =
+          std::make_unique<ddp::FlatBucket>(communicator, "gradients beside PowerSGD", uncompressed_);
   }
 
-  void scale_error(double times) {
+  void scale_error(double factor) {
     const torch::NoGradGuard no_grad;
-    if (error_.defined()) error_.mul_(times);
+    if (error_.defined()) error_.mul_(factor);
   }
 
-  // What was decompressed is thrown away: it stays owed.
-  void take_back() {
+  // The decompressed result was not used: it stays part of the error.
+  void keep_result_as_error() {
     const torch::NoGradGuard no_grad;
     if (error_.defined()) error_.add_(buffer_);
   }
 
-  // The first stage: P = M Q, and what is not compressed.
+  // The first stage: P = M Q, and the uncompressed gradients.
   CommFuture start() {
     const torch::NoGradGuard no_grad;
     if (options_.use_error_feedback) {
@@ -73,8 +74,9 @@ class BucketState {
       error_ = buffer_.clone();
     }
     std::vector<comm::WorkHandle> works;
-    for (std::size_t i = 0; i < whole_.size(); ++i) rest_->view(i).copy_(whole_[i]);
-    if (rest_) works.push_back(reduce(*rest_));
+    for (std::size_t i = 0; i < uncompressed_.size(); ++i)
+      uncompressed_flat_->view(i).copy_(uncompressed_[i]);
+    if (uncompressed_flat_) works.push_back(reduce(*uncompressed_flat_));
     if (!matrices_.empty()) {
       for (auto& [gradient, p, q] : matrices_) {
         if (!options_.warm_start || !warm_) q.copy_(torch::randn(q.sizes(), random_, q.scalar_type()));
@@ -106,7 +108,7 @@ class BucketState {
     return std::min({n, m, options_.matrix_approximation_rank});
   }
 
-  // By Householder: orthonormal also where columns depend on each other, as in gradients of few samples.
+  // By Householder: orthonormal even if columns depend on each other, as in gradients of few samples.
   static void orthogonalise(torch::Tensor& matrix) {
     matrix.copy_(std::get<0>(at::linalg_qr(matrix, "reduced")));
   }
@@ -120,7 +122,8 @@ class BucketState {
   // The second stage: Q = Mᵀ P, with P orthonormal.
   CommFuture project() {
     const torch::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < whole_.size(); ++i) whole_[i].copy_(rest_->view(i));
+    for (std::size_t i = 0; i < uncompressed_.size(); ++i)
+      uncompressed_[i].copy_(uncompressed_flat_->view(i));
     if (matrices_.empty()) return remember_error();
     for (auto& [gradient, p, q] : matrices_) {
       orthogonalise(p);
@@ -129,7 +132,7 @@ class BucketState {
     return {{reduce(*q_)}, [this] { return decompress(); }};
   }
 
-  // The third: M ≈ P Qᵀ.
+  // The third stage: M ≈ P Qᵀ.
   CommFuture decompress() {
     const torch::NoGradGuard no_grad;
     for (auto& [gradient, p, q] : matrices_) gradient.copy_(torch::matmul(p, q.t()));
@@ -147,10 +150,10 @@ class BucketState {
   at::Generator& random_;
   torch::Tensor buffer_;
   std::vector<Matrix> matrices_;
-  std::vector<torch::Tensor> whole_;  // gradients that are not compressed
+  std::vector<torch::Tensor> uncompressed_;
   std::unique_ptr<ddp::FlatBucket> p_;
   std::unique_ptr<ddp::FlatBucket> q_;
-  std::unique_ptr<ddp::FlatBucket> rest_;
+  std::unique_ptr<ddp::FlatBucket> uncompressed_flat_;
   torch::Tensor error_;  // this rank's
   bool warm_ = false;
 };
@@ -178,11 +181,11 @@ class PowerSgdHook : public CommHook {
 
   void result_dropped(GradBucket& bucket) override {
     const auto found = buckets_.find(bucket.index());
-    if (found != buckets_.end()) found->second->take_back();
+    if (found != buckets_.end()) found->second->keep_result_as_error();
   }
 
-  void gradients_scaled(double times) override {
-    for (auto& [index, bucket] : buckets_) bucket->scale_error(times);
+  void gradients_scaled(double factor) override {
+    for (auto& [index, bucket] : buckets_) bucket->scale_error(factor);
   }
 
  private:
@@ -196,8 +199,10 @@ class PowerSgdHook : public CommHook {
 
 std::shared_ptr<CommHook> power_sgd_hook(const PowerSgdOptions& options) {
   if (options.matrix_approximation_rank < 1 || options.start_power_sgd_iter < 0) {
-    fail_usage("PowerSGD needs a rank of 1 or more and a first step of 0 or more, not {} and {}",
-               options.matrix_approximation_rank, options.start_power_sgd_iter);
+    fail_usage(
+        "PowerSGD: matrix_approximation_rank ({}) must be at least 1, and start_power_sgd_iter ({}) at least "
+        "0",
+        options.matrix_approximation_rank, options.start_power_sgd_iter);
   }
   return std::make_shared<PowerSgdHook>(options);
 }

@@ -1,12 +1,13 @@
-// Gradients as products of two thin matrices (PowerSGD: Vogels, Karimireddy, Jaggi, NeurIPS 2019). A gradient
-// M of n × m elements travels as P (n × r) and Q (m × r): one step of the power iteration, started from the
-// step before (warm start). What the product leaves out is added to the next step's gradient (error
-// feedback), so that nothing is lost in the long run. PyTorch's powerSGD_hook, under its names and defaults.
+// Sends gradients as products of two thin matrices (PowerSGD: Vogels, Karimireddy, Jaggi, NeurIPS 2019), as
+// PyTorch's powerSGD_hook does, with its names and defaults. A gradient M of n × m elements is sent as P (n ×
+// r) and Q (m × r): one step of the power iteration, started from the previous step's Q (warm start). The
+// error of the product is added to the next step's gradient (error feedback), so that nothing is lost in the
+// long run.
 //
-// Vectors (biases, norms), and matrices that would not get smaller, travel as they are. The first steps
-// travel uncompressed too: gradients are large and change fast then.
+// Vectors (biases, norms), and matrices that would not get smaller, are sent uncompressed. So are the first
+// steps, when gradients are large and change fast.
 //
-// Threads: as CommHook.
+// Threads: as for CommHook.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +18,19 @@
 namespace lockstep {
 
 struct PowerSgdOptions {
-  /// r: larger is more exact and slower. Double it until the loss is as good as without.
+  /// r. A larger one is more exact and slower. Double it until the loss is as good as without compression.
   std::int64_t matrix_approximation_rank = 1;
 
-  /// Steps that travel uncompressed before.
+  /// The number of uncompressed steps at the beginning.
   std::int64_t start_power_sgd_iter = 1000;
 
-  /// A matrix is compressed if that makes it at least so many times smaller.
+  /// A matrix is compressed if it becomes smaller by at least this factor.
   double min_compression_rate = 2;
 
   bool use_error_feedback = true;
   bool warm_start = true;
 
-  /// The first Q, which must be the same on all ranks, is drawn from it.
+  /// The seed of the first Q; it must be the same on all ranks.
   std::uint64_t random_seed = 0;
 };
 

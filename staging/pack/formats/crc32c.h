@@ -1,4 +1,5 @@
-// CRC-32C (Castagnoli), as TFRecord files use it: with the processor's own instruction where it has one.
+// CRC-32C (Castagnoli), the checksum of TFRecord files. Uses the processor's instruction for it if there is
+// one.
 //
 // Threads: safe from any.
 #pragma once
@@ -9,13 +10,13 @@
 
 namespace lockstep::pack {
 
-/// The checksum of bytes that follow those of which `so_far` is the checksum.
+/// The checksum of `data`, or of earlier bytes with the checksum `so_far` and `data` after them.
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t so_far = 0);
 
-/// The same on a processor without the instruction.
+/// The same without the processor's instruction.
 std::uint32_t crc32c_by_tables(std::span<const std::byte> data, std::uint32_t so_far = 0);
 
-/// As TFRecord stores it, so that a checksum of data that holds checksums stays a good one.
+/// The form in which TFRecord stores a checksum, since a checksum of data that contain checksums is weak.
 constexpr std::uint32_t masked(std::uint32_t crc) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;
 }

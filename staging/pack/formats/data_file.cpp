@@ -1,12 +1,11 @@
 #include "staging/pack/formats/data_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "common/error.h"
+#include "staging/pack/file_status.h"
 
 namespace lockstep::pack {
 namespace {
@@ -16,11 +15,9 @@ constexpr std::size_t kBlock = std::size_t{1} << 20;
 }  // namespace
 
 DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {
-  struct stat status {};
-  if (::stat(path_.c_str(), &status) != 0) fail_errno("{}", path_.string());
-  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path_.string());
+  const struct stat status = status_of_file(path_);
   size_ = static_cast<std::uint64_t>(status.st_size);
-  modified_ns_ = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  modified_ns_ = pack::modified_ns(status);
 }
 
 std::string DataFile::where(std::uint64_t offset, std::size_t sample) const {
@@ -33,36 +30,25 @@ int DataFile::fd() const {
 }
 
 void DataFile::read(std::uint64_t offset, std::span<std::byte> into, std::size_t sample) const {
-  const int from = fd();
-  for (std::size_t done = 0; done < into.size();) {
-    const ssize_t got =
-        ::pread(from, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno("cannot read {}", where(offset, sample));
-    if (got == 0) fail("{}: the file was truncated while it was in use", where(offset, sample));
-    done += static_cast<std::size_t>(got);
-  }
+  const ssize_t got = read_at(fd(), into, offset);
+  if (got < 0) fail_errno("cannot read {}", where(offset, sample));
+  if (static_cast<std::size_t>(got) < into.size())
+    fail("{}: the file was truncated while in use", where(offset, sample));
 }
 
 std::span<const std::byte> DataFile::view(std::uint64_t offset, std::uint64_t bytes,
                                           std::size_t sample) const {
   if (offset > size_ || bytes > size_ - offset)
-    fail("{}: {} bytes are not in the file's {}", where(offset, sample), bytes, size_);
+    fail("{}: its {} bytes extend past the end of the file at {}", where(offset, sample), bytes, size_);
   std::call_once(mapped_, [&] { mapping_ = MappedFile(fd(), size_, path_); });
   return mapping_.bytes().subspan(offset, bytes);
 }
 
 std::string DataFile::read_some(std::uint64_t offset, std::size_t bytes) const {
-  const int from = fd();
   std::string text(offset >= size_ ? 0 : std::min<std::uint64_t>(bytes, size_ - offset), '\0');
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t got =
-        ::pread(from, text.data() + done, text.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno("cannot read {} at offset {}", path_.string(), offset);
-    if (got == 0) text.resize(done);
-    done += static_cast<std::size_t>(got);
-  }
+  const ssize_t got = read_at(fd(), std::as_writable_bytes(std::span(text)), offset);
+  if (got < 0) fail_errno("cannot read {} at offset {}", path_.string(), offset);
+  text.resize(static_cast<std::size_t>(got));
   return text;
 }
 
@@ -74,15 +60,15 @@ std::span<const std::byte> Stream::next() {
   if (want == 0) return {};
   block_ = file_.read_some(at_, want);
   if (block_.size() < want)
-    fail("{} was truncated to {} bytes while it was in use", file_.path().string(), at_ + block_.size());
+    fail("{} was truncated to {} bytes while in use", file_.path().string(), at_ + block_.size());
   at_ += want;
   return std::as_bytes(std::span(block_));
 }
 
-std::span<const std::byte> Cursor::some(std::uint64_t most) {
+std::span<const std::byte> Cursor::some(std::uint64_t max) {
   if (block_.empty()) block_ = blocks_.next();
-  if (block_.empty()) fail("the data end at {} bytes, {} expected", offset_, size_);
-  const auto piece = block_.first(std::min<std::uint64_t>(most, block_.size()));
+  if (block_.empty()) fail("the data end after {} bytes, {} expected", offset_, size_);
+  const auto piece = block_.first(std::min<std::uint64_t>(max, block_.size()));
   block_ = block_.subspan(piece.size());
   offset_ += piece.size();
   return piece;

@@ -1,5 +1,5 @@
-// A file of samples that stays as it is while it is read: opened when first read, mapped when first viewed,
-// since a job touches its share of thousands.
+// A file of samples that does not change while it is read. The first read opens it and the first view maps
+// it, since a job uses only some of thousands of files.
 //
 // Threads: const members are safe from any thread.
 #pragma once
@@ -18,15 +18,16 @@ namespace lockstep::pack {
 
 class DataFile {
  public:
-  /// Looks at the file's size and time only. Throws Error where it is not there or no regular file.
+  /// Asks for the file's size and time only. Throws Error if it does not exist or is not a regular file.
   explicit DataFile(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  /// Of the last change, in nanoseconds since 1970.
+  /// When the content last changed, in nanoseconds since 1970.
   std::int64_t modified_ns() const { return modified_ns_; }
 
-  /// Reads into.size() bytes at `offset`, of sample `sample`. Throws Error naming file, sample and offset.
+  /// Reads into.size() bytes at `offset`, which belong to sample `sample`. Throws Error naming file, sample
+  /// and offset.
   void read(std::uint64_t offset, std::span<std::byte> into, std::size_t sample) const;
 
   /// The same bytes in a mapping of the file.
@@ -50,21 +51,21 @@ class DataFile {
   mutable MappedFile mapping_;
 };
 
-/// Bytes that come one block after the other.
+/// Gives bytes block by block.
 class Blocks {
  public:
   virtual ~Blocks() = default;
-  /// The next bytes, valid until the next call; none at the end.
+  /// The next bytes, valid until the next call; empty at the end.
   virtual std::span<const std::byte> next() = 0;
 };
 
-/// A file's bytes from the front in blocks of 1 MiB, for those who need all of them once.
+/// The bytes of a file from its beginning, in blocks of 1 MiB, to read each byte once.
 class Stream : public Blocks {
  public:
   /// `file` must outlive the stream.
   explicit Stream(const DataFile& file);
 
-  /// Throws Error where the file has become shorter.
+  /// Throws Error if the file was truncated.
   std::span<const std::byte> next() override;
 
  private:
@@ -73,7 +74,7 @@ class Stream : public Blocks {
   std::string block_;
 };
 
-/// Bytes at hand as one block.
+/// Bytes in memory as one block.
 class OneBlock : public Blocks {
  public:
   explicit OneBlock(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -83,18 +84,18 @@ class OneBlock : public Blocks {
   std::span<const std::byte> bytes_;
 };
 
-/// Takes pieces of any size off blocks, whatever the blocks' borders.
+/// Reads pieces of any size from blocks; a piece may extend over several blocks.
 class Cursor {
  public:
-  /// `size` is how many bytes the blocks have together.
+  /// `size` is the sum of the bytes of all blocks.
   Cursor(Blocks& blocks, std::uint64_t size) : blocks_(blocks), size_(size) {}
 
   std::uint64_t offset() const { return offset_; }
   std::uint64_t left() const { return size_ - offset_; }
 
-  /// The next bytes, at most `most` of them and at least one. There must be some left.
-  std::span<const std::byte> some(std::uint64_t most);
-  /// Fills `into`, which must not be longer than what is left.
+  /// The next bytes: at least one and at most `max`. left() must not be 0.
+  std::span<const std::byte> some(std::uint64_t max);
+  /// Fills `into`, which must not be longer than left().
   void take(std::span<std::byte> into);
 
  private:

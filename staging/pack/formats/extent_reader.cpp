@@ -8,31 +8,30 @@
 namespace lockstep::pack {
 namespace {
 
-constexpr std::size_t kLookedAt = 64;
-constexpr std::size_t kBytesLookedAt = std::size_t{1} << 20;
+constexpr std::size_t kHashedSamples = 64;
+constexpr std::size_t kHashedBytes = std::size_t{1} << 20;  // of a sample
 
 }  // namespace
 
 ExtentReader::ExtentReader(const std::filesystem::path& folder, std::string name, std::size_t samples,
                            TokenType type)
     : file_(folder / name), name_(std::move(name)), samples_(samples), type_(type), keys_(samples) {
-  if (samples == 0) fail("{}: there are no samples in it", file_.path().string());
+  if (samples == 0) fail("{} holds no samples", file_.path().string());
 }
 
 std::size_t ExtentReader::number(std::size_t i) const {
-  if (i >= samples_) fail("{}: sample {} was asked for, there are {}", file_.path().string(), i, samples_);
+  if (i >= samples_) fail("{}: there is no sample {}, only {} samples", file_.path().string(), i, samples_);
   return i;
 }
 
-void ExtentReader::check_buffer(std::size_t i, std::uint64_t offset, std::size_t given,
-                                std::uint64_t needed) const {
-  if (given != needed)
-    fail("{}: a buffer of {} bytes was given for {}", file_.where(offset, i), given, needed);
+void ExtentReader::check_buffer(std::size_t i, std::uint64_t offset, std::size_t bytes,
+                                std::uint64_t expected) const {
+  if (bytes != expected)
+    fail("{}: the buffer has {} bytes, the sample has {}", file_.where(offset, i), bytes, expected);
 }
 
 void ExtentReader::check_part(std::size_t i, std::size_t p, std::size_t parts) const {
-  if (p >= parts)
-    fail("{}: part {} of sample {} was asked for, there are {}", file_.path().string(), p, i, parts);
+  if (p >= parts) fail("{}: sample {} has no part {}, only {} parts", file_.path().string(), i, p, parts);
 }
 
 void ExtentReader::read(std::size_t i, std::span<std::byte> into) const {
@@ -56,6 +55,12 @@ void ExtentReader::read_part(std::size_t i, std::size_t p, std::span<std::byte> 
   read(i, into);
 }
 
+void ExtentReader::read_whole_file() const {
+  Stream stream(file_);
+  while (!stream.next().empty()) {
+  }
+}
+
 std::string ExtentReader::fingerprint() const {
   return fingerprint_of(*this);
 }
@@ -76,12 +81,12 @@ std::string fingerprint_of(const Reader& reader) {
     }
   }
   if (has_digests) return to_hex(hasher.digest());
-  const std::size_t looked_at = std::min(samples, kLookedAt);
+  const std::size_t hashed = std::min(samples, kHashedSamples);
   std::vector<std::byte> payload;
-  for (std::size_t n = 0; n < looked_at; ++n) {
-    const std::size_t i = looked_at == 1 ? 0 : n * (samples - 1) / (looked_at - 1);
-    if (reader.bytes(i) > kBytesLookedAt) {
-      if (reader.can_view()) hasher.update(reader.view(i).first(kBytesLookedAt));
+  for (std::size_t n = 0; n < hashed; ++n) {
+    const std::size_t i = hashed == 1 ? 0 : n * (samples - 1) / (hashed - 1);
+    if (reader.bytes(i) > kHashedBytes) {
+      if (reader.can_view()) hasher.update(reader.view(i).first(kHashedBytes));
       continue;
     }
     payload.resize(reader.bytes(i));

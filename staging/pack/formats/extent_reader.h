@@ -1,5 +1,4 @@
-// What the readers of single files have in common: samples are numbered, and each lies in one piece somewhere
-// in one file.
+// The common part of the readers of single files: samples are numbered, and each is in one piece in the file.
 //
 // Threads: as Reader.
 #pragma once
@@ -14,7 +13,7 @@
 
 namespace lockstep::pack {
 
-/// A derived class says where sample i lies; the rest follows.
+/// A derived class implements extent() and verify().
 class ExtentReader : public Reader {
  public:
   std::size_t size() const override { return samples_; }
@@ -27,6 +26,7 @@ class ExtentReader : public Reader {
   std::string_view key(std::size_t i) const override { return keys_[number(i)]; }
   void read(std::size_t i, std::span<std::byte> into) const override;
   std::span<const std::byte> view(std::size_t i) const override;
+  bool safe_to_map() const override { return can_view() && pack::safe_to_map(file_.path()); }
   std::vector<Part> parts(std::size_t i) const override;
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override;
   std::string fingerprint() const override;
@@ -37,19 +37,23 @@ class ExtentReader : public Reader {
     std::uint64_t bytes;
   };
 
-  /// `name` is the file below the folder that was opened. Throws Error where there are no samples.
+  /// `name` is the file, relative to the folder that was opened. Throws Error if there are no samples.
   ExtentReader(const std::filesystem::path& folder, std::string name, std::size_t samples, TokenType type);
 
-  /// Of sample i, which is less than size(); inside the file.
+  /// Where sample i lies in the file. i is less than size(), and the extent must be inside the file.
   virtual Extent extent(std::size_t i) const = 0;
 
   const DataFile& file() const { return file_; }
   const std::string& name() const { return name_; }
 
-  /// i, or an Error where there is no such sample.
+  /// Reads all bytes once: all that verify() can do for a format without digests.
+  void read_whole_file() const;
+
+  /// Returns i. Throws Error if there is no such sample.
   std::size_t number(std::size_t i) const;
-  /// Throws Error where a buffer for part p of sample i has not the right size, or there is no such part.
-  void check_buffer(std::size_t i, std::uint64_t offset, std::size_t given, std::uint64_t needed) const;
+  /// Throws Error if a buffer for sample i has the wrong size.
+  void check_buffer(std::size_t i, std::uint64_t offset, std::size_t bytes, std::uint64_t expected) const;
+  /// Throws Error if sample i, which has `parts` parts, has no part p.
   void check_part(std::size_t i, std::size_t p, std::size_t parts) const;
 
  private:
@@ -60,13 +64,8 @@ class ExtentReader : public Reader {
   NumberKeys keys_;
 };
 
-/// A fingerprint for samples without digests: their number, type and lengths, and the content of up to 64 of
-/// them. Of samples with digests (parts() says so), all of those.
+/// The fingerprint of any reader (Reader::fingerprint). If parts() has digests, it includes all of them;
+/// otherwise the number, type and lengths of the samples and the content of up to 64.
 std::string fingerprint_of(const Reader& reader);
-
-/// Several readers as one: the samples of the first, then those of the next. Throws Error where their tokens
-/// are of different types.
-std::unique_ptr<Reader> join(std::vector<std::unique_ptr<Reader>> readers,
-                             const std::vector<std::string>& names);
 
 }  // namespace lockstep::pack

@@ -29,19 +29,18 @@ T number_at(std::string_view bytes, std::size_t offset) {
   return number;
 }
 
-/// The files of a pack, of which a copy may have some only: its index then speaks of these.
+/// A copy may hold only some shards of a pack; its index then has only these.
 void check_pack(const fs::path& folder, const Contents& contents) {
   const Index index = Index::load(folder / kIndexName);
   for (const std::string& file : contents.files) {
     if (file == kIndexName) continue;
     const std::size_t s = index.find_shard(file);
-    if (s == index.shards())
-      fail("{} is none of the shards of {}", (folder / file).string(), index.file().string());
+    if (s == index.shards()) fail("{} is not a shard of {}", (folder / file).string(), index.file().string());
     check_shard_size(folder, index, s);
   }
 }
 
-/// Each index.json's shards, or of one shard that one.
+/// Checks the shards of each index.json, or the one shard that the user named.
 void check_mds(const fs::path& folder, const Contents& contents) {
   for (const std::string& file : contents.files) {
     if (fs::path(file).filename() != "index.json") continue;
@@ -96,8 +95,7 @@ std::string side_index_name(std::string_view data_file) {
 }
 
 bool is_side_index(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  std::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
   if (name.ends_with(kUnfinishedEnd)) name.remove_suffix(kUnfinishedEnd.size());
   return name.starts_with('.') && name.ends_with(kSideIndexEnd) && name.size() > kSideIndexEnd.size() + 1;
 }

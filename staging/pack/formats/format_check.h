@@ -1,5 +1,4 @@
-// What single files of the known formats look like from outside: by their first bytes, and by whether they
-// are as long as their own tables say.
+// Recognises the files of the known formats by their first bytes or their names.
 //
 // Threads: safe from any.
 #pragma once
@@ -10,15 +9,15 @@
 
 namespace lockstep::pack {
 
-// First bytes, as many as there are up to 32.
+// `first_bytes` are the first 32 bytes, or fewer if the file is shorter.
 bool is_megatron_index(std::string_view first_bytes);
 bool is_tfrecord(std::string_view first_bytes);
 bool is_lmdb(std::string_view first_bytes);
 
-/// The file in which this library keeps where the samples of `data_file` lie: ".NAME.lockstep" beside it.
+/// The name of the index that this library stores beside `data_file`: ".NAME.lockstep".
 std::string side_index_name(std::string_view data_file);
 inline constexpr std::string_view kUnfinishedEnd = ".unfinished";
-/// Whether a file is one of these, or what a killed process left of one (with kUnfinishedEnd behind).
+/// Whether a file is such an index, or an unfinished one (with kUnfinishedEnd) that a killed process left.
 bool is_side_index(std::string_view path);
 
 }  // namespace lockstep::pack

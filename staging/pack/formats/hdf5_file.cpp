@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 constexpr std::size_t kSuperblock = 64;
 
-/// Where the address of the file's end stands, behind the signature.
+/// Where the superblock holds the address of the file's end.
 std::size_t end_at(unsigned version) {
   if (version == 0) return 40;
   return version == 1 ? 44 : 28;
@@ -30,7 +30,7 @@ void check_hdf5(const std::filesystem::path& file) {
 std::optional<std::uint64_t> check_hdf5(
     std::uint64_t size, const std::function<std::string(std::uint64_t offset, std::size_t bytes)>& read_some,
     const std::string& name) {
-  // What a user put in front may take 512, 1024, 2048, … bytes.
+  // A user block of 512, 1024, 2048, … bytes may come first.
   for (std::uint64_t begin = 0; begin < size; begin = begin == 0 ? 512 : 2 * begin) {
     const std::string block = read_some(begin, kSuperblock);
     if (!block.starts_with(kSignature)) continue;
@@ -38,10 +38,10 @@ std::optional<std::uint64_t> check_hdf5(
     const std::size_t address_bytes =
         static_cast<unsigned char>(block.size() > 13 ? block[version < 2 ? 13 : 9] : 0);
     if (block.size() < kSuperblock - 12 || version > 3 || address_bytes != sizeof(std::uint64_t))
-      return {};  // the library decides
+      return {};  // libhdf5 decides
     std::uint64_t end = 0;
     std::memcpy(&end, block.data() + end_at(version), sizeof(end));
-    if (size < end) fail("{}: truncated to {} bytes, {} expected by its own header", name, size, end);
+    if (size < end) fail("{}: truncated to {} bytes, but its header says {}", name, size, end);
     return end;
   }
   fail("{}: not an HDF5 file", name);

@@ -1,4 +1,4 @@
-// How long an HDF5 file must be, by its own first bytes; without the library.
+// Checks the length of an HDF5 file against its header, without libhdf5.
 //
 // Threads: safe from any.
 #pragma once
@@ -11,11 +11,11 @@
 
 namespace lockstep::pack {
 
-/// Throws Error where the file is no HDF5 file or shorter than it says.
+/// Throws Error if the file is not an HDF5 file or is shorter than its header says.
 void check_hdf5(const std::filesystem::path& file);
 
-/// The same of bytes that `read_some` gives: up to so many at an offset, fewer at the end. Returns the length
-/// that the header says; nothing where only the library can tell.
+/// The same for bytes that `read_some` returns: up to `bytes` at `offset`, fewer at the end. Returns the
+/// length in the header, or nullopt if only libhdf5 can tell.
 std::optional<std::uint64_t> check_hdf5(
     std::uint64_t size, const std::function<std::string(std::uint64_t offset, std::size_t bytes)>& read_some,
     const std::string& name);

@@ -1,7 +1,8 @@
-// Debian's libhdf5 is not made for several threads: whoever calls it holds the one lock of this library. A
-// program that also calls libhdf5 itself must not do so while another of its threads reads here.
+// Handles and the lock for libhdf5. Debian's libhdf5 is not thread-safe, so every call to it holds the one
+// lock of this library. A program that also calls libhdf5 must not do so while another of its threads reads
+// HDF5 data here.
 //
-// Threads: as said for each.
+// Threads: see each class.
 #pragma once
 
 #include <hdf5.h>
@@ -11,7 +12,7 @@
 
 namespace lockstep::pack {
 
-/// Holds the lock, and keeps the library from printing its errors: they are thrown.
+/// Holds the lock, and stops libhdf5 from printing errors, since they are thrown. Safe from any thread.
 class Hdf5Lock {
  public:
   Hdf5Lock();
@@ -20,7 +21,7 @@ class Hdf5Lock {
   std::scoped_lock<std::recursive_mutex> lock_;
 };
 
-/// Closes what was opened; under the lock.
+/// Owns a handle and closes it, holding the lock. One thread at a time.
 template <herr_t (*Close)(hid_t)>
 class Hdf5Handle {
  public:

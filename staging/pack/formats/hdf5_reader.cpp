@@ -1,4 +1,4 @@
-// Rows of an HDF5 dataset.
+// Reads the rows of an HDF5 dataset.
 
 #include <algorithm>
 #include <atomic>
@@ -23,8 +23,8 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-/// A dataset that is open, and what its rows are.
-struct Opened {
+/// An open dataset and its shape.
+struct OpenDataset {
   Hdf5File file;
   Hdf5Dataset dataset;
   Hdf5Type type;
@@ -33,7 +33,7 @@ struct Opened {
   std::vector<std::uint64_t> shape;
 };
 
-/// A link that leads to another file would be read where it leads.
+/// Called for a link to another file; -1 stops libhdf5 from following it.
 herr_t refuse_other_files(const char* /*from*/, const char* /*group*/, const char* /*to*/,
                           const char* /*object*/, unsigned* /*flags*/, hid_t /*access*/, void* /*data*/) {
   return -1;
@@ -42,7 +42,7 @@ herr_t refuse_other_files(const char* /*from*/, const char* /*group*/, const cha
 herr_t collect_datasets(hid_t group, const char* name, const H5L_info_t* info, void* data) {
   if (info->type != H5L_TYPE_HARD) return 0;
   const Hdf5Object object(H5Oopen(group, name, H5P_DEFAULT));
-  // What cannot be opened is said when it is asked for.
+  // An object that cannot be opened is listed too, so that opening it reports the error.
   if (!object || H5Iget_type(object.get()) == H5I_DATASET)
     static_cast<std::vector<std::string>*>(data)->push_back(std::string("/") + name);
   return 0;
@@ -56,9 +56,9 @@ bool is_external(hid_t file, const std::string& path) {
 std::string only_dataset(hid_t file, const fs::path& path) {
   std::vector<std::string> names;
   H5Lvisit(file, H5_INDEX_NAME, H5_ITER_INC, collect_datasets, &names);
-  if (names.empty()) fail("{}: there is no dataset in it", path.string());
+  if (names.empty()) fail("{} holds no dataset", path.string());
   if (names.size() > 1)
-    fail("{}: it holds {} datasets ({}); name one, as {}:{}", path.string(), names.size(),
+    fail("{} holds {} datasets ({}): name one, such as {}:{}", path.string(), names.size(),
          fmt::join(names, ", "), path.string(), names.front());
   return names.front();
 }
@@ -70,9 +70,9 @@ std::vector<std::uint64_t> shape_of(hid_t space) {
   return {lengths.begin(), lengths.end()};
 }
 
-/// A shape costs nothing where nothing was written: a file of a few bytes may claim more samples than can be
-/// counted. No compression packs data to less than a millionth.
-void refuse_unwritten(const Opened& opened, const fs::path& path) {
+/// Refuses a dataset whose shape is too large for its file: a small file can claim any shape if its data were
+/// never written. No compression makes data a million times smaller.
+void refuse_unwritten(const OpenDataset& opened, const fs::path& path) {
   constexpr std::uint64_t kMaxPacked = std::uint64_t{1} << 20;
   const std::uint64_t file_bytes = fs::file_size(path);
   std::uint64_t bytes = H5Tget_size(opened.type.get());
@@ -82,49 +82,48 @@ void refuse_unwritten(const Opened& opened, const fs::path& path) {
     too_large = __builtin_mul_overflow(bytes, length, &bytes) || too_large;
   if (too_large || bytes / kMaxPacked > file_bytes)
     fail(
-        "{}:{}: its shape ({}) is that of far more data than a file of {} bytes can hold; most of it was "
-        "never written",
+        "{}:{}: its shape ({}) needs far more data than a file of {} bytes can hold: most were never written",
         path.string(), opened.path, fmt::join(opened.shape, ", "), file_bytes);
 }
 
-Opened open_dataset(const fs::path& path, const std::string& dataset) {
+OpenDataset open_dataset(const fs::path& path, const std::string& dataset) {
   const Hdf5Properties access(H5Pcreate(H5P_LINK_ACCESS));
   H5Pset_elink_cb(access.get(), refuse_other_files, nullptr);
   const Hdf5Properties cached(H5Pcreate(H5P_DATASET_ACCESS));
   H5Pset_elink_cb(cached.get(), refuse_other_files, nullptr);
   H5Pset_chunk_cache(cached.get(), H5D_CHUNK_CACHE_NSLOTS_DEFAULT, kChunkCache, H5D_CHUNK_CACHE_W0_DEFAULT);
-  Opened opened;
+  OpenDataset opened;
   const Hdf5Properties unlocked(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_file_locking(unlocked.get(), 0, 1);  // network file systems may have no locks
   opened.file = Hdf5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, unlocked.get()));
-  if (!opened.file) fail("{}: libhdf5 cannot open it; h5dump says more", path.string());
+  if (!opened.file) fail("{}: libhdf5 cannot open it: h5dump may tell why", path.string());
   opened.path = dataset.empty() ? only_dataset(opened.file.get(), path) : dataset;
   opened.dataset = Hdf5Dataset(H5Dopen2(opened.file.get(), opened.path.c_str(), cached.get()));
   if (!opened.dataset && H5Lexists(opened.file.get(), opened.path.c_str(), H5P_DEFAULT) > 0 &&
       !is_external(opened.file.get(), opened.path))
-    fail("{}: {} cannot open {}: no dataset, damaged, or written by a newer version", path.string(),
-         H5_VERS_INFO, opened.path);
-  if (!opened.dataset) fail("{}: there is no dataset {} in this file", path.string(), opened.path);
+    fail("{}: {} cannot open {}: it is not a dataset, is damaged, or was written by a newer version",
+         path.string(), H5_VERS_INFO, opened.path);
+  if (!opened.dataset) fail("{} has no dataset {}", path.string(), opened.path);
   const Hdf5Properties created(H5Dget_create_plist(opened.dataset.get()));
   if (H5Pget_layout(created.get()) == H5D_VIRTUAL || H5Pget_external_count(created.get()) > 0)
-    fail("{}:{}: its data lie in other files; copy them into this one (h5repack)", path.string(),
+    fail("{}:{}: its data are in other files: copy them into this file (h5repack)", path.string(),
          opened.path);
   opened.type = Hdf5Type(H5Dget_type(opened.dataset.get()));
   opened.space = Hdf5Space(H5Dget_space(opened.dataset.get()));
   if (!opened.type || !opened.space) fail("{}:{}: libhdf5 cannot read it", path.string(), opened.path);
   if (H5Sget_simple_extent_type(opened.space.get()) == H5S_NULL)
-    fail("{}:{}: it has no shape (a null dataspace), so there are no samples in it", path.string(),
-         opened.path);
+    fail("{}:{}: it has no shape (a null dataspace) and holds no samples", path.string(), opened.path);
   opened.shape = shape_of(opened.space.get());
   refuse_unwritten(opened, path);
   return opened;
 }
 
-/// Integers that do not fill their bytes lie shifted or padded in the file; what is read is its bytes.
+/// Refuses integers that do not fill their bytes: they are shifted or padded in the file, and this library
+/// reads the bytes unchanged.
 void refuse_bits(hid_t type, const std::string& name) {
   const std::size_t bits = 8 * H5Tget_size(type);
   if (H5Tget_precision(type) != bits || H5Tget_offset(type) != 0)
-    fail("{}: its integers have {} of {} bits, from bit {} on; write them with all their bits", name,
+    fail("{}: its integers use {} of {} bits, from bit {} on: write integers that use all bits", name,
          H5Tget_precision(type), bits, H5Tget_offset(type));
 }
 
@@ -145,14 +144,14 @@ TokenType number_type(hid_t type) {
   }
 }
 
-/// Numbers as they lie in the file: another order of bytes would be read as other numbers.
+/// Refuses big-endian numbers, since this library reads the bytes unchanged.
 void refuse_big_endian(hid_t type, const std::string& name) {
   if (H5Tget_size(type) > 1 && H5Tget_order(type) == H5T_ORDER_BE)
-    fail("{}: its numbers are big-endian; write them little-endian", name);
+    fail("{}: its numbers are big-endian: write them little-endian", name);
 }
 
-/// Selects rows begin to begin + count of a dataset.
-Hdf5Space select_rows(const Opened& opened, hsize_t begin, hsize_t count) {
+/// Selects `count` rows of a dataset from row `begin` on.
+Hdf5Space select_rows(const OpenDataset& opened, hsize_t begin, hsize_t count) {
   Hdf5Space space(H5Scopy(opened.space.get()));
   if (opened.shape.size() < 1) return space;
   std::vector<hsize_t> start(opened.shape.size(), 0);
@@ -163,17 +162,18 @@ Hdf5Space select_rows(const Opened& opened, hsize_t begin, hsize_t count) {
   return space;
 }
 
-/// Rows that the library has to put together: compressed ones, in chunks, or of variable length.
+/// Reads rows through libhdf5: compressed rows, rows in chunks, or rows of variable length.
 class Hdf5Reader : public ExtentReader {
  public:
-  Hdf5Reader(const fs::path& folder, const std::string& file_name, Opened opened, Rows rows, TokenType type)
+  Hdf5Reader(const fs::path& folder, const std::string& file_name, OpenDataset opened, Rows rows,
+             TokenType type)
       : ExtentReader(folder, file_name, rows.rows, type),
         opened_(std::move(opened)),
         row_bytes_(rows.row_bytes),
         one_row_(opened_.shape.empty() || opened_.shape[0] != rows.rows) {}
 
-  /// Of variable length: reads everything once to learn the lengths.
-  Hdf5Reader(const fs::path& folder, const std::string& file_name, Opened opened,
+  /// For rows of variable length.
+  Hdf5Reader(const fs::path& folder, const std::string& file_name, OpenDataset opened,
              std::vector<std::uint64_t> lengths, TokenType type)
       : ExtentReader(folder, file_name, lengths.size(), type),
         opened_(std::move(opened)),
@@ -181,7 +181,7 @@ class Hdf5Reader : public ExtentReader {
 
   bool can_view() const override { return false; }
   std::span<const std::byte> view(std::size_t i) const override {
-    fail("{}: the dataset is compressed or in chunks; use read()", where(number(i)));
+    fail("{}: the dataset is compressed or in chunks: use read()", where(number(i)));
   }
 
   void read(std::size_t i, std::span<std::byte> into) const override;
@@ -202,16 +202,16 @@ class Hdf5Reader : public ExtentReader {
     return fmt::format("{}:{}, sample {}", file().path().string(), opened_.path, i);
   }
 
-  Opened opened_;
+  OpenDataset opened_;
   std::uint64_t row_bytes_ = 0;
   bool one_row_ = false;
   std::vector<std::uint64_t> lengths_;
 };
 
-/// Values of variable length as the library gives them, freed at the end.
-class Variable {
+/// Values of variable length in libhdf5's memory, which the destructor frees.
+class VariableRows {
  public:
-  Variable(const Opened& opened, hsize_t begin, hsize_t count)
+  VariableRows(const OpenDataset& opened, hsize_t begin, hsize_t count)
       : opened_(opened), is_text_(H5Tis_variable_str(opened.type.get()) > 0), memory_(1, &count, is_text_) {
     const Hdf5Space rows = select_rows(opened, begin, count);
     if (is_text_) {
@@ -226,9 +226,9 @@ class Variable {
       item_bytes_ = H5Tget_size(item.get());
     }
   }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() {
+  VariableRows(const VariableRows&) = delete;
+  VariableRows& operator=(const VariableRows&) = delete;
+  ~VariableRows() {
     if (good_)
       H5Dvlen_reclaim(opened_.type.get(), memory_.space.get(), H5P_DEFAULT,
                       is_text_ ? static_cast<void*>(texts_.data()) : lists_.data());
@@ -246,7 +246,7 @@ class Variable {
     Memory(int axes, const hsize_t* count, bool) : space(H5Screate_simple(axes, count, nullptr)) {}
     Hdf5Space space;
   };
-  const Opened& opened_;
+  const OpenDataset& opened_;
   bool is_text_;
   Memory memory_;
   std::vector<char*> texts_;
@@ -258,7 +258,7 @@ class Variable {
 void Hdf5Reader::read(std::size_t i, std::span<std::byte> into) const {
   const Extent at = extent(number(i));
   if (into.size() != at.bytes)
-    fail("{}: a buffer of {} bytes was given for {}", where(i), into.size(), at.bytes);
+    fail("{}: the buffer has {} bytes, the sample has {}", where(i), into.size(), at.bytes);
   const Hdf5Lock lock;
   if (lengths_.empty()) {
     const Hdf5Space rows = one_row_ ? Hdf5Space(H5Scopy(opened_.space.get())) : select_rows(opened_, i, 1);
@@ -266,34 +266,33 @@ void Hdf5Reader::read(std::size_t i, std::span<std::byte> into) const {
     const Hdf5Space memory(H5Screate_simple(1, &count, nullptr));
     if (H5Dread(opened_.dataset.get(), opened_.type.get(), memory.get(), rows.get(), H5P_DEFAULT,
                 into.data()) < 0)
-      fail(
-          "{}: libhdf5 cannot read it; the file is damaged, or a filter (compression) of it is not installed",
-          where(i));
+      fail("{}: libhdf5 cannot read it: the file is damaged, or its filter (compression) is not installed",
+           where(i));
     return;
   }
-  const Variable values(opened_, i, 1);
-  if (!values.good()) fail("{}: libhdf5 cannot read it; the file is damaged", where(i));
+  const VariableRows values(opened_, i, 1);
+  if (!values.good()) fail("{}: libhdf5 cannot read it: the file is damaged", where(i));
   const auto value = values.value(0);
   if (value.size() != into.size())
-    fail("{}: {} bytes, {} when the file was opened", where(i), value.size(), into.size());
+    fail("{}: {} bytes, but {} when the file was opened", where(i), value.size(), into.size());
   std::copy(value.begin(), value.end(), into.begin());
 }
 
-std::vector<std::uint64_t> variable_lengths(const Opened& opened, const std::string& name) {
+std::vector<std::uint64_t> variable_lengths(const OpenDataset& opened, const std::string& name) {
   if (opened.shape.size() != 1)
-    fail("{}: values of variable length along {} axes are not read, only along one", name,
+    fail("{}: values of variable length along {} axes are not supported, only along one", name,
          opened.shape.size());
   std::vector<std::uint64_t> lengths;
   lengths.reserve(opened.shape[0]);
   for (hsize_t begin = 0; begin < opened.shape[0]; begin += kAtATime) {
     const hsize_t count = std::min<hsize_t>(kAtATime, opened.shape[0] - begin);
-    const Variable values(opened, begin, count);
+    const VariableRows values(opened, begin, count);
     if (!values.good())
-      fail("{}, samples {} to {}: libhdf5 cannot read them; the file is damaged", name, begin,
+      fail("{}, samples {} to {}: libhdf5 cannot read them: the file is damaged", name, begin,
            begin + count - 1);
     for (std::size_t n = 0; n < count; ++n) lengths.push_back(values.value(n).size());
   }
-  if (lengths.empty()) fail("{}: there are no samples in it", name);
+  if (lengths.empty()) fail("{} holds no samples", name);
   return lengths;
 }
 
@@ -308,7 +307,7 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
   const fs::path path = folder / file;
   check_hdf5(path);
   const Hdf5Lock lock;
-  Opened opened = open_dataset(path, dataset);
+  OpenDataset opened = open_dataset(path, dataset);
   const std::string name = fmt::format("{}:{}", path.string(), opened.path);
   const H5T_class_t kind = H5Tget_class(opened.type.get());
   if (kind == H5T_VLEN || H5Tis_variable_str(opened.type.get()) > 0) {
@@ -318,7 +317,7 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
       const Hdf5Type item(H5Tget_super(opened.type.get()));
       refuse_big_endian(item.get(), name);
       if (H5Tget_class(item.get()) == H5T_INTEGER) refuse_bits(item.get(), name);
-      // Lists of bytes are how pictures are stored, not tokens.
+      // Lists of bytes are images, not tokens.
       if (H5Tget_class(item.get()) == H5T_INTEGER && H5Tget_size(item.get()) > 1)
         type = number_type(item.get());
     }
@@ -326,7 +325,7 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
   }
   if (H5Tdetect_class(opened.type.get(), H5T_VLEN) > 0 ||
       H5Tdetect_class(opened.type.get(), H5T_REFERENCE) > 0)
-    fail("{}: its values point elsewhere in the file; such types are not read", name);
+    fail("{}: its values refer to other places in the file, which is not supported", name);
   TokenType type = TokenType::none;
   std::uint64_t item_bytes = H5Tget_size(opened.type.get());
   std::vector<std::uint64_t> shape = opened.shape;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kPageHeader = 16;
 constexpr std::uint64_t kNodeHeader = 8;
-constexpr std::uint64_t kMetaBytes = 152;  // of its page, up to and with the transaction's number
+constexpr std::uint64_t kMetaBytes = 152;  // of the meta page, including the transaction number
 constexpr std::uint64_t kNoRoot = ~std::uint64_t{0};
 constexpr int kMaxLevels = 32;
 
@@ -27,7 +27,7 @@ T number_at(std::span<const std::byte> bytes, std::uint64_t offset) {
   return number;
 }
 
-/// What the valid one of the two meta pages says.
+/// The content of the newer one of the two meta pages.
 struct Meta {
   std::uint64_t page_bytes;
   std::uint64_t root;
@@ -49,7 +49,7 @@ std::uint64_t page_bytes_of(std::span<const std::byte> first, const std::filesys
   return bytes;
 }
 
-/// Of the two meta pages the one that was written last holds.
+/// The meta page with the greater transaction number is valid.
 Meta meta_of(std::span<const std::byte> first, std::span<const std::byte> second, std::uint64_t page_bytes,
              const std::filesystem::path& name) {
   if (!is_meta(second)) fail("{}: truncated: its second page is missing or damaged", name.string());
@@ -58,9 +58,9 @@ Meta meta_of(std::span<const std::byte> first, std::span<const std::byte> second
   return {page_bytes, number_at<std::uint64_t>(meta, 128), number_at<std::uint64_t>(meta, 136)};
 }
 
-class Walk {
+class TreeWalk {
  public:
-  Walk(std::span<const std::byte> file, const std::filesystem::path& name) : file_(file), name_(name) {
+  TreeWalk(std::span<const std::byte> file, const std::filesystem::path& name) : file_(file), name_(name) {
     const std::uint64_t page = page_bytes_of(file, name);
     if (file.size() < page) fail("{}: truncated to {} bytes", name.string(), file.size());
     meta_ = meta_of(file, file.subspan(page), page, name);
@@ -74,11 +74,11 @@ class Walk {
  private:
   template <typename... Args>
   [[noreturn]] void damaged(std::uint64_t page, fmt::format_string<Args...> format, Args&&... args) const {
-    fail("{}, page {} (offset {}), sample {}: {}; the database is damaged", name_.string(), page,
+    fail("{}, page {} (offset {}), sample {}: the database is damaged: {}", name_.string(), page,
          page * meta_.page_bytes, entries_.size(), fmt::format(format, std::forward<Args>(args)...));
   }
 
-  /// Bytes of the file from a page on, at least one page of them.
+  /// The bytes of the file from a page on; at least one page.
   std::span<const std::byte> from_page(std::uint64_t page) const {
     if (page >= file_.size() / meta_.page_bytes)
       damaged(page, "the file was truncated to {} bytes", file_.size());
@@ -86,21 +86,21 @@ class Walk {
   }
 
   void visit(std::uint64_t page, int level) {
-    // A tree of that many pages must meet one of them twice.
+    // A tree that visits more pages than the file has visits one of them twice.
     if (++visited_ > file_.size() / meta_.page_bytes || level > kMaxLevels)
-      damaged(page, "the tree has no end");
+      damaged(page, "the tree has a loop");
     const auto bytes = from_page(page).first(meta_.page_bytes);
     const auto flags = number_at<std::uint16_t>(bytes, 10);
     const auto lower = number_at<std::uint16_t>(bytes, 12);
     if (number_at<std::uint64_t>(bytes, 0) != page || lower < kPageHeader || lower > bytes.size() ||
         lower % 2 != 0)
-      damaged(page, "it is not what the tree says");
+      damaged(page, "it is not the page that the tree refers to");
     const bool branch = (flags & branch_page) != 0;
-    if (!branch && (flags & leaf_page) == 0) damaged(page, "it is of no known kind");
+    if (!branch && (flags & leaf_page) == 0) damaged(page, "its type is unknown");
     const std::uint64_t nodes = (lower - kPageHeader) / 2;
     for (std::uint64_t n = 0; n < nodes; ++n) {
       const auto at = number_at<std::uint16_t>(bytes, kPageHeader + 2 * n);
-      if (at < lower || at + kNodeHeader > bytes.size()) damaged(page, "entry {} is outside it", n);
+      if (at < lower || at + kNodeHeader > bytes.size()) damaged(page, "entry {} lies outside the page", n);
       if (branch) {
         visit(child_of(bytes.subspan(at)), level + 1);
       } else {
@@ -123,7 +123,8 @@ class Walk {
                     .key_bytes = number_at<std::uint16_t>(node, 6)};
     const std::uint64_t value = kNodeHeader + entry.key_bytes;
     const std::uint64_t in_page = (flags & big_value) != 0 ? sizeof(std::uint64_t) : entry.value_bytes;
-    if (value > node.size() || in_page > node.size() - value) damaged(page, "the value is outside it");
+    if (value > node.size() || in_page > node.size() - value)
+      damaged(page, "the value lies outside the page");
     if ((flags & (database_value | several_values)) != 0)
       refuse_database(entry, (flags & several_values) != 0);
     entry.value = (flags & big_value) != 0
@@ -134,20 +135,19 @@ class Walk {
 
   [[noreturn]] void refuse_database(const LmdbEntry& entry, bool several) const {
     const std::string_view key(reinterpret_cast<const char*>(file_.data() + entry.key), entry.key_bytes);
-    if (several)
-      fail("{}: the key '{}' has several values; such databases are not read", name_.string(), key);
-    fail("{}: it holds the named database '{}'; only the main one is read", name_.string(), key);
+    if (several) fail("{}: the key '{}' has several values, which is not supported", name_.string(), key);
+    fail("{}: it holds the named database '{}': only the main database is supported", name_.string(), key);
   }
 
-  /// Where a value begins that has pages of its own.
+  /// Where a value that has its own pages begins.
   std::uint64_t value_page(std::uint64_t page, std::uint64_t bytes) const {
     const auto there = from_page(page);
     if (bytes > there.size() - kPageHeader)
-      damaged(page, "a value of {} bytes does not fit into the file's {}: the file was truncated", bytes,
-              file_.size());
+      damaged(page, "a value of {} bytes extends past the end of the file at {}: the file was truncated",
+              bytes, file_.size());
     if (number_at<std::uint64_t>(there, 0) != page ||
         (number_at<std::uint16_t>(there, 10) & overflow_page) == 0)
-      damaged(page, "it is not the value that the tree says");
+      damaged(page, "it is not the value that the tree refers to");
     return page * meta_.page_bytes + kPageHeader;
   }
 
@@ -161,7 +161,7 @@ class Walk {
 }  // namespace
 
 std::vector<LmdbEntry> read_lmdb(std::span<const std::byte> file, const std::filesystem::path& name) {
-  return Walk(file, name).run();
+  return TreeWalk(file, name).run();
 }
 
 void check_lmdb(const std::filesystem::path& file) {
@@ -171,7 +171,7 @@ void check_lmdb(const std::filesystem::path& file) {
   const std::string second = data.read_some(page, kMetaBytes);
   const Meta meta = meta_of(std::as_bytes(std::span(first)), std::as_bytes(std::span(second)), page, file);
   if (meta.last_page < data.size() / page) return;
-  // Its last pages may be free ones that were never written: only the tree tells.
+  // The missing last pages may be free pages that were never written; only the tree tells.
   read_lmdb(data.view(0, data.size(), 0), file);
 }
 

@@ -1,6 +1,6 @@
-// The pages of an LMDB file, read by ourselves: the library maps a file as it is and dies of one that is
-// truncated or damaged, and it does not say where in the file a value lies. The file format has one version,
-// 1 (LMDB 0.9), and is read for machines with 64 bits and little-endian numbers.
+// Reads the pages of an LMDB file without the LMDB library, which crashes on a truncated or damaged file and
+// does not tell where in the file a value lies. The file format has one version, 1 (LMDB 0.9); files of
+// 64-bit little-endian machines are read.
 //
 // Threads: safe from any.
 #pragma once
@@ -20,12 +20,12 @@ struct LmdbEntry {
   std::uint16_t key_bytes;
 };
 
-/// All entries of the main database, in the order of their keys. Touches the pages of the tree, not those
-/// that hold only a large value. Throws Error naming file, page and what is wrong with it, or for named
-/// databases and databases with several values per key, which are not read.
+/// All entries of the main database, in the order of their keys. Reads the pages of the tree, but no page
+/// that holds only a large value. Throws Error naming the file, the page and what is wrong. Named databases
+/// and databases with several values per key are not supported and throw Error too.
 std::vector<LmdbEntry> read_lmdb(std::span<const std::byte> file, const std::filesystem::path& name);
 
-/// Throws Error where the file is no LMDB database or shorter than its pages.
+/// Throws Error if the file is not an LMDB database or is shorter than its pages.
 void check_lmdb(const std::filesystem::path& file);
 
 }  // namespace lockstep::pack

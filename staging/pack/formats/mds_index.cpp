@@ -17,16 +17,16 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// The library would turn 1e300 into any integer.
-std::uint64_t whole_number(const Json& json) {
-  if (!json.is_number_unsigned()) fail("a size or count in it is no whole number");
+/// The JSON library would convert 1e300 to some integer.
+std::uint64_t integer(const Json& json) {
+  if (!json.is_number_unsigned()) fail("a size or count is not an integer");
   return json.get<std::uint64_t>();
 }
 
 MdsFile file_of(const Json& json) {
   MdsFile file;
   file.name = json.at("basename").get<std::string>();
-  file.bytes = whole_number(json.at("bytes"));
+  file.bytes = integer(json.at("bytes"));
   for (const auto& [algorithm, digits] : json.at("hashes").items())
     file.hashes[algorithm] = digits.get<std::string>();
   return file;
@@ -38,8 +38,7 @@ std::vector<MdsColumn> columns_of(const Json& json) {
   const Json& sizes = json.at("column_sizes");
   std::vector<MdsColumn> columns;
   for (std::size_t c = 0; c < names.size(); ++c) {
-    const Json& given = sizes.at(c);
-    const std::uint64_t size = given.is_null() ? 0 : whole_number(given);
+    const std::uint64_t size = sizes.at(c).is_null() ? 0 : integer(sizes.at(c));
     if (size > std::numeric_limits<std::uint32_t>::max())
       fail("a column of {} bytes does not fit into a shard", size);
     columns.push_back({.name = names.at(c).get<std::string>(),
@@ -50,15 +49,15 @@ std::vector<MdsColumn> columns_of(const Json& json) {
 }
 
 MdsShard shard_of(const Json& json) {
-  const auto version = whole_number(json.at("version"));
-  if (version != 2) fail("version {} is not supported, only 2", version);
+  const auto version = integer(json.at("version"));
+  if (version != 2) fail("version {} is not supported, only version 2", version);
   const auto format = json.at("format").get<std::string>();
   if (format != "mds") fail("format '{}' is not supported, only mds", format);
   MdsShard shard;
   shard.raw = file_of(json.at("raw_data"));
   if (json.contains("zip_data") && !json.at("zip_data").is_null())
     shard.compressed = file_of(json.at("zip_data"));
-  shard.samples = whole_number(json.at("samples"));
+  shard.samples = integer(json.at("samples"));
   shard.columns = columns_of(json);
   if (shard.columns.empty()) fail("it has no columns");
   if (shard.samples >= std::numeric_limits<std::uint32_t>::max() / sizeof(std::uint32_t))
@@ -92,19 +91,19 @@ std::uint32_t u32_at(const char* bytes) {
 
 std::vector<MdsShard> parse_mds_index(std::string_view text, const fs::path& name) {
   std::vector<MdsShard> shards;
-  // The JSON library takes it for the end of the text.
+  // The JSON library would take a zero byte for the end of the text.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    fail("{}: damaged index of MDS: a zero byte at offset {}", name.string(), zero);
+    fail("{}: damaged MDS index: a zero byte at offset {}", name.string(), zero);
   }
   try {
     const Json json = Json::parse(text);
     for (const Json& shard : json.at("shards")) shards.push_back(shard_of(shard));
   } catch (const Json::exception& error) {
-    fail("{}: damaged index of MDS, shard {}: {}", name.string(), shards.size(), error.what());
+    fail("{}: damaged MDS index: shard {}: {}", name.string(), shards.size(), error.what());
   } catch (const Error& error) {
     fail("{}, shard {}: {}", name.string(), shards.size(), error.what());
   }
-  if (shards.empty()) fail("{}: there are no shards in it", name.string());
+  if (shards.empty()) fail("{} lists no shards", name.string());
   return shards;
 }
 
@@ -123,7 +122,7 @@ void check_mds_shard(const fs::path& index, const MdsShard& shard) {
       fail("{} does not match {}: {} bytes, {} expected", (folder / file->name).string(),
            index.filename().string(), size, file->bytes);
   }
-  if (!there) fail("{} is missing, and {} names it", (folder / shard.raw.name).string(), index.string());
+  if (!there) fail("{} is missing; {} lists it", (folder / shard.raw.name).string(), index.string());
 }
 
 std::uint64_t mds_table_bytes(const MdsShard& shard) {
@@ -134,21 +133,21 @@ std::vector<std::uint32_t> parse_mds_table(std::string_view front, const MdsShar
                                            const fs::path& name) {
   const std::uint64_t wanted = mds_table_bytes(shard);
   if (front.size() < wanted)
-    fail("{}: {} bytes are too few for a shard of {} samples", name.string(), front.size(), shard.samples);
+    fail("{}: {} bytes are too few for the table of {} samples", name.string(), front.size(), shard.samples);
   const std::uint32_t samples = u32_at(front.data());
   if (samples != shard.samples)
-    fail("{}: {} samples, the index.json says {}", name.string(), samples, shard.samples);
+    fail("{} has {} samples, but its index.json says {}", name.string(), samples, shard.samples);
   std::vector<std::uint32_t> begins(shard.samples + 1);
   std::memcpy(begins.data(), front.data() + sizeof(std::uint32_t), begins.size() * sizeof(std::uint32_t));
   std::uint64_t end = wanted;
   for (std::size_t i = 0; i < begins.size(); ++i) {
     if (begins[i] < end || begins[i] > shard.raw.bytes)
-      fail("{}, sample {}, offset {}: it does not follow the one before it, or is not in the file's {} bytes",
+      fail("{}, sample {}, offset {}: it overlaps the sample before it, or lies outside the file's {} bytes",
            name.string(), i, begins[i], shard.raw.bytes);
     end = begins[i];
   }
   if (end != shard.raw.bytes)
-    fail("{}: the last sample ends at {}, the file at {}", name.string(), end, shard.raw.bytes);
+    fail("{}: the last sample ends at {}, but the file ends at {}", name.string(), end, shard.raw.bytes);
   return begins;
 }
 

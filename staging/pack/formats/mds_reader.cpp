@@ -1,4 +1,4 @@
-// Samples of MDS shards; the columns are a sample's parts.
+// Reads the samples of MDS shards; the columns are the parts of a sample.
 
 #include <openssl/evp.h>
 
@@ -8,13 +8,14 @@
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/mds_index.h"
+#include "staging/pack/joined_reader.h"
 
 namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// "ndarray:uint16:2048" as its type: such a column is nothing but these numbers.
+/// The type of "ndarray:uint16:2048": such a column holds these numbers only.
 TokenType token_type_of(const std::vector<MdsColumn>& columns) {
   if (columns.size() != 1 || columns[0].size == 0) return TokenType::none;
   const std::string_view encoding = columns[0].encoding;
@@ -64,17 +65,15 @@ class MdsReader : public ExtentReader {
     for (std::size_t i = 0; i < size(); ++i) columns_of(i);
     for (const auto& [algorithm, digits] : shard_.raw.hashes) check_hash(algorithm, digits);
     if (!shard_.raw.hashes.empty()) return;
-    Stream stream(file());
-    while (!stream.next().empty()) {
-    }
+    read_whole_file();
   }
 
  protected:
-  /// Of the first column: it begins behind the head, and its length is the only one unless there are several.
+  /// The first column. It begins after the head; if it is the only column, it fills the rest of the sample.
   Extent extent(std::size_t i) const override {
     if (shard_.columns.size() == 1 && shard_.columns[0].size == 0) {
       const std::uint64_t bytes = begins_[i + 1] - begins_[i];
-      if (bytes < head_) fail("{}: its {} bytes are too few", file().where(begins_[i], i), bytes);
+      if (bytes < head_) fail("{}: {} bytes are too few for a sample", file().where(begins_[i], i), bytes);
       return {begins_[i] + head_, bytes - head_};
     }
     const MdsPart first = columns_of(i).front();
@@ -88,12 +87,12 @@ class MdsReader : public ExtentReader {
     file().read(begins_[i], head, i);
     std::vector<MdsPart> parts = parse_mds_sample(head, bytes, shard_.columns);
     if (parts.empty())
-      fail("{}: its columns do not fill its {} bytes; the shard is damaged", file().where(begins_[i], i),
+      fail("{}: its columns do not fill its {} bytes: the shard is damaged", file().where(begins_[i], i),
            bytes);
     return parts;
   }
 
-  /// Of the algorithms that the format knows those that OpenSSL has.
+  /// Checks hashes of the algorithms that OpenSSL has, and ignores others.
   void check_hash(const std::string& algorithm, const std::string& digits) const {
     const EVP_MD* method = EVP_get_digestbyname(algorithm.c_str());
     if (method == nullptr) return;
@@ -108,8 +107,8 @@ class MdsReader : public ExtentReader {
     std::string found;
     for (unsigned int i = 0; i < length; ++i) found += fmt::format("{:02x}", value[i]);
     if (found != digits)
-      fail("{}: {} {}, the index.json says {}; the shard is damaged", file().path().string(), algorithm,
-           found, digits);
+      fail("{}: its {} is {}, but its index.json says {}: the shard is damaged", file().path().string(),
+           algorithm, found, digits);
   }
 
   MdsShard shard_;
@@ -130,13 +129,13 @@ std::unique_ptr<Reader> open_mds(const fs::path& folder, const std::string& inde
     check_mds_shard(file, shard);
     std::error_code error;
     if (!fs::exists(folder / name, error))
-      fail("{} is there in compressed form only; unpack it (zstd -d, gunzip, …) beside its index.json",
+      fail("{} exists in compressed form only: unpack it (zstd -d, gunzip, …) beside its index.json",
            (folder / name).string());
     names.push_back(name);
     readers.push_back(std::make_unique<MdsReader>(folder, std::move(name), std::move(shard)));
   }
   if (readers.empty())
-    fail("{}: there are no samples in {}", file.string(), only.empty() ? "its shards" : only);
+    fail("{}: {} no samples", file.string(), only.empty() ? "its shards hold" : only + " holds");
   return join(std::move(readers), names);
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/file_status.h"
 #include "staging/pack/formats/megatron_layout.h"
 
 namespace lockstep::pack {
@@ -16,19 +17,19 @@ namespace fs = std::filesystem;
 
 template <typename... Args>
 [[noreturn]] void damaged(const fs::path& file, fmt::format_string<Args...> format, Args&&... args) {
-  fail("{}: damaged Megatron index: {}; make it again with the program that wrote it", file.string(),
+  fail("{}: damaged Megatron index: {}: make it again with the program that wrote it", file.string(),
        fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Takes fields and tables off the front of the bytes, each checked to be wholly there.
-class Tables {
+/// Takes fields and tables from the front of the bytes, and checks that each is complete.
+class TableReader {
  public:
-  Tables(std::span<const std::byte> rest, const fs::path& file) : rest_(rest), file_(file) {}
+  TableReader(std::span<const std::byte> rest, const fs::path& file) : rest_(rest), file_(file) {}
 
   template <typename T>
   const std::byte* take(std::uint64_t count, const char* what) {
     if (count > rest_.size() / sizeof(T))
-      damaged(file_, "{} {} do not fit into its {} bytes", count, what, rest_.size());
+      damaged(file_, "{} bytes are left, too few for {} {}", rest_.size(), count, what);
     const std::byte* table = rest_.data();
     rest_ = rest_.subspan(count * sizeof(T));
     return table;
@@ -65,16 +66,16 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   MegatronIndex index;
   index.file_ = name;
   index.bytes_ = bytes;
-  Tables tables(bytes, name);
+  TableReader tables(bytes, name);
   const std::byte* magic = tables.take<char>(sizeof(megatron::kMagic), "bytes of the magic");
   if (std::memcmp(magic, megatron::kMagic, sizeof(megatron::kMagic)) != 0)
-    fail("{}: not an index of Megatron-Core", name.string());
+    fail("{}: not a Megatron-Core index", name.string());
   const auto version = tables.field<std::uint64_t>("version");
   if (version != megatron::kVersion)
-    fail("{}: version {} of Megatron's index is not supported, only {}", name.string(), version,
+    fail("{}: version {} of Megatron's index is not supported, only version {}", name.string(), version,
          megatron::kVersion);
   const auto code = tables.field<std::uint8_t>("type");
-  if (code == 0 || code > megatron::kTypes.size()) damaged(name, "there is no type of tokens {}", code);
+  if (code == 0 || code > megatron::kTypes.size()) damaged(name, "the token type {} does not exist", code);
   index.type_ = megatron::kTypes[code - 1U];
   index.sequences_ = tables.field<std::uint64_t>("number of sequences");
   index.document_entries_ = tables.field<std::uint64_t>("number of documents");
@@ -83,8 +84,7 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   index.documents_ = tables.take<std::int64_t>(index.document_entries_, "documents");
   if (tables.left() != 0) {
     if (tables.left() != index.sequences_)
-      damaged(name, "{} bytes are left over, where {} modes or nothing would fit", tables.left(),
-              index.sequences_);
+      damaged(name, "{} bytes are left over; expected none, or {} modes", tables.left(), index.sequences_);
     index.modes_ = tables.take<std::int8_t>(index.sequences_, "modes");
   }
   index.check_sequences();
@@ -94,16 +94,16 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
 
 void MegatronIndex::check_sequences() {
   const auto token = static_cast<std::uint64_t>(bytes_of(type_));
-  std::uint64_t end = 0;  // at most 2^31 * 8 more in each round: 2^32 rounds cannot wrap it
+  std::uint64_t end = 0;  // grows by at most 2^31 * 8 for each sequence, and is checked each time
   for (std::size_t i = 0; i < sequences_; ++i) {
     const auto tokens = at<std::int32_t>(lengths_, i);
     if (tokens < 0) damaged(file_, "sequence {} has {} tokens", i, tokens);
     if (offset(i) != end)
-      damaged(file_, "sequence {} begins at byte {} of the data, and the one before it ends at {}", i,
+      damaged(file_, "sequence {} begins at byte {} of the data, but the one before it ends at {}", i,
               at<std::int64_t>(offsets_, i), end);
     const std::uint64_t next = end + static_cast<std::uint64_t>(tokens) * token;
     if (next > megatron::kMaxBytes)
-      damaged(file_, "sequence {} ends at byte {}, further than any file", i, next);
+      damaged(file_, "sequence {} ends at byte {}, beyond any possible file", i, next);
     end = next;
   }
   data_bytes_ = end;
@@ -127,16 +127,13 @@ fs::path megatron_data(const fs::path& index) {
 
 void check_megatron_data(const MegatronIndex& index) {
   const fs::path data = megatron_data(index.file());
-  struct stat status {};
-  if (::stat(data.c_str(), &status) != 0) fail_errno("{}", data.string());
-  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", data.string());
-  const auto size = static_cast<std::uint64_t>(status.st_size);
+  const auto size = static_cast<std::uint64_t>(status_of_file(data).st_size);
   if (size == index.data_bytes()) return;
   const std::string shown = index.file().filename().string();
   if (size > index.data_bytes())
-    fail("{} does not match {}: {} bytes, {} expected; the two are not of one run", data.string(), shown,
+    fail("{} does not match {}: {} bytes, {} expected: they were not written together", data.string(), shown,
          size, index.data_bytes());
-  std::size_t low = 0;  // the first sequence of which the end is missing
+  std::size_t low = 0;  // becomes the first sequence whose end is missing
   for (std::size_t high = index.sequences() - 1; low < high;) {
     const std::size_t middle = low + (high - low) / 2;
     if (index.offset(middle + 1) > size) {
@@ -145,7 +142,7 @@ void check_megatron_data(const MegatronIndex& index) {
       low = middle + 1;
     }
   }
-  fail("{} does not match {}: truncated to {} bytes, {} expected; sequence {} at offset {} is the first lost",
+  fail("{} does not match {}: truncated to {} bytes, {} expected; the first lost sequence is {} at offset {}",
        data.string(), shown, size, index.data_bytes(), low, index.offset(low));
 }
 

@@ -1,5 +1,5 @@
-// The .idx of Megatron-Core's indexed datasets: how long each sequence in the .bin beside it is, where it
-// begins, and which sequences make up a document. Mapped, not parsed.
+// The .idx of Megatron-Core's indexed datasets: the length and offset of each sequence in the .bin beside it,
+// and the sequences of each document. The file is mapped, not parsed.
 //
 // Threads: const members are safe from any thread.
 #pragma once
@@ -14,38 +14,38 @@
 
 namespace lockstep::pack {
 
-/// Tables that fit together, whatever the bytes were.
+/// A checked index: its tables are consistent, whatever bytes the file had.
 class MegatronIndex {
  public:
   /// Maps and checks a file. Throws Error naming it, the sequence and what is wrong.
   static MegatronIndex load(const std::filesystem::path& file);
 
-  /// The same for bytes at hand, which must outlive the index.
+  /// The same for bytes in memory, which must outlive the index.
   static MegatronIndex parse(std::span<const std::byte> bytes, const std::filesystem::path& name);
 
   const std::filesystem::path& file() const { return file_; }
   TokenType type() const { return type_; }
   std::size_t sequences() const { return sequences_; }
-  /// Bytes that the .bin must have.
+  /// The size that the .bin must have.
   std::uint64_t data_bytes() const { return data_bytes_; }
 
   /// Tokens of sequence i.
   std::uint64_t length(std::size_t i) const {
     return static_cast<std::uint64_t>(at<std::int32_t>(lengths_, i));
   }
-  /// Where sequence i begins in the .bin, in bytes.
+  /// The offset of sequence i in the .bin, in bytes.
   std::uint64_t offset(std::size_t i) const {
     return static_cast<std::uint64_t>(at<std::int64_t>(offsets_, i));
   }
 
-  /// Entries of the table of documents: one more than there are documents. Document d is the sequences from
-  /// document(d) up to, without it, document(d + 1).
+  /// The number of entries in the table of documents, which is the number of documents + 1. Document d
+  /// consists of the sequences from document(d) to document(d + 1) - 1.
   std::size_t document_entries() const { return document_entries_; }
   std::uint64_t document(std::size_t d) const {
     return static_cast<std::uint64_t>(at<std::int64_t>(documents_, d));
   }
 
-  /// Whether sequences have modes (multimodal data), and the mode of one.
+  /// Whether the sequences have modes (multimodal data), and the mode of sequence i.
   bool has_modes() const { return modes_ != nullptr; }
   std::int8_t mode(std::size_t i) const { return at<std::int8_t>(modes_, i); }
 
@@ -53,7 +53,7 @@ class MegatronIndex {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  /// The tables lie at odd addresses.
+  /// Reads an entry at any address: the tables are not aligned.
   template <typename T>
   static T at(const std::byte* table, std::size_t i) {
     T number;
@@ -76,11 +76,11 @@ class MegatronIndex {
   const std::byte* modes_ = nullptr;
 };
 
-/// The .bin of an .idx.
+/// The path of the .bin for an .idx.
 std::filesystem::path megatron_data(const std::filesystem::path& index);
 
-/// Checks that the .bin beside an index is a regular file with data_bytes() bytes. Throws Error naming both
-/// files and the first sequence that is cut.
+/// Checks that the .bin beside an index is a regular file of data_bytes() bytes. Throws Error naming both
+/// files and the first sequence that was cut.
 void check_megatron_data(const MegatronIndex& index);
 
 }  // namespace lockstep::pack

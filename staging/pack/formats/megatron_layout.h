@@ -1,6 +1,10 @@
-// The bytes of Megatron-Core's .idx, little-endian: magic, u64 version, u8 type, u64 sequences, u64 entries
-// of the table of documents, then i32 length[sequences], i64 offset[sequences], i64 document[entries], and
-// for multimodal data i8 mode[sequences].
+// The bytes of Megatron-Core's .idx, little-endian:
+//
+//   magic, u64 version, u8 type, u64 sequences, u64 entries
+//   i32 length[sequences]
+//   i64 offset[sequences]
+//   i64 document[entries]
+//   i8  mode[sequences]       for multimodal data only
 #pragma once
 
 #include <array>
@@ -18,7 +22,7 @@ inline constexpr std::array<TokenType, 8> kTypes = {TokenType::u8,  TokenType::i
                                                     TokenType::i32, TokenType::i64, TokenType::f64,
                                                     TokenType::f32, TokenType::u16};
 
-/// No file is longer; keeps sums of lengths from wrapping.
+/// The size of the largest possible file, so that sums of lengths cannot overflow.
 inline constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
 
 }  // namespace lockstep::pack::megatron

@@ -1,4 +1,4 @@
-// Sequences of a Megatron-Core .bin, by its .idx.
+// Reads the sequences of a Megatron-Core .bin, which its .idx lists.
 
 #include "common/error.h"
 #include "staging/pack/formats/extent_reader.h"
@@ -17,13 +17,10 @@ class MegatronReader : public ExtentReader {
     check_megatron_data(index_);
   }
 
-  /// The format holds no digests: what can be checked is that every byte that the index speaks of can be
-  /// read.
+  /// The format has no digests: this checks the size, and that all bytes can be read.
   void verify() const override {
     check_megatron_data(index_);
-    Stream stream(file());
-    while (!stream.next().empty()) {
-    }
+    read_whole_file();
   }
 
  protected:

@@ -13,6 +13,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/file_status.h"
 #include "staging/pack/formats/megatron_layout.h"
 
 namespace lockstep::pack {
@@ -34,10 +35,10 @@ std::uint8_t code_of(TokenType type) {
   return static_cast<std::uint8_t>(found - megatron::kTypes.begin() + 1);
 }
 
-/// A file that is written at its end through a buffer.
-class Output {
+/// Appends to a file through a buffer.
+class BufferedFile {
  public:
-  Output(UniqueFd fd, fs::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  BufferedFile(UniqueFd fd, fs::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   void add(std::span<const std::byte> bytes) {
     if (buffer_.size() + bytes.size() > kBuffer) flush();
@@ -72,20 +73,19 @@ class Output {
   std::string buffer_;
 };
 
-/// Calls `each` for every number of a file from `offset` on.
+/// Calls `each` for `count` numbers of a file from `offset` on.
 template <typename T, typename Each>
-void for_each_number(const Output& file, std::uint64_t offset, std::uint64_t count, const Each& each) {
+void for_each_number(const BufferedFile& file, std::uint64_t offset, std::uint64_t count, const Each& each) {
   std::vector<T> block(kBuffer / sizeof(T));
   while (count > 0) {
-    const std::size_t want = std::min<std::uint64_t>(count, block.size()) * sizeof(T);
-    const ssize_t got = ::pread(file.fd(), block.data(), want, static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
+    const auto numbers = std::span(block).first(std::min<std::uint64_t>(count, block.size()));
+    const ssize_t got = read_at(file.fd(), std::as_writable_bytes(numbers), offset);
     if (got < 0) fail_errno("cannot read {}", file.path().string());
-    const std::size_t numbers = static_cast<std::size_t>(got) / sizeof(T);
-    if (numbers == 0) fail("{} was truncated while it was written", file.path().string());
-    for (std::size_t i = 0; i < numbers; ++i) each(block[i]);
-    count -= numbers;
-    offset += numbers * sizeof(T);
+    if (static_cast<std::size_t>(got) < numbers.size_bytes())
+      fail("{} was truncated while it was being written", file.path().string());
+    for (const T number : numbers) each(number);
+    count -= numbers.size();
+    offset += numbers.size_bytes();
   }
 }
 
@@ -102,7 +102,7 @@ bool is_there(const fs::path& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
-/// Numbers that no token may pass, seen as unsigned.
+/// The first unsigned token that does not fit into the signed type of the same size; their number if all fit.
 template <typename T>
 std::size_t first_too_large(std::span<const std::byte> tokens) {
   for (std::size_t at = 0; at < tokens.size(); at += sizeof(T)) {
@@ -119,14 +119,14 @@ class MegatronWriter::Files {
  public:
   Files(const fs::path& prefix, TokenType type)
       : prefix_(prefix),
-        given_(type),
+        from_(type),
         type_(written_as(type)),
         data_(begin_data(prefix), hidden(prefix, ".bin")),
         index_(open_file(hidden(prefix, ".idx"), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW),
                hidden(prefix, ".idx")),
         documents_(open_file(hidden(prefix, ".documents"), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW),
                    hidden(prefix, ".documents")) {
-    const std::string space(kHeader, '\0');  // its counts are known at the end
+    const std::string space(kHeader, '\0');  // the header is written at the end, when the counts are known
     index_.add(std::as_bytes(std::span(space)));
     documents_.add_number(std::int64_t{0});
   }
@@ -144,12 +144,12 @@ class MegatronWriter::Files {
     const auto token = static_cast<std::size_t>(std::max(1, bytes_of(type_)));
     const std::size_t count = tokens.size() / token;
     if (tokens.size() % token != 0)
-      fail("{}: sequence {} has {} bytes, no whole number of tokens of type {}", name(), sequences,
-           tokens.size(), pack::name_of(given_));
+      fail("{}: sequence {} has {} bytes, which is not a multiple of the size of {} tokens", name(),
+           sequences, tokens.size(), pack::name_of(from_));
     if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-      fail("{}: sequence {} has {} tokens, more than Megatron's index can say; split it", name(), sequences,
+      fail("{}: sequence {} has {} tokens, more than Megatron's index allows: split it", name(), sequences,
            count);
-    if (given_ != type_) check_range(tokens, count);
+    if (from_ != type_) check_range(tokens, count);
     data_.add(tokens);
     index_.add_number(static_cast<std::int32_t>(count));
     data_bytes += tokens.size();
@@ -163,9 +163,9 @@ class MegatronWriter::Files {
   }
 
   void finish() {
-    if (sequences == 0) fail("{}: there is no sequence to write", name());
+    if (sequences == 0) fail("{}: there are no sequences to write", name());
     if (in_documents_ != sequences)
-      fail("{}: {} sequences belong to no document", name(), sequences - in_documents_);
+      fail("{}: {} sequences are not in a document", name(), sequences - in_documents_);
     index_.flush();
     documents_.flush();
     std::int64_t offset = 0;
@@ -189,12 +189,12 @@ class MegatronWriter::Files {
   std::uint64_t data_bytes = 0;
 
  private:
-  /// The lock on the hidden .bin keeps two processes apart. A .bin beside a hidden .idx is of one that was
-  /// killed between the two renames.
+  /// The lock on the hidden .bin excludes other processes. A .bin beside a hidden .idx was left by a process
+  /// that was killed between the two renames.
   static UniqueFd begin_data(const fs::path& prefix) {
-    if (is_there(with(prefix, ".idx"))) fail("{} exists already", with(prefix, ".idx").string());
+    if (is_there(with(prefix, ".idx"))) fail("{} already exists", with(prefix, ".idx").string());
     if (is_there(with(prefix, ".bin")) && !is_there(hidden(prefix, ".idx")))
-      fail("{} exists already", with(prefix, ".bin").string());
+      fail("{} already exists", with(prefix, ".bin").string());
     const fs::path path = hidden(prefix, ".bin");
     UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
@@ -202,17 +202,18 @@ class MegatronWriter::Files {
     struct stat ours {};
     struct stat named {};
     if (::fstat(fd.get(), &ours) != 0 || ::stat(path.c_str(), &named) != 0 || ours.st_ino != named.st_ino)
-      fail("{} was being written by another process until now", prefix.string());
+      fail("{} has just been written by another process", prefix.string());
     ::unlink(with(prefix, ".bin").c_str());
     if (::ftruncate(fd.get(), 0) != 0) fail_errno("cannot truncate {}", path.string());
     return fd;
   }
 
   void check_range(std::span<const std::byte> tokens, std::size_t count) const {
-    const std::size_t bad = given_ == TokenType::u32 ? first_too_large<std::uint32_t>(tokens)
-                                                     : first_too_large<std::uint64_t>(tokens);
+    const std::size_t bad = from_ == TokenType::u32 ? first_too_large<std::uint32_t>(tokens)
+                                                    : first_too_large<std::uint64_t>(tokens);
     if (bad < count)
-      fail("{}: token {} of sequence {} does not fit into {}", name(), bad, sequences, pack::name_of(type_));
+      fail("{}: token {} of sequence {} does not fit into type {}", name(), bad, sequences,
+           pack::name_of(type_));
   }
 
   void write_header() {
@@ -236,26 +237,26 @@ class MegatronWriter::Files {
     rename(data_.path(), with(prefix_, ".bin"));
     rename(index_.path(), with(prefix_, ".idx"));
     finished_ = true;
-    const fs::path folder = prefix_.has_parent_path() ? prefix_.parent_path() : fs::path(".");
+    const fs::path folder = parent_of(prefix_);
     const UniqueFd fd = open_file(folder, O_RDONLY | O_DIRECTORY);
     if (::fsync(fd.get()) != 0) fail_errno("cannot sync {}", folder.string());
   }
 
   fs::path prefix_;
-  TokenType given_;
+  TokenType from_;
   TokenType type_;
-  Output data_;
-  Output index_;
-  Output documents_;
+  BufferedFile data_;
+  BufferedFile index_;
+  BufferedFile documents_;
   std::uint64_t in_documents_ = 0;
   bool finished_ = false;
 };
 
 MegatronWriter::MegatronWriter(const fs::path& prefix, TokenType type) {
   if (type == TokenType::none)
-    fail_usage("{}: Megatron's format is for tokens, these samples are none", prefix.string());
+    fail_usage("{}: Megatron's format is for tokens, and these samples are not tokens", prefix.string());
   if (!prefix.has_filename())
-    fail_usage("{}: a Megatron dataset needs a name, as PREFIX of PREFIX.bin", prefix.string());
+    fail_usage("{}: a Megatron dataset needs a name, such as the PREFIX of PREFIX.bin", prefix.string());
   files_ = std::make_unique<Files>(prefix, type);
 }
 

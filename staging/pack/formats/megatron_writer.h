@@ -1,6 +1,6 @@
-// Writes a dataset for Megatron-Core: PREFIX.bin with the tokens of all sequences and PREFIX.idx that says
-// where each begins and which sequences make up a document, the same bytes as Megatron-Core's own builder
-// gives.
+// Writes a dataset for Megatron-Core: PREFIX.bin has the tokens of all sequences, and PREFIX.idx the length
+// and offset of each sequence and the sequences of each document. The bytes are those that Megatron-Core's
+// own builder writes.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -14,15 +14,15 @@
 
 namespace lockstep::pack {
 
-/// Called in the order of the data: add_sequence for each sequence, end_document after the last one of each
-/// document, finish at the end. Until then both files have hidden names (".NAME.bin.unfinished"), and nothing
-/// stays of them if finish() is not reached; what a killed process left is replaced by the next one. Memory
-/// does not grow with the data.
+/// The calls follow the order of the data: add_sequence for each sequence, end_document after the last
+/// sequence of each document, and finish at the end. Until finish both files have hidden names
+/// (".NAME.bin.unfinished"). Without finish the destructor removes them; the files of a killed process are
+/// replaced by the next one. Memory does not grow with the data.
 class MegatronWriter {
  public:
-  /// Begins PREFIX.bin and PREFIX.idx with tokens of this type. Megatron has no u32 and u64: these are
-  /// written as i32 and i64. Throws Error where one of the files exists already or another process is writing
-  /// them, UsageError for the type none.
+  /// Begins PREFIX.bin and PREFIX.idx with tokens of this type. Megatron has no u32 and u64, so these are
+  /// written as i32 and i64. Throws Error if one of the files exists or another process is writing them;
+  /// UsageError for the type none.
   MegatronWriter(const std::filesystem::path& prefix, TokenType type);
   MegatronWriter(const MegatronWriter&) = delete;
   MegatronWriter& operator=(const MegatronWriter&) = delete;
@@ -31,12 +31,13 @@ class MegatronWriter {
   /// The type in which tokens are written.
   TokenType written_type() const;
 
-  /// Adds one sequence, whole tokens of the type that was given to the constructor. Throws Error where they
-  /// are not whole, more than 2^31 - 1, or too large for the type that is written, naming the sequence and
-  /// the token.
+  /// Adds one sequence of tokens of the constructor's type. Throws Error naming the sequence if its bytes are
+  /// not a multiple of the token size or if it has more than 2^31 - 1 tokens; and the token if one is too
+  /// large for the written type.
   void add_sequence(std::span<const std::byte> tokens);
 
-  /// The sequences since the last call are a document. Megatron's samplers want every sequence to be in one.
+  /// Makes a document of the sequences since the last call. Megatron's samplers require each sequence to be
+  /// in one.
   void end_document();
 
   std::uint64_t sequences() const;
@@ -44,8 +45,8 @@ class MegatronWriter {
   /// Bytes of PREFIX.bin so far.
   std::uint64_t data_bytes() const;
 
-  /// Makes the data durable and gives both files their names, the .idx last. Throws Error where there is no
-  /// sequence, or sequences after the last end_document().
+  /// Syncs the data and gives both files their final names, the .idx last. Throws Error if there is no
+  /// sequence, or if there are sequences after the last end_document().
   void finish();
 
  private:

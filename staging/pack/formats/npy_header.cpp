@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-/// The Python dictionary in the header, of which only what NumPy writes is read.
+/// Parses the Python dictionary in the header, in the form that NumPy writes.
 class Dictionary {
  public:
   Dictionary(std::string_view text, const std::filesystem::path& name) : text_(text), name_(name) {}
@@ -35,7 +35,7 @@ class Dictionary {
         read_shape(header);
         has_shape = true;
       } else {
-        damaged("there is an unknown entry");
+        damaged("it has an unknown entry");
       }
       if (!accept(',') && peek() != '}') damaged("an entry does not end");
     }
@@ -43,7 +43,7 @@ class Dictionary {
     const bool fortran_differs = fortran_ && header.shape.size() > 1;
     if (texts_) header.shape.push_back(std::exchange(header.item_bytes, 1));
     if (fortran_differs)
-      fail("{}: its numbers are in Fortran's order; write it with numpy.ascontiguousarray", name_.string());
+      fail("{}: its numbers are in Fortran order: write it with numpy.ascontiguousarray", name_.string());
   }
 
  private:
@@ -97,16 +97,16 @@ class Dictionary {
     expect('(');
     while (!accept(')')) {
       header.shape.push_back(number());
-      if (header.shape.size() > kMaxAxes) damaged("it has more axes than NumPy allows");
+      if (header.shape.size() > kMaxAxes) damaged("its shape has more axes than NumPy allows");
       if (!accept(',') && peek() != ')') damaged("the shape does not end");
     }
   }
 
   void read_type(NpyHeader& header) {
-    if (peek() == '[') fail("{}: it holds records; write each field as an array of its own", name_.string());
+    if (peek() == '[') fail("{}: it holds records: write each field as a separate array", name_.string());
     const std::string_view type = quoted();
     if (type.size() < 2) damaged("the type of its numbers has no size");
-    if (type[1] == 'O') fail("{}: it holds Python objects; write numbers", name_.string());
+    if (type[1] == 'O') fail("{}: it holds Python objects: write numbers", name_.string());
     std::uint64_t count = 0;
     const char* begin = type.data() + 2;
     const auto [stop, error] = std::from_chars(begin, type.data() + type.size(), count);
@@ -114,9 +114,9 @@ class Dictionary {
       damaged("the type of its numbers has no size");
     header.item_bytes = type[1] == 'U' ? 4 * count : count;
     if (type[0] == '>' && header.item_bytes > 1)
-      fail("{}: its numbers are big-endian; write it with astype(dtype.newbyteorder('<'))", name_.string());
+      fail("{}: its numbers are big-endian: write it with astype(dtype.newbyteorder('<'))", name_.string());
     if ((type[1] == 'u' || type[1] == 'i') && count != 1 && count != 2 && count != 4 && count != 8)
-      damaged(fmt::format("there are no numbers of type '{}'", type));
+      damaged(fmt::format("the type '{}' does not exist", type));
     header.type = plain(type[1], count);
     texts_ = type[1] == 'S' || type[1] == 'U' || type[1] == 'V';
   }
@@ -144,7 +144,7 @@ class Dictionary {
   bool texts_ = false;
 };
 
-/// A product that says so when it would not fit.
+/// A product; throws Error if it overflows.
 std::uint64_t times(std::uint64_t a, std::uint64_t b, const std::string& name) {
   std::uint64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) fail("{}: its shape is larger than any file", name);
@@ -167,11 +167,12 @@ NpyHeader parse_npy_header(std::string_view front, const std::filesystem::path& 
     fail("{}: version {} of .npy is not supported, only 1 to 3", name.string(), version);
   std::uint32_t length = 0;
   const std::size_t length_bytes = version == 1 ? 2 : 4;
-  if (front.size() < kFixed + length_bytes) fail("{}: the file ends in its header", name.string());
+  if (front.size() < kFixed + length_bytes) fail("{}: the file ends within its header", name.string());
   std::memcpy(&length, front.data() + kFixed, length_bytes);
   const std::size_t begin = kFixed + length_bytes;
   if (length > front.size() - begin)
-    fail("{}: the header of {} bytes is cut, or longer than this library reads", name.string(), length);
+    fail("{}: the header of {} bytes is truncated, or longer than the supported 64 KiB", name.string(),
+         length);
   NpyHeader header;
   header.data_offset = begin + length;
   Dictionary(front.substr(begin, length), name).read(header);
@@ -187,7 +188,7 @@ Rows rows_of(const std::vector<std::uint64_t>& shape, std::uint64_t item_bytes, 
   if (shape.size() > 1) rows.rows = shape.front();
   for (std::size_t axis = shape.size() > 1 ? 1 : 0; axis < shape.size(); ++axis)
     rows.row_bytes = times(rows.row_bytes, shape[axis], name);
-  if (rows.rows == 0 || rows.row_bytes == 0) fail("{}: there are no samples in it", name);
+  if (rows.rows == 0 || rows.row_bytes == 0) fail("{} holds no samples", name);
   return rows;
 }
 
@@ -202,7 +203,7 @@ void check_npy(const std::filesystem::path& file) {
   try {
     header = parse_npy_header(data.read_some(0, kNpyHeaderBytes), file);
   } catch (const Error& error) {
-    // What this library does not read may be good for the program that does.
+    // A file that this library does not support may be staged for a program that does.
     if (data.read_some(0, kMagic.size()) == kMagic && data.size() > 10) return;
     throw;
   }

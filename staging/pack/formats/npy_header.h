@@ -1,4 +1,4 @@
-// The header of NumPy's .npy files: what type the numbers have, and how many there are along each axis.
+// The header of NumPy's .npy files: the type of the numbers and the shape of the array.
 //
 // Threads: safe from any.
 #pragma once
@@ -15,34 +15,35 @@ namespace lockstep::pack {
 struct NpyHeader {
   std::uint64_t data_offset = 0;  ///< in bytes
   std::uint64_t item_bytes = 0;
-  TokenType type = TokenType::none;  ///< none for what is no plain number of at most 8 bytes
-  std::vector<std::uint64_t> shape;  ///< of texts with one more axis, their characters
+  TokenType type = TokenType::none;  ///< none if the items are not integers of at most 8 bytes
+  std::vector<std::uint64_t> shape;  ///< for texts with one more axis: their characters
 
   /// Bytes of all numbers.
   std::uint64_t data_bytes() const;
 };
 
-/// Bytes of the front of a file that hold the header of any file that this library reads.
+/// The first bytes of a file that must hold the header; longer headers are not supported.
 inline constexpr std::size_t kNpyHeaderBytes = 65536;
 
-/// Reads the header off the front of a file. Throws Error naming the file where it is no .npy, or none that
-/// can be read as it lies there: Python objects, records, Fortran's or big-endian order.
+/// Parses the header from the first bytes of a file. Throws Error naming the file if it is not a .npy file,
+/// or if its data are not supported: Python objects, records, Fortran or big-endian order.
 NpyHeader parse_npy_header(std::string_view front, const std::filesystem::path& name);
 
-/// How samples lie in an array: a sample is a row of the first axis, and the whole array where there is only
-/// one.
+/// The samples of an array are its rows along the first axis. An array with one axis is one sample.
 struct Rows {
   std::uint64_t rows = 1;
   std::uint64_t row_bytes = 0;
 };
 
-/// Throws Error where there are no rows, or nothing in them.
+/// Throws Error if there are no rows, or if they are empty.
 Rows rows_of(const std::vector<std::uint64_t>& shape, std::uint64_t item_bytes, const std::string& name);
 
-/// What a row's numbers are as tokens: integers along one or two axes are, pictures and measurements are not.
+/// The type of a row's tokens. Integers in an array of one or two axes are tokens; images and measurements
+/// are not.
 TokenType tokens_of(TokenType type, std::size_t axes);
 
-/// Checks that the file is as long as its header says, where the header is one that parse_npy_header reads.
+/// Checks that the file is as long as its header says. Accepts .npy files that parse_npy_header does not
+/// support.
 void check_npy(const std::filesystem::path& file);
 
 }  // namespace lockstep::pack

@@ -1,4 +1,4 @@
-// Rows of a .npy file.
+// Reads the rows of a .npy file.
 
 #include "common/error.h"
 #include "staging/pack/formats/format_readers.h"

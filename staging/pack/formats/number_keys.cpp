@@ -27,7 +27,7 @@ std::string_view NumberKeys::operator[](std::size_t i) const {
     const std::size_t first = i - i % kPerBlock;
     for (std::size_t n = 0; n < kPerBlock; ++n)
       fmt::format_to_n(made.get() + n * digits_, digits_, "{:0{}}", first + n, digits_);
-    // Several threads may have made it; the first one's stays.
+    // Several threads may have made the block; the first one is kept.
     if (block.compare_exchange_strong(text, made.get(), std::memory_order_acq_rel)) text = made.release();
   }
   return {text + i % kPerBlock * digits_, digits_};

@@ -1,5 +1,4 @@
-// Names of samples that have none: their numbers, all with as many digits as the last one's, so that they
-// sort.
+// Keys for samples without names: their numbers, with as many digits as the last number, so that they sort.
 //
 // Threads: safe from any.
 #pragma once
@@ -11,7 +10,7 @@
 
 namespace lockstep::pack {
 
-/// Text is made when it is asked for, in blocks, and stays: a job that never asks pays nothing.
+/// The text is made in blocks when it is needed, and kept: a job that needs no keys pays nothing.
 class NumberKeys {
  public:
   explicit NumberKeys(std::size_t count);

@@ -1,4 +1,4 @@
-// Records of TFRecord and RecordIO files, found through a side index.
+// Reads the records of TFRecord and RecordIO files, which a side index lists.
 
 #include <algorithm>
 #include <optional>
@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 using Scan = void (*)(Blocks&, std::uint64_t, const fs::path&, const EachRecord&);
 
-/// The pieces of a record are the parts of a sample in the index; the digest of the whole stands with the
-/// first.
+/// In the index, the pieces of a record are the parts of a sample. The first part has the digest of the
+/// record.
 void add_record(IndexBuilder& builder, std::string_view key, const Record& record) {
   builder.add_sample(key);
   for (const Piece& piece : record.pieces) {
@@ -37,9 +37,8 @@ SideIndex side_index(const DataFile& file, std::string_view format, Scan scan, c
           add_record(builder, keys == nullptr ? "-" : keys->at(record.begin), record);
         });
         if (keys != nullptr && keys->size() != builder.samples())
-          fail(
-              "{}: {} records, and {} keys in the .idx beside it; make that again with rec2idx, or remove it",
-              file.path().string(), builder.samples(), keys->size());
+          fail("{} has {} records, but its .idx has {} keys: make the .idx again with rec2idx, or remove it",
+               file.path().string(), builder.samples(), keys->size());
       }};
 }
 
@@ -75,7 +74,7 @@ class RecordReader : public ExtentReader {
 
   std::span<const std::byte> unchecked_view(std::size_t i) const override {
     if (pieces(number(i)) > 1)
-      fail("{}: it lies in {} pieces; use read()", file().where(extent(i).offset, i), pieces(i));
+      fail("{}: it is stored in {} pieces: use read()", file().where(extent(i).offset, i), pieces(i));
     return ExtentReader::view(i);
   }
 
@@ -100,10 +99,10 @@ class RecordReader : public ExtentReader {
     std::size_t i = 0;
     scan_(stream, file().size(), file().path(), [&](const Record& record) {
       if (i >= size() || record.pieces.front().offset != extent(i).offset || record.xxh3 != digest(i))
-        fail("{}: the record is not what it was when the file was indexed", file().where(record.begin, i));
+        fail("{}: the record has changed since the file was indexed", file().where(record.begin, i));
       ++i;
     });
-    if (i != size()) fail("{}: {} records, {} when it was indexed", file().path().string(), i, size());
+    if (i != size()) fail("{}: {} records, but {} when it was indexed", file().path().string(), i, size());
   }
 
  protected:
@@ -122,8 +121,8 @@ class RecordReader : public ExtentReader {
   void check_digest(std::size_t i, std::span<const std::byte> payload) const {
     if (check_digests_ && xxh3_64(payload) != digest(i)) {
       fail(
-          "{}: the content is not what it was when the file was indexed; it is damaged, or was changed and "
-          "given its old time",
+          "{}: the content has changed since the file was indexed: the file is damaged, or was changed "
+          "and given its old time",
           file().where(extent(i).offset, i));
     }
   }

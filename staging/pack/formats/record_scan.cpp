@@ -11,8 +11,8 @@
 namespace lockstep::pack {
 namespace {
 
-/// What is said about one record of a file.
-struct Where {
+/// A record, for error messages.
+struct RecordPlace {
   const std::filesystem::path& file;
   std::size_t record;
   std::uint64_t offset;
@@ -40,17 +40,18 @@ void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::pa
   Cursor cursor(blocks, size);
   Hasher hasher(Hasher::Width::bits64);
   for (std::size_t number = 0; cursor.left() > 0; ++number) {
-    const Where where{name, number, cursor.offset()};
+    const RecordPlace where{name, number, cursor.offset()};
     if (cursor.left() < kLength + kChecksum)
-      where.refuse("{} bytes are left, too few for a record: the file was truncated", cursor.left());
+      where.refuse("only {} bytes are left, too few for a record: the file was truncated", cursor.left());
     std::array<std::byte, kLength + kChecksum> header{};
     cursor.take(header);
     const auto length_bytes = std::span(header).first(kLength);
     if (masked(crc32c(length_bytes)) != number_in<std::uint32_t>(std::span(header).last(kChecksum)))
-      where.refuse("the checksum of the length does not match; the file is damaged, or no TFRecord file");
+      where.refuse("the checksum of the length does not match: the file is damaged, or not a TFRecord file");
     const auto length = number_in<std::uint64_t>(length_bytes);
     if (cursor.left() < kChecksum || length > cursor.left() - kChecksum)
-      where.refuse("its {} bytes do not fit into the file's {}: the file was truncated", length, size);
+      where.refuse("its {} bytes extend past the end of the file at {}: the file was truncated", length,
+                   size);
     const Piece payload{cursor.offset(), length};
     std::uint32_t crc = 0;
     hasher.reset();
@@ -63,7 +64,7 @@ void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::pa
     std::array<std::byte, kChecksum> stored{};
     cursor.take(stored);
     if (masked(crc) != number_in<std::uint32_t>(stored))
-      where.refuse("the checksum of its {} bytes does not match; the file is damaged", length);
+      where.refuse("the checksum of its {} bytes does not match: the file is damaged", length);
     each({.begin = where.offset, .pieces = std::span(&payload, 1), .xxh3 = hasher.value()});
   }
 }
@@ -77,22 +78,23 @@ void scan_recordio(Blocks& blocks, std::uint64_t size, const std::filesystem::pa
   std::vector<Piece> pieces;
   std::uint64_t begin = 0;
   for (std::size_t number = 0; cursor.left() > 0;) {
-    const Where where{name, number, cursor.offset()};
+    const RecordPlace where{name, number, cursor.offset()};
     if (cursor.left() < kHeader)
-      where.refuse("{} bytes are left, too few for a record: the file was truncated", cursor.left());
+      where.refuse("only {} bytes are left, too few for a record: the file was truncated", cursor.left());
     std::array<std::byte, kHeader> header{};
     cursor.take(header);
     if (number_in<std::uint32_t>(header) != kRecordMagic)
-      where.refuse("no record begins here; the file is damaged, or no RecordIO file");
+      where.refuse("no record begins here: the file is damaged, or not a RecordIO file");
     const auto word = number_in<std::uint32_t>(std::span(header).last(4));
     const std::uint32_t flag = word >> 29;
     const std::uint64_t length = word & ((1U << 29) - 1);
     const std::uint64_t padded = (length + 3) / 4 * 4;
     if (padded > cursor.left())
-      where.refuse("its {} bytes do not fit into the file's {}: the file was truncated", length, size);
+      where.refuse("its {} bytes extend past the end of the file at {}: the file was truncated", length,
+                   size);
     const bool begins = flag == whole || flag == first;
     if (flag > last || begins != pieces.empty())
-      where.refuse("a piece with flag {} cannot stand here; the file is damaged", flag);
+      where.refuse("a piece with flag {} is not allowed here: the file is damaged", flag);
     if (begins) {
       begin = where.offset;
       hasher.reset();

@@ -1,7 +1,7 @@
-// Finds the records of TFRecord and RecordIO files, which hold no table of them: one pass over the file that
-// checks whatever the format allows.
+// Finds the records of TFRecord and RecordIO files, which have no table of them, in one pass over the file.
+// The pass checks everything that the format allows to check.
 //
-// Threads: safe from any; blocks belong to the caller's thread.
+// Threads: safe from any; the blocks are used by the calling thread only.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,25 @@ struct Piece {
   std::uint64_t bytes;
 };
 
-/// One record. RecordIO cuts a payload into pieces where it holds the format's own magic; the magic stands
-/// between two pieces and is not in the file.
+/// One record. RecordIO cuts a payload into pieces where it contains the magic number of the format. The
+/// magic number belongs to the payload between two pieces, and is not in the file there.
 struct Record {
   std::uint64_t begin;            ///< of the record's header
   std::span<const Piece> pieces;  ///< at least one
-  std::uint64_t xxh3;             ///< of the whole payload
+  std::uint64_t xxh3;             ///< of the complete payload
 };
 
 using EachRecord = std::function<void(const Record&)>;
 
-/// Checks lengths' and payloads' checksums. Throws Error naming file, record and offset.
+/// Checks the checksums of lengths and payloads. Throws Error naming file, record and offset.
 void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::path& name,
                    const EachRecord& each);
 
-/// The magic between two pieces of a payload of RecordIO, and at the begin of each.
+/// RecordIO's magic number: begins each piece, and belongs to the payload between two pieces.
 inline constexpr std::uint32_t kRecordMagic = 0xced7230aU;
 
-/// Checks magic, flags and lengths; the format has no checksums. Throws Error naming file, record and offset.
+/// Checks magic numbers, flags and lengths; the format has no checksums. Throws Error naming file, record and
+/// offset.
 void scan_recordio(Blocks& blocks, std::uint64_t size, const std::filesystem::path& name,
                    const EachRecord& each);
 

@@ -32,8 +32,8 @@ RecordioKeys RecordioKeys::parse(std::string_view text, const std::filesystem::p
     std::uint64_t offset = 0;
     const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), offset);
     if (digits.empty() || error != std::errc() || stop != digits.data() + digits.size())
-      fail("{}, line {}: no key, tab and offset; make it again with rec2idx, or remove it", name.string(),
-           number);
+      fail("{}, line {}: not a key, a tab and an offset: make it again with rec2idx, or remove it",
+           name.string(), number);
     if (const std::string_view reason = unsafe_member_name(key); !reason.empty())
       fail("{}, line {}: the key {}", name.string(), number, reason);
     if (!keys.keys_.emplace(offset, key).second)
@@ -45,7 +45,7 @@ RecordioKeys RecordioKeys::parse(std::string_view text, const std::filesystem::p
 std::string_view RecordioKeys::at(std::uint64_t offset) const {
   const auto found = keys_.find(offset);
   if (found == keys_.end())
-    fail("{} has no line for the record at offset {}; make it again with rec2idx, or remove it",
+    fail("{} has no line for the record at offset {}: make it again with rec2idx, or remove it",
          file_.string(), offset);
   return found->second;
 }

@@ -1,4 +1,4 @@
-// The .idx beside a RecordIO file: lines of a key, a tab and the offset of its record.
+// The .idx beside a RecordIO file: each line has a key, a tab and the offset of its record.
 //
 // Threads: const members are safe from any thread.
 #pragma once
@@ -14,17 +14,17 @@ namespace lockstep::pack {
 
 class RecordioKeys {
  public:
-  /// Of the .rec file, where there is an .idx. Throws Error naming the line that is none.
+  /// Reads the .idx of a .rec file; nullopt if there is none. Throws Error naming a line that is not valid.
   static std::optional<RecordioKeys> beside(const std::filesystem::path& data);
 
   static RecordioKeys parse(std::string_view text, const std::filesystem::path& name);
 
-  /// The key of the record that begins there. Throws Error where there is none.
+  /// The key of the record that begins at `offset`. Throws Error if there is none.
   std::string_view at(std::uint64_t offset) const;
 
   std::size_t size() const { return keys_.size(); }
 
-  /// Something that differs when the file does.
+  /// A digest of the file.
   const std::string& state() const { return state_; }
 
  private:

@@ -9,16 +9,14 @@ RowsReader::RowsReader(const std::filesystem::path& folder, std::string file_nam
     : ExtentReader(folder, std::move(file_name), rows.rows, type), offset_(offset), rows_(rows) {
   const std::uint64_t size = file().size();
   if (offset > size || rows.rows > (size - offset) / rows.row_bytes) {
-    const std::uint64_t whole = offset > size ? 0 : (size - offset) / rows.row_bytes;
-    fail("{}: truncated to {} bytes; sample {} at offset {} is the first lost", file().path().string(), size,
-         whole, offset + whole * rows.row_bytes);
+    const std::uint64_t complete = offset > size ? 0 : (size - offset) / rows.row_bytes;
+    fail("{}: truncated to {} bytes; the first lost sample is {} at offset {}", file().path().string(), size,
+         complete, offset + complete * rows.row_bytes);
   }
 }
 
 void RowsReader::verify() const {
-  Stream stream(file());
-  while (!stream.next().empty()) {
-  }
+  read_whole_file();
 }
 
 }  // namespace lockstep::pack

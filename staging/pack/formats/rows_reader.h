@@ -1,4 +1,4 @@
-// Samples of equal length that lie one after the other in a file: rows of an array.
+// Reads the rows of an array as samples: they have equal lengths and follow each other in the file.
 //
 // Threads: as Reader.
 #pragma once
@@ -13,11 +13,11 @@ namespace lockstep::pack {
 
 class RowsReader : public ExtentReader {
  public:
-  /// Throws Error where the rows reach beyond the file's end.
+  /// Throws Error if the rows extend past the end of the file.
   RowsReader(const std::filesystem::path& folder, std::string file, std::uint64_t offset, Rows rows,
              TokenType type);
 
-  /// An array holds no digests: what can be checked is that all of it can be read.
+  /// An array has no digests: this checks that all bytes can be read.
   void verify() const override;
 
  protected:

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kEnds = 4096;
-/// Changes whenever what the index holds for the same file changes.
+/// Must change when the index of the same file would have other content.
 constexpr int kVersion = 1;
 
 Digest state_of(const DataFile& file, std::string_view also) {
@@ -35,8 +35,8 @@ std::optional<fs::path> cache_folder() {
   return {};
 }
 
-/// The lock on the data keeps others from the unfinished file, and what a killed process left of it is
-/// overwritten.
+/// The caller's lock on the data keeps other processes from the unfinished file. A file that a killed process
+/// left is overwritten.
 void write_beside(const fs::path& path, const std::string& bytes) {
   const fs::path unfinished = path.string() + std::string(kUnfinishedEnd);
   {
@@ -52,13 +52,22 @@ void write_beside(const fs::path& path, const std::string& bytes) {
   }
 }
 
-/// A file of which records are missing at the end, and of which nothing else changed, was cut by accident: a
-/// copy that broke off, a full disk. One that was written anew has other records.
-void refuse_if_cut(const DataFile& file, const Index& now) {
-  const fs::path beside = side_index_of(file.path());
+/// In the cache folder an index is named by its data's state, so that copies share it. This symbolic link,
+/// named by the data's path, leads to the last one that was made for that path.
+std::optional<fs::path> latest_link(const DataFile& file) {
+  const auto folder = cache_folder();
+  if (!folder) return {};
+  const std::string path = fs::weakly_canonical(file.path()).string();
+  return *folder / (to_hex(digest_of(std::as_bytes(std::span(path)))) + ".latest");
+}
+
+/// A file that lost records at its end and is otherwise unchanged was cut by accident: a copy that broke off,
+/// a full disk. A file that was written again has other records. `earlier` is an index of the file, or of its
+/// earlier state, or does not exist.
+void refuse_if_cut(const DataFile& file, const Index& now, const fs::path& earlier) {
   std::optional<Index> before;
   try {
-    before = Index::load(beside);
+    before = Index::load(earlier);
   } catch (const Error&) {
     return;  // there is none, or it is damaged
   }
@@ -70,8 +79,8 @@ void refuse_if_cut(const DataFile& file, const Index& now) {
     const layout::PartRecord& is = now.part(p);
     if (was.offset != is.offset || was.size != is.size || was.xxh3 != is.xxh3) return;
   }
-  fail("{} had {} records when it was indexed, has {} now: restore its end, or remove {} to use what is left",
-       file.path().string(), before->samples(), now.samples(), beside.string());
+  fail("{} had {} records when it was indexed, has {} now: restore the file, or remove {} to use it as it is",
+       file.path().string(), before->samples(), now.samples(), earlier.string());
 }
 
 bool store(const fs::path& path, const std::string& bytes, bool beside) {
@@ -119,8 +128,8 @@ SideIndex::SideIndex(const DataFile& file, std::string_view also,
     return false;
   };
   if (load_any()) return;
-  // Ranks of one job come here together: one reads the file, the others wait for its result. Where the file
-  // system has no locks, each makes its own.
+  // The ranks of a job come here together: one reads the file, and the others wait for its result. If the
+  // file system has no locks, each rank makes its own index.
   const UniqueFd lock = open_file(file.path(), O_RDONLY);
   const bool locked = ::flock(lock.get(), LOCK_EX) == 0;
   if (locked && load_any()) return;
@@ -154,19 +163,26 @@ void SideIndex::make(const DataFile& file, const Digest& state,
     IndexBuilder builder(0);
     builder.begin_shard(file.path().filename().string());
     scan(builder);
-    if (builder.samples() == 0) fail("{}: there are no records in it", file.path().string());
+    if (builder.samples() == 0) fail("{} holds no records", file.path().string());
     builder.end_shard(file.size(), state);
     bytes = builder.finish();
   }
   memory_.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
   std::memcpy(memory_.data(), bytes.data(), bytes.size());
   index_ = Index::parse(std::as_bytes(std::span(memory_)).first(bytes.size()), file.path());
-  refuse_if_cut(file, index_);
+  const auto link = latest_link(file);
+  refuse_if_cut(file, index_, side_index_of(file.path()));
+  if (link) refuse_if_cut(file, index_, *link);
   made_ = true;
   for (const fs::path& place : places(file, state)) {
     const bool beside = place.parent_path() == file.path().parent_path();
     if (beside && !locked) continue;
     if (!store(place, bytes, beside) || !load(place, file, state)) continue;
+    if (!beside) {
+      std::error_code ignored;
+      fs::remove(*link, ignored);
+      fs::create_symlink(place.filename(), *link, ignored);
+    }
     memory_ = {};
     return;
   }

@@ -10,7 +10,7 @@
 namespace lockstep::pack {
 namespace {
 
-constexpr std::uint64_t kGreatest = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint64_t kMaxToken = std::numeric_limits<std::int64_t>::max();
 
 template <typename T>
 void widen_from(std::span<const std::byte> from, std::span<std::int64_t> into) {
@@ -18,7 +18,7 @@ void widen_from(std::span<const std::byte> from, std::span<std::int64_t> into) {
     T number;
     std::memcpy(&number, from.data() + i * sizeof(T), sizeof(T));
     if constexpr (std::is_same_v<T, std::uint64_t>) {
-      if (number > kGreatest) fail("token {} is {}, and tokens go up to {}", i, number, kGreatest);
+      if (number > kMaxToken) fail("token {} is {}, but tokens must not exceed {}", i, number, kMaxToken);
     }
     into[i] = static_cast<std::int64_t>(number);  // NOLINT(bugprone-signed-char-misuse): the sign is meant
   }
@@ -37,7 +37,7 @@ void widen(TokenType type, std::span<const std::byte> from, std::span<std::int64
     fail("{} bytes are not {} tokens of type {}", from.size(), into.size(), name_of(type));
   switch (type) {
     case TokenType::none:
-      fail("the samples are no tokens");
+      fail("the samples are not tokens");
     case TokenType::u8:
       return widen_from<std::uint8_t>(from, into);
     case TokenType::i8:

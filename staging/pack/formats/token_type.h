@@ -1,4 +1,4 @@
-// The types of numbers that samples of tokens are made of. All are little-endian.
+// The types of tokens. All are little-endian.
 //
 // Threads: safe from any.
 #pragma once
@@ -38,8 +38,9 @@ constexpr int bytes_of(TokenType type) {
 /// "u16", "i32", …; "none".
 std::string_view name_of(TokenType type);
 
-/// Turns numbers of any of the types into what training works with; `from` holds into.size() of them, at any
-/// address. Throws Error for none, and naming the first u64 token above 2^63 - 1 and its place.
+/// Converts tokens of any type to 64-bit integers, as training needs them. `from` holds into.size() tokens at
+/// any address. Throws Error if the type is none, or naming the first u64 token above 2^63 - 1 and its
+/// position.
 void widen(TokenType type, std::span<const std::byte> from, std::span<std::int64_t> into);
 
 }  // namespace lockstep::pack

@@ -39,7 +39,7 @@ void run_append(const Tool& tool, const AppendArguments& arguments) {
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: {} samples, {} in {} shards, added in {}; now {} samples\n", options.pack.string(),
+  fmt::print("{}: added {} samples ({}) in {} shards in {}; now {} samples\n", options.pack.string(),
              result.samples, format_bytes(result.payload_bytes), result.shards, format_seconds(seconds),
              reader->size());
 }
@@ -55,7 +55,7 @@ void add_append_verb(Tool& tool) {
       ->check(Tool::named());
   add_packing_options(append, *arguments);
   append.add_option("--token-bytes", arguments->token_bytes,
-                    "What the pack's tokens should be (a check: they stay as they are)");
+                    "Check that the pack's tokens have this size; it cannot be changed");
 }
 
 }  // namespace lockstep::pack

@@ -46,7 +46,7 @@ void run_convert(const Tool& tool, const ConvertArguments& arguments) {
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: {} samples, {}, converted in {}\n", arguments.out, result.samples,
+  fmt::print("{}: converted {} samples ({}) in {}\n", arguments.out, result.samples,
              format_bytes(result.payload_bytes), format_seconds(seconds));
 }
 
@@ -55,22 +55,26 @@ void run_convert(const Tool& tool, const ConvertArguments& arguments) {
 void add_convert_verb(Tool& tool) {
   const auto arguments = std::make_shared<ConvertArguments>();
   CLI::App& convert =
-      tool.verb("convert", "Turn packed data of any readable format into tar shards or Megatron's",
+      tool.verb("convert", "Convert data of any readable format to tar shards or to Megatron-Core's format",
                 [&tool, arguments] { run_convert(tool, *arguments); });
   convert.add_option("source", arguments->source, "The data: a folder or a file")
       ->required()
       ->check(Tool::named());
-  convert.add_option("--out", arguments->out, "A new folder; for megatron the prefix of .bin and .idx")
+  convert
+      .add_option("--out", arguments->out,
+                  "A new folder; for megatron, the prefix of the .bin and .idx files")
       ->required()
       ->check(Tool::named());
-  convert.add_option("--to", arguments->to, "tar or megatron")
+  convert.add_option("--to", arguments->to, "The format to write: tar or megatron")
       ->check(CLI::IsMember({"tar", "megatron"}))
       ->capture_default_str();
-  convert.add_option("--shard-size", arguments->shard_size, "A tar shard ends before it grows past this")
+  convert
+      .add_option("--shard-size", arguments->shard_size,
+                  "Largest size of a tar shard; a larger sample gets its own shard")
       ->capture_default_str();
   convert.add_option(
       "--kind", arguments->kind,
-      "What samples' file names end in where the source has none (default: tok for tokens, or bin)");
+      "File name ending for samples of a source without file names (default: tok for tokens, else bin)");
 }
 
 }  // namespace lockstep::pack

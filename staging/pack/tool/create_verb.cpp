@@ -40,7 +40,7 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: {} samples, {} in {} shards, packed in {}\n", options.out.string(), result.samples,
+  fmt::print("{}: packed {} samples ({}) in {} shards in {}\n", options.out.string(), result.samples,
              format_bytes(result.payload_bytes), result.shards, format_seconds(seconds));
 }
 
@@ -48,13 +48,13 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
 
 void add_create_verb(Tool& tool) {
   const auto arguments = std::make_shared<CreateArguments>();
-  CLI::App& create = tool.verb("create", "Pack the files of a folder, or those listed on standard input",
+  CLI::App& create = tool.verb("create", "Pack the files of a folder, or the files listed on standard input",
                                [&tool, arguments] { run_create(tool, *arguments); });
   add_packing_options(create, *arguments);
   create.add_option("--out", arguments->out, "The pack: a new folder")->required()->check(Tool::named());
   create
       .add_option("--token-bytes", arguments->token_bytes,
-                  "Every file holds little-endian tokens of 2 or 4 bytes; 0: no tokens")
+                  "The files hold little-endian tokens of 2 or 4 bytes; 0: other data")
       ->check(CLI::IsMember({0, 2, 4}));
 }
 

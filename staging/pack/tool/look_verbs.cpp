@@ -1,4 +1,4 @@
-// The verbs that look into packed data: ls, cat, verify, stats, index.
+// The verbs that read packed data: ls, cat, verify, stats, index.
 
 #include <unistd.h>
 
@@ -49,11 +49,11 @@ struct CatArguments {
 std::size_t find_sample(const Reader& reader, const CatArguments& arguments) {
   if (arguments.number) return *arguments.number;
   if (arguments.key.empty()) fail_usage("name the sample by its key or with --sample");
-  const std::string_view key = split_member_name(arguments.key).key;  // a member's whole name will do too
+  const std::string_view key = split_member_name(arguments.key).key;  // a member's complete name works too
   for (std::size_t i = 0; i < reader.size(); ++i) {
     if (reader.key(i) == arguments.key || reader.key(i) == key) return i;
   }
-  fail("{}: there is no sample '{}'; see lockstep-pack ls", arguments.source, arguments.key);
+  fail("{}: there is no sample '{}': see lockstep-pack ls", arguments.source, arguments.key);
 }
 
 std::size_t find_part(const Reader& reader, std::size_t sample, const CatArguments& arguments) {
@@ -113,12 +113,12 @@ void verify_one(const Tool& tool, const std::string& source) {
                  {"fingerprint", reader->fingerprint()},
                  {"seconds", seconds}});
   } else {
-    fmt::print("{}: {} samples, all as the index says ({})\n", printable(source), reader->size(),
+    fmt::print("{}: {} samples, all match the index ({})\n", printable(source), reader->size(),
                format_seconds(seconds));
   }
 }
 
-/// What is damaged does not keep the others from being looked at.
+/// Verifies all sources, also after one that is damaged.
 void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
   std::size_t damaged = 0;
   for (const std::string& source : sources) {
@@ -131,7 +131,7 @@ void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
       ++damaged;
     }
   }
-  if (damaged > 0) fail("{} of {} are not as they should be, named above", damaged, sources.size());
+  if (damaged > 0) fail("{} of {} sources are damaged; they are named above", damaged, sources.size());
 }
 
 void run_stats(const Tool& tool, const std::string& source) {
@@ -161,14 +161,13 @@ void run_stats(const Tool& tool, const std::string& source) {
                  {"fingerprint", reader->fingerprint()}});
     return;
   }
-  fmt::print(
-      "{}: {} samples, {} {}\nper sample: least {}, median {}, 90 % below {}, 99 % below {}, most {}\n",
-      source, lengths.size(), total, name, lengths.front(), quantile(0.5), quantile(0.9), quantile(0.99),
-      lengths.back());
+  fmt::print("{}: {} samples, {} {}\nper sample: min {}, median {}, p90 {}, p99 {}, max {}\n", source,
+             lengths.size(), total, name, lengths.front(), quantile(0.5), quantile(0.9), quantile(0.99),
+             lengths.back());
 }
 
-/// Formats that do not say where their samples lie get an index beside them when they are first opened; tar
-/// files of other programs get theirs here.
+/// Opening a format without a table of its samples makes an index beside the data. The tar files of other
+/// programs get their index here.
 void run_index(const Tool& tool, const std::vector<std::string>& sources) {
   for (const std::string& source : sources) {
     const std::uint64_t begin = monotonic_ns();
@@ -176,9 +175,8 @@ void run_index(const Tool& tool, const std::vector<std::string>& sources) {
     const std::unique_ptr<Reader> reader = open(source);
     if (!reader->indexed())
       fail(
-          "{}: the index can be stored neither beside the data nor in your cache folder; let who may write "
-          "there "
-          "do it, or set XDG_CACHE_HOME",
+          "{}: the index cannot be stored beside the data or in your cache folder: "
+          "ask the owner of the data to run this command, or set XDG_CACHE_HOME",
           source);
     const double seconds = seconds_between(begin, monotonic_ns());
     if (tool.json()) {
@@ -201,20 +199,21 @@ void add_look_verbs(Tool& tool) {
   CLI::App& cat =
       tool.verb("cat", "Write one sample to standard output", [&tool, chosen] { run_cat(tool, *chosen); });
   cat.add_option("pack", chosen->source, kSource)->required()->check(Tool::named());
-  cat.add_option("key", chosen->key, "The sample's key, or a packed file's whole name");
+  cat.add_option("key", chosen->key, "The sample's key, or the complete name of a packed file");
   cat.add_option("--sample", chosen->number, "The sample's number instead of its key")
       ->check(CLI::NonNegativeNumber);
-  cat.add_option("--kind", chosen->kind, "Which part of the sample (\"json\"); the first one if not given");
+  cat.add_option("--kind", chosen->kind, "The part of the sample, such as \"json\"; default: the first part");
 
   const auto sources = std::make_shared<std::vector<std::string>>();
-  CLI::App& verify = tool.verb("verify", "Read everything and check it against the index",
+  CLI::App& verify = tool.verb("verify", "Read everything and compare it with the index",
                                [&tool, sources] { run_verify(tool, *sources); });
   verify.add_option("pack", *sources, "Packed data: folders, shards or files")
       ->required()
       ->check(Tool::named());
 
-  CLI::App& index = tool.verb("index", "Find all samples once, so that later openings need not",
-                              [&tool, sources] { run_index(tool, *sources); });
+  CLI::App& index =
+      tool.verb("index", "Find all samples once and store the index, so that opening the data is fast",
+                [&tool, sources] { run_index(tool, *sources); });
   index
       .add_option("data", *sources,
                   "Folders or files of any readable format, or folders of tar files (WebDataset)")
@@ -222,7 +221,7 @@ void add_look_verbs(Tool& tool) {
       ->check(Tool::named());
 
   CLI::App& stats =
-      tool.verb("stats", "Lengths of the samples", [&tool, source] { run_stats(tool, *source); });
+      tool.verb("stats", "Show how long the samples are", [&tool, source] { run_stats(tool, *source); });
   stats.add_option("pack", *source, kSource)->required()->check(Tool::named());
 }
 

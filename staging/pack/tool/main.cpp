@@ -1,11 +1,11 @@
-// lockstep-pack: makes packs and looks into them.
+// lockstep-pack: makes packs and reads them.
 
 #include "common/tool.h"
 #include "staging/pack/tool/verbs.h"
 
 int main(int argc, char** argv) {
   lockstep::Tool tool("lockstep-pack",
-                      "Pack many small files into a few tar shards with an index, and look into packs");
+                      "Pack many small files into a few tar shards with an index, and read packs");
   lockstep::pack::add_create_verb(tool);
   lockstep::pack::add_append_verb(tool);
   lockstep::pack::add_convert_verb(tool);

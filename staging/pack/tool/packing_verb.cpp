@@ -23,22 +23,22 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 
 std::atomic<unsigned> seconds_to_stop{0};
 
-/// The work has been asked to stop and does not: somebody waits in the kernel for a file system that does not
-/// answer. What is on disk is as a kill leaves it.
+/// Ends the process when the work does not stop because a thread is blocked in the kernel by a file system
+/// that does not answer. The files on disk are as after a kill.
 void end_at_once(int /*alarm*/) {
   constexpr std::string_view kLine =
-      "lockstep-pack: stopped while a file system does not answer; the next call cleans up, or goes on\n";
+      "lockstep-pack: stopped while a file system does not answer: run the command again to continue\n";
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kLine.data(), kLine.size());
   ::signal(signal_number, SIG_DFL);
   ::kill(::getpid(), signal_number);
 }
 
-/// While it lives the first such signal sets `stop`, and after `patience` ends the process; a second one ends
-/// it as it always did.
+/// While this object lives, the first SIGINT, SIGTERM or SIGHUP sets `stop` and ends the process after
+/// `timeout` at the latest. A second signal ends the process at once.
 class StopOnSignals {
  public:
-  explicit StopOnSignals(std::chrono::seconds patience) {
-    seconds_to_stop = static_cast<unsigned>(patience.count());
+  explicit StopOnSignals(std::chrono::seconds timeout) {
+    seconds_to_stop = static_cast<unsigned>(timeout.count());
     ::signal(SIGALRM, end_at_once);
     struct sigaction action {};
     action.sa_handler = [](int number) {
@@ -49,7 +49,8 @@ class StopOnSignals {
     action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
     for (std::size_t i = 0; i < std::size(kSignals); ++i) {
       ::sigaction(kSignals[i], nullptr, &before_[i]);
-      if (before_[i].sa_handler != SIG_IGN) ::sigaction(kSignals[i], &action, nullptr);  // nohup stays nohup
+      if (before_[i].sa_handler != SIG_IGN)
+        ::sigaction(kSignals[i], &action, nullptr);  // keep nohup's SIG_IGN
     }
   }
   ~StopOnSignals() {
@@ -64,7 +65,7 @@ class StopOnSignals {
   struct sigaction before_[std::size(kSignals)]{};
 };
 
-/// As the signal would have ended it, so that a shell's loop ends too.
+/// Ends the process by the signal, so that a loop of the shell ends too.
 void end_by_signal() {
   ::signal(signal_number, SIG_DFL);
   ::raise(signal_number);
@@ -73,20 +74,22 @@ void end_by_signal() {
 }  // namespace
 
 void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
-  verb.add_option("source", arguments.source, "Folder to pack, or - for a list of relative paths")
+  verb.add_option("source", arguments.source,
+                  "Folder to pack, or - to read a list of relative paths from standard input")
       ->required()
       ->check(Tool::named());
-  verb.add_option("--shard-size", arguments.shard_size, "A shard ends before it grows past this")
+  verb.add_option("--shard-size", arguments.shard_size,
+                  "Largest size of a shard; a larger sample gets its own shard")
       ->capture_default_str();
-  verb.add_option("--threads", arguments.threads, "Files opened and read at a time; 0: as many as help")
+  verb.add_option("--threads", arguments.threads, "Threads that open and read files; 0: chosen automatically")
       ->check(CLI::Range(0, 256));
   verb.add_option("--filter", arguments.filters,
-                  "Pack only files of which path or name matches this pattern (may be repeated)");
+                  "Pack only files whose path or name matches this pattern (may be repeated)");
 }
 
 std::uint64_t parse_shard_size(const std::string& text) {
   const std::uint64_t bytes = parse_bytes(text);
-  if (bytes == 0) fail_usage("--shard-size {}: a shard holds at least a byte", text);
+  if (bytes == 0) fail_usage("--shard-size must be at least 1 byte, not {}", text);
   return bytes;
 }
 
@@ -103,8 +106,8 @@ void list_files(const PackingArguments& arguments, PackingOptions& options) {
 }
 
 void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
-                       std::chrono::seconds patience) {
-  const StopOnSignals signals(patience);
+                       std::chrono::seconds timeout) {
+  const StopOnSignals signals(timeout);
   std::string stopped;
   try {
     work(stop);
@@ -115,7 +118,7 @@ void run_until_stopped(const Tool& tool, const std::function<void(const std::ato
   tool.say(stopped);
   std::fflush(stderr);
   end_by_signal();
-  fail("{}", stopped);  // where the signal is blocked
+  fail("{}", stopped);  // reached if the signal is blocked
 }
 
 PackingResult run_packing(const Tool& tool, PackingOptions& options,
@@ -135,7 +138,8 @@ void refuse_out_inside(const fs::path& folder, const fs::path& out) {
   const fs::path inside =
       fs::weakly_canonical(fs::absolute(out)).lexically_relative(fs::weakly_canonical(folder));
   if (!inside.empty() && *inside.begin() != "..")
-    fail_usage("{} is inside the folder to pack, {}; name one outside it", out.string(), folder.string());
+    fail_usage("{} is inside the folder to pack, {}: name a folder outside it", out.string(),
+               folder.string());
 }
 
 }  // namespace lockstep::pack

@@ -1,4 +1,5 @@
-// What create and append do alike on the command line: their options, progress, and a clean end by a signal.
+// The common part of create, append and convert on the command line: options, progress, and a clean end after
+// a signal.
 //
 // Threads: main's thread.
 #pragma once
@@ -25,23 +26,23 @@ struct PackingArguments {
 
 void add_packing_options(CLI::App& verb, PackingArguments& arguments);
 
-/// "256M" in bytes. Throws UsageError for what is no size, or none.
+/// "256M" in bytes. Throws UsageError if it is not a size, or is 0.
 std::uint64_t parse_shard_size(const std::string& text);
 
-/// Lists the files: those below the source, or those named on standard input.
+/// Lists the files below the source, or the files named on standard input.
 void list_files(const PackingArguments& arguments, PackingOptions& options);
 
-/// Does the work. SIGINT, SIGTERM and SIGHUP set `stop`; when the work throws Stopped then, that is printed,
-/// and the process ends by that signal. A second signal ends it at once, and so does `patience`, where the
-/// work hangs in a file system.
+/// Does the work. SIGINT, SIGTERM and SIGHUP set `stop`; when the work then throws Stopped, its message is
+/// printed and the process ends by that signal. A second signal ends the process at once. `timeout` ends it
+/// if the work hangs in a file system.
 void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
-                       std::chrono::seconds patience = std::chrono::seconds(10));
+                       std::chrono::seconds timeout = std::chrono::seconds(10));
 
-/// So, with progress on a terminal; stops between two files.
+/// The same with progress on a terminal; the work stops between two files.
 PackingResult run_packing(const Tool& tool, PackingOptions& options,
                           const std::function<PackingResult()>& work);
 
-/// Throws UsageError where `out` lies inside the folder to pack: it would be packed itself the next time.
+/// Throws UsageError if `out` is inside the folder to pack: the next call would pack it too.
 void refuse_out_inside(const std::filesystem::path& folder, const std::filesystem::path& out);
 
 }  // namespace lockstep::pack

@@ -1,4 +1,4 @@
-// The verbs of lockstep-pack: each adds itself, with its options, to the command line.
+// The verbs of lockstep-pack. Each function adds one, with its options, to the command line.
 //
 // Threads: main's thread.
 #pragma once

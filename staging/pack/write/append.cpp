@@ -17,15 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the unfinished folder, which lies in the pack's own, where a rename reaches from.
+// The unfinished folder lies in the pack's folder, so that its files can be renamed into the pack.
 constexpr const char* kUnfinished = ".append.unfinished";
-constexpr const char* kPack = "pack";
 constexpr const char* kIndex = "index";
-constexpr const char* kJournal = "journal";
 
 fs::path folder_of(const fs::path& pack) {
   const Located located = locate(pack);
-  if (located.shard) fail("{} is one shard; name the pack's folder", pack.string());
+  if (located.shard) fail("{} is a shard: name the pack's folder", pack.string());
   return fs::canonical(located.folder);
 }
 
@@ -33,7 +31,7 @@ std::uint64_t hash_of(std::string_view key) {
   return xxh3_64(std::as_bytes(std::span(key)));
 }
 
-/// Whether every file is in the pack already, by name and size: what a call finds that repeats one which was
+/// Whether every file is already in the pack, by name and size. That is so if a call is repeated that was
 /// killed after it had replaced the index.
 bool all_are_packed(const Index& index, const AppendOptions& options) {
   std::map<std::string, std::uint64_t, std::less<>> packed;
@@ -58,17 +56,15 @@ void refuse_known_keys(const Index& index, const AppendOptions& options) {
     for (std::size_t i = 0; i < index.samples(); ++i) {
       if (index.key(i) != key) continue;
       if (all_are_packed(index, options))
-        fail(
-            "{}: all {} files are in the pack already, with these names and sizes; an earlier call has added "
-            "them",
-            options.pack.string(), options.files.size());
-      fail("{}: {} has a sample '{}' already; leave the file out or rename it", file, index.file().string(),
+        fail("{}: all {} files, with these names and sizes, are already in the pack", options.pack.string(),
+             options.files.size());
+      fail("{}: {} already has a sample '{}': exclude the file or rename it", file, index.file().string(),
            key);
     }
   }
 }
 
-/// A number that no shard of the pack has in its name, nor any after it.
+/// A number greater than all numbers in the names of the pack's shards.
 std::size_t first_free_number(const Index& index) {
   std::size_t free = index.shards();
   for (std::size_t s = 0; s < index.shards(); ++s) {
@@ -91,7 +87,7 @@ std::string purpose_of(const AppendOptions& options, const Index& base, const fs
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-/// The new shards get their names in the pack, then the index that knows them takes the old one's place.
+/// Moves the new shards into the pack, then replaces the index.
 std::uint64_t publish(const fs::path& folder, const fs::path& unfinished, const Index& base,
                       const Journal& journal, FileSystem& system) {
   journal.each([&](const Journal::Entry& entry) {
@@ -109,7 +105,7 @@ std::uint64_t publish(const fs::path& folder, const fs::path& unfinished, const 
   return bytes;
 }
 
-/// Shards that a killed call has moved here and that nothing refers to.
+/// Removes shards that a killed call has moved into the pack and that the index does not name.
 void remove_strays(const fs::path& folder, std::size_t first, FileSystem& system) {
   for (std::size_t number = first; system.status(folder / shard_file_name(number)); ++number)
     system.unlink(folder / shard_file_name(number));
@@ -122,9 +118,9 @@ PackingResult append(const AppendOptions& options) {
   FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
   const fs::path folder = folder_of(options.pack);
   Unfinished unfinished(folder / kUnfinished, folder, system);
-  const Index base = Index::load(folder / kIndexName);  // now that nobody else can replace it
+  const Index base = Index::load(folder / kIndexName);  // after locking, so that no other call replaces it
   if (options.token_bytes && *options.token_bytes != base.token_bytes()) {
-    fail("{} has tokens of {} bytes (0: none), --token-bytes says {}", base.file().string(),
+    fail("{} has tokens of {} bytes (0: none), but --token-bytes is {}", base.file().string(),
          base.token_bytes(), *options.token_bytes);
   }
   refuse_known_keys(base, options);

@@ -1,6 +1,6 @@
-// Adds samples to a pack, as new shards after those it has. The index is replaced last, by a rename: until
-// then the pack is the old one, and a reader that has the old index open goes on with it after that too,
-// since no shard that it knows is touched. Continued as create() is.
+// Adds samples to a pack, in new shards after the existing ones. The index is replaced last, by a rename:
+// until then the pack is the old one. A reader that has opened the old index can go on using it, since
+// existing shards are not changed. A call that was interrupted can be continued, as with create().
 //
 // Threads: safe from any thread and process; of two calls for the same pack the second is refused.
 #pragma once
@@ -13,13 +13,12 @@
 namespace lockstep::pack {
 
 struct AppendOptions : PackingOptions {
-  std::filesystem::path pack;      ///< folder of shards, or its index
-  std::optional<int> token_bytes;  ///< checked against the pack's, which hold for what is added
+  std::filesystem::path pack;      ///< the pack's folder or its index
+  std::optional<int> token_bytes;  ///< must be the pack's, if given
 };
 
-/// The result counts what was added; pack_bytes counts the new shards and the whole index. Throws Error
-/// naming the file that cannot be added, or the sample that is in the pack already; Stopped when asked to
-/// stop.
+/// The result counts the added samples; pack_bytes is the size of the new shards and the index. Throws Error
+/// naming a file that cannot be added, or a sample that is already in the pack; Stopped if asked to stop.
 PackingResult append(const AppendOptions& options);
 
 }  // namespace lockstep::pack

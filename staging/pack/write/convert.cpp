@@ -29,25 +29,25 @@ void stop_if_asked(const ConvertOptions& options) {
 }
 
 /// The names of samples and parts in tar shards.
-class Names {
+class MemberNames {
  public:
-  Names(const SampleSource& source, const ConvertOptions& options, bool tokens)
+  MemberNames(const SampleSource& source, const ConvertOptions& options, bool tokens)
       : source_(source), kind_(options.kind.empty() ? (tokens ? "tok" : "bin") : options.kind) {
-    if (!unsafe_kind(kind_).empty()) fail_usage("--kind '{}' cannot end a file's name", kind_);
-    refuse_twins();
+    if (!unsafe_kind(kind_).empty()) fail_usage("--kind '{}' cannot be the ending of a file name", kind_);
+    refuse_equal_keys();
   }
 
   std::string key(std::size_t i) const {
     const std::string_view key = source_.reader().key(i);
     return source_.of_files() ? std::string(key) : member_key(key);
   }
-  /// WebDataset passes over files without an ending.
+  /// Adds a kind where there is none, since WebDataset ignores files without an ending.
   std::string kind(const Part& part) const {
     return part.kind.empty() && !source_.of_files() ? kind_ : part.kind;
   }
 
  private:
-  void refuse_twins() const {
+  void refuse_equal_keys() const {
     std::vector<std::pair<std::uint64_t, std::size_t>> hashes(source_.size());
     for (std::size_t i = 0; i < hashes.size(); ++i)
       hashes[i] = {xxh3_64(std::as_bytes(std::span(source_.reader().key(i)))), i};
@@ -68,15 +68,15 @@ void write_in_blocks(Packer& packer, std::span<const std::byte> payload) {
   packer.write(payload);
 }
 
-void add_sample(std::size_t i, SampleSource& source, const Names& names, TarTokens& tokens, Packer& packer,
-                ConvertResult& result) {
+void add_sample(std::size_t i, SampleSource& source, const MemberNames& names, TarTokens& tokens,
+                Packer& packer, ConvertResult& result) {
   const std::vector<Part> parts = source.reader().parts(i);
   if (tokens.bytes() != 0 && parts.size() > 1)
-    fail("{} has {} parts, and a sample of tokens has one", source.where(i), parts.size());
+    fail("{} has {} parts, but a sample of tokens must have one", source.where(i), parts.size());
   std::uint64_t bytes = 0;
   for (const Part& part : parts) bytes += member_bytes(part.bytes);
   std::span<const std::byte> only;
-  if (parts.size() == 1) {  // whose length may change with the type of its tokens
+  if (parts.size() == 1) {  // converting the tokens may change the length
     only = tokens.convert(source.part(i, 0, parts[0]), source.where(i));
     bytes = member_bytes(only.size());
   }
@@ -90,12 +90,13 @@ void add_sample(std::size_t i, SampleSource& source, const Names& names, TarToke
   }
 }
 
-/// A folder of its own in the hidden one, where create() keeps what it can continue: that is not touched.
+/// A folder inside the hidden one. Refuses if create() has left complete shards there, which it could
+/// continue.
 fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
   if (system.status(unfinished.folder() / "journal")) {
     unfinished.keep();
-    fail("{}: an interrupted create has packed a part of it; call that again, or remove {}", out.string(),
-         unfinished.folder().string());
+    fail("{}: an interrupted create has packed a part of it: run that command again, or remove {}",
+         out.string(), unfinished.folder().string());
   }
   fs::path work = unfinished.folder() / "convert";
   system.remove_all(work);
@@ -103,13 +104,14 @@ fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem&
   return work;
 }
 
-/// Reads what was written: the digests in its index are those of what was read.
+/// Reads the written shards and compares them with the digests in their index, which were made from the
+/// source.
 void check_tar(const fs::path& pack, const Journal& journal, const SampleSource& source,
                const ConvertOptions& options) {
   const std::unique_ptr<Reader> written = open(pack);
   if (written->size() != source.size() ||
       (source.of_files() && written->fingerprint() != source.reader().fingerprint()))
-    fail("{}: what was written differs from it; convert again", options.source.string());
+    fail("{}: the written copy differs from it: convert again", options.source.string());
   for (std::size_t s = 0; s < journal.shards(); ++s) {
     stop_if_asked(options);
     open(pack / shard_file_name(s))->verify();
@@ -120,7 +122,7 @@ ConvertResult to_tar(const ConvertOptions& options) {
   FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
   SampleSource source(options.source);
   TarTokens tokens(source.reader().token_type());
-  const Names names(source, options, tokens.bytes() != 0);
+  const MemberNames names(source, options, tokens.bytes() != 0);
   const fs::path out = new_folder(options.out, system);
   Unfinished unfinished(unfinished_folder(out), out, system);
   const fs::path work = working_folder(unfinished, out, system);
@@ -146,12 +148,12 @@ ConvertResult to_tar(const ConvertOptions& options) {
   return result;
 }
 
-/// Reads what was written and compares it, sample by sample, since the format has no digests.
+/// Reads the written files and compares each sample with the digest that was taken from the source.
 void check_megatron(const fs::path& prefix, const SampleSource& source, TokenType written_type,
                     const std::vector<std::uint64_t>& digests, const ConvertOptions& options) {
   const std::unique_ptr<Reader> written = open(prefix.string() + ".idx");
   const auto refuse = [&](std::size_t i) {
-    fail("{}: what was written as {} differs from it; convert again", source.where(i), prefix.string());
+    fail("{}: the copy in {} differs from it: convert again", source.where(i), prefix.string());
   };
   if (written->size() != source.size()) refuse(std::min(written->size(), source.size()) - 1);
   std::vector<std::byte> payload;
@@ -169,7 +171,7 @@ void check_megatron(const fs::path& prefix, const SampleSource& source, TokenTyp
 bool is_megatron(const fs::path& source) {
   try {
     return contents_of(source).format == Format::megatron;
-  } catch (const Error&) {  // "FILE.h5:/PATH" is no file
+  } catch (const Error&) {  // "FILE.h5:/PATH" is not a file
     return false;
   }
 }
@@ -179,22 +181,21 @@ ConvertResult to_megatron(const ConvertOptions& options) {
   const TokenType type = source.reader().token_type();
   if (type == TokenType::none) {
     fail(
-        "{} does not say that its samples are tokens (lockstep-pack create --token-bytes), and "
-        "Megatron-Core's "
-        "format holds nothing else",
+        "{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: "
+        "pack it with lockstep-pack create --token-bytes",
         options.source.string());
   }
   if (is_megatron(options.source))
-    fail("{} is in this format already; copy its two files", options.source.string());
+    fail("{} already has this format: copy its two files", options.source.string());
   MegatronWriter writer(options.out, type);
   ConvertResult result;
-  std::vector<std::uint64_t> digests(source.size());  // of the numbers, whatever type they are written in
+  std::vector<std::uint64_t> digests(source.size());  // of the tokens as 64-bit numbers
   std::vector<std::int64_t> numbers;
   for (std::size_t i = 0; i < source.size(); ++i) {
     stop_if_asked(options);
     const std::vector<Part> parts = source.reader().parts(i);
     if (parts.size() > 1)
-      fail("{} has {} parts, and a sample of tokens has one", source.where(i), parts.size());
+      fail("{} has {} parts, but a sample of tokens must have one", source.where(i), parts.size());
     const std::span<const std::byte> payload = source.part(i, 0, parts[0]);
     writer.add_sequence(payload);
     writer.end_document();

@@ -1,8 +1,8 @@
-// From any format that open() reads to one that can be written: tar shards (to shard anew, too) or
-// Megatron-Core's .bin and .idx. What is read is checked against the digests that the source has, what is
-// written against what was read; the result appears under its name when it is complete and synced.
+// Converts any format that open() reads to tar shards (also to shard a pack again) or to Megatron-Core's .bin
+// and .idx. The samples are compared with the digests of the source when they are read, and with the source
+// when they have been written. The result appears under its name when it is complete and synced.
 //
-// Threads: safe from any thread and process; two calls for the same target do not mix, the second is refused.
+// Threads: safe from any thread and process; of two calls for the same target the second is refused.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,15 @@ namespace lockstep::pack {
 struct ConvertOptions {
   enum class To { tar, megatron };
   std::filesystem::path source;  ///< anything that open() takes
-  std::filesystem::path out;     ///< a new folder; for Megatron the prefix of the two files
+  std::filesystem::path out;     ///< a new folder; for Megatron, the prefix of the two files
   To to = To::tar;
-  std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< of tar shards, as create() has it
-  /// Of parts that have none (all formats but tar and MDS); "" chooses "tok" for tokens and "bin".
+  std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< of tar shards, as for create()
+  /// The kind of parts that have none (in all formats but tar and MDS); "" means "tok" for tokens, else
+  /// "bin".
   std::string kind;
   std::function<void(std::uint64_t samples)> progress;  ///< done so far
-  const std::atomic<bool>* stop = nullptr;              ///< set to true it ends the call: Stopped (packing.h)
-  FileSystem* system = nullptr;                         ///< what tar shards are written through
+  const std::atomic<bool>* stop = nullptr;              ///< once true, the call ends with Stopped (packing.h)
+  FileSystem* system = nullptr;                         ///< tar shards are written through it
 };
 
 struct ConvertResult {
@@ -34,13 +35,13 @@ struct ConvertResult {
   std::uint64_t payload_bytes = 0;
 };
 
-/// Throws Error naming the sample that cannot be converted: digests that differ, numbers that the target's
-/// tokens cannot hold, keys that come twice. An interrupted create() for the same folder is not thrown away:
-/// it is an Error, too.
+/// Throws Error naming a sample that cannot be converted: its digest differs, a number does not fit into the
+/// target's tokens, or its key appears twice. Also throws Error if an interrupted create() for the same
+/// folder could still be continued.
 ConvertResult convert(const ConvertOptions& options);
 
-/// A sample's name in a tar file, from a key of any bytes: what would leave the folder, split at another dot
-/// or not be a name at all is written as %XX. Different keys stay different.
+/// Makes a sample's name in a tar file from a key of any bytes. Bytes that would lead to another folder,
+/// split the name at another dot, or make it invalid are written as %XX. Different keys give different names.
 std::string member_key(std::string_view key);
 
 }  // namespace lockstep::pack

@@ -12,18 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the unfinished folder: the pack, as it will be renamed to its place, and the journal.
-constexpr const char* kPack = "pack";
-constexpr const char* kJournal = "journal";
-
-/// A call that was killed just after it had published left its journal behind.
+/// Removes the journal that a call left when it was killed just after publishing.
 void clear_published(const fs::path& out, FileSystem& system) {
   const fs::path hidden = unfinished_folder(out);
   if (!system.status(hidden) || system.status(hidden / kPack)) return;
   const Unfinished removed(hidden, out, system);
 }
 
-/// What has to be the same for one call to continue another.
+/// Describes the call: a call continues another one only if these values are equal.
 std::string purpose_of(const CreateOptions& options) {
   return nlohmann::json({{"create", 2},
                          {"folder", fs::weakly_canonical(options.folder).string()},
@@ -42,14 +38,14 @@ fs::path new_folder(const fs::path& given, FileSystem& system) try {
   fs::path out = fs::absolute(given).lexically_normal();
   if (!out.has_filename()) out = out.parent_path();
   if (!fs::is_directory(out.parent_path()))
-    fail("{} is not a folder; create it first", out.parent_path().string());
+    fail("{} is not a folder: create it first", out.parent_path().string());
   if (fs::exists(fs::symlink_status(out)) && !(fs::is_directory(out) && fs::is_empty(out))) {
     clear_published(out, system);
-    fail("{} exists already; name a new folder with --out", out.string());
+    fail("{} already exists: name a new folder with --out", out.string());
   }
   return out;
 } catch (const fs::filesystem_error& error) {
-  fail("cannot look at {}: {}", error.path1().string(), error.code().message());
+  fail("cannot access {}: {}", error.path1().string(), error.code().message());
 }
 
 CreateResult create(const CreateOptions& options) {

@@ -26,7 +26,7 @@ void add_folder(const fs::path& part, const fs::path& folder, const std::vector<
 
 void add_entry(const fs::directory_entry& entry, const fs::path& folder,
                const std::vector<std::string>& filters, std::vector<std::string>& files) {
-  // These know the type from the folder's listing; entry.symlink_status() would ask the file system for each
+  // These use the type from the folder's listing; entry.symlink_status() would be a system call for each
   // file.
   const bool link = entry.is_symlink();
   if (!link && entry.is_directory()) {
@@ -36,15 +36,15 @@ void add_entry(const fs::directory_entry& entry, const fs::path& folder,
   std::string path = entry.path().lexically_relative(folder).string();
   if (!matches(path, filters)) return;
   if (link) {
-    fail("{} is a symbolic link; pack the file it points to, or leave it out with --filter",
+    fail("{} is a symbolic link: pack the file it points to, or exclude it with --filter",
          entry.path().string());
   }
   if (!entry.is_regular_file())
-    fail("{} is no regular file; leave it out with --filter", entry.path().string());
+    fail("{} is not a regular file: exclude it with --filter", entry.path().string());
   files.push_back(std::move(path));
 }
 
-/// Not a recursive_directory_iterator: its errors name the topmost folder only.
+/// Does not use recursive_directory_iterator, whose errors name the topmost folder only.
 void add_folder(const fs::path& part, const fs::path& folder, const std::vector<std::string>& filters,
                 std::vector<std::string>& files) {
   for (const fs::directory_entry& entry : fs::directory_iterator(part))
@@ -62,7 +62,8 @@ std::vector<std::string> files_below(const fs::path& folder, const std::vector<s
   try {
     if (!fs::exists(folder)) fail("{}: No such file or directory", folder.string());
     if (!fs::is_directory(folder))
-      fail("{} is not a folder; name the folder of the files, or give a list of them to -", folder.string());
+      fail("{} is not a folder: name the folder of the files, or - and list the files on standard input",
+           folder.string());
     add_folder(folder, folder, filters, files);
   } catch (const fs::filesystem_error& error) {
     fail("cannot list {}: {}", error.path1().empty() ? folder.string() : error.path1().string(),
@@ -88,11 +89,11 @@ std::vector<std::string> files_listed(std::istream& list, const std::vector<std:
   for (std::size_t number = 1; std::getline(list, text); ++number) {
     if (text.empty()) continue;
     if (text.find('\0') != std::string::npos)
-      fail("line {} of the list holds a zero byte; the list has a path on each line (find -print)", number);
+      fail("line {} of the list contains a zero byte: list one path per line (find -print)", number);
     if (text.starts_with("./")) text.erase(0, 2);
     const std::string_view reason = unsafe_member_name(text);
     if (!reason.empty())
-      fail("line {} of the list: '{}' {}; list paths relative to the current folder", number, text, reason);
+      fail("line {} of the list: '{}' {}: list paths relative to the current folder", number, text, reason);
     if (!matches(text, filters)) continue;
     const std::size_t sample =
         samples.try_emplace(std::string(split_member_name(text).key), samples.size()).first->second;

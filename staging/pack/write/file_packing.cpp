@@ -5,17 +5,18 @@
 #include <optional>
 #include <set>
 
+#include "staging/pack/file_status.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/write/ordered_loader.h"
 #include "staging/pack/write/packer.h"
-#include "staging/pack/write/taken_over.h"
+#include "staging/pack/write/reusable_shards.h"
 
 namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Puts loaded files, sample by sample, into the packer.
+/// Gives the loaded files to the packer, sample by sample.
 class FilePacker {
  public:
   FilePacker(const PackingOptions& options, int token_bytes, Packer& packer, PackingResult& done)
@@ -24,8 +25,8 @@ class FilePacker {
   void add_sample(std::string_view key, std::vector<LoadedFile>& files) {
     if (token_bytes_ != 0 && files.size() > 1) {
       fail(
-          "{} and {} are parts of one sample, and a pack of tokens has one file per sample; rename one (what "
-          "follows the first dot is not part of a sample's name)",
+          "{} and {} are parts of one sample, but a sample of tokens is one file: "
+          "rename one of them (a sample's name ends at the first dot)",
           files[0].path, files[1].path);
     }
     std::uint64_t bytes = 0;
@@ -37,7 +38,7 @@ class FilePacker {
  private:
   void add_part(LoadedFile& file) {
     if (token_bytes_ != 0 && file.size % static_cast<unsigned>(token_bytes_) != 0) {
-      fail("{} is {} bytes long, no whole number of tokens of {} bytes; see --token-bytes", full(file),
+      fail("{} has {} bytes, which is not a multiple of the token size, {}: see --token-bytes", full(file),
            file.size, token_bytes_);
     }
     packer_.begin_part(split_member_name(file.path).kind, file.size, file.changed_ns);
@@ -72,7 +73,7 @@ class FilePacker {
     }
     struct stat status {};
     if (done != file.size || ::fstat(file.fd.get(), &status) != 0 || modified_ns(status) != file.modified_ns)
-      fail("{} changed while it was packed; pack again when nobody writes to it", full(file));
+      fail("{} changed while it was being packed: pack again when no program writes to it", full(file));
     file.xxh3 = hasher.value();
   }
 
@@ -86,29 +87,29 @@ class FilePacker {
   std::size_t files_ = 0;
 };
 
-/// Takes over what is still right and says so.
-std::size_t continued(const PackingOptions& options, const Destination& destination, Journal& journal,
-                      FileSystem& system) {
+/// Keeps the complete shards of an earlier call that are still valid, and tells the user. Returns how many
+/// files they hold.
+std::size_t files_packed_before(const PackingOptions& options, const Destination& destination,
+                                Journal& journal, FileSystem& system) {
   const auto say = [&](const std::string& line) {
     if (options.notice) options.notice(line);
   };
   if (journal.was_of_another_purpose())
-    say("an interrupted call had other options: packing everything again");
-  const std::size_t found = journal.shards();
-  if (found == 0) return 0;
-  const TakenOver taken = take_over(options, destination, journal, system);
-  journal.keep(taken.shards);
-  if (taken.shards == 0) {
-    say(fmt::format("{}: packing everything again", taken.changed));
+    say("the interrupted call had other options: packing everything again");
+  if (journal.shards() == 0) return 0;
+  const ReusableShards reusable = find_reusable_shards(options, destination, journal, system);
+  journal.keep(reusable.shards);
+  if (reusable.shards == 0) {
+    say(fmt::format("{}: packing everything again", reusable.changed));
   } else {
-    const std::string why = taken.changed.empty() ? "" : fmt::format(" ({})", taken.changed);
-    say(fmt::format("continuing after {} whole shards, {} of {} files{}", taken.shards, taken.files,
-                    options.files.size(), why));
+    const std::string why = reusable.changed.empty() ? "" : fmt::format(" ({})", reusable.changed);
+    say(fmt::format("continuing after {} complete shards with {} of {} files{}", reusable.shards,
+                    reusable.files, options.files.size(), why));
   }
-  return taken.files;
+  return reusable.files;
 }
 
-/// Removes what a killed call has left besides whole shards.
+/// Removes the incomplete shards that a killed call left behind.
 void clear_rest(const fs::path& folder, const Journal& journal, FileSystem& system) {
   std::set<std::string, std::less<>> whole;
   journal.each([&](const Journal::Entry& entry) { whole.emplace(entry.index.shard_name(0)); });
@@ -130,7 +131,7 @@ void count(const Journal& journal, PackingResult& result) {
 PackingResult pack_files(const PackingOptions& options, const Destination& destination, Journal& journal,
                          FileSystem& system) {
   PackingResult result;
-  const std::size_t first = continued(options, destination, journal, system);
+  const std::size_t first = files_packed_before(options, destination, journal, system);
   result.continued_files = first;
   clear_rest(destination.folder, journal, system);
   journal.each([&](const Journal::Entry& entry) {
@@ -163,13 +164,13 @@ void fail_keeping_whole_shards(Unfinished& unfinished, const Journal& journal) {
   const std::string kept =
       journal.shards() == 0
           ? std::string()
-          : fmt::format("; {} whole shards are kept, and the same call continues after them",
+          : fmt::format("; {} complete shards are kept: run the same command again to continue",
                         journal.shards());
   if (journal.shards() > 0) unfinished.keep();
   try {
     throw;
   } catch (const Stopped& stopped) {
-    throw Stopped(kept.empty() ? "stopped before the first shard was whole: nothing is kept"
+    throw Stopped(kept.empty() ? "stopped before the first shard was complete: nothing is kept"
                                : stopped.what() + kept);
   } catch (const Error& error) {
     throw Error(error.what() + kept);

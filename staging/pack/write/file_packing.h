@@ -1,6 +1,6 @@
-// Files into shards: what create() and append() do alike. Files are opened and read by several threads and
-// written in order; what a killed or stopped call has packed is taken over where the files are still the
-// same.
+// Packs files into shards, for create() and append(). Several threads open and read the files; the shards are
+// written in order. Complete shards of a call that was killed or stopped are used again if their files have
+// not changed.
 //
 // Threads: safe from any thread and process.
 #pragma once
@@ -17,22 +17,22 @@
 
 namespace lockstep::pack {
 
-/// Where the shards go.
+/// Where the shards are written.
 struct Destination {
-  std::filesystem::path folder;  ///< where they grow
+  std::filesystem::path folder;  ///< for new shards
   std::size_t first_number = 0;  ///< of the first shard's name
-  int token_bytes = 0;  ///< every file is a whole number of tokens of that size, and a sample of its own
-  /// Finds a whole shard of that name.
+  int token_bytes = 0;           ///< if not 0, every file is one sample and must be a multiple of this size
+  /// The path of a complete shard with that name.
   std::function<std::filesystem::path(const std::string& name)> place;
 };
 
-/// Packs the files into shards and the journal, after those that are there and still right. The result counts
-/// them all. Throws Error naming the file, Stopped when asked to stop.
+/// Packs the files into shards and adds them to the journal, after the shards that can be used again. The
+/// result counts all of them. Throws Error naming the file; Stopped if asked to stop.
 PackingResult pack_files(const PackingOptions& options, const Destination& destination, Journal& journal,
                          FileSystem& system);
 
-/// For a catch block: keeps the folder where there are whole shards in the journal, and throws the exception
-/// at hand again, of the same kind and with the way to go on at the end of its message.
+/// For a catch block: keeps the folder if the journal has complete shards, and throws the current exception
+/// again. The new exception has the same type, and its message also tells how to continue.
 [[noreturn]] void fail_keeping_whole_shards(Unfinished& unfinished, const Journal& journal);
 
 }  // namespace lockstep::pack

@@ -1,17 +1,18 @@
 #include "staging/pack/write/index_merge.h"
 
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "staging/pack/index_builder.h"
+
 namespace lockstep::pack {
 namespace {
 
-/// Hands tables on in large blocks, hashing them.
-class Tables {
+/// Collects tables into large blocks, hashes them and passes them on.
+class TableWriter {
  public:
-  explicit Tables(const std::function<void(std::span<const std::byte>)>& sink) : sink_(sink) {
+  explicit TableWriter(const std::function<void(std::span<const std::byte>)>& sink) : sink_(sink) {
     buffer_.reserve(kBlock);
   }
 
@@ -53,7 +54,7 @@ class Tables {
   Hasher hasher_;
 };
 
-/// What is small enough to be kept: everything but samples and parts.
+/// The small tables, which are kept in memory: everything but samples and parts.
 struct Outline {
   std::vector<layout::ShardRecord> shards;
   std::vector<std::string> shard_names;
@@ -88,26 +89,7 @@ struct Outline {
   }
 };
 
-layout::Header header_of(int token_bytes, const Outline& outline) {
-  layout::Header header{};
-  std::memcpy(header.magic, layout::kMagic, sizeof(header.magic));
-  header.version = layout::kVersion;
-  header.header_bytes = sizeof(header);
-  header.token_bytes = static_cast<std::uint32_t>(token_bytes);
-  header.kinds = static_cast<std::uint32_t>(outline.kinds.size());
-  header.shards = outline.shards.size();
-  header.samples = outline.samples;
-  header.parts = outline.parts;
-  header.string_bytes = outline.name_bytes() + outline.key_bytes;
-  header.file_bytes = sizeof(header) + header.shards * sizeof(layout::ShardRecord) +
-                      (header.samples + 1) * sizeof(std::uint64_t) +
-                      header.parts * sizeof(layout::PartRecord) +
-                      (header.shards + header.kinds + header.samples + 1) * sizeof(std::uint64_t) +
-                      header.string_bytes + sizeof(Digest);
-  return header;
-}
-
-void add_parts(const Outline& outline, const IndexPieces& pieces, Tables& tables) {
+void add_parts(const Outline& outline, const IndexPieces& pieces, TableWriter& tables) {
   std::uint32_t shards = 0;
   pieces([&](const Index& piece) {
     for (std::size_t p = 0; p < piece.parts(); ++p) {
@@ -120,7 +102,7 @@ void add_parts(const Outline& outline, const IndexPieces& pieces, Tables& tables
   });
 }
 
-void add_names(const Outline& outline, const IndexPieces& pieces, Tables& tables) {
+void add_names(const Outline& outline, const IndexPieces& pieces, TableWriter& tables) {
   std::uint64_t end = 0;
   tables.add(end);
   for (const auto* group : {&outline.shard_names, &outline.kinds})
@@ -141,8 +123,9 @@ void merge_indexes(int token_bytes, const IndexPieces& pieces,
                    const std::function<void(std::span<const std::byte>)>& sink) {
   Outline outline;
   pieces([&](const Index& piece) { outline.add(piece); });
-  Tables tables(sink);
-  tables.add(header_of(token_bytes, outline));
+  TableWriter tables(sink);
+  tables.add(make_header(token_bytes, outline.kinds.size(), outline.shards.size(), outline.samples,
+                         outline.parts, outline.name_bytes() + outline.key_bytes));
   for (const layout::ShardRecord& shard : outline.shards) tables.add(shard);
   std::uint64_t parts = 0;
   pieces([&](const Index& piece) {

@@ -1,5 +1,6 @@
-// One index out of several, without having them in memory: what a pack's index is made of when its shards
-// were finished one by one, perhaps by several calls, and how shards are added to a pack.
+// Merges several indexes into one without holding them in memory. The index of a pack is made this way, since
+// its shards are finished one by one, perhaps by several calls; and so is the index of a pack that shards are
+// added to.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -12,11 +13,11 @@
 
 namespace lockstep::pack {
 
-/// Calls its argument with each index in the order of the shards; the merge goes through them several times.
+/// Calls its argument with each index, in the order of the shards. The merge calls it several times.
 using IndexPieces = std::function<void(const std::function<void(const Index&)>&)>;
 
-/// Gives the bytes of the index of all the pieces' shards to `sink`, piece by piece. They are the same as if
-/// all had been told to one IndexBuilder. Memory: some 100 bytes per shard.
+/// Gives the bytes of the merged index to `sink`, block by block. They are the same as those of one
+/// IndexBuilder that got all samples. Memory: about 100 bytes for each shard.
 void merge_indexes(int token_bytes, const IndexPieces& pieces,
                    const std::function<void(std::span<const std::byte>)>& sink);
 

@@ -50,7 +50,7 @@ void add_members(const DataFile& file, IndexBuilder& builder) {
       kinds.clear();
       builder.add_sample(key);
     }
-    if (!kinds.emplace(split.kind).second) refuse("comes twice in its sample");
+    if (!kinds.emplace(split.kind).second) refuse("appears twice in its sample");
     builder.add_part(split.kind, members.offset(), members.size(),
                      digest_of_part(file, members.offset(), members.size(), builder.samples() - 1));
   }
@@ -82,7 +82,7 @@ void index_tars(const fs::path& folder) {
     const std::size_t before = builder.samples();
     builder.begin_shard(name);
     add_members(file, builder);
-    if (builder.samples() == before) fail("{}: there are no files in it", file.path().string());
+    if (builder.samples() == before) fail("{} holds no files", file.path().string());
     Hasher whole;
     Stream stream(file);
     for (auto block = stream.next(); !block.empty(); block = stream.next()) whole.update(block);

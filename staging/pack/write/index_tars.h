@@ -1,4 +1,5 @@
-// An index for tar shards that another program wrote, such as WebDataset's: they are not copied or changed.
+// Makes an index for tar shards that another program wrote, such as WebDataset's. The shards are not copied
+// or changed.
 //
 // Threads: safe from any.
 #pragma once
@@ -10,9 +11,9 @@ namespace lockstep::pack {
 /// Whether `source` is a folder of .tar files without an index, so that index_tars() can make one.
 bool has_tars_without_index(const std::filesystem::path& source);
 
-/// Reads all .tar files of a folder, in the order of their names, and writes an index beside them: members
-/// that follow each other and share a key are a sample. Throws Error naming shard and member that cannot be
-/// one (links, devices, unsafe names, a part that comes twice).
+/// Reads all .tar files of a folder, in the order of their names, and writes an index beside them.
+/// Consecutive members with the same key are one sample. Throws Error naming the shard and a member that
+/// cannot be part of a sample (a link, a device, an unsafe name, a part that appears twice).
 void index_tars(const std::filesystem::path& folder);
 
 }  // namespace lockstep::pack

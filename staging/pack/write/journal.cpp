@@ -10,9 +10,9 @@
 namespace lockstep::pack {
 namespace {
 
-// All of it in words of 8 bytes: how many words follow, how many bytes of index, how many files, their times,
-// the index, and at last a checksum over the record and the checksum before it. The header is a record that
-// has the purpose in the index's place and no files.
+// A record consists of words of 8 bytes: the number of words that follow, the bytes of the index, the number
+// of files, the files' times, the index, and a checksum of the record and of the checksum before it. The
+// header is a record without files that holds the purpose instead of an index.
 constexpr std::size_t kFixedWords = 4;
 
 std::uint64_t words_for(std::uint64_t bytes) {
@@ -29,7 +29,7 @@ std::uint64_t checksum_of(std::uint64_t before, std::span<const std::uint64_t> w
 }  // namespace
 
 struct Journal::Record {
-  std::vector<std::uint64_t> words;  // empty where there is no such record
+  std::vector<std::uint64_t> words;  // empty if there is no such record
 
   static Record make(std::uint64_t before, std::string_view content, std::span<const std::int64_t> times) {
     Record record;
@@ -76,10 +76,10 @@ void Journal::create(std::string_view purpose) {
   const Record header = Record::make(0, purpose, {});
   system_.write_at(fd_.get(), std::as_bytes(std::span(header.words)), 0, file_);
   ends_ = {header.bytes()};
-  chain_ = {header.checksum()};
+  checksums_ = {header.checksum()};
 }
 
-/// The words there, fewer where the file ends.
+/// The words at `offset`; fewer at the end of the file.
 std::vector<std::uint64_t> Journal::read_words(std::uint64_t offset, std::uint64_t count) const {
   std::vector<std::uint64_t> words(count);
   const auto bytes = std::as_writable_bytes(std::span(words));
@@ -112,20 +112,20 @@ void Journal::load(std::string_view purpose) {
     offset += record.bytes();
     before = record.checksum();
     ends_.push_back(offset);
-    chain_.push_back(before);
+    checksums_.push_back(before);
   }
 }
 
 void Journal::add(std::string_view index, std::span<const std::int64_t> changed_ns) {
-  const Record record = Record::make(chain_.back(), index, changed_ns);
+  const Record record = Record::make(checksums_.back(), index, changed_ns);
   system_.write_at(fd_.get(), std::as_bytes(std::span(record.words)), ends_.back(), file_);
   ends_.push_back(ends_.back() + record.bytes());
-  chain_.push_back(record.checksum());
+  checksums_.push_back(record.checksum());
 }
 
 void Journal::keep(std::size_t count) {
   if (count >= shards()) return;
-  // Written anew, since records that stayed behind the end could be taken for ones that follow it.
+  // Writes a new file: records left after the new end could later seem to follow it.
   const std::filesystem::path shorter = file_.string() + ".new";
   system_.remove_all(shorter);
   UniqueFd fd = system_.open(shorter, O_RDWR | O_CREAT | O_EXCL);
@@ -138,13 +138,13 @@ void Journal::keep(std::size_t count) {
   system_.rename(shorter, file_);
   fd_ = std::move(fd);
   ends_.resize(count + 1);
-  chain_.resize(count + 1);
+  checksums_.resize(count + 1);
 }
 
 Journal::Record Journal::read(std::size_t shard) const {
   const std::uint64_t begin = ends_[shard];
   Record record{read_words(begin, (ends_[shard + 1] - begin) / sizeof(std::uint64_t))};
-  if (!record.follows(chain_[shard])) fail("{} changed while it was in use", file_.string());
+  if (!record.follows(checksums_[shard])) fail("{} changed while in use", file_.string());
   return record;
 }
 
@@ -154,7 +154,7 @@ void Journal::each(const std::function<void(const Entry&)>& use) const {
     Entry entry{Index::parse(record.content(), file_), {}};
     entry.changed_ns.assign(record.times().begin(), record.times().end());
     if (entry.index.shards() != 1 || entry.changed_ns.size() != entry.index.parts())
-      fail("{}: damaged record of shard {}; remove the folder", file_.string(), s);
+      fail("{}: the record of shard {} is damaged: remove the folder", file_.string(), s);
     use(entry);
   }
 }

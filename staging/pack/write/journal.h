@@ -1,6 +1,6 @@
-// What an unfinished pack holds so far: for each whole shard its piece of the index, and the times of the
-// files that went into it, so that a killed call can be continued. A record is written after its shard is on
-// the disk; one that was cut short, or does not follow from those before it, ends the journal.
+// Records the complete shards of an unfinished pack, so that a killed call can be continued: for each shard
+// its index and the change times of its files. A record is written after its shard is on disk. A record that
+// is truncated, or whose checksum does not follow from the records before it, ends the journal.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -20,27 +20,27 @@ namespace lockstep::pack {
 
 class Journal {
  public:
-  /// What one shard was made of.
+  /// The record of one shard.
   struct Entry {
-    Index index;                           ///< of this shard alone
-    std::vector<std::int64_t> changed_ns;  ///< of each part's file (ordered_loader.h)
+    Index index;                           ///< of this shard only
+    std::vector<std::int64_t> changed_ns;  ///< of each part's file (file_status.h)
   };
 
-  /// Opens the journal of a call with this purpose (any text), or begins one. What another purpose has left
-  /// is forgotten. Throws Error naming the file.
+  /// Opens the journal of a call with this purpose (any text), or begins one. Removes the journal of another
+  /// purpose. Throws Error naming the file.
   Journal(std::filesystem::path file, std::string_view purpose, FileSystem& system);
 
-  /// Whole shards so far.
+  /// Complete shards so far.
   std::size_t shards() const { return ends_.size() - 1; }
-  /// The journal that was found was of another purpose.
+  /// Whether the journal of another purpose was found and removed.
   bool was_of_another_purpose() const { return other_purpose_; }
 
-  /// Adds a shard: its index (IndexBuilder's bytes) and, for each part, when its file was last changed.
+  /// Adds a shard: its index (the bytes of IndexBuilder) and the change time of each part's file.
   void add(std::string_view index, std::span<const std::int64_t> changed_ns);
-  /// Forgets all but the first `shards` shards.
+  /// Removes the records of all but the first `shards` shards.
   void keep(std::size_t shards);
 
-  /// Calls `use` with the shards' entries in order, one in memory at a time.
+  /// Calls `use` with the records in order; one at a time is in memory.
   void each(const std::function<void(const Entry&)>& use) const;
 
  private:
@@ -54,8 +54,8 @@ class Journal {
   FileSystem& system_;
   UniqueFd fd_;
   bool other_purpose_ = false;
-  std::vector<std::uint64_t> ends_;   // of the header and of each record, in bytes
-  std::vector<std::uint64_t> chain_;  // what the checksum of the record there covers
+  std::vector<std::uint64_t> ends_;       // where the header and each record end, in bytes
+  std::vector<std::uint64_t> checksums_;  // of the header and of each record
 };
 
 }  // namespace lockstep::pack

@@ -11,16 +11,9 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "staging/pack/digest.h"
+#include "staging/pack/file_status.h"
 
 namespace lockstep::pack {
-
-std::int64_t modified_ns(const struct stat& status) {
-  return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
-}
-
-std::int64_t changed_ns(const struct stat& status) {
-  return static_cast<std::int64_t>(status.st_ctim.tv_sec) * 1'000'000'000 + status.st_ctim.tv_nsec;
-}
 
 UniqueFd OpenFolder::open(const std::filesystem::path& top, const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -31,17 +24,17 @@ UniqueFd OpenFolder::open(const std::filesystem::path& top, const std::string& p
     if (!fd_) fail_errno("cannot open {}", (top / path).string());
     name_ = parent;
   }
-  // O_NONBLOCK: a FIFO in its place must not block; regular files ignore it.
+  // O_NONBLOCK, so that a FIFO does not block; regular files ignore it.
   UniqueFd fd(::openat(fd_.get(), path.c_str() + (slash == std::string::npos ? 0 : slash + 1),
                        O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd && errno == ELOOP) fail("{} is a symbolic link; name the file it points to", (top / path).string());
+  if (!fd && errno == ELOOP) fail("{} is a symbolic link: name the file it points to", (top / path).string());
   if (!fd) fail_errno("cannot open {}", (top / path).string());
   return fd;
 }
 
 namespace {
 
-/// Descriptors that this process may open for files and folders.
+/// How many descriptors this process may open for files and folders.
 std::size_t free_descriptors() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 20U;
@@ -55,12 +48,12 @@ OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std
     : folder_(std::move(folder)),
       files_(files),
       window_(std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow)),
-      most_threads_(static_cast<int>(std::clamp<std::size_t>(free_descriptors() / 2, 1, kMaxThreads))),
+      max_threads_(static_cast<int>(std::clamp<std::size_t>(free_descriptors() / 2, 1, kMaxThreads))),
       may_grow_(threads <= 0),
       taken_(first),
-      handed_(first) {
-  // What lies in memory one thread reads fastest: of several, each waits for the other's turn at every file.
-  for (int i = 0; i < std::clamp(threads, 1, most_threads_); ++i) start_thread();
+      returned_(first) {
+  // One thread is fastest for files in memory: several would wait for each other at every file.
+  for (int i = 0; i < std::clamp(threads, 1, max_threads_); ++i) start_thread();
 }
 
 OrderedLoader::~OrderedLoader() {
@@ -76,19 +69,18 @@ void OrderedLoader::start_thread() {
 }
 
 std::optional<LoadedFile> OrderedLoader::next(const std::atomic<bool>* stop) {
-  constexpr double kSlow = 300e-6;  // seconds for a small file: more than any that lies in memory takes
+  constexpr double kSlow = 300e-6;  // seconds for a small file; files in memory take less
   std::unique_lock lock(mutex_);
-  Slot& slot = slots_[handed_ % kWindow];
-  // Files come slowly, and the threads have nothing left to read ahead only because they wait for the file
-  // system.
-  if (!slot.ready && may_grow_ && load_seconds_ > kSlow && threads() < most_threads_) start_thread();
+  Slot& slot = slots_[returned_ % kWindow];
+  // No file has been read ahead because all threads wait for a slow file system.
+  if (!slot.ready && may_grow_ && load_seconds_ > kSlow && threads() < max_threads_) start_thread();
   while (!slot.ready) {
     if (stop != nullptr && stop->load()) return {};
     filled_.wait_for(lock, std::chrono::milliseconds(100));
   }
   if (stop != nullptr && stop->load()) return {};
   Slot done = std::exchange(slot, Slot());
-  ++handed_;
+  ++returned_;
   lock.unlock();
   freed_.notify_one();
   if (done.error) std::rethrow_exception(done.error);
@@ -99,7 +91,7 @@ void OrderedLoader::work() {
   OpenFolder folder;
   std::unique_lock lock(mutex_);
   for (;;) {
-    freed_.wait(lock, [&] { return stop_ || taken_ == files_.size() || taken_ < handed_ + window_; });
+    freed_.wait(lock, [&] { return stop_ || taken_ == files_.size() || taken_ < returned_ + window_; });
     if (stop_ || taken_ == files_.size()) return;
     const std::size_t number = taken_++;
     lock.unlock();
@@ -109,7 +101,7 @@ void OrderedLoader::work() {
     lock.lock();
     load_seconds_ += (seconds - load_seconds_) / 16;
     slots_[number % kWindow] = std::move(slot);
-    if (number == handed_) filled_.notify_one();
+    if (number == returned_) filled_.notify_one();
   }
 }
 
@@ -131,13 +123,13 @@ LoadedFile OrderedLoader::load(const std::string& path, OpenFolder& folder) cons
   file.fd = folder.open(folder_, path);
   struct stat status {};
   if (::fstat(file.fd.get(), &status) != 0) fail_errno("cannot stat {}", full.string());
-  if (!S_ISREG(status.st_mode)) fail("{} is no regular file", full.string());
+  if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", full.string());
   file.size = static_cast<std::uint64_t>(status.st_size);
   file.modified_ns = modified_ns(status);
   file.changed_ns = changed_ns(status);
-  if (file.size > kWhole) return file;
+  if (file.size > kMaxLoaded) return file;
 
-  file.content.resize(file.size + 1);  // one more, to see a file that grew
+  file.content.resize(file.size + 1);  // one more, to notice a file that grew
   std::size_t done = 0;
   while (done < file.content.size()) {
     const ssize_t got = ::read(file.fd.get(), file.content.data() + done, file.content.size() - done);
@@ -148,7 +140,7 @@ LoadedFile OrderedLoader::load(const std::string& path, OpenFolder& folder) cons
     if (done == file.size) break;
   }
   if (done != file.size)
-    fail("{} changed while it was packed; pack again when nobody writes to it", full.string());
+    fail("{} changed while it was being packed: pack again when no program writes to it", full.string());
   file.content.resize(file.size);
   file.xxh3 = xxh3_64(file.content);
   file.fd.reset();

@@ -1,11 +1,9 @@
-// Opens and reads many small files with several threads and hands them out in order: what hides a network
-// file system's latency per file. Bounded: at most kWindow files of kWhole bytes are in memory, and fewer
-// where this process may have few descriptors open (ulimit -n).
+// Opens and reads many small files with several threads and returns them in order, which hides the latency of
+// a network file system. At most kWindow files of kMaxLoaded bytes are in memory, and fewer if this process
+// may open only few descriptors (ulimit -n).
 //
-// Threads: next() belongs to one thread; the loader's own threads end with it.
+// Threads: next() must be called by one thread; the destructor joins the loader's own threads.
 #pragma once
-
-#include <sys/stat.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -24,22 +22,17 @@ namespace lockstep::pack {
 
 struct LoadedFile {
   std::string path;                ///< as listed
-  UniqueFd fd;                     ///< open, where the content is not loaded
+  UniqueFd fd;                     ///< open if the content is not loaded
   std::uint64_t size = 0;          ///< in bytes
-  std::int64_t modified_ns = 0;    ///< when its content was last changed
-  std::int64_t changed_ns = 0;     ///< when anything about it was
-  std::uint64_t xxh3 = 0;          ///< XXH3-64 of the content, where it is loaded
-  std::vector<std::byte> content;  ///< the file, where it is no larger than kWhole
+  std::int64_t modified_ns = 0;    ///< see file_status.h
+  std::int64_t changed_ns = 0;     ///< see file_status.h
+  std::uint64_t xxh3 = 0;          ///< XXH3-64 of the content, if it is loaded
+  std::vector<std::byte> content;  ///< the file, if it is not larger than kMaxLoaded
   bool loaded() const { return !fd; }
 };
 
-/// When a file's content was last changed, in nanoseconds.
-std::int64_t modified_ns(const struct stat& status);
-/// When anything about it was last changed: nobody can set this time, as `touch -r` sets the other.
-std::int64_t changed_ns(const struct stat& status);
-
-/// The folder that was opened last: the files of one folder come one after the other, and a network file
-/// system would be asked for each of its parents again for each of them.
+/// Keeps the folder that was opened last: the files of one folder follow each other, and opening each by its
+/// complete path would look up all its parents on the network file system again.
 class OpenFolder {
  public:
   /// Opens a file below `top`. Throws Error naming it; a symbolic link is refused.
@@ -53,21 +46,21 @@ class OpenFolder {
 class OrderedLoader {
  public:
   static constexpr std::size_t kWindow = 256;
-  static constexpr std::uint64_t kWhole = std::uint64_t{256} << 10;
+  static constexpr std::uint64_t kMaxLoaded = std::uint64_t{256} << 10;
   static constexpr int kMaxThreads = 64;
-  static constexpr std::size_t kOtherDescriptors = 24;  ///< left to the rest of the process, where it has few
+  static constexpr std::size_t kOtherDescriptors = 24;  ///< reserved for the rest of the process
 
-  /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. With 0
-  /// `threads` it begins with one and adds some while they mostly wait for the file
-  /// system. Of more than the descriptors suffice for, some are left out.
+  /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. If
+  /// `threads` is 0, it begins with one thread and adds more while they mostly wait for the file system.
+  /// There are never more threads than the process may have descriptors for.
   OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
                 int threads);
   ~OrderedLoader();
   OrderedLoader(const OrderedLoader&) = delete;
   OrderedLoader& operator=(const OrderedLoader&) = delete;
 
-  /// The next file in order; call it once for each of them. Throws Error naming a file that cannot be
-  /// read, is no regular file, or changes meanwhile. Nothing once *stop is set, even when the file system
+  /// The next file in order; call it once for each file. Throws Error naming a file that cannot be read, is
+  /// not a regular file, or changes meanwhile. Returns nullopt once *stop is true, even if the file system
   /// hangs.
   std::optional<LoadedFile> next(const std::atomic<bool>* stop = nullptr);
 
@@ -87,16 +80,16 @@ class OrderedLoader {
 
   std::filesystem::path folder_;
   const std::vector<std::string>& files_;
-  const std::size_t window_;  // files taken and not handed out, any of which may be open
-  const int most_threads_;    // each of which keeps a folder open
+  const std::size_t window_;  // files that threads have taken and next() has not returned; each may be open
+  const int max_threads_;     // each keeps a folder open
   const bool may_grow_;
   std::mutex mutex_;
   std::condition_variable filled_;
   std::condition_variable freed_;
   std::vector<Slot> slots_{kWindow};
-  std::size_t taken_;        // files given to a thread
-  std::size_t handed_;       // files handed out
-  double load_seconds_ = 0;  // per file, lately
+  std::size_t taken_;        // files that threads have taken
+  std::size_t returned_;     // files that next() has returned
+  double load_seconds_ = 0;  // per file, as a moving average
   bool stop_ = false;
   std::vector<std::jthread> threads_;
 };

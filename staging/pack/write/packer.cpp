@@ -8,8 +8,8 @@
 namespace lockstep::pack {
 namespace {
 
-constexpr std::uint64_t kBlock = 512;
-constexpr std::uint64_t kEndOfArchive = 2 * kBlock;
+constexpr std::uint64_t kTarBlock = 512;
+constexpr std::uint64_t kEndOfArchive = 2 * kTarBlock;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ std::string shard_file_name(std::size_t number) {
 }
 
 std::uint64_t member_bytes(std::uint64_t payload) {
-  return kBlock + (payload + kBlock - 1) / kBlock * kBlock;
+  return kTarBlock + (payload + kTarBlock - 1) / kTarBlock * kTarBlock;
 }
 
 bool fits(std::uint64_t shard, std::uint64_t sample, std::uint64_t shard_bytes) {
@@ -38,10 +38,10 @@ void Packer::begin_sample(std::string_view key, std::uint64_t bytes) {
 }
 
 void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t changed_ns) {
-  // Kinds of other formats are columns' names: any text.
+  // The kinds of other formats are column names, which may be any text.
   std::string_view reason = unsafe_kind(kind);
   if (reason.empty()) reason = unsafe_member_name(join_member_name(key_, kind));
-  if (reason.empty() && !kinds_.emplace(kind).second) reason = "comes twice";
+  if (reason.empty() && !kinds_.emplace(kind).second) reason = "appears twice";
   if (!reason.empty())
     fail("sample '{}': its part '{}' cannot be a file of a tar shard: the name {}", key_, kind, reason);
   kind_ = kind;

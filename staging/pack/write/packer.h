@@ -1,5 +1,5 @@
-// Puts samples into shards, one after the other, and each whole shard into the journal; at the end the index
-// is made from that. What create, append and convert have in common.
+// Writes samples into shards, and a record of each complete shard into the journal; the index is made from
+// the journal at the end. Used by create, append and convert.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -25,27 +25,27 @@ namespace lockstep::pack {
 /// "shard-000007.tar"
 std::string shard_file_name(std::size_t number);
 
-/// What a member of this size takes in a shard. (A name over 100 bytes takes 1 to 9 blocks more, which do not
-/// count: where a shard ends depends on the files' sizes only.)
+/// The bytes that a member of this size takes in a shard. A name over 100 bytes takes 1 to 9 blocks more,
+/// which are not counted: the end of a shard depends on the sizes of the files only.
 std::uint64_t member_bytes(std::uint64_t payload);
 
-/// Whether a shard that would be `shard` bytes long as it is takes a sample of `sample` bytes more.
+/// Whether a shard that would have `shard` bytes if it ended now has room for a sample of `sample` bytes.
 bool fits(std::uint64_t shard, std::uint64_t sample, std::uint64_t shard_bytes);
 
 class Packer {
  public:
   struct Options {
-    std::filesystem::path folder;   ///< where the shards grow; those to come must not be there
+    std::filesystem::path folder;   ///< for the shards; it must not hold a shard with the number of a new one
     std::size_t first_number = 0;   ///< of the first shard's name
-    std::uint64_t shard_bytes = 0;  ///< a shard ends before it would grow past this
+    std::uint64_t shard_bytes = 0;  ///< largest shard; a larger sample gets its own shard
     int token_bytes = 0;
   };
-  /// Goes on after the shards in the journal.
+  /// Continues after the shards in the journal.
   Packer(Options options, Journal& journal, FileSystem& system);
 
-  /// Then for each part begin_part, write until its bytes are there, and end_part. `bytes` is the sum of
-  /// member_bytes() of its parts. Throws Error where a part's kind would be a name outside the shard's
-  /// folder, or that of another part of the sample.
+  /// After begin_sample, call for each part begin_part, write until all its bytes are written, and end_part.
+  /// `bytes` is the sum of member_bytes() of the parts. Throws Error if a kind would lead out of the shard's
+  /// folder, or is that of another part of the sample.
   void begin_sample(std::string_view key, std::uint64_t bytes);
   void begin_part(std::string_view kind, std::uint64_t size, std::int64_t changed_ns = 0);
   void write(std::span<const std::byte> payload) { shard_->write(payload); }
@@ -65,17 +65,17 @@ class Packer {
   std::optional<IndexBuilder> index_;
   std::vector<std::int64_t> changed_ns_;
   std::string key_;
-  std::set<std::string, std::less<>> kinds_;  // of this sample, so far
+  std::set<std::string, std::less<>> kinds_;  // of this sample so far
   std::string kind_;
   std::uint64_t offset_ = 0;
   std::uint64_t size_ = 0;
 };
 
-/// Writes and syncs the index of all these pieces. Returns its size in bytes.
+/// Merges the indexes into a file, syncs it and returns its size in bytes.
 std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const IndexPieces& pieces,
                           FileSystem& system);
 
-/// The pieces that the journal has.
+/// The indexes in the journal.
 IndexPieces pieces_of(const Journal& journal);
 
 }  // namespace lockstep::pack

@@ -1,6 +1,6 @@
-// What create() and append() are told, and what they tell.
+// The options and results that create() and append() have in common.
 //
-// Threads: values.
+// Threads: safe from any.
 #pragma once
 
 #include <atomic>
@@ -22,15 +22,17 @@ class Stopped : public Error {
 };
 
 struct PackingOptions {
-  std::filesystem::path folder;                          ///< what the files' names are relative to
-  std::vector<std::string> files;                        ///< in the order of the samples (file_list.h)
-  std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< a shard ends before it would grow past this
-  int threads = 0;                                       ///< that open and read files; 0: as many as help
+  std::filesystem::path folder;    ///< the files' names are relative to it
+  std::vector<std::string> files;  ///< in the order of the samples (file_list.h)
+  /// The largest shard; a sample that is larger gets its own shard.
+  std::uint64_t shard_bytes = std::uint64_t{256} << 20;
+  int threads = 0;  ///< that open and read files; 0: chosen automatically
   std::function<void(std::size_t files, std::uint64_t bytes)> progress;  ///< done so far
-  std::function<void(const std::string& line)> notice;  ///< what a person should know: that it is continued
-  const std::atomic<bool>* stop =
-      nullptr;                   ///< set to true, from a signal handler too, it ends the call: Stopped
-  FileSystem* system = nullptr;  ///< what is written goes through it; the real one if not set
+  /// Lines for the user, for example that an earlier call is continued.
+  std::function<void(const std::string& line)> notice;
+  /// Once true, which a signal handler may do, the call ends with Stopped.
+  const std::atomic<bool>* stop = nullptr;
+  FileSystem* system = nullptr;  ///< all files are written through it; the real one if not set
 };
 
 struct PackingResult {
@@ -39,7 +41,7 @@ struct PackingResult {
   std::size_t shards = 0;
   std::uint64_t payload_bytes = 0;
   std::uint64_t pack_bytes = 0;     ///< of the shards
-  std::size_t continued_files = 0;  ///< that an earlier call had packed
+  std::size_t continued_files = 0;  ///< files that an earlier call had packed
 };
 
 }  // namespace lockstep::pack

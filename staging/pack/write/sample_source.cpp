@@ -29,8 +29,7 @@ std::string SampleSource::where(std::size_t i) const {
 }
 
 std::span<const std::byte> SampleSource::part(std::size_t i, std::size_t p, const Part& part) {
-  constexpr std::uint64_t kMapped = std::uint64_t{16}
-                                    << 20;  // no buffer for what is larger, where that can be
+  constexpr std::uint64_t kMapped = std::uint64_t{16} << 20;  // larger parts are mapped if possible
   std::span<const std::byte> payload;
   if (p == 0 && part.bytes > kMapped && reader_->can_view()) {
     payload = reader_->view(i);
@@ -68,23 +67,23 @@ std::span<const std::byte> TarTokens::convert(std::span<const std::byte> payload
   const auto from_bytes = static_cast<std::size_t>(bytes_of(from_));
   if (as_it_is_ || from_bytes == 0) return payload;
   numbers_.resize(payload.size() / from_bytes);
-  const auto most = static_cast<std::int64_t>(bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max()
-                                                          : std::numeric_limits<std::uint32_t>::max());
+  const auto max = static_cast<std::int64_t>(bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max()
+                                                         : std::numeric_limits<std::uint32_t>::max());
   const auto refuse = [&](std::size_t n, auto number) {
-    fail("{}: token {} is {}, and tokens of tar shards go from 0 to {}", where, n, number, most);
+    fail("{}: token {} is {}, but tokens of tar shards must be between 0 and {}", where, n, number, max);
   };
-  if (from_ == TokenType::u64) {  // not all of them fit into signed numbers
+  if (from_ == TokenType::u64) {  // may exceed the signed numbers that widen() makes
     for (std::size_t n = 0; n < numbers_.size(); ++n) {
       std::uint64_t number = 0;
       std::memcpy(&number, payload.data() + n * sizeof(number), sizeof(number));
-      if (number > static_cast<std::uint64_t>(most)) refuse(n, number);
+      if (number > static_cast<std::uint64_t>(max)) refuse(n, number);
     }
   }
   widen(from_, payload, numbers_);
   const auto width = static_cast<std::size_t>(bytes_);
   converted_.resize(numbers_.size() * width);
   for (std::size_t n = 0; n < numbers_.size(); ++n) {
-    if (numbers_[n] < 0 || numbers_[n] > most) refuse(n, numbers_[n]);
+    if (numbers_[n] < 0 || numbers_[n] > max) refuse(n, numbers_[n]);
     std::memcpy(converted_.data() + n * width, &numbers_[n], width);
   }
   return converted_;

@@ -1,5 +1,5 @@
-// The samples of a pack as convert() hands them on: read, checked against the digests that the source has,
-// and with tokens turned into the type that the target wants.
+// The samples that convert() reads: compared with the digests of the source, and with their tokens converted
+// to the type of the target.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -22,11 +22,10 @@ class SampleSource {
 
   const Reader& reader() const { return *reader_; }
   std::size_t size() const { return reader_->size(); }
-  /// The source is a pack of tar shards, so that keys and kinds were files' names.
+  /// Whether the source is a tar pack, whose keys and kinds were file names.
   bool of_files() const { return of_files_; }
 
-  /// The bytes of a part; they hold until the next call. Throws Error where they are not what the source's
-  /// digest says.
+  /// The bytes of a part, valid until the next call. Throws Error if they do not match the digest.
   std::span<const std::byte> part(std::size_t i, std::size_t p, const Part& part);
 
   /// "SOURCE, sample 7 (key)"
@@ -39,15 +38,15 @@ class SampleSource {
   std::vector<std::byte> buffer_;
 };
 
-/// How tokens of any type become those of a tar pack: unsigned, of 2 or 4 bytes.
+/// Converts tokens of any type to those of a tar pack, which are unsigned and have 2 or 4 bytes.
 class TarTokens {
  public:
   explicit TarTokens(TokenType from);
 
-  /// 2, 4, or 0 where the samples are no whole numbers and stay the bytes they are.
+  /// 2 or 4; 0 if the samples are not integers and are not converted.
   int bytes() const { return bytes_; }
-  /// Throws Error, naming `where`, for a number that is negative or too large. The result holds until the
-  /// next call.
+  /// Throws Error naming `where` if a number is negative or too large. The result is valid until the next
+  /// call.
   std::span<const std::byte> convert(std::span<const std::byte> payload, const std::string& where);
 
  private:

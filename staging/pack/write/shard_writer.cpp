@@ -30,9 +30,9 @@ ShardWriter::ShardWriter(std::filesystem::path path, FileSystem& system)
       archive_(archive_write_new()) {
   buffer_.reserve(kBuffer);
   archive* writer = archive_.get();
-  // GNU's format keeps names as bytes, whatever the locale, and takes long ones and payloads over 8 GiB.
+  // GNU's format keeps names as bytes in any locale, and allows long names and payloads over 8 GiB.
   archive_write_set_format_gnutar(writer);
-  archive_write_set_bytes_per_block(writer, 0);  // every byte comes to emit() at once: offsets are exact
+  archive_write_set_bytes_per_block(writer, 0);  // emit() gets every byte at once, so offsets are exact
   archive_write_set_bytes_in_last_block(writer, 1);
   const auto emit_from_c = [](archive* from, void* self, const void* bytes, std::size_t count) -> la_ssize_t {
     auto* shard = static_cast<ShardWriter*>(self);
@@ -50,7 +50,7 @@ ShardWriter::ShardWriter(std::filesystem::path path, FileSystem& system)
 }
 
 ShardWriter::~ShardWriter() {
-  abandoned_ = true;  // freeing an unfinished archive would write its end
+  abandoned_ = true;  // otherwise freeing an unfinished archive would write its end
 }
 
 std::uint64_t ShardWriter::begin(const std::string& name, std::uint64_t size) {
@@ -102,7 +102,7 @@ void ShardWriter::flush() {
 }
 
 void ShardWriter::put(std::span<const std::byte> bytes) {
-  hasher_.update(bytes);  // in large pieces, which is several times faster than header by header
+  hasher_.update(bytes);  // large pieces are several times faster than header by header
   system_.write_at(fd_.get(), bytes, written_, path_);
   written_ += bytes.size();
 }

@@ -1,5 +1,5 @@
-// Writes one tar shard: members one after the other, the shard hashed as it is written. Headers are the same
-// whoever packs and whenever (time 0, owner 0, mode 0644), so the same input gives the same bytes.
+// Writes one tar shard, member by member, and hashes it at the same time. All headers have time 0, owner 0
+// and mode 0644, so the same input gives the same bytes.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -27,11 +27,11 @@ class ShardWriter {
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
 
-  /// Begins a member of exactly `size` bytes and returns where in the shard its payload will lie.
+  /// Begins a member of exactly `size` bytes and returns the offset of its payload in the shard.
   std::uint64_t begin(const std::string& name, std::uint64_t size);
   void write(std::span<const std::byte> payload);
 
-  /// Ends the archive and syncs the file; then size() and digest() hold.
+  /// Ends the archive and syncs the file. After that size() and digest() are final.
   void finish();
 
   /// Bytes so far.
@@ -52,7 +52,7 @@ class ShardWriter {
   FileSystem& system_;
   UniqueFd fd_;
   std::vector<std::byte> buffer_;
-  std::uint64_t written_ = 0;  // size_ less what is in the buffer
+  std::uint64_t written_ = 0;  // size_ without the bytes in the buffer
   std::string failure_;
   bool abandoned_ = false;
   std::uint64_t size_ = 0;

@@ -11,8 +11,8 @@ Unfinished::Unfinished(std::filesystem::path folder, const std::filesystem::path
   for (;;) {
     (void)system_.make_folder(folder_, 0755);
     std::optional<UniqueFd> fd = system_.open_if_there(folder_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    if (!fd) continue;  // a call that ends just now took it away
-    // The lock tells a live call from one that was killed.
+    if (!fd) continue;  // another call has just ended and removed it
+    // The lock distinguishes a running call from a killed one.
     if (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, folder_))
       fail("{} is being packed by another process", what.string());
     struct stat locked {};
@@ -29,7 +29,7 @@ Unfinished::~Unfinished() {
   try {
     system_.remove_all(folder_);
   } catch (const Error&) {
-    return;  // whatever is wrong is already on its way up, and the next call tries again
+    return;  // the error that ended the call is being reported, and the next call tries again
   }
 }
 

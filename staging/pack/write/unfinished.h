@@ -1,5 +1,5 @@
-// The hidden folder in which a pack grows until it is published. One call at a time has it; a killed call
-// leaves it for the next one.
+// The hidden folder in which a pack is written until it is published. It belongs to one call at a time; a
+// killed call leaves it to the next one.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -10,12 +10,16 @@
 
 namespace lockstep::pack {
 
+// In the folder: the pack, which is renamed to its final name, and the journal.
+inline constexpr const char* kPack = "pack";
+inline constexpr const char* kJournal = "journal";
+
 class Unfinished {
  public:
-  /// Makes the folder, or takes what a killed call has left. Throws Error, naming `what` is being made, where
-  /// another process is at it.
+  /// Creates the folder, or takes the one that a killed call left. Throws Error naming `what` is being made,
+  /// if another process is making it.
   Unfinished(std::filesystem::path folder, const std::filesystem::path& what, FileSystem& system);
-  /// Removes the folder with all that is in it, unless keep() was called.
+  /// Removes the folder and its content, unless keep() was called.
   ~Unfinished();
   Unfinished(const Unfinished&) = delete;
   Unfinished& operator=(const Unfinished&) = delete;

@@ -53,7 +53,7 @@ ChunkBuffers::Buffer ChunkBuffers::try_take(std::size_t bytes) {
 
 ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes, bool wait) {
   Buffer buffer;
-  // Small chunks get their own size; the larger ones are all alike, so that they can be used again.
+  // Small chunks get a buffer of their own size. All others get buffers of one size, which can be reused.
   buffer.capacity_ = round_up(bytes) <= chunk_ / 4 ? round_up(bytes) : std::max(chunk_, round_up(bytes));
   {
     std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// The memory that copying may take: buffers for chunks out of one budget. Who wants one waits until the
-// budget allows it, so neither many threads nor many peers make a copy larger.
+// The memory that a copy may use: buffers for chunks, within one budget. A caller waits until the budget has
+// room for its buffer, so that neither many threads nor many peers make a copy use more memory.
 //
 // Threads: safe from any; a Buffer belongs to one thread at a time.
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::transfer {
 
 class ChunkBuffers {
  public:
-  /// Aligned for O_DIRECT, and as long as was asked for, rounded up to it.
+  /// Aligned for O_DIRECT, and padded to a multiple of the alignment.
   class Buffer {
    public:
     Buffer() = default;
@@ -28,7 +28,7 @@ class ChunkBuffers {
     explicit operator bool() const { return memory_ != nullptr; }
     /// The bytes asked for.
     std::span<std::byte> bytes() const { return {memory_, bytes_}; }
-    /// With the padding behind them, to a multiple of kAlignment.
+    /// The same with the padding, a multiple of kAlignment.
     std::span<std::byte> padded() const;
 
    private:
@@ -41,13 +41,13 @@ class ChunkBuffers {
 
   static constexpr std::size_t kAlignment = 4096;
 
-  /// `budget` in bytes, at least one `chunk`; buffers of up to `chunk` bytes are asked for.
+  /// `budget` is in bytes, at least one `chunk`. No buffer may be larger than `chunk` bytes.
   ChunkBuffers(std::size_t budget, std::size_t chunk);
   ~ChunkBuffers();
 
-  /// Waits until there is room.
+  /// Waits until the budget has room.
   Buffer take(std::size_t bytes);
-  /// An empty one where there is none now.
+  /// Returns an empty buffer if the budget has no room now.
   Buffer try_take(std::size_t bytes);
 
  private:
@@ -59,7 +59,8 @@ class ChunkBuffers {
   std::mutex mutex_;
   std::condition_variable freed_;
   std::size_t used_ = 0;
-  std::vector<std::byte*> spare_;  // of whole chunks: mapping them anew would cost as much as reading them
+  std::vector<std::byte*>
+      spare_;  // of chunk size: mapping memory again would cost as much as reading a chunk
 };
 
 }  // namespace lockstep::transfer

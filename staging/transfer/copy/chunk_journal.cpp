@@ -30,7 +30,7 @@ std::uint64_t check_of(const Record& record) {
   return pack::xxh3_64(std::as_bytes(std::span(&record, 1)).first(offsetof(Record, check)));
 }
 
-// Records from behind the header to the end, or to one that is damaged.
+// Records from the header to the end, or to one that is damaged.
 std::vector<DoneChunk> read_records(FileSystem& system, int fd, const std::filesystem::path& file) {
   std::vector<DoneChunk> found;
   std::vector<Record> records(4096);

@@ -1,9 +1,10 @@
-// What a copy has made durable so far, so that a killed one is continued: a file of records, each a chunk and
-// its digest, written after the chunk's bytes were synced. It is a hint, not a promise: who continues reads
-// the chunks back and takes only those that still have their digest. Of files that no index describes it
-// stays in the object, for who checks single pieces of them later.
+// The journal of a copy: which chunks are durable, so that a copy that was killed can be continued. Each
+// record is a chunk and its digest, and is written after the chunk's bytes were synced. The journal is a
+// hint, not a promise: the next copy reads the chunks back and keeps those that still have their digest. For
+// files that no index describes the journal stays in the object, so that single pieces of them can be checked
+// later.
 //
-//   "LOCKJRNL" version:u32 chunk_bytes:u32 plan:16 bytes       the plan's digest, as of the list of files
+//   "LOCKJRNL" version:u32 chunk_bytes:u32 plan:16 bytes       the digest of the list of files
 //   { chunk:u64 digest:16 bytes check:u64 }...                 check: XXH3-64 of the 24 bytes before it
 //
 // Threads: one at a time.
@@ -18,7 +19,7 @@
 
 namespace lockstep::transfer {
 
-/// Its name, beside an object's files.
+/// The journal lies beside the folder of an object's files.
 inline constexpr const char* kJournalName = "journal";
 
 struct DoneChunk {
@@ -28,22 +29,22 @@ struct DoneChunk {
 
 class ChunkJournal {
  public:
-  /// What a journal says, up to where it is torn or damaged.
+  /// The records up to the first one that is torn or damaged.
   struct Content {
-    std::uint32_t chunk_bytes = 0;  ///< 0 where there is none
+    std::uint32_t chunk_bytes = 0;  ///< 0 if there is no journal
     pack::Digest plan{};
-    std::vector<DoneChunk> chunks;  ///< of one chunk the last is what is there
+    std::vector<DoneChunk> chunks;  ///< if a chunk occurs several times, the last record holds
   };
   static Content read(FileSystem& system, const std::filesystem::path& file);
 
-  /// Continues the journal in `file` where it is of this plan, and begins it anew otherwise.
+  /// Continues the journal in `file` if it is of this plan, and begins a new one otherwise.
   ChunkJournal(FileSystem& system, std::filesystem::path file, const pack::Digest& plan,
                std::uint32_t chunk_bytes);
 
-  /// What it held when it was opened; a torn end is left out.
+  /// The records that it had when it was opened, without a torn end.
   const std::vector<DoneChunk>& found() const { return found_; }
 
-  /// Adds records, durably. The chunks' bytes are synced already.
+  /// Adds records durably. The chunks' bytes must be synced already.
   void add(const std::vector<DoneChunk>& chunks);
 
  private:

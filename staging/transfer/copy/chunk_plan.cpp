@@ -11,7 +11,7 @@ ChunkPlan::ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes
     : sizes_(std::move(sizes)), chunk_bytes_(chunk_bytes), first_{0} {
   constexpr std::uint32_t kMax = std::numeric_limits<std::uint32_t>::max();
   if (chunk_bytes == 0 || chunk_bytes > (std::uint32_t{64} << 20U) || sizes_.size() >= kMax) {
-    fail("{} files in chunks of {} bytes cannot be", sizes_.size(), chunk_bytes);
+    fail("cannot cut {} files into chunks of {} bytes", sizes_.size(), chunk_bytes);
   }
   std::uint32_t filled = 0;  // of the chunk that is being put together
   const auto close = [&] {
@@ -24,7 +24,8 @@ ChunkPlan::ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes
   last_chunk_.resize(sizes_.size());
   for (std::size_t f = 0; f < sizes_.size(); ++f) {
     total_ += sizes_[f];
-    // What does not fit the rest of the open chunk begins its own, so that large files are cut at multiples.
+    // A file that does not fit into the rest of the open chunk begins a new one, so that large files are cut
+    // at multiples of the chunk size.
     if (filled + sizes_[f] > chunk_bytes_ || extents_.size() - first_.back() == kMaxExtents) close();
     first_chunk_[f] = static_cast<std::uint32_t>(size());
     std::uint64_t offset = 0;

@@ -1,7 +1,7 @@
-// How the bytes of an object are cut into chunks, the unit that is read, sent, verified and remembered. Files
-// follow each other in the order given; a large one is cut at multiples of the chunk size, and ends of files
-// and small files share chunks, up to a number of files that keeps many of them in flight. The same sizes
-// give the same chunks on every node.
+// How the bytes of an object are cut into chunks, the unit that is read, sent, verified and recorded. Files
+// follow each other in the given order. A large file is cut at multiples of the chunk size; ends of files and
+// small files share chunks, up to a number of files per chunk that keeps many of them in flight. The same
+// sizes give the same chunks on every node.
 //
 // Threads: const members are safe from any.
 #pragma once
@@ -25,7 +25,7 @@ class ChunkPlan {
   static constexpr std::uint32_t kChunkBytes = std::uint32_t{4} << 20U;
   static constexpr std::size_t kMaxExtents = 64;
 
-  /// Throws Error where the numbers cannot be (too many files, chunks of no size).
+  /// Throws Error if there are too many files, or if chunks are empty or too large.
   ChunkPlan(std::vector<std::uint64_t> sizes, std::uint32_t chunk_bytes);
 
   /// Number of chunks.
@@ -35,7 +35,7 @@ class ChunkPlan {
   std::uint32_t chunk_bytes() const { return chunk_bytes_; }
   std::uint64_t total_bytes() const { return total_; }
 
-  /// In the order of the chunk's bytes. A file without bytes has one extent without bytes.
+  /// In the order of the chunk's bytes. An empty file has one empty extent.
   std::span<const Extent> extents(std::size_t chunk) const {
     return std::span(extents_).subspan(first_[chunk], first_[chunk + 1] - first_[chunk]);
   }

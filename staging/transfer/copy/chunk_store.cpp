@@ -25,12 +25,11 @@ ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& p
       file_digests_(plan.files()) {
 }
 
-std::uint64_t ChunkStore::resume(int threads, const std::function<void()>& alive) {
+std::uint64_t ChunkStore::resume(int threads) {
   const std::vector<DoneChunk>& found = journal_.found();
   std::atomic<std::uint64_t> bytes = 0;
   parallel_for(found.size(), threads, [&](std::size_t i, const std::function<bool()>&) {
     const DoneChunk& done = found[i];
-    if (alive) alive();
     if (done.chunk >= plan_.size()) return;
     const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(done.chunk));
     if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;
@@ -57,9 +56,9 @@ void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::D
   written(chunk, digest, aside);
   {
     const std::lock_guard lock(mutex_);
-    if (chunk < next_) return;  // whoever hashes has come by here, and read it back
+    if (chunk < next_) return;  // the hashing thread has read it back already
     if (hashing_ || chunk != next_) {
-      // Whoever hashes comes by here. Of those that wait, the ones that are needed first stay in memory.
+      // The hashing thread will take it. Of the waiting chunks those that are needed first stay in memory.
       early_.emplace(chunk, std::move(data));
       if (early_.size() > kMaxEarly) early_.erase(std::prev(early_.end()));
       if (hashing_ || !there_[next_]) return;
@@ -90,7 +89,7 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool asi
 
 void ChunkStore::mark_aside() {
   const std::lock_guard one(marker_mutex_);
-  if (marker_.joinable()) marker_.join();  // it is done, else none would be due
+  if (marker_.joinable()) marker_.join();  // it has finished, otherwise no mark would be due
   marker_ = std::thread([this] {
     try {
       mark();
@@ -126,7 +125,7 @@ void ChunkStore::mark() {
   marking_ = false;
 }
 
-// Hashes this chunk and those after it that are there. The caller has set hashing_.
+// Hashes this chunk and the ones after it, up to the first that is missing. The caller has set hashing_.
 void ChunkStore::hash_from(std::size_t chunk, ChunkBuffers::Buffer data) {
   for (;;) {
     if (!data) {

@@ -1,7 +1,7 @@
-// What a node has of an object that is being copied: the chunks on its disk with their digests, the journal
-// of those that are durable, and the digest of each file, computed in the order of its bytes while they pass
-// by. Chunks may come in any order and from several threads; one that comes early is kept in memory for a
-// moment and read back from the disk otherwise when its turn comes.
+// The part of an object that a copy has so far: the chunks on disk and their digests, the journal of the
+// durable ones, and the digest of each file, which is computed in the order of its bytes while they arrive.
+// Chunks may arrive in any order and from several threads. A chunk that is early stays in memory for a
+// moment, or is read back from the disk when its turn comes.
 //
 // Threads: put(), read(), has() and digest() from any; the rest belongs to one thread.
 #pragma once
@@ -30,41 +30,41 @@ class ChunkStore {
  public:
   struct Options {
     std::filesystem::path journal;
-    pack::Digest plan{};           ///< of the list of files, so that a journal of another is not taken
-    std::uint64_t mark_bytes = 0;  ///< after so many the chunks on disk are synced and written down
-    /// A file's bytes are all there, with this digest. False where it is not what it should be; it is then
-    /// listed in damaged(). Called by the threads that put chunks, in the order of the files.
+    pack::Digest plan{};           ///< digest of the list of files; a journal of another list is not used
+    std::uint64_t mark_bytes = 0;  ///< after so many bytes the chunks on disk are synced and recorded
+    /// A file is complete and has this digest. Returns false if the digest is wrong; the file is then in
+    /// damaged(). Called by the threads that put chunks, in the order of the files.
     std::function<bool(std::size_t file, const pack::Digest&)> complete;
   };
 
-  /// `local`, `plan` and `buffers` outlive it.
+  /// The references must outlive this object.
   ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, ChunkBuffers& buffers,
              Options options);
 
-  /// Takes over what an earlier copy left, as far as it is still what the journal says; returns its bytes.
-  std::uint64_t resume(int threads, const std::function<void()>& alive = {});
+  /// Takes over the chunks of an earlier copy that still have the digest in the journal; returns their bytes.
+  std::uint64_t resume(int threads);
 
   ~ChunkStore();
 
-  /// Writes a chunk that nobody has put before. With `aside` what is to be synced is synced by a thread of
-  /// its own; where that fails, the next call throws.
+  /// Writes a chunk that was not put before. With `aside` another thread syncs when that is due; if it fails,
+  /// the next call throws.
   void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside = false);
 
   bool has(std::size_t chunk) const;
-  /// Of a chunk that is there.
+  /// Of a chunk that was put.
   pack::Digest digest(std::size_t chunk) const;
-  /// Reads a chunk that is there back from the disk.
+  /// Reads a chunk that was put back from the disk.
   bool read(std::size_t chunk, std::span<std::byte> into) { return local_.read(chunk, into); }
 
-  /// Makes durable what is there.
+  /// Makes the chunks durable that were put so far.
   void mark();
-  /// All chunks are there: hashes what is left, and makes everything durable.
+  /// After all chunks were put: hashes the rest, and makes everything durable.
   void finish();
-  /// Files that `complete` refused.
+  /// Files for which `complete` returned false.
   const std::vector<std::size_t>& damaged() const { return damaged_; }
-  /// Of a chunk as it is on the disk now.
+  /// The digest of a chunk as it is on the disk now.
   pack::Digest read_digest(std::size_t chunk);
-  /// Replaces a chunk; what `complete` was told about its files no longer holds.
+  /// Replaces a chunk. The digests of its files are wrong until rehash().
   void replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest);
   /// Reads a file back and hashes it.
   pack::Digest rehash(std::size_t file);
@@ -99,7 +99,7 @@ class ChunkStore {
   std::mutex marker_mutex_;
   std::thread marker_;
 
-  pack::Hasher hasher_;  // of whoever has set hashing_
+  pack::Hasher hasher_;  // belongs to the thread that has set hashing_
   std::vector<pack::Digest> file_digests_;
   std::vector<std::size_t> damaged_;
 };

@@ -1,8 +1,6 @@
 #include "staging/transfer/copy/copy.h"
 
 #include <algorithm>
-#include <exception>
-#include <thread>
 
 #include "common/error.h"
 #include "staging/transfer/copy/parallel.h"
@@ -14,7 +12,7 @@ constexpr std::size_t kBuffers = 16;  // chunks in memory at once
 constexpr int kThreads = 4;
 constexpr int kMaxThreads = 32;
 
-// Where files are small, each thread mostly waits for the source.
+// With small files, each thread mostly waits for the source.
 int threads_for(const ChunkPlan& plan) {
   constexpr std::uint64_t kSmall = 1U << 18U;
   return plan.files() > 16 && plan.total_bytes() / plan.files() < kSmall ? kMaxThreads : kThreads;
@@ -44,14 +42,13 @@ std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
   return names;
 }
 
-Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, HangWatch& watch,
-           CopyOptions options)
+Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options)
     : files_(files),
       options_(std::move(options)),
       plan_(sizes_of(files), options_.chunk_bytes),
       threads_(options_.threads > 0 ? std::min(options_.threads, kMaxThreads) : threads_for(plan_)),
       buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
-      source_(system, options_.source, files, plan_, limit, watch),
+      source_(system, options_.source, files, plan_, limit),
       local_(system, options_.target, names_of(files), plan_),
       store_(system, local_, plan_, buffers_,
              {.journal = options_.journal,
@@ -61,7 +58,7 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
                 return check(file, digest);
               }}) {
   local_.make_folders();
-  resumed_ = store_.resume(threads_, options_.alive);
+  resumed_ = store_.resume(threads_);
   if (options_.copied && resumed_ > 0) options_.copied(resumed_);
 }
 
@@ -71,38 +68,23 @@ bool Copy::check(std::size_t file, const pack::Digest& digest) {
   return true;
 }
 
-void Copy::read_from_source(std::size_t chunk, ChunkWork& work) {
+void Copy::read_from_source(std::size_t chunk) {
   ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
   source_.read(chunk, data.bytes());
   const pack::Digest digest = pack::digest_of(data.bytes());
-  take(chunk, std::move(data), digest, work, false);
+  take(chunk, std::move(data), digest, false);
 }
 
-void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work,
-                bool waiting) {
+void Copy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting) {
   const std::uint64_t bytes = data.bytes().size();
   store_.put(chunk, std::move(data), digest, waiting);
-  work.done();
   if (options_.copied) options_.copied(bytes);
 }
 
 void Copy::run() {
-  ChunkWork work(
-      plan_.size(), 1, 0, [](std::size_t) { return 0; },
-      [&](std::size_t chunk) { return !store_.has(chunk); });
-  parallel_for(static_cast<std::size_t>(threads_), threads_,
-               [&](std::size_t, const std::function<bool()>& stop) {
-                 try {
-                   while (!stop()) {
-                     const std::optional<std::size_t> chunk = work.take_own();
-                     if (!chunk) return;
-                     read_from_source(*chunk, work);
-                   }
-                 } catch (...) {
-                   work.stop();
-                   throw;
-                 }
-               });
+  parallel_for(plan_.size(), threads_, [&](std::size_t chunk, const std::function<bool()>&) {
+    if (!store_.has(chunk)) read_from_source(chunk);
+  });
   finish();
 }
 
@@ -112,8 +94,8 @@ void Copy::finish(const std::function<void(std::size_t chunk)>& wrong) {
   for (const std::size_t file : store_.damaged()) repair(file, wrong);
 }
 
-// What is wrong may be what another node sent, what the disk gave back, what an earlier copy took from a
-// source that was repaired since, or the source itself.
+// The wrong bytes may have come from another node, from the disk, from an earlier copy of a source that was
+// repaired since, or from the source itself.
 void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
     const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));

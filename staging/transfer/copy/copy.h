@@ -1,8 +1,8 @@
-// Copies the files of an object into its incoming folder: several threads read chunks at the source, hash
-// them and write them, all within one budget of memory; what an earlier, killed copy left is checked and
-// taken over.
+// Copies the files of an object into its incoming folder. Several threads read chunks at the source, hash and
+// write them, within one budget of memory. The chunks that an earlier, killed copy left are checked and taken
+// over.
 //
-// Memory: 128 MiB of buffers at most, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
+// Memory: at most 128 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
 //
 // Threads: one at a time; run() starts its own and has joined them when it returns.
 #pragma once
@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "staging/transfer/copy/chunk_store.h"
-#include "staging/transfer/copy/chunk_work.h"
 #include "staging/transfer/copy/limit.h"
 #include "staging/transfer/copy/local_files.h"
 #include "staging/transfer/copy/source_files.h"
@@ -30,49 +29,46 @@ std::vector<std::string> names_of(const std::vector<ManifestFile>& files);
 struct CopyOptions {
   std::filesystem::path source;   ///< folder of the files
   std::filesystem::path target;   ///< folder for the copies
-  std::filesystem::path journal;  ///< file that remembers what is done
+  std::filesystem::path journal;  ///< file of the chunks that are durable
   int threads = 0;                ///< up to 32; 0 chooses
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
-  std::function<void()> alive;  ///< after every chunk of an earlier copy that was checked, from any thread
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time
 };
 
 class Copy {
  public:
-  /// `files`, `limit` and `watch` outlive it. Makes folders, and takes over what is there.
-  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, HangWatch& watch,
-       CopyOptions options);
+  /// The references must outlive this object. Makes folders, and takes over the chunks of an earlier copy.
+  Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& limit, CopyOptions options);
 
-  /// Copies everything from the source. Throws Error naming the file that could not be copied; what is synced
-  /// stays for the next.
+  /// Copies everything from the source. Throws Error naming the file that could not be copied; the chunks
+  /// that are durable stay for the next copy.
   void run();
 
-  // For who gets chunks elsewhere too (staging/transfer/exchange/exchange.h).
+  // For a copy that gets chunks from other nodes too (staging/transfer/exchange/exchange.h):
 
   const ChunkPlan& plan() const { return plan_; }
   ChunkStore& store() { return store_; }
   ChunkBuffers& buffers() { return buffers_; }
   int threads() const { return threads_; }
   /// Reads one chunk at the source and stores it.
-  void read_from_source(std::size_t chunk, ChunkWork& work);
-  /// Stores a chunk that came from elsewhere.
-  /// `waiting` says that somebody waits for the caller, who shall not be held up by a sync.
-  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, ChunkWork& work,
-            bool waiting = true);
-  /// Hashes and syncs what is left, checks that the source has not changed. Files that are not what they
-  /// should be are compared with the source chunk by chunk, and `wrong` is told of each chunk that differs.
-  /// Throws Error where the source itself does not match its index.
+  void read_from_source(std::size_t chunk);
+  /// Stores a chunk that came from elsewhere. `waiting` says that another node waits for the caller, which
+  /// must not be held up by a sync.
+  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting = true);
+  /// Hashes and syncs the rest, and checks that the source has not changed. Files with a wrong digest are
+  /// compared with the source chunk by chunk; `wrong` is called for each chunk that differs. Throws Error if
+  /// the source itself does not match its index.
   void finish(const std::function<void(std::size_t chunk)>& wrong = {});
 
-  /// True where the source could not be read; what was copied is good then.
+  /// Whether the source could not be read; the chunks that were copied are good then.
   bool source_failed() const { return source_.failed(); }
-  /// Makes durable what is there, for a copy that goes on from it. No thread copies.
+  /// Makes the chunks durable that are copied so far, for the next copy. No thread may be copying.
   void mark() { store_.mark(); }
 
-  /// Bytes found of an earlier copy.
+  /// Bytes taken over from an earlier copy.
   std::uint64_t resumed_bytes() const { return resumed_; }
   std::uint64_t bytes_from_source() const { return source_.bytes_read(); }
   pack::Digest file_digest(std::size_t file) const { return store_.file_digest(file); }

@@ -36,7 +36,7 @@ Limit::Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared
   if (mapping == MAP_FAILED) return;
   mapping_ = mapping;
   next_ = static_cast<std::atomic<std::uint64_t>*>(mapping);
-  // The clock begins anew with each boot.
+  // The clock restarts with each boot.
   std::atomic<std::uint64_t>& boot = next_[1];
   const std::uint64_t now = this_boot();
   if (boot.exchange(now) != now) next_->store(0);
@@ -56,7 +56,7 @@ void Limit::take(std::uint64_t bytes) {
   do {
     mine = std::max(seen, now);
   } while (!next_->compare_exchange_weak(seen, mine + cost));
-  // It is my turn when what was asked for before me, and this, may have passed.
+  // This caller's bytes may be read when all earlier ones, and these, fit the rate.
   std::this_thread::sleep_for(std::chrono::nanoseconds(mine + cost - now));
 }
 

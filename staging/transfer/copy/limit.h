@@ -1,6 +1,6 @@
-// A limit of bytes per second over all threads of a copy, and over all copies into one store: each reader
-// takes its place in one queue, which is no more than the moment at which the next byte may be read. That
-// number lies in a file that the processes map, so that sharing it takes neither a lock nor a daemon.
+// A limit of bytes per second for all threads of a copy, and for all copies into one store. Readers form one
+// queue, which is a single number: the moment at which the next byte may be read. It lies in a file that all
+// processes map, so that sharing it needs neither a lock nor a daemon.
 //
 // Threads: take() from any.
 #pragma once
@@ -15,8 +15,8 @@ namespace lockstep::transfer {
 
 class Limit {
  public:
-  /// `bytes_per_second` 0: none. `shared` is a file to agree through with other processes, made if missing;
-  /// with no name, or where it cannot be had, the limit is this object's alone.
+  /// `bytes_per_second` 0: no limit. `shared` is the file that is shared with other processes, made if
+  /// missing. If it is "" or cannot be used, the limit is for this object alone.
   Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared);
   ~Limit();
   Limit(const Limit&) = delete;

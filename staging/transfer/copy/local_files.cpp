@@ -14,10 +14,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxOpen = 64;
-constexpr std::size_t kSyncOneByOne = 64;  // more files at once are synced with their file system
+constexpr std::size_t kSyncOneByOne = 64;  // more files than this are synced with their whole file system
 
-// Whether the file system takes O_DIRECT, tried on a file without a name. Not every one that opens it writes
-// it.
+// Whether the file system supports O_DIRECT, tried with a file without a name. Some can open such a file but
+// not write it.
 bool takes_direct(FileSystem& system, const fs::path& folder) {
   alignas(ChunkBuffers::kAlignment) static constexpr std::byte kPage[ChunkBuffers::kAlignment]{};
   try {
@@ -59,11 +59,12 @@ void LocalFiles::make_folders() {
 }
 
 UniqueFd LocalFiles::create(std::size_t file, int flags) {
-  // Read-only where an earlier copy had it complete, and what is on disk has changed since.
+  // Read-only if an earlier copy had completed it, and its bytes have changed since.
   const std::optional<struct stat> before = system_.status(path(file));
   if (before && (before->st_mode & S_IWUSR) == 0) system_.change_mode(path(file), 0600);
   UniqueFd fd = system_.open(path(file), O_WRONLY | O_CREAT | O_NOFOLLOW | flags, 0600);
-  // All of it at once: a full disk is known early, and parallel writers do not make it longer one by one.
+  // Its whole size at once: a full disk is noticed early, and parallel writers need not extend the file one
+  // by one.
   if (plan_.first_chunk(file) != plan_.last_chunk(file))
     system_.allocate(fd.get(), plan_.file_bytes(file), path(file));
   return fd;
@@ -76,7 +77,7 @@ bool LocalFiles::write_direct(const Extent& extent, const ChunkBuffers::Buffer& 
   const std::size_t whole = extent.bytes & ~kMask;
   system_.write_at(written_direct_.get(extent.file)->get(), data.bytes().first(whole), extent.offset,
                    path(extent.file));
-  if (whole < extent.bytes) {  // the end of the file is no whole page
+  if (whole < extent.bytes) {  // the last page of the file is not a whole one
     system_.write_at(written_.get(extent.file)->get(), data.bytes().subspan(whole, extent.bytes - whole),
                      extent.offset + whole, path(extent.file));
     written_.drop(extent.file);
@@ -94,7 +95,7 @@ void LocalFiles::write(std::size_t chunk, const ChunkBuffers::Buffer& data) {
       if (extent.bytes == plan_.file_bytes(extent.file)) {
         written_.drop(extent.file);
       } else {
-        system_.begin_sync(fd->get(), extent.offset, extent.bytes);
+        system_.begin_sync(fd->get(), extent.offset, extent.bytes, path(extent.file));
       }
     }
     at += extent.bytes;

@@ -1,5 +1,5 @@
-// The files of a copy while it is made: chunks written past the page cache where the file system allows it,
-// which on a node's own disk is several times faster and leaves memory to the job.
+// The files of a copy while it is made. Chunks are written past the page cache if the file system allows it;
+// on a node's own disk that is several times faster, and it leaves memory to the job.
 //
 // Threads: safe from any, each byte written by one.
 #pragma once
@@ -18,23 +18,23 @@ namespace lockstep::transfer {
 
 class LocalFiles {
  public:
-  /// `names` are those of the plan's files, below `folder`, which exists. `plan` outlives it.
+  /// `names` are the plan's files, below `folder`, which must exist. `plan` must outlive this object.
   LocalFiles(FileSystem& system, std::filesystem::path folder, std::vector<std::string> names,
              const ChunkPlan& plan);
 
   /// Makes the subfolders.
   void make_folders();
 
-  /// Writes a chunk, creating its files. Throws Error where the disk is full, naming the file.
+  /// Writes a chunk, creating its files. Throws Error naming the file, for example if the disk is full.
   void write(std::size_t chunk, const ChunkBuffers::Buffer& data);
 
-  /// Reads a chunk back; false where files are missing or short.
+  /// Reads a chunk back; false if files are missing or short.
   bool read(std::size_t chunk, std::span<std::byte> into);
 
   /// Makes these files durable.
   void sync(const std::vector<std::uint32_t>& files);
 
-  /// Removes a file, so that it is written anew.
+  /// Removes a file, so that it can be written again.
   void remove(std::size_t file);
 
   std::filesystem::path path(std::size_t file) const { return folder_ / names_[file]; }
@@ -45,7 +45,7 @@ class LocalFiles {
 
   FileSystem& system_;
   std::filesystem::path folder_;
-  UniqueFd folder_fd_;  // what is read goes through it, since publishing gives the folder another name
+  UniqueFd folder_fd_;  // files are read through it, because publishing renames the folder
   std::vector<std::string> names_;
   const ChunkPlan& plan_;
   bool direct_;

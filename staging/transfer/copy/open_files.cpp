@@ -12,13 +12,13 @@ std::shared_ptr<const UniqueFd> OpenFiles::get(std::size_t file) {
     }
   }
   auto fd = std::make_shared<const UniqueFd>(open_(file));
-  std::shared_ptr<const UniqueFd> dropped;  // closed without the lock
+  std::shared_ptr<const UniqueFd> dropped;  // closed after the lock is released
   const std::lock_guard lock(mutex_);
   const auto [entry, fresh] = entries_.try_emplace(file);
   if (!fresh) return entry->second.fd;
   recent_.push_front(file);
   entry->second = {fd, recent_.begin()};
-  if (entries_.size() > most_) {
+  if (entries_.size() > max_open_) {
     const auto oldest = entries_.find(recent_.back());
     dropped = std::move(oldest->second.fd);
     entries_.erase(oldest);

@@ -1,5 +1,6 @@
-// Files that several threads read and write at once, kept open while they are in use and for a while after:
-// on a network file system opening costs more than reading, and a process may have only so many files open.
+// Files that several threads read and write at once, kept open while they are used and for a while after. On
+// a network file system opening a file costs more than reading it, and a process may have only so many files
+// open.
 //
 // Threads: safe from any.
 #pragma once
@@ -18,14 +19,14 @@ class OpenFiles {
  public:
   using Open = std::function<UniqueFd(std::size_t file)>;
 
-  /// Keeps up to `most` of them open, besides those in use.
-  OpenFiles(std::size_t most, Open open) : most_(most), open_(std::move(open)) {}
+  /// Keeps up to `max_open` files open, besides those in use.
+  OpenFiles(std::size_t max_open, Open open) : max_open_(max_open), open_(std::move(open)) {}
 
-  /// The file, open until the pointer is dropped. Two threads that ask for the same at once may open it
+  /// The file, open until the pointer is dropped. Two threads that ask for the same file at once may open it
   /// twice.
   std::shared_ptr<const UniqueFd> get(std::size_t file);
 
-  /// Forgets the file; who uses it keeps it.
+  /// Forgets the file; it stays open where it is in use.
   void drop(std::size_t file);
 
  private:
@@ -34,10 +35,10 @@ class OpenFiles {
     std::list<std::size_t>::iterator place;
   };
 
-  std::size_t most_;
+  std::size_t max_open_;
   Open open_;
   std::mutex mutex_;
-  std::list<std::size_t> recent_;  // used last first
+  std::list<std::size_t> recent_;  // the most recently used first
   std::unordered_map<std::size_t, Entry> entries_;
 };
 

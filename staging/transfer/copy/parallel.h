@@ -1,4 +1,4 @@
-// The same work on items 0 to n - 1, several at a time.
+// Runs the same work on items 0 to n - 1, several at a time.
 //
 // Threads: the call starts its own threads and has joined them when it returns.
 #pragma once
@@ -8,9 +8,10 @@
 
 namespace lockstep::transfer {
 
-/// Calls work(i) for every i below `count`, on `threads` threads. The first exception stops items not yet
-/// begun and is thrown again here. `stop` inside `work` says that another item failed, for work that can end
-/// early.
+inline constexpr int kManyAtOnce = 32;  ///< a network file system answers many questions in the time of one
+
+/// Calls work(i) for every i below `count`, on `threads` threads. After the first exception no more items are
+/// begun, and it is thrown again here. `stop` tells long work that another item failed.
 void parallel_for(std::size_t count, int threads,
                   const std::function<void(std::size_t i, const std::function<bool()>& stop)>& work);
 

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include "common/error.h"
+#include "common/pending_calls.h"
 
 namespace lockstep::transfer {
 namespace {
 
-/// A file system that cannot be reached for a while; a file that is gone or closed to us is another matter.
+/// Errors of a file system that cannot be reached for a while, unlike those of a file that is gone or not
+/// readable.
 bool is_out_of_reach(int error) {
   switch (error) {
     case EIO:
@@ -27,7 +29,7 @@ bool is_out_of_reach(int error) {
   }
 }
 
-constexpr std::size_t kMaxOpen = 96;
+constexpr std::size_t kMaxOpenSources = 96;
 
 FileState state_of(int fd, const std::filesystem::path& path) {
   struct stat status {};
@@ -42,15 +44,13 @@ FileState state_of(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
-                         const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit,
-                         HangWatch& watch)
+                         const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit)
     : system_(system),
       folder_(std::move(folder)),
       files_(files),
       plan_(plan),
       limit_(limit),
-      watch_(watch),
-      open_files_(kMaxOpen, [this](std::size_t file) { return open(file); }) {
+      open_files_(kMaxOpenSources, [this](std::size_t file) { return open(file); }) {
 }
 
 UniqueFd SourceFiles::open_file(const std::filesystem::path& path) {
@@ -79,14 +79,13 @@ UniqueFd SourceFiles::open(std::size_t file) {
   const std::optional<FileState>& listed = files_[file].state;
   if (listed && listed->inode == 0 && !listed->fits(now)) {
     fail(
-        "{} is not what the first node sees there (other size or time); stage it again when nobody writes to "
-        "it, "
-        "and all nodes see the same",
+        "{} is not what the first node sees (other size or time); stage it again when nobody writes to it, "
+        "and "
+        "all nodes see the same",
         path.string());
   }
   if (now.size != files_[file].size || (listed && !listed->fits(now))) changed(path);
-  // Each chunk is asked for as a whole. Read-ahead beyond it would fetch what another node reads, or another
-  // thread.
+  // Each chunk is read as a whole. Read-ahead beyond it would fetch bytes that another node or thread reads.
   if (now.size > plan_.chunk_bytes()) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
   const std::lock_guard lock(mutex_);
   const auto [first, fresh] = first_.try_emplace(file, now);
@@ -105,10 +104,10 @@ void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
 
 void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   const std::filesystem::path path = folder_ / files_[extent.file].name;
-  const HangWatch::Call call = watch_.call(path);
+  const PendingCall call(path);
   const std::shared_ptr<const UniqueFd> fd = open_files_.get(extent.file);
   const auto offset = static_cast<off_t>(extent.offset);
-  // The kernel would otherwise ask for a few pages at a time; all of the chunk is wanted, at once.
+  // Otherwise the kernel would read a few pages at a time instead of the whole chunk.
   if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
   for (std::size_t done = 0; done < into.size();) {
     const std::size_t got = read_some(fd->get(), into.subspan(done), extent.offset + done, path);
@@ -116,7 +115,7 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
     done += got;
   }
   bytes_ += into.size();
-  // Nobody on this node will read the source's pages again.
+  // No one on this node will read these pages of the source again.
   if (extent.bytes > 0) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_DONTNEED);
   if (plan_.first_chunk(extent.file) != plan_.last_chunk(extent.file)) return;
   FileState first;
@@ -134,7 +133,7 @@ void SourceFiles::check_unchanged() {
   const std::lock_guard lock(mutex_);
   for (const auto& [file, first] : first_) {
     const std::filesystem::path path = folder_ / files_[file].name;
-    const HangWatch::Call call = watch_.call(path);
+    const PendingCall call(path);
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
       if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());

@@ -1,4 +1,4 @@
-// The files that are copied, as they lie at the source: read chunk by chunk, and watched for change.
+// The files at the source that are copied: read chunk by chunk, and watched for change.
 //
 // Threads: safe from any.
 #pragma once
@@ -21,18 +21,17 @@ namespace lockstep::transfer {
 
 class SourceFiles {
  public:
-  /// All but the folder outlive it.
+  /// The references must outlive this object.
   SourceFiles(FileSystem& system, std::filesystem::path folder, const std::vector<ManifestFile>& files,
-              const ChunkPlan& plan, Limit& limit, HangWatch& watch);
+              const ChunkPlan& plan, Limit& limit);
 
-  /// Reads a chunk. Throws Error where a file is not what the list says, or changes while it is read.
+  /// Reads a chunk. Throws Error if a file differs from the list, or changes while it is read.
   void read(std::size_t chunk, std::span<std::byte> into);
 
-  /// Throws Error where a file that was read in several chunks is not what it was at first.
+  /// Throws Error if a file that was read in several chunks has changed since it was first opened.
   void check_unchanged();
 
-  /// True where the source's file system could not be reached, which says nothing against what was read
-  /// before.
+  /// Whether the source's file system could not be reached; the bytes that were read before are good.
   bool failed() const { return failed_; }
 
   /// Bytes read so far.
@@ -50,7 +49,6 @@ class SourceFiles {
   const std::vector<ManifestFile>& files_;
   const ChunkPlan& plan_;
   Limit& limit_;
-  HangWatch& watch_;
   OpenFiles open_files_;
   std::mutex mutex_;
   std::unordered_map<std::size_t, FileState> first_;  // of files that take several chunks, when first opened

@@ -9,7 +9,7 @@
 #include <deque>
 
 #include "common/error.h"
-#include "staging/rendezvous/rendezvous_socket.h"
+#include "common/sockets.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -17,32 +17,42 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
-constexpr std::size_t kMaxClients = 4096;
-constexpr std::size_t kMaxStrangers = 1024;  // who have not proved themselves yet
-constexpr std::size_t kMaxAsked = 64;        // by one of them
-constexpr milliseconds kLook{5};             // how often a chunk that is not there yet is looked for
-constexpr milliseconds kClosing{1};          // how often it looks whether what it dropped is closed
-constexpr milliseconds kIdle{500};
+constexpr std::size_t kMaxUnauthenticated = 1024;
+constexpr std::size_t kMaxWaiting = 64;  // requests of one node
+constexpr milliseconds kLook{5};         // between two looks for a chunk that is not here yet
+constexpr milliseconds kClosing{1};      // between two looks whether a dropped connection is closed
+constexpr milliseconds kIdle{100};
 
-// A part of the descriptors, since the copy needs some too.
-std::size_t most_strangers() {
+// A part of the descriptors, because the copy needs some too.
+std::size_t max_unauthenticated() {
   rlimit open{};
-  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMaxStrangers;
-  return std::clamp<std::size_t>(open.rlim_cur / 4, 16, kMaxStrangers);
+  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMaxUnauthenticated;
+  return std::clamp<std::size_t>(open.rlim_cur / 4, 16, kMaxUnauthenticated);
 }
 
 }  // namespace
 
-struct Exchange::Asked {
+struct Exchange::Request {
+  enum class Kind { list, chunk, idle };
+
+  static Request parse(const std::string& line) {
+    const std::vector<std::string> words = words_of(line);
+    if (words.size() == 2 && words[0] == "list") return {Kind::list, parse_number(words[1])};
+    if (words.size() == 2 && words[0] == "idle") return {Kind::idle, parse_number(words[1])};
+    if (words.size() == 3 && words[0] == "get")
+      return {Kind::chunk, parse_number(words[1]), parse_number(words[2])};
+    throw PeerError("unexpected message");
+  }
+
+  Kind kind = Kind::list;
   std::size_t topic = 0;
   std::size_t chunk = 0;
-  bool list = false;
 };
 
 struct Exchange::Client {
   UniqueFd socket;
-  int fd = -1;          // while it is open; with proven, under the exchange's mutex
-  bool proven = false;  // it has the key
+  int fd = -1;  // while it is open; this and `authenticated` under the exchange's mutex
+  bool authenticated = false;
   std::thread thread;
   std::atomic<bool> ended = false;
 };
@@ -64,13 +74,13 @@ void Exchange::accept_all() {
   set_nonblocking(socket_);
   while (!ended_) {
     pollfd wait{socket_.get(), POLLIN, 0};
-    if (::poll(&wait, 1, static_cast<int>(kIdle.count() / 5)) <= 0) continue;
+    if (::poll(&wait, 1, static_cast<int>(kIdle.count())) <= 0) continue;
     std::erase_if(clients_, [](Client& client) {
       if (!client.ended) return false;
       client.thread.join();
       return true;
     });
-    if (!has_room_for_a_stranger()) {
+    if (!may_accept()) {
       std::this_thread::sleep_for(kClosing);
       continue;
     }
@@ -79,16 +89,14 @@ void Exchange::accept_all() {
       if (!socket) fail_errno("accept");
       take_client(std::move(socket));
     } catch (const std::exception&) {
-      // No descriptor or no thread is left: it waits in the socket's queue, or is closed and tries again.
-      drop_oldest_stranger();
+      // No descriptor or no thread is left: the next one waits in the socket's queue.
+      drop_oldest_unauthenticated();
       std::this_thread::sleep_for(kLook);
     }
   }
 }
 
 void Exchange::take_client(UniqueFd socket) {
-  if (clients_.size() >= kMaxClients) drop_oldest_stranger();
-  if (clients_.size() >= 2 * kMaxClients) return;
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
   client.socket = std::move(socket);
@@ -100,26 +108,26 @@ void Exchange::take_client(UniqueFd socket) {
   }
 }
 
-// Makes it by dropping the oldest. One that is dropped has its descriptor until its thread has closed it:
-// then the next waits in the socket's queue.
-bool Exchange::has_room_for_a_stranger() {
+// Makes room by dropping the oldest connection. That keeps its descriptor until its thread has closed it;
+// meanwhile the next one waits in the socket's queue.
+bool Exchange::may_accept() {
   std::size_t open = 0;
   std::size_t closing = 0;
   {
     const std::lock_guard lock(mutex_);
     for (const Client& client : clients_) {
-      if (!client.proven) ++(client.fd >= 0 ? open : closing);
+      if (!client.authenticated) ++(client.fd >= 0 ? open : closing);
     }
   }
-  if (open + closing < most_strangers()) return true;
-  if (closing == 0) drop_oldest_stranger();
+  if (open + closing < max_unauthenticated()) return true;
+  if (closing == 0) drop_oldest_unauthenticated();
   return false;
 }
 
-void Exchange::drop_oldest_stranger() {
+void Exchange::drop_oldest_unauthenticated() {
   const std::lock_guard lock(mutex_);
   for (Client& client : clients_) {
-    if (client.proven || client.fd < 0) continue;
+    if (client.authenticated || client.fd < 0) continue;
     ::shutdown(client.fd, SHUT_RDWR);
     client.fd = -1;
     return;
@@ -133,135 +141,109 @@ void Exchange::serve_client(Client& client) {
     client.fd = -1;
   };
   try {
-    Link link(std::move(client.socket), Session::Role::server, options_.key, options_.step,
-              options_.patience);
+    PeerLink link(std::move(client.socket), Session::Role::server, options_.key, options_.step,
+                  options_.timeouts);
     // Before the link, and with it the socket, is closed.
     const std::unique_ptr<void, decltype(closing)> before(this, closing);
-    link.shake_hands(options_.node_id);
+    const std::uint32_t node = link.handshake(options_.node_id);
     {
       const std::lock_guard lock(mutex_);
-      client.proven = true;
+      client.authenticated = true;
     }
-    talk(link);
+    talk(link, node);
   } catch (const std::exception&) {
-    // A stranger, or one that is gone; the other side says what it makes of it.
+    // The connection was not authenticated, or is lost; the other side reports that.
   }
   client.ended = true;
 }
 
-void Exchange::talk(Link& link) {
-  const milliseconds alive_every = options_.patience.silence / 5;
-  std::deque<Asked> waiting;
-  auto told = std::chrono::steady_clock::now();
+void Exchange::talk(PeerLink& link, std::uint32_t node) {
+  const milliseconds alive_every = options_.timeouts.silence / 5;
+  std::deque<Request> waiting;
+  auto answered = std::chrono::steady_clock::now();
   while (!ended_) {
-    const std::optional<std::string> line = link.receive(waiting.empty() ? kIdle / 5 : kLook);
-    if (line) {
-      const std::vector<std::string> words = words_of(*line);
-      if (words.size() < 2 || waiting.size() > kMaxAsked) throw PeerError("it makes no sense");
-      const std::size_t topic = number_of(words[1]);
-      if (words[0] == "cede") {
-        std::string answer = fmt::format("ceded {}", topic);
-        const std::shared_ptr<Shelf> from = shelf(topic);
-        if (from && words.size() == 3) {
-          for (const std::size_t chunk : from->cede(static_cast<std::uint32_t>(number_of(words[2])))) {
-            answer += fmt::format(" {}", chunk);
-          }
-        }
-        link.send(answer);
-      } else if (words[0] == "list") {
-        waiting.push_back({topic, 0, true});
-      } else if (words[0] == "get" && words.size() == 3) {
-        waiting.push_back({topic, number_of(words[2]), false});
-      } else {
-        throw PeerError("it makes no sense");
-      }
+    if (const std::optional<std::string> line = link.receive(waiting.empty() ? kIdle : kLook)) {
+      if (waiting.size() > kMaxWaiting) throw PeerError("too many requests");
+      waiting.push_back(Request::parse(*line));
     }
     const std::size_t before = waiting.size();
-    std::erase_if(waiting, [&](const Asked& asked) { return answer(link, asked); });
+    std::erase_if(waiting, [&](const Request& request) { return answer(link, node, request); });
     const auto now = std::chrono::steady_clock::now();
-    if (waiting.size() != before) told = now;
-    if (!waiting.empty() && now - told >= alive_every) {
+    if (waiting.size() != before) answered = now;
+    if (!waiting.empty() && now - answered >= alive_every) {
       link.send("alive");
-      told = now;
+      answered = now;
     }
   }
 }
 
-bool Exchange::answer(Link& link, const Asked& asked) {
-  const std::shared_ptr<Shelf> from = shelf(asked.topic);
-  if (!from) return false;
-  if (asked.list) {
-    const std::shared_ptr<const std::string> list = from->list();
-    const auto bytes = list ? std::as_bytes(std::span(*list)) : std::span<const std::byte>();
-    link.send(fmt::format("list {} {} {}", asked.topic, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
+// False if there is no answer yet.
+bool Exchange::answer(PeerLink& link, std::uint32_t node, const Request& request) {
+  const std::shared_lock in_use(serving_);
+  Topic topic;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = topics_.find(request.topic);
+    if (found != topics_.end()) topic = found->second;
+  }
+  if (request.kind == Request::Kind::list) {
+    if (!topic.list) return false;
+    const auto bytes = std::as_bytes(std::span(*topic.list));
+    link.send(fmt::format("list {} {} {}", request.topic, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
               bytes);
     return true;
   }
-  if (from->chunks() == 0) return false;  // only the list is there yet
-  if (asked.chunk < from->chunks() && !from->has(asked.chunk)) {
-    const std::optional<std::uint32_t> node = from->moved(asked.chunk);
-    if (node) link.send(fmt::format("moved {} {} {}", asked.topic, asked.chunk, *node));
-    return node.has_value();
+  if (!topic.chunks) return false;
+  if (request.kind == Request::Kind::idle) {
+    topic.chunks->help_from(node);
+    return true;
   }
-  if (asked.chunk < from->chunks()) {
-    const ChunkBuffers::Buffer buffer = buffers_.try_take(from->bytes(asked.chunk));
-    if (!buffer) return false;  // others are being served; this one hears that we are alive
+  const ChunkProvider::State state = topic.chunks->state(request.chunk, node);
+  if (state == ChunkProvider::State::coming) return false;
+  if (state == ChunkProvider::State::here) {
+    const ChunkBuffers::Buffer buffer = buffers_.try_take(topic.chunks->bytes(request.chunk));
+    if (!buffer) return false;  // other nodes are being served
     pack::Digest digest;
-    if (from->read(asked.chunk, buffer.bytes(), digest)) {
-      link.send(fmt::format("chunk {} {} {} {}", asked.topic, asked.chunk, buffer.bytes().size(),
+    if (topic.chunks->read(request.chunk, buffer.bytes(), digest)) {
+      link.send(fmt::format("chunk {} {} {} {}", request.topic, request.chunk, buffer.bytes().size(),
                             pack::to_hex(digest)),
                 buffer.bytes());
       return true;
     }
   }
-  link.send(fmt::format("gone {} {}", asked.topic, asked.chunk));
+  link.send(fmt::format("elsewhere {} {}", request.topic, request.chunk));
   return true;
 }
 
-std::shared_ptr<Shelf> Exchange::shelf(std::size_t topic) {
+void Exchange::serve_list(std::size_t topic, std::shared_ptr<const std::string> list) {
   const std::lock_guard lock(mutex_);
-  const auto found = shelves_.find(topic);
-  if (found == shelves_.end()) return {};
-  // Tells withdraw() when it is returned.
-  return {found->second.get(), [this, held = found->second](Shelf*) mutable {
-            {
-              const std::lock_guard inner(mutex_);
-              held.reset();
-            }
-            returned_.notify_all();
-          }};
+  topics_[topic].list = std::move(list);
 }
 
-void Exchange::serve(std::size_t topic, std::shared_ptr<Shelf> shelf) {
+void Exchange::serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks) {
   const std::lock_guard lock(mutex_);
-  shelves_.insert_or_assign(topic, std::move(shelf));
-}
-
-void Exchange::leave() {
-  ended_ = true;
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  topics_[topic].chunks = std::move(chunks);
 }
 
 void Exchange::withdraw(std::size_t topic) {
-  std::unique_lock lock(mutex_);
-  const auto found = shelves_.find(topic);
-  if (found == shelves_.end()) return;
-  const std::shared_ptr<Shelf> last = std::move(found->second);
-  shelves_.erase(found);
-  returned_.wait(lock, [&] { return last.use_count() == 1; });
+  {
+    const std::lock_guard lock(mutex_);
+    topics_.erase(topic);
+  }
+  const std::unique_lock unused(serving_);
 }
 
-std::unique_ptr<Link> Exchange::connect(const std::vector<std::string>& hosts, int port,
-                                        std::uint32_t node_id) const {
+std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& hosts, int port,
+                                            std::uint32_t node_id) const {
   UniqueFd socket;
   try {
-    socket = connect_to(hosts, port, options_.patience.silence, "it");
+    socket = connect_to(hosts, port, options_.timeouts.silence, "it");
   } catch (const Error& error) {
     throw PeerError(error.what());
   }
-  auto link = std::make_unique<Link>(std::move(socket), Session::Role::node, options_.key, options_.step,
-                                     options_.patience);
-  const std::uint32_t found = link->shake_hands(options_.node_id);
+  auto link = std::make_unique<PeerLink>(std::move(socket), Session::Role::node, options_.key, options_.step,
+                                         options_.timeouts);
+  const std::uint32_t found = link->handshake(options_.node_id);
   if (found != node_id) throw PeerError(fmt::format("it is node {} of the step, not {}", found, node_id));
   return link;
 }

@@ -1,71 +1,65 @@
-// Nodes pass chunks on to each other: what all of them need is read from the source once. Each node listens,
-// and connects to each of the others.
+// Nodes pass chunks on to each other, so that data which all of them need is read from the source once. Each
+// node listens, and connects to each of the others.
 //
-// A conversation, over TCP: both sides greet and prove that they have the step's one-time key
-// (rendezvous_session.h, purpose "exchange-JOB.STEP"); after that each line is "MAC PAYLOAD", so that none
-// can be forged or replayed, and a line that announces bytes is followed by them as they are. The data is in
-// the clear, as it is on the way from an NFS server. Where a node has munge, it wants a fresh credential of
-// the same user besides, made for this conversation (peer_proof.h).
+// A conversation, over TCP: both sides greet each other and prove that they have the one-time key of the step
+// (rendezvous_session.h, purpose "exchange-JOB.STEP"). After that each line is "MAC PAYLOAD", so no line can
+// be forged or replayed. The bytes after a line are followed by a 16-byte tag that proves who sent them. Data
+// is in the clear, as it is on the way from an NFS server. A node that has munge also demands a fresh
+// credential of the same user, made for this conversation (munge_credential.h).
 //
 //   both     hello NODE CREDENTIAL|-          who this is
-//   asker    list TOPIC                       the list of a source's files; a topic is a source's place in
-//   the call
+//   asker    list TOPIC                       the list of a source's files; TOPIC numbers the sources
 //            get TOPIC CHUNK                  several may be asked for before an answer comes
-//            cede TOPIC NODE                  hand over to me, that node, chunks that you have not begun
+//            idle TOPIC                       I have nothing left to read from the source, and can help
 //   server   list TOPIC BYTES XXH3            and that many bytes
 //            chunk TOPIC CHUNK BYTES XXH3     and that many bytes
-//            moved TOPIC CHUNK NODE           ask that node for it
-//            ceded TOPIC CHUNK...             they are yours to read; none where there are none
-//            gone TOPIC CHUNK                 it cannot be had here
-//            alive                            now and then while something is asked for that is not there yet
+//            elsewhere TOPIC CHUNK            I do not have it, and will not: ask the next node
+//            alive                            once a second while something is asked for and not here yet
 //
-// Who reads what: chunk c belongs to member c mod N, each reads its own from the source, in order, and asks
-// the owners for the others. Where some nodes have the object in their cache already, all chunks belong to
-// them, and the source is not read. A node that has read all of its own asks the slowest to cede. Whoever is
-// asked for a chunk that it neither has nor reads nor has ceded reads it from then on: others have given up
-// whom it waits for, and were it to wait on, they might wait in a circle (chunk_work.h).
-// Indexes that lie beside the data (side_indexes.h) are no part of it: each node reads them itself, after the
-// data; of N nodes that is N times 40 to 50 bytes for each record of a TFRecord or RecordIO file.
+// Each chunk has an owner and a successor, which all nodes know (chunk_owners.h). The owner reads its chunks
+// in order; a node that needs a chunk asks the owner, then the successor, then reads the source itself
+// (chunk_schedule.h). If some nodes have the object in their caches already, they own all chunks, and the
+// source is not read. Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads
+// them after the data, 40 to 50 bytes for each record of a TFRecord or RecordIO file.
 //
-// What goes wrong: a chunk whose digest does not fit is asked for no more there, but read from the source;
-// three of them, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a
-// minute, or a connection that breaks twice, and the node is given up: each of its chunks is read from the
-// source by the next member in a ring, and passed on from there. A node whose own calls at the source or
-// at its disk do not come back (hang_watch.h) leaves, and is given up so by the others. When a whole file
-// does not match the pack's index, its chunks are compared with the source, and who sent other bytes is
-// named. Data that no index describes is compared between the nodes before it is published. Nobody waits for
-// ever, since whoever is silent at srun's rendezvous too fails the step there.
+// Failures: a chunk with a wrong digest is fetched again, from the next node. Three of them, silence for five
+// seconds (a stopped process, a dead machine), a chunk that takes half a minute, or a connection that breaks
+// twice, and the node is given up: the successors of its chunks read them and pass them on. A node whose own
+// source or disk hangs is ended by its parent (supervisor.h), and the others give it up. If a whole file does
+// not match the pack's index, its chunks are compared with the source, and the nodes that sent other bytes
+// are named. Data that has no index is compared between the nodes before it is published. No node waits for
+// ever, because a node that is silent at srun's rendezvous too fails the step there.
 //
-// Strangers: who has not proved itself within ten seconds is dropped, and the oldest of those before that
-// when there are many (a quarter of the process's descriptors at most).
+// A connection that has not authenticated within ten seconds is dropped. If there are too many of those (a
+// quarter of the process's descriptors), the oldest is dropped earlier.
 //
-// Memory: eight chunks for those who are served; the asking side takes part in the copy's own budget. The
-// list of files, a pack's index, is in memory once while it is passed on. A thread for each node that asks,
-// and for each that is asked.
+// Memory: eight chunks for the nodes that are served; the asking side shares the budget of the copy. The list
+// of files, a pack's index, is in memory once while it is passed on. There is one thread for each node that
+// asks, and one for each that is asked.
 //
-// Threads: an Exchange may be used from several.
+// Threads: safe from any.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/files.h"
 #include "staging/transfer/copy/chunk_buffers.h"
-#include "staging/transfer/exchange/exchange_link.h"
-#include "staging/transfer/exchange/shelf.h"
+#include "staging/transfer/exchange/chunk_provider.h"
+#include "staging/transfer/exchange/peer_link.h"
 
 namespace lockstep::transfer {
 
 class Exchange {
  public:
-  /// Of the threads that serve other nodes, as `top -H` shows it.
+  /// Name of the threads that serve other nodes, as `top -H` shows it.
   static constexpr const char* kThreadName = "stage-serve";
 
   struct Options {
@@ -75,42 +69,44 @@ class Exchange {
     int first_port = 0;  ///< 0: any
     int last_port = 0;
     std::size_t chunk_bytes = 0;
-    PeerPatience patience{};
+    PeerTimeouts timeouts{};
   };
 
-  /// Listens. Throws Error where no port is free.
+  /// Listens. Throws Error if no port is free.
   explicit Exchange(const Options& options);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   int port() const { return port_; }
-  const PeerPatience& patience() const { return options_.patience; }
+  const PeerTimeouts& timeouts() const { return options_.timeouts; }
 
-  /// Serves a topic until it is withdrawn. Whoever asked earlier has waited for it.
-  void serve(std::size_t topic, std::shared_ptr<Shelf> shelf);
-  /// Returns when nobody is being served from it any more.
+  /// Serves the list of files, or the chunks, of a topic until it is withdrawn. Requests may come earlier;
+  /// they wait.
+  void serve_list(std::size_t topic, std::shared_ptr<const std::string> list);
+  void serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks);
+  /// Returns when no thread uses what was served any more.
   void withdraw(std::size_t topic);
 
-  /// Closes all connections and takes none any more, so that the others have what this node was to give from
-  /// elsewhere. From any thread; also while another works.
-  void leave();
-
-  /// Connects to another node; both prove themselves. Throws PeerError.
-  std::unique_ptr<Link> connect(const std::vector<std::string>& hosts, int port, std::uint32_t node_id) const;
+  /// Connects to another node; both authenticate. Throws PeerError.
+  std::unique_ptr<PeerLink> connect(const std::vector<std::string>& hosts, int port,
+                                    std::uint32_t node_id) const;
 
  private:
-  struct Asked;
+  struct Topic {
+    std::shared_ptr<const std::string> list;
+    std::shared_ptr<ChunkProvider> chunks;
+  };
+  struct Request;
   struct Client;
 
   void accept_all();
   void serve_client(Client& client);
-  void talk(Link& link);
+  void talk(PeerLink& link, std::uint32_t node);
   void take_client(UniqueFd socket);
-  bool has_room_for_a_stranger();
-  void drop_oldest_stranger();
-  bool answer(Link& link, const Asked& asked);
-  std::shared_ptr<Shelf> shelf(std::size_t topic);
+  bool may_accept();
+  void drop_oldest_unauthenticated();
+  bool answer(PeerLink& link, std::uint32_t node, const Request& request);
 
   Options options_;
   int port_ = 0;
@@ -118,8 +114,8 @@ class Exchange {
   std::atomic<bool> ended_ = false;
   ChunkBuffers buffers_;
   std::mutex mutex_;
-  std::condition_variable returned_;
-  std::map<std::size_t, std::shared_ptr<Shelf>> shelves_;
+  std::shared_mutex serving_;  // shared by the threads that use what is served
+  std::map<std::size_t, Topic> topics_;
   std::list<Client> clients_;
   std::thread acceptor_;
 };

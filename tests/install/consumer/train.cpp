@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
       if (batch.empty) {
         ddp.skip();
       } else {
-        // Each token predicts itself: a loss that only a model that learns brings down.
+        // Each token predicts itself, so the loss decreases only if the model learns.
         const auto loss = torch::nn::functional::cross_entropy(
             ddp(batch.tokens), batch.tokens,
             torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));

@@ -16,15 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Takes a few bytes at a time, and is interrupted by a signal in between.
+/// Writes at most three bytes in a call, and every second call is interrupted by a signal.
 class SlowDisk : public FileSystem {
- protected:
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
+ public:
+  ssize_t call(const FileCall& call) override {
     if (++calls_ % 2 == 0) {
       errno = EINTR;
       return -1;
     }
-    return FileSystem::call_pwrite(fd, from, std::min<std::size_t>(size, 3), offset);
+    FileCall part = call;
+    part.size = std::min<std::size_t>(call.size, 3);
+    return FileSystem::call(part);
   }
 
  private:

@@ -36,14 +36,14 @@ TEST_F(Files, AtomicWriteReplacesTheWholeFileAndLeavesNothingElse) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
 }
 
-TEST_F(Files, AFailedAtomicWriteKeepsTheOldThingAndLeavesNoTemporaryFile) {
+TEST_F(Files, AFailedAtomicWriteKeepsTheOldFileAndLeavesNoTemporaryFile) {
   fs::create_directory(folder_ / "taken");
   EXPECT_THROW(write_file_atomically(folder_ / "taken", "x"), Error);
   EXPECT_TRUE(fs::is_directory(folder_ / "taken"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
 }
 
-TEST_F(Files, AnOutputReplacesWhatALinkPointsToAndNotTheLink) {
+TEST_F(Files, OutputReplacesTheTargetOfALinkNotTheLink) {
   write_file_atomically(folder_ / "target", "old");
   fs::create_symlink("target", folder_ / "link");
   write_output(folder_ / "link", "new");
@@ -53,7 +53,7 @@ TEST_F(Files, AnOutputReplacesWhatALinkPointsToAndNotTheLink) {
   EXPECT_EQ(read_text_file(folder_ / "plain"), "whole");
 }
 
-TEST_F(Files, AnOutputsLinkToNothingIsKeptAndItsTargetIsMade) {
+TEST_F(Files, OutputThroughADanglingLinkMakesTheTarget) {
   fs::create_directory(folder_ / "below");
   fs::create_symlink("below/second", folder_ / "first");
   fs::create_symlink("third", folder_ / "below" / "second");
@@ -63,7 +63,7 @@ TEST_F(Files, AnOutputsLinkToNothingIsKeptAndItsTargetIsMade) {
   EXPECT_EQ(read_text_file(folder_ / "below" / "third"), "new");
 }
 
-TEST_F(Files, AnOutputWhoseLinksGoRoundIsNamed) {
+TEST_F(Files, OutputThroughALoopOfLinksIsAnError) {
   fs::create_symlink("two", folder_ / "one");
   fs::create_symlink("one", folder_ / "two");
   for (const fs::path& path : {folder_ / "one", folder_ / "one" / "file"}) {
@@ -73,7 +73,7 @@ TEST_F(Files, AnOutputWhoseLinksGoRoundIsNamed) {
   }
 }
 
-TEST_F(Files, AnOutputThatIsOpenAlreadyIsWrittenWhereItStands) {
+TEST_F(Files, OutputToAnOpenDescriptorIsWrittenAtItsPosition) {
   write_file_atomically(folder_ / "log", "precious\n");
   const UniqueFd log = open_file(folder_ / "log", O_WRONLY | O_APPEND);
   for (const std::string& name :
@@ -83,9 +83,9 @@ TEST_F(Files, AnOutputThatIsOpenAlreadyIsWrittenWhereItStands) {
   EXPECT_THROW(write_output("/dev/fd/999", "new"), Error);
 }
 
-TEST_F(Files, AnOutputThatIsStandardOutputGoesThereInOrder) {
+TEST_F(Files, OutputToStandardOutputKeepsTheOrder) {
   write_file_atomically(folder_ / "log", "precious\n");
-  // As /dev/stdout is, which root would lose where the code is wrong.
+  // Acts as /dev/stdout, which a test that runs as root must not put at risk.
   std::filesystem::create_symlink("/proc/self/fd/1", folder_ / "stdout");
   std::fflush(stdout);
   const UniqueFd before(::dup(STDOUT_FILENO));

@@ -20,7 +20,7 @@ TEST(Process, ReadsMoreThanAPipeHoldsFromBothEnds) {
   EXPECT_EQ(result.error.size(), 300000U);
 }
 
-TEST(Process, ASignalCountsAsAShellCountsIt) {
+TEST(Process, ASignalGivesTheExitCodeOfAShell) {
   EXPECT_EQ(run_process({"sh", "-c", "kill -9 $$"}).exit_code, 137);
 }
 

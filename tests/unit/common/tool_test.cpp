@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Runs a tool with one verb, "work", that does what it is given.
+// Runs a tool with one verb, "work", that calls a given function.
 int run(std::vector<std::string> words, const std::function<void()>& work) {
   Tool tool("lockstep-test", "A tool.");
   tool.verb("work", "Works.", work);
@@ -32,22 +32,22 @@ std::string error_output() {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(ToolHabits, DoneIsZeroAndSilent) {
+TEST(ToolHabits, SuccessIsZeroAndSilent) {
   EXPECT_EQ(run({"work"}, [] {}), 0);
   EXPECT_EQ(error_output(), "");
 }
 
-TEST(ToolHabits, FailedWorkIsOneLineAndOne) {
+TEST(ToolHabits, FailedWorkGivesOneLineAndOne) {
   EXPECT_EQ(run({"work"}, [] { throw Error("n2: no space"); }), 1);
   EXPECT_EQ(error_output(), "lockstep-test: n2: no space\n");
 }
 
-TEST(ToolHabits, AWrongValueIsTwo) {
+TEST(ToolHabits, AWrongValueGivesTwo) {
   EXPECT_EQ(run({"work"}, [] { throw UsageError("bad"); }), 2);
   EXPECT_EQ(error_output(), "lockstep-test: bad\n");
 }
 
-TEST(ToolHabits, AnUnknownOptionIsTwoAndPointsAtHelp) {
+TEST(ToolHabits, AnUnknownOptionGivesTwoAndPointsToHelp) {
   EXPECT_EQ(run({"work", "--nonsense"}, [] {}), 2);
   EXPECT_NE(error_output().find("--help"), std::string::npos);
 }
@@ -63,7 +63,7 @@ TEST(ToolHabits, ANumberThatIsNotPositiveIsRefusedInAShortLine) {
   EXPECT_EQ(error_output(), "lockstep-test: --ranks: Value 0 is out of range; see lockstep-test --help\n");
 }
 
-TEST(ToolHabits, AMissingVerbIsTwo) {
+TEST(ToolHabits, AMissingVerbGivesTwo) {
   EXPECT_EQ(run({}, [] {}), 2);
   EXPECT_NE(error_output(), "");
 }
@@ -73,7 +73,7 @@ TEST(ToolHabits, AnUnknownVerbIsNamed) {
   EXPECT_EQ(error_output(), "lockstep-test: there is no verb 'wrok'; see lockstep-test --help\n");
 }
 
-TEST(ToolHabits, AnErrorIsOneLineWhateverTheNamesInItAre) {
+TEST(ToolHabits, AnErrorIsOneLineWhateverNamesItContains) {
   EXPECT_EQ(run({"work"}, [] { throw Error("a\nb\x1b[31m: no space"); }), 1);
   EXPECT_EQ(error_output(), "lockstep-test: a\\x0ab\\x1b[31m: no space\n");
 }
@@ -83,7 +83,7 @@ TEST(ToolHabits, AnErrorOfTheStandardLibraryNamesItsFile) {
   EXPECT_EQ(error_output(), "lockstep-test: /none: No such file or directory\n");
 }
 
-TEST(ToolHabits, AnOptionThatNamesNothingIsAWrongCall) {
+TEST(ToolHabits, AnEmptyNameInAnOptionIsAWrongCall) {
   Tool tool("lockstep-test", "A tool.");
   std::string folder;
   tool.app().add_option("--cache", folder)->check(Tool::named());
@@ -91,11 +91,11 @@ TEST(ToolHabits, AnOptionThatNamesNothingIsAWrongCall) {
   char* argv[] = {words[0].data(), words[1].data(), words[2].data()};
   testing::internal::CaptureStderr();
   EXPECT_EQ(tool.run(3, argv), 2);
-  EXPECT_EQ(error_output(), "lockstep-test: --cache: names nothing; see lockstep-test --help\n");
+  EXPECT_EQ(error_output(), "lockstep-test: --cache: must not be empty; see lockstep-test --help\n");
 }
 
-/// Runs a tool in a process of its own, which `prepare`s itself first; returns its exit code, or 128 and more
-/// for a signal.
+/// Runs a tool in a child process after `prepare`. Returns its exit code; 128 plus the signal if a signal
+/// ended it.
 int run_apart(const std::function<void()>& prepare, const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -114,7 +114,7 @@ void close_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream) ::close(stream);
 }
 
-TEST(ToolHabits, AFileThatItOpensIsNeverTakenForAStandardStreamThatIsClosed) {
+TEST(ToolHabits, AFileNeverTakesTheNumberOfAClosedStandardStream) {
   EXPECT_EQ(run_apart(close_standard_streams,
                       [] {
                         const int fd = ::open("/dev/null", O_RDONLY);
@@ -123,17 +123,17 @@ TEST(ToolHabits, AFileThatItOpensIsNeverTakenForAStandardStreamThatIsClosed) {
             0);
 }
 
-TEST(ToolHabits, WithoutAStandardErrorTheExitCodeIsTheSame) {
+TEST(ToolHabits, WithoutStandardErrorTheExitCodeIsTheSame) {
   EXPECT_EQ(run_apart(close_standard_streams, [] { throw Error("no space"); }), 1);
   const auto full = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
   EXPECT_EQ(run_apart(full, [] { throw UsageError("bad"); }), 2);
 }
 
-TEST(ToolHabits, OutputThatNobodyGetsIsAFailure) {
+TEST(ToolHabits, OutputThatCannotBeWrittenIsAFailure) {
   EXPECT_EQ(run_apart(close_standard_streams, [] { Tool::print("result"); }), 1);
 }
 
-TEST(ToolHabits, AFileLargerThanTheLimitIsAnErrorAndNotTheEnd) {
+TEST(ToolHabits, AFileLargerThanTheLimitIsAnErrorNotASignal) {
   const auto limit = [] {
     const struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
     ::setrlimit(RLIMIT_FSIZE, &none);

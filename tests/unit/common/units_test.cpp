@@ -7,14 +7,14 @@
 namespace lockstep {
 namespace {
 
-TEST(Units, BytesKeepThreeDigits) {
+TEST(Units, BytesHaveThreeSignificantDigits) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");
   EXPECT_EQ(format_bytes(25U << 20U), "25.0 MiB");
 }
 
-TEST(Units, SecondsChooseTheirUnit) {
+TEST(Units, SecondsUseASuitableUnit) {
   EXPECT_EQ(format_seconds(0.000'85), "850 us");
   EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
   EXPECT_EQ(format_seconds(4.56), "4.56 s");
@@ -41,10 +41,10 @@ TEST(Units, WrongSizesAreRefused) {
   }
 }
 
-TEST(Units, TextsOfOthersArePrintedWithoutControlCharacters) {
+TEST(Units, ControlCharactersAreEscaped) {
   EXPECT_EQ(printable("with space, \xc3\xbc"), "with space, \xc3\xbc");
   EXPECT_EQ(printable("a\nb\x1b[31m\x7f"), "a\\x0ab\\x1b[31m\\x7f");
-  EXPECT_EQ(printable("\xc2\x9b"), "\\u009b");  // as bad as an escape on some terminals
+  EXPECT_EQ(printable("\xc2\x9b"), "\\u009b");  // acts as an escape on some terminals
   EXPECT_EQ(printable("abc\xc3\xbc", 4), "abc...");
   EXPECT_EQ(printable("\x80\x80\x80", 2), "...");
 }

@@ -128,7 +128,7 @@ TEST_F(TextLmModel, LossIsTheSumOfEachNextTokensCrossEntropy) {
   EXPECT_NEAR(loss(packed).item<double>(), expected, 1e-9 * expected);
 }
 
-TEST_F(TextLmModel, ALaterTokenChangesNothingBeforeIt) {
+TEST_F(TextLmModel, ALaterTokenDoesNotChangeEarlierOnes) {
   auto changed = sequences_;
   const std::int64_t at = 200;
   changed[2] = sequences_[2].clone();
@@ -139,7 +139,7 @@ TEST_F(TextLmModel, ALaterTokenChangesNothingBeforeIt) {
   EXPECT_TRUE(torch::equal(before.slice(0, 0, row), after.slice(0, 0, row)));
   EXPECT_FALSE(torch::allclose(before[row], after[row]));
   EXPECT_FALSE(torch::allclose(before[row + 1], after[row + 1]));
-  // Nor anything in another sequence.
+  // Nor does it change another sequence.
   EXPECT_TRUE(torch::equal(before.slice(0, 304), after.slice(0, 304)));
 }
 
@@ -150,7 +150,7 @@ TEST_F(TextLmModel, PositionsMatter) {
   EXPECT_FALSE(torch::allclose(in_order, logits(packed)));
 }
 
-TEST_F(TextLmModel, RefusesAWidthThatHeadsDoNotDivide) {
+TEST_F(TextLmModel, RefusesAWidthThatIsNotDivisibleByTheHeads) {
   EXPECT_THROW(LanguageModel(ModelOptions{.vocabulary = 50, .width = 18, .layers = 1, .heads = 4}),
                UsageError);
 }

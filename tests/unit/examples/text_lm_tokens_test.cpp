@@ -73,7 +73,7 @@ TEST_F(TokensOfPage, RefusesATokenizerWithoutNewline) {
   EXPECT_THROW(tokens_of_page(model_, "the file"), Error);
 }
 
-TEST(Cut, PiecesAreOfAboutEqualLengthAndLoseNothing) {
+TEST(Cut, PiecesAreOfAboutEqualLengthAndComplete) {
   std::vector<std::uint16_t> tokens(2049);
   std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
   const auto pieces = cut(tokens, 1024);
@@ -90,7 +90,7 @@ TEST(Cut, APageThatFitsStaysWhole) {
   EXPECT_THAT(cut({1, 2, 3, 4}, 4), ElementsAre(ElementsAre(1, 2, 3, 4)));
 }
 
-TEST(KeyOfPage, HasNoDotSoThatPagesOfOneNameStayApart) {
+TEST(KeyOfPage, HasNoDotSoThatPagesWithTheSameNameDiffer) {
   EXPECT_EQ(key_of_page("ld.so.8", 0, 1), "ld_so_8");
   EXPECT_EQ(key_of_page("open.2", 11, 12), "open_2-0012");
 }

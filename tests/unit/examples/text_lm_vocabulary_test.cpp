@@ -25,7 +25,7 @@ class TextLmVocabulary : public ::testing::Test {
   fs::path folder_ = fs::path(::testing::TempDir()) / fmt::format("text_lm_vocabulary.{}", ::getpid());
 };
 
-TEST_F(TextLmVocabulary, PutsBlanksNewlinesAndBytesBack) {
+TEST_F(TextLmVocabulary, RestoresBlanksNewlinesAndBytes) {
   const Vocabulary vocabulary(
       write("<unk>\t0\n<s>\t0\n</s>\t0\n<n>\t0\n<0xC3>\t0\n<0xA9>\t0\n▁the\t-1\n▁file\t-2\ns\t-3\n▁\t-4\n"));
   EXPECT_EQ(vocabulary.size(), 10);

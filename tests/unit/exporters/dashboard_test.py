@@ -54,7 +54,7 @@ class Prometheus:
     def __init__(self, folder, exporter_url, rules):
         self.address = f"127.0.0.1:{free_port()}"
         target = urllib.parse.urlparse(exporter_url).netloc
-        # The rules' windows are for production's scrape interval; here a few seconds must do.
+        # The rules' windows fit the scrape interval of production; this test needs a few seconds.
         local_rules = re.sub(r"\[2m\]", f"[{RATE_INTERVAL}]", rules.read_text())
         (folder / "rules.yml").write_text(re.sub(r"(- name: .*)", r"\1\n    interval: 1s", local_rules))
         (folder / "prometheus.yml").write_text(

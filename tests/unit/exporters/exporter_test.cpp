@@ -112,7 +112,7 @@ TEST_F(ExporterTest, ServesARanksNumbersUnderTheJobOfItsFolder) {
   EXPECT_EQ(label(info->metric[0], "ranks"), "4");
 }
 
-TEST_F(ExporterTest, EachFamilyStandsOnceWithTheSeriesOfAllRanks) {
+TEST_F(ExporterTest, EachFamilyAppearsOnceWithTheSeriesOfAllRanks) {
   std::vector<std::unique_ptr<Writer>> ranks;
   ranks.reserve(4);
   for (int rank = 0; rank < 4; ++rank) ranks.push_back(rank_of(rank < 2 ? "1000/7.0" : "1001/8.0", rank));
@@ -142,7 +142,7 @@ TEST_F(ExporterTest, JobFoldersMayLieInTheRootAndStepsMayHaveNames) {
   EXPECT_EQ(label(family(families, "lockstep_steps_total")->metric[0], "step_id"), "batch");
 }
 
-TEST_F(ExporterTest, FinishedRankIsServedUntilItsHoldIsOver) {
+TEST_F(ExporterTest, FinishedRankIsServedUntilTheHoldTimeIsOver) {
   rank_of("1000/7.0", 0)->end_step(kMs, 0, {});
   Scanner scanner(root_.path(), {.hold = std::chrono::seconds(60)});
   const std::int64_t now = unix_now();
@@ -151,23 +151,22 @@ TEST_F(ExporterTest, FinishedRankIsServedUntilItsHoldIsOver) {
   EXPECT_EQ(scanner.scan(now + 61 * kSecond).jobs.size(), 0);
 }
 
-TEST_F(ExporterTest, RankThatDiedWithoutAWordIsHeldFromWhenItWasSeenDead) {
+TEST_F(ExporterTest, HoldTimeOfADeadRankBeginsWhenItIsSeenDead) {
   auto rank = rank_of("1000/7.0", 0);
   const auto file = rank->path();
   Scanner scanner(root_.path(), {.hold = std::chrono::seconds(60)});
   const std::int64_t start = unix_now();
   const std::int64_t hour = start + 3600 * kSecond;
   ASSERT_EQ(scanner.scan(start).jobs.size(), 1);
-  EXPECT_EQ(scanner.scan(hour).jobs.size(), 1);  // it lives, whatever its last step was
-  // A copy without the writer's lock and its last word stands for a killed rank: it is another file, never
-  // finished.
+  EXPECT_EQ(scanner.scan(hour).jobs.size(), 1);  // it is alive, however old its last step is
+  // A copy of the file acts as the record of a killed rank: it has no lock and never finished.
   const std::string content = read_text_file(file);
   rank.reset();
   write_file_atomically(file, content);
   EXPECT_EQ(scanner.scan(hour).jobs.size(), 1);
   EXPECT_EQ(scanner.scan(hour + 59 * kSecond).jobs.size(), 1);
   EXPECT_EQ(scanner.scan(hour + 61 * kSecond).jobs.size(), 0);
-  // An exporter that was not there when it died goes by its last step.
+  // An exporter that started after the death uses the last step.
   EXPECT_EQ(Scanner(root_.path(), {.hold = std::chrono::seconds(60)}).scan(hour).jobs.size(), 0);
 }
 
@@ -177,15 +176,15 @@ TEST_F(ExporterTest, TooManyRecordsAreCountedAndNotServed) {
   for (int rank = 0; rank < 6; ++rank) ranks.push_back(rank_of("1000/7.0", rank, 6));
   ranks.push_back(rank_of("1001/8.0", 0));
   const auto families = collect({.files = 100, .files_per_user = 4});
-  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 5);  // the other user's is not crowded out
+  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 5);  // the other user's record is still served
   EXPECT_EQ(counter(families, "lockstep_exporter_dropped_series_total"),
             2 * static_cast<double>(series_per_rank()));
   EXPECT_EQ(counter(collect({.files = 3}), "lockstep_exporter_ranks"), 3);
 }
 
-TEST_F(ExporterTest, DroppedRankCostsAsManySeriesAsItWouldHaveHad) {
+TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   const auto rank = rank_of("1000/7.0", 0);
-  rank->add_comm(1, 0, -1);  // the most that a rank shows
+  rank->add_comm(1, 0, -1);  // so that the rank has all its series
   rank->end_step(kMs, 0, {});
   std::size_t series = 0;
   for (const MetricFamily& each : collect()) {
@@ -197,7 +196,7 @@ TEST_F(ExporterTest, DroppedRankCostsAsManySeriesAsItWouldHaveHad) {
   EXPECT_EQ(series, series_per_rank());
 }
 
-TEST_F(ExporterTest, BrokenAndHostileFilesCostAnErrorAndNothingElse) {
+TEST_F(ExporterTest, BrokenAndHostileFilesOnlyCountAsErrors) {
   const auto good = rank_of("1000/7.0", 0);
   const auto folder = job_folder("1000/7.0");
   write_file_atomically(folder / "rank-000001.record", "nonsense");
@@ -214,7 +213,7 @@ TEST_F(ExporterTest, BrokenAndHostileFilesCostAnErrorAndNothingElse) {
   EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "staging"), 1);
 }
 
-TEST_F(ExporterTest, ProgramsNameCannotBreakThePage) {
+TEST_F(ExporterTest, AProgramNameCannotBreakThePage) {
   const Writer rank(job_folder("1000/7.0") / "rank-000000.record", {.program = "a\"b\\c\nd\xff"});
   EXPECT_EQ(label(family(collect(), "lockstep_job_info")->metric[0], "program"), "a_b_c_d_");
 }
@@ -227,7 +226,7 @@ TEST_F(ExporterTest, NodeWithoutJobsServesItsOwnCounts) {
   EXPECT_EQ(family(families, "lockstep_steps_total"), nullptr);
 }
 
-TEST_F(ExporterTest, RootThatIsNoFolderIsCountedAndAnswered) {
+TEST_F(ExporterTest, ARecordsPathThatIsNotAFolderIsCountedAndAnswered) {
   std::ofstream(root_ / "file").close();
   const Collector collector({.records = root_ / "file", .cache = {}, .node = "n1", .limits = {}});
   EXPECT_EQ(counter(collector.Collect(), "lockstep_exporter_errors_total", "what", "scrape"), 1);
@@ -247,7 +246,7 @@ TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
   EXPECT_EQ(counter(families, "lockstep_stage_misses"), 1);
 }
 
-TEST_F(ExporterTest, StagingIsServedLiveBeforeThereAreRanks) {
+TEST_F(ExporterTest, StagingIsServedBeforeThereAreRanks) {
   const std::filesystem::path folder = job_folder("1000/7.0");
   write_file_atomically(folder / "staging.json", R"({"job":7,"node":"n1","state":"staging","sources":[
     {"source":"/a","bytes":100,"done":30,"from_source":20,"from_peers":10,"hit":false,"seconds":1.5},
@@ -261,7 +260,7 @@ TEST_F(ExporterTest, StagingIsServedLiveBeforeThereAreRanks) {
   EXPECT_EQ(family(families, "lockstep_job_info"), nullptr);
 }
 
-TEST_F(ExporterTest, StagingOfAJobWithoutRanksIsHeldForAWhileAfterTheJob) {
+TEST_F(ExporterTest, StagingOfAJobWithoutRanksIsServedForAWhileAfterTheJob) {
   const std::filesystem::path folder = job_folder("1000/7.0");
   write_file_atomically(folder / "staging.json", R"({"state":"failed","sources":[]})");
   std::ofstream(folder / "ended").close();
@@ -279,14 +278,14 @@ TEST_F(ExporterTest, StagingWithoutRanksCountsForTheLimits) {
   EXPECT_EQ(family(families, "lockstep_stage_seconds")->metric.size(), 3U);
 }
 
-TEST_F(ExporterTest, ClaimsOfUsersAreServedAndWhatIsNoClaimIsNot) {
+TEST_F(ExporterTest, OnlyValidClaimsOfUsersAreServed) {
   const lockstep::testing::TemporaryFolder cache;
   std::filesystem::create_directories(cache / "claims");
   write_file_atomically(cache / "claims/1000", "                 500\n");
   write_file_atomically(cache / "claims/1001", "lots\n");
   write_file_atomically(cache / "claims/lock", "7");
   std::filesystem::create_symlink(cache / "claims/1000", cache / "claims/1002");
-  CacheWatcher watcher(cache.path(), std::chrono::seconds(30));
+  CacheUsageMeter watcher(cache.path(), std::chrono::seconds(30));
   const CacheUsage usage = watcher.usage(std::chrono::steady_clock::now());
   EXPECT_EQ(usage.claims, (std::map<std::string, std::uint64_t>{{"1000", 500}}));
   const auto families =
@@ -294,12 +293,12 @@ TEST_F(ExporterTest, ClaimsOfUsersAreServedAndWhatIsNoClaimIsNot) {
   EXPECT_EQ(counter(families, "lockstep_cache_claimed_bytes", "user", "1000"), 500);
 }
 
-TEST_F(ExporterTest, CacheIsMeasuredOnDiskWithHardLinksOnce) {
+TEST_F(ExporterTest, CacheSizeCountsHardLinksOnce) {
   const lockstep::testing::TemporaryFolder cache;
   std::filesystem::create_directories(cache / "1000/objects/a");
   write_file_atomically(cache / "1000/objects/a/shard", std::string(100'000, 'x'));
   std::filesystem::create_hard_link(cache / "1000/objects/a/shard", cache / "1000/link");
-  CacheWatcher watcher(cache.path(), std::chrono::seconds(30));
+  CacheUsageMeter watcher(cache.path(), std::chrono::seconds(30));
   const auto now = std::chrono::steady_clock::now();
   const CacheUsage first = watcher.usage(now);
   ASSERT_TRUE(first.bytes.has_value());
@@ -311,8 +310,8 @@ TEST_F(ExporterTest, CacheIsMeasuredOnDiskWithHardLinksOnce) {
   EXPECT_GT(watcher.usage(now + std::chrono::seconds(30)).bytes, first.bytes);
 }
 
-TEST_F(ExporterTest, CacheThatDoesNotExistHasNoNumbers) {
-  CacheWatcher watcher(root_ / "none", std::chrono::seconds(30));
+TEST_F(ExporterTest, AMissingCacheHasNoValues) {
+  CacheUsageMeter watcher(root_ / "none", std::chrono::seconds(30));
   EXPECT_FALSE(watcher.usage(std::chrono::steady_clock::now()).file_system_bytes.has_value());
 }
 

@@ -81,7 +81,7 @@ TEST_F(RecordTest, ReaderSeesWhatTheRankWrote) {
   EXPECT_TRUE(seen.alive);
 }
 
-TEST_F(RecordTest, PhasesAddUpToTheStepWhateverWasAdded) {
+TEST_F(RecordTest, PhasesAlwaysAddUpToTheStep) {
   Writer writer(path_, rank_of_four(0));
   writer.add_phase(Phase::forward, 70);
   writer.end_step(50, 0, {});  // the phases explain more than the step
@@ -129,7 +129,7 @@ TEST_F(RecordTest, RingKeepsTheLastStepsInOrder) {
   for (std::uint64_t step = 0; step < kSteps; ++step) writer.end_step(step + 1, step, {});
   const Reader reader(path_);
   const Snapshot seen = reader.read();
-  ASSERT_EQ(seen.steps.size(), kRingSteps - 1);  // one slot may always be in the writer's hands
+  ASSERT_EQ(seen.steps.size(), kRingSteps - 1);  // the writer may be using one slot
   for (std::size_t i = 0; i < seen.steps.size(); ++i) {
     EXPECT_EQ(seen.steps[i].index, kSteps - seen.steps.size() + i);
     EXPECT_EQ(seen.steps[i].step_ns, seen.steps[i].index + 1);
@@ -139,10 +139,11 @@ TEST_F(RecordTest, RingKeepsTheLastStepsInOrder) {
   EXPECT_TRUE(reader.read(0).steps.empty());
 }
 
-// The rank writes steps whose numbers all follow from one another while a reader looks, as fast as both can.
+// The rank writes steps with numbers that depend on each other, while a reader reads; both as fast as they
+// can.
 TEST_F(RecordTest, SnapshotsAreConsistentWhileTheRankWrites) {
   Writer writer(path_, rank_of_four(0));
-  std::atomic<bool> hurry{true};  // without pauses nearly every read is overtaken, with them few are
+  std::atomic<bool> hurry{true};  // without pauses nearly every read is overtaken, with pauses few are
   const std::jthread rank([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       writer.add_phase(Phase::forward, 3);
@@ -183,7 +184,7 @@ TEST_F(RecordTest, SnapshotsAreConsistentWhileTheRankWrites) {
   EXPECT_GT(good, 300);
 }
 
-TEST_F(RecordTest, KilledRankLeavesItsLastStepsReadableAndIsSeenAsDead) {
+TEST_F(RecordTest, AKilledRankIsSeenAsDeadAndItsLastStepsAreReadable) {
   std::array<int, 2> ready{};
   ASSERT_EQ(::pipe(ready.data()), 0);
   const pid_t child = ::fork();
@@ -211,8 +212,9 @@ TEST_F(RecordTest, KilledRankLeavesItsLastStepsReadableAndIsSeenAsDead) {
   ::close(ready[1]);
 }
 
-// A rank that is killed while it ends a step has changed only the copy of the counters that nobody reads yet.
-TEST_F(RecordTest, StepThatWasCutShortChangesNothingForReaders) {
+// A rank that is killed at the end of a step has changed only the copy of the counters that readers do not
+// use yet.
+TEST_F(RecordTest, AnInterruptedStepChangesNothingForReaders) {
   { Writer(path_, rank_of_four(0)).end_step(10, 0, {.tokens = 7}); }
   const Snapshot before = Reader(path_).read();  // two publications: the step and the end
   overwrite(offsetof(File, counters) + sizeof(Counters), std::string(sizeof(Counters) / 2, '\xff'));
@@ -221,7 +223,7 @@ TEST_F(RecordTest, StepThatWasCutShortChangesNothingForReaders) {
   EXPECT_EQ(after.counters.steps, 1);
 }
 
-TEST_F(RecordTest, FinishedRankSaysSo) {
+TEST_F(RecordTest, AFinishedRankIsSeenAsFinished) {
   {
     Writer writer(path_, rank_of_four(0));
     writer.end_step(10, 0, {});
@@ -275,7 +277,7 @@ TEST_F(RecordTest, FullFileSystemIsAnErrorAtTheStart) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(RecordTest, ReaderRefusesWhatIsNoRecord) {
+TEST_F(RecordTest, ReaderRefusesFilesThatAreNotRecords) {
   { const Writer writer(path_, rank_of_four(0)); }
   const auto refuses = [&](const std::filesystem::path& path, const std::string& why) {
     EXPECT_THAT([&] { Reader reader(path); },
@@ -307,7 +309,7 @@ TEST_F(RecordTest, ReaderRefusesAWrongSize) {
   EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<RecordError>(HasSubstr("bytes, a record")));
 }
 
-TEST_F(RecordTest, ReaderSurvivesNonsenseInTheCounters) {
+TEST_F(RecordTest, ReaderSurvivesInvalidCounters) {
   { const Writer writer(path_, rank_of_four(0)); }
   overwrite(offsetof(File, live), std::string(sizeof(Live), '\xff'));
   overwrite(offsetof(File, counters), std::string(2 * sizeof(Counters), '\xff'));

@@ -1,11 +1,10 @@
-// A job whose ranks write real records without training: for tests and to look at the report and the
-// dashboards.
+// A job that writes real records without training, for tests and to try the report and the dashboards.
 //
 //   simulated_job FOLDER [--ranks 4] [--steps N] [--step-ms 20] [--slow RANK] [--data-wait SHARE] [--hold]
 //   [--only RANK]
 //
-// Several processes can be the tasks of one job: each writes the record of its rank --only. Steps pass in
-// real time; with --hold the records stay open (the ranks "live") until standard input ends.
+// Several processes can be the tasks of one job: each then writes only the record of its rank, --only. Steps
+// take real time. With --hold the records stay open, as if the ranks were alive, until standard input ends.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -42,7 +41,7 @@ std::uint64_t now_ns() {
                                         .count());
 }
 
-// Everybody waits for the slowest, as in training.
+// All ranks wait for the slowest one, as in training.
 void run_step(const Job& job, const std::vector<std::unique_ptr<Writer>>& ranks, std::mt19937_64& random) {
   std::normal_distribution<double> noise(1.0, 0.02);
   std::vector<double> own(ranks.size());
@@ -108,7 +107,7 @@ int main(int argc, char** argv) {
                                    .node = "n" + std::to_string(1 + rank * 2 / job.ranks),
                                    .program = "simulated_job"}));
   }
-  // As a task of a real job it leaves staging's file to staging.
+  // In a task of a real job, staging writes the staging file.
   if (job.only < 0)
     std::ofstream(job.folder + "/staging.json")
         << R"({"job":42,"step":"0","node":"n1","sources":[)"

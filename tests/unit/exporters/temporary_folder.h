@@ -1,4 +1,4 @@
-// A folder of its own for a test, gone when the test ends.
+// A separate folder for each test, removed when the test ends.
 #pragma once
 
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp

@@ -69,6 +69,10 @@ fs::path StagingTest::make_large_pack(const std::string& name, int samples) cons
   return make_pack(name, files, std::uint64_t{64} << 10);
 }
 
+std::vector<std::string> StagingTest::names_here() const {
+  return FileSystem::real().list(folder_);
+}
+
 std::string read_sample(const pack::Reader& reader, std::size_t i) {
   std::string payload(reader.bytes(i), '\0');
   reader.read(i, std::as_writable_bytes(std::span(payload)));
@@ -137,6 +141,12 @@ int end_of(pid_t child) {
 
 int in_child(const std::function<void()>& work) {
   return end_of(start_child(work));
+}
+
+pid_t child_of(pid_t process) {
+  pid_t child = -1;
+  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", process)) >> child;
+  return child;
 }
 
 }  // namespace lockstep::staging_test

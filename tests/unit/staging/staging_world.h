@@ -35,6 +35,9 @@ class StagingTest : public testing::Test {
   /// A pack of `samples` samples of 3000 bytes over several shards of 64 KiB.
   fs::path make_large_pack(const std::string& name, int samples) const;
 
+  /// The names in the test's folder, sorted.
+  std::vector<std::string> names_here() const;
+
   fs::path folder_;
 };
 
@@ -59,6 +62,8 @@ pid_t start_child(const std::function<void()>& work);
 int end_of(pid_t child);
 /// Both.
 int in_child(const std::function<void()>& work);
+/// The only child of a process.
+pid_t child_of(pid_t process);
 
 /// Matches a call that throws Error whose message contains all these texts.
 template <typename... Texts>

@@ -9,36 +9,18 @@
 
 namespace lockstep::staging_test {
 
-/// A file system in which something happens before each call that changes, locks or opens something: it is
-/// told the call's number, from 1, and the call's name, and returns 0, or the error that the call is to end
-/// with. A write is half done then.
+/// A file system in which something happens before each call that changes, locks or opens something. `before`
+/// gets the call and its number, from 1, and returns 0, or the error with which the call fails. Half of a
+/// write is done by then.
 class WatchedFileSystem : public FileSystem {
  public:
-  using Before = std::function<int(int call, const char* name)>;
+  using Before = std::function<int(int n, const FileCall& call)>;
   explicit WatchedFileSystem(Before before) : before_(std::move(before)) {}
   int calls() const { return calls_; }
+  ssize_t call(const FileCall& call) override;
 
  protected:
-  int call_open(const char* path, int flags, mode_t mode) override;
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override;
-  int call_fallocate(int fd, off_t size) override;
-  int call_fsync(int fd) override;
-  int call_chmod(const char* path, mode_t mode) override;
-  int call_rename(const char* from, const char* to) override;
-  int call_exchange(const char* a, const char* b) override;
-  int call_link(const char* from, const char* to) override;
-  int call_symlink(const char* target, const char* at) override;
-  int call_unlink(const char* path) override;
-  int call_mkdir(const char* path, mode_t mode) override;
-  int call_rmdir(const char* path) override;
-  int call_flock(int fd, int operation) override;
-  int call_statvfs(const char* path, struct statvfs* into) override;
-  int call_fchmod(int fd, mode_t mode) override;
-  int call_openat(int folder, const char* name, int flags) override;
-  int call_unlinkat(int folder, const char* name, int flags) override;
-
-  /// Whether a call of that name, which is counted, is to fail: errno says how.
-  bool refused(const char* name);
+  virtual bool watches(Kind kind) const;
 
  private:
   Before before_;
@@ -52,7 +34,7 @@ inline constexpr int kKilled = 128 + SIGKILL;
 class KilledAt : public WatchedFileSystem {
  public:
   explicit KilledAt(int call)
-      : WatchedFileSystem([call](int now, const char*) {
+      : WatchedFileSystem([call](int now, const FileCall&) {
           if (now == call) ::raise(SIGKILL);
           return 0;
         }) {}
@@ -62,7 +44,7 @@ class KilledAt : public WatchedFileSystem {
 class FailsAt : public WatchedFileSystem {
  public:
   FailsAt(int call, int error)
-      : WatchedFileSystem([call, error](int now, const char*) { return now == call ? error : 0; }),
+      : WatchedFileSystem([call, error](int now, const FileCall&) { return now == call ? error : 0; }),
         call_(call) {}
   bool failed() const { return calls() >= call_; }
 

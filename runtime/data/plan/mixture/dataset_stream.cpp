@@ -1,7 +1,5 @@
 #include "runtime/data/plan/mixture/dataset_stream.h"
 
-#include <span>
-
 namespace lockstep::data {
 
 DatasetStream::DatasetStream(const LengthSource& source, std::size_t begin, std::size_t samples, Order order,
@@ -14,36 +12,25 @@ DatasetStream::DatasetStream(const LengthSource& source, std::size_t begin, std:
       position_(position) {
 }
 
-// The block that holds position_. Blocks are of one size but for the one with the data's last shard and the
-// last one, so they are counted from the epoch's beginning.
+// Loads the block that holds position_. Blocks are not all of the same size (the last one and the one with
+// the last shard are smaller), so their sizes are added up from the beginning of the epoch.
 void DatasetStream::load() {
   const std::uint64_t epoch = position_ / samples_;
-  std::uint64_t before = position_ % samples_;
   if (!order_ || epoch != epoch_) {
     order_.emplace(samples_, order_kind_, seed_, epoch);
     epoch_ = epoch;
     epoch_bits_ = (epoch & 0xffU) << kEpochShift;
   }
-  std::size_t block = 0;
-  for (;; ++block) {
+  place_ = position_ % samples_;
+  for (std::size_t block = 0;; ++block) {
     std::uint64_t size = 0;
     for (const std::uint32_t shard : order_->shards(block)) size += order_->samples_of_shard(shard);
-    if (before < size) break;
-    before -= size;
+    if (place_ < size) {
+      block_ = read_block(source_, *order_, block, begin_);
+      return order_->shuffle(block, block_.items);
+    }
+    place_ -= size;
   }
-  items_.clear();
-  shard_begins_.clear();
-  std::vector<std::uint32_t> lengths(EpochOrder::kShardSamples);
-  for (const std::uint32_t shard : order_->shards(block)) {
-    const std::size_t first = begin_ + shard * EpochOrder::kShardSamples;
-    const std::span<std::uint32_t> read = std::span(lengths).first(order_->samples_of_shard(shard));
-    source_.read(first, read);
-    auto index = static_cast<std::uint32_t>(shard_begins_.size() * EpochOrder::kShardSamples);
-    for (const std::uint32_t length : read) items_.push_back({index++, length});
-    shard_begins_.push_back(first);
-  }
-  order_->shuffle(block, items_);
-  at_ = before;
 }
 
 }  // namespace lockstep::data

@@ -1,5 +1,5 @@
-// One data set of a mixture, taken epoch after epoch without an end, each in its own order, from any point.
-// Holds one block of it.
+// One data set of a mixture as an endless stream of samples: epoch after epoch, each in its own order. It can
+// start at any position. It holds one block of the data set in memory.
 //
 // Threads: a DatasetStream belongs to one thread at a time.
 #pragma once
@@ -7,41 +7,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
-#include "runtime/data/plan/order/length_source.h"
-#include "runtime/data/plan/order/order.h"
-#include "runtime/data/plan/planner.h"
-#include "runtime/data/plan/steps/item.h"
+#include "runtime/data/plan/order/block_reader.h"
 
 namespace lockstep::data {
 
 class DatasetStream {
  public:
-  /// The source's `samples` samples from `begin` on. `position`: how many were taken in all epochs so far.
-  /// `source` must outlive the stream.
+  /// The data set is the `samples` samples of the source from `begin` on. `position` is the number of samples
+  /// already taken, in all epochs. `source` must outlive the stream.
   DatasetStream(const LengthSource& source, std::size_t begin, std::size_t samples, Order order,
                 std::uint64_t seed, std::uint64_t position);
 
   struct Sample {
-    SampleId id;  ///< with its epoch
+    SampleId id;  ///< includes the epoch
     std::uint32_t length;
   };
   Sample next() {
-    if (at_ == items_.size()) load();
-    const Item item = items_[at_++];
+    if (place_ == block_.items.size()) load();
+    const Item item = block_.items[place_++];
     ++position_;
-    return {id_of(item.index), item.length};
+    return {epoch_bits_ | block_.id_of(item.index), item.length};
   }
-
-  std::uint64_t position() const { return position_; }
 
  private:
   void load();
-  SampleId id_of(std::uint32_t index) const {
-    return epoch_bits_ |
-           (shard_begins_[index / EpochOrder::kShardSamples] + index % EpochOrder::kShardSamples);
-  }
 
   const LengthSource& source_;
   std::size_t begin_;
@@ -52,9 +42,8 @@ class DatasetStream {
   std::optional<EpochOrder> order_;
   std::uint64_t epoch_ = 0;
   SampleId epoch_bits_ = 0;
-  std::vector<SampleId> shard_begins_;
-  std::vector<Item> items_;
-  std::size_t at_ = 0;
+  BlockSamples block_;
+  std::size_t place_ = 0;  // of the next sample, in block_
 };
 
 }  // namespace lockstep::data

@@ -57,17 +57,17 @@ void check_mixture(const Mixture& mixture, std::size_t source_samples) {
     if (part.samples == 0) fail_usage("the mixture's data set '{}' has no samples", part.name);
   }
   if (mixture.samples() != source_samples) {
-    fail_usage("the mixture's data sets have {} samples together, the data {}", mixture.samples(),
+    fail_usage("the mixture's data sets have {} samples together, but the data have {}", mixture.samples(),
                source_samples);
   }
   if (mixture.ranges.front().first_step != 0) {
-    fail_usage("the mixture's first range begins at step {}, not 0", mixture.ranges.front().first_step);
+    fail_usage("the mixture's first range must begin at step 0, not {}", mixture.ranges.front().first_step);
   }
   for (std::size_t i = 0; i < mixture.ranges.size(); ++i) {
     const MixtureRange& range = mixture.ranges[i];
     if (i > 0 && range.first_step <= mixture.ranges[i - 1].first_step) {
-      fail_usage("the mixture's range {} begins at step {}, not after step {}", i, range.first_step,
-                 mixture.ranges[i - 1].first_step);
+      fail_usage("range {} of the mixture must begin after step {}, where range {} begins, not at step {}", i,
+                 mixture.ranges[i - 1].first_step, i - 1, range.first_step);
     }
     if (range.weights.size() != mixture.parts.size()) {
       fail_usage("the mixture's range from step {} has {} weights for {} data sets", range.first_step,
@@ -77,13 +77,13 @@ void check_mixture(const Mixture& mixture, std::size_t source_samples) {
     for (std::size_t part = 0; part < mixture.parts.size(); ++part) {
       const double weight = range.weights[part];
       if (!std::isfinite(weight) || weight < 0) {
-        fail_usage("the weight of '{}' from step {} on is {}, not a number from 0 on",
+        fail_usage("the weight of '{}' from step {} must be a finite number of at least 0, not {}",
                    mixture.parts[part].name, range.first_step, weight);
       }
       sum += weight;
     }
     if (!(sum > 0) || !std::isfinite(sum)) {
-      fail_usage("all weights from step {} on are 0", range.first_step);
+      fail_usage("the weights from step {} must have a finite sum above 0", range.first_step);
     }
   }
 }
@@ -91,7 +91,7 @@ void check_mixture(const Mixture& mixture, std::size_t source_samples) {
 std::vector<MixtureProgress> progress_of(const Mixture& mixture, const PlanState& state) {
   const auto& position = state.position.mixture;
   if (!position || position->drawn.size() != mixture.parts.size()) {
-    fail("the state is not of this mixture of {} data sets", mixture.parts.size());
+    fail("the state does not belong to this mixture of {} data sets", mixture.parts.size());
   }
   std::vector<MixtureProgress> progress;
   for (std::size_t i = 0; i < mixture.parts.size(); ++i) {

@@ -1,8 +1,8 @@
-// Several data sets trained on together, each with a weight: its share of the tokens. Each is gone through
-// epoch by epoch, in a new order every time, and every sample appears once in each of its data set's epochs;
-// so a small one with a great weight is repeated more often than a large one. A mixture is one run of so many
-// optimizer steps, all of them full; weights and the longest sample may change from step to step (a
-// curriculum).
+// A mixture trains on several data sets together. Each has a weight: its share of the tokens. Each data set
+// is used epoch by epoch, in a new order every time, and every sample appears once in each epoch of its
+// data set; so a small data set with a large weight is repeated more often than a large one. A mixture is
+// one run of a given number of optimizer steps, all of them full. Weights and the longest sample may change
+// from step to step (a curriculum).
 //
 //   Mixture mixture{.parts = {{"web", web_samples}, {"books", book_samples}},
 //                   .ranges = {{.first_step = 0, .weights = {0.9, 0.1}, .longest = 512},
@@ -23,62 +23,64 @@
 
 namespace lockstep::data {
 
-/// One of the data sets: so many neighbouring samples of the source, after those of the parts before it.
+/// One of the data sets: consecutive samples of the source, after those of the parts before it.
 struct MixturePart {
-  std::string name;  ///< stands in errors
+  std::string name;  ///< for messages
   std::size_t samples = 0;
 };
 
-/// From this step on, up to the next range.
+/// The steps from `first_step` to the next range.
 struct MixtureRange {
   std::uint64_t first_step = 0;
-  /// A number for each part, in any unit; 0: none of it.
+  /// One number for each part, in any unit; 0: the range uses no sample of it.
   std::vector<double> weights;
-  /// Longer samples are cut to their first so many tokens; 0: as they are.
+  /// Longer samples are cut to their first `longest` tokens; 0: not cut.
   std::uint64_t longest = 0;
 };
 
 struct Mixture {
   std::vector<MixturePart> parts;
   std::vector<MixtureRange> ranges;  ///< the first one from step 0
-  std::uint64_t steps = 0;           ///< of the whole run; a run that is resumed may have more than before
+  std::uint64_t steps = 0;           ///< of the whole run; a resumed run may have more than before
 
-  /// Of all parts.
+  /// The samples of all parts.
   std::size_t samples() const;
-  /// The range of a step, and the first step after it (after the last range: steps).
+  /// The range that contains the step.
   std::size_t range_of(std::uint64_t step) const;
+  /// The first step after the range.
   std::uint64_t end_of(std::size_t range) const;
 };
 
-/// What the plan of a whole run says beside its steps.
+/// The mixture that a plan was made for, and how much of it the plan uses.
 struct PlannedMixture {
   Mixture mixture;
-  std::vector<std::uint64_t> drawn;  ///< samples of each part, in all its epochs
-  std::vector<SampleId> left;        ///< pieces of those that no step had yet when the run ended
+  std::vector<std::uint64_t> drawn;  ///< samples drawn from each part, in all its epochs
+  std::vector<SampleId> left;        ///< pieces of those samples that are in no step when the run ends
 };
 
-/// How far a part is.
+/// How much of a part is used.
 struct MixtureProgress {
   std::string name;
-  std::uint64_t epoch = 0;    ///< that it is in, from 0
-  std::uint64_t samples = 0;  ///< of that epoch, drawn so far
-  std::uint64_t of = 0;       ///< samples of an epoch
+  std::uint64_t epoch = 0;          ///< the part's current epoch, from 0
+  std::uint64_t samples = 0;        ///< samples drawn in that epoch
+  std::uint64_t epoch_samples = 0;  ///< samples of an epoch
 };
 
-/// Plans a whole run, as make_plan() does an epoch: the plan has a mixture().
+/// Plans a whole run, as make_plan() plans an epoch. The plan has a mixture().
 Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
                        const Mixture& mixture, std::string fingerprint);
 
-/// The options of the range that a step is in; those of the plan where it is not of a mixture.
+/// The plan's options, with `longest` of the range that contains the step.
 PlanOptions options_of_step(const Plan& plan, std::size_t step);
 
-/// Throws UsageError saying what is wrong: with itself, or for a source of so many samples.
+/// Throws UsageError if the mixture is wrong or does not have `source_samples` samples.
 void check_mixture(const Mixture& mixture, std::size_t source_samples);
 
-/// How far the parts are in this state.
+/// How much of each part is used in this state.
 std::vector<MixtureProgress> progress_of(const Mixture& mixture, const PlanState& state);
 
-/// What must be the same to go on: parts, weights, ranges; not the number of steps.
+/// Identifies the parts, weights and ranges. A resumed run must have the same ones; its number of steps may
+/// differ.
 std::string fingerprint_of(const Mixture& mixture);
 
 }  // namespace lockstep::data

@@ -20,13 +20,13 @@ nlohmann::json list(const nlohmann::json& object, const char* name) {
   return json_member<nlohmann::json>(object, name);
 }
 
-// A misspelt key must not be taken for one left out.
+// Refuses unknown keys: a misspelt key would otherwise count as left out.
 void expect_only(const nlohmann::json& object, std::initializer_list<const char*> names) {
-  if (!object.is_object()) fail("{} is not an object", object.dump().substr(0, 60));
+  if (!object.is_object()) fail("{} is not a JSON object", object.dump().substr(0, 60));
   for (const auto& [key, value] : object.items()) {
     bool known = false;
     for (const char* name : names) known = known || key == name;
-    if (!known) fail("\"{}\" is not known", key);
+    if (!known) fail("unknown key \"{}\"", key);
   }
 }
 
@@ -46,14 +46,14 @@ Lengths lengths_of_part(const nlohmann::json& part, const std::filesystem::path&
   expect_only(part, {"name", "lengths", "column", "histogram", "samples", "packed"});
   const bool is_list = part.contains("lengths");
   const bool is_histogram = part.contains("histogram");
-  if ((is_list ? 1 : 0) + (is_histogram ? 1 : 0) + (part.contains("packed") ? 1 : 0) != 1) {
-    fail("a part needs one source of lengths: \"lengths\", \"histogram\" or \"packed\"");
+  if (int{is_list} + int{is_histogram} + int{part.contains("packed")} != 1) {
+    fail("a part needs exactly one source of lengths: \"lengths\", \"histogram\" or \"packed\"");
   }
-  const auto word = [&](const char* name) { return json_member<std::string>(part, name); };
+  const auto text = [&](const char* name) { return json_member<std::string>(part, name); };
   if (is_list) {
-    return lengths_from_csv(folder / word("lengths"), part.contains("column") ? word("column") : "length");
+    return lengths_from_csv(folder / text("lengths"), part.contains("column") ? text("column") : "length");
   }
-  if (is_histogram) return lengths_from_histogram(folder / word("histogram"), number(part, "samples"));
+  if (is_histogram) return lengths_from_histogram(folder / text("histogram"), number(part, "samples"));
   std::vector<std::filesystem::path> packs;
   for (const auto& name : json_member<std::vector<std::string>>(part, "packed"))
     packs.push_back(folder / name);
@@ -64,7 +64,7 @@ Lengths lengths_of_part(const nlohmann::json& part, const std::filesystem::path&
 
 MixtureData read_mixture(const std::filesystem::path& file) {
   const nlohmann::json json = nlohmann::json::parse(read_text_file(file), nullptr, false);
-  if (json.is_discarded()) fail("{}: not JSON", file.string());
+  if (json.is_discarded()) fail("{}: the file is not valid JSON", file.string());
   MixtureData data;
   try {
     expect_only(json, {"parts", "ranges", "steps"});
@@ -78,7 +78,7 @@ MixtureData read_mixture(const std::filesystem::path& file) {
     }
     read_ranges_and_steps(json, data.mixture);
     check_mixture(data.mixture, data.lengths.tokens.size());
-  } catch (const Error& error) {  // whoever wrote the file called it wrong, not whoever reads it
+  } catch (const Error& error) {  // also a UsageError: the mistake is in the file, not in the call
     fail("{}: {}", file.string(), error.what());
   }
   return data;
@@ -105,20 +105,18 @@ void to_json(nlohmann::ordered_json& json, const PlannedMixture& planned) {
 
 void from_json(const nlohmann::json& json, PlannedMixture& planned) {
   planned = {};
-  std::size_t samples = 0;
   for (const nlohmann::json& part : list(json, "parts")) {
     planned.mixture.parts.push_back(
         {json_member<std::string>(part, "name"), static_cast<std::size_t>(number(part, "samples"))});
     planned.drawn.push_back(number(part, "drawn"));
-    samples += planned.mixture.parts.back().samples;
   }
   read_ranges_and_steps(json, planned.mixture);
-  check_mixture(planned.mixture, samples);
+  const std::size_t samples = planned.mixture.samples();
   for (const nlohmann::json& id : list(json, "left")) {
     const bool fits = id.is_array() && id.size() == 3 && id[0].is_number_unsigned() &&
                       id[1].is_number_unsigned() && id[2].is_number_unsigned() && id[0] < samples &&
                       id[1] < kMaxPieces && id[2] < 256;
-    if (!fits) fail("\"left\" has {}, not [sample, piece, epoch]", id.dump().substr(0, 60));
+    if (!fits) fail("\"left\" contains {} instead of [sample, piece, epoch]", id.dump().substr(0, 60));
     planned.left.push_back(id[0].get<SampleId>() | id[1].get<SampleId>() << kPieceShift |
                            id[2].get<SampleId>() << kEpochShift);
   }

@@ -1,4 +1,4 @@
-// A mixture as text. The file that lockstep-plan takes:
+// Reads and writes mixtures as JSON. The file that lockstep-plan reads:
 //
 //   {"parts": [{"name": "web", "lengths": "web.csv"},
 //              {"name": "books", "packed": ["books"]},
@@ -7,8 +7,9 @@
 //               {"first_step": 2000, "weights": [1, 1, 0]}],
 //    "steps": 10000}
 //
-// A CSV file's column is "length" unless "column" names another. Names of files are relative to that of the
-// mixture. In a plan's header (plan_file.h) the parts have "samples" and "drawn" instead of their lengths.
+// The column of a CSV file is "length" unless "column" names another. File names are relative to the folder
+// of the mixture file. In the header of a plan (plan_file.h) the parts have "samples" and "drawn" instead
+// of a source of lengths.
 //
 // Threads: safe from any.
 #pragma once
@@ -23,13 +24,13 @@ namespace lockstep::data {
 
 struct MixtureData {
   Mixture mixture;
-  Lengths lengths;  ///< of all parts, one behind the other
+  Lengths lengths;  ///< of all parts, one part after the other
 };
 
-/// Reads the mixture and the lengths of its parts. Throws Error naming the file and what is wrong in it.
+/// Reads the mixture and the lengths of its parts. Throws Error naming the file and its first mistake.
 MixtureData read_mixture(const std::filesystem::path& file);
 
-/// "mixture" of a plan's header. from_json throws Error saying what is wrong.
+/// The value of "mixture" in a plan's header. from_json throws Error describing the first mistake.
 void to_json(nlohmann::ordered_json& json, const PlannedMixture& planned);
 void from_json(const nlohmann::json& json, PlannedMixture& planned);
 

@@ -1,19 +1,20 @@
 #include "runtime/data/plan/mixture/mixture_planner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "common/error.h"
-#include "runtime/data/plan/order/order.h"
 #include "runtime/data/plan/order/random.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kBlockSamples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
-// Samples that are drawn at once: more than most steps need would be drawn again by the next range.
+// Samples that are drawn at once. Few, because those that no step of the range uses are drawn again.
 constexpr std::size_t kDrawnAtOnce = 1024;
 
 std::string order_name(const Mixture& mixture, const PlanOptions& options) {
@@ -27,13 +28,12 @@ std::string order_name(const Mixture& mixture, const PlanOptions& options) {
 }  // namespace
 
 MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture)
-    : source_(source),
-      options_((check_options(options), options)),
-      mixture_((check_mixture(mixture, source.size()), std::move(mixture))),
-      packer_(options) {
-  if (source.size() >= kMaxSamples) fail("{} samples are more than a mixture can have", source.size());
+    : BlockwisePlanner(source, options),
+      mixture_((check_mixture(mixture, source.size()), std::move(mixture))) {
+  if (source.size() >= kMaxSamples) {
+    fail("a mixture can have at most {} samples, not {}", kMaxSamples - 1, source.size());
+  }
   options_.epoch = 0;
-  state_.data = source.fingerprint();
   state_.order = order_name(mixture_, options_);
   const std::vector<std::uint64_t> none(mixture_.parts.size(), 0);
   state_.position.mixture = {.drawn = none, .piece = none, .tokens = none};
@@ -42,29 +42,23 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
 MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture,
                                const PlanState& state)
     : MixturePlanner(source, options, std::move(mixture)) {
-  if (state.data != state_.data) {
-    fail("cannot resume: the state is of other data ({}) than these ({})", state.data, state_.data);
-  }
-  if (state.order != state_.order) {
-    fail("cannot resume: the state is of another mixture or order ({}) than this ({})", state.order,
-         state_.order);
-  }
+  expect_same_order(state, "mixture, seed and too_long (where it is not refuse also the cap)");
   const auto& position = state.position.mixture;
   const std::size_t parts = mixture_.parts.size();
   if (!position || position->drawn.size() != parts || position->piece.size() != parts ||
       position->tokens.size() != parts) {
-    fail("cannot resume: the state does not say where the mixture's {} data sets are", parts);
+    fail("cannot resume: the state does not have the positions of the mixture's {} data sets", parts);
   }
   for (std::size_t part = 0; part < parts; ++part) {
     if (position->piece[part] > 0 && position->drawn[part] == 0) {
-      fail("cannot resume: the state is in the middle of a sample of '{}', and has drawn none of it",
+      fail("cannot resume: the state has drawn a piece of a sample of '{}', but no sample of it",
            mixture_.parts[part].name);
     }
   }
   state_ = state;
 }
 
-// Draws anew from state_, as the range of its next step says.
+// Discards what is drawn. Draws again from state_, with the weights of the range of its next step.
 void MixturePlanner::begin_range() {
   const std::size_t range = mixture_.range_of(state_.steps);
   MixturePosition& position = *state_.position.mixture;
@@ -77,104 +71,89 @@ void MixturePlanner::begin_range() {
   options_.longest = mixture_.ranges[range].longest;
   tokens_ = position.tokens;
   all_tokens_ = std::accumulate(tokens_.begin(), tokens_.end(), std::uint64_t{0});
-  sources_ = sources_at(position);
+  cursors_ = cursors_at(position);
   pool_.clear();
   drawn_.clear();
 }
 
-std::vector<MixturePlanner::Source> MixturePlanner::sources_at(const MixturePosition& position) const {
-  std::vector<Source> sources;
+std::vector<MixturePlanner::PartCursor> MixturePlanner::cursors_at(const MixturePosition& position) const {
+  std::vector<PartCursor> cursors;
   std::size_t begin = 0;
   for (std::size_t part = 0; part < mixture_.parts.size(); ++part) {
     const std::size_t samples = mixture_.parts[part].samples;
     const std::uint64_t piece = position.piece[part];
     const std::uint64_t complete = position.drawn[part] - (piece > 0 ? 1 : 0);
-    Source source{DatasetStream(source_, begin, samples, options_.order,
-                                Random(options_.seed, part, 0).next(), complete),
-                  {},
-                  piece};
-    if (piece > 0) source.sample = source.stream.next();
-    sources.push_back(std::move(source));
+    DatasetStream stream(source_, begin, samples, options_.order, Random(options_.seed, part, 0).next(),
+                         complete);
+    cursors.push_back({std::move(stream), {}, piece});
+    if (piece > 0) cursors.back().sample = cursors.back().stream.next();
     begin += samples;
   }
-  return sources;
+  return cursors;
 }
 
-std::size_t MixturePlanner::neediest_part() const {
+std::size_t MixturePlanner::part_furthest_below_weight() const {
   std::size_t best = shares_.size();
-  double most = 0;
+  double max_deficit = 0;
   for (std::size_t part = 0; part < shares_.size(); ++part) {
     if (!(shares_[part] > 0)) continue;
-    const double behind =
+    const double deficit =
         shares_[part] * static_cast<double>(all_tokens_) - static_cast<double>(tokens_[part]);
-    if (best < shares_.size() && behind <= most) continue;
+    if (best < shares_.size() && deficit <= max_deficit) continue;
     best = part;
-    most = behind;
+    max_deficit = deficit;
   }
   return best;
 }
 
-std::uint64_t MixturePlanner::length_in_range(std::uint32_t length) const {
-  return options_.longest > 0 ? std::min<std::uint64_t>(options_.longest, length) : length;
-}
-
-// Tokens that the plan takes of a piece of a sample; 0: it is skipped.
-std::uint32_t MixturePlanner::planned(const DatasetStream::Sample& sample, std::uint64_t piece,
-                                      const std::string& part) const {
-  const SampleId number = sample_of(sample.id);
-  const std::uint64_t cap = options_.cap;
-  if (sample.length == 0) fail("sample {} (of '{}') is empty: remove it from the data", number, part);
-  const std::uint64_t length = length_in_range(sample.length);
-  if (length <= cap) return static_cast<std::uint32_t>(length);
-  if (options_.too_long == TooLong::refuse) {
-    fail(
-        "sample {} (of '{}') has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the "
-        "sample, or choose to truncate, skip or split such samples (too_long)",
-        number, part, sample.length, cap);
+// The tokens that the plan uses of a piece of a sample; 0: the sample is skipped.
+std::uint32_t MixturePlanner::length_of(const DatasetStream::Sample& sample, std::uint64_t piece,
+                                        const std::string& part) const {
+  const std::uint32_t length = length_in_range(sample.length, options_);
+  if (length == 0 || length > options_.cap) {
+    check_sample(fmt::format("sample {} (of '{}')", sample_of(sample.id), part), sample.length, options_);
+    if (options_.too_long == TooLong::skip) return 0;
   }
-  if (options_.too_long == TooLong::split && (length - 1) / cap >= kMaxPieces) {
-    fail("sample {} (of '{}') has {} tokens, more than {} pieces of the cap of {}: raise the cap", number,
-         part, sample.length, kMaxPieces, cap);
-  }
-  return options_.too_long == TooLong::skip ? 0
-                                            : static_cast<std::uint32_t>(std::min(cap, length - piece * cap));
+  return planned_length(piece << kPieceShift, length, options_);
 }
 
 void MixturePlanner::draw_one() {
-  const std::size_t part = neediest_part();
-  Source& source = sources_[part];
-  // What a range cuts off of a sample that was begun before it is left out.
-  if (source.next_piece * options_.cap >= length_in_range(source.sample.length)) source.next_piece = 0;
-  if (source.next_piece == 0) source.sample = source.stream.next();
-  const std::uint64_t piece = source.next_piece;
-  const std::uint32_t length = planned(source.sample, piece, mixture_.parts[part].name);
-  const bool split = options_.too_long == TooLong::split;
-  source.next_piece =
-      split && (piece + 1) * options_.cap < length_in_range(source.sample.length) ? piece + 1 : 0;
+  const std::size_t part = part_furthest_below_weight();
+  PartCursor& cursor = cursors_[part];
+  const auto has_piece = [&](std::uint64_t piece) {
+    return piece * options_.cap < length_in_range(cursor.sample.length, options_);
+  };
+  // This range may cut off the remaining pieces of a sample that an earlier range began.
+  if (!has_piece(cursor.next_piece)) cursor.next_piece = 0;
+  if (cursor.next_piece == 0) cursor.sample = cursor.stream.next();
+  const std::uint64_t piece = cursor.next_piece;
+  const std::uint32_t length = length_of(cursor.sample, piece, mixture_.parts[part].name);
+  cursor.next_piece = options_.too_long == TooLong::split && has_piece(piece + 1) ? piece + 1 : 0;
   pool_.push_back({static_cast<std::uint32_t>(pool_.size()), length});
   drawn_.push_back(
-      {source.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), source.next_piece});
+      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece});
   tokens_[part] += length;
   all_tokens_ += length;
 }
 
 void MixturePlanner::draw(std::size_t count) {
-  std::size_t skipped = 0;  // one after the other, so of one part: its turn goes on until it gives tokens
+  // Skipped samples in succession are of one part: it keeps its turn until it yields tokens.
+  std::size_t skipped = 0;
   for (std::size_t i = 0; i < count || skipped > 0; ++i) {
     draw_one();
     skipped = pool_.back().length == 0 ? skipped + 1 : 0;
     const MixturePart& part = mixture_.parts[drawn_.back().part];
-    // One sample that fits may be an epoch's first and the next one's last.
+    // The only sample that fits may be the first of one epoch and the last of the next.
     if (skipped >= 2 * part.samples) {
       fail("every sample of '{}' is longer than the cap of {}", part.name, options_.cap);
     }
   }
 }
 
-// Moves a position past items of the pool.
+// Moves a position past the pool's items from `begin` to `end`.
 void MixturePlanner::advance(MixturePosition& position, std::size_t begin, std::size_t end) const {
   for (std::size_t i = begin; i < end; ++i) {
-    const Drawn& drawn = drawn_[i];
+    const DrawnItem& drawn = drawn_[i];
     if (piece_of(drawn.id) == 0) ++position.drawn[drawn.part];
     position.piece[drawn.part] = drawn.next_piece;
     position.tokens[drawn.part] += pool_[i].length;
@@ -208,19 +187,14 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
 
 std::vector<SampleId> MixturePlanner::pending_pieces() const {
   std::vector<SampleId> pending;
-  for (const Source& source : sources_at(*state_.position.mixture)) {
-    if (source.next_piece == 0) continue;
-    const std::uint64_t length = length_in_range(source.sample.length);
-    for (std::uint64_t piece = source.next_piece; piece * options_.cap < length; ++piece) {
-      pending.push_back(source.sample.id | piece << kPieceShift);
+  for (const PartCursor& cursor : cursors_at(*state_.position.mixture)) {
+    if (cursor.next_piece == 0) continue;
+    const std::uint32_t length = length_in_range(cursor.sample.length, options_);
+    for (std::uint64_t piece = cursor.next_piece; piece * options_.cap < length; ++piece) {
+      pending.push_back(cursor.sample.id | piece << kPieceShift);
     }
   }
   return pending;
-}
-
-void MixturePlanner::change(const Cost& cost, const std::vector<double>& speeds) {
-  options_ = with_cost(options_, cost, speeds);
-  packer_ = StepPacker(options_);
 }
 
 }  // namespace lockstep::data

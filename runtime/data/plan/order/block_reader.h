@@ -1,6 +1,6 @@
-// Reads the lengths of one block's samples and brings them into the epoch's order.
+// Reads the lengths of one block's samples.
 //
-// Threads: a BlockReader may be used by several threads, by one at a time.
+// Threads: safe from any.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,19 @@
 
 #include "runtime/data/plan/order/length_source.h"
 #include "runtime/data/plan/order/order.h"
-#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/steps/item.h"
 
 namespace lockstep::data {
 
-/// The samples of a block.
 struct BlockSamples {
-  /// An item's index below this is its sample's place in the block's shards, as they lie; from here on it is
-  /// that of a piece.
+  /// Indices of items below this are places in the block's shards; indices from here on are places in
+  /// `pieces`.
   static constexpr auto kFirstPiece =
       static_cast<std::uint32_t>(EpochOrder::kShardSamples * EpochOrder::kBlockShards);
 
-  std::vector<Item> items;             ///< in the epoch's order, none over the cap; length 0: skipped
+  std::vector<Item> items;
   std::vector<SampleId> shard_begins;  ///< the first sample of each shard
   std::vector<SampleId> pieces;        ///< of samples that were split, all but their first
-  OverLong over_long;
 
   SampleId id_of(std::uint32_t index) const {
     if (index >= kFirstPiece) return pieces[index - kFirstPiece];
@@ -32,30 +29,14 @@ struct BlockSamples {
   }
 };
 
-class BlockReader {
- public:
-  /// `source` and `order` must outlive the reader.
-  BlockReader(const LengthSource& source, const EpochOrder& order, const PlanOptions& options)
-      : source_(source),
-        order_(order),
-        cap_(static_cast<std::uint32_t>(options.cap)),
-        too_long_(options.too_long) {}
+/// The block's samples with their whole lengths, shard by shard. The order counts from `first_sample` of the
+/// source.
+BlockSamples read_block(const LengthSource& source, const EpochOrder& order, std::size_t block,
+                        std::size_t first_sample = 0);
 
-  /// Throws Error when a sample is empty or (unless the options say otherwise) longer than the cap, naming
-  /// it.
-  BlockSamples read(std::size_t block);
-
- private:
-  void read_shard(std::uint32_t shard);
-  void add(SampleId id, std::uint32_t index, std::uint32_t length);
-
-  const LengthSource& source_;
-  const EpochOrder& order_;
-  std::uint32_t cap_;
-  TooLong too_long_;
-  std::vector<std::uint32_t> lengths_;  // of a shard
-  BlockSamples read_;
-  std::vector<Item> pieces_;  // the items of read_.pieces
-};
+/// The block's samples in the epoch's order, none over the cap: longer samples are cut, split or (with length
+/// 0) skipped as the options say. Throws Error naming a sample that check_sample() refuses.
+BlockSamples read_block_for_plan(const LengthSource& source, const EpochOrder& order, std::size_t block,
+                                 const PlanOptions& options);
 
 }  // namespace lockstep::data

@@ -1,5 +1,5 @@
-// Where the planner reads lengths from, a run of neighbours at a time: memory, an index on disk, or a
-// formula. So a billion samples can be planned that fit nowhere.
+// The source of the planner's lengths: memory, an index on disk, or a formula. The planner reads a range of
+// samples at a time, so it can plan a billion samples whose lengths do not fit into memory.
 //
 // Threads: const members must be safe from any thread.
 #pragma once
@@ -20,17 +20,17 @@ class LengthSource {
   LengthSource(const LengthSource&) = delete;
   LengthSource& operator=(const LengthSource&) = delete;
 
-  /// Samples.
+  /// The number of samples.
   virtual std::size_t size() const = 0;
 
   /// Writes the lengths in tokens of the samples first, first + 1, ... into `lengths`.
   virtual void read(std::size_t first, std::span<std::uint32_t> lengths) const = 0;
 
-  /// Names the data and their order: two sources with the same name have the same samples.
+  /// Identifies the data and their order: sources with equal fingerprints have the same samples.
   virtual std::string fingerprint() const = 0;
 };
 
-/// Lengths that lie in memory; not owned.
+/// Lengths in memory, which must outlive this object.
 class LengthsInMemory final : public LengthSource {
  public:
   LengthsInMemory(std::span<const std::uint32_t> lengths, std::string fingerprint)

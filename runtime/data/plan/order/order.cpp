@@ -11,12 +11,12 @@
 namespace lockstep::data {
 namespace {
 
-// To be raised whenever the same seed and epoch give another order than before.
-constexpr int kVersion = 2;
+// Raise it whenever the same seed and epoch give another order than before.
+constexpr int kOrderVersion = 2;
 
 std::size_t shards_in(std::size_t samples) {
   const std::size_t shards = (samples + EpochOrder::kShardSamples - 1) / EpochOrder::kShardSamples;
-  if (samples >= kMaxSamples) fail("{} samples are more than an epoch can have", samples);
+  if (samples >= kMaxSamples) fail("an epoch can have at most {} samples, not {}", kMaxSamples - 1, samples);
   return shards;
 }
 
@@ -43,8 +43,8 @@ void EpochOrder::shuffle(std::size_t block, std::span<Item> items) const {
 
 std::string EpochOrder::fingerprint() const {
   return order_ == Order::sequential
-             ? fmt::format("order-{}-sequential-{}", kVersion, samples_)
-             : fmt::format("order-{}-shuffled-{}-{}-{}", kVersion, samples_, seed_, epoch_);
+             ? fmt::format("order-{}-sequential-{}", kOrderVersion, samples_)
+             : fmt::format("order-{}-shuffled-{}-{}-{}", kOrderVersion, samples_, seed_, epoch_);
 }
 
 }  // namespace lockstep::data

@@ -1,7 +1,7 @@
-// The order in which an epoch takes its samples. Shuffling has two levels: shards are dealt into blocks, and
-// the samples of one block are shuffled together. So an epoch reads lengths and data block after block, needs
-// memory for one block, and staging in the background keeps up; yet neighbours in a batch come from all over
-// a block. Seeded by seed and epoch, and the same for any number of ranks.
+// The order in which an epoch takes its samples. Shuffling has two levels: it distributes the shards over
+// blocks, and shuffles the samples of each block. So an epoch reads lengths and data block by block, needs
+// memory for one block, and staging in the background can keep up; still, the samples of a batch come from
+// all parts of a block. The order depends on seed and epoch, but not on the number of ranks.
 //
 // Threads: const members are safe from any thread.
 #pragma once
@@ -12,32 +12,32 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/options.h"
 #include "runtime/data/plan/steps/item.h"
 
 namespace lockstep::data {
 
 class EpochOrder {
  public:
-  /// A run of this many neighbouring samples counts as a shard.
+  /// This many consecutive samples are a shard.
   static constexpr std::size_t kShardSamples = 4096;
-  /// Shards that are shuffled together: a block holds 262,144 samples.
+  /// This many shards are shuffled together: a block holds 262,144 samples.
   static constexpr std::size_t kBlockShards = 64;
 
   EpochOrder(std::size_t samples, Order order, std::uint64_t seed, std::uint64_t epoch);
 
   std::size_t blocks() const { return (shards_.size() + kBlockShards - 1) / kBlockShards; }
 
-  /// The block's shards; a shard's samples are kShardSamples * shard and those that follow.
+  /// The block's shards. A shard's first sample is kShardSamples * shard.
   std::span<const std::uint32_t> shards(std::size_t block) const;
 
-  /// How many samples the shard has; only the data's last one can be short.
+  /// The number of samples in the shard: kShardSamples, or fewer in the last shard of the data.
   std::size_t samples_of_shard(std::uint32_t shard) const;
 
-  /// Brings the block's items, which must be as its shards' samples lie, into the epoch's order.
+  /// Brings the block's items, given shard by shard, into the epoch's order.
   void shuffle(std::size_t block, std::span<Item> items) const;
 
-  /// Names the order: what has the same name for the same number of samples is the same order.
+  /// Identifies the order: equal fingerprints mean the same order.
   std::string fingerprint() const;
 
  private:

@@ -1,9 +1,10 @@
-// Random numbers that are the same on every machine and with every standard library (std::shuffle and the
-// standard distributions are not), so that all ranks plan alike.
+// Random numbers that are the same on every machine and with every standard library, so that all ranks make
+// the same plan. (std::shuffle and the standard distributions differ between libraries.)
 //
 // Threads: a Random belongs to one thread at a time.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -22,14 +23,14 @@ class Random {
   }
 
   std::uint64_t next() {
-    const std::uint64_t result = rotate(state_[1] * 5, 7) * 9;
+    const std::uint64_t result = std::rotl(state_[1] * 5, 7) * 9;
     const std::uint64_t shifted = state_[1] << 17U;
     state_[2] ^= state_[0];
     state_[3] ^= state_[1];
     state_[1] ^= state_[2];
     state_[0] ^= state_[3];
     state_[2] ^= shifted;
-    state_[3] = rotate(state_[3], 45);
+    state_[3] = std::rotl(state_[3], 45);
     return result;
   }
 
@@ -41,13 +42,10 @@ class Random {
 
   template <typename T>
   void shuffle(std::span<T> values) {
-    for (std::size_t left = values.size(); left > 1; --left) std::swap(values[left - 1], values[below(left)]);
+    for (std::size_t n = values.size(); n > 1; --n) std::swap(values[n - 1], values[below(n)]);
   }
 
  private:
-  static std::uint64_t rotate(std::uint64_t word, unsigned bits) {
-    return (word << bits) | (word >> (64U - bits));
-  }
   static std::uint64_t splitmix(std::uint64_t& state) {
     std::uint64_t word = (state += 0x9e3779b97f4a7c15U);
     word = (word ^ (word >> 30U)) * 0xbf58476d1ce4e5b9U;

@@ -3,29 +3,24 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <functional>
 #include <utility>
 
 namespace lockstep::data {
 namespace {
 
-// Fewer than these are sorted by insertion.
+// Fewer items than this are sorted by comparison.
 constexpr std::size_t kFew = 24;
-// A digit of more bits has more counters than fit beside the items in the fastest cache.
+// With larger digits, counters and items together do not fit into the first-level cache.
 constexpr unsigned kMaxDigitBits = 9;
-
-void insert_longest_first(std::vector<Item>& items) {
-  for (std::size_t i = 1; i < items.size(); ++i) {
-    const Item item = items[i];
-    std::size_t place = i;
-    for (; place > 0 && items[place - 1].length < item.length; --place) items[place] = items[place - 1];
-    items[place] = item;
-  }
-}
 
 }  // namespace
 
 void LengthSort::longest_first(std::vector<Item>& items) {
-  if (items.size() < kFew) return insert_longest_first(items);
+  if (items.size() < kFew) {
+    std::ranges::stable_sort(items, std::greater<>(), &Item::length);
+    return;
+  }
   std::uint32_t longest = 0;
   for (const Item& item : items) longest = std::max(longest, item.length);
   const auto bits = static_cast<unsigned>(std::bit_width(longest));

@@ -1,5 +1,5 @@
-// Sorts a step's samples longest first. A radix sort: comparing would take longer than everything else that
-// the planner does with a sample.
+// Sorts the samples of a step, longest first. It is a radix sort: sorting by comparison would take longer
+// than everything else that the planner does with a sample.
 //
 // Threads: a LengthSort belongs to one thread at a time.
 #pragma once
@@ -12,7 +12,7 @@ namespace lockstep::data {
 
 class LengthSort {
  public:
-  /// Stable: equal lengths stay in the order they came in.
+  /// The sort is stable: samples of equal length keep their order.
   void longest_first(std::vector<Item>& items);
 
  private:

@@ -7,10 +7,10 @@
 namespace lockstep::data {
 namespace {
 
-// Micro-batches for each that the step's tokens would fill. On conversations at 8 ranks 1, 2, 3 and 4 of them
+// Micro-batches for each full micro-batch of the step's tokens. On conversations at 8 ranks, 1, 2, 3 and 4
 // leave 5.1, 2.6, 1.5 and 1.0 % of padding; a micro-batch of a third of the cap still keeps a device busy.
 constexpr double kCutsPerFullMicroBatch = 3.2;
-// Prices of a micro-batch, in tokens, that are tried: each search halves the range of their logarithm.
+// Steps of the search for the price of a micro-batch, in tokens: each halves the range of its logarithm.
 constexpr int kSearches = 8;
 
 }  // namespace
@@ -33,7 +33,7 @@ void PaddedCut::prepare(std::span<const Item> items) {
     row_[i] = static_cast<double>(padded_length(items[i].length, multiple_, cap_));
     all += cost_.of(static_cast<std::uint64_t>(row_[i]));
   }
-  // Within a run of equal rows one cut is as good as another: only where runs begin is one tried.
+  // Cuts are tried only where a run of equal rows begins: within a run they are all equally good.
   run_begins_.clear();
   for (std::uint32_t i = 1; i < count; ++i) {
     if (row_[i] != row_[i - 1]) run_begins_.push_back(i);
@@ -42,14 +42,14 @@ void PaddedCut::prepare(std::span<const Item> items) {
   for (std::size_t i = 0; i < count; ++i) {
     const double rows =
         std::min(static_cast<double>(cap_) / row_[i], share / cost_.of(static_cast<std::uint64_t>(row_[i])));
-    const double left = static_cast<double>(count - i);
+    const auto remaining = static_cast<double>(count - i);
     max_end_[i] =
-        static_cast<std::uint32_t>(i + static_cast<std::size_t>(std::max(1.0, std::min(rows, left))));
+        static_cast<std::uint32_t>(i + static_cast<std::size_t>(std::max(1.0, std::min(rows, remaining))));
   }
 }
 
-// Cuts so that the tokens, padding included, and the price of each micro-batch are least together, by dynamic
-// programming. Returns how many micro-batches that makes.
+// Finds, by dynamic programming, the cut that minimises tokens, with padding, plus the price of each
+// micro-batch. Returns its number of micro-batches.
 std::size_t PaddedCut::best_cut(double price) {
   const std::size_t count = row_.size();
   price_to_.assign(count + 1, std::numeric_limits<double>::infinity());
@@ -73,17 +73,17 @@ std::size_t PaddedCut::best_cut(double price) {
   return groups;
 }
 
-const std::vector<PaddedCut::Group>& PaddedCut::cut(std::span<const Item> items) {
+const std::vector<PaddedCut::ItemGroup>& PaddedCut::cut(std::span<const Item> items) {
   prepare(items);
-  // The dearer a micro-batch, the fewer there are.
-  double cheap = 1;
-  double dear = static_cast<double>(cap_);
-  if (best_cut(cheap) > wanted_) {
+  // A higher price of a micro-batch makes fewer of them.
+  double low = 1;
+  double high = static_cast<double>(cap_);
+  if (best_cut(low) > wanted_) {
     for (int search = 0; search < kSearches; ++search) {
-      const double price = std::sqrt(cheap * dear);
-      (best_cut(price) > wanted_ ? cheap : dear) = price;
+      const double price = std::sqrt(low * high);
+      (best_cut(price) > wanted_ ? low : high) = price;
     }
-    best_cut(dear);
+    best_cut(high);
   }
   groups_.clear();
   for (auto end = static_cast<std::uint32_t>(items.size()); end > 0; end = begin_[end]) {

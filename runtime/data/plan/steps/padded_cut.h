@@ -1,5 +1,5 @@
-// Cuts a step's samples into padded micro-batches, rows x longest: neighbours in length share one, so that
-// little is padding. Each micro-batch more saves padding, and has a cost of its own.
+// Cuts a step's samples into padded micro-batches of rows x longest. Samples of similar length share one,
+// which keeps padding small. More micro-batches save padding, but each has a fixed cost.
 //
 // Threads: a PaddedCut belongs to one thread at a time.
 #pragma once
@@ -18,32 +18,33 @@ class PaddedCut {
  public:
   explicit PaddedCut(const PlanOptions& options);
 
-  struct Group {
-    std::uint32_t begin;  ///< in the items
+  /// The consecutive items of one micro-batch.
+  struct ItemGroup {
+    std::uint32_t begin;
     std::uint32_t end;
     double cost;
   };
 
-  /// Cuts items, longest first and none over the cap, into about three micro-batches for each that the step's
-  /// tokens would fill, more where the cap asks for it. None costs more than a rank's equal share of all,
-  /// unless it is a single sample.
-  const std::vector<Group>& cut(std::span<const Item> items);
+  /// Cuts items that are sorted longest first and none over the cap. Makes about three micro-batches for
+  /// each full micro-batch of the step's tokens, and more if the cap requires it. None costs more than an
+  /// equal share of a rank, unless it is a single sample.
+  const std::vector<ItemGroup>& cut(std::span<const Item> items);
 
  private:
   std::size_t best_cut(double price);
   void prepare(std::span<const Item> items);
 
   std::size_t ranks_;
-  std::size_t wanted_;
+  std::size_t wanted_;  // micro-batches
   std::uint64_t cap_;
   std::uint32_t multiple_;
   Cost cost_;
-  std::vector<double> row_;                // of each item, were it the longest
-  std::vector<std::uint32_t> run_begins_;  // but the first
-  std::vector<std::uint32_t> max_end_;     // where the group must end that begins with the item
+  std::vector<double> row_;                // padded length of each item
+  std::vector<std::uint32_t> run_begins_;  // of runs of equal rows, without the first
+  std::vector<std::uint32_t> max_end_;     // latest end of a group that begins with the item
   std::vector<double> price_to_;           // of the best cut of the items before this one
-  std::vector<std::uint32_t> begin_;       // of that cut's last group
-  std::vector<Group> groups_;
+  std::vector<std::uint32_t> begin_;       // of the last group of that cut
+  std::vector<ItemGroup> groups_;
 };
 
 }  // namespace lockstep::data

@@ -8,9 +8,10 @@
 namespace lockstep::data {
 namespace {
 
-// Part of its budget from which on a step may end early. Lower means less waiting and smaller steps.
+// A step that has filled this share of its budget may end early. A lower value means less waiting and smaller
+// steps.
 constexpr double kEnoughFilled = 0.5;
-// Budgets that an epoch's last step may hold: what is left by then would be too little for a step of its own.
+// An epoch's last step may hold this many budgets, so that no step follows with a small rest.
 constexpr double kSmallRest = 1.5;
 
 }  // namespace
@@ -43,8 +44,8 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
   const auto stretches = [&] { return static_cast<double>(tokens) < max_tokens_; };
   take_while([&](std::uint32_t length, double item_cost) {
     if (tokens + length > budget_) return false;
-    // A sample that outweighs a rank's share begins the next step where this one does without: then it has
-    // the more samples beside it, and other such samples among them.
+    // A sample that costs more than a rank's share begins the next step, if this one is full enough: there it
+    // has more samples beside it, maybe others of its kind.
     const double filled = static_cast<double>(tokens) * per_budget_;
     return !may_stretch_ || filled < kEnoughFilled || balancer_.outweighs_share(greatest, cost) ||
            !balancer_.outweighs_share(item_cost * filled, cost);
@@ -53,20 +54,20 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
     return may_stretch_ && stretches() && balancer_.outweighs_share(greatest, cost);
   });
   if (count == pool.size() && !last) return 0;
-  if (last) count += small_rest(pool.subspan(count), tokens);
-  deal_items(pool.first(count));
+  if (last) count += count_small_rest(pool.subspan(count), tokens);
+  assign_items(pool.first(count));
   if (!may_stretch_ || !balancer_.uneven()) return count;
-  // The ranks wait for the slowest one: what they can do meanwhile costs nothing.
-  const std::size_t dealt = count;
+  // The ranks would wait for the slowest one: samples that they can use meanwhile cost no time.
+  const std::size_t assigned = count;
   take_while(
       [&](std::uint32_t, double item_cost) { return stretches() && balancer_.add_if_free(item_cost); });
   if (count == pool.size() && !last) return 0;
-  if (count > dealt) deal_items(pool.first(count));
+  if (count > assigned) assign_items(pool.first(count));
   return count;
 }
 
-// What is left of the epoch after a step, where that is less than half a step.
-std::size_t StepPacker::small_rest(std::span<const Item> rest, std::uint64_t tokens) const {
+// The number of remaining items of the epoch if they are less than half a step, else 0.
+std::size_t StepPacker::count_small_rest(std::span<const Item> rest, std::uint64_t tokens) const {
   const double max_tokens = std::min(max_tokens_, kSmallRest * static_cast<double>(budget_));
   for (const Item& item : rest) {
     tokens += item.length;
@@ -78,33 +79,33 @@ std::size_t StepPacker::small_rest(std::span<const Item> rest, std::uint64_t tok
 void StepPacker::repeat_samples(std::size_t count) {
   std::vector<Item> items = items_;
   while (items.size() < count) items.push_back(items[items.size() - items_.size()]);
-  deal_items(items);
+  assign_items(items);
 }
 
-void StepPacker::deal_items(std::span<const Item> items) {
+void StepPacker::assign_items(std::span<const Item> items) {
   items_.assign(items.begin(), items.end());
   sort_.longest_first(items_);
   while (!items_.empty() && items_.back().length == 0) items_.pop_back();
   costs_.resize(items_.size());
   for (std::size_t i = 0; i < items_.size(); ++i) costs_[i] = options_.cost.of(items_[i].length);
-  balancer_.deal(costs_);
+  balancer_.assign(costs_);
 }
 
-// Micro-batches are cut first: how much padding a sample costs depends on its neighbours.
-void StepPacker::deal_padded() {
+// Cuts micro-batches before it distributes them, because a sample's padding depends on the others of its row.
+void StepPacker::assign_groups() {
   groups_ = padded_cut_.cut(items_);
   std::stable_sort(groups_.begin(), groups_.end(),
                    [](const auto& x, const auto& y) { return x.cost > y.cost; });
   costs_.resize(groups_.size());
   for (std::size_t i = 0; i < groups_.size(); ++i) costs_[i] = groups_[i].cost;
-  balancer_.deal(costs_);
+  balancer_.assign(costs_);
 }
 
 StepView StepPacker::pack(std::uint64_t step) {
-  if (options_.padded) deal_padded();
+  if (options_.padded) assign_groups();
   balancer_.exchange();
   const auto ranks = static_cast<std::size_t>(options_.ranks);
-  // Ranks that are all equal take turns, or the first one would always have the longest sample.
+  // Equal ranks take turns, because otherwise the first one would always have the longest sample.
   const std::size_t first =
       options_.speeds.empty() ? Random(options_.seed, options_.epoch, step).below(ranks) : 0;
   indices_.clear();
@@ -123,29 +124,31 @@ StepView StepPacker::pack(std::uint64_t step) {
   return {indices_, batch_ends_, rank_ends_};
 }
 
-// The costliest one last: gradients travel during its backward.
+// Adds the costliest micro-batch last: gradients travel during its backward.
 void StepPacker::add_groups(std::span<const std::uint32_t> loads) {
   for (std::size_t i = loads.size(); i-- > 0;) {
-    const PaddedCut::Group& group = groups_[loads[i]];
+    const PaddedCut::ItemGroup& group = groups_[loads[i]];
     for (std::uint32_t item = group.begin; item < group.end; ++item) indices_.push_back(items_[item].index);
     batch_ends_.push_back(static_cast<std::uint32_t>(indices_.size()));
   }
 }
 
-// As many for each rank as the one with the most has, and at least one. The empty ones come first: the last
-// one synchronises, and gradients should travel during a backward.
+// Gives each rank as many micro-batches as the rank with the largest number, at least one. Empty ones come
+// first, because the last one synchronises and gradients should travel during a backward.
 void StepPacker::add_empty_micro_batches() {
-  std::uint32_t most = 1;
+  std::uint32_t max_batches = 1;
   std::uint32_t before = 0;
-  for (const std::uint32_t end : rank_ends_) most = std::max(most, end - std::exchange(before, end));
+  for (const std::uint32_t end : rank_ends_) {
+    max_batches = std::max(max_batches, end - std::exchange(before, end));
+  }
   equal_ends_.clear();
   std::uint32_t batch = 0;
   std::uint32_t rank = 0;
   for (std::uint32_t& end : rank_ends_) {
     const std::uint32_t at = equal_ends_.empty() ? 0 : equal_ends_.back();
-    equal_ends_.insert(equal_ends_.end(), most - (end - batch), at);
+    equal_ends_.insert(equal_ends_.end(), max_batches - (end - batch), at);
     for (; batch < end; ++batch) equal_ends_.push_back(batch_ends_[batch]);
-    end = ++rank * most;
+    end = ++rank * max_batches;
   }
   batch_ends_.swap(equal_ends_);
 }

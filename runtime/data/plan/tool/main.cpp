@@ -1,9 +1,8 @@
-// lockstep-plan: make, check and describe plans.
+// lockstep-plan makes, checks and describes plans.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -25,9 +24,9 @@
 namespace lockstep::data {
 namespace {
 
-// Where the lengths come from, as the three verbs take it.
-struct Source {
-  std::string lengths;
+// The options that say where the lengths come from; all verbs have them.
+struct LengthOptions {
+  std::string csv;
   std::string column = "length";
   std::string histogram;
   std::size_t samples = 0;
@@ -35,44 +34,53 @@ struct Source {
   std::string mixture;
 
   void add_to(CLI::App& verb) {
-    verb.add_option("--lengths", lengths, "CSV file with one sample a row")->type_name("FILE.csv");
-    verb.add_option("--column", column, "The column that holds the length in tokens")->capture_default_str();
+    verb.add_option("--lengths", csv, "CSV file with one row per sample")->type_name("FILE.csv");
+    verb.add_option("--column", column, "Column that holds the length in tokens")->capture_default_str();
     verb.add_option("--histogram", histogram, "CSV file with the columns length and count")
         ->type_name("FILE.csv");
-    verb.add_option("--samples", samples, "How many samples to spread over the histogram")
+    verb.add_option("--samples", samples, "Number of samples to make from the histogram")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
-    verb.add_option("--mixture", mixture,
-                    "Several data sets with weights, each with its source of lengths, and a number of steps")
+    verb.add_option("--mixture", mixture, "JSON file with data sets, their weights and a number of steps")
         ->type_name("FILE.json");
   }
 
-  // For messages that name a sample.
+  // For messages about a sample.
   std::string name() const {
-    if (!lengths.empty()) return lengths;
+    if (!csv.empty()) return csv;
     if (!histogram.empty()) return histogram;
     if (!mixture.empty()) return mixture;
     return packs.size() == 1 ? packs.front().string() : fmt::format("{} packs", packs.size());
   }
 
-  // Where it is a mixture, also that.
-  Lengths read(std::optional<Mixture>* mixed = nullptr) const {
-    const int given = (lengths.empty() ? 0 : 1) + (histogram.empty() ? 0 : 1) + (packs.empty() ? 0 : 1) +
-                      (mixture.empty() ? 0 : 1);
-    if (given != 1)
+  // Without --mixture the mixture has no parts.
+  MixtureData read() const {
+    const int sources =
+        int{!csv.empty()} + int{!histogram.empty()} + int{!packs.empty()} + int{!mixture.empty()};
+    if (sources != 1) {
       fail_usage(
-          "name one source of lengths: --lengths FILE, --histogram FILE, --mixture FILE, or packed files");
-    if (!mixture.empty()) {
-      MixtureData data = read_mixture(mixture);
-      if (mixed != nullptr) *mixed = std::move(data.mixture);
-      return std::move(data.lengths);
+          "name exactly one source of lengths: --lengths FILE, --histogram FILE, --mixture FILE, or packed "
+          "files");
     }
-    if (!lengths.empty()) return lengths_from_csv(lengths, column);
-    if (!packs.empty()) return lengths_from_packs(packs);
+    if (!mixture.empty()) return read_mixture(mixture);
+    if (!csv.empty()) return {{}, lengths_from_csv(csv, column)};
+    if (!packs.empty()) return {{}, lengths_from_packs(packs)};
     if (samples == 0) fail_usage("--histogram needs --samples N");
-    return lengths_from_histogram(histogram, samples);
+    return {{}, lengths_from_histogram(histogram, samples)};
   }
 };
+
+// Calls work(). Puts the name of the file in front of its errors, but not of errors in the call.
+template <typename Work>
+auto naming(const std::string& file, const Work& work) {
+  try {
+    return work();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    fail("{}: {}", file, error.what());
+  }
+}
 
 Cost parse_cost(const std::string& text) {
   Cost cost;
@@ -82,141 +90,130 @@ Cost parse_cost(const std::string& text) {
     const auto b = std::from_chars(a.ptr + 1, end, cost.b);
     if (b.ec == std::errc() && b.ptr == end) return cost;
   }
-  fail_usage("--cost '{}' is not two numbers a,b as in 24576,1", text);
+  fail_usage("--cost must be two numbers a,b such as 24576,1, not '{}'", text);
 }
 
 void print_stats(const PlanStats& stats, const PlanOptions& options) {
   fmt::print(
-      "steps              {} ({} if all were full), {} ranks, {:.2f} micro-batches each of at most {} "
-      "tokens\n",
-      stats.steps, stats.minimum_steps, options.ranks, stats.micro_batches, options.cap);
-  fmt::print("tokens of a step   {:.3f} of the budget of {}, at most {:.3f}\n", stats.step_tokens_mean,
-             step_budget(options), stats.step_tokens_max);
-  fmt::print("dropped            {}\n", stats.dropped);
-  fmt::print("duplicated         {}\n", stats.duplicated);
-  fmt::print("fill               {:.2f} %\n", 100 * stats.fill);
-  fmt::print("padding            {:.2f} %\n", 100 * stats.padding);
-  fmt::print("imbalance, tokens  {:.5f}\n", stats.imbalance_tokens);
-  fmt::print("imbalance, cost    {:.5f} (at least {:.5f})\n", stats.imbalance_cost, stats.lower_bound_cost);
-  fmt::print("step-mean ratio    {:.3f} (1 is random)\n", stats.step_mean_ratio);
-  fmt::print("lag 1              {:.3f}\n", stats.lag1);
+      R"(steps              {} ({} if all were full), {} ranks, {:.2f} micro-batches each of at most {} tokens
+tokens of a step   {:.3f} of the budget of {}, at most {:.3f}
+dropped            {}
+duplicated         {}
+fill               {:.2f} %
+padding            {:.2f} %
+imbalance, tokens  {:.5f}
+imbalance, cost    {:.5f} (at least {:.5f})
+step-mean ratio    {:.3f} (1 is random)
+lag 1              {:.3f}
+)",
+      stats.steps, stats.minimum_steps, options.ranks, stats.micro_batches, options.cap,
+      stats.step_tokens_mean, step_budget(options), stats.step_tokens_max, stats.dropped, stats.duplicated,
+      100 * stats.fill, 100 * stats.padding, stats.imbalance_tokens, stats.imbalance_cost,
+      stats.lower_bound_cost, stats.step_mean_ratio, stats.lag1);
 }
 
-// A plan is possible with fewer samples than ranks, but hardly what was wanted.
-void say_if_too_few(const Tool& tool, const Plan& plan, const Source& source) {
+// Fewer samples than ranks can be planned, but are probably a mistake.
+void warn_if_too_few(const Tool& tool, const Plan& plan, const std::string& source) {
   const PlanOptions& options = plan.options();
   const auto ranks = static_cast<std::size_t>(options.ranks);
   if (plan.samples() == 0 || plan.samples() >= ranks || plan.mixture() != nullptr) return;
-  const std::string what = options.tail == Tail::drop ? "--tail drop leaves out all of them"
-                           : options.tail == Tail::repeat
-                               ? "--tail repeat uses some of them again"
-                               : fmt::format("{} ranks have none", ranks - plan.samples());
-  tool.say(
-      fmt::format("{}: {} samples are fewer than {} ranks: {}", source.name(), plan.samples(), ranks, what));
+  const std::string result = options.tail == Tail::drop ? "--tail drop leaves out all samples"
+                             : options.tail == Tail::repeat
+                                 ? "--tail repeat uses some samples again"
+                                 : fmt::format("{} ranks have none", ranks - plan.samples());
+  tool.say(fmt::format("{}: {} samples for {} ranks: {}", source, plan.samples(), ranks, result));
 }
 
-// Of the data, whatever of them a mixture uses.
+struct OverLong {
+  std::uint64_t samples = 0;
+  std::uint64_t tokens_lost = 0;
+  SampleId first = 0;
+};
+
+// The samples of the data that are longer than the cap, whether or not a mixture uses them.
 OverLong over_long_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
   OverLong over_long;
   for (SampleId id = 0; id < lengths.size(); ++id) {
     if (lengths[id] <= options.cap) continue;
-    const std::uint64_t lost = options.too_long == TooLong::skip       ? lengths[id]
-                               : options.too_long == TooLong::truncate ? lengths[id] - options.cap
-                                                                       : 0;
-    over_long.add({.samples = 1, .tokens = lost, .first = id});
+    if (over_long.samples++ == 0) over_long.first = id;
+    if (options.too_long == TooLong::skip) over_long.tokens_lost += lengths[id];
+    if (options.too_long == TooLong::truncate) over_long.tokens_lost += lengths[id] - options.cap;
   }
   return over_long;
 }
 
-Plan plan_of(const Lengths& lengths, const std::optional<Mixture>& mixture, const PlanOptions& options,
-             const Source& source, OverLong& over_long) {
-  try {
-    if (mixture) {
-      over_long = over_long_of(lengths.tokens, options);
-      return make_mixture_plan(lengths.tokens, options, *mixture, lengths.fingerprint);
-    }
-    return make_plan(lengths.tokens, options, lengths.fingerprint, &over_long);
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error& error) {
-    fail("{}: {}", source.name(), error.what());
+void make(const Tool& tool, const LengthOptions& source, const PlanOptions& options, const std::string& out) {
+  const MixtureData data = source.read();
+  const std::vector<std::uint32_t>& lengths = data.lengths.tokens;
+  const bool mixture = !data.mixture.parts.empty();
+  if (mixture && options.epoch != 0) {
+    fail_usage("--epoch cannot be used with a mixture: its data sets count their own epochs");
   }
-}
-
-void make(const Tool& tool, const Source& source, PlanOptions options, const std::string& cost,
-          const std::string& out) {
-  options.cost = parse_cost(cost);
-  std::optional<Mixture> mixture;
-  const Lengths lengths = source.read(&mixture);
-  if (mixture && options.epoch != 0) fail_usage("--epoch: a mixture has none, its data sets count their own");
-  if (mixture && options.tail != Tail::fill) fail_usage("--tail: all steps of a mixture are full");
+  if (mixture && options.tail != Tail::fill) {
+    fail_usage("--tail cannot be used with a mixture: all its steps are full");
+  }
   const std::uint64_t begin = monotonic_ns();
-  OverLong over_long;
-  const Plan plan = plan_of(lengths, mixture, options, source, over_long);
+  const Plan plan = naming(source.name(), [&] {
+    return mixture ? make_mixture_plan(lengths, options, data.mixture, data.lengths.fingerprint)
+                   : make_plan(lengths, options, data.lengths.fingerprint);
+  });
   const double seconds = seconds_between(begin, monotonic_ns());
   if (!out.empty()) write_plan(plan, out);
-  const PlanStats stats = stats_of(plan, lengths.tokens);
-  say_if_too_few(tool, plan, source);
+  const PlanStats stats = stats_of(plan, lengths);
+  const OverLong over_long = over_long_of(lengths, options);
+  warn_if_too_few(tool, plan, source.name());
   if (tool.json()) {
     nlohmann::json json = stats;
     json["seconds"] = seconds;
     if (mixture) json["left"] = plan.mixture()->left.size();
     if (options.too_long != TooLong::refuse) {
-      json["over_long"] = {{"samples", over_long.samples}, {"tokens_lost", over_long.tokens}};
+      json["over_long"] = {{"samples", over_long.samples}, {"tokens_lost", over_long.tokens_lost}};
     }
-    Tool::print(json);
-  } else {
-    print_stats(stats, options);
-    if (mixture) fmt::print("pieces not used    {}\n", plan.mixture()->left.size());
-    if (over_long.samples > 0) {
-      fmt::print("over the cap       {} samples, {} tokens left out; the first is sample {}\n",
-                 over_long.samples, over_long.tokens, over_long.first);
-    }
-    fmt::print("planned in         {}\n", format_seconds(seconds));
+    return Tool::print(json);
   }
+  print_stats(stats, options);
+  if (mixture) fmt::print("pieces not used    {}\n", plan.mixture()->left.size());
+  if (over_long.samples > 0) {
+    fmt::print("over the cap       {} samples, {} tokens left out; the first is sample {}\n",
+               over_long.samples, over_long.tokens_lost, over_long.first);
+  }
+  fmt::print("planned in         {}\n", format_seconds(seconds));
 }
 
 void expect_plan_of(const Plan& plan, const Mixture& mixture) {
   if (plan.mixture() == nullptr) fail("the plan is of an epoch, not of a mixture");
   const Mixture& planned = plan.mixture()->mixture;
   if (fingerprint_of(planned) != fingerprint_of(mixture) || planned.steps != mixture.steps) {
-    fail("the plan is of another mixture: {} steps of {}, not {} of {}", planned.steps,
+    fail("the plan is of another mixture: {} steps of {}, not {} steps of {}", planned.steps,
          fingerprint_of(planned), mixture.steps, fingerprint_of(mixture));
   }
 }
 
-// What the caller knows of the plan; nothing where it is not given.
-struct Expected {
+// Values that the plan's header must have; any value if it is not set.
+struct ExpectedHeader {
   std::optional<std::uint64_t> cap;
   std::optional<std::uint64_t> seed;
   std::optional<std::uint64_t> epoch;
 };
 
-void expect_header(const PlanOptions& header, const Expected& expected) {
-  const auto compare = [](const char* name, std::uint64_t is, const std::optional<std::uint64_t>& wanted) {
-    if (wanted && is != *wanted) fail("the plan has {} {}, not {}", name, is, *wanted);
-  };
-  compare("cap", header.cap, expected.cap);
-  compare("seed", header.seed, expected.seed);
-  compare("epoch", header.epoch, expected.epoch);
+void expect_value(const char* name, std::uint64_t value, const std::optional<std::uint64_t>& expected) {
+  if (expected && value != *expected) fail("the plan has {} {}, not {}", name, value, *expected);
 }
 
-void check(const Tool& tool, const Source& source, const std::string& file, const Expected& expected) {
+void check(const Tool& tool, const LengthOptions& source, const std::string& file,
+           const ExpectedHeader& expected) {
   const Plan plan = read_plan(file);
-  CheckedPlan checked;
   double imbalance_cost = 1;
-  try {
-    expect_header(plan.options(), expected);
-    std::optional<Mixture> mixture;
-    const Lengths lengths = source.read(&mixture);
-    checked = check_plan(plan, lengths);
-    if (mixture) expect_plan_of(plan, *mixture);
-    imbalance_cost = stats_of(plan, lengths.tokens).imbalance_cost;
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error& error) {
-    fail("{}: {}", file, error.what());
-  }
+  const CheckedPlan checked = naming(file, [&] {
+    expect_value("cap", plan.options().cap, expected.cap);
+    expect_value("seed", plan.options().seed, expected.seed);
+    expect_value("epoch", plan.options().epoch, expected.epoch);
+    const MixtureData data = source.read();
+    const CheckedPlan result = check_plan(plan, data.lengths);
+    if (!data.mixture.parts.empty()) expect_plan_of(plan, data.mixture);
+    imbalance_cost = stats_of(plan, data.lengths.tokens).imbalance_cost;
+    return result;
+  });
   if (tool.json()) {
     nlohmann::json json = {{"ok", true},
                            {"samples", plan.samples()},
@@ -224,20 +221,16 @@ void check(const Tool& tool, const Source& source, const std::string& file, cons
                            {"dropped", checked.dropped},
                            {"imbalance_cost", imbalance_cost}};
     if (plan.mixture() != nullptr) json["left"] = plan.mixture()->left.size();
-    Tool::print(json);
-  } else if (plan.mixture() != nullptr) {
-    fmt::print(
-        "{}: {} data sets, every sample once in each epoch but for {} pieces not used, in {} steps, none "
-        "over the cap, cost imbalance {:.5f}\n",
-        file, plan.mixture()->mixture.parts.size(), plan.mixture()->left.size(), plan.steps(),
-        imbalance_cost);
-  } else {
-    fmt::print(
-        "{}: {} samples, {} left out as planned ({} over the cap, {} with the last step), in {} steps, none "
-        "over the cap, cost imbalance {:.5f}\n",
-        file, plan.samples(), checked.dropped, checked.skipped, checked.dropped - checked.skipped,
-        plan.steps(), imbalance_cost);
+    return Tool::print(json);
   }
+  const std::string samples =
+      plan.mixture() != nullptr
+          ? fmt::format("{} data sets, every sample once in each epoch except {} pieces not used",
+                        plan.mixture()->mixture.parts.size(), plan.mixture()->left.size())
+          : fmt::format("{} samples, {} left out as planned ({} over the cap, {} with the last step)",
+                        plan.samples(), checked.dropped, checked.skipped, checked.dropped - checked.skipped);
+  fmt::print("{}: {}, in {} steps, no micro-batch over the cap, cost imbalance {:.5f}\n", file, samples,
+             plan.steps(), imbalance_cost);
 }
 
 void describe_lengths(const Tool& tool, std::vector<std::uint32_t> lengths) {
@@ -250,132 +243,116 @@ void describe_lengths(const Tool& tool, std::vector<std::uint32_t> lengths) {
                : lengths[static_cast<std::size_t>(share * static_cast<double>(lengths.size() - 1))];
   };
   const double mean = lengths.empty() ? 0 : tokens / static_cast<double>(lengths.size());
-  if (tool.json()) {
-    Tool::print({{"samples", lengths.size()},
-                 {"tokens", tokens},
-                 {"mean", mean},
-                 {"shortest", at(0)},
-                 {"median", at(0.5)},
-                 {"p90", at(0.9)},
-                 {"p99", at(0.99)},
-                 {"longest", at(1)}});
-  } else {
-    fmt::print(
-        "samples   {}\ntokens    {}\nmean      {:.1f}\nshortest  {}\nmedian    {}\np90       {}\np99       "
-        "{}\n"
-        "longest   {}\n",
-        lengths.size(), format_count(tokens), mean, at(0), at(0.5), at(0.9), at(0.99), at(1));
+  nlohmann::json json = {{"samples", lengths.size()}, {"tokens", tokens}, {"mean", mean}};
+  if (!tool.json()) {
+    fmt::print("samples   {}\ntokens    {}\nmean      {:.1f}\n", lengths.size(), format_count(tokens), mean);
   }
+  for (const auto& [name, share] :
+       {std::pair("shortest", 0.0), {"median", 0.5}, {"p90", 0.9}, {"p99", 0.99}, {"longest", 1.0}}) {
+    json[name] = at(share);
+    if (!tool.json()) fmt::print("{:<9} {}\n", name, at(share));
+  }
+  if (tool.json()) Tool::print(json);
 }
 
-void stats(const Tool& tool, const Source& source, const std::string& file) {
-  const Lengths lengths = source.read();
-  if (file.empty()) return describe_lengths(tool, lengths.tokens);
-  const Plan plan = read_plan(file);
-  for (std::size_t step = 0; step < plan.steps(); ++step) {
-    for (const SampleId id : plan.step_samples(step)) {
-      if (sample_of(id) >= lengths.tokens.size())
-        fail("{}: step {}: there is no sample {}", file, step, sample_of(id));
-    }
+void stats(const Tool& tool, LengthOptions source) {
+  std::filesystem::path file;
+  if (!source.packs.empty() && source.packs.front().extension() == ".jsonl") {
+    file = source.packs.front();
+    source.packs.erase(source.packs.begin());
   }
-  const PlanStats stats = stats_of(plan, lengths.tokens);
+  const std::vector<std::uint32_t> lengths = source.read().lengths.tokens;
+  if (file.empty()) return describe_lengths(tool, lengths);
+  const Plan plan = read_plan(file);
+  if (plan.samples() != lengths.size()) {
+    fail("{}: the plan is for {} samples, but the data have {}", file.string(), plan.samples(),
+         lengths.size());
+  }
+  const PlanStats stats = stats_of(plan, lengths);
   tool.json() ? Tool::print(stats) : print_stats(stats, plan.options());
+}
+
+void add_make_options(CLI::App& verb, PlanOptions& options) {
+  const auto add = [&](const char* name, auto& value, const CLI::Validator& range, const char* help) {
+    return verb.add_option(name, value, help)->check(range);
+  };
+  const CLI::Validator& positive = CLI::PositiveNumber;
+  add("--ranks", options.ranks, positive, "Number of ranks")->required();
+  add("--cap", options.cap, positive, "Maximum tokens of a micro-batch")->required();
+  add("--accumulate", options.accumulate, positive, "Approximate micro-batches of a rank per step")
+      ->capture_default_str();
+  add("--seed", options.seed, CLI::NonNegativeNumber, "Seed of the order")->capture_default_str();
+  add("--epoch", options.epoch, CLI::NonNegativeNumber, "Number of the epoch; each has another order")
+      ->capture_default_str();
+  add("--step-tokens", options.step_tokens, positive,
+      "Maximum tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
+      ->type_name("N");
+  add("--pad-multiple", options.pad_multiple, positive, "Round the length of padded rows up to a multiple")
+      ->capture_default_str();
+  verb.add_option(
+          "--stretch", options.step_stretch,
+          "Maximum tokens of a step with outliers, as a multiple of --step-tokens; 1: steps never grow")
+      ->capture_default_str()
+      ->type_name("X");
+  verb.add_flag(
+      "--equal-micro-batches", options.equal_micro_batches,
+      "Equally many micro-batches on all ranks, some empty: for models that communicate in forward");
+  verb.add_flag("--padded", options.padded, "A micro-batch takes rows x longest sample");
+  verb.add_option("--speeds", options.speeds, "Relative speed of each rank")->delimiter(',');
+  verb.add_option_function<std::string>(
+          "--randomness",
+          [](const std::string&) {
+            fail_usage(
+                "--randomness no longer exists, because steps are random draws; --stretch X lets steps with "
+                "outliers grow");
+          },
+          "")
+      ->group("");
 }
 
 int run(int argc, char** argv) {
   Tool tool("lockstep-plan", "Plans token-balanced batches: every sample once, equal work on every rank.");
-  Source source;
+  LengthOptions source;
   PlanOptions options;
   std::string cost = "1,0";
   std::string too_long = "refuse";
   std::string tail = "fill";
   std::string file;
   std::string out;
-  Expected expected;
+  ExpectedHeader expected;
 
-  CLI::App& make_verb = tool.verb("make", "Plan an epoch.", [&] {
+  CLI::App& make_verb = tool.verb("make", "Plan an epoch or a mixture.", [&] {
     options.too_long = too_long_of(too_long, "--too-long");
     options.tail = tail_of(tail, "--tail");
-    make(tool, source, options, cost, out);
+    options.cost = parse_cost(cost);
+    make(tool, source, options, out);
   });
   source.add_to(make_verb);
   make_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
-  make_verb.add_option("--ranks", options.ranks, "Ranks that train together")
-      ->check(CLI::PositiveNumber)
-      ->required();
-  make_verb.add_option("--cap", options.cap, "Tokens that a micro-batch may hold")
-      ->check(CLI::PositiveNumber)
-      ->required();
-  make_verb.add_option("--accumulate", options.accumulate, "Micro-batches of a rank per step, about")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  make_verb.add_option("--cost", cost, "What a sample of L tokens costs: a*L + b*L*L")
+  add_make_options(make_verb, options);
+  make_verb.add_option("--cost", cost, "Cost of a sample of L tokens: a*L + b*L*L")
       ->type_name("a,b")
       ->capture_default_str();
-  make_verb.add_option("--seed", options.seed, "Of the shuffling")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  make_verb.add_option("--epoch", options.epoch, "Another epoch, another order")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
   make_verb
-      .add_option("--step-tokens", options.step_tokens,
-                  "Tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  make_verb
-      .add_option(
-          "--stretch", options.step_stretch,
-          "A step in which one sample outweighs a rank's share may take this many times its tokens; 1: never")
-      ->capture_default_str()
-      ->type_name("X");
-  make_verb.add_flag(
-      "--equal-micro-batches", options.equal_micro_batches,
-      "Equally many micro-batches on all ranks, some empty: for models that communicate in forward");
-  make_verb
-      .add_option_function<std::string>(
-          "--randomness",
-          [](const std::string&) {
-            fail_usage(
-                "--randomness is gone: steps are random draws now; use --stretch X to let steps with "
-                "outliers grow");
-          },
-          "")
-      ->group("");
-  make_verb.add_flag("--padded", options.padded, "The cap holds for rows x longest");
-  make_verb
-      .add_option("--pad-multiple", options.pad_multiple, "Padded rows are rounded up to a multiple of this")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  make_verb.add_option("--speeds", options.speeds, "The ranks' relative speeds, one for each")
-      ->delimiter(',');
-  make_verb
-      .add_option("--too-long", too_long,
-                  "What becomes of samples longer than the cap: refuse, truncate, skip, split")
+      .add_option("--too-long", too_long, "For samples longer than the cap: refuse, truncate, skip, split")
       ->capture_default_str();
   make_verb
       .add_option("--tail", tail,
-                  "A last step of fewer samples than ranks: fill (ranks without any), drop, repeat (samples)")
+                  "For a last step of fewer samples than ranks: fill (some ranks have none), drop, repeat")
       ->capture_default_str();
-  make_verb.add_option("--out", out, "Where to write the plan")->type_name("PLAN.jsonl");
+  make_verb.add_option("--out", out, "File to write the plan to")->type_name("PLAN.jsonl");
 
   CLI::App& check_verb =
       tool.verb("check", "Check a plan file against the data.", [&] { check(tool, source, file, expected); });
   check_verb.add_option("plan", file, "The plan")->required()->type_name("PLAN.jsonl");
   check_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
-  check_verb.add_option("--cap", expected.cap, "The cap that the plan must have");
-  check_verb.add_option("--seed", expected.seed, "The seed that it must have");
-  check_verb.add_option("--epoch", expected.epoch, "The epoch that it must be of");
+  check_verb.add_option("--cap", expected.cap, "Refuse a plan with another cap");
+  check_verb.add_option("--seed", expected.seed, "Refuse a plan with another seed");
+  check_verb.add_option("--epoch", expected.epoch, "Refuse a plan of another epoch");
   source.add_to(check_verb);
 
-  CLI::App& stats_verb =
-      tool.verb("stats", "Describe lengths, or a plan and how well it balances them.", [&] {
-        if (!source.packs.empty() && source.packs.front().extension() == ".jsonl") {
-          file = source.packs.front().string();
-          source.packs.erase(source.packs.begin());
-        }
-        stats(tool, source, file);
-      });
+  CLI::App& stats_verb = tool.verb("stats", "Describe lengths, or a plan and how well it balances them.",
+                                   [&] { stats(tool, source); });
   stats_verb.add_option("files", source.packs, "A plan (PLAN.jsonl), packed token files, or both")
       ->type_name("FILE");
   source.add_to(stats_verb);

@@ -1,4 +1,4 @@
-// Whether a plan may be trusted, checked against the lengths without any of the planner's code.
+// Checks a plan against the lengths, without any of the planner's code.
 //
 // Threads: safe from any.
 #pragma once
@@ -15,10 +15,11 @@ struct CheckedPlan {
   std::size_t skipped = 0;  ///< of these, the samples over the cap (TooLong::skip)
 };
 
-/// Throws Error saying in one line what is wrong first: other data than planned, a sample that is missing,
-/// unknown or there twice, a micro-batch over the cap; of a mixture, a sample that is not once in each epoch
-/// of its data set, other steps than it has, data sets that a range does not draw from, or different numbers
-/// of micro-batches where the plan was made for equal ones.
+/// Throws Error that describes the first mistake in one line. Mistakes are: other data than planned; a
+/// sample that is missing, unknown or used twice; a micro-batch over the cap; different numbers of
+/// micro-batches if the plan promises equal ones. In a mixture also: a sample that is not once in each
+/// epoch of its data set, a wrong number of steps, and a sample of a data set whose weight is 0 in the
+/// range.
 CheckedPlan check_plan(const Plan& plan, const Lengths& lengths);
 
 }  // namespace lockstep::data

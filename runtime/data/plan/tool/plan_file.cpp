@@ -18,14 +18,14 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::uint64_t kVersion = 2;
+constexpr std::uint64_t kFileVersion = 2;
 constexpr std::uint64_t kAny = ~std::uint64_t{0};
 
-std::uint64_t number_in(const nlohmann::json& object, const char* name, std::uint64_t least,
-                        std::uint64_t most) {
+std::uint64_t number_in(const nlohmann::json& object, const char* name, std::uint64_t min,
+                        std::uint64_t max) {
   const auto value = json_member<std::uint64_t>(object, name);
-  if (value < least || value > most)
-    fail("\"{}\" is {}, not a whole number in {}..{}", name, value, least, most);
+  if (value < min || value > max)
+    fail("\"{}\" must be a whole number in {}..{}, not {}", name, min, max, value);
   return value;
 }
 
@@ -34,23 +34,20 @@ T member_or(const nlohmann::json& object, const char* name, T otherwise) {
   return object.contains(name) ? json_member<T>(object, name) : otherwise;
 }
 
-// A number that has its place in a SampleId.
-std::uint64_t part_of_id(const std::string& rank, const nlohmann::json& value, std::uint64_t end,
-                         const char* what) {
+// The number of a sample, piece or epoch; it must be below `end`.
+std::uint64_t number_below(std::uint64_t end, const nlohmann::json& value, const std::string& rank,
+                           const char* what) {
   if (!value.is_number_unsigned()) fail("{}: {} {} is not a whole number", rank, what, value.dump());
-  const auto part = value.get<std::uint64_t>();
-  if (part >= end) fail("{}: there is no {} {}", rank, what, part);
-  return part;
-}
-
-void expect_size(const nlohmann::json& list, std::size_t size, const std::string& of, const char* what) {
-  if (list.size() != size) fail("{} has {} {}, not {}", of, list.size(), what, size);
+  const auto number = value.get<std::uint64_t>();
+  if (number >= end) fail("{}: there is no {} {}", rank, what, number);
+  return number;
 }
 
 PlanOptions read_options(const nlohmann::json& header) {
   constexpr std::uint64_t max_parts = 1U << 24U;
-  if (const auto version = json_member<std::uint64_t>(header, "version"); version != kVersion) {
-    fail("version {} cannot be read, this program reads version {}: make the plan again", version, kVersion);
+  if (const auto version = json_member<std::uint64_t>(header, "version"); version != kFileVersion) {
+    fail("version {} cannot be read, this program reads version {}: make the plan again", version,
+         kFileVersion);
   }
   PlanOptions options;
   options.ranks = static_cast<int>(number_in(header, "ranks", 1, max_parts));
@@ -59,16 +56,16 @@ PlanOptions read_options(const nlohmann::json& header) {
   options.seed = number_in(header, "seed", 0, kAny);
   options.epoch = number_in(header, "epoch", 0, kAny);
   const auto cost = json_member<std::vector<double>>(header, "cost");
-  if (cost.size() != 2) fail("\"cost\" has {} numbers, not 2", cost.size());
+  if (cost.size() != 2) fail("\"cost\" must have 2 numbers, not {}", cost.size());
   options.cost = {cost[0], cost[1]};
   options.padded = member_or(header, "padded", false);
   options.equal_micro_batches = member_or(header, "equal_micro_batches", false);
   options.step_stretch = member_or(header, "step_stretch", options.step_stretch);
   if (header.contains("step_tokens")) options.step_tokens = number_in(header, "step_tokens", 1, kAny);
   if (options.padded) {
-    options.pad_multiple = header.contains("pad_multiple")
-                               ? static_cast<std::uint32_t>(number_in(header, "pad_multiple", 1, max_parts))
-                               : 1;
+    options.pad_multiple = 1;
+    if (header.contains("pad_multiple"))
+      options.pad_multiple = static_cast<std::uint32_t>(number_in(header, "pad_multiple", 1, max_parts));
   }
   options.too_long =
       too_long_of(member_or<std::string>(header, "too_long", name_of(options.too_long)), "too_long");
@@ -80,61 +77,64 @@ PlanOptions read_options(const nlohmann::json& header) {
 
 Plan read_header(const nlohmann::json& header) {
   const PlanOptions options = read_options(header);
-  Plan plan(options, number_in(header, "samples", 0, kAny), json_member<std::string>(header, "fingerprint"));
+  Plan plan(options, number_in(header, "samples", 0, kMaxSamples),
+            json_member<std::string>(header, "fingerprint"));
   if (header.contains("mixture")) {
     plan.set_mixture(std::make_shared<PlannedMixture>(header["mixture"].get<PlannedMixture>()));
+    check_mixture(plan.mixture()->mixture, plan.samples());
   }
   return plan;
 }
 
-using Batches = std::vector<std::vector<SampleId>>;  // of a rank
-
-// Calls what(name of the rank, its micro-batches, which one, its list) for each micro-batch of each rank.
-template <typename What>
-void for_each_batch(const nlohmann::json& object, const char* member, std::vector<Batches>& step, What what) {
-  const auto ranks = json_member<nlohmann::json>(object, member);
-  expect_size(ranks, step.size(), "the step", "ranks");
-  for (std::size_t rank = 0; rank < step.size(); ++rank) {
-    const std::string name = fmt::format("rank {}", rank);
-    std::size_t place = 0;
-    for (const nlohmann::json& batch : json_as<nlohmann::json>(ranks[rank], name)) {
-      what(name, step[rank], place++, json_as<nlohmann::json>(batch, name + ": a micro-batch"));
+// Whether the nested lists have the same sizes.
+template <typename T>
+bool same_shape(const std::vector<T>& samples, const nlohmann::json& epochs) {
+  if (!epochs.is_array() || epochs.size() != samples.size()) return false;
+  if constexpr (!std::is_same_v<T, SampleId>) {
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      if (!same_shape(samples[i], epochs[i])) return false;
     }
-    if (place != step[rank].size())
-      fail("{} has {} lists of epochs for {} micro-batches", name, place, step[rank].size());
   }
+  return true;
 }
 
 void read_step(const nlohmann::json& object, Plan& plan) {
   const std::uint64_t number = number_in(object, "step", 0, kAny);
-  if (number != plan.steps()) fail("step {} where step {} is next", number, plan.steps());
-  std::vector<Batches> step(static_cast<std::size_t>(plan.options().ranks));
-  for_each_batch(object, "ranks", step,
-                 [&](const std::string& name, Batches& batches, std::size_t, const nlohmann::json& batch) {
-                   std::vector<SampleId>& samples = batches.emplace_back();
-                   for (const nlohmann::json& sample : batch) {
-                     const bool piece = sample.is_array() && sample.size() == 2;
-                     SampleId id = part_of_id(name, piece ? sample[0] : sample, kMaxSamples, "sample");
-                     if (piece) id |= part_of_id(name, sample[1], kMaxPieces, "piece") << kPieceShift;
-                     samples.push_back(id);
-                   }
-                 });
+  if (number != plan.steps()) fail("step {} is here instead of step {}", number, plan.steps());
+  const auto ranks = json_member<nlohmann::json>(object, "ranks");
+  if (ranks.size() != static_cast<std::size_t>(plan.options().ranks)) {
+    fail("the step has {} ranks, not {}", ranks.size(), plan.options().ranks);
+  }
+  std::vector<std::vector<std::vector<SampleId>>> step(ranks.size());
+  for (std::size_t rank = 0; rank < step.size(); ++rank) {
+    const std::string name = fmt::format("rank {}", rank);
+    for (const nlohmann::json& batch : json_as<nlohmann::json>(ranks[rank], name)) {
+      std::vector<SampleId>& samples = step[rank].emplace_back();
+      for (const nlohmann::json& sample : json_as<nlohmann::json>(batch, name + ": a micro-batch")) {
+        const bool piece = sample.is_array() && sample.size() == 2;
+        SampleId id = number_below(plan.samples(), piece ? sample[0] : sample, name, "sample");
+        if (piece) id |= number_below(kMaxPieces, sample[1], name, "piece") << kPieceShift;
+        samples.push_back(id);
+      }
+    }
+  }
   if (plan.mixture() != nullptr && object.contains("epochs")) {
-    for_each_batch(
-        object, "epochs", step,
-        [&](const std::string& name, Batches& batches, std::size_t place, const nlohmann::json& batch) {
-          if (place >= batches.size()) fail("{} has more epochs than micro-batches", name);
-          std::vector<SampleId>& samples = batches[place];
-          expect_size(batch, samples.size(), name, "epochs");
-          for (std::size_t i = 0; i < samples.size(); ++i) {
-            samples[i] |= part_of_id(name, batch[i], 256, "epoch") << kEpochShift;
-          }
-        });
+    const nlohmann::json& epochs = object["epochs"];
+    if (!same_shape(step, epochs)) fail("the lists in \"epochs\" and \"ranks\" have different sizes");
+    for (std::size_t rank = 0; rank < step.size(); ++rank) {
+      for (std::size_t m = 0; m < step[rank].size(); ++m) {
+        for (std::size_t i = 0; i < step[rank][m].size(); ++i) {
+          step[rank][m][i] |=
+              number_below(kEpochNumbers, epochs[rank][m][i], fmt::format("rank {}", rank), "epoch")
+              << kEpochShift;
+        }
+      }
+    }
   }
   plan.append_step(step);
 }
 
-// A step's micro-batches as nested lists, `write` adding each sample.
+// Writes a step's micro-batches as nested lists. `write` appends a sample.
 template <typename Write>
 void write_batches(const Plan& plan, std::size_t step, std::string& text, Write write) {
   for (int rank = 0; rank < plan.options().ranks; ++rank) {
@@ -177,10 +177,15 @@ void write_step(const Plan& plan, std::size_t step, std::string& text) {
 
 void write_plan(const Plan& plan, const std::filesystem::path& file) {
   const PlanOptions& options = plan.options();
-  nlohmann::ordered_json header = {
-      {"version", kVersion},  {"samples", plan.samples()},        {"ranks", options.ranks},
-      {"cap", options.cap},   {"accumulate", options.accumulate}, {"cost", {options.cost.a, options.cost.b}},
-      {"seed", options.seed}, {"epoch", options.epoch},           {"fingerprint", plan.fingerprint()}};
+  nlohmann::ordered_json header = {{"version", kFileVersion},
+                                   {"samples", plan.samples()},
+                                   {"ranks", options.ranks},
+                                   {"cap", options.cap},
+                                   {"accumulate", options.accumulate},
+                                   {"cost", {options.cost.a, options.cost.b}},
+                                   {"seed", options.seed},
+                                   {"epoch", options.epoch},
+                                   {"fingerprint", plan.fingerprint()}};
   if (options.step_tokens > 0) header["step_tokens"] = options.step_tokens;
   if (options.step_stretch != PlanOptions{}.step_stretch) header["step_stretch"] = options.step_stretch;
   if (options.equal_micro_batches) header["equal_micro_batches"] = true;
@@ -205,10 +210,10 @@ Plan read_plan(const std::filesystem::path& file) {
     ++number;
     try {
       const auto end = rest.find('\n');
-      if (end == std::string_view::npos) fail("the line does not end: the file is cut short");
+      if (end == std::string_view::npos) fail("the line has no end: the file is cut short");
       const nlohmann::json object = nlohmann::json::parse(rest.substr(0, end), nullptr, false);
       rest.remove_prefix(end + 1);
-      if (object.is_discarded()) fail("not JSON");
+      if (object.is_discarded()) fail("the line is not valid JSON");
       if (number == 1) {
         plan = read_header(object);
       } else {

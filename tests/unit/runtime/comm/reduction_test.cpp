@@ -41,8 +41,8 @@ TEST(Half, Bf16AndF16SurviveARoundTripBitByBit) {
   }
 }
 
-// The compiler's own conversion is the reference.
-TEST(Half, F16ConvertsAsTheHardwareDoes) {
+// The reference is the compiler's conversion.
+TEST(Half, F16ConvertsLikeTheHardware) {
   const std::array<float, 14> values{0.0F,     -0.0F,     1.0F,         65504.0F,      65519.9F,
                                      65520.0F, 1e6F,      0x1p-24F,     0x1p-25F,      0x1.8p-25F,
                                      6.1e-5F,  -3.14159F, 0x1.ffcp-15F, 1.00048828125F};
@@ -54,7 +54,7 @@ TEST(Half, F16ConvertsAsTheHardwareDoes) {
   EXPECT_EQ(to_float(F16{0x7C00}), std::numeric_limits<float>::infinity());
 }
 
-TEST(Reduce, SumsInTheOrderGivenAndScalesTheResult) {
+TEST(Reduce, SumsInTheOrderOfTheInputsAndScalesTheResult) {
   const std::size_t count = 5000;  // more than a block
   const std::vector<float> a(count, 1e8F);
   const std::vector<float> b(count, -1e8F);
@@ -75,7 +75,7 @@ TEST(Reduce, MayWriteIntoOneOfItsInputs) {
   EXPECT_THAT(a, ElementsAre(11, 22, 33));
 }
 
-TEST(Reduce, FindsTheExtremesOfIntegers) {
+TEST(Reduce, FindsMaximumAndMinimumOfIntegers) {
   const std::array<std::uint8_t, 3> a{1, 200, 30};
   const std::array<std::uint8_t, 3> b{2, 100, 30};
   std::array<std::uint8_t, 3> into{};
@@ -85,7 +85,7 @@ TEST(Reduce, FindsTheExtremesOfIntegers) {
   EXPECT_THAT(into, ElementsAre(1, 100, 30));
 }
 
-TEST(Reduce, KeepsANanWhereverItComesFrom) {
+TEST(Reduce, ReturnsANanIfAnyInputIsANan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const auto op : {ReduceOp::max, ReduceOp::min, ReduceOp::sum}) {
     std::array<float, 2> a{1.0F, nan};
@@ -95,7 +95,7 @@ TEST(Reduce, KeepsANanWhereverItComesFrom) {
   }
 }
 
-TEST(Reduce, GivesAllRanksTheSameAsOne) {
+TEST(Reduce, GivesAllRanksTheSameResult) {
   for (const std::size_t ranks : {1, 2, 3, 4, 5}) {
     std::vector<std::vector<float>> values(ranks, std::vector<float>(3001));
     std::vector<const void*> inputs;
@@ -113,7 +113,7 @@ TEST(Reduce, GivesAllRanksTheSameAsOne) {
   }
 }
 
-TEST(Reduce, RefusesAScaleOnIntegers) {
+TEST(Reduce, RejectsAScaleOnIntegers) {
   std::int32_t value = 1;
   EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32,
                       {.op = ReduceOp::sum, .scale = 0.5}),

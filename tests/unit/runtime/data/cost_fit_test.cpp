@@ -8,7 +8,7 @@
 namespace lockstep::data {
 namespace {
 
-// Steps of a made-up machine; every tenth is disturbed where asked for.
+// The steps of a synthetic machine. If `disturbed`, every tenth step takes much longer.
 CostFit measured(double a, double b, double fixed, double noise, bool disturbed, std::size_t steps = 300) {
   std::mt19937 engine(3);
   std::normal_distribution<double> normal;
@@ -24,7 +24,7 @@ CostFit measured(double a, double b, double fixed, double noise, bool disturbed,
   return fit;
 }
 
-TEST(CostFit, FindsWhatItWasMadeOf) {
+TEST(CostFit, FindsTheCostOfTheSteps) {
   const auto fitted = measured(2e-6, 1e-9, 0.01, 0.0, false).fit();
   ASSERT_TRUE(fitted.has_value());
   EXPECT_NEAR(fitted->cost.a / 2e-6, 1, 1e-6);
@@ -33,7 +33,7 @@ TEST(CostFit, FindsWhatItWasMadeOf) {
   EXPECT_LT(fitted->error, 1e-6);
 }
 
-TEST(CostFit, StepsThatWereDisturbedHardlyCount) {
+TEST(CostFit, DisturbedStepsHardlyCount) {
   const auto fitted = measured(2e-6, 1e-9, 0.01, 0.01, true).fit();
   ASSERT_TRUE(fitted.has_value());
   EXPECT_NEAR(fitted->cost.a / 2e-6, 1, 0.15);
@@ -44,7 +44,7 @@ TEST(CostFit, StepsThatWereDisturbedHardlyCount) {
   EXPECT_NEAR(fitted->cost.a, 2e-6, 5 * fitted->error_a);
 }
 
-TEST(CostFit, ACostThatIsLinearHasNoQuadraticPartBelowZero) {
+TEST(CostFit, ALinearCostHasNoNegativeQuadraticTerm) {
   const auto fitted = measured(2e-6, 0, 0, 0.02, false).fit();
   ASSERT_TRUE(fitted.has_value());
   EXPECT_GE(fitted->cost.b, 0);
@@ -52,11 +52,11 @@ TEST(CostFit, ACostThatIsLinearHasNoQuadraticPartBelowZero) {
   EXPECT_LT(fitted->cost.b * 800, 0.1 * fitted->cost.a);
 }
 
-TEST(CostFit, SaysNothingOfTooFewSteps) {
+TEST(CostFit, ReturnsNothingForTooFewSteps) {
   EXPECT_FALSE(measured(1, 1, 0, 0, false, 7).fit().has_value());
 }
 
-TEST(CostFit, StepsThatAreAllAlikeStillGiveACostPerToken) {
+TEST(CostFit, EqualStepsGiveACostPerToken) {
   CostFit fit;
   for (int i = 0; i < 20; ++i) fit.add(1000, 500000, 0.1);
   const auto fitted = fit.fit();
@@ -65,7 +65,7 @@ TEST(CostFit, StepsThatAreAllAlikeStillGiveACostPerToken) {
   EXPECT_EQ(fitted->cost.b, 0);
 }
 
-TEST(CostFit, IgnoresWhatCannotBeATime) {
+TEST(CostFit, IgnoresValuesThatAreNotPositive) {
   CostFit fit;
   const double nan = std::numeric_limits<double>::quiet_NaN();
   fit.add(nan, 1, 1);

@@ -12,29 +12,24 @@
 namespace lockstep::data {
 namespace {
 
-// Is told of another cost, and takes its time to look at it.
-class SlowPlanner final : public BlockwisePlanner {
+// Waits in change(), so that the test can act meanwhile.
+class SlowPlanner final : public EpochPlanner {
  public:
-  SlowPlanner(const LengthSource& source, const PlanOptions& options) : planner_(source, options) {}
-  bool next_block(PlannedBlock& block) override { return planner_.next_block(block); }
+  using EpochPlanner::EpochPlanner;
   void change(const Cost& cost, const std::vector<double>& speeds) override {
     changing.set_value();
     may_look.get_future().wait_for(std::chrono::milliseconds(100));
     changed_to = cost;
-    planner_.change(cost, speeds);
+    EpochPlanner::change(cost, speeds);
   }
-  const PlanState& state() const override { return planner_.state(); }
 
   std::promise<void> changing;
   std::promise<void> may_look;
   Cost changed_to;
-
- private:
-  EpochPlanner planner_;
 };
 
-// As where a loop is left while the next block is planned, and begun again.
-TEST(EpochCursor, ACostThatIsSetWhileABlockIsPlannedIsNotThatBlocks) {
+// This happens if a loop ends while the next block is planned, and begins again.
+TEST(EpochCursor, ACostSetWhileABlockIsPlannedDoesNotChangeThatBlock) {
   const std::vector<std::uint32_t> lengths(400, 10);
   const LengthsInMemory source(lengths, "data");
   const PlanOptions plan{.ranks = 2, .cap = 100, .cost = {7, 1}};
@@ -53,8 +48,8 @@ TEST(EpochCursor, ACostThatIsSetWhileABlockIsPlannedIsNotThatBlocks) {
   EXPECT_EQ(cursor.next()->block->block.plan.options().cost.a, 9);
 }
 
-// The lengths put four samples into a step of three ranks: some rank has two micro-batches of it, others one.
-TEST(EpochCursor, FollowsTheRanksOwnMicroBatchesAndStandsForAStepWithoutAny) {
+// A step has four samples for three ranks: one rank has two micro-batches, the others have one.
+TEST(EpochCursor, GivesEachRankItsMicroBatchesAndOneEmptyValueForAStepWithoutAny) {
   const std::vector<std::uint32_t> lengths(14, 10);
   const LengthsInMemory source(lengths, "data");
   const PlanOptions plan{.ranks = 3, .cap = 10, .step_tokens = 40, .step_stretch = 1};

@@ -1,4 +1,4 @@
-// Images come out as they were packed, and a damaged one is refused, not filled up with grey.
+// Images are decoded to the pixels that were packed; a damaged image is refused and not filled with grey.
 #include "runtime/data/batch/image.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ using Pixels = std::vector<std::uint8_t>;
 
 constexpr ImageSize kSize{.height = 37, .width = 21};
 
-// Smooth, so that JPEG keeps it well.
+// A smooth picture, which JPEG changes little.
 Pixels gradient(std::size_t channels) {
   Pixels pixels;
   for (std::size_t y = 0; y < kSize.height; ++y) {
@@ -99,13 +99,13 @@ std::vector<int> differences(const Pixels& x, const Pixels& y) {
   return found;
 }
 
-TEST(Image, PngComesOutAsItWas) {
+TEST(Image, DecodesPngExactly) {
   const Bytes packed = png_of(gradient(3), PNG_FORMAT_RGB);
   EXPECT_EQ(image_size(packed), kSize);
   EXPECT_EQ(decode(packed), gradient(3));
 }
 
-TEST(Image, JpegComesOutNearlyAsItWas) {
+TEST(Image, DecodesJpegClosely) {
   const Bytes packed = jpeg_of(gradient(3), 3);
   EXPECT_EQ(image_size(packed), kSize);
   EXPECT_THAT(differences(decode(packed), gradient(3)), Each(::testing::Le(6)));
@@ -123,13 +123,13 @@ TEST(Image, GreyBecomesRedGreenAndBlue) {
   }
 }
 
-TEST(Image, WhatIsTransparentIsBlack) {
+TEST(Image, TransparencyBecomesBlack) {
   Pixels pixels(4 * kSize.height * kSize.width, 200);
   for (std::size_t i = 3; i < pixels.size(); i += 4) pixels[i] = 0;
   EXPECT_THAT(decode(png_of(pixels, PNG_FORMAT_RGBA)), Each(0));
 }
 
-TEST(Image, CutShortIsRefused) {
+TEST(Image, RefusesATruncatedImage) {
   for (const Bytes& whole : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
     for (const std::size_t bytes : {whole.size() - 20, whole.size() / 2}) {
       const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes));
@@ -138,7 +138,7 @@ TEST(Image, CutShortIsRefused) {
   }
 }
 
-// A PNG with a chunk before its pixels; its checksum is right where said.
+// A PNG with another chunk before its pixels. The checksum of the chunk may be wrong.
 Bytes png_with(const Bytes& png, const std::string& name_and_content, bool right) {
   const auto big = [](std::uint32_t number) {
     std::string bytes;
@@ -154,11 +154,11 @@ Bytes png_with(const Bytes& png, const std::string& name_and_content, bool right
                             big(right ? ~sum : 1U);
   Bytes with = png;
   const auto* const begin = reinterpret_cast<const std::byte*>(chunk.data());
-  with.insert(with.begin() + 8 + 25, begin, begin + chunk.size());  // behind the signature and IHDR
+  with.insert(with.begin() + 8 + 25, begin, begin + chunk.size());  // after the signature and IHDR
   return with;
 }
 
-TEST(Image, PngWithFaultsThatAreNotInItsPixelsComesOutAsItWas) {
+TEST(Image, DecodesAPngWithErrorsOutsideItsPixels) {
   const Bytes plain = png_of(gradient(3), PNG_FORMAT_RGB);
   using namespace std::string_literals;
   EXPECT_EQ(decode(png_with(plain, "tEXtAuthor\0somebody"s, false)), gradient(3));
@@ -166,7 +166,7 @@ TEST(Image, PngWithFaultsThatAreNotInItsPixelsComesOutAsItWas) {
   EXPECT_EQ(decode(png_with(plain, "iCCPname\0\0no profile"s, true)), gradient(3));
 }
 
-TEST(Image, PngOfWhichAnyBytesOfThePixelsAreMissingOrWrongIsRefused) {
+TEST(Image, RefusesAPngWithMissingOrWrongPixels) {
   const Bytes whole = png_of(gradient(3), PNG_FORMAT_RGB);
   const std::string_view text(reinterpret_cast<const char*>(whole.data()), whole.size());
   const std::size_t begin = text.find("IDAT");
@@ -180,30 +180,30 @@ TEST(Image, PngOfWhichAnyBytesOfThePixelsAreMissingOrWrongIsRefused) {
   }
 }
 
-TEST(Image, JpegWithBytesBetweenItsPartsComesOutAsItWas) {
+TEST(Image, DecodesAJpegWithBytesBetweenItsSegments) {
   const Bytes plain = jpeg_of(gradient(3), 3);
   Bytes more = plain;
   more.insert(more.end() - 2, 5, std::byte{0});  // before the end-of-image marker
   EXPECT_EQ(decode(more), decode(plain));
   more = plain;
-  more.insert(more.begin() + 2 + 18, 5, std::byte{0});  // behind the header's first part
+  more.insert(more.begin() + 2 + 18, 5, std::byte{0});  // after the first segment of the header
   EXPECT_EQ(decode(more), decode(plain));
 }
 
-TEST(Image, DamagedIsRefused) {
+TEST(Image, RefusesADamagedImage) {
   Bytes packed = png_of(gradient(3), PNG_FORMAT_RGB);
   packed[packed.size() / 2] ^= std::byte{0x55};
   EXPECT_THAT([&] { decode(packed); }, ThrowsMessage<Error>(HasSubstr("cannot decode PNG")));
 }
 
-TEST(Image, WhatIsNoImageIsRefused) {
+TEST(Image, RefusesOtherData) {
   const Bytes text(100, std::byte{'a'});
   EXPECT_THAT([&] { image_size(text); }, ThrowsMessage<Error>(HasSubstr("neither PNG nor JPEG")));
   EXPECT_THAT([&] { decode(text); }, ThrowsMessage<Error>(HasSubstr("neither PNG nor JPEG")));
   EXPECT_THROW(image_size({}), Error);
 }
 
-TEST(Image, RoomForAnotherSizeIsRefused) {
+TEST(Image, RefusesABufferOfAnotherSize) {
   for (const Bytes& packed : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
     Pixels pixels(kSize.bytes() - 1);
     EXPECT_THAT([&] { decode_image(packed, pixels); }, ThrowsMessage<Error>(HasSubstr("37 x 21")));

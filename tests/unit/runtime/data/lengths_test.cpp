@@ -18,19 +18,19 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST_F(PlanTool, NamesFileAndLineOfABadRow) {
+TEST_F(PlanTool, NamesTheFileAndLineOfABadRow) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"length\n5\n0\n", ":3: length 0 is not in 1.."},
-      {"length\n-4\n", ":2: length -4 is not in 1.."},
-      {"# c\nlength\n5\nfive\n", ":4: column 'length' is not a whole number: 'five'"},
-      {"length\n5.5\n", ":2: column 'length' is not a whole number: '5.5'"},
-      {"a,length\n1,5\n7\n", ":3: 1 fields where the header has 2"},
-      {"length\n99999999999\n", ":2: length 99999999999 is not in 1.."},
+      {"length\n5\n0\n", ":3: the length must be in 1..4294967295, not 0"},
+      {"length\n-4\n", ":2: the length must be in 1..4294967295, not -4"},
+      {"# c\nlength\n5\nfive\n", ":4: the value of column 'length' is not a whole number: 'five'"},
+      {"length\n5.5\n", ":2: the value of column 'length' is not a whole number: '5.5'"},
+      {"a,length\n1,5\n7\n", ":3: the row has 1 fields, but the header has 2"},
+      {"length\n99999999999\n", ":2: the length must be in 1..4294967295, not 99999999999"},
       {"# only a comment\n", "there is no header line"},
       {"# c\nlength,a,length\n5,1,6\n", ":2: two columns are named 'length'"},
-      {"# c\nlength\n", ":2: no row follows the header"},
-      {"length\n5\n\n \r\n6\n", ":3: a blank line before the last row"},
-      {"length\n\n5\n", ":2: a blank line before the last row"}};
+      {"# c\nlength\n", ":2: there is no row after the header"},
+      {"length\n5\n\n \r\n6\n", ":3: there is a blank line before the last row"},
+      {"length\n\n5\n", ":2: there is a blank line before the last row"}};
   for (const auto& [content, why] : cases) {
     const ProcessResult result =
         tool({"make", "--lengths", write("bad.csv", content), "--ranks", "1", "--cap", "10"});
@@ -39,23 +39,23 @@ TEST_F(PlanTool, NamesFileAndLineOfABadRow) {
   }
 }
 
-TEST_F(PlanTool, AcceptsBlankLinesAtTheEndsOfAListAndColumnsThatItDoesNotNeedTwice) {
+TEST_F(PlanTool, AcceptsBlankLinesAtBothEndsAndOtherColumnsWithEqualNames) {
   const std::string csv = write("list.csv", "\n# c\n\na,length,a\n1,7,2\n# c\n1,8,2\n\n \r\n\n");
   const ProcessResult result = tool({"stats", "--lengths", csv, "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(nlohmann::json::parse(result.output)["samples"], 2);
 }
 
-TEST_F(PlanTool, ReadsListsAsSpreadsheetsWriteThem) {
+TEST_F(PlanTool, ReadsListsFromSpreadsheets) {
   const ProcessResult result = tool(
       {"stats", "--lengths", write("bom.csv", "\xef\xbb\xbf\"id\",\"length\"\r\n\"a\",\"7\"\r\n"), "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(nlohmann::json::parse(result.output)["longest"], 7);
 }
 
-TEST_F(PlanTool, OfAFileThatIsNoListItShowsAFewCharactersThatHarmNoTerminal) {
+TEST_F(PlanTool, ShowsOnlyAFewPrintableCharactersOfAFileThatIsNotAList) {
   const std::vector<std::pair<std::string, const char*>> cases = {
-      {"length\n" + std::string(100'000, '9') + "\n", ":2: column 'length'"},
+      {"length\n" + std::string(100'000, '9') + "\n", ":2: the value of column 'length'"},
       {std::string(100'000, 'x') + "\n", "there is no column 'length'"},
       {"a\x1b[2J,b\n", R"(a\x1b[2J, b)"},
       {std::string(100'000, ',') + "\n", "there is no column 'length'"}};
@@ -69,7 +69,7 @@ TEST_F(PlanTool, OfAFileThatIsNoListItShowsAFewCharactersThatHarmNoTerminal) {
   }
 }
 
-TEST_F(PlanTool, NamesTheColumnsThatThereAre) {
+TEST_F(PlanTool, NamesTheExistingColumns) {
   const ProcessResult result =
       tool({"make", "--lengths", lengths(), "--column", "tokens", "--ranks", "1", "--cap", "100"});
   EXPECT_EQ(result.exit_code, 2);

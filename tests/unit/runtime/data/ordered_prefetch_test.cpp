@@ -22,7 +22,7 @@ std::function<std::optional<std::size_t>()> up_to(std::size_t count, std::size_t
 template <typename T>
 using Prefetch = OrderedPrefetch<std::size_t, T>;
 
-TEST(OrderedPrefetch, HandsOutInOrderWhateverTheThreads) {
+TEST(OrderedPrefetch, ReturnsItemsInOrderForAnyNumberOfThreads) {
   for (const int threads : {1, 2, 5}) {
     for (const std::size_t ahead : {1U, 3U, 64U}) {
       Prefetch<std::string> prefetch({threads, ahead, {}}, up_to(50),
@@ -34,12 +34,12 @@ TEST(OrderedPrefetch, HandsOutInOrderWhateverTheThreads) {
   }
 }
 
-TEST(OrderedPrefetch, NothingToBuildIsOverAtOnce) {
+TEST(OrderedPrefetch, EndsAtOnceIfThereIsNothingToBuild) {
   Prefetch<int> prefetch({2, 4, {}}, up_to(0), [](std::size_t, int) { return 1; });
   EXPECT_FALSE(prefetch.next().has_value());
 }
 
-TEST(OrderedPrefetch, BuildsNoFurtherAheadThanItMay) {
+TEST(OrderedPrefetch, BuildsAtMostTheAllowedNumberAhead) {
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t built = 0;
@@ -47,7 +47,7 @@ TEST(OrderedPrefetch, BuildsNoFurtherAheadThanItMay) {
   std::atomic<std::size_t> taken{0};
   std::atomic<bool> too_far{false};
   Prefetch<int> prefetch({3, 4, {}}, up_to(100), [&](std::size_t i, int) {
-    if (i >= taken + 4 + 1) too_far = true;  // `taken` is raised after the taking: one behind at most
+    if (i >= taken + 4 + 1) too_far = true;  // `taken` is incremented late, by at most one
     const std::lock_guard lock(mutex);
     furthest = std::max(furthest.load(), i);
     ++built;
@@ -65,9 +65,9 @@ TEST(OrderedPrefetch, BuildsNoFurtherAheadThanItMay) {
   EXPECT_FALSE(too_far);
 }
 
-TEST(OrderedPrefetch, AFailureComesWhereTheThingWouldHaveCome) {
+TEST(OrderedPrefetch, AFailureIsThrownInPlaceOfTheItem) {
   Prefetch<int> prefetch({2, 8, {}}, up_to(10), [](std::size_t i, int) {
-    if (i == 3) throw Error("thing 3");
+    if (i == 3) throw Error("item 3");
     return static_cast<int>(i);
   });
   for (int i = 0; i < 3; ++i) EXPECT_EQ(prefetch.next(), i);
@@ -96,12 +96,12 @@ TEST(OrderedPrefetch, RunsOnTheGivenCpus) {
   EXPECT_EQ(prefetch.next(), std::vector<int>{cpu});
 }
 
-TEST(OrderedPrefetch, CpusThatDoNotExistAreAnErrorAndNotAHang) {
+TEST(OrderedPrefetch, MissingCpusAreAnErrorAndNotAHang) {
   Prefetch<int> prefetch({1, 1, {1023}}, up_to(1), [](std::size_t, int) { return 0; });
   EXPECT_THROW(prefetch.next(), Error);
 }
 
-TEST(OrderedPrefetch, AClaimThatFailsComesInItsPlace) {
+TEST(OrderedPrefetch, AFailedClaimIsThrownInPlaceOfTheItem) {
   Prefetch<int> prefetch(
       {2, 4, {}},
       [next = std::size_t{0}]() mutable -> std::optional<std::size_t> {
@@ -113,7 +113,7 @@ TEST(OrderedPrefetch, AClaimThatFailsComesInItsPlace) {
   EXPECT_THROW(prefetch.next(), Error);
 }
 
-TEST(OrderedPrefetch, BegunAnewItHandsOutNothingOfBefore) {
+TEST(OrderedPrefetch, AfterARestartItReturnsNoEarlierItem) {
   std::function<std::optional<std::size_t>()> claim = up_to(1'000'000);
   Prefetch<std::size_t> prefetch(
       {3, 5, {}}, [&] { return claim(); }, [](std::size_t i, int) { return i; });
@@ -128,7 +128,7 @@ TEST(OrderedPrefetch, BegunAnewItHandsOutNothingOfBefore) {
   EXPECT_FALSE(prefetch.next().has_value());
 }
 
-TEST(OrderedPrefetch, SaysWhetherTheNextIsReady) {
+TEST(OrderedPrefetch, SaysWhetherTheNextItemIsReady) {
   std::mutex hold;
   std::unique_lock held(hold);
   Prefetch<int> prefetch({1, 2, {}}, up_to(1), [&](std::size_t, int) {
@@ -139,12 +139,12 @@ TEST(OrderedPrefetch, SaysWhetherTheNextIsReady) {
   EXPECT_FALSE(prefetch.next_if_ready(ready).has_value());
   EXPECT_FALSE(ready);
   held.unlock();
-  std::optional<int> thing;
-  while (!ready) thing = prefetch.next_if_ready(ready);
-  EXPECT_EQ(thing, 7);
+  std::optional<int> item;
+  while (!ready) item = prefetch.next_if_ready(ready);
+  EXPECT_EQ(item, 7);
 }
 
-TEST(OrderedPrefetch, AThreadThatIsEndedFromInsideIsAnErrorAndNotAHang) {
+TEST(OrderedPrefetch, AThreadThatItsCodeEndsIsAnErrorAndNotAHang) {
   Prefetch<int> prefetch({1, 2, {}}, up_to(5), [](std::size_t i, int) {
     if (i == 1) pthread_exit(nullptr);
     return static_cast<int>(i);
@@ -154,12 +154,12 @@ TEST(OrderedPrefetch, AThreadThatIsEndedFromInsideIsAnErrorAndNotAHang) {
   EXPECT_THROW(prefetch.next(), Error);
 }
 
-TEST(OrderedPrefetch, AThreadThatIsEndedSaysWhatItWasAt) {
+TEST(OrderedPrefetch, TheErrorOfAnEndedThreadSaysWhereItEnded) {
   Prefetch<int> prefetch({1, 2, {}}, up_to(5), [](std::size_t i, int) {
     try {
       if (i == 1) pthread_exit(nullptr);
     } catch (abi::__forced_unwind&) {
-      ended_at() = ": number 1";
+      place_of_thread_end() = ": number 1";
       throw;
     }
     return static_cast<int>(i);
@@ -169,8 +169,8 @@ TEST(OrderedPrefetch, AThreadThatIsEndedSaysWhatItWasAt) {
               testing::ThrowsMessage<Error>(testing::EndsWith("was ended by the code in it: number 1")));
 }
 
-// What each thread is started with is large here, so that it is memory for the second one's that is missing.
-TEST(OrderedPrefetch, WhereMemoryForAThreadIsMissingTheOthersAreEnded) {
+// Each thread gets a copy of a large list of CPUs, so there is no memory for the copy of the second thread.
+TEST(OrderedPrefetch, EndsItsThreadsIfMemoryForAThreadIsMissing) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs the address space";
 #elif defined(__has_feature)

@@ -9,9 +9,9 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Parameters of 1 MiB each, whose gradients arrive every `every_ns`, the first one last.
-Backward evenly(std::size_t parameters, std::uint64_t every_ns) {
-  Backward backward;
+// Parameters of 1 MiB each, whose gradients arrive every `every_ns`, in reverse order.
+BackwardProfile evenly(std::size_t parameters, std::uint64_t every_ns) {
+  BackwardProfile backward;
   for (std::size_t i = 0; i < parameters; ++i) {
     backward.parameters.push_back({.bytes = kMiB, .group = 0});
     backward.order.push_back(parameters - 1 - i);
@@ -21,7 +21,7 @@ Backward evenly(std::size_t parameters, std::uint64_t every_ns) {
   return backward;
 }
 
-TEST(TransferCost, IsTheLineThroughWhatWasMeasured) {
+TEST(TransferCost, IsTheLineThroughTheMeasurements) {
   const std::vector<Transfer> transfers{{1000, 1500}, {2000, 2500}, {4000, 4500}};
   const auto cost = fit_cost(transfers);
   EXPECT_NEAR(cost.latency_ns, 500, 1e-6);
@@ -37,40 +37,40 @@ TEST(TransferCost, IsNeverNegative) {
   EXPECT_NEAR(fit_cost(one_size).ns_per_byte, 3, 1e-9);
 }
 
-TEST(ExposedTime, IsWhatGoesOnAfterBackward) {
+TEST(ExposedTime, IsTheTransferTimeAfterBackward) {
   // Four gradients, 10 ns apart, one bucket each, 5 ns of transfer each: the last one is exposed.
-  Backward backward = evenly(4, 10);
+  BackwardProfile backward = evenly(4, 10);
   const TransferCost cost{.latency_ns = 5, .ns_per_byte = 0};
   EXPECT_NEAR(predict_exposed_ns(backward, cost, {kMiB, kMiB}), 5, 1e-9);
   // Transfers of 20 ns each wait for one another: they end at 10 + 4 × 20.
   EXPECT_NEAR(predict_exposed_ns(backward, {.latency_ns = 20, .ns_per_byte = 0}, {kMiB, kMiB}), 50, 1e-9);
-  // One bucket of all: it leaves at the end.
+  // One bucket with all gradients starts at the end.
   EXPECT_NEAR(predict_exposed_ns(backward, {.latency_ns = 20, .ns_per_byte = 0}, {4 * kMiB, 4 * kMiB}), 20,
               1e-9);
 }
 
 TEST(ExposedTime, WaitsForEarlierBucketsThatAreLate) {
-  Backward backward = evenly(2, 10);
-  backward.ready_ns = {10, 30};  // the one that travels first is ready last
+  BackwardProfile backward = evenly(2, 10);
+  backward.ready_ns = {10, 30};  // the first bucket is ready last
   backward.length_ns = 30;
   EXPECT_NEAR(predict_exposed_ns(backward, {.latency_ns = 4, .ns_per_byte = 0}, {kMiB, kMiB}), 8, 1e-9);
 }
 
-TEST(BucketSizes, AreSmallWhereLatencyIsNothing) {
+TEST(BucketSizes, AreSmallWithoutLatency) {
   const BucketSizes current{.first_bytes = kMiB, .cap_bytes = 25 * kMiB};
   const auto chosen =
       choose_bucket_sizes(evenly(64, 1'000'000), {.latency_ns = 0, .ns_per_byte = 0.5}, current);
   EXPECT_LE(chosen.cap_bytes, kMiB);
 }
 
-TEST(BucketSizes, AreLargeWhereLatencyIsEverything) {
+TEST(BucketSizes, AreLargeIfLatencyDominates) {
   const BucketSizes current{.first_bytes = kMiB, .cap_bytes = kMiB};
   const auto chosen =
       choose_bucket_sizes(evenly(64, 1'000), {.latency_ns = 5'000'000, .ns_per_byte = 0}, current);
-  EXPECT_EQ(chosen.first_bytes, 64 * kMiB) << "all in one";
+  EXPECT_EQ(chosen.first_bytes, 64 * kMiB) << "all gradients in one bucket";
 }
 
-TEST(BucketSizes, StayWhereNothingIsGained) {
+TEST(BucketSizes, StayIfNothingIsGained) {
   const BucketSizes current{.first_bytes = 2 * kMiB, .cap_bytes = 7 * kMiB};
   EXPECT_EQ(choose_bucket_sizes(evenly(8, 1'000), {}, current), current);
 }
@@ -78,7 +78,7 @@ TEST(BucketSizes, StayWhereNothingIsGained) {
 TEST(BucketSizes, AreNeverWorseThanTheCurrentOnes) {
   for (const double latency : {0.0, 1e4, 1e6}) {
     for (const double per_byte : {0.0, 0.1, 10.0}) {
-      const Backward backward = evenly(20, 300'000);
+      const BackwardProfile backward = evenly(20, 300'000);
       const TransferCost cost{.latency_ns = latency, .ns_per_byte = per_byte};
       const BucketSizes current{.first_bytes = kMiB, .cap_bytes = 5 * kMiB};
       EXPECT_LE(predict_exposed_ns(backward, cost, choose_bucket_sizes(backward, cost, current)),

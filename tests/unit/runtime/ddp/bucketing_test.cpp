@@ -23,37 +23,37 @@ Assignment in_order(const std::vector<ParameterSize>& parameters, const std::vec
   return assign_buckets(parameters, order, limits);
 }
 
-// PyTorch's own answers to the same questions.
+// The expected assignments are those of PyTorch.
 TEST(AssignBuckets, ClosesABucketThatHasReachedTheLimit) {
   EXPECT_EQ(in_order({floats(100), floats(200), floats(100), floats(50)}, {400}),
             (Assignment{{0}, {1}, {2}, {3}}));
 }
 
-TEST(AssignBuckets, KeepsElementTypesApart) {
+TEST(AssignBuckets, SeparatesElementTypes) {
   const std::vector<ParameterSize> alternating{floats(50),  doubles(25), floats(50),
                                                doubles(25), floats(50),  doubles(25)};
   EXPECT_EQ(in_order(alternating, {400}), (Assignment{{0, 2}, {1, 3}, {4}, {5}}));
 }
 
-TEST(AssignBuckets, TakesTheLimitsOneAfterTheOther) {
+TEST(AssignBuckets, UsesTheLimitsOneAfterTheOther) {
   EXPECT_EQ(in_order({floats(10), floats(10), floats(10), floats(10)}, {40, 80}),
             (Assignment{{0}, {1, 2}, {3}}));
 }
 
-TEST(AssignBuckets, TakesTheLimitsPerElementType) {
+TEST(AssignBuckets, UsesTheLimitsPerElementType) {
   const std::vector<ParameterSize> alternating{floats(50),  doubles(25), floats(50),
                                                doubles(25), floats(50),  doubles(25)};
   EXPECT_EQ(in_order(alternating, {200, 400}), (Assignment{{0}, {1}, {2, 4}, {3, 5}}));
 }
 
-TEST(AssignBuckets, FollowsTheOrderGiven) {
+TEST(AssignBuckets, FollowsTheGivenOrder) {
   const std::vector<ParameterSize> parameters{floats(10), floats(10), floats(10)};
   const std::vector<std::size_t> order{2, 0, 1};
   const std::vector<std::size_t> limits{40, 80};
   EXPECT_EQ(assign_buckets(parameters, order, limits), (Assignment{{2}, {0, 1}}));
 }
 
-TEST(AssignBuckets, LeavesThoseAloneThatMustBe) {
+TEST(AssignBuckets, GivesSparseParametersTheirOwnBuckets) {
   const std::vector<ParameterSize> parameters{
       floats(10), {.bytes = 40, .group = kFloat, .alone = true}, floats(10), floats(10)};
   EXPECT_EQ(in_order(parameters, {80}), (Assignment{{0, 2}, {1}, {3}}));

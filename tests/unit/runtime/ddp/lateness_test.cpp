@@ -10,16 +10,16 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(Durations, BeginWhereTheOneBeforeEnded) {
+TEST(Durations, BeginAtTheEndOfThePreviousReduction) {
   const std::vector<ReductionTimes> reductions{{.asked_ns = 100, .ended_ns = 150},
                                                {.asked_ns = 110, .ended_ns = 170},
                                                {.asked_ns = 200, .ended_ns = 230}};
   EXPECT_THAT(durations_of(reductions), ElementsAre(50, 20, 30));
 }
 
-TEST(LastRank, IsTheOneThatWaitedLeast) {
+TEST(LastRank, IsTheOneWithTheShortestDuration) {
   std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500}};
-  // Of ranks 0 to 2; this one is rank 0, whose clock nobody else has.
+  // Of ranks 0 to 2. This is rank 0; the times above are of its clock.
   const std::vector<std::uint64_t> durations{500, 120, 400};
   place_last_rank(reductions, durations, 3, 50);
   EXPECT_EQ(reductions[0].last_rank, 1);
@@ -51,14 +51,14 @@ TEST(CommShare, CountsWaitingAfterBackwardOnly) {
   EXPECT_EQ(share.waited_for, 2);
 }
 
-TEST(CommShare, CountsTimeOnceWhereReductionsOverlap) {
+TEST(CommShare, CountsOverlappingReductionsOnce) {
   const std::vector<ReductionTimes> reductions{
       {.asked_ns = 100, .began_ns = 400, .all_asked_ns = 400, .ended_ns = 450, .last_rank = 1},
       {.asked_ns = 110, .began_ns = 420, .all_asked_ns = 410, .ended_ns = 480, .last_rank = 3}};
   const CommShare share = share_of(reductions, 100, 0);
   EXPECT_EQ(share.wait_ns, 310U);
   EXPECT_EQ(share.transfer_ns, 80U);
-  EXPECT_EQ(share.waited_for, 1) << "300 each, from 110 and from 100: the first is longer by no tie";
+  EXPECT_EQ(share.waited_for, 1) << "both waits last 300; the first one counts";
 }
 
 TEST(CommShare, DoesNotWaitForItself) {
@@ -69,7 +69,7 @@ TEST(CommShare, DoesNotWaitForItself) {
   EXPECT_EQ(share.waited_for, -1);
 }
 
-/// One of two ranks on nodes of their own. The other one is in every reduction for 7 ns.
+/// One of two ranks on different nodes. The other one is in every reduction for 7 ns.
 class TwoNodes : public comm::Communicator {
  public:
   explicit TwoNodes(int rank = 0)
@@ -82,7 +82,7 @@ class TwoNodes : public comm::Communicator {
       auto* durations = static_cast<std::int64_t*>(buffer.data);
       for (std::size_t i = 0; i < buffer.count / 2; ++i) {
         auto& others = durations[rank() == 0 ? buffer.count / 2 + i : i];
-        EXPECT_EQ(others, 0) << "it is a sum";
+        EXPECT_EQ(others, 0) << "the operation is a sum";
         others = 7;
       }
     }
@@ -130,7 +130,7 @@ TEST_P(LatenessBetweenNodes, ComesWithTheNextStep) {
 
 INSTANTIATE_TEST_SUITE_P(OfRank, LatenessBetweenNodes, ::testing::Values(0, 1));
 
-TEST(Lateness, IsKnownAtOnceWhereTheCommunicatorSaysIt) {
+TEST(Lateness, IsKnownAtOnceIfTheCommunicatorKnowsTheLastRank) {
   TwoNodes ranks;
   Lateness lateness(ranks);
   for (int step = 0; step < 2; ++step) {
@@ -144,7 +144,7 @@ TEST(Lateness, IsKnownAtOnceWhereTheCommunicatorSaysIt) {
   }
 }
 
-TEST(Lateness, IsNothingToAskForOneRank) {
+TEST(Lateness, IsNotMeasuredForOneRank) {
   const auto alone = comm::make_single_communicator("here");
   Lateness lateness(*alone);
   lateness.begin_step();

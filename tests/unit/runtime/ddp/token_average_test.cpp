@@ -12,7 +12,7 @@ namespace {
 
 class TokenAverageTest : public ::testing::Test {
  protected:
-  // What a gradient of 1 per token becomes over a step of these micro-batches.
+  // The result for a gradient of 1 per token, over a step of these micro-batches.
   double gradient_of_step(const std::vector<std::int64_t>& micro_batches) {
     double gradient = 0;
     for (const std::int64_t tokens : micro_batches) {
@@ -34,13 +34,13 @@ TEST_F(TokenAverageTest, MakesTheMeanOverAllMicroBatches) {
   EXPECT_EQ(average.tokens_of_last_step(), 1);
 }
 
-TEST_F(TokenAverageTest, ExpectsAPowerOfTwoNearTheStepBefore) {
+TEST_F(TokenAverageTest, ExpectsAPowerOfTwoNearThePreviousStep) {
   gradient_of_step({1000});
   average.add(5);
   EXPECT_EQ(average.loss_factor(), 1.0 / 1024);
 }
 
-TEST_F(TokenAverageTest, KeepsTheFactorThroughAStep) {
+TEST_F(TokenAverageTest, KeepsTheFactorDuringAStep) {
   gradient_of_step({64});
   average.add(1'000'000);
   EXPECT_EQ(average.loss_factor(), 1.0 / 64);
@@ -48,12 +48,12 @@ TEST_F(TokenAverageTest, KeepsTheFactorThroughAStep) {
   EXPECT_EQ(average.loss_factor(), 1.0 / 64);
 }
 
-TEST_F(TokenAverageTest, GivesZeroForAStepWithoutTokensAndGoesOn) {
+TEST_F(TokenAverageTest, GivesZeroForAStepWithoutTokensAndContinues) {
   EXPECT_EQ(gradient_of_step({0, 0}), 0);
   EXPECT_DOUBLE_EQ(gradient_of_step({12}), 1);
   EXPECT_EQ(gradient_of_step({0}), 0);
   average.add(1);
-  EXPECT_EQ(average.loss_factor(), 1.0 / 16) << "12 is still what is known";
+  EXPECT_EQ(average.loss_factor(), 1.0 / 16) << "12 is the last known number";
 }
 
 TEST_F(TokenAverageTest, RefusesANegativeNumber) {

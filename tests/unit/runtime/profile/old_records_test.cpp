@@ -38,7 +38,7 @@ class OldRecords : public ::testing::Test {
         Identity{.job_id = job, .step_id = 1, .rank = rank, .size = 4, .local_rank = rank, .node = "n1"});
   }
 
-  // Sets one of the times in a record, or of a folder, to two hours ago.
+  // Sets one of the times in a record, or the time of a folder, to two hours ago.
   static void set_back(const fs::path& record, std::size_t offset) {
     const std::int64_t then =
         std::chrono::nanoseconds(
@@ -54,8 +54,8 @@ class OldRecords : public ::testing::Test {
       offsetof(record::File, header) + offsetof(record::Header, start_unix_ns);
   static constexpr std::size_t kEnd = offsetof(record::File, live) + offsetof(record::Live, finished_unix_ns);
 
-  // What a job leaves that ended two hours ago.
-  fs::path long_over(std::uint64_t job, int rank = 1) {
+  // The record of a job that ended two hours ago.
+  fs::path record_of_ended_job(std::uint64_t job, int rank = 1) {
     start(job, rank).reset();
     const fs::path record = folder_of(job) / fmt::format("rank-{:06}.record", rank);
     set_back(record, kStart);
@@ -67,8 +67,8 @@ class OldRecords : public ::testing::Test {
   lockstep::testing::TemporaryFolder folder_;
 };
 
-TEST_F(OldRecords, OfAJobThatIsLongOverAreRemovedByTheFirstRankOfTheNextOneOnTheNode) {
-  long_over(10);
+TEST_F(OldRecords, OfAJobThatEndedLongAgoAreRemovedByTheFirstRankOfTheNextJob) {
+  record_of_ended_job(10);
   write_file_atomically(folder_of(10) / ".rank-000002.record.XcVbNm", "of a rank that was killed meanwhile");
   set_back(folder_of(10));
   const auto second_rank = start(20, 1);
@@ -77,18 +77,18 @@ TEST_F(OldRecords, OfAJobThatIsLongOverAreRemovedByTheFirstRankOfTheNextOneOnThe
   EXPECT_FALSE(fs::exists(folder_of(10)));
 }
 
-TEST_F(OldRecords, StayWhereAnyRankMayLiveOrEndedJustNow) {
-  long_over(10);
+TEST_F(OldRecords, StayIfAnyRankMayRunOrEndedJustNow) {
+  record_of_ended_job(10);
   start(10, 2).reset();  // its end is now
   set_back(folder_of(10) / "rank-000002.record", kStart);
   start(11).reset();
   const auto running = start(12);
   set_back(folder_of(12) / "rank-000001.record", kStart);
   for (const int job : {10, 11, 12}) set_back(folder_of(job));
-  long_over(13);
+  record_of_ended_job(13);
   write_file_atomically(folder_of(13) / "rank-000009.record", "of another version");
   set_back(folder_of(13));
-  long_over(14);
+  record_of_ended_job(14);
   write_file_atomically(folder_of(14) / "rank-000001.record",
                         read_text_file(folder_of(14) / "rank-000001.record"));
   remove_old_records(records(), "");
@@ -96,21 +96,21 @@ TEST_F(OldRecords, StayWhereAnyRankMayLiveOrEndedJustNow) {
     EXPECT_TRUE(fs::exists(folder_of(job) / "rank-000001.record")) << job;
 }
 
-TEST_F(OldRecords, OfTheJobThatStartsStayEvenIfItsNumberIsThatOfAnOlderOne) {
-  const fs::path other_rank = long_over(10);
+TEST_F(OldRecords, OfTheStartingJobStayEvenIfAnOlderJobHadItsNumber) {
+  const fs::path other_rank = record_of_ended_job(10);
   const auto first_rank = start(10, 0);
   EXPECT_TRUE(fs::exists(other_rank));
 }
 
-TEST_F(OldRecords, LeaveWhatElseLiesThere) {
+TEST_F(OldRecords, StayInFoldersWithOtherFiles) {
   for (const char* name : {"notes", "10.1", "10.x", "10"}) {
     fs::create_directories(records() / name / "sub");
     write_file_atomically(records() / name / "sub/text", "mine");
     set_back(records() / name);
   }
-  long_over(12);
+  record_of_ended_job(12);
   fs::rename(folder_of(12), records() / "kept");
-  long_over(11);
+  record_of_ended_job(11);
   write_file_atomically(folder_of(11) / "notes.txt", "mine");
   set_back(folder_of(11));
   remove_old_records(records(), "");
@@ -121,8 +121,8 @@ TEST_F(OldRecords, LeaveWhatElseLiesThere) {
   EXPECT_TRUE(fs::exists(folder_of(11) / "rank-000001.record"));
 }
 
-TEST_F(OldRecords, BehindALinkStay) {
-  long_over(10);
+TEST_F(OldRecords, ReachedThroughALinkStay) {
+  record_of_ended_job(10);
   fs::rename(records(), folder_ / "elsewhere");
   fs::create_directory_symlink(folder_ / "elsewhere", records());
   remove_old_records(records(), "");
@@ -137,7 +137,7 @@ TEST_F(OldRecords, BehindALinkStay) {
 
 TEST_F(OldRecords, OfAnotherUserStay) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
-  const fs::path record = long_over(10);
+  const fs::path record = record_of_ended_job(10);
   ASSERT_EQ(::chown(folder_of(10).c_str(), 12345, 12345), 0);
   remove_old_records(records(), "");
   EXPECT_TRUE(fs::exists(record));

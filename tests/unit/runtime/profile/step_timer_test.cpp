@@ -44,7 +44,7 @@ class StepTimerTest : public ::testing::Test {
   lockstep::testing::TemporaryFolder folder_;
 };
 
-TEST_F(StepTimerTest, InnerScopesTakeTheirTimeOutOfTheOuterOne) {
+TEST_F(StepTimerTest, TimeOfInnerScopesDoesNotCountForTheOuterOne) {
   StepTimer timer(identity_);
   {
     const auto backward = timer.phase(Phase::backward);
@@ -63,7 +63,7 @@ TEST_F(StepTimerTest, InnerScopesTakeTheirTimeOutOfTheOuterOne) {
   EXPECT_EQ(sum(step), step.step_ns);
 }
 
-TEST_F(StepTimerTest, TimeInNoScopeIsOther) {
+TEST_F(StepTimerTest, TimeOutsideAllScopesIsOther) {
   StepTimer timer(identity_);
   timer.begin_step();
   work_for_us(1000);
@@ -82,7 +82,7 @@ TEST_F(StepTimerTest, TimeBeforeTheFirstScopeBelongsToNoStep) {
   EXPECT_LT(timer.last_step().step_ns, 20'000'000);
 }
 
-TEST_F(StepTimerTest, BeginStepLeavesOutWhatWentOnSinceTheLastStep) {
+TEST_F(StepTimerTest, BeginStepLeavesOutTheTimeSinceTheLastStep) {
   StepTimer timer(identity_);
   timer.begin_step();
   timer.end_step({});
@@ -96,7 +96,7 @@ TEST_F(StepTimerTest, BeginStepLeavesOutWhatWentOnSinceTheLastStep) {
   EXPECT_EQ(sum(timer.last_step()), timer.last_step().step_ns);
 }
 
-TEST_F(StepTimerTest, ScopeThatOutlivesItsStepIsSharedOut) {
+TEST_F(StepTimerTest, ScopeThatOutlivesItsStepCountsForBothSteps) {
   StepTimer timer(identity_);
   {
     const auto scope = timer.phase(Phase::checkpoint);
@@ -112,7 +112,7 @@ TEST_F(StepTimerTest, ScopeThatOutlivesItsStepIsSharedOut) {
   EXPECT_EQ(sum(timer.totals()), timer.totals().step_ns);
 }
 
-TEST_F(StepTimerTest, RecordHoldsExactlyWhatTheTimerSays) {
+TEST_F(StepTimerTest, RecordHoldsTheSameNumbersAsTheTimer) {
   StepTimer timer(identity_);
   for (int step = 0; step < 3; ++step) {
     const auto scope = timer.phase(Phase::forward);
@@ -133,7 +133,7 @@ TEST_F(StepTimerTest, RecordHoldsExactlyWhatTheTimerSays) {
   EXPECT_EQ(seen.identity.program, "train");
 }
 
-TEST_F(StepTimerTest, FolderFromThePluginWins) {
+TEST_F(StepTimerTest, FolderFromThePluginIsPreferred) {
   ::setenv("LOCKSTEP_RECORD", (folder_ / "given").c_str(), 1);
   const StepTimer timer(identity_);
   EXPECT_EQ(timer.file(), folder_ / "given/rank-000003.record");
@@ -146,13 +146,13 @@ TEST_F(StepTimerTest, RuntimeFolderOfAnotherMachineIsNotUsed) {
   std::filesystem::remove_all(timer.file().parent_path());
 }
 
-TEST_F(StepTimerTest, WithoutASchedulerTheLauncherNamesTheJob) {
+TEST_F(StepTimerTest, WithoutASchedulerTheLaunchersProcessIdIsTheJobNumber) {
   identity_.job_id = 0;
   const StepTimer timer(identity_);
   EXPECT_EQ(Reader(timer.file()).identity().job_id, static_cast<std::uint64_t>(::getppid()));
 }
 
-TEST_F(StepTimerTest, WithoutAFolderOneLineSaysSoAndTheTimesAreStillThere) {
+TEST_F(StepTimerTest, WithoutAFolderItPrintsOneLineAndStillMeasures) {
   std::ofstream(folder_ / "file").close();
   ::setenv("LOCKSTEP_RECORD", (folder_ / "file/records").c_str(), 1);
   ::testing::internal::CaptureStderr();
@@ -181,7 +181,7 @@ TEST_F(StepTimerTest, MetricsOffWritesNoFile) {
   ::unsetenv("LOCKSTEP_METRICS");
 }
 
-TEST_F(StepTimerTest, FinishedRankLeavesACopyForTheReport) {
+TEST_F(StepTimerTest, FinishedRankCopiesItsRecordForTheReport) {
   ::setenv("LOCKSTEP_RECORD", (folder_ / "node").c_str(), 1);
   ::setenv("LOCKSTEP_REPORT_DIR", (folder_ / "shared/report").c_str(), 1);
   StepTimer timer(identity_);
@@ -196,7 +196,7 @@ TEST_F(StepTimerTest, FinishedRankLeavesACopyForTheReport) {
   EXPECT_EQ(read_text_file(folder_ / "shared/report/staging-n1.json"), "{\"job\":5}");
 }
 
-TEST_F(StepTimerTest, ReportFolderThatCannotBeMadeIsOneLineAndNoFailure) {
+TEST_F(StepTimerTest, ReportFolderThatCannotBeMadeIsReportedInOneLine) {
   std::ofstream(folder_ / "file").close();
   ::setenv("LOCKSTEP_REPORT_DIR", (folder_ / "file/report").c_str(), 1);
   StepTimer timer(identity_);

@@ -8,7 +8,7 @@
 namespace lockstep::staging_test {
 
 void CacheTest::publish(cache::Store& store, const std::string& name, const std::string& content) {
-  const cache::Hold lock = store.lock(name, FileSystem::LockKind::exclusive);
+  const cache::ObjectLock lock = store.lock(name, FileSystem::LockKind::exclusive);
   cache::Incoming incoming = store.begin(name, content.size());
   FileSystem::real().write_file(incoming.files() / "data", content, 0600);
   incoming.publish({.name = name, .source = "/source", .bytes = content.size()});

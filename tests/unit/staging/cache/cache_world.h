@@ -1,4 +1,4 @@
-// What the cache's tests build their worlds from: objects, and steps that hold leases.
+// Helpers of the cache's tests: objects, and steps that hold leases.
 #pragma once
 
 #include <functional>
@@ -19,10 +19,10 @@ class CacheTest : public StagingTest {
   /// Begins, fills and publishes an object of one file.
   static void publish(cache::Store& store, const std::string& name, const std::string& content);
 
-  /// Runs `work` as that user in a child; its exit code as of in_child(). Needs root.
+  /// Runs `work` as that user in a child and returns its exit code as in_child() does. Needs root.
   static int as_user(uid_t user, const std::function<void()>& work);
 
-  /// Names in a folder, none where it is not there.
+  /// The names in a folder; none if it does not exist.
   static std::vector<std::string> names(const fs::path& folder);
 
   /// The lease file of a step that lives as long as this, as slurmstepd holds it.

@@ -1,5 +1,5 @@
-// What gc leaves alone although it looks abandoned, and what it counts: the halves of its conditions that a
-// store in good order never needs.
+// Files that gc must keep although they look abandoned, and how gc counts: the parts of its conditions that
+// an intact store never needs.
 
 #include "staging/cache/collect.h"
 
@@ -25,9 +25,9 @@ using LockKind = FileSystem::LockKind;
 using std::chrono::hours;
 using std::chrono::seconds;
 
-TEST_F(CacheGc, ACopyUnderWayIsNeitherRemovedNorSaidToBe) {
+TEST_F(CacheGc, ACopyUnderWayIsNeitherRemovedNorReported) {
   Store store(cache());
-  const Hold lock = store.lock("a", LockKind::exclusive);
+  const ObjectLock lock = store.lock("a", LockKind::exclusive);
   const Incoming copy = store.begin("a", kUnit);
   for (const bool dry_run : {true, false}) {
     const StoreReport report = gc(store, {.keep = seconds(0), .abandoned = seconds(0), .dry_run = dry_run});
@@ -36,13 +36,13 @@ TEST_F(CacheGc, ACopyUnderWayIsNeitherRemovedNorSaidToBe) {
   }
 }
 
-TEST_F(CacheGc, AStepThatBeginsWhileItLooksKeepsItsJobsFolder) {
+TEST_F(CacheGc, AStepThatBeginsDuringGcKeepsItsJobsFolder) {
   Store store(cache());
   make_job("1", hours(30));
   std::optional<Step> step;
-  WatchedFileSystem system([&](int, const char* name) {
-    // The first lock is that of the job's folder; the leases have been looked at before.
-    if (std::string_view(name) == "flock" && !step) step.emplace(store, "1.0");
+  WatchedFileSystem system([&](int, const FileCall& call) {
+    // The first lock is that of the job's folder; gc has read the leases before.
+    if (call.kind == FileCall::Kind::flock && !step) step.emplace(store, "1.0");
     return 0;
   });
   Store watched(cache(), system);
@@ -51,7 +51,7 @@ TEST_F(CacheGc, AStepThatBeginsWhileItLooksKeepsItsJobsFolder) {
   EXPECT_TRUE(fs::exists(cache() / "jobs/1/data/x"));
 }
 
-TEST_F(CacheGc, AJobsFolderStaysForADayAfterAnythingWasStagedInIt) {
+TEST_F(CacheGc, AJobsFolderStaysForADayAfterTheLastStaging) {
   Store store(cache());
   for (const char* job : {"1", "2"}) make_job(job, hours(30));
   fs::last_write_time(cache() / "jobs/1/data", fs::file_time_type::clock::now() - hours(2));
@@ -59,12 +59,12 @@ TEST_F(CacheGc, AJobsFolderStaysForADayAfterAnythingWasStagedInIt) {
   EXPECT_THAT(names(cache() / "jobs"), ElementsAre("1"));
 }
 
-TEST_F(CacheGc, LeaseFilesOfStepsThatEndedLongAgoGoAndOthersStay) {
+TEST_F(CacheGc, LeaseFilesAreRemovedOnceTheirStepsEndedLongAgo) {
   Store store(cache());
   write("cache/leases/held/1.0", "");
   const Step alive(store, "2.0");
   gc(store);
-  EXPECT_THAT(names(cache() / "leases/held"), ElementsAre("1.0", "2.0")) << "the first ended just now";
+  EXPECT_THAT(names(cache() / "leases/held"), ElementsAre("1.0", "2.0")) << "step 1.0 has just ended";
   const CollectOptions at_once{.keep = seconds(0), .abandoned = seconds(0)};
   CollectOptions dry = at_once;
   dry.dry_run = true;
@@ -76,16 +76,16 @@ TEST_F(CacheGc, LeaseFilesOfStepsThatEndedLongAgoGoAndOthersStay) {
 
 TEST_F(CacheGc, TheLockOfAnObjectThatIsAboutToBeMadeStays) {
   Store store(cache());
-  const Hold lock = store.lock("a", LockKind::exclusive);
+  const ObjectLock lock = store.lock("a", LockKind::exclusive);
   Store(cache()).recover();
   EXPECT_THAT(names(cache() / "locks"), testing::Contains("a"));
 }
 
-TEST_F(CacheGc, OfAHalfCopyThatMadeRoomNothingIsLeft) {
-  const StoreOptions options{.quota = kUnit, .total = 0, .ledger_folder = {}, .keep = seconds(0)};
+TEST_F(CacheGc, AnEvictedPartialCopyLeavesNothing) {
+  const StoreOptions options{.quota = kUnit, .total = 0, .claims_folder = {}, .keep = seconds(0)};
   Store store(cache(), options);
   {
-    const Hold lock = store.lock("half", LockKind::exclusive);
+    const ObjectLock lock = store.lock("half", LockKind::exclusive);
     Incoming copy = store.begin("half", kUnit / 2);
     FileSystem::real().write_file(copy.files() / "data", std::string(kUnit / 2, 'x'), 0600);
     copy.keep();
@@ -95,7 +95,7 @@ TEST_F(CacheGc, OfAHalfCopyThatMadeRoomNothingIsLeft) {
   EXPECT_THAT(names(cache() / "locks"), ElementsAre(".room", "a"));
 }
 
-TEST_F(CacheOfANode, TheUsersQuotaIsNotTheSharedStores) {
+TEST_F(CacheOfANode, TheUsersQuotaDoesNotLimitTheSharedStore) {
   Store shared(cache() / "shared");
   ASSERT_EQ(::chmod((cache() / "shared").c_str(), 0755), 0);
   publish(shared, "large", std::string(3 * kUnit, 'x'));
@@ -108,19 +108,19 @@ TEST_F(CacheOfANode, TheUsersQuotaIsNotTheSharedStores) {
   EXPECT_THAT(names(store_of(kOne) / "objects"), IsEmpty());
 }
 
-TEST_F(CacheOfANode, RoomForWhoComesNextIsLeftFree) {
+TEST_F(CacheOfANode, TheReserveIsLeftFree) {
   put(kOne, "a", 2, seconds(500));
   put(kTwo, "b", 2, seconds(300));
   NodeOptions options = total(5 * kUnit);
   gc_all(options);
   EXPECT_THAT(names(store_of(kOne) / "objects"), ElementsAre("a"));
-  options.room = 2 * kUnit;
+  options.reserve = 2 * kUnit;
   gc_all(options);
   EXPECT_THAT(names(store_of(kOne) / "objects"), IsEmpty());
   EXPECT_THAT(names(store_of(kTwo) / "objects"), ElementsAre("b"));
 }
 
-TEST_F(CacheOfANode, ADryRunSaysWhatARealOneDoes) {
+TEST_F(CacheOfANode, ADryRunReportsWhatARealRunRemoves) {
   put(kOne, "a", 2, seconds(500));
   put(kOne, "b", 2, seconds(400));
   put(kTwo, "c", 1, seconds(300));

@@ -1,5 +1,5 @@
-// The store killed, or its disk full, at every single call of begin, publish, hold, eviction, recovery and
-// gc: nothing half is ever served, the next call works, nothing leaks.
+// The process is killed, or the disk is full, at every single call of begin, publish, add_lease, eviction,
+// recovery and gc: partial data is never served, the next call works, and nothing leaks.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,13 +33,13 @@ constexpr std::uint64_t kBytes = 5000;
 class CacheFaults : public CacheTest {
  protected:
   static StoreOptions options() {
-    return {.quota = 2 * kBytes, .total = 0, .ledger_folder = {}, .keep = seconds(0)};
+    return {.quota = 2 * kBytes, .total = 0, .claims_folder = {}, .keep = seconds(0)};
   }
 
   static std::string content(const std::string& name) { return std::string(kBytes / 2, name[0]); }
 
   static void put(Store& store, FileSystem& system, const std::string& name) {
-    const Hold lock = store.lock(name, LockKind::exclusive);
+    const ObjectLock lock = store.lock(name, LockKind::exclusive);
     if (store.has(name)) return;
     Incoming incoming = store.begin(name, kBytes);
     system.remove_all(incoming.files() / "a");
@@ -50,9 +50,9 @@ class CacheFaults : public CacheTest {
     incoming.publish({.name = name, .source = "/source", .bytes = kBytes});
   }
 
-  /// A store with one idle object, one that has to make room for another, and what jobs left.
+  /// A store with an idle object, one that will be evicted for another, and leftovers of jobs.
   void make_world() const {
-    WatchedFileSystem system([](int, const char*) { return 0; });
+    WatchedFileSystem system([](int, const FileCall&) { return 0; });
     system.remove_all(cache());
     Store store(cache(), options(), system);
     put(store, system, kOld);
@@ -68,19 +68,19 @@ class CacheFaults : public CacheTest {
       fs::last_write_time(cache() / "jobs/7" / name, long_ago);
   }
 
-  /// Everything that a node does with its store, in one go.
+  /// Everything that a node does with its store.
   void live(FileSystem& system) const {
     Store store(cache(), options(), system);
     store.recover();
     put(store, system, kNew);  // evicts
     {
       const Step step(store, "8.0");
-      const Hold lock = store.lock(kNew, LockKind::shared);
-      store.hold(kNew, step.file());
+      const ObjectLock lock = store.lock(kNew, LockKind::shared);
+      store.add_lease(kNew, step.file());
       if (store.evict(kNew, seconds(0))) fail("evicted what is leased");
     }
     {
-      const Hold lock = store.lock(kDamaged, LockKind::exclusive);
+      const ObjectLock lock = store.lock(kDamaged, LockKind::exclusive);
       if (store.has(kDamaged)) store.remove(kDamaged);
     }
     collect(store, system, {.quota = kBytes, .keep = seconds(0)});
@@ -96,10 +96,10 @@ class CacheFaults : public CacheTest {
     }
   }
 
-  /// Whatever was left, the next calls work, and after them nothing is there that nobody asked for.
+  /// Whatever was left, the next calls work and leave only what was requested.
   void expect_recovered() const {
     expect_whole();
-    WatchedFileSystem system([](int, const char*) { return 0; });
+    WatchedFileSystem system([](int, const FileCall&) { return 0; });
     live(system);
     expect_whole();
     Store store(cache(), options(), system);
@@ -116,13 +116,13 @@ class CacheFaults : public CacheTest {
   }
 };
 
-TEST_F(CacheFaults, KilledAtAnyCallItServesNothingHalfAndTheNextCallWorks) {
+TEST_F(CacheFaults, KilledAtAnyCallItServesNoPartialDataAndTheNextCallWorks) {
   int call = 1;
   for (; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     make_world();
     const int code = staging_test::in_child([&] {
-      WatchedFileSystem system([&](int now, const char*) {
+      WatchedFileSystem system([&](int now, const FileCall&) {
         if (now == call) ::_exit(kKilled);
         return 0;
       });
@@ -136,16 +136,16 @@ TEST_F(CacheFaults, KilledAtAnyCallItServesNothingHalfAndTheNextCallWorks) {
   EXPECT_LT(call, kMaxCalls);
 }
 
-TEST_F(CacheFaults, ADiskThatIsFullAtAnyCallServesNothingHalfAndTheNextCallWorks) {
+TEST_F(CacheFaults, ADiskThatIsFullAtAnyCallServesNoPartialDataAndTheNextCallWorks) {
   int failures = 0;
   for (int call = 1; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     make_world();
-    WatchedFileSystem system([&](int now, const char*) { return now == call ? ENOSPC : 0; });
+    WatchedFileSystem system([&](int now, const FileCall&) { return now == call ? ENOSPC : 0; });
     try {
       live(system);
     } catch (const Error& error) {
-      // Where it cannot be told whether an object is in use, it stays, and there is no room.
+      // If it is unknown whether an object is in use, the object stays and nothing can be evicted.
       EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("No space left on device"),
                                                testing::HasSubstr("in use by running jobs")));
       ++failures;
@@ -162,10 +162,10 @@ TEST_F(CacheFaults, ADiskThatStaysFullLeavesTheOldObjects) {
   for (int call = 1; call < kMaxCalls; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     make_world();
-    // From then on nothing can be written, and everything else goes on.
+    // From then on no write succeeds; everything else does.
     bool refused = false;
-    WatchedFileSystem system([&](int now, const char* name) {
-      const bool writes = std::string_view(name) == "write" || std::string_view(name) == "mkdir";
+    WatchedFileSystem system([&](int now, const FileCall& made) {
+      const bool writes = made.kind == FileCall::Kind::write || made.kind == FileCall::Kind::mkdir;
       refused = refused || (now >= call && writes);
       return now >= call && writes ? ENOSPC : 0;
     });

@@ -1,4 +1,4 @@
-// gc and status: what is removed, what never is, and that root follows no user's link.
+// gc and status: gc removes the right files and no others, and root follows no user's link.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,8 +11,8 @@
 
 #include "staging/cache/as_user.h"
 #include "staging/cache/collect.h"
-#include "staging/cache/ledger.h"
 #include "staging/cache/node.h"
+#include "staging/cache/usage_claims.h"
 #include "tests/unit/staging/cache/node_world.h"
 
 namespace lockstep::cache {
@@ -33,7 +33,7 @@ using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 
-TEST_F(CacheGc, FoldersOfJobsThatEndedLongAgoGoAndOfLiveOnesNever) {
+TEST_F(CacheGc, OnlyFoldersOfJobsThatEndedLongAgoAreRemoved) {
   Store store(cache());
   for (const char* job : {"1", "2", "3", "4"}) make_job(job, std::chrono::hours(30));
   make_job("5", std::chrono::hours(2));
@@ -56,13 +56,13 @@ TEST_F(CacheGc, FoldersOfJobsThatEndedLongAgoGoAndOfLiveOnesNever) {
   EXPECT_TRUE(fs::exists(folder_ / "elsewhere/kept"));
 }
 
-TEST_F(CacheGc, TheQuotaIsKeptByRemovingWhatIsIdle) {
+TEST_F(CacheGc, IdleObjectsAreEvictedDownToTheQuota) {
   Store store(cache());
   for (const char* name : {"a", "b", "c"}) publish(store, name, std::string(kUnit, 'x'));
   age(cache() / "objects/a/object.json", seconds(100));
   age(cache() / "objects/b/object.json", seconds(50));
   const Step step(store, "7.0");
-  store.hold("a", step.file());
+  store.add_lease("a", step.file());
   age(cache() / "objects/a/object.json", seconds(100));
   age(cache() / "leases/a", seconds(100));
   const StoreReport report = gc(store, {.quota = 2 * kUnit + 2000, .keep = seconds(0)});
@@ -76,7 +76,7 @@ TEST_F(CacheGc, TheQuotaIsKeptByRemovingWhatIsIdle) {
   EXPECT_THAT(over.problems, ElementsAre(HasSubstr("over the quota")));
 }
 
-TEST_F(CacheGc, SizesAreMeasuredAndNotBelieved) {
+TEST_F(CacheGc, SizesAreMeasuredNotTakenFromDescriptions) {
   Store store(cache());
   publish(store, "a", std::string(kUnit, 'x'));
   const fs::path description = cache() / "objects/a/object.json";
@@ -89,13 +89,13 @@ TEST_F(CacheGc, SizesAreMeasuredAndNotBelieved) {
   EXPECT_EQ(survey(store, FileSystem::real(), true).bytes(), kUnit);
 }
 
-TEST_F(CacheGc, AReportSurvivesItsWayBetweenProcesses) {
+TEST_F(CacheGc, AReportPassesBetweenProcessesUnchanged) {
   Store store(cache());
   publish(store, "a", "data");
   const Step step(store, "7.0");
-  store.hold("a", step.file());
+  store.add_lease("a", step.file());
   make_job("1", std::chrono::hours(30));
-  const Hold lock = store.lock("b", LockKind::exclusive);
+  const ObjectLock lock = store.lock("b", LockKind::exclusive);
   const Incoming copy = store.begin("b", kUnit);
   const StoreReport report = gc(store);
   const auto again = nlohmann::json(report).get<StoreReport>();
@@ -105,7 +105,7 @@ TEST_F(CacheGc, AReportSurvivesItsWayBetweenProcesses) {
   EXPECT_EQ(again.removed.size(), 1U);
 }
 
-TEST_F(CacheOfANode, TheLeastRecentlyUsedOfAllUsersGoesFirst) {
+TEST_F(CacheOfANode, TheLeastRecentlyUsedObjectOfAllUsersIsEvictedFirst) {
   put(kOne, "a", 2, seconds(500));
   put(kOne, "b", 2, seconds(300));
   put(kTwo, "c", 2, seconds(400));
@@ -120,25 +120,25 @@ TEST_F(CacheOfANode, TheLeastRecentlyUsedOfAllUsersGoesFirst) {
   EXPECT_THAT(names(store_of(kOne) / "objects"), ElementsAre("b"));
   EXPECT_THAT(names(store_of(kTwo) / "objects"), ElementsAre("d"));
   EXPECT_EQ(report.bytes(), 4 * kUnit);
-  const Ledger ledger(cache() / "claims", FileSystem::real());
-  EXPECT_EQ(ledger.claimed(kOne), 2 * kUnit);
-  EXPECT_EQ(ledger.claimed(kTwo), 2 * kUnit);
+  const UsageClaims claims(cache() / "claims", FileSystem::real());
+  EXPECT_EQ(claims.claimed(kOne), 2 * kUnit);
+  EXPECT_EQ(claims.claimed(kTwo), 2 * kUnit);
   EXPECT_THAT(gc_all(total(kUnit)).problems, Contains(HasSubstr("over the node's total")))
-      << "what was used just now stays";
+      << "recently used objects stay";
 }
 
-TEST_F(CacheOfANode, ALieInTheLedgerIsSetRight) {
+TEST_F(CacheOfANode, AFalseClaimIsCorrected) {
   put(kOne, "a", 3, seconds(500));
-  Ledger::prepare(cache() / "claims", kOne);
+  UsageClaims::prepare(cache() / "claims", kOne);
   write(cache() / "claims" / std::to_string(kOne), "                   1\n");
   write(cache() / "claims/54777", "                   1\n");
   gc_all(total(100 * kUnit));
-  EXPECT_EQ(Ledger(cache() / "claims", FileSystem::real()).claimed(kOne), 3 * kUnit);
-  EXPECT_FALSE(fs::exists(cache() / "claims/54777")) << "nobody's claim";
+  EXPECT_EQ(UsageClaims(cache() / "claims", FileSystem::real()).claimed(kOne), 3 * kUnit);
+  EXPECT_FALSE(fs::exists(cache() / "claims/54777")) << "a claim of a user without store";
 }
 
 TEST_F(CacheOfANode, RootFollowsNoUsersLink) {
-  // root's, which users would like to see removed, opened or handed over
+  // root's files, which a hostile user wants to be removed, opened or given away
   write("secret/objects/a/files/x", "secret");
   write("secret/leases/held/1.0", "");
   const auto before = staging_test::content_of(folder_ / "secret");
@@ -166,7 +166,7 @@ TEST_F(CacheOfANode, RootFollowsNoUsersLink) {
   }
 }
 
-TEST_F(CacheOfANode, AStoreThatIsALinkOrAnothersIsLeftAlone) {
+TEST_F(CacheOfANode, AStoreThatIsALinkOrBelongsToAnotherUserIsSkipped) {
   write("secret/objects/a/files/x", "secret");
   fs::create_directory_symlink(folder_ / "secret", cache() / "54003");
   fs::create_directory(cache() / "54004");
@@ -174,14 +174,15 @@ TEST_F(CacheOfANode, AStoreThatIsALinkOrAnothersIsLeftAlone) {
   fs::create_directory_symlink(folder_ / "secret", cache() / "shared");
   const NodeReport report = gc_all(total(1));
   EXPECT_EQ(report.problems.size(), 3U);
-  EXPECT_THAT(report.problems, Contains(HasSubstr("54004 belongs to user 54001 and is left alone")));
+  EXPECT_THAT(report.problems,
+              Contains(HasSubstr("54004 belongs to user 54001, not to the user of its name")));
   EXPECT_TRUE(fs::exists(folder_ / "secret/objects/a/files/x"));
   EXPECT_THAT(names(cache() / "54004"), IsEmpty());
   ASSERT_EQ(::chmod(cache().c_str(), 0777), 0);
-  EXPECT_THAT([&] { gc_all(total(1)); }, ThrowsErrorWith("must be root's, 0755"));
+  EXPECT_THAT([&] { gc_all(total(1)); }, ThrowsErrorWith("must be root's with mode 0755"));
 }
 
-TEST_F(CacheOfANode, OneUsersTroubleDoesNotKeepTheOthersFromBeingServed) {
+TEST_F(CacheOfANode, AProblemInOneStoreDoesNotStopTheOthers) {
   put(kTwo, "c", 2, seconds(400));
   write(store_of(kOne) / "objects", "a file where a folder should be");
   const NodeReport report = gc_all(total(kUnit));
@@ -189,14 +190,12 @@ TEST_F(CacheOfANode, OneUsersTroubleDoesNotKeepTheOthersFromBeingServed) {
   EXPECT_THAT(names(store_of(kTwo) / "objects"), IsEmpty());
 }
 
-/// As where a user has mounted a file system of his own: root is refused, or never answered.
+/// Behaves as a file system that a user has mounted: it refuses root or never answers.
 class MountedByAUser : public FileSystem {
  public:
   MountedByAUser(fs::path at, bool answers) : at_(std::move(at)), answers_(answers) {}
-
- protected:
-  int call_lstat(const char* path, struct stat* into) override {
-    if (path != at_ || ::geteuid() != 0) return FileSystem::call_lstat(path, into);
+  ssize_t call(const FileCall& call) override {
+    if (call.kind != Kind::lstat || call.path != at_ || ::geteuid() != 0) return FileSystem::call(call);
     while (!answers_) ::pause();
     errno = EACCES;
     return -1;
@@ -207,12 +206,12 @@ class MountedByAUser : public FileSystem {
   bool answers_;
 };
 
-TEST_F(CacheOfANode, AStoreThatRootCannotLookAtKeepsNoOtherFromBeingServed) {
+TEST_F(CacheOfANode, AStoreThatRootCannotReadDoesNotStopTheOthers) {
   put(kTwo, "c", 2, seconds(400));
   for (const bool answers : {true, false}) {
     MountedByAUser system(store_of(kOne), answers);
     NodeOptions options = total(100 * kUnit);
-    options.patience = seconds(1);
+    options.store_timeout = seconds(1);
     EXPECT_EQ(staging_test::in_child([&] {
                 ::alarm(60);
                 const NodeReport survey = survey_node(cache(), system, options);
@@ -227,7 +226,7 @@ TEST_F(CacheOfANode, AStoreThatRootCannotLookAtKeepsNoOtherFromBeingServed) {
   }
 }
 
-TEST_F(CacheOfANode, DescriptionsThatAreNoneAreProblemsAndNothingMore) {
+TEST_F(CacheOfANode, InvalidDescriptionsAreReportedAndDoNoHarm) {
   for (const char* name : {"fifo", "huge", "folder", "link", "loud"}) put(kOne, name, 1, seconds(1));
   write("secret", R"({"source":"secret","bytes":1,"created":0})");
   ASSERT_EQ(as_user(kOne,
@@ -248,15 +247,15 @@ TEST_F(CacheOfANode, DescriptionsThatAreNoneAreProblemsAndNothingMore) {
                     }),
             0);
   NodeOptions options;
-  options.patience = seconds(20);
+  options.store_timeout = seconds(20);
   const NodeReport report = survey_node(cache(), FileSystem::real(), options);
   EXPECT_THAT(report.problems, IsEmpty());
   ASSERT_EQ(report.stores.size(), 2U);
   const StoreReport& store = report.stores.at(0);
   EXPECT_THAT(store.problems, testing::UnorderedElementsAre(
-                                  HasSubstr("fifo/object.json: damaged, it is not a file"),
-                                  HasSubstr("huge/object.json: damaged"),
-                                  HasSubstr("folder/object.json: damaged, it is not a file"),
+                                  HasSubstr("fifo/object.json is damaged: it is not a file"),
+                                  HasSubstr("huge/object.json is damaged"),
+                                  HasSubstr("folder/object.json is damaged: it is not a file"),
                                   HasSubstr("link/object.json: Too many levels of symbolic links")));
   for (const ObjectReport& object : store.objects) {
     if (object.object.info.name != "loud") continue;
@@ -266,16 +265,16 @@ TEST_F(CacheOfANode, DescriptionsThatAreNoneAreProblemsAndNothingMore) {
   }
 }
 
-TEST_F(CacheOfANode, WhoMakesRootWaitGetsLessPatienceAndOthersAreStillServed) {
+TEST_F(CacheOfANode, AfterTheBudgetSlowStoresGetLessTime) {
   put(kTwo, "c", 2, seconds(400));
   MountedByAUser system(store_of(kOne), false);
   NodeOptions options = total(100 * kUnit);
-  options.patience = seconds(1);
+  options.store_timeout = seconds(1);
   options.budget = seconds(0);
   EXPECT_EQ(collect_node(cache(), system, options).stores.size(), 1U);
 }
 
-TEST_F(CacheOfANode, AUserWhoStopsTheProcessHoldsUpNobody) {
+TEST_F(CacheOfANode, AUserWhoStopsTheProcessDelaysOnlyOwnStore) {
   EXPECT_THAT(
       [] {
         cache::as_user(kOne, kOne, seconds(0), [] {
@@ -283,15 +282,15 @@ TEST_F(CacheOfANode, AUserWhoStopsTheProcessHoldsUpNobody) {
           return nlohmann::json();
         });
       },
-      ThrowsErrorWith("gave up"));
+      ThrowsErrorWith("the process was stopped"));
   EXPECT_THAT(
       [] {
         cache::as_user(kOne, kOne, seconds(1), [] {
-          ::kill(::getpid(), SIGSTOP);  // as any other process of the user may
+          ::kill(::getpid(), SIGSTOP);  // any process of the user may do this
           return nlohmann::json();
         });
       },
-      ThrowsErrorWith("gave up"));
+      ThrowsErrorWith("the process was stopped"));
   EXPECT_THAT(
       [] {
         cache::as_user(kOne, kOne, seconds(20), [] {
@@ -299,12 +298,12 @@ TEST_F(CacheOfANode, AUserWhoStopsTheProcessHoldsUpNobody) {
           return nlohmann::json();
         });
       },
-      ThrowsErrorWith("was killed (9)"));
+      ThrowsErrorWith("was killed by signal 9"));
   EXPECT_THAT([] { cache::as_user(kOne, kOne, seconds(20), []() -> nlohmann::json { fail("no luck"); }); },
               ThrowsErrorWith("no luck"));
 }
 
-TEST_F(CacheOfANode, InAUsersStoreRootIsThatUserForGood) {
+TEST_F(CacheOfANode, InAUsersStoreRootBecomesThatUserForGood) {
   const nlohmann::json ids = cache::as_user(kOne, kTwo, seconds(20), [] {
     uid_t real = 0, effective = 0, saved = 0;
     ::getresuid(&real, &effective, &saved);

@@ -1,5 +1,5 @@
-// Names that others plant where the cache is about to change a mode, make a lease or take a lock; and a store
-// as a reboot leaves it.
+// Names that other users plant where the cache is about to change a mode, make a lease or take a lock; and a
+// store after a reboot.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -46,30 +46,30 @@ TEST_F(CachePlanted, AModeIsNeverChangedThroughALink) {
   EXPECT_EQ(mode_of(folder_ / "secret"), 0700U);
 }
 
-/// Puts a link in the place of what has just been opened, before its mode is changed.
+/// Replaces a file by a link after it was opened and before its mode is changed.
 class SwapsBeforeChmod : public FileSystem {
  public:
   SwapsBeforeChmod(fs::path name, fs::path target) : name_(std::move(name)), target_(std::move(target)) {}
-
- protected:
-  int call_chmod(const char* path, mode_t mode) override {
-    fs::rename(name_, name_.string() + ".away");
-    fs::create_symlink(target_, name_);
-    return FileSystem::call_chmod(path, mode);
+  ssize_t call(const FileCall& call) override {
+    if (call.kind == Kind::chmod) {
+      fs::rename(name_, name_.string() + ".away");
+      fs::create_symlink(target_, name_);
+    }
+    return FileSystem::call(call);
   }
 
  private:
   fs::path name_, target_;
 };
 
-TEST_F(CachePlanted, ALinkThatTakesAFilesNameBetweenLookingAndChangingItsModeLeadsNowhere) {
+TEST_F(CachePlanted, ALinkThatReplacesAFileJustBeforeItsModeChangesIsNotFollowed) {
   write("secret", "secret");
   fs::permissions(folder_ / "secret", fs::perms::owner_read);
   write("file", "x");
   SwapsBeforeChmod system(folder_ / "file", folder_ / "secret");
   system.change_mode(folder_ / "file", 0640);
   EXPECT_EQ(mode_of(folder_ / "secret"), 0400U);
-  EXPECT_EQ(mode_of(folder_ / "file.away"), 0640U) << "what was there is what is meant";
+  EXPECT_EQ(mode_of(folder_ / "file.away"), 0640U) << "the original file's mode changes";
 }
 
 TEST_F(CachePlanted, ALinkAmongAnObjectsFilesIsNeverPublished) {
@@ -77,7 +77,7 @@ TEST_F(CachePlanted, ALinkAmongAnObjectsFilesIsNeverPublished) {
   fs::permissions(folder_ / "secret", fs::perms::owner_read);
   for (const char* place : {"data", "sub/data"}) {
     Store store(cache());
-    const Hold lock = store.lock(kName, LockKind::exclusive);
+    const ObjectLock lock = store.lock(kName, LockKind::exclusive);
     {
       Incoming incoming = store.begin(kName, 4);
       fs::create_directories((incoming.files() / place).parent_path());
@@ -92,12 +92,12 @@ TEST_F(CachePlanted, ALinkAmongAnObjectsFilesIsNeverPublished) {
   }
 }
 
-TEST_F(CachePlanted, ALinkWhereARoomOrObjectsLockShouldBeIsRefused) {
+TEST_F(CachePlanted, ALinkInPlaceOfALockIsRefused) {
   write("secret", "secret");
   Store store(cache());
   fs::create_symlink(folder_ / "secret", cache() / "locks/.room");
   {
-    const Hold lock = store.lock(kName, LockKind::exclusive);
+    const ObjectLock lock = store.lock(kName, LockKind::exclusive);
     EXPECT_THAT([&] { store.begin(kName, 4); }, ThrowsErrorWith("locks/.room"));
   }
   fs::remove(cache() / "locks/.room");
@@ -107,7 +107,7 @@ TEST_F(CachePlanted, ALinkWhereARoomOrObjectsLockShouldBeIsRefused) {
   EXPECT_EQ(staging_test::read(folder_ / "secret"), "secret");
 }
 
-// Leases are the only folders in which others may make names.
+// Other users may make names only in folders of leases.
 class CachePlantedLease : public CacheOfANode {
  protected:
   void SetUp() override {
@@ -121,10 +121,11 @@ class CachePlantedLease : public CacheOfANode {
   fs::path leases() const { return shared() / "leases" / kName; }
 };
 
-TEST_F(CachePlantedLease, AHardLinkAmongTheLeasesChangesNothingOfTheFileItIs) {
+TEST_F(CachePlantedLease, AHardLinkAmongTheLeasesDoesNotChangeItsFile) {
   write("of-root", "root's");
   fs::permissions(folder_ / "of-root", fs::perms::owner_read);
-  fs::create_hard_link(folder_ / "of-root", leases() / "1.0");  // as where the kernel does not protect them
+  fs::create_hard_link(folder_ / "of-root",
+                       leases() / "1.0");  // possible where the kernel does not protect hard links
   fs::create_directories(leases() / "2.0");
   fs::permissions(leases() / "2.0", fs::perms::none);
   fs::create_hard_link(folder_ / "of-root", leases() / "2.0/x");
@@ -137,20 +138,18 @@ TEST_F(CachePlantedLease, AHardLinkAmongTheLeasesChangesNothingOfTheFileItIs) {
   EXPECT_EQ(fs::hard_link_count(folder_ / "of-root"), 1U);
 }
 
-/// Somebody takes every name that a lease is to get, before it gets it, some times.
+/// Another user takes the name of a lease just before the lease gets it, several times.
 class TakesNames : public FileSystem {
  public:
   explicit TakesNames(int times) : left_(times) {}
   const std::set<std::string>& taken() const { return taken_; }
-
- protected:
-  int call_link(const char* from, const char* to) override {
-    if (left_-- > 0) {
-      taken_.insert(fs::path(to).filename().string());
-      const UniqueFd file = open_file(to, O_WRONLY | O_CREAT, 0600);
+  ssize_t call(const FileCall& call) override {
+    if (call.kind == Kind::link && left_-- > 0) {
+      taken_.insert(fs::path(call.to).filename().string());
+      const UniqueFd file = open_file(call.to, O_WRONLY | O_CREAT, 0600);
       if (::fchown(file.get(), kTwo, kTwo) != 0) fail_errno("chown");
     }
-    return FileSystem::call_link(from, to);
+    return FileSystem::call(call);
   }
 
  private:
@@ -158,33 +157,33 @@ class TakesNames : public FileSystem {
   std::set<std::string> taken_;
 };
 
-TEST_F(CachePlantedLease, NamesTakenJustBeforeAreNoHindranceAndNoneComesTwice) {
+TEST_F(CachePlantedLease, ALeaseGetsAnotherNameIfItsNameWasJustTaken) {
   Store mine(cache() / "0");
   const Step step(mine, "7.0");
   TakesNames some(10);
-  Shared::open(shared(), some)->hold(kName, step.file());
+  Shared::open(shared(), some)->add_lease(kName, step.file());
   EXPECT_EQ(some.taken().size(), 10U) << "a name was tried twice";
   EXPECT_EQ(fs::hard_link_count(step.file()), 2U);
   for (const std::string& name : names(leases())) EXPECT_EQ(step_of(name), "7.0");
-  // Who takes them all gets no more than that the step makes a copy of its own.
+  // If all names are taken, the step makes a separate copy; nothing worse happens.
   const Step other(mine, "7.1");
   TakesNames all(1000);
-  EXPECT_THROW(Shared::open(shared(), all)->hold(kName, other.file()), NoLease);
+  EXPECT_THROW(Shared::open(shared(), all)->add_lease(kName, other.file()), NoLease);
 }
 
-/// A name's random part, as others see it in a listing.
+/// The random part of a name, as other users see it in a listing.
 std::string random_part(const std::string& lease) {
   const std::size_t dash = lease.find('-');
   return dash == std::string::npos ? "" : lease.substr(dash + 1);
 }
 
-TEST_F(CachePlantedLease, ALeasesNameTellsNothingOfTheNext) {
+TEST_F(CachePlantedLease, ALeasesNameDoesNotRevealTheNext) {
   Store mine(cache() / "0");
   std::set<std::string> seen;
   for (int n = 0; n < 64; ++n) {
     const Step step(mine, "7.0");
     TakesNames first(1);
-    Shared::open(shared(), first)->hold(kName, step.file());
+    Shared::open(shared(), first)->add_lease(kName, step.file());
     for (const std::string& name : names(leases())) {
       if (name != "7.0") seen.insert(random_part(name));
     }
@@ -198,22 +197,21 @@ TEST_F(CachePlantedLease, ALeasesNameTellsNothingOfTheNext) {
     EXPECT_EQ(digits.size(), 16U);
     first_digits.insert(digits.front());
   }
-  EXPECT_GT(first_digits.size(), 4U) << "not 64 random bits";
+  EXPECT_GT(first_digits.size(), 4U) << "fewer than 64 random bits";
 }
 
-// Everything as a node leaves it that lost its power while steps ran and copied: no lock is held, and all
-// names are there.
-TEST_F(CachePlanted, AfterARebootStaleLeasesLocksAndHalfCopiesHoldNothing) {
+// The store of a node that lost power while steps ran and copied: all names exist, but no lock is held.
+TEST_F(CachePlanted, AfterARebootStaleLeasesLocksAndPartialCopiesProtectNothing) {
   const char* const half = "22222222222222222222222222222222";
   {
     Store store(cache());
     publish(store, kName, "data");
-    const Hold lock = store.lock(half, LockKind::exclusive);
+    const ObjectLock lock = store.lock(half, LockKind::exclusive);
     Incoming incoming = store.begin(half, 1000);
     FileSystem::real().write_file(incoming.files() / "data", "ha", 0600);
     incoming.keep();
     const Step step(store, "7.0");
-    store.hold(kName, step.file());
+    store.add_lease(kName, step.file());
   }
   write("cache/jobs/7/lock", "");
   write("cache/jobs/7/data/plain", "of the job that was cut off");
@@ -221,24 +219,24 @@ TEST_F(CachePlanted, AfterARebootStaleLeasesLocksAndHalfCopiesHoldNothing) {
   ASSERT_THAT(names(cache() / "leases" / kName), testing::ElementsAre("7.0"));
   ASSERT_THAT(names(cache() / "leases/held"), testing::ElementsAre("7.0"));
 
-  // The same job, requeued: its step has the same name, and the node another boot.
-  Store store(cache(), {.quota = 1500, .total = 0, .ledger_folder = {}, .keep = seconds(0)});
+  // The same job after a requeue: its step has the same name as before the reboot.
+  Store store(cache(), {.quota = 1500, .total = 0, .claims_folder = {}, .keep = seconds(0)});
   EXPECT_FALSE(store.leased(kName));
   const Step again(store, "7.0");
   {
-    const Hold lock = store.lock(kName, LockKind::shared);
-    store.hold(kName, again.file());
+    const ObjectLock lock = store.lock(kName, LockKind::shared);
+    store.add_lease(kName, again.file());
   }
   EXPECT_TRUE(store.leased(kName));
   {
-    const Hold lock = store.lock(half, LockKind::exclusive);
+    const ObjectLock lock = store.lock(half, LockKind::exclusive);
     Incoming incoming = store.begin(half, 1000);
     EXPECT_TRUE(incoming.resumed());
   }
   for (const char* name : {"lock", "data/plain", "data", "staged.json", ""})
     age(cache() / "jobs/7" / name, std::chrono::hours(30));
   gc(store);
-  EXPECT_TRUE(fs::exists(cache() / "jobs/7")) << "a step of that job runs";
+  EXPECT_TRUE(fs::exists(cache() / "jobs/7")) << "a step of that job is running";
   FileSystem::real().remove_all(cache() / "leases/held");
   fs::create_directory(cache() / "leases/held");
   gc(store);

@@ -1,4 +1,4 @@
-// Leases: what a step uses is not removed while the step lives, however it ends.
+// Leases protect the objects that a step uses for as long as the step lives, however it ends.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -34,22 +34,22 @@ TEST_F(CacheLease, AnObjectIsLeasedWhileTheStepLives) {
   {
     const Step first(store, "7.0");
     const Step second(store, "8.0");
-    store.hold(kName, first.file());
-    store.hold(kName, second.file());
-    store.hold(kName, second.file());
+    store.add_lease(kName, first.file());
+    store.add_lease(kName, second.file());
+    store.add_lease(kName, second.file());
     EXPECT_TRUE(store.leased(kName));
-    EXPECT_THAT(Store(cache()).leases(kName),
-                ElementsAre(testing::Field(&Lease::step, "7.0"), testing::Field(&Lease::step, "8.0")));
+    EXPECT_THAT(Store(cache()).leases(kName), ElementsAre(testing::Field(&LeaseHolder::step, "7.0"),
+                                                          testing::Field(&LeaseHolder::step, "8.0")));
   }
   EXPECT_FALSE(store.leased(kName));
 }
 
-TEST_F(CacheLease, AStepThatWasKilledHoldsNothing) {
+TEST_F(CacheLease, AKilledStepProtectsNothing) {
   Store store(cache());
   publish(store, kName, "data");
   const int code = staging_test::in_child([&] {
     const Step step(store, "7.0");
-    Store(cache()).hold(kName, step.file());
+    Store(cache()).add_lease(kName, step.file());
     ::kill(::getpid(), SIGKILL);
   });
   EXPECT_EQ(code, 128 + SIGKILL);
@@ -58,7 +58,7 @@ TEST_F(CacheLease, AStepThatWasKilledHoldsNothing) {
   EXPECT_THAT(names(cache() / "leases" / kName), IsEmpty()) << "the stale lease is not removed";
 }
 
-TEST_F(CacheLease, AfterARebootFilesThatNobodyLockedAreNoLeases) {
+TEST_F(CacheLease, AfterARebootUnlockedFilesAreNotLeases) {
   Store store(cache());
   publish(store, kName, "data");
   write("cache/leases/held/7.0", "");
@@ -67,7 +67,7 @@ TEST_F(CacheLease, AfterARebootFilesThatNobodyLockedAreNoLeases) {
   EXPECT_FALSE(store.leased(kName));
 }
 
-TEST_F(CacheLease, ANameThatAnotherStepHadBeforeIsTakenOver) {
+TEST_F(CacheLease, TheStaleLeaseOfAnEarlierStepOfTheSameNameIsReplaced) {
   Store store(cache());
   publish(store, kName, "data");
   write("cache/leases/held/7.0", "");
@@ -75,29 +75,29 @@ TEST_F(CacheLease, ANameThatAnotherStepHadBeforeIsTakenOver) {
   fs::create_hard_link(cache() / "leases/held/7.0", cache() / "leases" / kName / "7.0");
   fs::remove(cache() / "leases/held/7.0");
   const Step step(store, "7.0");
-  store.hold(kName, step.file());
+  store.add_lease(kName, step.file());
   EXPECT_TRUE(store.leased(kName));
 }
 
-TEST_F(CacheLease, OnlyALockedFileAndAnObjectThatIsThereMakeALease) {
+TEST_F(CacheLease, ALeaseNeedsALockedFileAndAnExistingObject) {
   Store store(cache());
   write("cache/leases/held/7.0", "");
   const Step step(store, "8.0");
-  EXPECT_THAT([&] { store.hold(kName, step.file()); }, ThrowsErrorWith(kName, "not in the cache"));
+  EXPECT_THAT([&] { store.add_lease(kName, step.file()); }, ThrowsErrorWith(kName, "not in the cache"));
   publish(store, kName, "data");
-  EXPECT_THAT([&] { store.hold(kName, cache() / "leases/held/7.0"); },
+  EXPECT_THAT([&] { store.add_lease(kName, cache() / "leases/held/7.0"); },
               ThrowsErrorWith("held/7.0", "nobody holds"));
   fs::create_symlink(step.file(), cache() / "leases/held/9.0");
-  EXPECT_THAT([&] { store.hold(kName, cache() / "leases/held/9.0"); }, ThrowsErrorWith("held/9.0"));
+  EXPECT_THAT([&] { store.add_lease(kName, cache() / "leases/held/9.0"); }, ThrowsErrorWith("held/9.0"));
   EXPECT_FALSE(store.leased(kName));
 }
 
-TEST_F(CacheLease, AWarmHitCostsTheSameWhateverTheNumberOfFiles) {
+TEST_F(CacheLease, AWarmHitCostsTheSameForAnyNumberOfFiles) {
   const auto calls_for = [&](int files) {
     const std::string name = fmt::format("object-of-{}", files);
     Store store(cache());
     {
-      const Hold lock = store.lock(name, FileSystem::LockKind::exclusive);
+      const ObjectLock lock = store.lock(name, FileSystem::LockKind::exclusive);
       Incoming incoming = store.begin(name, 4);
       ObjectInfo info{.name = name, .source = "/source", .bytes = 4};
       for (int f = 0; f < files; ++f) {
@@ -107,14 +107,14 @@ TEST_F(CacheLease, AWarmHitCostsTheSameWhateverTheNumberOfFiles) {
       incoming.publish(info);
     }
     const Step step(store, "7.0");
-    staging_test::WatchedFileSystem system([](int, const char*) { return 0; });
+    staging_test::WatchedFileSystem system([](int, const FileCall&) { return 0; });
     Store mine(cache(), system);
     mine.recover();
-    const Hold lock = mine.lock(name, FileSystem::LockKind::shared);
+    const ObjectLock lock = mine.lock(name, FileSystem::LockKind::shared);
     EXPECT_TRUE(mine.has(name));
     EXPECT_EQ(mine.info(name).files.size(), static_cast<std::size_t>(files));
     mine.touch(name);
-    mine.hold(name, step.file());
+    mine.add_lease(name, step.file());
     return system.calls();
   };
   const int few = calls_for(1);
@@ -122,18 +122,18 @@ TEST_F(CacheLease, AWarmHitCostsTheSameWhateverTheNumberOfFiles) {
   EXPECT_LT(few, 20);
 }
 
-// Evicts, and lets another process do something after every single call of that.
-TEST_F(CacheLease, NobodyEvictsBetweenCheckAndLease) {
+// Evicts, and lets another process do something after every single call of the eviction.
+TEST_F(CacheLease, NoEvictionHappensBetweenCheckAndLease) {
   const auto take = [&](bool& got) {
-    // In a process of its own, as another job would.
+    // In a separate process, as in another job.
     const int code = staging_test::in_child([&] {
       Store mine(cache());
       const Step step(mine, "7.0");
       const UniqueFd lock = open_file(cache() / "locks" / kName, O_RDWR | O_CREAT, 0600);
-      if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) ::_exit(3);  // it is being evicted
+      if (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) ::_exit(3);  // being evicted
       struct stat named {};
       if (::stat((cache() / "locks" / kName).c_str(), &named) != 0 || !mine.has(kName)) ::_exit(3);
-      mine.hold(kName, step.file());
+      mine.add_lease(kName, step.file());
       ::_exit(Store(cache()).evict(kName, std::chrono::seconds(0)) || !mine.has(kName) ? 4 : 0);
     });
     ASSERT_TRUE(code == 0 || code == 3) << code;
@@ -148,7 +148,7 @@ TEST_F(CacheLease, NobodyEvictsBetweenCheckAndLease) {
       if (!store.has(kName)) publish(store, kName, "data");
     }
     bool got = false;
-    staging_test::WatchedFileSystem system([&](int now, const char*) {
+    staging_test::WatchedFileSystem system([&](int now, const FileCall&) {
       if (now == call) take(got);
       return 0;
     });
@@ -157,14 +157,14 @@ TEST_F(CacheLease, NobodyEvictsBetweenCheckAndLease) {
     evicted = store.evict(kName, std::chrono::seconds(0));
     if (system.calls() < call) break;
     if (!reached_before) ++(got ? taken : late);
-    EXPECT_TRUE(evicted) << "the step that took a lease has ended";
+    EXPECT_TRUE(evicted) << "the step that took the lease has ended";
   }
   EXPECT_GT(taken, 0);
-  EXPECT_GT(late, 3) << "the lease was never too late";
+  EXPECT_GT(late, 3) << "the lease never came too late";
 }
 
-// The same by chance, with a lease that lasts.
-TEST_F(CacheLease, EvictionWhileAnotherJobReadsIsNeverTaken) {
+// The same at random moments, with a lease that lasts.
+TEST_F(CacheLease, AnObjectThatAnotherJobReadsIsNeverEvicted) {
   constexpr int kRounds = 40;
   Store store(cache());
   publish(store, kName, "data");
@@ -175,12 +175,12 @@ TEST_F(CacheLease, EvictionWhileAnotherJobReadsIsNeverTaken) {
     }
   });
   int held = 0;
-  while (held < kRounds) {  // as often as the evictor lets us in
+  while (held < kRounds) {  // as often as the evicting process allows
     const Step step(store, "7.0");
     {
-      const Hold lock = store.lock(kName, FileSystem::LockKind::shared);
+      const ObjectLock lock = store.lock(kName, FileSystem::LockKind::shared);
       if (!store.has(kName)) continue;
-      store.hold(kName, step.file());
+      store.add_lease(kName, step.file());
     }
     ++held;
     struct stat before {};

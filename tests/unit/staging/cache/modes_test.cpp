@@ -1,4 +1,4 @@
-// Modes that a umask or somebody's chmod has taken from a store's own names, and what that must not stop.
+// A umask or chmod has removed access to a store's own files: staging and gc still work.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,10 +20,11 @@ using std::chrono::seconds;
 using testing::Contains;
 using testing::IsEmpty;
 
-/// What `umask 777` leaves where a call makes a folder or a lock, and what chmod may leave.
+/// Folders and locks as a call with `umask 777`, or chmod, leaves them.
 class CacheModes : public CacheOfANode {
  protected:
-  /// A store of kOne's with one object and a folder of a job; then `name` is made, if missing, and closed.
+  /// Makes a store of kOne with one object and a job's folder, then makes `name`, if missing, and removes all
+  /// access.
   void close(const fs::path& name) const {
     FileSystem::real().remove_all(store_of(kOne));
     fs::create_directory(store_of(kOne));
@@ -56,7 +57,7 @@ constexpr std::array kClosed = {"",
                                 "objects/.incoming-new",
                                 "objects/.removed-new"};
 
-TEST_F(CacheModes, NewDataIsPutIntoAStoreThatAUmaskHasClosed) {
+TEST_F(CacheModes, DataIsPutIntoAStoreThatAUmaskHasClosed) {
   for (const char* name : kClosed) {
     SCOPED_TRACE(name);
     close(name);
@@ -66,14 +67,14 @@ TEST_F(CacheModes, NewDataIsPutIntoAStoreThatAUmaskHasClosed) {
                         store.recover(seconds(0));
                         publish(store, "new", "data");
                         const Step step(store, "7.0");
-                        store.hold("new", step.file());
+                        store.add_lease("new", step.file());
                         if (!store.leased("new") || store.list().size() != 2) ::_exit(2);
                       }),
               0);
   }
 }
 
-TEST_F(CacheModes, RootsGcServesAStoreThatAUmaskHasClosed) {
+TEST_F(CacheModes, GcCollectsAStoreThatAUmaskHasClosed) {
   for (const char* name : kClosed) {
     SCOPED_TRACE(name);
     close(name);
@@ -87,7 +88,7 @@ TEST_F(CacheModes, RootsGcServesAStoreThatAUmaskHasClosed) {
   }
 }
 
-TEST_F(CacheModes, WhatIsSharedOrPublishedKeepsItsModes) {
+TEST_F(CacheModes, PublishedObjectsKeepTheirModes) {
   close("locks/new");
   ASSERT_EQ(as_user(kOne, [&] { Store store(store_of(kOne)); }), 0);
   struct stat status {};
@@ -97,8 +98,8 @@ TEST_F(CacheModes, WhatIsSharedOrPublishedKeepsItsModes) {
   EXPECT_EQ(status.st_mode & 07777U, 0444U);
 }
 
-// A folder of root's that users may not enter: a path through a link to it cannot even be looked at.
-TEST_F(CacheModes, ALinkToRootsFolderIsGarbageWhereverAUserPutsIt) {
+// A folder of root that users may not enter: they cannot even stat a path through a link to it.
+TEST_F(CacheModes, ALinkToRootsFolderIsRemovedWhereverAUserPutsIt) {
   write("secret/kept", "root's");
   fs::create_directories(folder_ / "secret/files");
   fs::permissions(folder_ / "secret", fs::perms::owner_all);

@@ -1,4 +1,4 @@
-// What the tests of a node's cache build their worlds from: stores of several users, old job folders.
+// Helpers of the tests of a node's cache: stores of several users, and old job folders.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ inline constexpr std::uint64_t kUnit = 10'000;
 
 class CacheGc : public CacheTest {
  protected:
-  /// As if nothing in it had been touched for that long.
+  /// Makes everything in it look as if nothing was changed for that long.
   static void age(const fs::path& path, seconds by) {
     const auto then = fs::file_time_type::clock::now() - by;
     if (fs::is_directory(fs::symlink_status(path))) {

@@ -1,4 +1,4 @@
-// The store that an admin fills: who reads it, what keeps it, and that no user holds up root or another.
+// The store that an admin fills: its readers and leases, and that no user can block root or another user.
 
 #include "staging/cache/shared.h"
 
@@ -43,11 +43,11 @@ class CacheShared : public CacheOfANode {
   static std::optional<Shared> open(const fs::path& folder) { return Shared::open(folder); }
 };
 
-TEST_F(CacheShared, UsersReadWhatTheyMay) {
+TEST_F(CacheShared, UsersReadOnlyObjectsThatTheyMayRead) {
   EXPECT_EQ(as_user(kOne,
                     [&] {
                       const std::optional<Shared> store = open(shared());
-                      const std::optional<Hold> found = store->find("a");
+                      const std::optional<ObjectLock> found = store->find("a");
                       if (!found || staging_test::read(store->files("a") / "data") != "for all") ::_exit(2);
                       if (store->info("a").source != "/source") ::_exit(3);
                       if (store->find("g")) ::_exit(4);
@@ -65,16 +65,16 @@ TEST_F(CacheShared, UsersReadWhatTheyMay) {
       0);
 }
 
-TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
+TEST_F(CacheShared, AUsersLeaseProtectsAnObject) {
   const pid_t user = staging_test::start_child([&] {
     ::_exit(as_user(kOne, [&] {
       Store mine(store_of(kOne));
       const Step step(mine, "7.0");
       const std::optional<Shared> store = open(shared());
       {
-        const std::optional<Hold> found = store->find("a");
-        store->hold("a", step.file());
-        store->hold("a", step.file());
+        const std::optional<ObjectLock> found = store->find("a");
+        store->add_lease("a", step.file());
+        store->add_lease("a", step.file());
       }
       write(store_of(kOne) / "ready", "");
       while (!fs::exists(cache() / "end")) ::usleep(1000);
@@ -83,8 +83,8 @@ TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
   while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
   {
     Store store(shared());
-    EXPECT_THAT(store.leases("a"), ElementsAre(testing::AllOf(testing::Field(&Lease::step, "7.0"),
-                                                              testing::Field(&Lease::user, kOne))));
+    EXPECT_THAT(store.leases("a"), ElementsAre(testing::AllOf(testing::Field(&LeaseHolder::step, "7.0"),
+                                                              testing::Field(&LeaseHolder::user, kOne))));
     EXPECT_FALSE(store.evict("a", seconds(0)));
     EXPECT_TRUE(store.evict("g", seconds(0)));
   }
@@ -95,7 +95,7 @@ TEST_F(CacheShared, AUsersLeaseKeepsAnObject) {
   EXPECT_THAT(names(shared() / "leases"), IsEmpty());
 }
 
-TEST_F(CacheShared, WhatUsersPlantAmongItsLeasesIsRemovedAndLeadsNowhere) {
+TEST_F(CacheShared, ForeignFilesAmongItsLeasesAreRemovedAndNotFollowed) {
   write("secret/x", "secret");
   ASSERT_EQ(::chmod((folder_ / "secret").c_str(), 0700), 0);
   ASSERT_EQ(as_user(kOne,
@@ -118,7 +118,7 @@ TEST_F(CacheShared, WhatUsersPlantAmongItsLeasesIsRemovedAndLeadsNowhere) {
   EXPECT_TRUE(store.evict("a", seconds(0)));
 }
 
-TEST_F(CacheShared, NamesThatAnotherTookAreNoHindrance) {
+TEST_F(CacheShared, ALeaseGetsAnotherNameIfItsNameIsTaken) {
   ASSERT_EQ(as_user(kTwo,
                     [&] {
                       write(shared() / "leases/a/7.0", "mine");
@@ -131,49 +131,49 @@ TEST_F(CacheShared, NamesThatAnotherTookAreNoHindrance) {
                       Store mine(store_of(kOne));
                       const Step step(mine, "7.0");
                       const std::optional<Shared> store = open(shared());
-                      const std::optional<Hold> found = store->find("a");
-                      store->hold("a", step.file());
+                      const std::optional<ObjectLock> found = store->find("a");
+                      store->add_lease("a", step.file());
                       if (fs::hard_link_count(step.file()) != 2) ::_exit(2);
                     }),
             0);
 }
 
-TEST_F(CacheShared, WhereNoLeaseCanBeMadeTheCallerIsTold) {
+TEST_F(CacheShared, TheCallerLearnsIfNoLeaseCanBeMade) {
   Store mine(cache() / "0");
   const Step step(mine, "7.0");
   for (const int error : {EXDEV, EMLINK, ENOSPC, EPERM}) {
     staging_test::WatchedFileSystem system(
-        [&](int, const char* name) { return std::string_view(name) == "link" ? error : 0; });
-    EXPECT_THROW(Shared::open(shared(), system)->hold("a", step.file()), NoLease) << error;
+        [&](int, const FileCall& call) { return call.kind == FileCall::Kind::link ? error : 0; });
+    EXPECT_THROW(Shared::open(shared(), system)->add_lease("a", step.file()), NoLease) << error;
   }
-  EXPECT_THROW(open(shared())->hold("missing", step.file()), NoLease);
+  EXPECT_THROW(open(shared())->add_lease("missing", step.file()), NoLease);
 }
 
-TEST_F(CacheShared, ASecondStepFindsAndHoldsItAsTheFirstDid) {
+TEST_F(CacheShared, ASecondStepFindsAndLeasesItAsTheFirstDid) {
   Store mine(cache() / "0");
   const std::optional<Shared> store = open(shared());
   std::optional<Step> first(std::in_place, mine, "7.0");
-  store->hold("a", first->file());
+  store->add_lease("a", first->file());
   const Step second(mine, "7.1");
   {
-    const std::optional<Hold> one = store->find("a");
-    const std::optional<Hold> another = open(shared())->find("a");
+    const std::optional<ObjectLock> one = store->find("a");
+    const std::optional<ObjectLock> another = open(shared())->find("a");
     ASSERT_TRUE(one && another);
-    store->hold("a", second.file());
+    store->add_lease("a", second.file());
   }
   first.reset();
   EXPECT_FALSE(Store(shared()).evict("a", seconds(0)));
-  EXPECT_THAT(Store(shared()).leases("a"), ElementsAre(testing::Field(&Lease::step, "7.1")));
+  EXPECT_THAT(Store(shared()).leases("a"), ElementsAre(testing::Field(&LeaseHolder::step, "7.1")));
 }
 
-TEST_F(CacheShared, WhatIsBeingCheckedIsNotRemoved) {
-  const std::optional<Hold> found = open(shared())->find("a");
+TEST_F(CacheShared, AnObjectThatIsBeingCheckedIsNotRemoved) {
+  const std::optional<ObjectLock> found = open(shared())->find("a");
   ASSERT_TRUE(found);
   EXPECT_FALSE(Store(shared()).evict("a", seconds(0)));
   EXPECT_TRUE(Store(shared()).evict("g", seconds(0)));
 }
 
-TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
+TEST_F(CacheShared, AUserWhoTakesAllPossibleLocksBlocksNobody) {
   const auto locked = [&](const fs::path& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     return fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0;  // until the process ends
@@ -194,7 +194,7 @@ TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
                       if (open(shared())->find("a")) ::_exit(2);
                     }),
             0);
-  // what prefetch and gc do
+  // as prefetch and gc do
   EXPECT_EQ(staging_test::in_child([&] {
               ::alarm(20);
               Store store(shared());
@@ -209,15 +209,15 @@ TEST_F(CacheShared, AUserWhoLocksWhatHeCanHoldsUpNobody) {
   EXPECT_EQ(staging_test::end_of(user), 0);
 }
 
-TEST_F(CacheShared, PrefetchedAgainItStaysOpenForWhoReadsIt) {
+TEST_F(CacheShared, PrefetchedAgainItStaysOpenForItsReaders) {
   const auto mode = [&] {
     struct stat status {};
     EXPECT_EQ(::stat((shared() / "objects/a").c_str(), &status), 0);
     return status.st_mode & 07777U;
   };
   int changes = 0;
-  staging_test::WatchedFileSystem system([&](int, const char* name) {
-    if (std::string_view(name) == "chmod") ++changes;
+  staging_test::WatchedFileSystem system([&](int, const FileCall& call) {
+    if (call.kind == FileCall::Kind::chmod) ++changes;
     return 0;
   });
   share(shared(), "a", {}, system);
@@ -226,15 +226,15 @@ TEST_F(CacheShared, PrefetchedAgainItStaysOpenForWhoReadsIt) {
   {
     Store mine(cache() / "0");
     const Step step(mine, "7.0");
-    open(shared())->hold("a", step.file());
+    open(shared())->add_lease("a", step.file());
     EXPECT_THAT([&] { share(shared(), "a", kTwo, FileSystem::real()); },
-                ThrowsErrorWith("object a is in use"));
+                ThrowsErrorWith("cannot change the permissions of object a"));
     EXPECT_EQ(mode(), 0755U);
   }
   {
-    const std::optional<Hold> reading = open(shared())->find("a");
+    const std::optional<ObjectLock> reading = open(shared())->find("a");
     EXPECT_THAT([&] { share(shared(), "a", kTwo, FileSystem::real()); },
-                ThrowsErrorWith("object a is in use"));
+                ThrowsErrorWith("cannot change the permissions of object a"));
   }
   share(shared(), "a", kTwo, FileSystem::real());
   EXPECT_EQ(mode(), 0750U);
@@ -251,7 +251,7 @@ TEST_F(CacheShared, OnlyRootsStoreIsTrusted) {
   ASSERT_EQ(::chmod(store_of(kOne).c_str(), 0755), 0);
   EXPECT_NE(as_user(kTwo, [&] { (void)open(store_of(kOne)); }), 0) << "another user's store was trusted";
   ASSERT_EQ(::chmod((shared() / "locks").c_str(), 0777), 0);
-  EXPECT_THAT([&] { (void)open(shared()); }, ThrowsErrorWith("must be root's, 0755"));
+  EXPECT_THAT([&] { (void)open(shared()); }, ThrowsErrorWith("must be root's with mode 0755"));
 }
 
 }  // namespace

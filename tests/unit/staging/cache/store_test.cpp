@@ -24,7 +24,7 @@ constexpr const char* kName = "00112233445566778899aabbccddeeff";
 class CacheStore : public staging_test::StagingTest {
  protected:
   static void publish(Store& store, const std::string& name, const std::string& content) {
-    const Hold lock = store.lock(name, LockKind::exclusive);
+    const ObjectLock lock = store.lock(name, LockKind::exclusive);
     Incoming incoming = store.begin(name, 0);
     FileSystem::real().write_file(incoming.files() / "data", content, 0600);
     incoming.publish({.name = name, .source = "/source", .bytes = content.size()});
@@ -33,7 +33,7 @@ class CacheStore : public staging_test::StagingTest {
   fs::path cache() const { return folder_ / "cache"; }
 };
 
-TEST_F(CacheStore, AnObjectIsThereOnceItIsPublishedAndReadOnly) {
+TEST_F(CacheStore, APublishedObjectIsCompleteAndReadOnly) {
   Store store(cache());
   EXPECT_FALSE(store.has(kName));
   publish(store, kName, "data");
@@ -52,10 +52,10 @@ TEST_F(CacheStore, AnObjectIsThereOnceItIsPublishedAndReadOnly) {
   EXPECT_THAT(objects(), ElementsAre(kName));
 }
 
-TEST_F(CacheStore, WhatIsNotPublishedVanishes) {
+TEST_F(CacheStore, AnUnpublishedObjectVanishes) {
   Store store(cache());
   {
-    const Hold lock = store.lock(kName, LockKind::exclusive);
+    const ObjectLock lock = store.lock(kName, LockKind::exclusive);
     const Incoming incoming = store.begin(kName, 0);
     FileSystem::real().write_file(incoming.files() / "data", "half", 0600);
     EXPECT_FALSE(store.has(kName));
@@ -69,7 +69,7 @@ TEST_F(CacheStore, AHardLinkOutlivesTheObject) {
   publish(store, kName, "data");
   FileSystem::real().link(store.files(kName) / "data", folder_ / "job");
   {
-    const Hold lock = store.lock(kName, LockKind::exclusive);
+    const ObjectLock lock = store.lock(kName, LockKind::exclusive);
     store.remove(kName);
   }
   EXPECT_FALSE(store.has(kName));
@@ -77,7 +77,7 @@ TEST_F(CacheStore, AHardLinkOutlivesTheObject) {
   EXPECT_THAT(objects(), IsEmpty());
 }
 
-TEST_F(CacheStore, RecoveryRemovesTheDeadsWorkAndNotTheLivings) {
+TEST_F(CacheStore, RecoveryRemovesOnlyTheWorkOfDeadProcesses) {
   Store store(cache());
   fs::create_directories(cache() / "objects/.incoming-dead/files");
   fs::create_directories(cache() / "objects/.incoming-killed/files");
@@ -86,17 +86,17 @@ TEST_F(CacheStore, RecoveryRemovesTheDeadsWorkAndNotTheLivings) {
   fs::last_write_time(cache() / "objects/.incoming-dead/files",
                       fs::file_time_type::clock::now() - std::chrono::hours(25));
   write("cache/locks/gone", "");
-  const Hold lock = store.lock("alive", LockKind::exclusive);
+  const ObjectLock lock = store.lock("alive", LockKind::exclusive);
   const Incoming incoming = store.begin("alive", 0);
   EXPECT_EQ(Store(cache()).recover(), 2);
   EXPECT_THAT(objects(), ElementsAre(".incoming-alive", ".incoming-killed"))
-      << "a copy that was killed can be resumed for a day";
+      << "a killed copy can be resumed for a day";
   EXPECT_THAT(FileSystem::real().list(cache() / "locks"), ElementsAre(".room", "alive", "killed"));
 }
 
-TEST_F(CacheStore, WhatAKilledCopyLeftIsContinued) {
+TEST_F(CacheStore, AKilledCopyIsContinued) {
   Store store(cache());
-  const Hold lock = store.lock(kName, LockKind::exclusive);
+  const ObjectLock lock = store.lock(kName, LockKind::exclusive);
   {
     Incoming killed = store.begin(kName, 8);
     EXPECT_FALSE(killed.resumed());
@@ -118,7 +118,7 @@ TEST_F(CacheStore, WhatAKilledCopyLeftIsContinued) {
   EXPECT_EQ(status.st_mode & 0777, 0444U);
 }
 
-TEST_F(CacheStore, ADescriptionKeepsEveryName) {
+TEST_F(CacheStore, ADescriptionKeepsEveryFileName) {
   const ObjectInfo info{
       .name = kName,
       .source = "/data/\xff",
@@ -136,7 +136,7 @@ TEST_F(CacheStore, ADescriptionKeepsEveryName) {
   EXPECT_THAT(parse_object(to_json(info), kName, "object.json", true).files, IsEmpty());
   for (const char* damaged : {"", "{", "[]", "{\"source\":1}", "{\"source\":\"a\",\"bytes\":\"x\"}"}) {
     EXPECT_THAT([&] { parse_object(damaged, kName, "/x/object.json"); },
-                ThrowsErrorWith("/x/object.json: damaged"));
+                ThrowsErrorWith("/x/object.json is damaged"));
   }
 }
 
@@ -163,21 +163,18 @@ TEST_F(CacheStore, ADescriptionOfManyFilesTakesLittleMemory) {
             0);
 }
 
-TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
-  // Between opening the lock file and locking it, its holder may remove it and another make it anew: a system
-  // in which that happens once.
+TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAgain) {
+  // Between opening and locking the lock file, its holder may remove it and another process make it again. In
+  // this system that happens once.
   class Remover : public FileSystem {
    public:
     explicit Remover(fs::path file) : file_(std::move(file)) {}
-
-   protected:
-    int call_flock(int fd, int operation) override {
-      if (!done_) {
-        fs::rename(file_, file_.string() + ".old");  // keeps its inode from being given to the new one
+    ssize_t call(const FileCall& call) override {
+      if (call.kind == Kind::flock && !std::exchange(done_, true)) {
+        fs::rename(file_, file_.string() + ".old");  // so that the new file cannot get the same inode
         std::ofstream(file_) << "another's";
       }
-      done_ = true;
-      return FileSystem::call_flock(fd, operation);
+      return FileSystem::call(call);
     }
 
    private:
@@ -186,7 +183,7 @@ TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
   };
   Remover remover(cache() / "locks" / kName);
   Store store(cache(), remover);
-  const Hold lock = store.lock(kName, LockKind::exclusive);
+  const ObjectLock lock = store.lock(kName, LockKind::exclusive);
   EXPECT_TRUE(fs::exists(cache() / "locks" / kName));
   struct stat named {};
   struct stat held {};
@@ -195,15 +192,15 @@ TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAnew) {
   EXPECT_EQ(named.st_ino, held.st_ino);
 }
 
-TEST_F(CacheStore, SomebodyElsesFolderIsRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root to have another user's folder";
+TEST_F(CacheStore, AnotherUsersFolderIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to make another user's folder";
   fs::create_directory(cache());
   ASSERT_EQ(::chown(cache().c_str(), 4242, 4242), 0);
   EXPECT_THAT([&] { Store store(cache()); }, ThrowsErrorWith(cache().string(), "belongs to user 4242"));
 }
 
-TEST_F(CacheStore, OfAPathThatIsNotThereTheFirstMissingFolderIsNamed) {
-  const std::string missing = "the folder " + (folder_ / "disk").string() + " is missing; make it";
+TEST_F(CacheStore, TheFirstMissingFolderOfAPathIsNamed) {
+  const std::string missing = "the folder " + (folder_ / "disk").string() + " does not exist; make it";
   for (const char* path : {"disk/cache", "disk/user/cache/"}) {
     EXPECT_THAT([&] { Store store(folder_ / path); }, ThrowsErrorWith(path, missing));
   }

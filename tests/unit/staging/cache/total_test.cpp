@@ -13,8 +13,8 @@
 #include <new>
 
 #include "common/files.h"
-#include "staging/cache/ledger.h"
 #include "staging/cache/store.h"
+#include "staging/cache/usage_claims.h"
 #include "tests/unit/staging/cache/cache_world.h"
 
 namespace lockstep::cache {
@@ -39,13 +39,13 @@ class CacheTotal : public CacheTest {
     for (const uid_t user : {kOne, kTwo}) {
       fs::create_directory(store_of(user));
       ASSERT_EQ(::chown(store_of(user).c_str(), user, user), 0);
-      Ledger::prepare(claims(), user);
+      UsageClaims::prepare(claims(), user);
     }
   }
   fs::path store_of(uid_t user) const { return folder_ / std::to_string(user); }
   fs::path claims() const { return folder_ / "claims"; }
   static StoreOptions options() {
-    return {.quota = 0, .total = kTotal, .ledger_folder = {}, .keep = std::chrono::seconds(0)};
+    return {.quota = 0, .total = kTotal, .claims_folder = {}, .keep = std::chrono::seconds(0)};
   }
   int put(uid_t user, const std::string& name, std::uint64_t units) const {
     return as_user(user, [&] {
@@ -53,16 +53,16 @@ class CacheTotal : public CacheTest {
       publish(store, name, std::string(units * kUnit, 'x'));
     });
   }
-  std::uint64_t claimed(uid_t user) const { return Ledger(claims(), FileSystem::real()).claimed(user); }
+  std::uint64_t claimed(uid_t user) const { return UsageClaims(claims(), FileSystem::real()).claimed(user); }
 };
 
-TEST_F(CacheTotal, UsersTogetherStayBelowIt) {
+TEST_F(CacheTotal, UsersTogetherStayBelowTheTotal) {
   EXPECT_EQ(put(kOne, "a", 4), 0);
   EXPECT_EQ(claimed(kOne), 4 * kUnit);
   EXPECT_EQ(as_user(kTwo,
                     [&] {
                       Store store(store_of(kTwo), options());
-                      const Hold lock = store.lock("b", LockKind::exclusive);
+                      const ObjectLock lock = store.lock("b", LockKind::exclusive);
                       try {
                         store.begin("b", 7 * kUnit);
                       } catch (const Error& error) {
@@ -76,19 +76,19 @@ TEST_F(CacheTotal, UsersTogetherStayBelowIt) {
                       }
                     }),
             7);
-  EXPECT_EQ(claimed(kTwo), 0U) << "a claim stays behind";
+  EXPECT_EQ(claimed(kTwo), 0U) << "a claim is left over";
   EXPECT_EQ(put(kTwo, "b", 6), 0);
-  EXPECT_EQ(put(kTwo, "c", 5), 0) << "his own idle object can go";
+  EXPECT_EQ(put(kTwo, "c", 5), 0) << "the user's own idle object can be evicted";
   EXPECT_EQ(claimed(kTwo), 5 * kUnit);
   EXPECT_NE(put(kOne, "d", 6), 0);
-  EXPECT_TRUE(fs::exists(store_of(kOne) / "objects/a")) << "removed although it does not help";
+  EXPECT_TRUE(fs::exists(store_of(kOne) / "objects/a")) << "removed although that does not help";
 }
 
-TEST_F(CacheTotal, ACopyGivenUpIsNoLongerClaimed) {
+TEST_F(CacheTotal, ADiscardedCopyIsNoLongerClaimed) {
   EXPECT_EQ(as_user(kOne,
                     [&] {
                       Store store(store_of(kOne), options());
-                      const Hold lock = store.lock("a", LockKind::exclusive);
+                      const ObjectLock lock = store.lock("a", LockKind::exclusive);
                       const Incoming incoming = store.begin("a", 9 * kUnit);
                       if (claimed(kOne) != 9 * kUnit) ::_exit(5);
                     }),
@@ -96,15 +96,15 @@ TEST_F(CacheTotal, ACopyGivenUpIsNoLongerClaimed) {
   EXPECT_EQ(claimed(kOne), 0U);
 }
 
-// A copy that is killed leaves its claim behind; nobody can look into that user's store, or clean it up.
-TEST_F(CacheTotal, WhatAKilledCopyWasToBringIsClaimedNoLonger) {
+// A killed copy leaves its claim, and no other user can look into that store or clean it up.
+TEST_F(CacheTotal, PendingBytesOfAKilledCopyAreNoLongerClaimed) {
   EXPECT_EQ(put(kOne, "old", 1), 0);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const pid_t copier = staging_test::start_child([&] {
     as_user(kOne, [&] {
       Store store(store_of(kOne), options());
-      const Hold lock = store.lock("a", LockKind::exclusive);
+      const ObjectLock lock = store.lock("a", LockKind::exclusive);
       Incoming incoming = store.begin("a", 8 * kUnit);
       FileSystem::real().write_file(incoming.files() / "data", std::string(2 * kUnit, 'x'), 0600);
       store.write_claim();
@@ -115,22 +115,22 @@ TEST_F(CacheTotal, WhatAKilledCopyWasToBringIsClaimedNoLonger) {
   });
   pid_t working = 0;
   ASSERT_EQ(::read(ends[0], &working, sizeof working), static_cast<ssize_t>(sizeof working));
-  EXPECT_EQ(claimed(kOne), 9 * kUnit) << "it is alive";
+  EXPECT_EQ(claimed(kOne), 9 * kUnit) << "the copy is alive";
   EXPECT_NE(put(kTwo, "b", 2), 0);
   ASSERT_EQ(::kill(working, SIGKILL), 0);
   ::waitpid(copier, nullptr, 0);
-  EXPECT_EQ(claimed(kOne), 3 * kUnit) << "what is really there";
+  EXPECT_EQ(claimed(kOne), 3 * kUnit) << "the bytes that are really there";
   EXPECT_EQ(put(kTwo, "b", 7), 0);
   EXPECT_NE(put(kTwo, "c", 8), 0);
   ::close(ends[0]);
   ::close(ends[1]);
 }
 
-TEST_F(CacheTotal, AtTheMomentACopyIsPublishedAllOfItIsClaimed) {
+TEST_F(CacheTotal, WhileACopyIsPublishedAllOfItIsClaimed) {
   EXPECT_EQ(as_user(kOne,
                     [&] {
-                      staging_test::WatchedFileSystem killer([&](int, const char* name) {
-                        if (std::string_view(name) == "rename") ::_exit(7);
+                      staging_test::WatchedFileSystem killer([&](int, const FileCall& call) {
+                        if (call.kind == FileCall::Kind::rename) ::_exit(7);
                         return 0;
                       });
                       Store store(store_of(kOne), options(), killer);
@@ -140,24 +140,24 @@ TEST_F(CacheTotal, AtTheMomentACopyIsPublishedAllOfItIsClaimed) {
   EXPECT_EQ(claimed(kOne), 6 * kUnit);
 }
 
-// Who locks another's claim, as anybody can who reads it, makes that less exact, and not less.
-TEST_F(CacheTotal, AClaimThatAnotherLocksCountsInFull) {
+// Any user who can read another's claim can lock it. That makes the claim less exact, but not smaller.
+TEST_F(CacheTotal, AClaimThatAnotherUserLocksCountsInFull) {
   const UniqueFd somebody = open_file(claims() / std::to_string(kOne), O_RDONLY);
   ASSERT_EQ(::flock(somebody.get(), LOCK_EX), 0);
   EXPECT_EQ(as_user(kOne,
                     [&] {
                       Store store(store_of(kOne), options());
-                      const Hold lock = store.lock("a", LockKind::exclusive);
+                      const ObjectLock lock = store.lock("a", LockKind::exclusive);
                       const Incoming incoming = store.begin("a", 8 * kUnit);
                       ::_exit(claimed(kOne) == 8 * kUnit ? 7 : 1);
                     }),
             7);
-  EXPECT_EQ(claimed(kOne), 8 * kUnit) << "nobody can tell whether it lives";
+  EXPECT_EQ(claimed(kOne), 8 * kUnit) << "unknown whether the copy is alive";
 }
 
-// Each object takes more than half of the total, so two published at once would pass it. The users count
-// themselves: whoever measures from outside sees the two stores at different moments.
-TEST_F(CacheTotal, TwoUsersAtOnceNeverPassIt) {
+// Each object takes more than half of the total, so two published at once would exceed it. The users count
+// this themselves, because a measurement from outside sees the two stores at different moments.
+TEST_F(CacheTotal, TwoUsersAtOnceNeverExceedTheTotal) {
   constexpr std::size_t kBytes = sizeof(std::atomic<int>);
   void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
@@ -177,7 +177,7 @@ TEST_F(CacheTotal, TwoUsersAtOnceNeverPassIt) {
             continue;
           }
           if (published.fetch_add(1) != 0) ::_exit(5);
-          const Hold lock = store.lock(name, LockKind::exclusive);
+          const ObjectLock lock = store.lock(name, LockKind::exclusive);
           published.fetch_sub(1);
           store.remove(name);
           store.write_claim();
@@ -195,43 +195,43 @@ TEST_F(CacheTotal, TwoUsersAtOnceNeverPassIt) {
   ::munmap(memory, kBytes);
 }
 
-TEST_F(CacheTotal, OnlyAUsersOwnWordCounts) {
-  const Ledger ledger(claims(), FileSystem::real());
+TEST_F(CacheTotal, OnlyTheUsersOwnClaimCounts) {
+  const UsageClaims usage(claims(), FileSystem::real());
   const auto set = [&](const std::string& name, const std::string& text, uid_t owner) {
     write("claims/" + name, text);
     ASSERT_EQ(::chown((claims() / name).c_str(), owner, owner), 0);
   };
   set(std::to_string(kOne), "               70000\n", kOne);
-  EXPECT_EQ(ledger.claimed(kOne), 70000U);
-  EXPECT_EQ(ledger.claimed_by_others(), 70000U);
+  EXPECT_EQ(usage.claimed(kOne), 70000U);
+  EXPECT_EQ(usage.claimed_by_others(), 70000U);
   set(std::to_string(kTwo), "90000", kOne);
-  EXPECT_EQ(ledger.claimed(kTwo), 0U) << "written by another";
+  EXPECT_EQ(usage.claimed(kTwo), 0U) << "written by another user";
   set(std::to_string(kTwo), "many", kTwo);
-  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  EXPECT_EQ(usage.claimed(kTwo), 0U);
   set(std::to_string(kTwo), "99999999999999999999999", kTwo);
-  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  EXPECT_EQ(usage.claimed(kTwo), 0U);
   set(std::to_string(kTwo), "18446744073709551615", kTwo);
-  EXPECT_EQ(ledger.claimed_by_others(), ~std::uint64_t{0}) << "two of them begin again at 0";
+  EXPECT_EQ(usage.claimed_by_others(), ~std::uint64_t{0}) << "the sum of two must not overflow";
   fs::remove(claims() / std::to_string(kTwo));
   fs::create_symlink(claims() / std::to_string(kOne), claims() / std::to_string(kTwo));
-  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  EXPECT_EQ(usage.claimed(kTwo), 0U);
   fs::remove(claims() / std::to_string(kTwo));
   ASSERT_EQ(::mkfifo((claims() / std::to_string(kTwo)).c_str(), 0666), 0);
-  EXPECT_EQ(ledger.claimed(kTwo), 0U);
+  EXPECT_EQ(usage.claimed(kTwo), 0U);
   set("someone", "5", kTwo);
-  EXPECT_EQ(ledger.claimed_by_others(), 70000U);
+  EXPECT_EQ(usage.claimed_by_others(), 70000U);
   fs::permissions(claims(), fs::perms::all);
-  EXPECT_EQ(ledger.claimed_by_others(), 0U) << "anybody may have made these files";
+  EXPECT_EQ(usage.claimed_by_others(), 0U) << "any user may have made these files";
 }
 
-TEST_F(CacheTotal, WithoutALedgerEachKeepsTheTotalByHimself) {
+TEST_F(CacheTotal, WithoutClaimsEachUserKeepsTheTotalAlone) {
   fs::remove_all(claims());
   EXPECT_EQ(put(kOne, "a", 8), 0);
   EXPECT_EQ(put(kTwo, "b", 8), 0);
   EXPECT_NE(put(kTwo, "c", 11), 0);
 }
 
-TEST_F(CacheTotal, AHeldLockIsNotWaitedForForEver) {
+TEST_F(CacheTotal, TheWaitForTheLockIsLimited) {
   const UniqueFd somebody = open_file(claims() / "lock", O_RDONLY);
   ASSERT_EQ(::flock(somebody.get(), LOCK_EX), 0);
   EXPECT_EQ(put(kOne, "a", 4), 0);

@@ -29,7 +29,7 @@ std::string small_index(int token_bytes = 0) {
   return builder.finish();
 }
 
-/// Bytes as a mapping has them: aligned.
+/// An index parsed from an aligned copy of the bytes.
 class Parsed {
  public:
   explicit Parsed(const std::string& bytes)
@@ -43,15 +43,15 @@ class Parsed {
   std::span<std::byte> bytes_;
 };
 
-/// What somebody would write who makes a bad index on purpose.
-std::string with_right_checksum(std::string bytes) {
+/// The bytes of a malicious index: any content, but a correct checksum.
+std::string with_correct_checksum(std::string bytes) {
   if (bytes.size() < sizeof(Digest)) return bytes;
   const Digest digest = digest_of(std::as_bytes(std::span(bytes)).first(bytes.size() - sizeof(Digest)));
   std::memcpy(bytes.data() + bytes.size() - sizeof(Digest), digest.data(), sizeof(Digest));
   return bytes;
 }
 
-TEST(PackIndex, GivesBackWhatTheBuilderWasTold) {
+TEST(PackIndex, HoldsWhatTheBuilderGot) {
   const Parsed parsed(small_index(4));
   const Index index = parsed.index();
   EXPECT_EQ(index.token_bytes(), 4);
@@ -70,7 +70,7 @@ TEST(PackIndex, GivesBackWhatTheBuilderWasTold) {
   EXPECT_EQ(index.find_shard("none"), 2U);
 }
 
-TEST(PackIndex, AnyFlippedBitIsFound) {
+TEST(PackIndex, AnyFlippedBitIsDetected) {
   const std::string good = small_index();
   for (std::size_t at = 0; at < good.size(); ++at) {
     std::string bad = good;
@@ -80,7 +80,7 @@ TEST(PackIndex, AnyFlippedBitIsFound) {
   }
 }
 
-TEST(PackIndex, EveryTruncationIsFound) {
+TEST(PackIndex, EveryTruncationIsDetected) {
   const std::string good = small_index();
   for (std::size_t size = 0; size < good.size(); ++size) {
     const Parsed parsed(good.substr(0, size));
@@ -106,7 +106,7 @@ TEST(PackIndex, APartOutsideItsShardIsNamed) {
               ThrowsErrorWith("shard s.tar, sample 0 (a), offset 512", "outside the shard"));
 }
 
-TEST(PackIndex, ALengthThatIsNoWholeNumberOfTokensIsNamed) {
+TEST(PackIndex, ALengthThatIsNotAMultipleOfTheTokenSizeIsNamed) {
   IndexBuilder builder(4);
   builder.begin_shard("s.tar");
   builder.add_sample("a");
@@ -114,7 +114,7 @@ TEST(PackIndex, ALengthThatIsNoWholeNumberOfTokensIsNamed) {
   builder.end_shard(1024, {});
   const Parsed parsed(builder.finish());
   EXPECT_THAT([&] { parsed.index(); },
-              ThrowsErrorWith("sample 0 (a), offset 512", "no whole number of tokens"));
+              ThrowsErrorWith("sample 0 (a), offset 512", "not a multiple of the token size"));
 }
 
 TEST(PackIndex, ShardsOutsideTheFolderAreRefused) {
@@ -141,12 +141,12 @@ TEST(PackIndex, KindsThatLeadToAnotherFolderAreRefused) {
   }
 }
 
-TEST(PackIndex, AnIndexOfNothingIsRefused) {
+TEST(PackIndex, AnIndexWithoutSamplesIsRefused) {
   const Parsed parsed(IndexBuilder(0).finish());
   EXPECT_THAT([&] { parsed.index(); }, ThrowsErrorWith("holds no samples"));
 }
 
-TEST(PackIndex, TheFingerprintIsOfDataAndOrderNotOfPlaces) {
+TEST(PackIndex, TheFingerprintDependsOnDataAndOrderButNotOnOffsets) {
   const auto fingerprint = [](std::initializer_list<std::pair<const char*, std::uint64_t>> samples,
                               std::uint64_t gap) {
     IndexBuilder builder(0);
@@ -168,7 +168,7 @@ TEST(PackIndex, TheFingerprintIsOfDataAndOrderNotOfPlaces) {
   EXPECT_NE(fingerprint({{"a", 1}, {"c", 2}}, 512), first);
 }
 
-TEST(PackIndex, ASubsetHoldsItsShardsSamplesOnly) {
+TEST(PackIndex, ASubsetHoldsOnlyTheSamplesOfItsShards) {
   const Parsed whole(small_index());
   const Parsed part(whole.index().subset({1}));
   const Index index = part.index();
@@ -178,7 +178,7 @@ TEST(PackIndex, ASubsetHoldsItsShardsSamplesOnly) {
   EXPECT_EQ(index.fingerprint(0, 1), whole.index().fingerprint(2, 3));
 }
 
-/// Touches everything that an index offers, as a reader would.
+/// Reads everything in an index, as a reader would.
 void use(const Index& index) {
   std::uint64_t sum = 0;
   for (std::size_t s = 0; s < index.shards(); ++s) sum += index.shard_name(s).size() + index.shard(s).size;
@@ -195,7 +195,7 @@ void use(const Index& index) {
   EXPECT_FALSE(index.fingerprint(0, index.samples()).empty() && sum == 0);
 }
 
-TEST(PackIndex, NoMutationGetsPastTheBounds) {
+TEST(PackIndex, NoMutationLeadsOutsideTheBounds) {
   std::mt19937 random(20240229);
   const std::string good = small_index();
   const std::vector<std::uint64_t> tempting = {0,          1,          0xff,       0x7fffffff, 0xffffffff,
@@ -213,7 +213,7 @@ TEST(PackIndex, NoMutationGetsPastTheBounds) {
       }
     }
     if (random() % 16 == 0) bytes.resize(random() % bytes.size());
-    const Parsed parsed(with_right_checksum(bytes));
+    const Parsed parsed(with_correct_checksum(bytes));
     try {
       const Index index = parsed.index();
       ++accepted;
@@ -222,7 +222,7 @@ TEST(PackIndex, NoMutationGetsPastTheBounds) {
       continue;
     }
   }
-  EXPECT_GT(accepted, 100) << "the mutations never get past the first check";
+  EXPECT_GT(accepted, 100) << "no mutation passes the first check";
 }
 
 }  // namespace

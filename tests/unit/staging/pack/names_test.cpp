@@ -23,13 +23,13 @@ TEST(MemberNames, KeyEndsAtTheFileNamesFirstDot) {
   EXPECT_EQ(kind, "seg.png");
 }
 
-TEST(MemberNames, ANameThatEndsInItsFirstDotGroupsAsInWebDataset) {
+TEST(MemberNames, ANameThatEndsInItsFirstDotBelongsToTheSampleBeforeTheDot) {
   EXPECT_EQ(split_member_name("d/end.").key, "d/end");
   EXPECT_NE(split_member_name("d/end.").kind, split_member_name("d/end").kind);
   EXPECT_EQ(split_member_name("a..").key, "a");
 }
 
-TEST(MemberNames, JoiningUndoesSplitting) {
+TEST(MemberNames, JoiningReversesSplitting) {
   for (const char* name : {"a", "a.", "a..", "a...", "a.b.", "d/a.", ".a", ".a.b", "a..b", "a.b", "d/.e",
                            "d.e/f", "d/e.f.g", "."}) {
     const auto [key, kind] = split_member_name(name);
@@ -49,7 +49,7 @@ TEST(MemberNames, NamesThatLeaveTheFolderAreUnsafe) {
 
 class FileList : public staging_test::StagingTest {};
 
-TEST_F(FileList, PartsOfASampleAreNeighboursWhateverSortsBetweenThem) {
+TEST_F(FileList, PartsOfASampleAreNeighboursEvenIfOtherNamesSortBetweenThem) {
   for (const char* name : {"s/a.txt", "s/a-b.txt", "s/a", "s/a.json", "s/d/a.txt"}) write(name, "x");
   EXPECT_THAT(files_below(folder_ / "s", {}), ElementsAre("a", "a.json", "a.txt", "a-b.txt", "d/a.txt"));
 }
@@ -73,11 +73,11 @@ TEST_F(FileList, ASymbolicLinkIsRefusedByName) {
   EXPECT_THAT(files_below(folder_ / "s", {"a"}), ElementsAre("a"));
 }
 
-TEST_F(FileList, AListKeepsItsOrderAndGathersParts) {
+TEST_F(FileList, AListKeepsTheOrderOfSamplesAndGroupsTheirParts) {
   EXPECT_THAT(listed("z.txt\n./b.bin\n\na.txt\nz.json\n"), ElementsAre("z.json", "z.txt", "b.bin", "a.txt"));
 }
 
-TEST_F(FileList, AListsBadLineIsNamed) {
+TEST_F(FileList, ABadLineOfAListIsNamed) {
   EXPECT_THAT([] { listed("a\n/etc/passwd\n"); }, ThrowsErrorWith("line 2", "/etc/passwd", "absolute"));
   EXPECT_THAT([] { listed("a\nb/../../c\n"); }, ThrowsErrorWith("line 2", "leaves its folder"));
   EXPECT_THAT([] { listed("a\nb\na\n"); }, ThrowsErrorWith("'a' twice"));

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "common/error.h"
+#include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
-#include "staging/rendezvous/rendezvous_socket.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -43,21 +43,21 @@ UniqueFd bound_socket(int& port) {
   return socket;
 }
 
-// srun with its rendezvous, on a thread; it ends with the object.
+// srun with its rendezvous, on a thread. It ends with the object.
 class Srun {
  public:
-  explicit Srun(milliseconds wait = kLong, milliseconds silence = milliseconds(50),
-                milliseconds silent = kLong) {
+  explicit Srun(milliseconds join_timeout = kLong, milliseconds reconnect_timeout = milliseconds(50),
+                milliseconds silence_timeout = kLong) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("no pipe");
     alive_.reset(ends[0]);
     ours_.reset(ends[1]);
     RendezvousServer::Options options;
     options.key = kKey;
-    options.wait = wait;
-    options.collect = milliseconds(50);
-    options.silence = silence;
-    options.silent = silent;
+    options.join_timeout = join_timeout;
+    options.failure_window = milliseconds(50);
+    options.reconnect_timeout = reconnect_timeout;
+    options.silence_timeout = silence_timeout;
     options.report = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       lines_.push_back(line);
@@ -65,7 +65,7 @@ class Srun {
     server_.emplace(bound_socket(port_), options);
     thread_ = std::thread([this] {
       server_->run(alive_);
-      server_.reset();  // as a process that ends, it closes its connections
+      server_.reset();  // closes its connections, as a process that ends does
     });
   }
   ~Srun() { end(); }
@@ -95,15 +95,15 @@ Hello hello(std::uint32_t id, std::uint32_t nodes, std::uint32_t job = 7) {
 
 const auto kIgnore = [](const std::string&) {};
 
-// A node that stages for no time at all.
+// A node whose staging takes no time.
 std::future<Verdict> node(const Srun& srun, const Hello& who, const Verdict& outcome) {
   return std::async(std::launch::async, [address = srun.address(), who, outcome] {
     return Rendezvous(address, who, kIgnore).agree(outcome);
   });
 }
 
-// A node that connects, says hello and perhaps how it ended, and then nothing any more: as one that was
-// stopped.
+// A node that connects, introduces itself, perhaps reports its outcome, and then sends nothing more, as a
+// stopped process does.
 UniqueFd silent_node(const Srun& srun, const Hello& who, const std::optional<Verdict>& outcome = {}) {
   UniqueFd socket = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
   Session session(Session::Role::node, kKey);
@@ -116,7 +116,7 @@ UniqueFd silent_node(const Srun& srun, const Hello& who, const std::optional<Ver
   return socket;
 }
 
-TEST(Rendezvous, AllNodesAreToldThatAllIsWell) {
+TEST(Rendezvous, AllNodesLearnThatStagingSucceeded) {
   Srun srun;
   std::vector<std::future<Verdict>> nodes;
   for (std::uint32_t id = 0; id < 16; ++id) nodes.push_back(node(srun, hello(id, 16), {true, ""}));
@@ -124,7 +124,7 @@ TEST(Rendezvous, AllNodesAreToldThatAllIsWell) {
   EXPECT_THAT(srun.lines(), IsEmpty());
 }
 
-TEST(Rendezvous, NobodyIsToldBeforeTheLastNodeHasSpoken) {
+TEST(Rendezvous, NoNodeGetsAVerdictBeforeTheLastOneHasReported) {
   Srun srun;
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
   Rendezvous second(srun.address(), hello(1, 2), kIgnore);
@@ -146,7 +146,7 @@ TEST(Rendezvous, OneFailureFailsAllWithOneLineThatNamesTheNode) {
   EXPECT_THAT(srun.lines(), ElementsAre("n2: /data/x is not packed"));
 }
 
-TEST(Rendezvous, NodesThatFailAlikeShareTheLine) {
+TEST(Rendezvous, NodesThatFailForTheSameReasonShareTheLine) {
   Srun srun;
   std::vector<std::future<Verdict>> nodes;
   for (std::uint32_t id = 0; id < 3; ++id) nodes.push_back(node(srun, hello(id, 3), {false, "/x: no"}));
@@ -154,7 +154,7 @@ TEST(Rendezvous, NodesThatFailAlikeShareTheLine) {
   EXPECT_THAT(srun.lines(), ElementsAre("n1, n2, n3: /x: no"));
 }
 
-TEST(Rendezvous, ANodeThatIsStillStagingIsStoppedByAnothersFailure) {
+TEST(Rendezvous, AFailureElsewhereStopsANodeThatIsStillStaging) {
   Srun srun;
   std::promise<std::string> stopped;
   const Rendezvous busy(srun.address(), hello(0, 2),
@@ -163,18 +163,18 @@ TEST(Rendezvous, ANodeThatIsStillStagingIsStoppedByAnothersFailure) {
   EXPECT_EQ(stopped.get_future().get(), "");
 }
 
-TEST(Rendezvous, ANodeThatBreaksOffIsNamed) {
+TEST(Rendezvous, ANodeThatDisconnectsIsNamed) {
   Srun srun;
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
   { const Rendezvous dies(srun.address(), hello(1, 2), kIgnore); }
   EXPECT_FALSE(first.get().good);
-  EXPECT_THAT(srun.lines(), ElementsAre("n2: broke off while it was staging"));
+  EXPECT_THAT(srun.lines(), ElementsAre("n2: disconnected while it was staging"));
 }
 
-TEST(Rendezvous, ANodeThatBrokeOffMayComeBackAndSayHowItEnded) {
+TEST(Rendezvous, ANodeThatDisconnectedMayComeBackAndReportItsOutcome) {
   for (const bool good : {true, false}) {
     Srun srun(kLong, kLong);
-    // Killed after it had its data, and before the first one has.
+    // Killed after it had its data, and before the other node has its data.
     { const UniqueFd killed = silent_node(srun, hello(1, 2), Verdict{true, ""}); }
     std::future<Verdict> back = node(srun, hello(1, 2), {good, good ? "" : "killed"});
     EXPECT_EQ(node(srun, hello(0, 2), {true, ""}).get().good, good);
@@ -184,19 +184,20 @@ TEST(Rendezvous, ANodeThatBrokeOffMayComeBackAndSayHowItEnded) {
   }
 }
 
-TEST(Rendezvous, NodesThatBrokeOffTogetherAreNamedTogether) {
+TEST(Rendezvous, NodesThatDisconnectedTogetherAreNamedTogether) {
   Srun srun(kLong, kLong);
   for (const std::uint32_t id : {0U, 1U}) const UniqueFd killed = silent_node(srun, hello(id, 2));
   std::future<Verdict> first = node(srun, hello(0, 2), {false, "killed"});
   EXPECT_EQ(first.wait_for(milliseconds(200)), std::future_status::timeout) << "the other may come back";
   Rendezvous second(srun.address(), hello(1, 2), kIgnore);
-  EXPECT_EQ(first.wait_for(milliseconds(200)), std::future_status::timeout) << "it is back, and has not told";
+  EXPECT_EQ(first.wait_for(milliseconds(200)), std::future_status::timeout)
+      << "it is back, and has not reported";
   EXPECT_FALSE(second.agree({false, "killed"}).good);
   EXPECT_FALSE(first.get().good);
   EXPECT_THAT(srun.lines(), ElementsAre("n1, n2: killed"));
 }
 
-TEST(Rendezvous, ANodeThatComesBackAfterTheVerdictIsToldIt) {
+TEST(Rendezvous, ANodeThatComesBackAfterTheVerdictGetsTheVerdict) {
   Srun srun;
   UniqueFd killed = silent_node(srun, hello(1, 2), Verdict{true, ""});
   EXPECT_TRUE(node(srun, hello(0, 2), {true, ""}).get().good);
@@ -224,14 +225,14 @@ TEST(Rendezvous, ANodeThatNeverComesIsNamedAfterTheWait) {
   EXPECT_THAT(srun.lines().front(), HasSubstr("n2, n3: did not reach srun within"));
 }
 
-TEST(Rendezvous, ALateNodeHearsTheVerdict) {
+TEST(Rendezvous, ALateNodeGetsTheVerdict) {
   Srun srun(milliseconds(50));
   EXPECT_FALSE(node(srun, hello(0, 2), {true, ""}).get().good);
   EXPECT_FALSE(node(srun, hello(1, 2), {true, ""}).get().good);
   EXPECT_EQ(srun.lines().size(), 1U);
 }
 
-TEST(Rendezvous, ComponentsOfAHeterogeneousJobAgreeEachForItself) {
+TEST(Rendezvous, ComponentsOfAHeterogeneousJobAgreeSeparately) {
   Srun srun;
   std::future<Verdict> bad = node(srun, hello(0, 1, 8), {false, "/x: no"});
   std::future<Verdict> first = node(srun, hello(0, 2, 7), {true, ""});
@@ -241,7 +242,7 @@ TEST(Rendezvous, ComponentsOfAHeterogeneousJobAgreeEachForItself) {
   EXPECT_TRUE(second.get().good);
 }
 
-TEST(Rendezvous, AWrongKeyIsNobody) {
+TEST(Rendezvous, ANodeWithAWrongKeyIsIgnored) {
   Srun srun;
   RendezvousAddress wrong = srun.address();
   wrong.key = "another";
@@ -252,15 +253,15 @@ TEST(Rendezvous, AWrongKeyIsNobody) {
   EXPECT_TRUE(second.get().good);
 }
 
-TEST(Rendezvous, StrangersDoNotDisturb) {
+TEST(Rendezvous, UnauthenticatedConnectionsDoNotDisturb) {
   Srun srun;
-  std::vector<UniqueFd> strangers;
+  std::vector<UniqueFd> connections;
   for (const std::string& text :
        {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(1U << 20U, 'x'),
-        std::string("lockstep-rendezvous 1 00\n"), std::string(3, '\0'), std::string("\n\n")}) {
-    strangers.push_back(connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000)));
+        std::string("lockstep-rendezvous 2 00\n"), std::string(3, '\0'), std::string("\n\n")}) {
+    connections.push_back(connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000)));
     [[maybe_unused]] const ssize_t put =
-        ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
+        ::send(connections.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
   std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
@@ -268,7 +269,7 @@ TEST(Rendezvous, StrangersDoNotDisturb) {
   EXPECT_TRUE(second.get().good);
 }
 
-TEST(Rendezvous, AnImpostorCannotTakeANodesPlaceOnceItIsThere) {
+TEST(Rendezvous, ASecondProcessCannotTakeThePlaceOfANodeThatIsConnected) {
   Srun srun;
   Rendezvous first(srun.address(), hello(0, 2), kIgnore);
   std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
@@ -278,7 +279,7 @@ TEST(Rendezvous, AnImpostorCannotTakeANodesPlaceOnceItIsThere) {
   EXPECT_TRUE(second.get().good);
 }
 
-TEST(Rendezvous, WhereNothingListensIsNamed) {
+TEST(Rendezvous, TheErrorNamesAnAddressWhereNothingListens) {
   int port = 0;
   { const UniqueFd closed = bound_socket(port); }
   try {
@@ -290,12 +291,12 @@ TEST(Rendezvous, WhereNothingListensIsNamed) {
   }
 }
 
-TEST(Rendezvous, WhatListensButDoesNotGreetIsGivenUp) {
+TEST(Rendezvous, AServerThatDoesNotGreetIsGivenUp) {
   int port = 0;
   const UniqueFd silent = bound_socket(port);
   ASSERT_EQ(::listen(silent.get(), 1), 0);
   RendezvousAddress address{port, {"127.0.0.1"}, kKey};
-  address.patience = milliseconds(100);
+  address.greeting_timeout = milliseconds(100);
   try {
     const Rendezvous nobody(address, hello(0, 2), kIgnore);
     FAIL();
@@ -309,7 +310,7 @@ std::string line_of(std::string text) {
   return text;
 }
 
-TEST(Rendezvous, ANodeThatHasStoppedIsNamedByTheOthersWhoGoOn) {
+TEST(Rendezvous, AStoppedNodeIsNamedWhileOthersGoOn) {
   Srun srun(kLong, milliseconds(50), milliseconds(4000));
   const UniqueFd stopped = silent_node(srun, hello(1, 2));
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
@@ -318,7 +319,7 @@ TEST(Rendezvous, ANodeThatHasStoppedIsNamedByTheOthersWhoGoOn) {
   EXPECT_THAT(srun.lines().front(), HasSubstr("n2: has stopped"));
 }
 
-TEST(Rendezvous, AStepThatIsSuspendedAsAWholeIsLeftAlone) {
+TEST(Rendezvous, AStepThatIsSuspendedOnAllNodesIsLeftAlone) {
   Srun srun(kLong, milliseconds(50), milliseconds(400));
   const UniqueFd first = silent_node(srun, hello(0, 2));
   const UniqueFd second = silent_node(srun, hello(1, 2));
@@ -326,7 +327,7 @@ TEST(Rendezvous, AStepThatIsSuspendedAsAWholeIsLeftAlone) {
   EXPECT_THAT(srun.lines(), IsEmpty());
 }
 
-TEST(Rendezvous, ARoundTellsEveryoneWhatEveryoneSaid) {
+TEST(Rendezvous, ARoundSendsTheDataOfAllNodesToAllNodes) {
   Srun srun;
   std::vector<std::future<nlohmann::json>> nodes;
   for (std::uint32_t id = 0; id < 5; ++id) {
@@ -342,7 +343,7 @@ TEST(Rendezvous, ARoundTellsEveryoneWhatEveryoneSaid) {
   for (auto& one : nodes) EXPECT_EQ(one.get().dump(), R"({"0":0,"1":10,"2":20,"3":30,"4":40})");
 }
 
-TEST(Rendezvous, ARoundDoesNotWaitForWhoHasSpokenItsVerdictUnlessItStays) {
+TEST(Rendezvous, ARoundWaitsOnlyForFinishedNodesThatStay) {
   Srun srun;
   Rendezvous first(srun.address(), hello(0, 3), kIgnore);
   std::future<Verdict> left = node(srun, hello(1, 3), {true, ""});
@@ -357,7 +358,7 @@ TEST(Rendezvous, ARoundDoesNotWaitForWhoHasSpokenItsVerdictUnlessItStays) {
   EXPECT_TRUE(left.get().good);
 }
 
-TEST(Rendezvous, ComponentsOfOneStepAgreeEachForItself) {
+TEST(Rendezvous, ComponentsOfOneStepAgreeSeparately) {
   Srun srun;
   Hello other = hello(0, 1);
   other.node_list = "m1";
@@ -387,7 +388,7 @@ TEST(RendezvousSession, CarriesMessagesBothWays) {
   EXPECT_EQ(talk.node.open(line_of(talk.server.seal("two"))), "two");
 }
 
-TEST(RendezvousSession, NeitherForgedNorReplayedNorReflectedLinesPass) {
+TEST(RendezvousSession, ForgedReplayedAndReflectedLinesAreRefused) {
   Conversation talk;
   const std::string line = line_of(talk.node.seal("one"));
   std::string forged = line;
@@ -402,7 +403,24 @@ TEST(RendezvousSession, NeitherForgedNorReplayedNorReflectedLinesPass) {
   EXPECT_THROW(other.server.open(line), Error) << "from another conversation";
 }
 
-TEST(RendezvousOutcome, NodeListsAreExpandedAsSlurmWritesThem) {
+TEST(RendezvousSession, BytesPassOnlyUnchangedAndAfterTheirLine) {
+  Conversation talk;
+  const std::string text = "what a chunk holds";
+  const auto bytes = std::as_bytes(std::span(text));
+  talk.server.open(line_of(talk.node.seal("chunk")));
+  const Session::Tag tag = talk.node.seal_bytes(bytes);
+  talk.server.open_bytes(bytes, tag);
+  std::string changed = text;
+  changed.back() = 'x';
+  EXPECT_THROW(talk.server.open_bytes(std::as_bytes(std::span(changed)), tag), Error);
+  EXPECT_THROW(talk.server.open_bytes(bytes.first(3), tag), Error) << "truncated";
+  EXPECT_THROW(talk.node.open_bytes(bytes, tag), Error) << "reflected";
+  EXPECT_THROW(Conversation().server.open_bytes(bytes, tag), Error) << "from another conversation";
+  talk.server.open(line_of(talk.node.seal("chunk")));
+  EXPECT_THROW(talk.server.open_bytes(bytes, tag), Error) << "replayed";
+}
+
+TEST(RendezvousOutcome, ExpandsNodeListsOfSlurm) {
   EXPECT_THAT(expand_node_list("n1"), ElementsAre("n1"));
   EXPECT_THAT(expand_node_list("n[1-3,7],login"), ElementsAre("n1", "n2", "n3", "n7", "login"));
   EXPECT_THAT(expand_node_list("rack[08-10]"), ElementsAre("rack08", "rack09", "rack10"));
@@ -412,7 +430,7 @@ TEST(RendezvousOutcome, NodeListsAreExpandedAsSlurmWritesThem) {
   EXPECT_THAT(expand_node_list("n[5-2]"), IsEmpty());
 }
 
-TEST(RendezvousOutcome, ManyNodesAndReasonsStayOneReadableLine) {
+TEST(RendezvousOutcome, ManyNodesAndReasonsGiveOneReadableLine) {
   std::map<std::string, std::string> all;
   for (int i = 0; i < 100; ++i) all[fmt::format("n{:03}", i)] = "/x: no";
   EXPECT_EQ(describe(all), "n000, n001, n002, n003, n004, n005, n006, n007, ... (100 nodes): /x: no");
@@ -420,7 +438,7 @@ TEST(RendezvousOutcome, ManyNodesAndReasonsStayOneReadableLine) {
   EXPECT_THAT(describe(all), HasSubstr("n000: n000; n001: n001; n002: n002; and 97 more reasons"));
 }
 
-TEST(RendezvousOutcome, MessagesThatCannotBeAreRefused) {
+TEST(RendezvousOutcome, ImpossibleMessagesAreRefused) {
   EXPECT_EQ(Hello::from_text(hello(1, 2).to_text()).node, "n2");
   for (const char* text : {"", "[]", "{}", "null", "{\"job\":1}", "{\"good\":1}"}) {
     EXPECT_THROW(Hello::from_text(text), Error) << text;

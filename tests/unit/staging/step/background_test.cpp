@@ -1,5 +1,5 @@
-// lockstep-stage step, as the plugin calls it: background mode, running from the source, leases, several
-// nodes.
+// Runs `lockstep-stage step` as the plugin does: in the background, with the source as fallback, with leases,
+// on several nodes.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -15,8 +15,8 @@
 #include "common/file_system.h"
 #include "common/files.h"
 #include "common/process.h"
+#include "common/sockets.h"
 #include "staging/cache/store.h"
-#include "staging/rendezvous/rendezvous_socket.h"
 #include "tests/unit/staging/step/stage_step_world.h"
 
 namespace lockstep::transfer {
@@ -33,7 +33,7 @@ using staging_test::Tasks;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST_F(StageStep, APythonJobReadsOnWhileLinksBecomeLocalFiles) {
+TEST_F(StageStep, APythonJobContinuesToReadWhileLinksBecomeLocalFiles) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
   ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "8000000", "--record",
@@ -69,16 +69,16 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(record().at("state"), "done");
   EXPECT_THAT(said(), HasSubstr("n1: staged p"));
-  // The job's next step finds it done.
+  // The job's next step finds the copy.
   EXPECT_EQ(step({}, {pack.string()}), 0);
 }
 
-TEST_F(StageStep, InTheBackgroundItMustBeToldWithWhatItEnds) {
+TEST_F(StageStep, InTheBackgroundItNeedsAPipeThatTellsWhenTheStepEnds) {
   EXPECT_EQ(step({"--mode", "background"}, {make_large_pack("p", 10).string()}), 2);
   EXPECT_THAT(said(), HasSubstr("--mode background needs --watch-fd"));
 }
 
-TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextGoesOn) {
+TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextContinuesTheCopy) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
   ASSERT_EQ(
@@ -94,7 +94,7 @@ TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextGoesOn) {
   EXPECT_EQ(content_of(data("p")), content_of(pack));
 }
 
-TEST_F(StageStep, TheHelperEndsWithWhoStartedItUntilTheStepMayStart) {
+TEST_F(StageStep, TheHelperEndsWithItsCallerUntilTheStepMayStart) {
   const fs::path pack = make_big_pack("p");
   int port = 0;
   const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
@@ -111,7 +111,7 @@ TEST_F(StageStep, TheHelperEndsWithWhoStartedItUntilTheStepMayStart) {
   ::unsetenv("LOCKSTEP_RENDEZVOUS");
 }
 
-TEST_F(StageStep, WhatFailsInTheBackgroundIsOneLineAndTheLinksStay) {
+TEST_F(StageStep, AFailureInTheBackgroundIsOneLineAndTheLinksStay) {
   const fs::path pack = make_big_pack("p");
   staging_test::flip_byte(pack / "shard-000001.tar", 3'000'000);
   const Tasks tasks;
@@ -123,12 +123,12 @@ TEST_F(StageStep, WhatFailsInTheBackgroundIsOneLineAndTheLinksStay) {
   EXPECT_EQ(lines(said()), 1) << said();
   EXPECT_THAT(said(), HasSubstr("n1: "));
   EXPECT_THAT(said(), HasSubstr("shard-000001.tar does not match its index"));
-  EXPECT_EQ(content_of(data("p")), content_of(pack)) << "the job reads on";
+  EXPECT_EQ(content_of(data("p")), content_of(pack)) << "the job continues to read";
   EXPECT_EQ(fs::canonical(data("p/shard-000001.tar")), fs::canonical(pack / "shard-000001.tar"));
   EXPECT_EQ(record().at("state"), "source");
 }
 
-TEST_F(StageStep, RunsFromTheSourceWhereThatIsWanted) {
+TEST_F(StageStep, ReadsFromTheSourceIfStagingFailsAndThatIsAllowed) {
   const fs::path pack = make_big_pack("p");
   write("plain/sub/a", "x");
   const std::vector<std::string> small{"--quota", "1000", "--record", at("records")};
@@ -144,7 +144,7 @@ TEST_F(StageStep, RunsFromTheSourceWhereThatIsWanted) {
   EXPECT_EQ(fs::read_symlink(data("p")), pack);
   EXPECT_EQ(content_of(data("plain/")), content_of(folder_ / "plain"));
   EXPECT_EQ(record().at("state"), "source");
-  // With room the next step has it on the node.
+  // The next step, without the quota, has a copy on the node.
   EXPECT_EQ(step({}, {pack.string(), at("plain")}), 0) << said();
   EXPECT_FALSE(fs::is_symlink(data("p")));
   EXPECT_EQ(content_of(data("p")), content_of(pack));
@@ -208,7 +208,7 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
   }
 }
 
-TEST_F(StageStep, OneNodeThatRunsFromTheSourceLeavesTheOthersTheirCopy) {
+TEST_F(StageStep, ANodeThatReadsFromTheSourceLeavesTheOthersTheirCopy) {
   const fs::path pack = make_big_pack("p");
   Srun srun;
   std::vector<pid_t> nodes;

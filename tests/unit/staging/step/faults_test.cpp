@@ -1,5 +1,5 @@
-// lockstep-stage step, where something goes wrong around it: srun ends, sources change, the shared store
-// cannot be leased or loses what was staged.
+// Runs `lockstep-stage step` while something goes wrong around it: srun ends, sources change, the shared
+// store cannot be leased or loses its copy.
 
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -29,7 +29,7 @@ using testing::Not;
 
 class StageStepFaults : public StageStep {
  protected:
-  /// Where the copy of a node's only object lies while it is made, or "".
+  /// The folder of the only copy under way on a node, or "".
   fs::path incoming(int node = 0) const {
     const fs::path objects = folder_ / fmt::format("cache{}/objects", node);
     if (!fs::exists(objects)) return {};
@@ -42,7 +42,7 @@ class StageStepFaults : public StageStep {
     const fs::path folder = incoming(node);
     return !folder.empty() && fs::exists(folder / file);
   }
-  /// An admin's store with a copy of the source; returns the object's name.
+  /// Makes an admin's store with a copy of the source; returns the object's name.
   std::string prefetch(const fs::path& shared, const std::string& source) const {
     fs::create_directories(shared);
     const ProcessResult put =
@@ -52,7 +52,7 @@ class StageStepFaults : public StageStep {
     cache::share(shared, object, {}, FileSystem::real());
     return object;
   }
-  /// The process that stages a source in the background; not `caller`, whose words are the same.
+  /// The process that stages a source in the background. Not `caller`, which has the same arguments.
   static pid_t helper_of(const fs::path& source, pid_t caller = 0) {
     for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
       const pid_t pid = std::atoi(process.path().filename().c_str());
@@ -82,12 +82,12 @@ class StageStepFaults : public StageStep {
     }
     EXPECT_EQ(cut, 1);
   }
-  /// True where the process's first thread waits.
+  /// Whether the main thread of the process sleeps.
   static bool sleeps(pid_t pid) {
     const std::string status = staging_test::read(fmt::format("/proc/{}/stat", pid));
     return status.find(") S ") != std::string::npos;
   }
-  /// Ends all that is watched and waits for all children; their exit codes.
+  /// Waits for the helper, which must end with code 0.
   void wait_for_helper() const {
     int status = 0;
     ASSERT_GT(::wait(&status), 0);
@@ -95,7 +95,7 @@ class StageStepFaults : public StageStep {
   }
 };
 
-TEST_F(StageStepFaults, WhereAllNodesLoseSrunTheyEndAlike) {
+TEST_F(StageStepFaults, IfAllNodesLoseSrunTheyEndInTheSameWay) {
   const fs::path pack = make_big_pack("p");
   Srun srun(std::chrono::milliseconds(1));
   std::vector<pid_t> nodes;
@@ -113,7 +113,7 @@ TEST_F(StageStepFaults, WhereAllNodesLoseSrunTheyEndAlike) {
   EXPECT_EQ(lines(said(0)) + lines(said(1)), 1) << said(0) << said(1);
 }
 
-TEST_F(StageStepFaults, WhereTheNodeCannotStageTheStepMayReadFromTheSource) {
+TEST_F(StageStepFaults, IfTheNodeCannotStageTheStepMayReadFromTheSource) {
   const fs::path pack = make_large_pack("p", 30);
   const std::vector<std::string> problem{"--problem", "the cache is read-only", "--record", at("records")};
   EXPECT_EQ(step(problem, {pack.string()}), 1);
@@ -125,11 +125,11 @@ TEST_F(StageStepFaults, WhereTheNodeCannotStageTheStepMayReadFromTheSource) {
   EXPECT_THAT(said(), HasSubstr("n1: the cache is read-only; the job reads from the source\n"));
   EXPECT_EQ(fs::read_symlink(data("p")), pack);
   EXPECT_EQ(record().at("state"), "source");
-  // Sources that are refused are not named to it.
+  // The plugin does not pass sources that it has refused.
   EXPECT_EQ(step(from_source, {}), 1);
 }
 
-TEST_F(StageStepFaults, WhereANodeIsLostNoOtherReadsFromTheSourceWithoutIt) {
+TEST_F(StageStepFaults, IfANodeIsLostNoOtherStartsTheStepWithoutIt) {
   const fs::path pack = make_big_pack("p");
   Srun srun;
   std::vector<pid_t> nodes;
@@ -143,10 +143,10 @@ TEST_F(StageStepFaults, WhereANodeIsLostNoOtherReadsFromTheSourceWithoutIt) {
   ::kill(nodes[1], SIGKILL);
   EXPECT_EQ(end_of(nodes[1]), 128 + SIGKILL);
   EXPECT_EQ(end_of(nodes[0]), 1) << said();
-  EXPECT_EQ(srun.end(), "n2: broke off while it was staging\n");
+  EXPECT_EQ(srun.end(), "n2: disconnected while it was staging\n");
 }
 
-TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotGoOnAlone) {
+TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotContinueAlone) {
   const fs::path pack = make_big_pack("p");
   Srun srun;
   std::vector<pid_t> nodes;
@@ -157,10 +157,10 @@ TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotGoOnAlone) {
               {pack.string()}, node));
   }
   EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
-  cut_connection(nodes[1]);
+  cut_connection(staging_test::child_of(nodes[1]));
   EXPECT_EQ(end_of(nodes[1]), 1) << said(1);
   EXPECT_EQ(end_of(nodes[0]), 1) << said(0);
-  EXPECT_EQ(srun.end(), "n2: broke off while it was staging\n");
+  EXPECT_EQ(srun.end(), "n2: disconnected while it was staging\n");
   EXPECT_EQ(record().at("state"), "failed");
 }
 
@@ -176,15 +176,16 @@ TEST_F(StageStepFaults, ANodeThatLosesSrunOnceItHasItsDataAsksAgain) {
               {pack.string()}, node));
   }
   EXPECT_TRUE(wait_for([&] {
-    return copies("shard-000000.tar", 0) && fs::exists(folder_ / "records/staging.json") && sleeps(nodes[1]);
+    return copies("shard-000000.tar", 0) && fs::exists(folder_ / "records/staging.json") &&
+           sleeps(staging_test::child_of(nodes[1]));
   }));
-  cut_connection(nodes[1]);
+  cut_connection(staging_test::child_of(nodes[1]));
   for (int node = 0; node < 2; ++node)
     EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
   EXPECT_THAT(srun.end(), IsEmpty());
 }
 
-TEST_F(StageStepFaults, WhoCannotReachSrunDoesNotGoOnAlone) {
+TEST_F(StageStepFaults, ANodeThatCannotReachSrunDoesNotContinueAlone) {
   const fs::path pack = make_large_pack("p", 30);
   ::setenv("LOCKSTEP_RENDEZVOUS", "1 127.0.0.1", 1);
   ::setenv("LOCKSTEP_RENDEZVOUS_KEY", staging_test::kKey, 1);
@@ -195,7 +196,7 @@ TEST_F(StageStepFaults, WhoCannotReachSrunDoesNotGoOnAlone) {
   EXPECT_EQ(step(words, {pack.string()}), 0) << "no node has one: " << said();
 }
 
-TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsToldAndTheLinksLeadToTheSource) {
+TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksLeadToTheSource) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
   ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000", "--record",
@@ -212,7 +213,7 @@ TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsToldAndTheLinksLeadT
   EXPECT_EQ(fs::read_symlink(data("p")), pack);
 }
 
-TEST_F(StageStepFaults, WhatWatchesAKilledHelperEndsWithTheStepAlsoWhereItWaits) {
+TEST_F(StageStepFaults, TheSupervisorOfAKilledHelperEndsWithTheStepEvenIfItWaitsForALock) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
   ASSERT_EQ(
@@ -227,7 +228,7 @@ TEST_F(StageStepFaults, WhatWatchesAKilledHelperEndsWithTheStepAlsoWhereItWaits)
   EXPECT_TRUE(wait_for([] { return ::waitpid(-1, nullptr, WNOHANG) > 0; }));
 }
 
-TEST_F(StageStepFaults, AHelperThatIsKilledBeforeTheStepStartsTellsWhoCalledIt) {
+TEST_F(StageStepFaults, AHelperThatIsKilledBeforeTheStepStartsReportsItsSignalToItsCaller) {
   const fs::path pack = make_large_pack("p", 30);
   int port = 0;
   const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
@@ -277,7 +278,7 @@ TEST_F(StageStepFaults, ASharedStoreIntoWhichOthersMayWriteIsNotUsed) {
   EXPECT_THAT(said(), HasSubstr("shared/objects is not used: it belongs to user"));
 }
 
-TEST_F(StageStepFaults, WhoCannotLeaseTheSharedCopyMakesItsOwn) {
+TEST_F(StageStepFaults, AStepThatCannotLeaseTheSharedCopyMakesItsOwn) {
   const fs::path pack = make_large_pack("p", 30);
   const std::string object = prefetch(folder_ / "shared", pack.string());
   fs::remove_all(folder_ / "shared/leases" / object);
@@ -299,7 +300,7 @@ TEST_F(StageStepFaults, EveryStepOfAJobLeasesTheSharedCopy) {
   EXPECT_FALSE(shared.leased(object)) << "the first step has ended";
   ASSERT_EQ(step(of_step("7.1", at("shared")), {pack.string()}), 0) << said();
   EXPECT_TRUE(shared.leased(object));
-  // Between two steps nobody does; the next finds it gone, and stages it again.
+  // Between two steps there is no lease. The next step finds the copy removed, and stages it again.
   lock = lease("7.2");
   ASSERT_TRUE(shared.evict(object, std::chrono::seconds(0)));
   ASSERT_EQ(step(of_step("7.2", at("shared")), {pack.string()}), 0) << said();
@@ -307,7 +308,7 @@ TEST_F(StageStepFaults, EveryStepOfAJobLeasesTheSharedCopy) {
   EXPECT_EQ(content_of(data("p")), content_of(pack));
 }
 
-TEST_F(StageStepFaults, TheSharedCopyIsForWhoCanOpenTheShards) {
+TEST_F(StageStepFaults, TheSharedCopyIsOnlyForUsersWhoCanOpenTheShards) {
   const fs::path pack = make_big_pack("p");
   prefetch(folder_ / "shared", pack.string());
   fs::remove(pack / "shard-000001.tar");
@@ -330,7 +331,7 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
   wait_for_helper();
   EXPECT_THAT(said(), HasSubstr("changed"));
   EXPECT_EQ(content_of(data("plain/")), content_of(folder_ / "plain"));
-  // Neither is what had been linked before taken for a part of the same version.
+  // Files that had been linked before are not taken for parts of the same version either.
   EXPECT_TRUE(fs::is_symlink(data("plain")) || fs::is_symlink(data("plain/a")));
   EXPECT_TRUE(fs::is_symlink(data("plain")) || fs::is_symlink(data("plain/b")));
   EXPECT_EQ(record().at("state"), "source");
@@ -354,10 +355,10 @@ TEST_F(StageStepFaults, NamesAreBytes) {
   for (int i = 0; i < 2; ++i) ASSERT_EQ(step({"--record", at("records")}, sources), 0) << said();
   EXPECT_EQ(content_of(data(pack.filename().string())), content_of(pack));
   EXPECT_EQ(content_of(data("plain \xFF")), content_of(at("plain \xFF")));
-  EXPECT_EQ(lines(said()), 1) << "the second step finds it done: " << said();
+  EXPECT_EQ(lines(said()), 1) << "the second step finds the copy: " << said();
 }
 
-TEST_F(StageStepFaults, WhatTheJobHasStagedStaysAsItIsOnAllNodes) {
+TEST_F(StageStepFaults, CopiesThatTheJobHasStagedStayAsTheyAreOnAllNodes) {
   const fs::path pack = make_large_pack("p", 30);
   const auto before = content_of(pack);
   ASSERT_EQ(step({}, {pack.string()}, 0), 0) << said();
@@ -379,7 +380,7 @@ TEST_F(StageStepFaults, WhatTheJobHasStagedStaysAsItIsOnAllNodes) {
   EXPECT_EQ(lines(said(0)), 1) << said(0);
 }
 
-TEST_F(StageStepFaults, WhatOnlyFollowsFromAnotherNodesFailureIsNotTold) {
+TEST_F(StageStepFaults, FailuresThatOnlyFollowFromAnotherNodesAreNotReported) {
   const fs::path pack = make_large_pack("p", 30);
   fs::remove(pack / "index.lockstep");
   fs::remove_all(pack);

@@ -1,5 +1,5 @@
-// A step's staging, blocking and in the background, killed or refused at every single call of the file
-// system: whatever the job finds under $LOCKSTEP_DATA is whole, the next step works, nothing leaks.
+// Kills the staging of a step, blocking and in the background, at every system call for files, or fails the
+// call: the job never finds an incomplete file under $LOCKSTEP_DATA, the next step works, nothing leaks.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,8 +33,7 @@ class StageStepKilled : public staging_test::StageStep {
     lease_ = lease("7.0");
   }
 
-  /// Stages in a process of its own, as the plugin's helper does; the exit code, or 128 + SIGKILL where one
-  /// of its processes was killed.
+  /// Stages in a separate process, as the plugin's helper does. Returns the exit code, or 128 + SIGKILL.
   int stage(const std::string& mode, const std::string& on_error, FileSystem& system) const {
     StepCall call;
     call.hello.job = 7;
@@ -65,11 +64,11 @@ class StageStepKilled : public staging_test::StageStep {
     return code;
   }
   int stage(const std::string& mode) const {
-    WatchedFileSystem good([](int, const char*) { return 0; });
+    WatchedFileSystem good([](int, const FileCall&) { return 0; });
     return stage(mode, "fail", good);
   }
 
-  /// What has a name there can be read, and is what the source has.
+  /// Every name in the job's folder can be read and has the content of the source.
   void expect_readable() const {
     const fs::path top = folder_ / "cache0/jobs/7/data";
     std::error_code none;
@@ -85,7 +84,7 @@ class StageStepKilled : public staging_test::StageStep {
   void expect_all_names() const {
     for (const char* name : {"p", "plain", "c"}) EXPECT_TRUE(fs::exists(data(name))) << name;
   }
-  /// Everything is local, and nothing is there that a step does not need.
+  /// Every file is local, and there is nothing that a step does not need.
   void expect_done() const {
     EXPECT_EQ(content_of(data("p")), content_of(pack_));
     EXPECT_EQ(content_of(data("plain")), content_of(folder_ / "plain"));
@@ -125,7 +124,7 @@ void StageStepKilled::expect_survives_kills(const std::string& mode) {
     SCOPED_TRACE(fmt::format("call {}", call));
     forget_all();
     fs::remove(folder_ / "reached");
-    WatchedFileSystem killer([&](int now, const char*) {
+    WatchedFileSystem killer([&](int now, const FileCall&) {
       if (now != call) return 0;
       write("reached", "");
       ::raise(SIGKILL);
@@ -143,13 +142,12 @@ void StageStepKilled::expect_survives_kills(const std::string& mode) {
       EXPECT_EQ(code, 0);
       break;
     }
-    // In the background the waiting process says 1 for a helper that dies before it lets the step start.
     if (mode == "block") {
       ASSERT_EQ(code, 128 + SIGKILL);
     }
     background += mode == "background" && code == 0 ? 1 : 0;
   }
-  EXPECT_GT(call, 150) << "the calls do not go through the seam";
+  EXPECT_GT(call, 150) << "the calls do not go through FileSystem";
   EXPECT_LT(call, kMaxCalls);
   if (mode == "background") {
     EXPECT_GT(background, 100);
@@ -172,7 +170,7 @@ TEST_F(StageStepKilled, RefusedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
     forget_all();
     write("error.0", "");
     fs::remove(folder_ / "reached");
-    WatchedFileSystem full([&](int now, const char*) {
+    WatchedFileSystem full([&](int now, const FileCall&) {
       if (now == call) write("reached", "");
       return now == call ? ENOSPC : 0;
     });

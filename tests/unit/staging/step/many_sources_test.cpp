@@ -1,4 +1,4 @@
-// What many sources cost: as many calls of the file system for the last of them as for the first.
+// The cost of many sources: the last one takes as many system calls for files as the first.
 
 #include <atomic>
 
@@ -11,19 +11,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Counts calls that look at or open something.
+/// Counts calls that open a file or read its status.
 class CountsCalls : public FileSystem {
  public:
   int calls() const { return calls_; }
-
- protected:
-  int call_open(const char* path, int flags, mode_t mode) override {
-    ++calls_;
-    return FileSystem::call_open(path, flags, mode);
-  }
-  int call_lstat(const char* path, struct stat* into) override {
-    ++calls_;
-    return FileSystem::call_lstat(path, into);
+  ssize_t call(const FileCall& call) override {
+    if (call.kind == Kind::open || call.kind == Kind::lstat) ++calls_;
+    return FileSystem::call(call);
   }
 
  private:
@@ -64,11 +58,9 @@ TEST_F(ManySources, OfAStepAreRememberedAtOnce) {
   class CountsNotes : public FileSystem {
    public:
     int notes() const { return notes_; }
-
-   protected:
-    int call_rename(const char* from, const char* to) override {
-      if (fs::path(to).filename() == "staged.json") ++notes_;
-      return FileSystem::call_rename(from, to);
+    ssize_t call(const FileCall& call) override {
+      if (call.kind == Kind::rename && fs::path(call.to).filename() == "staged.json") ++notes_;
+      return FileSystem::call(call);
     }
 
    private:

@@ -1,4 +1,4 @@
-// A step as the plugin starts it, lockstep-stage step, and srun's side of it.
+// Starts `lockstep-stage step` as the plugin does, and srun's side of it.
 #pragma once
 
 #include <fcntl.h>
@@ -14,15 +14,15 @@
 #include <thread>
 
 #include "common/files.h"
+#include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
-#include "staging/rendezvous/rendezvous_socket.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::staging_test {
 
 inline constexpr const char* kKey = "0123";
 
-/// The tasks of a step, with which staging in the background ends.
+/// The tasks of a step. Staging in the background ends with them.
 class Tasks {
  public:
   Tasks() {
@@ -43,7 +43,7 @@ class Tasks {
 class StageStep : public StagingTest {
  protected:
   StageStep() {
-    // What a step leaves running becomes this process's child, so that it can be waited for, and found.
+    // Processes that a step leaves running become children of this one, so that it can wait for them.
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     fs::create_directory(folder_ / "records");
   }
@@ -93,7 +93,7 @@ class StageStep : public StagingTest {
     return nlohmann::json::parse(read_text_file(folder_ / "records/staging.json"));
   }
 
-  /// A file that is locked, as slurmstepd's, for --lease.
+  /// A locked file for --lease, as slurmstepd makes it.
   UniqueFd lease(const std::string& step) const {
     fs::create_directories(folder_ / "cache0/leases/held");
     fs::permissions(folder_ / "cache0", fs::perms::owner_all);
@@ -104,12 +104,12 @@ class StageStep : public StagingTest {
   std::string lease_file(const std::string& step) const { return at("cache0/leases/held/" + step); }
 };
 
-/// srun's side for steps of several nodes.
+/// srun's side of a step of several nodes.
 class Srun {
  public:
-  explicit Srun(std::chrono::milliseconds drain = transfer::RendezvousServer::Options().drain) {
+  explicit Srun(std::chrono::milliseconds drain = transfer::RendezvousServer::Options().drain_timeout) {
     int port = 0;
-    UniqueFd socket = transfer::listen_on(0, 0, port);
+    UniqueFd socket = listen_on(0, 0, port);
     ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
     ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
     int ends[2];
@@ -118,14 +118,14 @@ class Srun {
     end_.reset(ends[1]);
     transfer::RendezvousServer::Options options;
     options.key = kKey;
-    options.drain = drain;
-    options.silence = std::chrono::seconds(2);
+    options.drain_timeout = drain;
+    options.reconnect_timeout = std::chrono::seconds(2);
     options.report = [this](const std::string& line) { said_ += line + "\n"; };
     server_ = std::make_unique<transfer::RendezvousServer>(std::move(socket), options);
     thread_ = std::thread([this] { server_->run(alive_); });
   }
   ~Srun() { end(); }
-  /// What it has printed.
+  /// Ends it; returns what it has printed.
   std::string end() {
     end_.reset();
     if (thread_.joinable()) thread_.join();

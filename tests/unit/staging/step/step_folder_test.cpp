@@ -95,7 +95,7 @@ TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedAlsoAcrossSteps) {
   }
 }
 
-// What gc does to a job's folder that nobody needs any more.
+// As gc does with the folder of a job that has ended.
 TEST_F(JobsFolder, AFolderThatIsRenamedAwayWhileWaitedForIsMadeAnew) {
   auto first = std::make_unique<StepFolder>(store_, 5);
   struct stat lock {};

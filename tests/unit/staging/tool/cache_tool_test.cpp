@@ -1,4 +1,4 @@
-// lockstep-stage ls, verify, status, gc and prefetch, as they are called.
+// The command lines of lockstep-stage ls, verify, status, gc and prefetch.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ class CacheTool : public staging_test::CacheTest {
     words.emplace_back("--json");
     const ProcessResult result = run(words);
     EXPECT_EQ(result.exit_code, 0) << result.error;
-    // the last line, where a list is the answer
+    // The last line, if there are several.
     const std::size_t end = result.output.find_last_not_of('\n');
     const std::size_t begin = result.output.rfind('\n', end);
     return json::parse(result.output.substr(begin == std::string::npos ? 0 : begin + 1), nullptr, false);
@@ -34,7 +34,7 @@ class CacheTool : public staging_test::CacheTest {
   std::string at(const char* name) const { return (folder_ / name).string(); }
 };
 
-TEST_F(CacheTool, AStoreIsItsOwnersWhateverTheUmask) {
+TEST_F(CacheTool, OnlyItsOwnerCanUseAStoreWhateverTheUmask) {
   make_pack("p", {{"a", "x"}});
   const mode_t before = ::umask(0777);
   const ProcessResult put = run({"put", at("p"), "--cache", cache().string()});
@@ -47,12 +47,12 @@ TEST_F(CacheTool, AStoreIsItsOwnersWhateverTheUmask) {
   }
 }
 
-TEST_F(CacheTool, StatusTellsWhatIsHeldUsedAndIdle) {
+TEST_F(CacheTool, StatusReportsBytesHeldInUseAndIdle) {
   Store store(cache());
   publish(store, "a", std::string(1000, 'x'));
   publish(store, "b", std::string(500, 'x'));
   const Step step(store, "7.0");
-  store.hold("a", step.file());
+  store.add_lease("a", step.file());
   const json status = run_json({"status", "--cache", cache().string(), "--keep", "0", "--quota", "1000"});
   EXPECT_EQ(status.at("objects"), 2);
   EXPECT_EQ(status.at("bytes"), 1500);
@@ -75,7 +75,7 @@ TEST_F(CacheTool, StatusTellsWhatIsHeldUsedAndIdle) {
   EXPECT_THAT(text.output, HasSubstr("by 7.0 /source"));
 }
 
-TEST_F(CacheTool, GcRemovesWhatIsIdleAndSaysSo) {
+TEST_F(CacheTool, GcRemovesIdleObjectsAndReportsThem) {
   Store store(cache());
   publish(store, "a", std::string(1000, 'x'));
   const std::vector<std::string> words = {"gc", "--cache", cache().string(), "--quota", "10", "--keep", "0"};
@@ -88,11 +88,15 @@ TEST_F(CacheTool, GcRemovesWhatIsIdleAndSaysSo) {
   EXPECT_EQ(done.at("holds"), 0);
   EXPECT_FALSE(store.has("a"));
   EXPECT_EQ(run({"gc", "--cache", cache().string(), "--total", "1"}).exit_code, 2);
-  EXPECT_EQ(run({"gc", "--all", "--cache", cache().string()}).exit_code, 1) << "that is one store";
-  const ProcessResult all =
-      run({"gc", "--all", "--cache", cache().string(), "--total", "1G", "--room", "2G"});
-  EXPECT_EQ(all.exit_code, 2);
-  EXPECT_THAT(all.error, HasSubstr("--room 2G is more than --total 1G"));
+  EXPECT_EQ(run({"gc", "--all", "--cache", cache().string()}).exit_code, 1) << "the folder is a single store";
+  for (const char* option : {"--reserve", "--room"}) {
+    const ProcessResult all =
+        run({"gc", "--all", "--cache", cache().string(), "--total", "1G", option, "2G"});
+    EXPECT_EQ(all.exit_code, 2);
+    EXPECT_THAT(all.error, HasSubstr("--reserve (2G) must not exceed --total (1G)"));
+    EXPECT_EQ(all.error.find("--room is now called --reserve") != std::string::npos,
+              option == std::string_view("--room"));
+  }
 }
 
 TEST_F(CacheTool, ADamagedDescriptionIsFoundAndNamed) {
@@ -102,11 +106,11 @@ TEST_F(CacheTool, ADamagedDescriptionIsFoundAndNamed) {
   write("cache/objects/a/object.json", "{");
   const ProcessResult verified = run({"verify", "--cache", cache().string()});
   EXPECT_EQ(verified.exit_code, 1);
-  EXPECT_THAT(verified.output, HasSubstr("a/object.json: damaged"));
+  EXPECT_THAT(verified.output, HasSubstr("a/object.json is damaged"));
   EXPECT_THAT(run({"status", "--cache", cache().string()}).output, HasSubstr("problem: "));
 }
 
-TEST_F(CacheTool, PrefetchOpensToEveryoneOnlyWhatEveryoneMayRead) {
+TEST_F(CacheTool, PrefetchRefusesSourcesThatNotEveryoneMayRead) {
   make_pack("p", {{"a", "content"}});
   fs::permissions(folder_, fs::perms(0755));
   const auto refused = [&](const std::string& part) {

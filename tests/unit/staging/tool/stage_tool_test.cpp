@@ -1,4 +1,4 @@
-// The program lockstep-stage, as it is called.
+// The command line of lockstep-stage put.
 
 #include <array>
 #include <cstdint>
@@ -42,7 +42,7 @@ TEST_F(StageTool, PutPrintsOneObjectPerSource) {
   EXPECT_EQ(again.at("hit"), true);
 }
 
-TEST_F(StageTool, WhatWasPutBeforeAnotherSourceFailedIsPrinted) {
+TEST_F(StageTool, SourcesPutBeforeAFailureArePrinted) {
   make_pack("p", {{"a", "x"}});
   write("q/a", "y");
   fs::create_directory(folder_ / "empty");
@@ -52,7 +52,7 @@ TEST_F(StageTool, WhatWasPutBeforeAnotherSourceFailedIsPrinted) {
   EXPECT_THAT(result.error, HasSubstr(at("empty") + " is empty"));
 }
 
-// With what the user has anyway: no port, no key.
+// Without extra settings: no port, no key.
 TEST_F(StageTool, NodesThatPutTogetherReadTheSourceOnce) {
   make_pack("p", {{"a", std::string(100'000, 'x')}});
   const auto put = [&](int node) {
@@ -82,10 +82,10 @@ TEST_F(StageTool, NodesThatPutTogetherReadTheSourceOnce) {
   fs::permissions(key, fs::perms::group_read, fs::perm_options::add);
   const ProcessResult refused = put(0).get();
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.error, HasSubstr("nodes.key can be read or written by others"));
+  EXPECT_THAT(refused.error, HasSubstr("other users can read or write "));
 }
 
-// A relative name would mean something else to who reads the line.
+// A reader of the line may be in another folder.
 TEST_F(StageTool, PathsAreAbsolute) {
   make_pack("p", {{"a", "x"}});
   const auto in_folder = [&](const std::string& words) {
@@ -98,7 +98,7 @@ TEST_F(StageTool, PathsAreAbsolute) {
   EXPECT_EQ(in_folder("ls --cache cache").at("path"), path);
 }
 
-TEST_F(StageTool, LsAndVerifyTellWhatIsThereAndWhatIsDamaged) {
+TEST_F(StageTool, LsListsObjectsAndVerifyNamesDamage) {
   make_pack("p", {{"a", "content"}});
   const auto put = nlohmann::json::parse(run({"put", at("p"), "--cache", at("cache"), "--json"}).output);
   const auto listed = nlohmann::json::parse(run({"ls", "--cache", at("cache"), "--json"}).output);
@@ -115,7 +115,7 @@ TEST_F(StageTool, LsAndVerifyTellWhatIsThereAndWhatIsDamaged) {
   EXPECT_THAT(line.at("error").get<std::string>(), HasSubstr("sample 0 (a), offset 512"));
 }
 
-TEST_F(StageTool, ARefusedSourceIsOneLineAndExitCodeOne) {
+TEST_F(StageTool, ARefusedSourceGivesOneLineAndExitCodeOne) {
   fs::create_directory(folder_ / "empty");
   const auto refused = run({"put", at("empty"), "--cache", at("cache"), "--json"});
   EXPECT_EQ(refused.exit_code, 1);
@@ -123,7 +123,7 @@ TEST_F(StageTool, ARefusedSourceIsOneLineAndExitCodeOne) {
   EXPECT_EQ(refused.error, "lockstep-stage: " + at("empty") + " is empty\n");
 }
 
-TEST_F(StageTool, AWrongCallIsExitCodeTwo) {
+TEST_F(StageTool, AWrongCallGivesExitCodeTwo) {
   make_pack("p", {{"a", "x"}});
   EXPECT_EQ(run({"put", at("p")}).exit_code, 2);
   EXPECT_EQ(run({"put", at("p"), "--cache", at("c"), "--verify", "some"}).exit_code, 2);

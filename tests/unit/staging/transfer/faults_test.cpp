@@ -1,4 +1,4 @@
-// put() killed or failed at every single call of the file system, and two of them at once.
+// Kills put() at every system call for files, or fails the call; and several calls of put() at the same time.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -28,17 +28,16 @@ using staging_test::start_child;
 using testing::ElementsAre;
 using testing::StartsWith;
 
-/// Something happens before reads too.
+/// Watches reads and syncfs too.
 class Watched : public staging_test::WatchedFileSystem {
  public:
-  explicit Watched(const std::function<int(int call)>& before)
-      : WatchedFileSystem([before](int call, const char*) { return before(call); }) {}
+  explicit Watched(const std::function<int(int n)>& before)
+      : WatchedFileSystem([before](int n, const FileCall&) { return before(n); }) {}
 
  protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    return refused("read") ? -1 : FileSystem::call_pread(fd, into, size, offset);
+  bool watches(Kind kind) const override {
+    return kind == Kind::read || kind == Kind::syncfs || WatchedFileSystem::watches(kind);
   }
-  int call_syncfs(int) override { return refused("syncfs") ? -1 : 0; }
 };
 
 class TransferFaults : public staging_test::StagingTest {
@@ -61,7 +60,7 @@ class TransferFaults : public staging_test::StagingTest {
     if (!fs::exists(folder_ / "cache/objects")) return {};
     return FileSystem::real().list(folder_ / "cache/objects");
   }
-  /// Whatever has a name in the cache is whole, and the next call works and cleans up.
+  /// Every object with a name is complete; the next call works and cleans up.
   void expect_consistent(const fs::path& pack, int call) {
     SCOPED_TRACE(fmt::format("call {}", call));
     for (const std::string& name : objects()) {
@@ -125,7 +124,7 @@ void TransferFaults::expect_survives_kills(const fs::path& pack) {
     if (code == 0) break;
     ASSERT_EQ(code, kKilled);
   }
-  EXPECT_GT(call, 30) << "the calls do not go through the seam";
+  EXPECT_GT(call, 30) << "the calls do not go through FileSystem";
   EXPECT_LT(call, kMaxCalls);
 }
 
@@ -149,7 +148,7 @@ TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothing
     if (code == 0) break;
     ASSERT_EQ(code, kKilled);
   }
-  EXPECT_GT(call, 30) << "the calls do not go through the seam";
+  EXPECT_GT(call, 30) << "the calls do not go through FileSystem";
   EXPECT_LT(call, kMaxCalls);
 }
 
@@ -178,7 +177,7 @@ TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingHalf) {
   EXPECT_GT(failures, 30);
 }
 
-/// Tells between processes, in order.
+/// Lets one process wait for another.
 class Pipe {
  public:
   Pipe() {
@@ -202,7 +201,7 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
-/// Counts what put() reads of a source, over all processes.
+/// Counts the bytes that all processes read from a source.
 class Counting : public SourceReads {
  public:
   Counting(std::atomic<std::uint64_t>& bytes, fs::path source, std::function<void()> before_write = {})
@@ -210,10 +209,9 @@ class Counting : public SourceReads {
                     [&bytes](const SourceRead&, std::span<std::byte> read) { bytes += read.size(); }),
         before_write_(std::move(before_write)) {}
 
- protected:
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
-    if (before_write_) std::exchange(before_write_, {})();
-    return FileSystem::call_pwrite(fd, from, size, offset);
+  ssize_t call(const FileCall& call) override {
+    if (call.kind == Kind::write && before_write_) std::exchange(before_write_, {})();
+    return SourceReads::call(call);
   }
 
  private:
@@ -297,7 +295,7 @@ TEST_F(TransferFaults, EightAtOnceCopyAGigabyteOnce) {
   EXPECT_EQ(objects().size(), 1U);
 }
 
-TEST_F(TransferFaults, AKilledCopiersWorkIsTakenOverByWhoWaits) {
+TEST_F(TransferFaults, AProcessThatWaitsContinuesTheCopyOfAKilledOne) {
   const fs::path pack = make_large_pack("p", 100);
   const Pipe copying;
   const Pipe never;

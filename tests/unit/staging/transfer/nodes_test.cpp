@@ -1,5 +1,4 @@
-// Nodes that read a source once for all of them: the share of each, and what becomes of it when one of them
-// fails.
+// Nodes that together read a source once: the share of each, and how it is read when a node fails.
 
 #include <pthread.h>
 #include <signal.h>
@@ -12,8 +11,8 @@
 #include <chrono>
 #include <thread>
 
+#include "common/sockets.h"
 #include "staging/cache/store.h"
-#include "staging/rendezvous/rendezvous_socket.h"
 #include "staging/transfer/exchange/exchange.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 
@@ -66,7 +65,7 @@ TEST_F(TransferNodes, ShareThePlainFilesOfAFolderToo) {
   for (const NodeEnd& end : ends) EXPECT_LT(end.result.at("from_source"), 2 * size_of(plain) / 3);
 }
 
-TEST_F(TransferNodes, MayBeMoreThanThereAreChunks) {
+TEST_F(TransferNodes, MayOutnumberTheChunks) {
   const fs::path pack = make_pack("p", {{"a", "x"}});
   EXPECT_EQ(expect_good(put_on(4, pack), pack), size_of(pack));
 }
@@ -80,7 +79,7 @@ TEST_F(TransferNodes, PutOneShardToo) {
   }
 }
 
-TEST_F(TransferNodes, OneThatHasItServesTheOthersAndTheSourceIsNotRead) {
+TEST_F(TransferNodes, NodeThatHasItServesTheOthersAndTheSourceIsNotRead) {
   const fs::path pack = make_large_pack("p", 300);
   for (const int has : {0, 1}) {
     SCOPED_TRACE(has);
@@ -96,7 +95,7 @@ TEST_F(TransferNodes, OneThatHasItServesTheOthersAndTheSourceIsNotRead) {
   for (const NodeEnd& end : put_on(3, pack)) EXPECT_TRUE(end.result.at("hit"));
 }
 
-TEST_F(TransferNodes, OneWhoseCacheLiesInTheSourceIsNamed) {
+TEST_F(TransferNodes, NodeWhoseCacheLiesInTheSourceIsNamed) {
   const fs::path plain = make_plain(40);
   NodeChange inside;
   inside.options = [&](PutOptions& options) { options.cache_dir = plain / "cache"; };
@@ -106,16 +105,16 @@ TEST_F(TransferNodes, OneWhoseCacheLiesInTheSourceIsNamed) {
   }
 }
 
-TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
+TEST_F(TransferNodes, NodeThatSeesOtherTimesAdoptsTheFirstNodesIdentity) {
   const fs::path pack = make_large_pack("p", 100);
-  // A view of its own of the same pack.
+  // The same pack, seen with other times.
   fs::create_directories(folder_ / "view");
   fs::copy(pack, folder_ / "view/p", fs::copy_options::recursive);
   NodeChange other;
   other.before = [&] { see_instead(pack, folder_ / "view/p"); };
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   expect_good(put_on(2, pack, {{1, other}}), pack);
-  // And of another one under the same name.
+  // And a view of another pack under the same name.
   FileSystem::real().remove_all(folder_ / "view/p");
   fs::rename(make_large_pack("q", 90), folder_ / "view/p");
   for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
@@ -125,7 +124,7 @@ TEST_F(TransferNodes, OneThatSeesOtherTimesUsesTheFirstOnesWord) {
   }
 }
 
-TEST_F(TransferNodes, OneThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
+TEST_F(TransferNodes, NodeThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads dies(pack, [](const SourceRead& read) {
     if (read.n == 6) ::raise(SIGKILL);
@@ -138,23 +137,23 @@ TEST_F(TransferNodes, OneThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
   EXPECT_EQ(ends[1].code, 128 + SIGKILL);
   for (const std::size_t node : {0U, 2U}) {
     EXPECT_EQ(ends[node].code, 1);
-    EXPECT_THAT(ends[node].error, HasSubstr("127.0.0.1:0: broke off while it was staging"));
+    EXPECT_THAT(ends[node].error, HasSubstr("127.0.0.1:0: disconnected while it was staging"));
   }
   expect_good(put_on(3, pack), pack);
 }
 
-TEST_F(TransferNodes, OneThatStopsForAWhileIsReplacedByTheSource) {
+TEST_F(TransferNodes, NodeThatStopsForAWhileIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
   ASSERT_NO_FATAL_FAILURE(start_until_the_last_stops(pack));
   EXPECT_TRUE(wait_for([&] { return has_all(0, pack) && has_all(1, pack); }));
-  ::kill(running_[2], SIGCONT);
+  resume(2);
   const auto ends = finish();
   EXPECT_GT(expect_good(ends, pack), size_of(pack));
-  // By whichever of them still waited for it.
+  // By one of them, or by both.
   EXPECT_THAT(ends[0].note() + ends[1].note(), HasSubstr("its share is read from the source"));
 }
 
-TEST_F(TransferNodes, ASlowOneCedesItsChunksAndHoldsNobodyUp) {
+TEST_F(TransferNodes, SlowNodeIsHelpedAndDoesNotDelayTheOthers) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads slow(pack,
                    [](const SourceRead&) { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
@@ -168,7 +167,7 @@ TEST_F(TransferNodes, ASlowOneCedesItsChunksAndHoldsNobodyUp) {
   EXPECT_GT(ends[0].result.at("from_source"), size_of(pack) * 3 / 4);
 }
 
-TEST_F(TransferNodes, OneThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
+TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads lies(pack, {}, [](const SourceRead& read, std::span<std::byte> bytes) {
     if (read.n == 5) bytes[bytes.size() / 2] ^= std::byte{1};
@@ -180,9 +179,9 @@ TEST_F(TransferNodes, OneThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   EXPECT_THAT(ends[0].note(), HasSubstr("127.0.0.1 sent other bytes"));
 }
 
-TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparingAndTheDamagedCopyIsRemoved) {
+TEST_F(TransferNodes, WithoutAnIndexOtherBytesAreFoundByComparingAndTheDamagedCopyIsRemoved) {
   const fs::path plain = make_plain(10);
-  write("d/large", std::string(2'000'000, 'l'));  // no quick look reads all of it
+  write("d/large", std::string(2'000'000, 'l'));  // the quick check does not read all of it
   // One has it in its cache, damaged, and serves the other.
   PutOptions alone;
   alone.cache_dir = cache(0);
@@ -196,7 +195,7 @@ TEST_F(TransferNodes, WhereNoIndexTellsOtherBytesAreFoundByComparingAndTheDamage
   expect_good(put_on(2, plain), plain);
 }
 
-TEST_F(TransferNodes, ADamagedCopyThatWasServedIsReplacedWhereItLies) {
+TEST_F(TransferNodes, DamagedCopyThatWasServedIsReplacedOnItsNode) {
   const fs::path pack = make_large_pack("p", 300);
   PutOptions alone;
   alone.cache_dir = cache(0);
@@ -207,7 +206,7 @@ TEST_F(TransferNodes, ADamagedCopyThatWasServedIsReplacedWhereItLies) {
   EXPECT_THAT(ends[0].note(), HasSubstr("was damaged"));
 }
 
-TEST_F(TransferNodes, OneThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
+TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   write("d/x", std::string(600'000, 'a'));
   write("view/x", std::string(600'000, 'b'));
@@ -222,15 +221,16 @@ TEST_F(TransferNodes, OneThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
 }
 
-/// Flips a bit in what is read to be sent to others.
+/// Flips a bit in bytes that are read to be sent to others.
 class FlipsOnTheWay : public FileSystem {
- protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
+ public:
+  ssize_t call(const FileCall& call) override {
+    const ssize_t got = FileSystem::call(call);
     std::array<char, 16> thread{};
     ::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
-    if (thread.data() == std::string(Exchange::kThreadName) && got > 1000 && ++reads_ == 2) {
-      static_cast<std::byte*>(into)[500] ^= std::byte{1};
+    if (call.kind == Kind::read && thread.data() == std::string(Exchange::kThreadName) && got > 1000 &&
+        ++reads_ == 2) {
+      call.into[500] ^= std::byte{1};
     }
     return got;
   }
@@ -239,14 +239,15 @@ class FlipsOnTheWay : public FileSystem {
   std::atomic<int> reads_ = 0;
 };
 
-/// Flips a bit once in what is read back of a copy to be hashed.
+/// Flips a bit once in bytes that are read back from a copy to be hashed.
 class FlipsInMemory : public FileSystem {
- protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    const ssize_t got = FileSystem::call_pread(fd, into, size, offset);
-    const fs::path file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd));
-    const bool copy = file.string().find(".incoming-") != std::string::npos && file.extension() == ".tar";
-    if (copy && got > 1000 && ++reads_ == 1) static_cast<std::byte*>(into)[500] ^= std::byte{1};
+ public:
+  ssize_t call(const FileCall& call) override {
+    const ssize_t got = FileSystem::call(call);
+    const fs::path file = call.path;
+    const bool copy = call.kind == Kind::read && file.string().find(".incoming-") != std::string::npos &&
+                      file.extension() == ".tar";
+    if (copy && got > 1000 && ++reads_ == 1) call.into[500] ^= std::byte{1};
     return got;
   }
 
@@ -254,7 +255,7 @@ class FlipsInMemory : public FileSystem {
   std::atomic<int> reads_ = 0;
 };
 
-TEST_F(TransferNodes, ABitThatFlipsInWhatTheDiskGivesBackIsNoHarm) {
+TEST_F(TransferNodes, BitThatFlipsWhileTheDiskIsReadBackIsRepaired) {
   const fs::path pack = make_large_pack("p", 300);
   FlipsInMemory flips;
   NodeChange change;
@@ -262,7 +263,7 @@ TEST_F(TransferNodes, ABitThatFlipsInWhatTheDiskGivesBackIsNoHarm) {
   expect_good(put_on(2, pack, {{1, change}}), pack);
 }
 
-TEST_F(TransferNodes, ABitThatFlipsOnTheWayIsFoundOnArrival) {
+TEST_F(TransferNodes, BitThatFlipsOnTheWayIsFoundOnArrival) {
   const fs::path pack = make_large_pack("p", 300);
   FlipsOnTheWay flips;
   NodeChange change;
@@ -270,27 +271,26 @@ TEST_F(TransferNodes, ABitThatFlipsOnTheWayIsFoundOnArrival) {
   const auto ends = put_on(2, pack, {{1, change}});
   const std::uint64_t from_source = expect_good(ends, pack);
   const std::string notes = ends[0].note() + ends[1].note();
-  EXPECT_THAT(notes, HasSubstr("came damaged from"));
+  EXPECT_THAT(notes, HasSubstr("arrived damaged"));
   EXPECT_GT(from_source, size_of(pack));
 }
 
-/// A disk that is full when so much is on it.
+/// A disk that is full after 200,000 bytes.
 class Full : public FileSystem {
- protected:
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
-    written_ += size;
-    if (written_ > 200'000) {
+ public:
+  ssize_t call(const FileCall& call) override {
+    if (call.kind == Kind::write && (written_ += call.size) > 200'000) {
       errno = ENOSPC;
       return -1;
     }
-    return FileSystem::call_pwrite(fd, from, size, offset);
+    return FileSystem::call(call);
   }
 
  private:
   std::atomic<std::size_t> written_ = 0;
 };
 
-TEST_F(TransferNodes, AFullDiskOnOneIsOneOutcomeForAllWithItsName) {
+TEST_F(TransferNodes, FullDiskOnOneNodeFailsAllWithItsName) {
   const fs::path pack = make_large_pack("p", 300);
   Full full;
   NodeChange change;
@@ -304,7 +304,7 @@ TEST_F(TransferNodes, AFullDiskOnOneIsOneOutcomeForAllWithItsName) {
   expect_good(put_on(3, pack), pack);
 }
 
-TEST_F(TransferNodes, OneThatNeverComesIsNamed) {
+TEST_F(TransferNodes, NodeThatNeverComesIsNamed) {
   wait_seconds_ = 1;
   const fs::path pack = make_large_pack("p", 50);
   NodeChange absent;
@@ -317,19 +317,19 @@ TEST_F(TransferNodes, OneThatNeverComesIsNamed) {
   }
 }
 
-TEST_F(TransferNodes, OneWithAnotherKeyIsNobody) {
+TEST_F(TransferNodes, NodeWithAnotherKeyIsRefused) {
   wait_seconds_ = 1;
   const fs::path pack = make_large_pack("p", 50);
-  NodeChange stranger;
-  stranger.key = "guessed";
-  const auto ends = put_on(2, pack, {{1, stranger}});
+  NodeChange intruder;
+  intruder.key = "guessed";
+  const auto ends = put_on(2, pack, {{1, intruder}});
   EXPECT_EQ(ends[0].code, 1);
   EXPECT_THAT(ends[0].error, HasSubstr("did not reach"));
   EXPECT_EQ(ends[1].code, 1);
   EXPECT_FALSE(fs::exists(cache(1) / "objects") && !FileSystem::real().list(cache(1) / "objects").empty());
 }
 
-TEST_F(TransferNodes, OneWhoseSourceIsMissingIsOneOutcomeForAll) {
+TEST_F(TransferNodes, NodeWhoseSourceIsMissingFailsAll) {
   const fs::path pack = make_large_pack("p", 50);
   NodeChange blind;
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
@@ -341,14 +341,14 @@ TEST_F(TransferNodes, OneWhoseSourceIsMissingIsOneOutcomeForAll) {
   }
 }
 
-TEST_F(TransferNodes, OneWhereAnotherJobCopiesWaitsAndIsNotWaitedFor) {
+TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndTheOthersDoNot) {
   const fs::path pack = make_large_pack("p", 300);
   // The other job: holds the lock on node 1, and lets go when node 0 is done.
   cache::Store store(cache(1));
   PutOptions probe;
   probe.cache_dir = folder_ / "probe";
   const std::string object = put({pack.string()}, probe).at(0).object;
-  auto lock = std::make_unique<cache::Hold>(store.lock(object, FileSystem::LockKind::exclusive));
+  auto lock = std::make_unique<cache::ObjectLock>(store.lock(object, FileSystem::LockKind::exclusive));
   NodeChange first;
   first.before = [&] { ::close(lock->fd()); };  // the copy of it that fork made
   NodeChange waits = first;
@@ -362,23 +362,23 @@ TEST_F(TransferNodes, OneWhereAnotherJobCopiesWaitsAndIsNotWaitedFor) {
   EXPECT_EQ(expect_good(ends, pack), 2 * size_of(pack));
 }
 
-/// Two ends that shake hands; what the asking one throws, or "".
-std::string shake_hands(const std::string& key, const std::string& step) {
+/// Two ends authenticate. Returns what the asking one throws, or "".
+std::string handshake(const std::string& key, const std::string& step) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");
   std::thread server([&] {
     try {
-      Link link(UniqueFd(ends[0]), Session::Role::server, "secret", "7.0", {});
-      link.shake_hands(0);
-      link.receive(PeerPatience().silence);
+      PeerLink link(UniqueFd(ends[0]), Session::Role::server, "secret", "7.0", {});
+      link.handshake(0);
+      link.receive(PeerTimeouts().silence);
     } catch (const PeerError&) {
       // It closes the connection.
     }
   });
   std::string thrown;
   try {
-    Link link(UniqueFd(ends[1]), Session::Role::node, key, step, {});
-    EXPECT_EQ(link.shake_hands(1), 0U);
+    PeerLink link(UniqueFd(ends[1]), Session::Role::node, key, step, {});
+    EXPECT_EQ(link.handshake(1), 0U);
   } catch (const PeerError& error) {
     thrown = error.what();
   }
@@ -386,13 +386,13 @@ std::string shake_hands(const std::string& key, const std::string& step) {
   return thrown;
 }
 
-TEST(ExchangeLink, OnlyWhoHasTheKeyOfTheStepIsTalkedTo) {
-  EXPECT_EQ(shake_hands("secret", "7.0"), "");
-  EXPECT_NE(shake_hands("guessed", "7.0"), "");
-  EXPECT_NE(shake_hands("secret", "8.0"), "") << "another step's";
+TEST(PeerLink, OnlyNodesWithTheKeyOfTheStepAreAccepted) {
+  EXPECT_EQ(handshake("secret", "7.0"), "");
+  EXPECT_NE(handshake("guessed", "7.0"), "");
+  EXPECT_NE(handshake("secret", "8.0"), "") << "another step's";
 }
 
-TEST(Exchange, StrangersWhoTakeAllItsDescriptorsShutNobodyOut) {
+TEST(Exchange, UnauthenticatedConnectionsThatTakeAllDescriptorsShutNobodyOut) {
   EXPECT_EQ(staging_test::in_child([] {
               rlimit few{};
               ::getrlimit(RLIMIT_NOFILE, &few);
@@ -402,8 +402,8 @@ TEST(Exchange, StrangersWhoTakeAllItsDescriptorsShutNobodyOut) {
               Exchange exchange({.key = "secret", .step = "7.0", .node_id = 0, .chunk_bytes = 4096});
               std::array<int, 2> pipe{};
               if (::pipe(pipe.data()) != 0) fail_errno("pipe");
-              const pid_t strangers = ::fork();
-              if (strangers == 0) {
+              const pid_t unauthenticated = ::fork();
+              if (unauthenticated == 0) {
                 few.rlim_cur = many;
                 ::setrlimit(RLIMIT_NOFILE, &few);
                 std::vector<UniqueFd> held;
@@ -422,8 +422,8 @@ TEST(Exchange, StrangersWhoTakeAllItsDescriptorsShutNobodyOut) {
               } catch (const PeerError& error) {
                 failed = error.what();
               }
-              ::kill(strangers, SIGKILL);
-              ::waitpid(strangers, nullptr, 0);
+              ::kill(unauthenticated, SIGKILL);
+              ::waitpid(unauthenticated, nullptr, 0);
               if (!failed.empty()) fail("a peer was shut out: {}", failed);
             }),
             0);

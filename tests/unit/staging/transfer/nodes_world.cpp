@@ -8,7 +8,7 @@
 #include <csignal>
 
 #include "common/files.h"
-#include "staging/rendezvous/rendezvous_socket.h"
+#include "common/sockets.h"
 
 namespace lockstep::transfer {
 
@@ -36,7 +36,7 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
   { const UniqueFd free_now = listen_on(0, 0, port); }
   NodesOptions nodes;
   nodes.wait_seconds = wait_seconds_;
-  nodes.peer_patience = peer_patience_;
+  nodes.peer_timeouts = peer_timeouts_;
   nodes.source_patience = source_patience_;
   for (int node = 0; node < count; ++node)
     nodes.nodes.push_back(fmt::format("{}:{}", changes[node].host, node == 0 ? port : 0));
@@ -82,16 +82,32 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
   }
 }
 
+void stop_this_node() {
+  ::kill(::getppid(), SIGSTOP);
+  ::raise(SIGSTOP);
+}
+
+void NodesTest::wait_until_stopped(int node) const {
+  const pid_t supervisor = running_[static_cast<std::size_t>(node)];
+  int status = 0;
+  ASSERT_EQ(::waitpid(supervisor, &status, WUNTRACED), supervisor);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
+void NodesTest::resume(int node) const {
+  const pid_t supervisor = running_[static_cast<std::size_t>(node)];
+  ::kill(staging_test::child_of(supervisor), SIGCONT);
+  ::kill(supervisor, SIGCONT);
+}
+
 void NodesTest::start_until_the_last_stops(const fs::path& pack) {
   SourceReads stops(pack, [](const SourceRead& read) {
-    if (read.n == 6) ::raise(SIGSTOP);
+    if (read.n == 6) stop_this_node();
   });
   NodeChange stopped;
   stopped.system = &stops;
   start(3, pack, {{2, stopped}});
-  int status = 0;
-  ASSERT_EQ(::waitpid(running_[2], &status, WUNTRACED), running_[2]);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  wait_until_stopped(2);
 }
 
 std::vector<NodeEnd> NodesTest::finish() {

@@ -1,4 +1,4 @@
-// Nodes that put together, each a process of its own.
+// Nodes that put the same source, each in a process of its own.
 #pragma once
 
 #include <functional>
@@ -13,32 +13,35 @@
 
 namespace lockstep::transfer {
 
-/// What one of them came to.
+/// The result of one node.
 struct NodeEnd {
   int code = 0;       ///< of the process, or 128 + signal
-  std::string error;  ///< what it threw, or was told
+  std::string error;  ///< the message that it threw, or that it was stopped with
   nlohmann::json result;
 
-  /// What a person should know of it.
+  /// The note for the user.
   std::string note() const { return result.value("note", ""); }
 };
 
-/// Gives this process, and what it starts, mounts of its own, which go with them. Needs root.
+/// Gives this process and its children mounts of their own, which end with them. Needs root.
 void have_own_mounts();
-/// The same, and where `place` is it sees what lies at `other`.
+/// The same; the process then sees the content of `other` at `place`.
 void see_instead(const std::filesystem::path& place, const std::filesystem::path& other);
 
 /// All bytes of its files.
 std::uint64_t size_of(const std::filesystem::path& source);
 
-/// What is different about one of them.
+/// Stops the process that works for a node and the one that supervises it, as a suspended job is stopped.
+void stop_this_node();
+
+/// How one node differs from the others.
 struct NodeChange {
   FileSystem* system = nullptr;
   std::string key = "secret";
   std::string host = "127.0.0.1";
   std::function<void()> before;  ///< in its process
   std::function<void(PutOptions&)> options;
-  /// What its process does instead.
+  /// Replaces the work of its process.
   std::function<void(const NodesOptions&)> instead;
   bool absent = false;
 };
@@ -49,7 +52,10 @@ class NodesTest : public staging_test::StagingTest {
 
   /// Starts `count` nodes; finish() waits for them.
   void start(int count, const std::filesystem::path& source, std::map<int, NodeChange> changes = {});
-  /// Three nodes, and waits until the last has stopped itself (SIGSTOP) at one of its reads.
+  /// Waits until a node has stopped itself.
+  void wait_until_stopped(int node) const;
+  void resume(int node) const;
+  /// Starts three nodes and waits until the last has stopped itself at one of its reads.
   void start_until_the_last_stops(const std::filesystem::path& pack);
   std::vector<NodeEnd> finish();
   std::vector<NodeEnd> put_on(int count, const std::filesystem::path& source,
@@ -59,12 +65,12 @@ class NodesTest : public staging_test::StagingTest {
   }
   std::filesystem::path cache(int node) const { return folder_ / ("cache" + std::to_string(node)); }
 
-  /// All good, each has the whole content; returns the bytes read from the source by all.
+  /// Expects that all succeeded and have the whole content; returns the bytes that all read from the source.
   std::uint64_t expect_good(const std::vector<NodeEnd>& ends, const std::filesystem::path& source) const;
 
   std::vector<pid_t> running_;
   int wait_seconds_ = 20;
-  PeerPatience peer_patience_{.silence = std::chrono::seconds(2), .chunk = std::chrono::seconds(4)};
+  PeerTimeouts peer_timeouts_{.silence = std::chrono::seconds(2), .chunk = std::chrono::seconds(4)};
   std::chrono::milliseconds source_patience_{0};
 };
 

@@ -285,7 +285,7 @@ TEST_F(TransferPut, AFullDiskIsOneCleanErrorAndNothingStays) {
     if (!own_mounts()) ::_exit(kNoNamespace);
     if (::mount("tmpfs", (folder_ / "cache").c_str(), "tmpfs", 0, "size=1m,mode=0700") != 0)
       ::_exit(kNoNamespace);
-    EXPECT_THAT([&] { put_one(pack); }, ThrowsErrorWith(pack.string(), "needs", "free; make room"));
+    EXPECT_THAT([&] { put_one(pack); }, ThrowsErrorWith(pack.string(), "needs", "free; free space there"));
     if (HasFailure() || !objects().empty()) fail("not as expected");
     put_one(pack / "shard-000000.tar");
   });
@@ -328,7 +328,7 @@ TEST_F(TransferPut, SeveralSourcesAreAllPutOrNamed) {
 
 TEST(TransferVerify, ABadValueIsNamedWithTheGoodOnes) {
   EXPECT_EQ(parse_verify("full"), Verify::full);
-  EXPECT_THAT([] { parse_verify("some"); }, ThrowsErrorWith("'some'", "quick, full and off"));
+  EXPECT_THAT([] { parse_verify("some"); }, ThrowsErrorWith("'some'", "quick, full or off"));
 }
 
 }  // namespace

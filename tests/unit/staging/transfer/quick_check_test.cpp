@@ -1,5 +1,5 @@
-// What a warm hit is checked for where no index says what is in the files: pieces of large ones, which the
-// copy has written down.
+// The check of a warm hit without an index: of large files it reads chunks whose digests the copy has
+// recorded.
 
 #include <random>
 
@@ -55,7 +55,7 @@ class StageQuickCheck : public staging_test::StagingTest {
   }
 };
 
-TEST_F(StageQuickCheck, AFlippedBitIsFoundWhenItsPieceIsChosenWhereverItIs) {
+TEST_F(StageQuickCheck, AFlippedBitIsFoundWhenItsChunkIsChosen) {
   const PutResult copy = put_one();
   EXPECT_FALSE(finds_in_the_end(copy)) << "of a good copy";
   for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{kChunk}, kLarge / 2, kLarge - 1}) {
@@ -68,7 +68,7 @@ TEST_F(StageQuickCheck, AFlippedBitIsFoundWhenItsPieceIsChosenWhereverItIs) {
   }
 }
 
-TEST_F(StageQuickCheck, WhereEveryPieceIsDamagedTheFirstWarmHitFindsItAndCopiesAgain) {
+TEST_F(StageQuickCheck, IfEveryChunkIsDamagedTheFirstWarmHitFindsItAndCopiesAgain) {
   const PutResult copy = put_one();
   for (const char* name : {"a", "sub/c"}) {
     for (std::uint64_t at = 17; at < kLarge - 100; at += kChunk / 2) flip_byte(copy.path / name, at);
@@ -80,14 +80,14 @@ TEST_F(StageQuickCheck, WhereEveryPieceIsDamagedTheFirstWarmHitFindsItAndCopiesA
   EXPECT_TRUE(put_one(Verify::full).hit);
 }
 
-/// A disk that does not keep what is written to it.
+/// A disk that changes a byte that is written to it.
 class FlipsOnTheWayToTheDisk : public FileSystem {
- protected:
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
-    const ssize_t put = FileSystem::call_pwrite(fd, from, size, offset);
-    if (put == kChunk && offset == 2 * kChunk)
-      flip_byte(fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)), 2 * kChunk + 5);
-    return put;
+ public:
+  ssize_t call(const FileCall& call) override {
+    const ssize_t result = FileSystem::call(call);
+    if (call.kind == Kind::write && result == kChunk && call.offset == 2 * kChunk)
+      flip_byte(call.path, 2 * kChunk + 5);
+    return result;
   }
 };
 
@@ -100,8 +100,8 @@ TEST_F(StageQuickCheck, ABitThatFlippedOnItsWayToTheDiskIsFoundToo) {
   EXPECT_EQ(staging_test::content_of(again.path), staging_test::content_of(folder_ / "d"));
 }
 
-// Copies of earlier versions have none, and a disk error may hit it as well as the data.
-TEST_F(StageQuickCheck, WithoutOrWithADamagedListOfPiecesAGoodCopyIsGood) {
+// Copies of earlier versions have no digests, and a disk error may hit the digests as well as the data.
+TEST_F(StageQuickCheck, WithoutOrWithADamagedListOfDigestsAGoodCopyIsAccepted) {
   const PutResult copy = put_one();
   const std::string whole = staging_test::read(journal(copy));
   constexpr std::uint64_t kHeader = 32;
@@ -115,12 +115,12 @@ TEST_F(StageQuickCheck, WithoutOrWithADamagedListOfPiecesAGoodCopyIsGood) {
   fs::remove(journal(copy));
   EXPECT_TRUE(put_one().hit);
   flip_byte(copy.path / "a", kLarge / 2);
-  EXPECT_TRUE(put_one().hit) << "nothing says what this piece should be";
+  EXPECT_TRUE(put_one().hit) << "the digest of this chunk is not known";
   EXPECT_FALSE(put_one(Verify::full).hit);
   EXPECT_TRUE(fs::exists(journal(copy)));
 }
 
-TEST_F(StageQuickCheck, APackNeedsNoListOfPieces) {
+TEST_F(StageQuickCheck, APackNeedsNoListOfDigests) {
   const fs::path pack = make_large_pack("p", 100);
   PutOptions options;
   options.cache_dir = folder_ / "cache";
@@ -128,16 +128,18 @@ TEST_F(StageQuickCheck, APackNeedsNoListOfPieces) {
   EXPECT_FALSE(fs::exists(journal(copy)));
 }
 
-TEST_F(StageQuickCheck, WhatALaterTryWroteCountsWhereTheFirstWasKilled) {
+TEST_F(StageQuickCheck, TheDigestOfALaterTryReplacesThatOfAKilledOne) {
   class Stops : public FileSystem {
-   protected:
-    ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-      if (size == kChunk && ++reads_ > 12) {
+   public:
+    ssize_t call(const FileCall& call) override {
+      if (call.kind == Kind::read && call.size == kChunk && ++reads_ > 12) {
         errno = EIO;
         return -1;
       }
-      return FileSystem::call_pread(fd, into, size, offset);
+      return FileSystem::call(call);
     }
+
+   private:
     int reads_ = 0;
   } stops;
   EXPECT_THROW(put_one(Verify::quick, &stops), Error);
@@ -146,7 +148,7 @@ TEST_F(StageQuickCheck, WhatALaterTryWroteCountsWhereTheFirstWasKilled) {
   const PutResult copy = put_one();
   EXPECT_GT(copy.resumed, 0U);
   EXPECT_TRUE(put_one(Verify::full).hit);
-  EXPECT_FALSE(finds_in_the_end(copy)) << "it holds the copied piece against what was there before";
+  EXPECT_FALSE(finds_in_the_end(copy)) << "it compares the copied chunk with the digest of the first try";
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Every single call that a put makes at the source, alone and with another node, is made to hang once, and
-// must be noticed. This program's own definitions of the C library's functions stand before the library's,
-// which they call.
+// Makes every single call of a put at the source hang once, alone and with another node. The supervisor must
+// notice it. This program defines functions of the C library itself; they call the library's.
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -20,24 +20,24 @@
 #include <cstring>
 #include <optional>
 
-#include "staging/rendezvous/rendezvous_socket.h"
-#include "staging/transfer/hang_watch.h"
+#include "common/sockets.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
+#include "staging/transfer/supervisor.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 #include "tests/unit/staging/watched_file_system.h"
 
 namespace {
 
-std::array<char, 512> watched;  // the source; nothing is counted while it is empty
-std::atomic<int> calls = 0;
+std::array<char, 512> watched;      // the source; nothing is counted while it is empty
+std::atomic<int>* calls = nullptr;  // shared by the processes of one run
 int hangs_at = 0;
 int log_fd = -1;
 
 void at_source(const char* what, const char* path) {
   const std::size_t length = std::strlen(watched.data());
   if (length == 0 || std::strncmp(path, watched.data(), length) != 0) return;
-  if (++calls != hangs_at) return;
+  if (++*calls != hangs_at) return;
   const std::string line = std::string(what) + " " + path;
   [[maybe_unused]] const ssize_t put = ::write(log_fd, line.data(), line.size());
   for (;;) ::pause();
@@ -132,8 +132,8 @@ class SourceCalls : public staging_test::StagingTest {
     int said = -1;
   };
 
-  /// A put in which the n-th call at the source hangs, in a process of its own that ends with kNoticed when
-  /// that is noticed: alone, or as this node of two.
+  /// Starts a put whose n-th call at the source hangs, alone or as this node of two. Its process ends with
+  /// kNoticed when that is noticed.
   Run start(const std::string& source, int n, std::optional<std::uint32_t> node) const {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
@@ -155,6 +155,10 @@ class SourceCalls : public staging_test::StagingTest {
     }
     log_fd = ends[1];
     hangs_at = n;
+    void* const memory =
+        ::mmap(nullptr, sizeof *calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) ::_exit(1);
+    calls = new (memory) std::atomic<int>(0);
     const std::string top = (folder_ / "source").string();
     std::memcpy(watched.data(), top.c_str(), top.size() + 1);
     put_in_this_process(source, n, node, nodes);
@@ -169,10 +173,16 @@ class SourceCalls : public staging_test::StagingTest {
     return nodes;
   }
 
+  /// Returns in a child process; this one ends with its code, or with kNoticed if it is stuck.
+  static void supervise() {
+    const std::optional<ChildEnd> end = run_supervised({.call_timeout = kPatience});
+    if (end) ::_exit(end->stuck.empty() ? end->code : kNoticed);
+  }
+
   [[noreturn]] void put_in_this_process(const std::string& source, int n, std::optional<std::uint32_t> node,
                                         NodesOptions nodes) const {
     const auto noticed = [](const std::string& why) {
-      if (calls >= hangs_at) ::_exit(kNoticed);
+      if (calls != nullptr && *calls >= hangs_at) ::_exit(kNoticed);
       fmt::print(stderr, "{}\n", why);
       ::_exit(2);
     };
@@ -187,8 +197,7 @@ class SourceCalls : public staging_test::StagingTest {
         nodes.stop = noticed;
         put_on_nodes({source}, options, nodes);
       } else {
-        HangWatch watch(kPatience, [&](HangWatch::Where, const std::string& why) { noticed(why); });
-        options.watch = &watch;
+        supervise();
         put({source}, options);
       }
     } catch (const std::exception& error) {
@@ -197,7 +206,7 @@ class SourceCalls : public staging_test::StagingTest {
     ::_exit(0);
   }
 
-  /// The same of the n-th call by which it changes or opens something on this node's disk.
+  /// The same for the n-th call that changes or opens a file on this node's disk.
   Run start_disk(const std::string& source, int n) const {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
@@ -207,17 +216,16 @@ class SourceCalls : public staging_test::StagingTest {
       return {pid, ends[0]};
     }
     ::alarm(10);
-    staging_test::WatchedFileSystem disk([&](int call, const char* name) {
-      if (call != n) return 0;
-      [[maybe_unused]] const ssize_t put = ::write(ends[1], name, std::strlen(name));
-      if (std::strcmp(name, "flock") == 0) ::_exit(kNoticed);  // who waits for a lock does not hang
+    staging_test::WatchedFileSystem disk([&](int made, const FileCall& call) {
+      if (made != n) return 0;
+      [[maybe_unused]] const ssize_t put = ::write(ends[1], call.path, std::strlen(call.path));
+      if (call.kind == FileCall::Kind::flock) ::_exit(kNoticed);  // waiting for a lock is not a hang
       for (;;) ::pause();
     });
-    HangWatch watch(kPatience, [](HangWatch::Where, const std::string&) { ::_exit(kNoticed); });
+    supervise();
     PutOptions options;
     options.cache_dir = folder_ / fmt::format("cache{}", n);
     options.file_system = &disk;
-    options.watch = &watch;
     options.mark_bytes = 1;
     try {
       put({source}, options);
@@ -227,7 +235,7 @@ class SourceCalls : public staging_test::StagingTest {
     ::_exit(0);
   }
 
-  /// What hung; empty where the put came to its end before.
+  /// The call that hung; empty if the put had fewer calls.
   static std::string end_of(const Run& run, int& code) {
     std::array<char, 600> text{};
     const ssize_t got = ::read(run.said, text.data(), text.size());
@@ -290,7 +298,7 @@ TEST_F(SourceCalls, OfFilesWithIndexesBesideThemAreNoticedWhenTheyHang) {
   for (const char* name : {"t", "t/a.tfrecord", "t/*.tfrecord"}) expect_all_noticed(name);
 }
 
-// The first of them looks at the source for both, the other takes its word.
+// The first node looks at the source for both.
 TEST_F(SourceCalls, OfNodesThatPutTogetherAreNoticedWhenTheyHang) {
   make_large_pack("source/p", 40);
   write("source/m/x.bin", std::string(40, '\0'));

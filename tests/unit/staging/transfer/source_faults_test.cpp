@@ -1,5 +1,6 @@
-// Sources that change, shrink, vanish or lie while they are copied, at every single read of them, and indexes
-// with a flipped bit: what is staged is whole, or the call is refused by the file's name, and the next works.
+// Sources that change, shrink or disappear at any read while they are copied, reads that return wrong bytes,
+// and indexes with a flipped bit: the copy is complete, or the call fails and names the file; the next call
+// works.
 
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ class StageSource : public staging_test::StagingTest {
     write("plain/large", std::string(5 * kChunk, 'l'));
     for (const char* name : {"a", "b", "sub/c"}) write(fs::path("plain") / name, std::string(3000, name[0]));
     fs::create_directory(folder_ / "kept");
-    // So long ago that any change is seen by the time.
+    // An old time, so that every change of the file changes it.
     for (const char* source : {"pack", "plain"}) {
       for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder_ / source))
         fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
@@ -53,7 +54,7 @@ class StageSource : public staging_test::StagingTest {
   }
   std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
 
-  /// The source as it was, under a time of its own.
+  /// Restores the source, with its own modification time.
   void restore(const char* source) const {
     fs::remove_all(folder_ / source);
     fs::copy(folder_ / "kept" / source, folder_ / source, fs::copy_options::recursive);
@@ -90,7 +91,7 @@ class StageSource : public staging_test::StagingTest {
       FileSystem::real().remove_all(folder_ / "cache");
       if (HasFailure() || seam.reads() < read) return refused;
     }
-    ADD_FAILURE() << "the reads have no end";
+    ADD_FAILURE() << "there is no end of reads";
     return refused;
   }
 };
@@ -150,13 +151,13 @@ TEST_F(StageSource, ThatIsWrittenToWhileItIsCopiedIsRefusedAtEveryRead) {
   }
 }
 
-// What a shard's digest does not tell, nothing does: a plain file is what the source gives.
+// Only the digests of shards reveal such a bit: a plain file has none.
 TEST_F(StageSource, ABitOfAPackThatFlipsOnTheWayIsReadAgainOrRefusedAtEveryRead) {
   std::set<std::string> words;
   const int refused = at_every_read(
       "pack", {},
       [](const SourceRead&, std::span<std::byte> bytes) { bytes[bytes.size() / 2] ^= std::byte{4}; }, words);
-  EXPECT_GE(refused, 1) << "of the index there is no second copy to compare with";
+  EXPECT_GE(refused, 1) << "there is no second copy of the index to compare with";
   EXPECT_THAT(words, testing::Each(HasSubstr("index.lockstep")));
 }
 

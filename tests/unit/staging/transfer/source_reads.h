@@ -26,9 +26,7 @@ class SourceReads : public FileSystem {
       : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
   /// So many there were.
   int reads() const { return reads_; }
-
- protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override;
+  ssize_t call(const FileCall& call) override;
 
  private:
   std::filesystem::path folder_;

@@ -1,14 +1,19 @@
-// Another process of the same user that copies the same source: stopped it is left alone, busy it is waited
-// for.
+// Another process of the same user copies the same source. If it is stopped, a put makes a second copy;
+// otherwise the put waits for it.
 
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <thread>
+#include <utility>
 
 #include "staging/cache/store.h"
+#include "staging/transfer/heartbeat.h"
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
 
@@ -37,7 +42,7 @@ class StoppedCopier : public staging_test::StagingTest {
     return options;
   }
   PutResult put_one(milliseconds patience) const { return put({pack_.string()}, options(patience)).at(0); }
-  /// A process that has copied a part and stops then, as by kill -STOP.
+  /// Starts a process that copies a part and then stops, as by kill -STOP.
   pid_t start_and_stop() const {
     const pid_t copier = start_child([&] {
       PutOptions stopping = options(milliseconds(0));
@@ -64,10 +69,10 @@ TEST_F(StoppedCopier, IsLeftAloneAndGoesOnWithoutHarm) {
   const PutResult mine = put({pack_.string()}, waiting).at(0);
   EXPECT_EQ(waited, 1);
   EXPECT_FALSE(mine.hit);
-  EXPECT_THAT(mine.note, HasSubstr("copied again: the process that has locked"));
+  EXPECT_THAT(mine.note, HasSubstr("copied again: the process that holds the lock"));
   EXPECT_EQ(content_of(mine.path), content_of(pack_));
 
-  // Who comes next does not wait for the stopped one again.
+  // The next put does not wait for the stopped process again.
   const PutResult next = put_one(std::chrono::hours(1));
   EXPECT_TRUE(next.hit);
   EXPECT_EQ(next.object, mine.object);
@@ -120,53 +125,43 @@ TEST_F(StoppedCopier, OneThatIsKilledIsTakenOverAtOnce) {
   EXPECT_EQ(cache::Store(folder_ / "cache").list().size(), 1U);
 }
 
-// Slower than the patience as a whole, and never quiet for that long.
-TEST_F(StoppedCopier, OneThatGetsOnIsWaitedFor) {
+// As one that waits for other nodes, or reads a copy back.
+TEST_F(StoppedCopier, OneThatCopiesNothingForAWhileIsWaitedFor) {
   std::atomic<bool> begun = false;
   std::thread copier([&] {
     PutOptions slow = options(milliseconds(0));
     slow.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
-      begun = true;
-      std::this_thread::sleep_for(milliseconds(150));  // a slow source
+      if (!begun.exchange(true)) std::this_thread::sleep_for(milliseconds(4000));
     };
     put({pack_.string()}, slow);
   });
   EXPECT_TRUE(staging_test::wait_for([&] { return begun.load(); }));
-  const PutResult mine = put_one(milliseconds(3000));
+  const PutResult mine = put_one(milliseconds(2000));
   copier.join();
   EXPECT_TRUE(mine.hit);
   EXPECT_EQ(cache::Store(folder_ / "cache").list().size(), 1U);
 }
 
-/// Notes when the copy's folder is touched.
-class SeesTouches : public FileSystem {
- public:
-  int touches() const { return touches_; }
-
- protected:
-  int call_utimensat(const char* path, const struct timespec* times) override {
-    if (fs::path(path).filename().string().starts_with(".incoming-")) ++touches_;
-    return FileSystem::call_utimensat(path, times);
-  }
-
- private:
-  std::atomic<int> touches_ = 0;
-};
-
-TEST_F(StoppedCopier, OneThatChecksWhatAnEarlierCopyLeftShowsThatItGetsOn) {
-  PutOptions broken = options(milliseconds(0));
-  broken.mark_bytes = 1;
-  int chunks = 0;
-  broken.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
-    if (++chunks == 20) ::raise(SIGKILL);
+TEST(Heartbeat, StopsWhileASystemCallDoesNotReturn) {
+  const UniqueFd file(::memfd_create("lock", MFD_CLOEXEC));
+  ASSERT_TRUE(file);
+  const auto beat = [&] {
+    struct stat status {};
+    EXPECT_EQ(::fstat(file.get(), &status), 0);
+    return std::chrono::system_clock::time_point(std::chrono::seconds(status.st_mtim.tv_sec) +
+                                                 std::chrono::microseconds(status.st_mtim.tv_nsec / 1000));
   };
-  EXPECT_NE(staging_test::in_child([&] { put({pack_.string()}, broken); }), 0);
-  SeesTouches system;
-  PutOptions again = options(milliseconds(0));
-  again.file_system = &system;
-  const PutResult result = put({pack_.string()}, again).at(0);
-  EXPECT_GT(result.resumed, 0U);
-  EXPECT_GE(system.touches(), static_cast<int>(result.resumed / 16384));
+  const auto beats_after = [&](std::chrono::system_clock::time_point last) {
+    return staging_test::wait_for([&] { return beat() > last; });
+  };
+  const Heartbeat heartbeat(file.get(), milliseconds(50), milliseconds(5));
+  EXPECT_TRUE(beats_after(beat()));
+  {
+    const PendingCall call("/source/file");
+    EXPECT_TRUE(staging_test::wait_for(
+        [&] { return std::chrono::system_clock::now() - beat() > milliseconds(500); }));
+  }
+  EXPECT_TRUE(beats_after(beat()));
 }
 
 }  // namespace

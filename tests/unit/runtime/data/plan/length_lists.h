@@ -1,4 +1,4 @@
-// Lists of lengths to try a planner on.
+// Lists of lengths for tests of planners.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline std::uint32_t clamped(double length, std::uint32_t longest) {
   return static_cast<std::uint32_t>(std::clamp(length, 1.0, static_cast<double>(longest)));
 }
 
-/// One list of each kind, all in 1..longest.
+/// One list of each kind, with lengths in 1..longest.
 inline std::vector<LengthList> length_lists(std::size_t samples, std::uint32_t longest, unsigned seed) {
   std::mt19937 engine(seed);
   std::uniform_int_distribution<std::uint32_t> uniform(1, longest);

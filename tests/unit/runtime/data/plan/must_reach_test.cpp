@@ -1,5 +1,5 @@
-// The figures that the planner must reach, on real lists of lengths (tests/data/lengths) and on one with a
-// heavy tail.
+// The figures that the planner must reach on real lists of lengths (tests/data/lengths) and
+// on one with a heavy tail.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

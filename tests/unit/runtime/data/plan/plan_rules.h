@@ -1,4 +1,4 @@
-// The rules that every plan keeps, said again in the simplest way.
+// The rules that every plan must follow, checked in the simplest way.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 
 namespace lockstep::data {
 
-/// Tokens that a plan takes of a sample or piece.
+/// The tokens that a plan uses of a sample or piece.
 inline std::uint64_t tokens_of(SampleId id, const std::vector<std::uint32_t>& lengths,
                                const PlanOptions& options) {
   std::uint64_t length = lengths.at(sample_of(id));
@@ -27,7 +27,7 @@ inline std::uint64_t tokens_of(SampleId id, const std::vector<std::uint32_t>& le
   return options.too_long == TooLong::refuse ? length : std::min(options.cap, length - begin);
 }
 
-/// Tokens that a micro-batch takes in memory: with its padding.
+/// The tokens of a micro-batch, with padding.
 inline std::uint64_t memory_of(std::span<const SampleId> batch, const std::vector<std::uint32_t>& lengths,
                                const PlanOptions& options) {
   std::uint64_t sum = 0;
@@ -41,7 +41,7 @@ inline std::uint64_t memory_of(std::span<const SampleId> batch, const std::vecto
   return longest * batch.size();
 }
 
-/// How often an epoch must have each sample and piece: 1 each.
+/// The right number of uses of each sample and piece in an epoch: 1.
 inline std::map<SampleId, int> each_once(const std::vector<std::uint32_t>& lengths,
                                          const PlanOptions& options) {
   std::map<SampleId, int> uses;
@@ -55,7 +55,7 @@ inline std::map<SampleId, int> each_once(const std::vector<std::uint32_t>& lengt
   return uses;
 }
 
-/// How often the steps from `first` to before `end` use each sample.
+/// The number of uses of each sample in the steps from `first` to `end` - 1.
 inline std::map<SampleId, int> uses_of(const Plan& plan, std::size_t first, std::size_t end) {
   std::map<SampleId, int> uses;
   for (std::size_t step = first; step < end; ++step) {
@@ -64,8 +64,8 @@ inline std::map<SampleId, int> uses_of(const Plan& plan, std::size_t first, std:
   return uses;
 }
 
-/// Every step has samples, no micro-batch is over the cap, and only equal numbers of micro-batches make empty
-/// ones.
+/// Expects that every step has samples, that no micro-batch is over the cap, and that micro-batches are
+/// empty only to make their numbers equal.
 inline void expect_steps(const Plan& plan, const std::vector<std::uint32_t>& lengths,
                          const std::string& what) {
   const PlanOptions& options = plan.options();
@@ -80,7 +80,7 @@ inline void expect_steps(const Plan& plan, const std::vector<std::uint32_t>& len
         const auto batch = plan.micro_batch(step, rank, m);
         ASSERT_LE(memory_of(batch, lengths, options), options.cap) << where << ", rank " << rank;
         ASSERT_TRUE(!batch.empty() || filled == 0)
-            << where << ", rank " << rank << ": an empty one comes later";
+            << where << ", rank " << rank << ": an empty one is not first";
         if (!batch.empty()) ++filled;
         samples += batch.size();
       }
@@ -102,7 +102,7 @@ inline void expect_valid(const Plan& plan, const std::vector<std::uint32_t>& len
                          const std::string& what) {
   expect_steps(plan, lengths, what);
   EXPECT_TRUE(uses_of(plan, 0, plan.steps()) == each_once(lengths, plan.options()))
-      << what << ": not each sample once";
+      << what << ": a sample is not used exactly once";
 }
 
 /// A plan as nested lists: steps, ranks, micro-batches, samples.

@@ -1,4 +1,4 @@
-// Takes steps from a planner, as a training does that stops now and then.
+// Takes steps from a planner like a training that stops and resumes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,19 +15,19 @@ namespace lockstep::data {
 
 constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max();
 
-/// As a checkpoint keeps it.
+/// Converts the state to text and back, as a checkpoint does.
 inline PlanState through_text(const PlanState& state) {
   return nlohmann::json::parse(nlohmann::json(state).dump()).get<PlanState>();
 }
 
-/// What a run has trained on so far, and where it stands.
+/// The samples and steps that a run has used, and its state.
 struct TrainingRun {
   std::map<SampleId, int> uses;
   Nested steps;
   PlanState state;
 };
 
-/// Uses up to `max_steps` more steps of the planner.
+/// Takes up to `max_steps` steps from the planner.
 inline void use(BlockwisePlanner& planner, std::uint64_t max_steps, TrainingRun& run) {
   run.state = planner.state();
   std::uint64_t used = 0;

@@ -21,7 +21,7 @@ using testing::ThrowsMessage;
 
 constexpr std::size_t kBlock = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
 
-// Other options for the same order.
+// Random options with the same order as `first`.
 PlanOptions on_other_ranks(RandomOptions& random, const PlanOptions& first, std::uint32_t longest,
                            int max_ranks) {
   PlanOptions other = random.next(longest, max_ranks);
@@ -33,7 +33,7 @@ PlanOptions on_other_ranks(RandomOptions& random, const PlanOptions& first, std:
   return other;
 }
 
-TEST(PlanState, AfterEveryStepAnEpochGoesOnWithItsOwnStepsAndOnAnyOtherNumberOfRanksWithEachSampleOnce) {
+TEST(PlanState, ResumesAfterEveryStepWithTheSameStepsOrOnOtherRanksWithEachSampleOnce) {
   RandomOptions random(5);
   for (unsigned seed = 0; seed < 10; ++seed) {
     for (const LengthList& list : length_lists(static_cast<std::size_t>(random.pick(2, 80)), 100, seed)) {
@@ -69,7 +69,7 @@ TEST(PlanState, AfterEveryStepAnEpochGoesOnWithItsOwnStepsAndOnAnyOtherNumberOfR
   }
 }
 
-TEST(PlanState, AnEpochMayStopAfterEveryStepAndGoOnOnYetAnotherNumberOfRanks) {
+TEST(PlanState, AnEpochMayStopAfterEveryStepAndResumeOnAnotherNumberOfRanks) {
   RandomOptions random(6);
   for (unsigned seed = 0; seed < 30; ++seed) {
     for (const LengthList& list : length_lists(static_cast<std::size_t>(random.pick(2, 300)), 100, seed)) {
@@ -82,7 +82,7 @@ TEST(PlanState, AnEpochMayStopAfterEveryStepAndGoOnOnYetAnotherNumberOfRanks) {
         EpochPlanner planner(source, on_other_ranks(random, first, 100, 9), run.state);
         use(planner, 1, run);
         more = run.steps.size() > before;
-        ASSERT_LE(run.steps.size(), list.lengths.size() * 100) << "it goes round";
+        ASSERT_LE(run.steps.size(), list.lengths.size() * 100) << "it does not end";
       }
       EXPECT_TRUE(run.uses == each_once(list.lengths, first))
           << list.name << ", list " << seed << ": " << describe(first);
@@ -91,8 +91,8 @@ TEST(PlanState, AnEpochMayStopAfterEveryStepAndGoOnOnYetAnotherNumberOfRanks) {
   }
 }
 
-// Stops around the borders of blocks, where a step has samples of two.
-TEST(PlanState, GoesOnWithTheSameStepsAtTheBordersOfBlocks) {
+// Stops near the ends of blocks, where a step has samples of two blocks.
+TEST(PlanState, ResumesWithTheSameStepsAtTheEndsOfBlocks) {
   for (const TooLong too_long : {TooLong::refuse, TooLong::split, TooLong::skip}) {
     const std::vector<std::uint32_t> lengths = length_lists(2 * kBlock + 9000, 500, 4)[1].lengths;
     const LengthsInMemory source(lengths, "data");
@@ -134,7 +134,7 @@ TEST(PlanState, GoesOnWithTheSameStepsAtTheBordersOfBlocks) {
   }
 }
 
-TEST(PlanState, OtherTailsGoOnWithTheSameStepsToo) {
+TEST(PlanState, ResumesWithTheSameStepsForOtherTails) {
   RandomOptions random(8);
   for (unsigned seed = 0; seed < 20; ++seed) {
     for (const Tail tail : {Tail::drop, Tail::repeat}) {
@@ -158,7 +158,7 @@ TEST(PlanState, OtherTailsGoOnWithTheSameStepsToo) {
   }
 }
 
-TEST(PlanState, AnotherCostIsThatOfTheStepsToCome) {
+TEST(PlanState, AnotherCostIsUsedFromTheNextBlockOn) {
   const std::vector<std::uint32_t> lengths = length_lists(2 * kBlock, 500, 4)[0].lengths;
   const LengthsInMemory source(lengths, "data");
   const PlanOptions options{.ranks = 4, .cap = 16384, .cost = {1, 0}};
@@ -179,7 +179,7 @@ TEST(PlanState, AnotherCostIsThatOfTheStepsToCome) {
   EXPECT_THROW(planner.change({-1, 1}, {}), UsageError);
 }
 
-TEST(PlanState, IsSmallHoweverLargeTheData) {
+TEST(PlanState, IsSmallForLargeData) {
   const std::vector<std::uint32_t> lengths(1'000'000, 100);
   const LengthsInMemory source(lengths, "data");
   EpochPlanner planner(source, {.ranks = 2, .cap = 16384});
@@ -188,9 +188,9 @@ TEST(PlanState, IsSmallHoweverLargeTheData) {
   EXPECT_LT(nlohmann::json(state_after(block, 100)).dump().size(), 300U);
 }
 
-class OfAnEpoch : public testing::Test {
+class PlanStateRefused : public testing::Test {
  protected:
-  OfAnEpoch() : lengths_(1000, 10), source_(lengths_, "these") {
+  PlanStateRefused() : lengths_(1000, 10), source_(lengths_, "these") {
     EpochPlanner planner(source_, options_);
     PlannedBlock block;
     EXPECT_TRUE(planner.next_block(block));
@@ -203,9 +203,8 @@ class OfAnEpoch : public testing::Test {
   PlanOptions options_{.ranks = 2, .cap = 100};
   PlanState state_;
 };
-using PlanStateRefused = OfAnEpoch;
 
-TEST_F(PlanStateRefused, OfOtherDataOrAnotherOrderSayingWhatDiffers) {
+TEST_F(PlanStateRefused, ForOtherDataOrAnotherOrderWithTheDifference) {
   const LengthsInMemory others(lengths_, "others");
   EXPECT_THAT([&] { EpochPlanner(others, options_, state_); },
               ThrowsMessage<Error>(AllOf(HasSubstr("other data"), HasSubstr("these"), HasSubstr("others"))));
@@ -227,8 +226,8 @@ TEST_F(PlanStateRefused, OfOtherDataOrAnotherOrderSayingWhatDiffers) {
   }
 }
 
-// Pieces have their own places in the order, which follow from the cap.
-TEST_F(PlanStateRefused, OfAnotherCapOnlyWhereSamplesAreSplit) {
+// The places of pieces in the order depend on the cap.
+TEST_F(PlanStateRefused, ForAnotherCapOnlyIfSamplesAreSplit) {
   for (const TooLong too_long : {TooLong::refuse, TooLong::truncate, TooLong::skip, TooLong::split}) {
     PlanOptions options = options_;
     options.too_long = too_long;
@@ -242,7 +241,7 @@ TEST_F(PlanStateRefused, OfAnotherCapOnlyWhereSamplesAreSplit) {
   }
 }
 
-TEST_F(PlanStateRefused, AtAPlaceThatTheEpochDoesNotHave) {
+TEST_F(PlanStateRefused, ForAPositionOutsideTheEpoch) {
   const auto refused = [&](const PlanPosition& position, const std::string& why) {
     PlanState state = state_;
     state.position = position;
@@ -250,8 +249,8 @@ TEST_F(PlanStateRefused, AtAPlaceThatTheEpochDoesNotHave) {
                 ThrowsMessage<Error>(AllOf(HasSubstr("cannot resume"), HasSubstr(why))));
   };
   refused({.block = 0, .used = 1001}, "1001 items of block 0, which has 1000");
-  refused({.block = 1, .used = 1}, "there are 1 blocks");
-  refused({.block = 2, .used = 0}, "there are 1 blocks");
+  refused({.block = 1, .used = 1}, "the number of blocks is 1");
+  refused({.block = 2, .used = 0}, "the number of blocks is 1");
   refused({.block = 0, .used = 0, .mixture = MixturePosition{}}, "of a mixture");
   PlanState end = state_;
   for (const PlanPosition& position :
@@ -263,7 +262,7 @@ TEST_F(PlanStateRefused, AtAPlaceThatTheEpochDoesNotHave) {
   }
 }
 
-TEST_F(PlanStateRefused, WhereItsTextIsDamagedSayingWhere) {
+TEST_F(PlanStateRefused, ForDamagedTextWithTheNameOfTheMember) {
   PlanState with_mixture = state_;
   with_mixture.position.mixture = {.drawn = {1}, .piece = {0}, .tokens = {5}};
   const nlohmann::json good = with_mixture;
@@ -275,26 +274,26 @@ TEST_F(PlanStateRefused, WhereItsTextIsDamagedSayingWhere) {
   for (const char* name : {"version", "data", "order", "steps", "block", "used"}) {
     nlohmann::json damaged = good;
     damaged.erase(name);
-    refused(damaged, fmt::format("there is no \"{}\"", name));
+    refused(damaged, fmt::format("\"{}\" is missing", name));
     damaged[name] = nlohmann::json::array({"x"});
     refused(damaged, name);
   }
   for (const char* name : {"steps", "block", "used"}) {
     nlohmann::json damaged = good;
     damaged[name] = -1;
-    refused(damaged, fmt::format("\"{}\" is -1, not a whole number from 0 on", name));
+    refused(damaged, fmt::format("\"{}\" must be a whole number of at least 0, not -1", name));
   }
   for (const char* name : {"drawn", "piece", "tokens"}) {
     nlohmann::json damaged = good;
     damaged["mixture"].erase(name);
-    refused(damaged, fmt::format("there is no \"{}\"", name));
+    refused(damaged, fmt::format("\"{}\" is missing", name));
     damaged["mixture"][name] = {1.5};
-    refused(damaged, fmt::format("\"{}\" is 1.5, not a whole number from 0 on", name));
+    refused(damaged, fmt::format("\"{}\" must be a whole number of at least 0, not 1.5", name));
   }
   refused(nlohmann::json::array(), "not a JSON object");
 }
 
-TEST_F(PlanStateRefused, OfThePreviousVersionOrANewerOneSayingWhatToDo) {
+TEST_F(PlanStateRefused, ForThePreviousVersionOrANewerOneWithWhatToDo) {
   const auto previous = nlohmann::json::parse(
       R"({"version":1,"data":"these","order":"order-2-shuffled-1000-0-0","block":0,"steps_before":0,"done":3,
           "geometry":{"ranks":2,"accumulate":1,"cap":100},"carried":[],"used":""})");
@@ -307,30 +306,24 @@ TEST_F(PlanStateRefused, OfThePreviousVersionOrANewerOneSayingWhatToDo) {
               ThrowsMessage<Error>(AllOf(HasSubstr("version 3"), HasSubstr("newer"))));
 }
 
-TEST(OverLong, IsTruncatedSkippedOrSplitAsAskedAndCounted) {
+TEST(OverLong, IsTruncatedSkippedOrSplit) {
   const std::vector<std::uint32_t> lengths = {10, 250, 30, 100};
-  const auto ids = [&](TooLong too_long, OverLong& over_long) {
-    const Plan plan = make_plan(lengths, {.ranks = 2, .cap = 100, .too_long = too_long}, "data", &over_long);
+  const auto ids = [&](TooLong too_long) {
+    const Plan plan = make_plan(lengths, {.ranks = 2, .cap = 100, .too_long = too_long}, "data");
     expect_valid(plan, lengths, name_of(too_long));
     std::vector<SampleId> all(plan.sample_ids().begin(), plan.sample_ids().end());
     std::ranges::sort(all);
     return all;
   };
-  OverLong found;
-  EXPECT_THAT(ids(TooLong::truncate, found), testing::ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(found.samples, 1U);
-  EXPECT_EQ(found.tokens, 150U);
-  EXPECT_EQ(found.first, 1U);
-  EXPECT_THAT(ids(TooLong::skip, found), testing::ElementsAre(0, 2, 3));
-  EXPECT_EQ(found.tokens, 250U);
+  EXPECT_THAT(ids(TooLong::truncate), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(ids(TooLong::skip), testing::ElementsAre(0, 2, 3));
   const SampleId piece = SampleId{1} << kPieceShift;
-  EXPECT_THAT(ids(TooLong::split, found), testing::ElementsAre(0, 1, 2, 3, piece | 1, 2 * piece | 1));
-  EXPECT_EQ(found.tokens, 0U);
+  EXPECT_THAT(ids(TooLong::split), testing::ElementsAre(0, 1, 2, 3, piece | 1, 2 * piece | 1));
   EXPECT_EQ(sample_of(2 * piece | 1), 1U);
   EXPECT_EQ(piece_of(2 * piece | 1), 2U);
 }
 
-TEST(OverLong, MorePiecesThanAreCountedAreRefused) {
+TEST(OverLong, IsRefusedIfItHasTooManyPieces) {
   const PlanOptions options{.cap = 1, .too_long = TooLong::split};
   const Plan plan = make_plan(std::vector<std::uint32_t>{2, 65536}, options);
   EXPECT_EQ(stats_of(plan, std::vector<std::uint32_t>{2, 65536}).dropped, 0U);
@@ -341,8 +334,8 @@ TEST(OverLong, MorePiecesThanAreCountedAreRefused) {
       ThrowsMessage<Error>(AllOf(HasSubstr("sample 1 "), HasSubstr("65537"), HasSubstr("cap of 1"))));
 }
 
-// A resumed epoch has another cap.
-TEST(OverLong, SamplesToComeAreSkippedOrRefusedWhenTheCapShrinks) {
+// The epoch is resumed with another cap.
+TEST(OverLong, RemainingSamplesAreSkippedOrRefusedWithASmallerCap) {
   std::vector<std::uint32_t> lengths(300, 50);
   for (std::size_t i = 0; i < lengths.size(); i += 3) lengths[i] = 90;
   const LengthsInMemory source(lengths, "data");

@@ -1,4 +1,4 @@
-// Options drawn at random, to try a planner on.
+// Random options for tests of planners.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ class RandomOptions {
   int pick(int from, int to) { return std::uniform_int_distribution<int>(from, to)(engine_); }
   bool one_in(int times) { return pick(1, times) == 1; }
 
-  /// Options that can plan samples of up to `longest` tokens, on up to `max_ranks` ranks.
+  /// Options that can plan samples of up to `longest` tokens, for up to `max_ranks` ranks.
   PlanOptions next(std::uint32_t longest, int max_ranks) {
     PlanOptions options;
     options.ranks = pick(1, max_ranks);
@@ -40,7 +40,7 @@ class RandomOptions {
     if (one_in(4)) {
       for (int rank = 0; rank < options.ranks; ++rank) options.speeds.push_back(pick(2, 30) / 10.0);
     }
-    // From less than one rank's micro-batch to a few for each.
+    // From less than one micro-batch to a few for each rank.
     if (one_in(3)) {
       options.step_tokens = static_cast<std::uint64_t>(pick(1, 3 * options.ranks)) * options.cap *
                                 static_cast<std::uint64_t>(pick(1, 20)) / 10 +

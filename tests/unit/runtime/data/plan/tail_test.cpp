@@ -1,4 +1,4 @@
-// What becomes of an epoch's last step where it has fewer samples than there are ranks.
+// Tests of an epoch's last step with fewer samples than ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace lockstep::data {
 namespace {
 
-// 83 samples of 95 tokens, one to a micro-batch: 20 steps of 4, and 3 left.
+// 83 samples of 95 tokens, one in each micro-batch: 20 steps of 4 samples, and a rest of 3.
 Plan plan_with(Tail tail, bool padded, std::size_t samples = 83) {
   const std::vector<std::uint32_t> lengths(samples, 95);
   return make_plan(lengths, {.ranks = 4,
@@ -32,7 +32,7 @@ std::size_t ranks_without(const Plan& plan, std::size_t step) {
   return count;
 }
 
-TEST(Tail, IsFilledDroppedOrRepeatedAsAsked) {
+TEST(Tail, IsFilledDroppedOrRepeated) {
   const std::vector<std::uint32_t> lengths(83, 95);
   for (const bool padded : {false, true}) {
     const Plan filled = plan_with(Tail::fill, padded);
@@ -53,14 +53,14 @@ TEST(Tail, IsFilledDroppedOrRepeatedAsAsked) {
   }
 }
 
-TEST(Tail, ALastStepWithASampleForEachRankIsLeftAlone) {
+TEST(Tail, DoesNotChangeALastStepWithASampleForEachRank) {
   const Nested filled = nested(plan_with(Tail::fill, false, 84));
   EXPECT_EQ(filled.size(), 21U);
   EXPECT_EQ(filled, nested(plan_with(Tail::drop, false, 84)));
   EXPECT_EQ(filled, nested(plan_with(Tail::repeat, false, 84)));
 }
 
-TEST(Tail, WithFewerSamplesThanRanksTheyRepeatOrTheEpochHasNoSteps) {
+TEST(Tail, RepeatsOrDropsAllSamplesOfAnEpochWithFewerThanRanks) {
   const std::vector<std::uint32_t> lengths = {7, 8, 9};
   PlanOptions options{.ranks = 10, .cap = 10, .tail = Tail::repeat};
   const Plan repeated = make_plan(lengths, options);
@@ -72,7 +72,7 @@ TEST(Tail, WithFewerSamplesThanRanksTheyRepeatOrTheEpochHasNoSteps) {
   EXPECT_EQ(make_plan(lengths, options).steps(), 0U);
 }
 
-TEST(Tail, OtherTailsKeepTheRulesAndTouchTheLastStepOnly) {
+TEST(Tail, DropAndRepeatChangeOnlyTheLastStep) {
   RandomOptions random(11);
   for (unsigned seed = 0; seed < 60; ++seed) {
     const auto longest = static_cast<std::uint32_t>(random.pick(1, 2000));
@@ -111,14 +111,14 @@ TEST(Tail, OtherTailsKeepTheRulesAndTouchTheLastStepOnly) {
   }
 }
 
-// The last block has one shard, and of it nothing but samples that are skipped.
-TEST(Tail, RepeatsEvenWhereEverySampleOfTheLastBlockIsSkipped) {
+// The last block has one shard, and all its samples are skipped.
+TEST(Tail, RepeatsIfEverySampleOfTheLastBlockIsSkipped) {
   constexpr std::size_t block = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
   const std::size_t samples = block + EpochOrder::kShardSamples;
   std::vector<std::uint32_t> lengths(samples, 100);
   const EpochOrder order(samples, Order::shuffled, 0, 0);
   for (const SampleId id : samples_of_block(order, 1)) lengths[id] = 101;
-  // 262,144 samples of one to a rank: 5 are left over of steps of 7.
+  // 262,144 samples in steps of 7, one for each rank, leave 5.
   const PlanOptions options{.ranks = 7,
                             .cap = 100,
                             .step_tokens = 700,
@@ -131,8 +131,8 @@ TEST(Tail, RepeatsEvenWhereEverySampleOfTheLastBlockIsSkipped) {
   EXPECT_NO_THROW(check_plan(plan, {lengths, "data"}));
 }
 
-// Three samples reach 1.5 x the budget of their step; those after them are skipped.
-TEST(Tail, IsRecognisedWhereOnlySkippedSamplesFollow) {
+// Three samples reach 1.5 x the budget of their step; all later samples are skipped.
+TEST(Tail, IsRecognisedIfOnlySkippedSamplesFollow) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     std::vector<std::uint32_t> lengths(60, 101);
     lengths[0] = lengths[2] = 100;

@@ -24,7 +24,7 @@ class FormatContents : public staging_test::StagingTest {
   Format format_of(const fs::path& name) const { return contents_of(folder_ / name).format; }
 };
 
-TEST(Crc32c, GivesTheKnownAnswersInOneGoAndInPieces) {
+TEST(Crc32c, GivesTheKnownChecksumsAtOnceAndInPieces) {
   const std::string_view digits = "123456789";
   const auto bytes = std::as_bytes(std::span(digits));
   EXPECT_EQ(crc32c(bytes), 0xe3069283U);
@@ -41,7 +41,7 @@ TEST(Crc32c, IsTheSameWithoutTheProcessorsInstruction) {
   }
 }
 
-TEST(NumberKeys, AreTheNumbersWithAsManyDigitsAsTheLast) {
+TEST(NumberKeys, AreNumbersWithAsManyDigitsAsTheLastOne) {
   const NumberKeys keys(3001);
   std::atomic<int> wrong = 0;
   {
@@ -59,7 +59,7 @@ TEST(NumberKeys, AreTheNumbersWithAsManyDigitsAsTheLast) {
   EXPECT_EQ(NumberKeys(11)[9], "09");
 }
 
-TEST_F(FormatContents, APackIsItsIndexAndTheShardsThatItNames) {
+TEST_F(FormatContents, APackConsistsOfItsIndexAndTheShardsInIt) {
   const fs::path pack = make_large_pack("p", 40);
   write("p/notes.txt", "not of the pack");
   const Contents contents = contents_of(pack);
@@ -87,7 +87,7 @@ TEST_F(FormatContents, AShortenedShardIsNotComplete) {
               ThrowsErrorWith("shard-000001.tar", "truncated to 1000"));
 }
 
-TEST_F(FormatContents, NamesSayWhatAFolderHolds) {
+TEST_F(FormatContents, FileNamesTellTheFormatOfAFolder) {
   write("h/train.h5", "");
   write("n/a.npy", "");
   write("n/readme.txt", "");
@@ -112,7 +112,7 @@ TEST_F(FormatContents, NamesSayWhatAFolderHolds) {
   EXPECT_EQ(name_of(Format::tfrecord), "tfrecord");
 }
 
-TEST_F(FormatContents, MdsDataOfWhichOnlyTheIndexIsThereAreNotPlainFiles) {
+TEST_F(FormatContents, AnMdsIndexWithoutItsShardsIsNotPlainFiles) {
   const fs::path mds = fs::path(LOCKSTEP_FORMAT_VECTORS) / "mds";
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(mds)) {
     if (entry.path().filename() != "index.json") continue;
@@ -135,7 +135,7 @@ TEST_F(FormatContents, SeveralFormatsInOneFolderArePlainFiles) {
   EXPECT_EQ(format_of("mixed"), Format::plain);
 }
 
-TEST_F(FormatContents, RecordsWithoutASpeakingNameAreKnownByTheirFirstBytes) {
+TEST_F(FormatContents, FilesWhoseNamesTellNothingAreRecognisedByTheirFirstBytes) {
   write("t/train-00000-of-00002", tfrecord({"one"}));
   write("t/train-00001-of-00002", tfrecord({"two"}));
   write("u/part-00000-of-00002", "text, that is");
@@ -167,13 +167,13 @@ TEST_F(FormatContents, AMegatronIndexWithoutItsDataIsRefusedByName) {
               ThrowsErrorWith((folder_ / "m/a.bin").string(), "is missing"));
 }
 
-TEST_F(FormatContents, MegatronDataShorterThanItsIndexSaysIsRefusedNamingBothAndTheFirstLostSequence) {
+TEST_F(FormatContents, MegatronDataShorterThanTheirIndexSaysAreRefusedWithTheFirstLostSequence) {
   write("m/a.idx", megatron_index(4, {3, 2, 4}));
   write("m/a.bin", std::string(21, 'x'));
   const Contents contents = contents_of(folder_ / "m");
   EXPECT_THAT([&] { check_complete(folder_ / "m", contents); },
               ThrowsErrorWith((folder_ / "m/a.bin").string(), "a.idx", "truncated to 21 bytes, 36 expected",
-                              "sequence 2 at offset 20 is the first lost"));
+                              "the first lost sequence is 2 at offset 20"));
   write("m/a.bin", std::string(37, 'x'));
   EXPECT_THAT([&] { check_complete(folder_ / "m", contents); }, ThrowsErrorWith("37 bytes, 36 expected"));
 }
@@ -187,7 +187,7 @@ TEST_F(FormatContents, AShardOfMdsNeedsItsIndex) {
   EXPECT_THAT(contents_of(folder_ / "m/shard.00000.mds").files, ElementsAre("index.json", "shard.00000.mds"));
 }
 
-TEST_F(FormatContents, AFolderInsideThatMayNotBeListedIsNamed) {
+TEST_F(FormatContents, ASubfolderThatCannotBeListedIsNamed) {
   write("d/open/a", "x");
   write("d/secret/b", "x");
   fs::permissions(folder_, fs::perms(0755));
@@ -202,7 +202,7 @@ TEST_F(FormatContents, AFolderInsideThatMayNotBeListedIsNamed) {
   fs::permissions(folder_ / "d/secret", fs::perms::owner_all);
 }
 
-TEST_F(FormatContents, LinksDevicesAndNothingAreRefusedByName) {
+TEST_F(FormatContents, LinksDevicesAndMissingOrEmptySourcesAreRefusedByName) {
   write("l/a", "x");
   fs::create_symlink("a", folder_ / "l/link");
   EXPECT_THAT([&] { contents_of(folder_ / "l"); },
@@ -217,7 +217,7 @@ TEST_F(FormatContents, LinksDevicesAndNothingAreRefusedByName) {
               ThrowsErrorWith((folder_ / "none").string(), "No such file"));
 }
 
-TEST_F(FormatContents, ALinkToAFolderIsThatFolderAndALinkToAFileKeepsItsName) {
+TEST_F(FormatContents, ALinkToAFolderIsResolvedAndALinkToAFileKeepsItsName) {
   write("real/a.npy", "");
   fs::create_directory_symlink("real", folder_ / "linked");
   EXPECT_EQ(contents_of(folder_ / "linked").folder, fs::canonical(folder_ / "real"));

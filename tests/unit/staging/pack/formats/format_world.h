@@ -1,4 +1,4 @@
-// Bytes of the formats as their own programs write them, for the tests of what reads them.
+// Makes files of the formats, with the bytes that the formats' own programs write, for tests of the readers.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ std::string bytes_of(T number) {
   return {reinterpret_cast<const char*>(&number), sizeof(number)};
 }
 
-/// A Megatron .idx of sequences of these lengths, each a document, with the type of that code.
+/// A Megatron .idx of sequences with these lengths, each a document, for tokens of the type with that code.
 std::string megatron_index(int type_code, const std::vector<std::int32_t>& lengths);
 
 /// A TFRecord file of these records.

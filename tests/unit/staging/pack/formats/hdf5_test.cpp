@@ -1,4 +1,4 @@
-// HDF5 datasets that no package of arrays writes, but that the library allows.
+// HDF5 datasets that array packages do not write, but that libhdf5 allows.
 
 #include "staging/pack/formats/hdf5_library.h"
 #include "staging/pack/reader.h"
@@ -11,7 +11,7 @@ using staging_test::ThrowsErrorWith;
 
 class FormatHdf5 : public staging_test::StagingTest {
  protected:
-  /// A new file x.h5 with a dataset /x in which nothing is written.
+  /// A new file x.h5 with a dataset /x without data.
   std::filesystem::path make(const Hdf5Space& space, hid_t type, hsize_t chunk = 0) const {
     const std::filesystem::path path = folder_ / "x.h5";
     const Hdf5Lock lock;
@@ -44,7 +44,7 @@ TEST_F(FormatHdf5, IntegersThatDoNotFillTheirBytesAreRefused) {
   EXPECT_EQ(open(make(rows(3), H5T_STD_U16LE, 3))->token_type(), TokenType::u16);
 }
 
-TEST_F(FormatHdf5, AShapeOfMoreThanTheFileCanHoldIsRefusedBeforeMemoryIsTaken) {
+TEST_F(FormatHdf5, AShapeTooLargeForTheFileIsRefusedBeforeMemoryIsAllocated) {
   const Hdf5Lock lock;
   const hsize_t huge[2] = {hsize_t{1} << 60, 2};
   const hsize_t two_rows[2] = {2, hsize_t{1} << 40};

@@ -21,14 +21,6 @@ using testing::ElementsAre;
 
 class FormatMegatron : public staging_test::StagingTest {
  protected:
-  std::vector<std::string> names_here() const {
-    std::vector<std::string> names;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
   void write_pair(const std::string& index, std::size_t data_bytes) const {
     write("a.idx", index);
     write("a.bin", std::string(data_bytes, 'x'));
@@ -49,8 +41,8 @@ std::span<const std::byte> tokens_of(const std::vector<T>& tokens) {
   return std::as_bytes(std::span(tokens));
 }
 
-TEST_F(FormatMegatron, TheWriterGivesTheBytesOfMegatronsOwn) {
-  // As tests/peers/formats_vectors.py wrote them with IndexedDatasetBuilder.
+TEST_F(FormatMegatron, TheWriterWritesTheBytesOfMegatronsOwnWriter) {
+  // tests/peers/formats_vectors.py wrote the same sequences with IndexedDatasetBuilder.
   MegatronWriter writer(folder_ / "int32", TokenType::i32);
   const std::vector<std::size_t> lengths = {3, 0, 5, 1};
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -70,7 +62,7 @@ TEST_F(FormatMegatron, TheWriterGivesTheBytesOfMegatronsOwn) {
   EXPECT_EQ(staging_test::read(folder_ / "int32.idx"), staging_test::read(vectors / "int32.idx"));
 }
 
-TEST_F(FormatMegatron, WhatIsWrittenIsReadBackWithItsDocuments) {
+TEST_F(FormatMegatron, WrittenSequencesAndDocumentsAreReadBack) {
   const std::vector<std::uint16_t> many(700'000, 7);  // longer than any buffer
   {
     MegatronWriter writer(folder_ / "d", TokenType::u16);
@@ -95,7 +87,7 @@ TEST_F(FormatMegatron, WhatIsWrittenIsReadBackWithItsDocuments) {
   EXPECT_FALSE(index.has_modes());
 }
 
-TEST_F(FormatMegatron, WiderTokensAreWrittenWhereTheyFitAndRefusedWhereNot) {
+TEST_F(FormatMegatron, TokensOfAWiderTypeAreWrittenIfTheyFitAndRefusedIfNot) {
   MegatronWriter writer(folder_ / "d", TokenType::u32);
   EXPECT_EQ(writer.written_type(), TokenType::i32);
   writer.add_sequence(tokens_of(std::vector<std::uint32_t>{1, 0x7fffffffU}));
@@ -103,27 +95,27 @@ TEST_F(FormatMegatron, WiderTokensAreWrittenWhereTheyFitAndRefusedWhereNot) {
       [&] {
         writer.add_sequence(tokens_of(std::vector<std::uint32_t>{5, 6, 0x80000000U}));
       },
-      ThrowsErrorWith("d.idx: token 2 of sequence 1 does not fit into i32"));
+      ThrowsErrorWith("d.idx: token 2 of sequence 1 does not fit into type i32"));
   EXPECT_THAT([&] { writer.add_sequence(std::vector<std::byte>(7)); },
-              ThrowsErrorWith("7 bytes", "no whole number"));
+              ThrowsErrorWith("7 bytes", "not a multiple"));
   writer.end_document();
   writer.finish();
   EXPECT_EQ(open(folder_ / "d")->token_type(), TokenType::i32);
   EXPECT_THROW(MegatronWriter(folder_ / "e", TokenType::none), UsageError);
 }
 
-TEST_F(FormatMegatron, NothingStaysOfWhatIsNotFinished) {
+TEST_F(FormatMegatron, AnUnfinishedDatasetIsRemoved) {
   {
     MegatronWriter writer(folder_ / "d", TokenType::u16);
     writer.add_sequence(tokens_of(std::vector<std::uint16_t>{1}));
-    EXPECT_THAT([&] { writer.finish(); }, ThrowsErrorWith("1 sequences belong to no document"));
+    EXPECT_THAT([&] { writer.finish(); }, ThrowsErrorWith("1 sequences are not in a document"));
   }
   EXPECT_THAT(names_here(), ElementsAre());
   MegatronWriter empty(folder_ / "d", TokenType::u16);
-  EXPECT_THAT([&] { empty.finish(); }, ThrowsErrorWith("there is no sequence"));
+  EXPECT_THAT([&] { empty.finish(); }, ThrowsErrorWith("there are no sequences"));
 }
 
-TEST_F(FormatMegatron, AKilledWritersLeftoversAreReplacedAndFinishedFilesAreNot) {
+TEST_F(FormatMegatron, FilesOfAKilledWriterAreReplacedAndFinishedFilesAreNot) {
   const auto write_one = [&] {
     MegatronWriter writer(folder_ / "d", TokenType::u16);
     writer.add_sequence(tokens_of(std::vector<std::uint16_t>{4, 5}));
@@ -139,56 +131,56 @@ TEST_F(FormatMegatron, AKilledWritersLeftoversAreReplacedAndFinishedFilesAreNot)
   EXPECT_EQ(names_here().size(), 3U);
   write("d.bin", "as after a kill between the two renames");
   EXPECT_THAT([&] { MegatronWriter(folder_ / "d", TokenType::u16).finish(); },
-              ThrowsErrorWith("no sequence"));
+              ThrowsErrorWith("no sequences"));
   EXPECT_THAT(names_here(), ElementsAre());
   write_one();
   EXPECT_THAT(names_here(), ElementsAre("d.bin", "d.idx"));
   EXPECT_EQ(open(folder_ / "d")->tokens(0), 2U);
-  EXPECT_THAT(write_one, ThrowsErrorWith("d.idx exists already"));
+  EXPECT_THAT(write_one, ThrowsErrorWith("d.idx already exists"));
   fs::remove(folder_ / "d.idx");
-  EXPECT_THAT(write_one, ThrowsErrorWith("d.bin exists already"));
+  EXPECT_THAT(write_one, ThrowsErrorWith("d.bin already exists"));
 }
 
-TEST_F(FormatMegatron, TwoWritersOfOneDatasetDoNotMix) {
+TEST_F(FormatMegatron, ASecondWriterOfADatasetIsRefused) {
   const MegatronWriter first(folder_ / "d", TokenType::u16);
   EXPECT_THAT([&] { MegatronWriter(folder_ / "d", TokenType::u16); },
               ThrowsErrorWith("written by another process"));
 }
 
-TEST_F(FormatMegatron, DamagedIndexesAreRefusedByWhatIsWrong) {
+TEST_F(FormatMegatron, DamagedIndexesAreRefusedWithTheReason) {
   const auto refused = [&](const std::string& index, auto... texts) {
     write_pair(index, 36);
     EXPECT_THAT([&] { open(folder_ / "a.idx"); }, ThrowsErrorWith((folder_ / "a.idx").string(), texts...));
   };
   const std::string good = megatron_index(4, {3, 2, 4});
   refused(changed(9, bytes_of(std::uint64_t{2})), "version 2");
-  refused(changed(17, "\x09"), "no type of tokens 9");
-  refused(changed(17, std::string(1, '\0')), "no type of tokens 0");
-  refused(changed(18, bytes_of(std::uint64_t{1} << 60)), "do not fit");
-  refused(changed(26, bytes_of(std::uint64_t{1} << 62)), "do not fit");
+  refused(changed(17, "\x09"), "token type 9 does not exist");
+  refused(changed(17, std::string(1, '\0')), "token type 0 does not exist");
+  refused(changed(18, bytes_of(std::uint64_t{1} << 60)), "too few for");
+  refused(changed(26, bytes_of(std::uint64_t{1} << 62)), "too few for");
   refused(changed(kLengths + 4, bytes_of(std::int32_t{-2})), "sequence 1 has -2 tokens");
   refused(changed(kOffsets + 8, bytes_of(std::int64_t{16})), "sequence 1 begins at byte 16", "ends at 12");
   refused(changed(kOffsets, bytes_of(std::int64_t{4})), "sequence 0 begins at byte 4");
   refused(changed(kDocuments + 8, bytes_of(std::int64_t{4})), "document 1 begins at sequence 4");
   refused(changed(kDocuments + 16, bytes_of(std::int64_t{-1})), "document 2 begins at sequence -1");
   refused(changed(kDocuments, bytes_of(std::int64_t{1})), "document 0 begins at sequence 1");
-  refused(good.substr(0, good.size() - 1), "do not fit");
+  refused(good.substr(0, good.size() - 1), "too few for");
   refused(good + "xx", "2 bytes are left over");
   write_pair(good + "\1\2\3", 36);
   EXPECT_EQ(open(folder_ / "a.idx")->size(), 3U);
   EXPECT_EQ(MegatronIndex::load(folder_ / "a.idx").mode(2), 3);
 }
 
-TEST_F(FormatMegatron, DataOfAnotherLengthIsRefusedByOpen) {
+TEST_F(FormatMegatron, OpenRefusesDataOfAnotherLength) {
   write_pair(megatron_index(4, {3, 2, 4}), 35);
-  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("a.bin", "a.idx", "sequence 2 at offset 20"));
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("a.bin", "a.idx", "sequence is 2 at offset 20"));
   write("a.bin", std::string(19, 'x'));
-  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence 1 at offset 12"));
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence is 1 at offset 12"));
   write("a.bin", "");
-  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence 0 at offset 0"));
+  EXPECT_THAT([&] { open(folder_); }, ThrowsErrorWith("sequence is 0 at offset 0"));
 }
 
-TEST_F(FormatMegatron, DataTruncatedInUseIsACleanError) {
+TEST_F(FormatMegatron, ReadOfDataTruncatedInUseThrows) {
   write_pair(megatron_index(4, {3, 2, 4}), 36);
   const auto reader = open(folder_);
   std::vector<std::byte> payload(16);
@@ -212,7 +204,7 @@ TEST_F(FormatMegatron, PairsInAFolderAreOneDataSet) {
   std::vector<std::byte> payload(2);
   reader->read(2, payload);
   EXPECT_EQ(static_cast<char>(payload[0]), 'f');
-  EXPECT_THAT([&] { (void)reader->tokens(3); }, ThrowsErrorWith("sample 3 was asked for, there are 3"));
+  EXPECT_THAT([&] { (void)reader->tokens(3); }, ThrowsErrorWith("there is no sample 3: the packs have 3"));
 }
 
 }  // namespace

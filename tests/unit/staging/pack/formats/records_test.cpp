@@ -28,7 +28,7 @@ class FormatRecords : public staging_test::StagingTest {
   FormatRecords() { ::setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1); }
   ~FormatRecords() override { ::unsetenv("XDG_CACHE_HOME"); }
 
-  /// Whether the index of a file has to be made, by how often the file is scanned.
+  /// Whether opening a file makes its index.
   bool must_make(const fs::path& path) const {
     const DataFile file(path);
     return SideIndex(file, "test",
@@ -40,8 +40,10 @@ class FormatRecords : public staging_test::StagingTest {
   }
   std::size_t indexes_in_cache() const {
     std::error_code none;
-    return static_cast<std::size_t>(std::distance(
-        fs::directory_iterator(folder_ / "cache/lockstep/index", none), fs::directory_iterator()));
+    const fs::directory_iterator entries(folder_ / "cache/lockstep/index", none);
+    return static_cast<std::size_t>(std::count_if(begin(entries), end(entries), [](const auto& entry) {
+      return entry.path().extension() == ".lockstep";
+    }));
   }
 };
 
@@ -76,7 +78,7 @@ TEST_F(FormatRecords, DamagedTfrecordsAreRefusedByTheirChecksums) {
   EXPECT_EQ(read_sample(*open(file), 1), "second one");
 }
 
-TEST_F(FormatRecords, DamageAfterIndexingIsFoundByReadAndByVerify) {
+TEST_F(FormatRecords, ReadViewAndVerifyDetectDamageAfterIndexing) {
   const fs::path file = folder_ / "t/a.tfrecord";
   write("t/a.tfrecord", tfrecord({std::string(5000, 'x'), std::string(6000, 'y'), std::string(5000, 'z')}));
   ASSERT_EQ(open(file)->size(), 3U);
@@ -101,27 +103,43 @@ TEST_F(FormatRecords, AFileCutAtARecordsEndAfterItWasIndexedIsRefused) {
                                                      (folder_ / "t/.a.tfrecord.lockstep").string()));
   }
   fs::remove(folder_ / "t/.a.tfrecord.lockstep");
-  EXPECT_EQ(open(file)->size(), 2U) << "whoever removes the index accepts it";
+  EXPECT_EQ(open(file)->size(), 2U) << "removing the index accepts the file";
 }
 
-TEST_F(FormatRecords, AFileThatWasWrittenAnewWithFewerRecordsIsIndexedAnew) {
+TEST_F(FormatRecords, AFileCutAtARecordsEndIsRefusedIfItsIndexIsOnlyInTheCacheFolder) {
+  const fs::path file = folder_ / "t/a.tfrecord";
+  write("t/a.tfrecord", tfrecord({"one", "two", "three"}));
+  fs::create_directory(folder_ / "t/.a.tfrecord.lockstep");  // takes the name of the index beside the data
+  ASSERT_EQ(open(file)->size(), 3U);
+  fs::resize_file(file, tfrecord({"one", "two"}).size());
+  for (int twice = 0; twice < 2; ++twice) {
+    EXPECT_THAT([&] { open(file); }, ThrowsErrorWith("a.tfrecord had 3 records when it was indexed, has 2",
+                                                     (folder_ / "cache/lockstep/index").string()));
+  }
+  for (const auto& entry : fs::directory_iterator(folder_ / "cache/lockstep/index")) {
+    if (entry.path().extension() == ".latest") fs::remove(entry.path());
+  }
+  EXPECT_EQ(open(file)->size(), 2U) << "removing the index accepts the file";
+}
+
+TEST_F(FormatRecords, AFileRewrittenWithFewerRecordsIsIndexedAgain) {
   write("t/a.tfrecord", tfrecord({"one", "two", "three"}));
   ASSERT_EQ(open(folder_ / "t/a.tfrecord")->size(), 3U);
   write("t/a.tfrecord", tfrecord({"two", "three"}));
   EXPECT_EQ(open(folder_ / "t/a.tfrecord")->size(), 2U);
 }
 
-TEST_F(FormatRecords, ShardsOfAFolderAreOneDataSetAndEmptyOnesAreNone) {
+TEST_F(FormatRecords, TheShardsOfAFolderAreOneDataSetAndEmptyShardsAreSkipped) {
   write("t/a.tfrecord-00000-of-00003", tfrecord({"one", "two"}));
   write("t/a.tfrecord-00001-of-00003", "");
   write("t/a.tfrecord-00002-of-00003", tfrecord({"three"}));
   const auto reader = open(folder_ / "t");
   ASSERT_EQ(reader->size(), 3U);
   EXPECT_EQ(read_sample(*reader, 2), "three");
-  EXPECT_THAT([&] { open(folder_ / "t/a.tfrecord-00001-of-00003"); }, ThrowsErrorWith("no records"));
+  EXPECT_THAT([&] { open(folder_ / "t/a.tfrecord-00001-of-00003"); }, ThrowsErrorWith("holds no records"));
 }
 
-TEST_F(FormatRecords, ATfrecordOfAllLengthsSurvivesTheBordersOfBlocks) {
+TEST_F(FormatRecords, TfrecordsOfAnyLengthAreReadAcrossBlockBorders) {
   std::vector<std::string> records;
   for (std::size_t i = 0; i < 40; ++i)
     records.emplace_back(i * 7919 % 200'000, static_cast<char>('a' + i % 26));
@@ -132,7 +150,7 @@ TEST_F(FormatRecords, ATfrecordOfAllLengthsSurvivesTheBordersOfBlocks) {
   reader->verify();
 }
 
-TEST_F(FormatRecords, AFileThatIsTruncatedWhileAllOfItIsReadIsAnError) {
+TEST_F(FormatRecords, AFileTruncatedWhileItIsReadIsAnError) {
   write("data", std::string(std::size_t{3} << 20, 'a'));
   const DataFile file(folder_ / "data");
   Stream stream(file);
@@ -141,7 +159,7 @@ TEST_F(FormatRecords, AFileThatIsTruncatedWhileAllOfItIsReadIsAnError) {
   EXPECT_THAT([&] { (void)stream.next(); }, ThrowsErrorWith("data was truncated to 1048581 bytes"));
 }
 
-TEST_F(FormatRecords, TheIndexIsMadeOnceAndAnewWhenTheDataChange) {
+TEST_F(FormatRecords, TheIndexIsMadeOnceAndAgainWhenTheDataChange) {
   write("d/data", std::string(20'000, 'a'));
   EXPECT_TRUE(must_make(folder_ / "d/data"));
   EXPECT_TRUE(fs::exists(folder_ / "d/.data.lockstep"));
@@ -153,7 +171,7 @@ TEST_F(FormatRecords, TheIndexIsMadeOnceAndAnewWhenTheDataChange) {
   EXPECT_FALSE(must_make(folder_ / "d/data"));
 }
 
-TEST_F(FormatRecords, WhatAKilledProcessLeftOfAnIndexIsReplacedAndNotStaged) {
+TEST_F(FormatRecords, AnUnfinishedIndexOfAKilledProcessIsReplacedAndNotStaged) {
   write("t/a.tfrecord", tfrecord({"one"}));
   write("t/.a.tfrecord.lockstep.unfinished", "left");
   EXPECT_THAT(contents_of(folder_ / "t").files, testing::ElementsAre("a.tfrecord"));
@@ -162,7 +180,7 @@ TEST_F(FormatRecords, WhatAKilledProcessLeftOfAnIndexIsReplacedAndNotStaged) {
   EXPECT_FALSE(fs::exists(folder_ / "t/.a.tfrecord.lockstep.unfinished"));
 }
 
-TEST_F(FormatRecords, ADamagedIndexIsMadeAnew) {
+TEST_F(FormatRecords, ADamagedIndexIsMadeAgain) {
   write("d/data", std::string(20'000, 'a'));
   EXPECT_TRUE(must_make(folder_ / "d/data"));
   flip_byte(folder_ / "d/.data.lockstep", 100);
@@ -173,7 +191,7 @@ TEST_F(FormatRecords, ADamagedIndexIsMadeAnew) {
 }
 
 TEST_F(FormatRecords, TheIndexOfACopyWithTheSameTimeIsFoundInTheCacheFolder) {
-  // A folder in which nothing can be made, also by root: the index's name is taken by a folder.
+  // A folder has the name of the index, so that nobody, not even root, can store the index beside the data.
   write("a/data", std::string(20'000, 'a'));
   fs::create_directory(folder_ / "a/.data.lockstep");
   EXPECT_TRUE(must_make(folder_ / "a/data"));
@@ -185,7 +203,7 @@ TEST_F(FormatRecords, TheIndexOfACopyWithTheSameTimeIsFoundInTheCacheFolder) {
   EXPECT_FALSE(must_make(folder_ / "b/data"));
 }
 
-TEST_F(FormatRecords, AnIndexThatCanBeStoredNowhereStaysInMemory) {
+TEST_F(FormatRecords, AnIndexThatCannotBeStoredIsKeptInMemory) {
   write("t/a.tfrecord", tfrecord({"one", "two"}));
   fs::create_directory(folder_ / "t/.a.tfrecord.lockstep");
   write("cache", "no folder");
@@ -194,7 +212,7 @@ TEST_F(FormatRecords, AnIndexThatCanBeStoredNowhereStaysInMemory) {
   reader->verify();
 }
 
-TEST_F(FormatRecords, ADatasetAndItsIndexBesideItAreStagedWithoutTheIndex) {
+TEST_F(FormatRecords, TheIndexBesideADatasetIsNotPartOfIt) {
   write("t/a.tfrecord", tfrecord({"one"}));
   open(folder_ / "t");
   ASSERT_TRUE(fs::exists(folder_ / "t/.a.tfrecord.lockstep"));
@@ -228,14 +246,14 @@ TEST_F(FormatRecords, RecordsInPiecesAreJoinedByRead) {
   EXPECT_THAT([&] { (void)reader->view(1); }, ThrowsErrorWith("sample 1", "3 pieces", "use read()"));
 }
 
-TEST_F(FormatRecords, AnIndexOfKeysThatDoesNotFitItsRecordsIsRefused) {
+TEST_F(FormatRecords, AnIdxThatDoesNotMatchItsRecordsIsRefused) {
   write("r/a.rec", piece(0, "first") + piece(0, "second"));
   const auto refused = [&](const std::string& index, auto... texts) {
     write("r/a.idx", index);
     EXPECT_THAT([&] { open(folder_ / "r"); }, ThrowsErrorWith(texts...));
   };
   refused("7\t0\n", "a.idx has no line for the record at offset 16");
-  refused("7\t0\n8\t16\n9\t20\n", "2 records, and 3 keys");
+  refused("7\t0\n8\t16\n9\t20\n", "2 records, but its .idx has 3 keys");
   refused("7\t0\n8 16\n", "a.idx, line 2");
   refused("7\t0\n8\tx\n", "a.idx, line 2");
   refused("7\t0\n8\t0\n", "a.idx, line 2", "second key");

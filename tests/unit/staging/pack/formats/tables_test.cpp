@@ -1,4 +1,4 @@
-// Damage in formats that have a table of their samples: MDS, npy, LMDB, HDF5.
+// Damaged files of formats that have a table of their samples: MDS, npy, LMDB, HDF5.
 
 #include <nlohmann/json.hpp>
 
@@ -21,7 +21,7 @@ using staging_test::ThrowsErrorWith;
 
 class FormatTables : public staging_test::StagingTest {
  protected:
-  /// A copy of one of the committed vectors.
+  /// A copy of one of the vectors in tests/data/formats.
   fs::path vector(const fs::path& name) const {
     fs::create_directories((folder_ / name).parent_path());
     fs::copy(fs::path(LOCKSTEP_FORMAT_VECTORS) / name, folder_ / name, fs::copy_options::recursive);
@@ -40,7 +40,7 @@ class FormatTables : public staging_test::StagingTest {
   }
 };
 
-TEST_F(FormatTables, AShardOfMdsThatLeavesTheFolderIsRefused) {
+TEST_F(FormatTables, AnMdsShardOutsideTheFolderIsRefused) {
   const fs::path mds = vector("mds/tokens");
   write("mds/shard.00000.mds", staging_test::read(mds / "shard.00000.mds"));
   for (const char* name : {"../shard.00000.mds", "/etc/passwd", ".."}) {
@@ -51,7 +51,7 @@ TEST_F(FormatTables, AShardOfMdsThatLeavesTheFolderIsRefused) {
   }
 }
 
-TEST_F(FormatTables, AShardOfMdsOfAnotherLengthOrMissingIsRefused) {
+TEST_F(FormatTables, AnMdsShardThatIsMissingOrHasAnotherLengthIsRefused) {
   const fs::path mds = vector("mds/columns");
   fs::resize_file(mds / "shard.00001.mds", 100);
   EXPECT_THAT([&] { check(mds); }, ThrowsErrorWith("shard.00001.mds does not match index.json: 100 bytes"));
@@ -62,11 +62,11 @@ TEST_F(FormatTables, AShardOfMdsOfAnotherLengthOrMissingIsRefused) {
   EXPECT_EQ(open(mds / "shard.00000.mds")->size(), 3U);
 }
 
-TEST_F(FormatTables, DamagedTablesOfMdsAreRefusedWithSampleAndOffset) {
+TEST_F(FormatTables, DamagedMdsTablesAreRefusedWithSampleAndOffset) {
   const fs::path shard = vector("mds/columns") / "shard.00000.mds";
   flip_byte(shard, 0);
   EXPECT_THAT([&] { open(folder_ / "mds/columns"); },
-              ThrowsErrorWith("shard.00000.mds", "samples, the index.json says 3"));
+              ThrowsErrorWith("shard.00000.mds", "samples, but its index.json says 3"));
   flip_byte(shard, 0);
   flip_byte(shard, 4 + 4 + 3);  // the second sample's begin
   EXPECT_THAT([&] { open(folder_ / "mds/columns"); }, ThrowsErrorWith("shard.00000.mds, sample 1, offset"));
@@ -77,13 +77,13 @@ TEST_F(FormatTables, DamagedTablesOfMdsAreRefusedWithSampleAndOffset) {
               ThrowsErrorWith("shard.00000.mds, sample 0", "columns do not fill"));
 }
 
-TEST_F(FormatTables, DamagedContentOfMdsIsFoundByTheHashesOfItsIndex) {
+TEST_F(FormatTables, TheHashesInTheMdsIndexDetectDamagedContent) {
   const fs::path mds = vector("mds/tokens");
   flip_byte(mds / "shard.00000.mds", open(mds)->parts(1)[0].offset + 3);
-  EXPECT_THAT([&] { open(mds)->verify(); }, ThrowsErrorWith("shard.00000.mds: sha1 "));
+  EXPECT_THAT([&] { open(mds)->verify(); }, ThrowsErrorWith("shard.00000.mds: its sha1 "));
 }
 
-TEST_F(FormatTables, MdsThatIsThereInCompressedFormOnlySaysSo) {
+TEST_F(FormatTables, MdsDataInCompressedFormOnlyAreRefused) {
   const fs::path mds = vector("mds/tokens");
   fs::rename(mds / "shard.00000.mds", mds / "shard.00000.mds.zstd");
   change_json(mds / "index.json", [&](nlohmann::json& json) {
@@ -95,11 +95,11 @@ TEST_F(FormatTables, MdsThatIsThereInCompressedFormOnlySaysSo) {
   EXPECT_THAT([&] { open(mds); }, ThrowsErrorWith("shard.00000.mds", "compressed form only"));
 }
 
-TEST_F(FormatTables, WhatIsNoIndexOfMdsIsRefusedByWhatIsMissing) {
+TEST_F(FormatTables, AnInvalidMdsIndexIsRefusedWithTheReason) {
   const auto refused = [](const std::string& text, auto... texts) {
     EXPECT_THAT([&] { parse_mds_index(text, "i.json"); }, ThrowsErrorWith("i.json", texts...));
   };
-  refused("{", "damaged index");
+  refused("{", "damaged MDS index");
   refused("{}", "shards");
   refused(R"({"shards":[]})", "no shards");
   refused(R"({"shards":[{"version":3}]})", "shard 0", "version 3");
@@ -108,7 +108,7 @@ TEST_F(FormatTables, WhatIsNoIndexOfMdsIsRefusedByWhatIsMissing) {
           "shard 0");
 }
 
-TEST_F(FormatTables, SizesThatAreNoWholeNumbersAreRefused) {
+TEST_F(FormatTables, SizesThatAreNotIntegersAreRefused) {
   const fs::path mds = vector("mds/tokens");
   const nlohmann::json good = nlohmann::json::parse(staging_test::read(mds / "index.json"));
   const auto refused = [&](const char* pointer, const nlohmann::json& value, auto... texts) {
@@ -116,15 +116,15 @@ TEST_F(FormatTables, SizesThatAreNoWholeNumbersAreRefused) {
     bad[nlohmann::json::json_pointer(pointer)] = value;
     EXPECT_THAT([&] { parse_mds_index(bad.dump(), "i.json"); }, ThrowsErrorWith("i.json, shard 0", texts...));
   };
-  refused("/shards/0/version", 1e94, "no whole number");
-  refused("/shards/0/samples", -1, "no whole number");
-  refused("/shards/0/raw_data/bytes", 2.5, "no whole number");
-  refused("/shards/0/column_sizes/0", 1e94, "no whole number");
+  refused("/shards/0/version", 1e94, "not an integer");
+  refused("/shards/0/samples", -1, "not an integer");
+  refused("/shards/0/raw_data/bytes", 2.5, "not an integer");
+  refused("/shards/0/column_sizes/0", 1e94, "not an integer");
   refused("/shards/0/column_sizes/0", std::uint64_t{1} << 32, "column of 4294967296 bytes");
   refused("/shards/0/samples", std::uint64_t{1} << 31, "do not fit into a shard");
 }
 
-TEST_F(FormatTables, SamplesOfMdsThatDoNotFollowEachOtherAreRefused) {
+TEST_F(FormatTables, MdsSamplesThatOverlapAreRefused) {
   MdsShard shard;
   shard.samples = 2;
   shard.raw.bytes = 30;
@@ -139,7 +139,7 @@ TEST_F(FormatTables, SamplesOfMdsThatDoNotFollowEachOtherAreRefused) {
   EXPECT_THAT([&] { parse_mds_table(table(16, 31, 30), shard, "s"); },
               ThrowsErrorWith("s, sample 1, offset 31"));
   EXPECT_THAT([&] { parse_mds_table(table(16, 20, 29), shard, "s"); },
-              ThrowsErrorWith("ends at 29, the file at 30"));
+              ThrowsErrorWith("ends at 29, but the file ends at 30"));
 }
 
 TEST_F(FormatTables, AnNpyOfAnotherLengthIsNotComplete) {
@@ -152,19 +152,19 @@ TEST_F(FormatTables, AnNpyOfAnotherLengthIsNotComplete) {
   }
 }
 
-TEST_F(FormatTables, HeadersOfNpyThatMakeNoSenseAreRefused) {
+TEST_F(FormatTables, InvalidNpyHeadersAreRefused) {
   const auto refused = [](const std::string& bytes, auto... texts) {
     EXPECT_THAT([&] { parse_npy_header(bytes, "a.npy"); }, ThrowsErrorWith("a.npy", texts...)) << bytes;
   };
   refused("", "not a .npy file");
   refused("\x93NUMPX\1\0  ", "not a .npy file");
   refused("\x93NUMPY\4" + std::string(3, '\0'), "version 4");
-  refused(npy("<u2", "(3,)", "").substr(0, 60), "is cut");
+  refused(npy("<u2", "(3,)", "").substr(0, 60), "is truncated");
   refused(npy("<u2", "(3", ""), "a number is missing");
   refused(npy("<u2", "(-3,)", ""), "number is missing");
   refused(npy("<u", "(3,)", ""), "no size");
   for (const char* type : {"<u3", "<u16", "<i0", "<i12"})
-    refused(npy(type, "(3,)", ""), "no numbers of type", type);
+    refused(npy(type, "(3,)", ""), "does not exist", type);
   refused(npy("<u2", "(3,)", "", "Maybe"), "neither True nor False");
   refused(npy("<u2", "(4294967296, 4294967296, 4294967296)", ""), "larger than any file");
   refused(npy("<u8", "(9223372036854775807,)", ""), "larger than any file");
@@ -178,7 +178,7 @@ TEST_F(FormatTables, AnArrayWithoutRowsHasNoSamples) {
   EXPECT_THAT([&] { open(folder_ / "a.npy"); }, ThrowsErrorWith("a.npy", "no samples"));
 }
 
-TEST_F(FormatTables, ATruncatedDatabaseIsNeverMapped) {
+TEST_F(FormatTables, ATruncatedDatabaseIsRefused) {
   const fs::path file = vector("lmdb/db") / "data.mdb";
   const auto size = fs::file_size(file);
   fs::resize_file(file, size / 2);
@@ -196,7 +196,7 @@ TEST_F(FormatTables, DamagedPagesOfADatabaseAreRefusedWithTheirNumber) {
   int refused = 0;
   for (std::size_t page = 2; page < good.size() / 4096; ++page) {
     std::string bad = good;
-    bad.replace(page * 4096, 8, bytes_of(std::uint64_t{9999}));  // its own number
+    bad.replace(page * 4096, 8, bytes_of(std::uint64_t{9999}));  // the page's own number
     write("lmdb/db/data.mdb", bad);
     try {
       open(folder_ / "lmdb");
@@ -205,7 +205,7 @@ TEST_F(FormatTables, DamagedPagesOfADatabaseAreRefusedWithTheirNumber) {
       ++refused;
     }
   }
-  EXPECT_GE(refused, 4);  // the tree's pages and large values; not the free ones
+  EXPECT_GE(refused, 4);  // pages of the tree and of large values; free pages are not read
 }
 
 TEST_F(FormatTables, ATruncatedHdf5FileIsRefused) {
@@ -219,12 +219,12 @@ TEST_F(FormatTables, ATruncatedHdf5FileIsRefused) {
   EXPECT_THAT([&] { check(folder_ / "x.h5"); }, ThrowsErrorWith("x.h5: not an HDF5 file"));
 }
 
-TEST_F(FormatTables, DamagedChunksOfHdf5AreFoundByReading) {
+TEST_F(FormatTables, ReadingDetectsDamagedHdf5Chunks) {
   const fs::path file = vector("hdf5/several.h5");
   const std::string source = file.string() + ":/pictures";
   const auto size = fs::file_size(file);
   int found = 0;
-  // Somewhere there is the compressed data of the pictures: zlib's streams begin with these bytes.
+  // Damages every place that may be the compressed data of the pictures: zlib streams begin with these bytes.
   const std::string content = staging_test::read(file);
   for (std::size_t at = content.find("\x78\x5e"); at != std::string::npos && at + 8 < size;
        at = content.find("\x78\x5e", at + 1)) {
@@ -250,7 +250,7 @@ TEST_F(FormatTables, AZeroByteInAnIndexJsonIsRefused) {
 }
 
 // 2^63 and above would become negative.
-TEST_F(FormatTables, TokensThatDoNotFitIntoASignedNumberAreRefusedAsTheyAre) {
+TEST_F(FormatTables, TokensThatDoNotFitIntoASignedNumberAreRefusedWithTheirValue) {
   const std::string tokens = bytes_of(std::uint64_t{7}) + bytes_of(std::uint64_t{1} << 63);
   std::vector<std::int64_t> into(2);
   EXPECT_THAT([&] { widen(TokenType::u64, std::as_bytes(std::span(tokens)), into); },
@@ -260,7 +260,7 @@ TEST_F(FormatTables, TokensThatDoNotFitIntoASignedNumberAreRefusedAsTheyAre) {
   options.source = folder_ / "n/a.npy";
   options.out = folder_ / "out";
   EXPECT_THAT([&] { convert(options); },
-              ThrowsErrorWith("a.npy", "token 1 is 9223372036854775808, and tokens"));
+              ThrowsErrorWith("a.npy", "token 1 is 9223372036854775808, but tokens"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Reads what the formats' own packages wrote (tests/data/formats).
+// Reads files that the formats' own packages wrote (tests/data/formats).
 
 #include <atomic>
 #include <fstream>
@@ -37,7 +37,7 @@ std::string read_sample(const Reader& reader, std::size_t i) {
   return hex(payload);
 }
 
-/// What expected.json says about each source.
+/// The entries of expected.json, by source.
 const std::map<std::string, nlohmann::json>& all_expected() {
   static const auto* expected = [] {
     auto* made = new std::map<std::string, nlohmann::json>();
@@ -48,7 +48,7 @@ const std::map<std::string, nlohmann::json>& all_expected() {
   return *expected;
 }
 
-/// The vectors are copied: readers put indexes beside data.
+/// Copies the vectors, since readers store indexes beside the data.
 class FormatVectors : public staging_test::StagingTest, public testing::WithParamInterface<std::string> {
  protected:
   FormatVectors() {
@@ -63,7 +63,7 @@ class FormatVectors : public staging_test::StagingTest, public testing::WithPara
   std::string source_;
 };
 
-TEST_P(FormatVectors, HoldWhatTheirOwnPackageSays) {
+TEST_P(FormatVectors, HoldTheSamplesThatTheirOwnPackageReads) {
   const nlohmann::json& expected = all_expected().at(GetParam());
   const auto reader = open(source_);
   const auto& samples = expected.at("samples");
@@ -92,7 +92,7 @@ TEST_P(FormatVectors, HoldWhatTheirOwnPackageSays) {
       EXPECT_EQ(nlohmann::json(parts), expected["parts"][i]);
     }
   }
-  EXPECT_THAT([&] { (void)reader->bytes(samples.size()); }, ThrowsErrorWith("was asked for"));
+  EXPECT_THAT([&] { (void)reader->bytes(samples.size()); }, ThrowsErrorWith("there is no sample"));
   EXPECT_NO_THROW(reader->verify());
 }
 
@@ -104,7 +104,7 @@ TEST_P(FormatVectors, AreComplete) {
   EXPECT_NO_THROW(check_complete(contents.folder, contents));
 }
 
-TEST_P(FormatVectors, HaveTheFingerprintOfACopyAndNotOfAnotherContent) {
+TEST_P(FormatVectors, HaveTheSameFingerprintAsACopyAndAnotherOneThanOtherContent) {
   const std::string fingerprint = open(source_)->fingerprint();
   EXPECT_EQ(fingerprint.size(), 32U);
   copy_to("copy");
@@ -147,35 +147,35 @@ INSTANTIATE_TEST_SUITE_P(All, FormatVectors, testing::ValuesIn(sources()), [](co
 
 class FormatRefused : public staging_test::StagingTest {};
 
-TEST_F(FormatRefused, ArraysThatCannotBeReadAsTheyLieSayWhy) {
+TEST_F(FormatRefused, UnsupportedArraysAreRefusedWithTheReason) {
   const fs::path folder = kVectors / "npy_refused";
   EXPECT_THAT([&] { open(folder / "fortran.npy"); }, ThrowsErrorWith("fortran.npy", "Fortran"));
   EXPECT_THAT([&] { open(folder / "big_endian.npy"); }, ThrowsErrorWith("big_endian.npy", "big-endian"));
   EXPECT_THAT([&] { open(folder / "objects.npy"); }, ThrowsErrorWith("objects.npy", "Python objects"));
   EXPECT_THAT([&] { open(folder / "records.npy"); }, ThrowsErrorWith("records.npy", "records"));
-  // Their own programs read them: they can be staged.
+  // They can still be staged for programs that read them.
   const Contents contents = contents_of(folder);
   EXPECT_EQ(contents.format, Format::npy);
   EXPECT_NO_THROW(check_complete(folder, contents));
 }
 
-TEST_F(FormatRefused, ADatasetIsNamedWhereThereAreSeveral) {
+TEST_F(FormatRefused, OneOfSeveralDatasetsMustBeNamed) {
   const fs::path file = kVectors / "hdf5/several.h5";
   EXPECT_THAT([&] { open(file); }, ThrowsErrorWith("several.h5", "/document", "/pictures", "name one"));
-  EXPECT_THAT([&] { open(file.string() + ":/none"); }, ThrowsErrorWith("there is no dataset /none"));
+  EXPECT_THAT([&] { open(file.string() + ":/none"); }, ThrowsErrorWith("has no dataset /none"));
   EXPECT_THAT([&] { open(file.string() + ":/big"); }, ThrowsErrorWith("several.h5:/big", "big-endian"));
 }
 
 TEST_F(FormatRefused, AnHdf5LinkToAnotherFileIsNotFollowed) {
   EXPECT_THAT([&] { open((kVectors / "hdf5/several.h5").string() + ":/elsewhere"); },
-              ThrowsErrorWith("there is no dataset /elsewhere"));
+              ThrowsErrorWith("has no dataset /elsewhere"));
 }
 
-TEST_F(FormatRefused, ANamedDatabaseIsNamed) {
+TEST_F(FormatRefused, ANamedDatabaseIsRefusedByName) {
   EXPECT_THAT([&] { open(kVectors / "lmdb_refused.mdb"); }, ThrowsErrorWith("the named database 'train'"));
 }
 
-TEST_F(FormatRefused, AFolderOfSeveralFormatsAsksForOneOfThem) {
+TEST_F(FormatRefused, AFolderOfSeveralFormatsIsRefused) {
   fs::create_directories(folder_ / "m");
   fs::copy(kVectors / "npy/u2_rows.npy", folder_ / "m");
   fs::copy(kVectors / "hdf5/only.h5", folder_ / "m");
@@ -183,7 +183,7 @@ TEST_F(FormatRefused, AFolderOfSeveralFormatsAsksForOneOfThem) {
 }
 
 TEST_F(FormatRefused, FilesOfDifferentTokensAreNotOneDataSet) {
-  EXPECT_THAT([&] { open(kVectors / "megatron"); }, ThrowsErrorWith("of type f32", "name one of them"));
+  EXPECT_THAT([&] { open(kVectors / "megatron"); }, ThrowsErrorWith("holds f32", "only data of one type"));
 }
 
 }  // namespace

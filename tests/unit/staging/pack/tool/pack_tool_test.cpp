@@ -1,4 +1,4 @@
-// The program lockstep-pack, as it is called.
+// The program lockstep-pack.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -77,7 +77,7 @@ TEST_F(PackTool, DamageIsOneLineAndExitCodeOne) {
   EXPECT_EQ(std::count(verified.error.begin(), verified.error.end(), '\n'), 1);
 }
 
-TEST_F(PackTool, WhatIsDamagedDoesNotKeepTheOthersFromBeingVerified) {
+TEST_F(PackTool, VerifyContinuesAfterADamagedSource) {
   staging_test::flip_byte(make_pack("p", {{"a.txt", "alpha"}}) / "shard-000000.tar", 514);
   make_pack("q", {{"a.txt", "alpha"}});
   const auto verified = run({"verify", at("p"), at("none"), at("q")});
@@ -88,7 +88,7 @@ TEST_F(PackTool, WhatIsDamagedDoesNotKeepTheOthersFromBeingVerified) {
   EXPECT_THAT(verified.error, HasSubstr("2 of 3"));
 }
 
-TEST_F(PackTool, CatShowsNoSampleThatIsNotWhatTheIndexSays) {
+TEST_F(PackTool, CatDoesNotShowADamagedSample) {
   staging_test::flip_byte(make_pack("p", {{"a.txt", "alpha"}}) / "shard-000000.tar", 514);
   const auto shown = run({"cat", at("p"), "a"});
   EXPECT_EQ(shown.exit_code, 1);
@@ -96,7 +96,7 @@ TEST_F(PackTool, CatShowsNoSampleThatIsNotWhatTheIndexSays) {
   EXPECT_THAT(shown.error, HasSubstr("shard-000000.tar, sample 0 (a), offset 512"));
 }
 
-TEST_F(PackTool, LsPrintsALinePerFileWhateverItsName) {
+TEST_F(PackTool, LsPrintsOneLinePerFileForAnyName) {
   write("s/a\nb\x1b[31m.txt", "alpha");
   make_pack("q", {{"other", "x"}});
   ASSERT_EQ(run({"create", at("s"), "--out", at("p")}).exit_code, 0);
@@ -105,8 +105,7 @@ TEST_F(PackTool, LsPrintsALinePerFileWhateverItsName) {
   EXPECT_EQ(listed.find('\x1b'), std::string::npos);
 }
 
-// The verb's whole use is that the index is there afterwards.
-TEST_F(PackTool, IndexFailsWhereTheIndexCanBeKeptNowhere) {
+TEST_F(PackTool, IndexFailsIfTheIndexCannotBeStored) {
   const fs::path data = fs::path(LOCKSTEP_FORMAT_VECTORS) / "tfrecord/train.tfrecord-00000-of-00002";
   fs::create_directories(folder_ / "t");
   fs::copy_file(data, folder_ / "t/a.tfrecord");
@@ -120,12 +119,12 @@ TEST_F(PackTool, IndexFailsWhereTheIndexCanBeKeptNowhere) {
   EXPECT_EQ(run_process({"env", somewhere, LOCKSTEP_PACK, "index", at("t/a.tfrecord")}).exit_code, 0);
 }
 
-TEST_F(PackTool, TarFilesOfOtherProgramsGetAnIndexWhereTheyLie) {
+TEST_F(PackTool, IndexMakesAnIndexBesideTarFilesOfOtherPrograms) {
   write("files/a/1.cls", "7");
   write("files/a/1.txt", "first");
   write("files/2.txt", "second");
   fs::create_directory(folder_ / "web");
-  // With folders and names as "./a/1.txt" in them.
+  // The tar file has folders, and names such as "./a/1.txt".
   ASSERT_EQ(run_process({"tar", "-cf", at("web/x-0.tar"), "-C", at("files"), "--sort=name", "."}).exit_code,
             0);
   ASSERT_EQ(run_process({"tar", "-cf", at("web/x-1.tar"), "-C", at("files"), "2.txt"}).exit_code, 0);
@@ -147,7 +146,7 @@ TEST_F(PackTool, TarFilesOfOtherProgramsGetAnIndexWhereTheyLie) {
   EXPECT_EQ(now, tars);
 }
 
-TEST_F(PackTool, TarFilesThatCannotBeIndexedAreRefusedByMember) {
+TEST_F(PackTool, TarFilesThatCannotBeIndexedAreRefusedWithTheMember) {
   write("web/a.txt", "alpha");
   fs::create_symlink("a.txt", folder_ / "web/b.txt");
   ASSERT_EQ(run_process({"tar", "-cf", at("web/x.tar"), "-C", at("web"), "a.txt", "b.txt"}).exit_code, 0);
@@ -158,7 +157,7 @@ TEST_F(PackTool, TarFilesThatCannotBeIndexedAreRefusedByMember) {
       run_process({"tar", "-cf", at("web/x.tar"), "--hard-dereference", "-C", at("web"), "a.txt", "a.txt"})
           .exit_code,
       0);
-  EXPECT_THAT(run({"index", at("web")}).error, HasSubstr("'a.txt' at offset 1536 comes twice"));
+  EXPECT_THAT(run({"index", at("web")}).error, HasSubstr("'a.txt' at offset 1536 appears twice"));
   EXPECT_FALSE(fs::exists(folder_ / "web/index.lockstep"));
 }
 
@@ -177,12 +176,12 @@ TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
   EXPECT_EQ(run({"cat", at("s")}).exit_code, 1);
 }
 
-// What hangs in a file system cannot be asked to end, so the process ends with it.
-TEST_F(PackTool, ControlCEndsItAlsoWhereAFileSystemDoesNotAnswer) {
+// A thread blocked by a file system cannot be interrupted, so the process ends.
+TEST_F(PackTool, ASignalEndsTheProgramEvenIfAFileSystemDoesNotAnswer) {
   const Tool tool("lockstep-pack", "");
   const int code = staging_test::in_child([&] {
-    const UniqueFd said = open_file(folder_ / "said", O_WRONLY | O_CREAT, 0600);
-    ::dup2(said.get(), STDERR_FILENO);
+    const UniqueFd error = open_file(folder_ / "error", O_WRONLY | O_CREAT, 0600);
+    ::dup2(error.get(), STDERR_FILENO);
     run_until_stopped(
         tool,
         [](const std::atomic<bool>&) {
@@ -193,16 +192,16 @@ TEST_F(PackTool, ControlCEndsItAlsoWhereAFileSystemDoesNotAnswer) {
   });
   EXPECT_EQ(code, 128 + SIGINT);
   EXPECT_EQ(
-      staging_test::read(folder_ / "said"),
-      "lockstep-pack: stopped while a file system does not answer; the next call cleans up, or goes on\n");
-  // Who ends in time is left alone.
+      staging_test::read(folder_ / "error"),
+      "lockstep-pack: stopped while a file system does not answer: run the command again to continue\n");
+  // Work that stops in time ends the process by the same signal.
   EXPECT_EQ(staging_test::in_child([&] {
               try {
                 run_until_stopped(
                     tool,
                     [](const std::atomic<bool>& stop) {
                       ::raise(SIGTERM);
-                      if (stop) throw Stopped("whole shards are kept");
+                      if (stop) throw Stopped("stopped");
                     },
                     std::chrono::seconds(1));
               } catch (const Error&) {

@@ -44,7 +44,7 @@ class PackAppend : public staging_test::StagingTest {
   fs::path pack_;
 };
 
-TEST_F(PackAppend, AddsShardsAfterTheOldOnes) {
+TEST_F(PackAppend, AddsShardsAfterTheExistingOnes) {
   const auto old = content_of(pack_);
   const PackingResult result = append(options());
   EXPECT_EQ(result.samples, 12U);
@@ -63,14 +63,14 @@ TEST_F(PackAppend, AddsShardsAfterTheOldOnes) {
   EXPECT_EQ(read_sample(*reader, 31), std::string(3000, 'l'));
 }
 
-TEST_F(PackAppend, IsThePackThatCreateMakesOfAllButForItsBorders) {
+TEST_F(PackAppend, GivesTheFingerprintOfAPackCreatedFromAllFiles) {
   append(options());
   std::map<std::string, std::string> all = content_of(folder_ / "p.src");
   all.merge(content_of(folder_ / "more"));
   EXPECT_EQ(open(pack_)->fingerprint(), open(make_pack("all", all))->fingerprint());
 }
 
-TEST_F(PackAppend, AReaderOfTheOldIndexGoesOn) {
+TEST_F(PackAppend, AReaderOfTheOldIndexContinues) {
   const auto before = open(pack_);
   const std::string first = read_sample(*before, 0);  // its shard is open now, the others are not
   append(options());
@@ -79,7 +79,7 @@ TEST_F(PackAppend, AReaderOfTheOldIndexGoesOn) {
   before->verify();
 }
 
-TEST_F(PackAppend, AnotherTimeTooAndWithOtherPartsAndKinds) {
+TEST_F(PackAppend, CanBeRepeatedWithOtherPartsAndKinds) {
   append(options());
   write("third/x.json", "{}");
   write("third/x.txt", "text");
@@ -93,50 +93,51 @@ TEST_F(PackAppend, AnotherTimeTooAndWithOtherPartsAndKinds) {
   EXPECT_EQ(reader->parts(32)[1].kind, "txt");
 }
 
-TEST_F(PackAppend, ASampleThatIsThereAlreadyIsNamed) {
+TEST_F(PackAppend, ASampleThatIsAlreadyInThePackIsNamed) {
   const auto before = content_of(pack_);
   write("more/0007.json", "{}");
-  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("0007.json", "has a sample '0007' already"));
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("0007.json", "already has a sample '0007'"));
   EXPECT_EQ(content_of(pack_), before);
 }
 
-TEST_F(PackAppend, RepeatedWhenAllIsInThePackItSaysSo) {
+TEST_F(PackAppend, ARepeatedCallReportsThatAllFilesAreInThePack) {
   append(options());
   const auto before = content_of(pack_);
-  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("all 12 files are in the pack already"));
+  EXPECT_THAT([&] { append(options()); },
+              ThrowsErrorWith("all 12 files, with these names and sizes, are already in the pack"));
   write("more/n03.bin", "of another size");
-  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("n00.bin", "has a sample 'n00' already"));
+  EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("n00.bin", "already has a sample 'n00'"));
   EXPECT_EQ(content_of(pack_), before);
 }
 
-TEST_F(PackAppend, TokensAreThePacksTokens) {
+TEST_F(PackAppend, TokensMustHaveThePacksSize) {
   pack_ = make_pack("t", {{"a.tok", "12345678"}}, 1 << 20, 4);
   write("more/odd", "123");
   AppendOptions odd = options();
   odd.files = {"odd"};
-  EXPECT_THAT([&] { append(odd); }, ThrowsErrorWith("more/odd is 3 bytes long", "tokens of 4 bytes"));
+  EXPECT_THAT([&] { append(odd); }, ThrowsErrorWith("more/odd has 3 bytes", "token size, 4"));
   odd.token_bytes = 2;
-  EXPECT_THAT([&] { append(odd); }, ThrowsErrorWith("has tokens of 4 bytes", "--token-bytes says 2"));
+  EXPECT_THAT([&] { append(odd); }, ThrowsErrorWith("has tokens of 4 bytes", "--token-bytes is 2"));
   odd.token_bytes = 4;
   odd.files = {"n00.bin"};
   append(odd);
   EXPECT_EQ(open(pack_)->tokens(1), 750U);
 }
 
-TEST_F(PackAppend, OneShardIsNoPackToAddTo) {
+TEST_F(PackAppend, OneShardIsRefused) {
   AppendOptions shard = options();
   shard.pack = pack_ / "shard-000000.tar";
-  EXPECT_THAT([&] { append(shard); }, ThrowsErrorWith("shard-000000.tar is one shard"));
+  EXPECT_THAT([&] { append(shard); }, ThrowsErrorWith("shard-000000.tar is a shard"));
 }
 
-TEST_F(PackAppend, TwoCallsForOnePackDoNotMix) {
+TEST_F(PackAppend, ASecondCallForAPackIsRefused) {
   fs::create_directory(pack_ / ".append.unfinished");
   const UniqueFd other = open_file(pack_ / ".append.unfinished", O_RDONLY | O_DIRECTORY);
   ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
   EXPECT_THAT([&] { append(options()); }, ThrowsErrorWith("being packed by another process"));
 }
 
-TEST_F(PackAppend, ShardsWithOtherNamesStayAndNewOnesGetFreeNumbers) {
+TEST_F(PackAppend, ShardsWithOtherNumbersStayAndNewOnesGetGreaterNumbers) {
   fs::rename(pack_ / "shard-000000.tar", pack_ / "shard-000041.tar");
   const Index index = Index::load(pack_ / kIndexName);
   std::string bytes = staging_test::read(pack_ / kIndexName);
@@ -150,7 +151,7 @@ TEST_F(PackAppend, ShardsWithOtherNamesStayAndNewOnesGetFreeNumbers) {
   EXPECT_TRUE(fs::exists(pack_ / "shard-000042.tar"));
 }
 
-/// What every kill and failure may leave: the old pack or the new one, and a next call that ends in the new
+/// Every kill and failure must leave the old pack or the new one, and the next call must complete the new
 /// one.
 class PackAppendFaults : public PackAppend {
  protected:
@@ -172,7 +173,7 @@ class PackAppendFaults : public PackAppend {
       continued_ = std::max(continued_, append(options()).continued_files);
     } catch (const Error& error) {
       EXPECT_EQ(reader->size(), 32U);
-      EXPECT_THAT(error.what(), HasSubstr("all 12 files are in the pack already"));
+      EXPECT_THAT(error.what(), HasSubstr("are already in the pack"));
     }
     EXPECT_EQ(content_of(pack_), whole_);
     reset();
@@ -181,7 +182,7 @@ class PackAppendFaults : public PackAppend {
   std::size_t continued_ = 0;
 };
 
-TEST_F(PackAppendFaults, KilledAtAnyCallItLeavesTheOldPackAndGoesOn) {
+TEST_F(PackAppendFaults, KilledAtAnySystemCallItLeavesTheOldPackAndContinues) {
   int call = 1;
   for (; call < 1000; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
@@ -201,7 +202,7 @@ TEST_F(PackAppendFaults, KilledAtAnyCallItLeavesTheOldPackAndGoesOn) {
   EXPECT_EQ(continued_, 12U);
 }
 
-TEST_F(PackAppendFaults, FailedAtAnyCallItLeavesTheOldPackAndGoesOn) {
+TEST_F(PackAppendFaults, FailedAtAnySystemCallItLeavesTheOldPackAndContinues) {
   int call = 1;
   for (; call < 1000; ++call) {
     SCOPED_TRACE(fmt::format("call {}", call));
@@ -219,9 +220,9 @@ TEST_F(PackAppendFaults, FailedAtAnyCallItLeavesTheOldPackAndGoesOn) {
   EXPECT_LT(call, 1000);
 }
 
-TEST_F(PackAppendFaults, WhatAKilledCallMovedIntoThePackGoesWhenLessIsAdded) {
+TEST_F(PackAppendFaults, ShardsThatAKilledCallMovedIntoThePackAreRemovedIfFewerAreAdded) {
   int call = 1;
-  while (!fs::exists(pack_ / "shard-000003.tar")) {  // the first of them is in its place
+  while (!fs::exists(pack_ / "shard-000003.tar")) {  // until the first new shard has been moved
     reset();
     ASSERT_EQ(in_child([&] {
                 KilledAt killed(call);

@@ -1,4 +1,4 @@
-// create() killed, failed or stopped at every point, and continued.
+// create() is killed, fails or is stopped at every point, and is continued.
 
 #include <csignal>
 #include <random>
@@ -36,7 +36,7 @@ class PackContinue : public staging_test::StagingTest {
     for (int i = 0; i < 20; ++i) write(fmt::format("s/{:02}.bin", i), std::string(3000 + 10 * i, 'a' + i));
     write("s/07.json", "{}");
   }
-  /// Four samples fill a shard: there are five, and one more where the sixth sample has two parts.
+  /// Four samples fill a shard.
   CreateOptions options(const fs::path& out = "out", FileSystem* system = nullptr) {
     CreateOptions options;
     options.folder = folder_ / "s";
@@ -48,7 +48,7 @@ class PackContinue : public staging_test::StagingTest {
     options.notice = [&](const std::string& line) { notices_.push_back(line); };
     return options;
   }
-  /// Leaves what a call leaves that was killed when it had packed that many files.
+  /// Leaves the files of a call that was killed after it had packed `files` files.
   void kill_after(std::size_t files) {
     ASSERT_EQ(in_child([&] {
                 CreateOptions killed = options();
@@ -65,12 +65,11 @@ class PackContinue : public staging_test::StagingTest {
     fs::remove_all(folder_ / "fresh");
     return content;
   }
-  std::vector<std::string> names_here() const { return FileSystem::real().list(folder_); }
 
   std::vector<std::string> notices_;
 };
 
-TEST_F(PackContinue, KilledAtAnyCallItGoesOnAfterItsWholeShardsToTheSameBytes) {
+TEST_F(PackContinue, KilledAtAnySystemCallItContinuesToTheSameBytes) {
   const auto whole = fresh();
   const std::size_t shards = whole.size() - 1;  // and the index
   std::set<std::size_t> continued;
@@ -87,8 +86,8 @@ TEST_F(PackContinue, KilledAtAnyCallItGoesOnAfterItsWholeShardsToTheSameBytes) {
     }
     if (!fs::exists(folder_ / "out")) {
       continued.insert(create(options()).continued_files);
-    } else {  // killed when all was done: the call says so and cleans up
-      EXPECT_THAT([&] { create(options()); }, ThrowsErrorWith("exists already"));
+    } else {  // killed after publishing: the next call reports that and cleans up
+      EXPECT_THAT([&] { create(options()); }, ThrowsErrorWith("already exists"));
     }
     ASSERT_EQ(content_of(folder_ / "out"), whole);
     ASSERT_THAT(names_here(), ElementsAre("out", "s"));
@@ -96,12 +95,12 @@ TEST_F(PackContinue, KilledAtAnyCallItGoesOnAfterItsWholeShardsToTheSameBytes) {
   }
   EXPECT_EQ(content_of(folder_ / "out"), whole);
   EXPECT_THAT(names_here(), ElementsAre("out", "s"));
-  EXPECT_GT(call, 30) << "the calls do not go through the file system given";
-  EXPECT_EQ(continued.size(), shards + 1) << "each border between shards, the beginning and the end";
+  EXPECT_GT(call, 30) << "the calls do not use the given file system";
+  EXPECT_EQ(continued.size(), shards + 1) << "the begin and the end of each shard";
   EXPECT_EQ(*continued.rbegin(), 21U);
 }
 
-TEST_F(PackContinue, FailedAtAnyCallItGoesOnToTheSameBytes) {
+TEST_F(PackContinue, FailedAtAnySystemCallItContinuesToTheSameBytes) {
   const auto whole = fresh();
   int call = 1;
   for (; call < kMaxCalls; ++call) {
@@ -112,8 +111,8 @@ TEST_F(PackContinue, FailedAtAnyCallItGoesOnToTheSameBytes) {
       if (!full.failed()) break;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
-      if (fs::exists(folder_ / ".out.unfinished/pack/shard-000001.tar")) {  // then the first one is whole
-        EXPECT_THAT(error.what(), HasSubstr("the same call continues"));
+      if (fs::exists(folder_ / ".out.unfinished/pack/shard-000001.tar")) {  // then the first one is complete
+        EXPECT_THAT(error.what(), HasSubstr("run the same command again to continue"));
       }
     }
     if (!fs::exists(folder_ / "out")) create(options());
@@ -125,7 +124,7 @@ TEST_F(PackContinue, FailedAtAnyCallItGoesOnToTheSameBytes) {
   EXPECT_LT(call, kMaxCalls);
 }
 
-TEST_F(PackContinue, AKillInTheMiddleOfAShardCostsThatShardOnly) {
+TEST_F(PackContinue, AKillInTheMiddleOfAShardLosesThatShardOnly) {
   const auto whole = fresh();
   for (std::size_t files = 1; files <= 21; ++files) {
     SCOPED_TRACE(files);
@@ -140,18 +139,18 @@ TEST_F(PackContinue, AKillInTheMiddleOfAShardCostsThatShardOnly) {
   }
 }
 
-TEST_F(PackContinue, AChangedFileIsPackedAnewFromItsShardOn) {
+TEST_F(PackContinue, AfterAChangedFilePackingContinuesFromItsShard) {
   kill_after(16);
   write("s/05.bin", std::string(2900, 'z'));
   notices_.clear();
   const CreateResult result = create(options());
   EXPECT_EQ(result.continued_files, 4U);
-  EXPECT_THAT(notices_, ElementsAre(testing::AllOf(HasSubstr("continuing after 1 whole shards"),
+  EXPECT_THAT(notices_, ElementsAre(testing::AllOf(HasSubstr("continuing after 1 complete shards"),
                                                    HasSubstr("05.bin has changed"))));
   EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
-TEST_F(PackContinue, AFileOfTheSameSizeWithOtherContentIsNoticed) {
+TEST_F(PackContinue, AFileWithTheSameSizeAndOtherContentIsDetected) {
   kill_after(16);
   write("s/02.bin", std::string(3020, 'z'));
   notices_.clear();
@@ -161,7 +160,7 @@ TEST_F(PackContinue, AFileOfTheSameSizeWithOtherContentIsNoticed) {
   EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
-TEST_F(PackContinue, AFileWrittenAnewWithItsOldSizeAndTimeIsNoticed) {
+TEST_F(PackContinue, AFileRewrittenWithTheSameSizeAndTimeIsDetected) {
   kill_after(16);
   const fs::path file = folder_ / "s/02.bin";
   const fs::file_time_type time = fs::last_write_time(file);
@@ -173,14 +172,14 @@ TEST_F(PackContinue, AFileWrittenAnewWithItsOldSizeAndTimeIsNoticed) {
   EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
-TEST_F(PackContinue, AShardEndsAsIfTheFileAfterItHadAlwaysBeenSoSmall) {
+TEST_F(PackContinue, AShardIsPackedAgainIfTheNextFileNowFitsIntoIt) {
   kill_after(12);
-  write("s/04.bin", "x");  // would have had room in the first shard
+  write("s/04.bin", "x");  // fits into the first shard
   EXPECT_EQ(create(options()).continued_files, 0U);
   EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
-TEST_F(PackContinue, ChangesAtRandomGiveWhatAFreshCallGives) {
+TEST_F(PackContinue, RandomChangesGiveTheBytesOfANewCall) {
   std::mt19937 random(7);
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(round);
@@ -191,14 +190,14 @@ TEST_F(PackContinue, ChangesAtRandomGiveWhatAFreshCallGives) {
     } else {
       write(name, std::string(random() % 6000, static_cast<char>('a' + random() % 26)));
     }
-    write("s/00.bin", std::string(3000, 'a'));  // enough is left
+    write("s/00.bin", std::string(3000, 'a'));  // so that the list is not empty
     create(options());
     ASSERT_EQ(content_of(folder_ / "out"), fresh());
     fs::remove_all(folder_ / "out");
   }
 }
 
-TEST_F(PackContinue, OtherOptionsStartOver) {
+TEST_F(PackContinue, OtherOptionsPackEverythingAgain) {
   kill_after(16);
   CreateOptions other = options();
   other.shard_bytes = 32 << 10;
@@ -207,14 +206,14 @@ TEST_F(PackContinue, OtherOptionsStartOver) {
   EXPECT_THAT(notices_, ElementsAre(HasSubstr("other options: packing everything again")));
 }
 
-TEST_F(PackContinue, AShardThatWasDamagedMeanwhileIsPackedAgain) {
+TEST_F(PackContinue, AShardDamagedMeanwhileIsPackedAgain) {
   kill_after(16);
   fs::resize_file(folder_ / ".out.unfinished/pack/shard-000001.tar", 1000);
   EXPECT_EQ(create(options()).continued_files, 4U);
   EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
-TEST_F(PackContinue, AnyDamageToTheJournalIsNoticed) {
+TEST_F(PackContinue, AnyDamageToTheJournalIsDetected) {
   kill_after(21);
   const auto whole = fresh();
   const fs::path journal = folder_ / ".out.unfinished/journal";
@@ -223,16 +222,16 @@ TEST_F(PackContinue, AnyDamageToTheJournalIsNoticed) {
     SCOPED_TRACE(at);
     std::string bad = good;
     bad[at] = static_cast<char>(bad[at] ^ 4);
-    fs::copy(folder_ / ".out.unfinished", folder_ / "saved", fs::copy_options::recursive);
+    fs::copy(folder_ / ".out.unfinished", folder_ / "copy", fs::copy_options::recursive);
     write(".out.unfinished/journal", bad);
     create(options());
     ASSERT_EQ(content_of(folder_ / "out"), whole);
     fs::remove_all(folder_ / "out");
-    fs::rename(folder_ / "saved", folder_ / ".out.unfinished");
+    fs::rename(folder_ / "copy", folder_ / ".out.unfinished");
   }
 }
 
-TEST_F(PackContinue, StoppedItKeepsItsWholeShardsAndSaysHowToGoOn) {
+TEST_F(PackContinue, StoppedItKeepsCompleteShardsAndTellsHowToContinue) {
   std::atomic<bool> stop = false;
   CreateOptions stopped = options();
   stopped.stop = &stop;
@@ -240,11 +239,11 @@ TEST_F(PackContinue, StoppedItKeepsItsWholeShardsAndSaysHowToGoOn) {
   EXPECT_THAT(
       [&] { create(stopped); },
       testing::Throws<Stopped>(testing::Property(
-          &Error::what, HasSubstr("2 whole shards are kept, and the same call continues after them"))));
+          &Error::what, HasSubstr("2 complete shards are kept: run the same command again to continue"))));
   EXPECT_EQ(create(options()).continued_files, 9U);
 }
 
-TEST_F(PackContinue, StoppedBeforeAShardWasWholeItLeavesNothing) {
+TEST_F(PackContinue, StoppedBeforeAShardIsCompleteItLeavesNothing) {
   const std::atomic<bool> stop = true;
   CreateOptions stopped = options();
   stopped.stop = &stop;
@@ -252,27 +251,27 @@ TEST_F(PackContinue, StoppedBeforeAShardWasWholeItLeavesNothing) {
   EXPECT_THAT(names_here(), ElementsAre("s"));
 }
 
-TEST_F(PackContinue, StoppedWhileItLooksAtPackedFilesItForgetsNothing) {
+TEST_F(PackContinue, StoppedWhileItChecksPackedFilesItKeepsAllShards) {
   kill_after(16);
   const std::atomic<bool> stop = true;
   CreateOptions stopped = options();
   stopped.stop = &stop;
-  EXPECT_THAT([&] { create(stopped); }, ThrowsErrorWith("3 whole shards are kept"));
+  EXPECT_THAT([&] { create(stopped); }, ThrowsErrorWith("3 complete shards are kept"));
   EXPECT_EQ(create(options()).continued_files, 13U);
 }
 
-TEST_F(PackContinue, ControlCEndsTheProgramByThatSignalWithOneLine) {
+TEST_F(PackContinue, ASignalEndsTheProgramWithOneLineAndByThatSignal) {
   for (int i = 0; i < 4000; ++i)
-    write(fmt::format("many/{:04}", i), "x");  // and as many shards: it takes a while
+    write(fmt::format("many/{:04}", i), "x");  // each in its own shard, so that packing takes some time
   const std::string script =
-      R"("$1" create "$2/many" --out "$2/p" --shard-size 1 2>"$2/said" & pid=$!
+      R"("$1" create "$2/many" --out "$2/p" --shard-size 1 2>"$2/error" & pid=$!
          until [ -e "$2/.p.unfinished/pack/shard-000001.tar" ]; do :; done; kill -TERM $pid; wait $pid)";
   const auto stopped = run_process({"bash", "-c", script, "bash", LOCKSTEP_PACK, folder_.string()});
   EXPECT_EQ(stopped.exit_code, 128 + SIGTERM);
-  const std::string said = staging_test::read(folder_ / "said");
-  EXPECT_THAT(said, testing::StartsWith("lockstep-pack: stopped; "));
-  EXPECT_THAT(said, HasSubstr("the same call continues after them"));
-  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
+  const std::string error = staging_test::read(folder_ / "error");
+  EXPECT_THAT(error, testing::StartsWith("lockstep-pack: stopped; "));
+  EXPECT_THAT(error, HasSubstr("run the same command again to continue"));
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1);
   const auto next = run_process({LOCKSTEP_PACK, "create", (folder_ / "many").string(), "--out",
                                  (folder_ / "p").string(), "--shard-size", "1"});
   EXPECT_EQ(next.exit_code, 0);

@@ -32,7 +32,7 @@ std::string bytes_of_numbers(const std::vector<T>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T)};
 }
 
-TEST(MemberKeys, NamesStayAndAnythingElseBecomesOneWithoutLosingADifference) {
+TEST(MemberKeys, ValidNamesAreKeptAndOtherKeysGetDifferentValidNames) {
   for (const char* name : {"a", "d/e", "0007", "d.e/f"}) EXPECT_EQ(member_key(name), name);
   EXPECT_EQ(member_key("img.001"), "img%2E001");
   EXPECT_EQ(member_key("img%2E001"), "img%252E001");
@@ -76,10 +76,9 @@ class PackConvert : public staging_test::StagingTest {
               R"(,"column_encodings":["bytes","bytes"],"column_sizes":[null,null],"raw_data":)"
               R"({"basename":"shard.00000.mds","bytes":45,"hashes":{}},"zip_data":null}]})");
   }
-  std::vector<std::string> names_here() const { return FileSystem::real().list(folder_); }
 };
 
-TEST_F(PackConvert, ShardsAnewWithTheSameSamplesAndFingerprint) {
+TEST_F(PackConvert, ShardsAgainWithTheSameSamplesAndFingerprint) {
   const fs::path pack = make_large_pack("p", 40);
   ConvertOptions larger = options("p", "q");
   larger.shard_bytes = 1 << 20;
@@ -92,17 +91,17 @@ TEST_F(PackConvert, ShardsAnewWithTheSameSamplesAndFingerprint) {
   ConvertOptions back = options("q", "r");
   back.shard_bytes = 64 << 10;
   convert(back);
-  EXPECT_EQ(content_of(folder_ / "r"), content_of(pack)) << "what create made";
+  EXPECT_EQ(content_of(folder_ / "r"), content_of(pack)) << "the bytes that create wrote";
 }
 
-TEST_F(PackConvert, KeepsPartsNamesWithOddDotsAndOneShardsSamples) {
+TEST_F(PackConvert, KeepsPartsAndNamesWithUnusualDots) {
   const fs::path pack =
       make_pack("p", {{"a.json", "{}"}, {"a.txt", "text"}, {"b.", "dot"}, {".c", "hidden"}, {"d/e", ""}});
   convert(options("p/shard-000000.tar", "q"));
   EXPECT_EQ(open(folder_ / "q")->fingerprint(), open(pack)->fingerprint());
 }
 
-TEST_F(PackConvert, ADamagedSampleIsNamedAndNothingStays) {
+TEST_F(PackConvert, ADamagedSampleIsNamedAndNothingIsLeft) {
   const fs::path pack = make_large_pack("p", 40);
   const Part part = open(pack)->parts(33)[0];
   staging_test::flip_byte(pack / part.shard, part.offset + 77);
@@ -112,7 +111,7 @@ TEST_F(PackConvert, ADamagedSampleIsNamedAndNothingStays) {
   EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
 }
 
-TEST_F(PackConvert, TokensBecomeMegatronsAndComeBack) {
+TEST_F(PackConvert, TokensAreConvertedToMegatronAndBack) {
   make_pack("p",
             {{"a.tok", bytes_of_numbers<std::uint16_t>({1, 2, 65535})},
              {"b.tok", bytes_of_numbers<std::uint16_t>({9})}},
@@ -144,21 +143,21 @@ TEST_F(PackConvert, ANegativeTokenIsNamed) {
   EXPECT_THAT([&] { convert(options("m.idx", "q")); }, ThrowsErrorWith("sample 1", "token 0 is -1"));
 }
 
-TEST_F(PackConvert, WhatHoldsNoTokensIsNothingForMegatron) {
+TEST_F(PackConvert, SamplesWithoutTokensAreRefusedForMegatron) {
   make_pack("p", {{"a", "x"}});
   EXPECT_THAT([&] { convert(options("p", "m", ConvertOptions::To::megatron)); },
-              ThrowsErrorWith("does not say that its samples are tokens"));
+              ThrowsErrorWith("its samples are not marked as tokens"));
   EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
 }
 
-TEST_F(PackConvert, AFolderThatExistsIsNotTouched) {
+TEST_F(PackConvert, AnExistingFolderIsNotChanged) {
   make_pack("p", {{"a", "x"}});
   write("q/precious", "mine");
-  EXPECT_THAT([&] { convert(options("p", "q")); }, ThrowsErrorWith("exists already"));
+  EXPECT_THAT([&] { convert(options("p", "q")); }, ThrowsErrorWith("already exists"));
   EXPECT_EQ(content_of(folder_ / "q").size(), 1U);
 }
 
-TEST_F(PackConvert, KilledOrFailedAtAnyCallItLeavesNothingUnderTheNameAndTheNextCallWorks) {
+TEST_F(PackConvert, KilledOrFailedAtAnySystemCallItPublishesNothingAndTheNextCallWorks) {
   make_large_pack("p", 12);
   convert(options("p", "whole"));
   const auto whole = content_of(folder_ / "whole");
@@ -190,22 +189,26 @@ TEST_F(PackConvert, KilledOrFailedAtAnyCallItLeavesNothingUnderTheNameAndTheNext
   EXPECT_GT(call, 10);
 }
 
-/// Files that do not keep what is written to them.
-class Forgetful : public FileSystem {
- protected:
-  ssize_t call_pwrite(int fd, const void* from, std::size_t size, off_t offset) override {
-    std::string bytes(static_cast<const char*>(from), size);
-    const std::size_t at = bytes.find("nnnnnnnn");
-    if (at != std::string::npos) bytes[at] = 'm';
-    return FileSystem::call_pwrite(fd, bytes.data(), size, offset);
+/// Writes other bytes than it is given.
+class CorruptingFileSystem : public FileSystem {
+ public:
+  ssize_t call(const FileCall& call) override {
+    if (call.kind != Kind::write) return FileSystem::call(call);
+    std::vector<std::byte> bytes(call.from, call.from + call.size);
+    const std::vector<std::byte> pattern(8, std::byte{'n'});
+    const auto at = std::search(bytes.begin(), bytes.end(), pattern.begin(), pattern.end());
+    if (at != bytes.end()) *at = std::byte{'m'};
+    FileCall changed = call;
+    changed.from = bytes.data();
+    return FileSystem::call(changed);
   }
 };
 
-TEST_F(PackConvert, WhatWasNotWrittenAsItWasReadIsFound) {
+TEST_F(PackConvert, AWrongCopyIsDetected) {
   write_mds(R"(["text","other"])");
   make_pack("p", {{"a.txt", std::string(3000, 'n')}});
   for (const char* source : {"p", "mds"}) {
-    Forgetful files;
+    CorruptingFileSystem files;
     ConvertOptions broken = options(source, "q");
     broken.system = &files;
     EXPECT_THAT([&] { convert(broken); }, ThrowsErrorWith("shard-000000.tar, sample 0"));
@@ -214,7 +217,7 @@ TEST_F(PackConvert, WhatWasNotWrittenAsItWasReadIsFound) {
   convert(options("mds", "q"));
 }
 
-TEST_F(PackConvert, ColumnsWhoseNamesAreNoNamesOfFilesAreRefused) {
+TEST_F(PackConvert, ColumnsWhoseNamesCannotBeFileNamesAreRefused) {
   for (const char* columns :
        {R"(["x","../../../evil"])", R"(["x","/evil"])", R"(["x","a/b"])", R"(["x","x"])", R"(["","bin"])"}) {
     write_mds(columns);
@@ -230,7 +233,7 @@ TEST_F(PackConvert, StoppedItLeavesNothing) {
     std::atomic<bool> stop = false;
     ConvertOptions stopped = options("p", "q", to);
     stopped.stop = &stop;
-    for (const std::uint64_t after : {0U, 1U, 2U}) {  // 2: while the result is read
+    for (const std::uint64_t after : {0U, 1U, 2U}) {  // 2: while the result is checked
       stop = after == 0;
       stopped.progress = [&](std::uint64_t samples) { stop = samples == after; };
       EXPECT_THROW(convert(stopped), Stopped) << after;
@@ -239,7 +242,7 @@ TEST_F(PackConvert, StoppedItLeavesNothing) {
   }
 }
 
-TEST_F(PackConvert, APackThatCreateWouldContinueIsNotThrownAway) {
+TEST_F(PackConvert, APackThatCreateCanContinueIsNotRemoved) {
   const fs::path source = make_large_pack("p", 40).parent_path() / "p.src";
   CreateOptions interrupted;
   interrupted.folder = source;
@@ -255,7 +258,7 @@ TEST_F(PackConvert, APackThatCreateWouldContinueIsNotThrownAway) {
   EXPECT_GT(create(interrupted).continued_files, 0U);
 }
 
-TEST_F(PackConvert, IsAVerbAndSoAreTheOthersOnWhatItMakes) {
+TEST_F(PackConvert, TheToolConvertsAndItsOtherVerbsReadMegatronFiles) {
   write_megatron();
   const auto run = [&](std::vector<std::string> words) {
     words.insert(words.begin(), LOCKSTEP_PACK);

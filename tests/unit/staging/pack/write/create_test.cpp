@@ -30,16 +30,9 @@ class PackCreate : public staging_test::StagingTest {
     options.out = folder_ / out;
     return options;
   }
-  std::vector<std::string> names_here() const {
-    std::vector<std::string> names;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder_))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
 };
 
-TEST_F(PackCreate, TheSameFilesGiveTheSameBytesWhateverTheThreads) {
+TEST_F(PackCreate, TheSameFilesGiveTheSameBytesWithAnyNumberOfThreads) {
   make_large_pack("a", 600);
   write("a.src/large.bin", std::string(1'000'000, 'x'));
   CreateOptions one = options("a.src", "one");
@@ -52,11 +45,10 @@ TEST_F(PackCreate, TheSameFilesGiveTheSameBytesWhateverTheThreads) {
   EXPECT_EQ(content_of(folder_ / "one"), content_of(folder_ / "many"));
 }
 
-TEST_F(PackCreate, FewDescriptorsMakeItSlowerAndNothingElse) {
+TEST_F(PackCreate, FewDescriptorsDoNotChangeTheResult) {
   for (int i = 0; i < 100; ++i) {
     write(fmt::format("a/{:02}/small.bin", i), std::string(10, 'x'));
-    write(fmt::format("a/{:02}/large.bin", i),
-          std::string(300'000, 'y'));  // is not read ahead, but kept open
+    write(fmt::format("a/{:02}/large.bin", i), std::string(300'000, 'y'));  // not read ahead, but kept open
   }
   CreateOptions many = options("a", "many");
   many.threads = 64;
@@ -73,14 +65,14 @@ TEST_F(PackCreate, FewDescriptorsMakeItSlowerAndNothingElse) {
   EXPECT_EQ(content_of(folder_ / "many"), content_of(folder_ / "again"));
 }
 
-TEST_F(PackCreate, ShardsEndBeforeTheirSizeAndSamplesStayWhole) {
+TEST_F(PackCreate, ShardsStayBelowTheirSizeAndSamplesAreNotDivided) {
   std::map<std::string, std::string> files;
   for (const char* key : {"a", "b", "c", "d"}) {
     files[std::string(key) + ".1"] = std::string(900, 'x');
     files[std::string(key) + ".2"] = std::string(900, 'y');
   }
   const auto reader =
-      open(make_pack("p", files, 7000));  // a sample takes 3072 bytes, the end of a shard 1024
+      open(make_pack("p", files, 7000));  // a sample takes 3072 bytes, and the end of a shard 1024
   ASSERT_EQ(reader->size(), 4U);
   std::vector<std::string> shards;
   for (std::size_t i = 0; i < reader->size(); ++i) {
@@ -129,22 +121,22 @@ TEST_F(PackCreate, PythonsTarfileReadsTheSameOffsets) {
   EXPECT_EQ(python.output, expected);
 }
 
-TEST_F(PackCreate, AFolderThatExistsIsNotTouched) {
+TEST_F(PackCreate, AnExistingFolderIsNotChanged) {
   write("s/a", "x");
   write("out/precious", "mine");
   EXPECT_THAT([&] { create(options("s", "out")); },
-              ThrowsErrorWith((folder_ / "out").string(), "exists already"));
+              ThrowsErrorWith((folder_ / "out").string(), "already exists"));
   EXPECT_EQ(content_of(folder_ / "out"), (std::map<std::string, std::string>{{"precious", "mine"}}));
 }
 
-TEST_F(PackCreate, AnEmptyFolderThatExistsBecomesThePack) {
+TEST_F(PackCreate, AnExistingEmptyFolderBecomesThePack) {
   write("s/a", "x");
   fs::create_directory(folder_ / "out");
   create(options("s", "out"));
   EXPECT_EQ(open(folder_ / "out")->size(), 1U);
 }
 
-TEST_F(PackCreate, AFailureLeavesNothingBehind) {
+TEST_F(PackCreate, AFailureLeavesNothing) {
   write("s/a", "x");
   CreateOptions bad = options("s", "out");
   bad.files.emplace_back("missing");
@@ -152,7 +144,7 @@ TEST_F(PackCreate, AFailureLeavesNothingBehind) {
   EXPECT_THAT(names_here(), ElementsAre("s"));
 }
 
-TEST_F(PackCreate, AnInterruptedCallIsHiddenAndWhatItLeavesDoesNotGetIntoThePack) {
+TEST_F(PackCreate, FilesOfAnInterruptedCallAreHiddenAndDoNotGetIntoThePack) {
   write("s/a", std::string(5000, 'x'));
   EXPECT_EQ(staging_test::in_child([&] {
               CreateOptions killed = options("s", "out");
@@ -170,7 +162,7 @@ TEST_F(PackCreate, AnInterruptedCallIsHiddenAndWhatItLeavesDoesNotGetIntoThePack
   EXPECT_FALSE(fs::exists(folder_ / "out/shard-000007.tar"));
 }
 
-TEST_F(PackCreate, TwoCallsForOneFolderDoNotMix) {
+TEST_F(PackCreate, ASecondCallForAFolderIsRefused) {
   write("s/a", "x");
   fs::create_directory(folder_ / ".out.unfinished");
   const UniqueFd other = open_file(folder_ / ".out.unfinished", O_RDONLY | O_DIRECTORY);
@@ -178,12 +170,12 @@ TEST_F(PackCreate, TwoCallsForOneFolderDoNotMix) {
   EXPECT_THAT([&] { create(options("s", "out")); }, ThrowsErrorWith("being packed by another process"));
 }
 
-TEST_F(PackCreate, ATokensFileOfAWrongLengthIsNamed) {
+TEST_F(PackCreate, AFileOfTokensWithAWrongLengthIsNamed) {
   EXPECT_THAT(
       [&] {
         make_pack("p", {{"a.tok", "1234"}, {"b.tok", "12345"}}, 1 << 20, 4);
       },
-      ThrowsErrorWith("b.tok is 5 bytes long", "tokens of 4 bytes"));
+      ThrowsErrorWith("b.tok has 5 bytes", "token size, 4"));
   EXPECT_THAT(names_here(), ElementsAre("p.src"));
 }
 
@@ -192,22 +184,22 @@ TEST_F(PackCreate, TokensInTwoPartsOfOneSampleAreRefused) {
       [&] {
         make_pack("p", {{"git.1", "1234"}, {"git.3", "1234"}}, 1 << 20, 4);
       },
-      ThrowsErrorWith("git.1 and git.3", "one file per sample"));
+      ThrowsErrorWith("git.1 and git.3", "a sample of tokens is one file"));
 }
 
 TEST_F(PackCreate, AFileThatGrowsWhileItIsReadIsNamed) {
-  write("s/a", std::string(300'000, 'x'));  // too large for the loader's window: read when its turn comes
+  write("s/a", std::string(300'000, 'x'));  // too large to be read ahead
   write("s/b", std::string(300'000, 'y'));
   CreateOptions racing = options("s", "out");
   racing.progress = [&](std::size_t files, std::uint64_t) {
     if (files == 1) write("s/b", std::string(400'000, 'z'));
   };
-  // The loader opens ahead; whichever comes first, size and content must agree or the call fails.
+  // The loader may open s/b before or after it grows: size and content must agree, or the call fails.
   try {
     create(racing);
     open(folder_ / "out")->verify();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("s/b changed while it was packed"));
+    EXPECT_THAT(error.what(), HasSubstr("s/b changed while it was being packed"));
   }
 }
 

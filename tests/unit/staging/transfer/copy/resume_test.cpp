@@ -6,7 +6,6 @@
 
 #include "common/file_system.h"
 #include "staging/transfer/copy/chunk_plan.h"
-#include "staging/transfer/copy/chunk_work.h"
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
 
@@ -23,16 +22,14 @@ using testing::StartsWith;
 constexpr std::uint32_t kChunk = 16384;
 constexpr int kKilled = 99;
 
-/// Dies when so many bytes of shards have been written down as synced.
+/// Ends the process when so many marks have been written to the journal.
 class DiesAfterMark : public FileSystem {
  public:
   explicit DiesAfterMark(int marks) : marks_(marks) {}
-
- protected:
-  int call_fsync(int fd) override {
-    const int result = FileSystem::call_fsync(fd);
-    const std::string name = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).filename().string();
-    if (name == "journal" && --marks_ == 0) ::_exit(kKilled);
+  ssize_t call(const FileCall& call) override {
+    const ssize_t result = FileSystem::call(call);
+    const bool mark = call.kind == Kind::fsync && fs::path(call.path).filename() == "journal";
+    if (mark && --marks_ == 0) ::_exit(kKilled);
     return result;
   }
 
@@ -66,7 +63,7 @@ class TransferResume : public staging_test::StagingTest {
   }
 };
 
-TEST_F(TransferResume, AKilledCopyGoesOnWhereItWasSynced) {
+TEST_F(TransferResume, KilledCopyContinuesWhereItWasSynced) {
   const fs::path pack = make_large_pack("p", 200);
   kill_after(pack, 5);
   const PutResult result = put({pack.string()}, options()).at(0);
@@ -75,7 +72,7 @@ TEST_F(TransferResume, AKilledCopyGoesOnWhereItWasSynced) {
   EXPECT_EQ(content_of(result.path), content_of(pack));
 }
 
-TEST_F(TransferResume, PlainFoldersGoOnToo) {
+TEST_F(TransferResume, PlainFoldersAreContinuedToo) {
   for (int i = 0; i < 40; ++i)
     write(fmt::format("d/{}/x", i), std::string(10'000, static_cast<char>('a' + i % 26)));
   kill_after(folder_ / "d", 3);
@@ -85,7 +82,7 @@ TEST_F(TransferResume, PlainFoldersGoOnToo) {
   EXPECT_EQ(content_of(result.path), content_of(folder_ / "d"));
 }
 
-TEST_F(TransferResume, AFlippedBitInWhatWasLeftIsFoundAndOnlyThatIsCopiedAgain) {
+TEST_F(TransferResume, FlippedBitInAnEarlierCopyIsFoundAndOnlyThatChunkIsCopiedAgain) {
   const fs::path pack = make_large_pack("p", 200);
   kill_after(pack, 5);
   ASSERT_FALSE(incoming().empty());
@@ -95,7 +92,7 @@ TEST_F(TransferResume, AFlippedBitInWhatWasLeftIsFoundAndOnlyThatIsCopiedAgain) 
   EXPECT_EQ(content_of(result.path), content_of(pack));
 }
 
-TEST_F(TransferResume, ATornOrForeignJournalIsNoHarm) {
+TEST_F(TransferResume, TornOrForeignJournalIsIgnored) {
   const fs::path pack = make_large_pack("p", 200);
   for (const std::uint64_t cut : {std::uint64_t{10}, std::uint64_t{32}, std::uint64_t{32 + 3 * 32 + 7}}) {
     FileSystem::real().remove_all(folder_ / "cache");
@@ -113,7 +110,7 @@ TEST_F(TransferResume, ATornOrForeignJournalIsNoHarm) {
   EXPECT_EQ(content_of(result.path), content_of(pack));
 }
 
-TEST_F(TransferResume, AChangedSourceIsCopiedAnew) {
+TEST_F(TransferResume, ChangedSourceIsCopiedAgain) {
   const fs::path pack = make_large_pack("p", 200);
   kill_after(pack, 5);
   const fs::path index = pack / "index.lockstep";
@@ -121,7 +118,7 @@ TEST_F(TransferResume, AChangedSourceIsCopiedAnew) {
   EXPECT_EQ(put({pack.string()}, options()).at(0).resumed, 0U);
 }
 
-TEST_F(TransferResume, AShardThatWasRepairedAtTheSourceMeanwhileIsReadAgain) {
+TEST_F(TransferResume, ShardThatWasRepairedAtTheSourceMeanwhileIsReadAgain) {
   const fs::path pack = make_large_pack("p", 200);
   staging_test::flip_byte(pack / "shard-000000.tar", 100);
   kill_after(pack, 5);
@@ -131,19 +128,18 @@ TEST_F(TransferResume, AShardThatWasRepairedAtTheSourceMeanwhileIsReadAgain) {
   EXPECT_EQ(content_of(result.path), content_of(pack));
 }
 
-/// A source that cannot be read any more after some reads.
+/// A source that fails after some reads.
 class SourceFails : public FileSystem {
  public:
   SourceFails(fs::path folder, int reads) : folder_(std::move(folder)), reads_(reads) {}
-
- protected:
-  ssize_t call_pread(int fd, void* into, std::size_t size, off_t offset) override {
-    const std::string file = fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).string();
-    if (file.starts_with(folder_.string() + "/") && --reads_ < 0) {
+  ssize_t call(const FileCall& call) override {
+    const bool of_source =
+        call.kind == Kind::read && std::string(call.path).starts_with(folder_.string() + "/");
+    if (of_source && --reads_ < 0) {
       errno = EIO;
       return -1;
     }
-    return FileSystem::call_pread(fd, into, size, offset);
+    return FileSystem::call(call);
   }
 
  private:
@@ -151,7 +147,7 @@ class SourceFails : public FileSystem {
   std::atomic<int> reads_;
 };
 
-TEST_F(TransferResume, WhatWasCopiedStaysWhereTheSourceFails) {
+TEST_F(TransferResume, ChunksAreKeptIfTheSourceFails) {
   const fs::path pack = make_large_pack("p", 200);
   SourceFails fails(pack, 25);
   EXPECT_THAT([&] { put({pack.string()}, options(&fails)); }, staging_test::ThrowsErrorWith("Input/output"));
@@ -160,7 +156,7 @@ TEST_F(TransferResume, WhatWasCopiedStaysWhereTheSourceFails) {
   EXPECT_EQ(content_of(result.path), content_of(pack));
 }
 
-TEST_F(TransferResume, WhatWasCopiedOfAChangingSourceGoes) {
+TEST_F(TransferResume, ChunksOfAChangingSourceAreDiscarded) {
   write("d/large", std::string(30 * kChunk, 'a'));
   EXPECT_THAT(
       [&] {
@@ -174,7 +170,7 @@ TEST_F(TransferResume, WhatWasCopiedOfAChangingSourceGoes) {
   EXPECT_TRUE(incoming().empty());
 }
 
-TEST(ChunkPlan, CutsLargeFilesAtMultiplesAndLetsSmallOnesShare) {
+TEST(ChunkPlan, CutsLargeFilesAtMultiplesAndPutsSmallOnesTogether) {
   const ChunkPlan plan({10, 250, 0, 30, 100}, 100);
   std::uint64_t bytes = 0;
   std::vector<std::uint64_t> next(5);
@@ -200,121 +196,6 @@ TEST(ChunkPlan, ManySmallFilesAreManyChunks) {
   EXPECT_EQ(plan.size(), (1000 + ChunkPlan::kMaxExtents - 1) / ChunkPlan::kMaxExtents);
   EXPECT_EQ(ChunkPlan({}, 100).size(), 0U);
   EXPECT_THROW(ChunkPlan({1}, 0), Error);
-}
-
-TEST(ChunkWork, WhatADeadMemberWasToBringIsReadHere) {
-  ChunkWork work(
-      6, 2, 0, [](std::size_t chunk) { return chunk % 2; }, [](std::size_t chunk) { return chunk != 2; });
-  EXPECT_EQ(work.take(1), 1U);
-  EXPECT_EQ(work.take_own(), 0U);
-  EXPECT_EQ(work.slowest(), 1U);
-  work.give_up(1);
-  work.put_back(1, 0);
-  for (const std::size_t chunk : {1U, 3U, 4U, 5U}) EXPECT_EQ(work.take_own(), chunk);
-  EXPECT_FALSE(work.slowest());
-  for (int i = 0; i < 5; ++i) work.done();
-  EXPECT_TRUE(work.finished());
-  EXPECT_FALSE(work.take_own());
-}
-
-TEST(ChunkWork, WhatADeadMemberWasToBringIsReadByOneOfTheOthersWhoeverNoticesFirst) {
-  const auto all = [](std::size_t) { return true; };
-  const auto in_turn = [](std::size_t chunk) { return chunk % 3; };
-  ChunkWork first(6, 3, 0, in_turn, all), second(6, 3, 1, in_turn, all);
-  EXPECT_EQ(second.take(2), 2U);  // asked for, and not answered
-  for (ChunkWork* work : {&second, &first}) work->give_up(2);
-  second.put_back(2, 2);
-  for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(first.take_own(), chunk);
-  for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(second.take(0), chunk);
-  for (const std::size_t chunk : {1U, 4U}) EXPECT_EQ(second.take_own(), chunk);
-  second.moved(3, 2);  // by the one who has not noticed: nobody else is left who would bring it
-  EXPECT_EQ(second.take_own(), 3U);
-}
-
-TEST(ChunkWork, WhoIsAskedForAChunkThatNobodyReadsHereReadsItWhomeverItWaitsFor) {
-  const auto all = [](std::size_t) { return true; };
-  const auto in_turn = [](std::size_t chunk) { return chunk % 3; };
-  ChunkWork work(9, 3, 2, in_turn, all);
-  EXPECT_EQ(work.take(0), 0U);  // asked for, and not answered
-  for (const std::size_t chunk : {0U, 0U, 3U, 2U}) EXPECT_FALSE(work.asked_for(chunk));
-  for (const std::size_t chunk : {0U, 2U, 3U, 5U}) EXPECT_EQ(work.take_own(), chunk);
-  EXPECT_FALSE(work.arrived(0)) << "it is being read";
-  EXPECT_EQ(work.take(0), 6U) << "others are not";
-  EXPECT_TRUE(work.arrived(6));
-}
-
-TEST(ChunkWork, WhatComesBeforeItIsReadHereNeedNotBeRead) {
-  const auto all = [](std::size_t) { return true; };
-  ChunkWork work(
-      4, 2, 0, [](std::size_t chunk) { return chunk % 2; }, all);
-  EXPECT_EQ(work.take(1), 1U);
-  EXPECT_FALSE(work.asked_for(1));
-  EXPECT_TRUE(work.arrived(1));
-  for (const std::size_t chunk : {0U, 2U}) EXPECT_EQ(work.take_own(), chunk);
-  EXPECT_FALSE(work.take(0)) << "not chunk 1 again";
-}
-
-// Whatever the answer is to a question that need not have been asked.
-TEST(ChunkWork, AChunkThatIsReadHereByNowIsNotAskedForAgain) {
-  const auto all = [](std::size_t) { return true; };
-  ChunkWork work(
-      6, 2, 0, [](std::size_t chunk) { return chunk % 2; }, all);
-  for (const std::size_t chunk : {1U, 3U}) {
-    EXPECT_EQ(work.take(1), chunk);
-    EXPECT_FALSE(work.asked_for(chunk));
-  }
-  work.moved(1, 1);
-  work.put_back(3, 1);
-  EXPECT_EQ(work.take(1), 5U);
-  EXPECT_FALSE(work.take(1));
-  for (const std::size_t chunk : {0U, 1U, 2U, 3U, 4U}) EXPECT_EQ(work.take_own(), chunk);
-}
-
-TEST(ChunkWork, WhatWasCededToOneThatIsGivenUpIsReadHere) {
-  const auto all = [](std::size_t) { return true; };
-  const auto in_turn = [](std::size_t chunk) { return chunk % 4; };
-  ChunkWork work(8, 4, 3, in_turn, all);
-  ASSERT_THAT(work.cede(1, 2), ElementsAre(7));
-  for (const std::size_t member : {0U, 2U}) work.give_up(member);
-  for (const std::size_t chunk : {2U, 3U, 6U, 7U}) EXPECT_EQ(work.take_own(), chunk);
-  EXPECT_FALSE(work.asked_for(7));
-}
-
-TEST(ChunkWork, CedesFromTheEndAndKeepsHalf) {
-  ChunkWork work(
-      8, 3, 1, [](std::size_t) { return 1; }, [](std::size_t) { return true; });
-  EXPECT_THAT(work.cede(3, 2), ElementsAre(7, 6, 5));
-  EXPECT_EQ(work.asked_for(6), 2U);
-  EXPECT_FALSE(work.asked_for(4));
-  EXPECT_EQ(work.take(2), 5U);
-  EXPECT_THAT(work.cede(10, 0), ElementsAre(4, 3));
-  EXPECT_EQ(work.take_own(), 0U);
-}
-
-// Else two could each believe that the other has it, where one of the answers was lost.
-TEST(ChunkWork, WhatWasCededHereIsNotCededOn) {
-  const auto all = [](std::size_t) { return true; };
-  ChunkWork work(
-      8, 2, 1, [](std::size_t chunk) { return chunk < 4 ? 0 : 1; }, all);
-  for (const std::size_t chunk : {2U, 3U}) work.claim(chunk);
-  EXPECT_FALSE(work.asked_for(2));
-  EXPECT_THAT(work.cede(3, 0), ElementsAre(7, 6, 5));
-  EXPECT_THAT(work.cede(3, 0), ElementsAre(4));
-  for (const std::size_t chunk : {2U, 3U}) EXPECT_EQ(work.take_own(), chunk);
-}
-
-TEST(ChunkWork, AChunkThatIsSaidToHaveMovedHereIsReadHereOnce) {
-  const auto all = [](std::size_t) { return true; };
-  ChunkWork work(
-      4, 2, 1, [](std::size_t) { return 0; }, all);
-  EXPECT_EQ(work.take(0), 0U);
-  EXPECT_EQ(work.take(0), 1U);
-  work.claim(0);  // both answers come, in this order or
-  work.moved(0, 1);
-  work.moved(1, 1);  // in that
-  work.claim(1);
-  for (const std::size_t chunk : {0U, 1U}) EXPECT_EQ(work.take_own(), chunk);
-  EXPECT_FALSE(work.take(1));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A node whose calls at the source do not come back: it leaves by name, and the others go on without it.
+// System calls of one node do not return: the node is named, and the others continue without it.
 
 #include <sys/mount.h>
 #include <sys/wait.h>
@@ -7,12 +7,10 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <thread>
 
 #include "common/process.h"
 #include "staging/step/stage_step.h"
-#include "staging/transfer/hang_watch.h"
 #include "tests/unit/staging/step/stage_step_world.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 #include "tests/unit/staging/watched_file_system.h"
@@ -56,7 +54,7 @@ TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error,
-                AllOf(HasSubstr("127.0.0.1:0: " + pack.string()), HasSubstr("has not answered for 2.00 s")));
+                AllOf(HasSubstr("127.0.0.1:0: no answer from " + pack.string()), HasSubstr(" for 2.00 s: ")));
   }
   expect_good(put_on(3, pack), pack);
 }
@@ -65,13 +63,13 @@ TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
 TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = milliseconds(500);
-  // What is written out may wait for what others have written, and so has more time.
-  const std::map<std::string, std::string> patiences{{"write", "500 ms"}, {"fsync", "3.00 s"}};
+  // fsync may wait for data of other processes, and so has more time.
+  const std::map<FileCall::Kind, std::string> patiences{{FileCall::Kind::write, "500 ms"},
+                                                        {FileCall::Kind::fsync, "3.00 s"}};
   for (const auto& [stuck_in, patience] : patiences) {
-    SCOPED_TRACE(stuck_in);
-    const char* const call = stuck_in.c_str();
-    staging_test::WatchedFileSystem disk([call](int n, const char* name) {
-      if (n > 20 && std::strcmp(name, call) == 0) hang();
+    SCOPED_TRACE(patience);
+    staging_test::WatchedFileSystem disk([kind = stuck_in](int n, const FileCall& call) {
+      if (n > 20 && call.kind == kind) hang();
       return 0;
     });
     NodeChange stuck;
@@ -79,8 +77,8 @@ TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
     for (const NodeEnd& end : put_on(3, pack, {{1, stuck}})) {
       EXPECT_EQ(end.code, 1);
       EXPECT_THAT(end.error,
-                  AllOf(HasSubstr(fmt::format("the local disk of 127.0.0.1 ({})", cache(1).string())),
-                        HasSubstr("has not answered for " + patience)));
+                  AllOf(HasSubstr(fmt::format("no answer from the local disk of 127.0.0.1 ({}) for {}: ",
+                                              cache(1).string(), patience))));
     }
   }
   expect_good(put_on(3, pack), pack);
@@ -89,8 +87,8 @@ TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
 // No srun has a part in it.
 TEST_F(ExchangeHang, WhereTheFirstNodeIsKilledTheOthersNameIt) {
   const fs::path pack = make_large_pack("p", 300);
-  staging_test::WatchedFileSystem disk([](int n, const char* name) {
-    if (n > 20 && std::strcmp(name, "write") == 0) ::raise(SIGKILL);
+  staging_test::WatchedFileSystem disk([](int n, const FileCall& call) {
+    if (n > 20 && call.kind == FileCall::Kind::write) ::raise(SIGKILL);
     return 0;
   });
   NodeChange killed;
@@ -112,21 +110,19 @@ TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
 // A process that is stopped, as in a job that is suspended, is not one whose source hangs.
 TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   source_patience_ = seconds(1);
-  peer_patience_ = {};  // the other one does not give it up meanwhile
+  peer_timeouts_ = {};  // the other one does not give it up meanwhile
   const fs::path pack = make_large_pack("p", 100);
   SourceReads stops(pack, [](const SourceRead& read) {
     if (read.n != 6) return;
-    ::raise(SIGSTOP);
+    stop_this_node();
     std::this_thread::sleep_for(milliseconds(300));  // the read goes on for a moment
   });
   NodeChange stopped;
   stopped.system = &stops;
   start(2, pack, {{1, stopped}});
-  int status = 0;
-  ASSERT_EQ(::waitpid(running_[1], &status, WUNTRACED), running_[1]);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  wait_until_stopped(1);
   std::this_thread::sleep_for(milliseconds(1800));
-  ::kill(running_[1], SIGCONT);
+  resume(1);
   expect_good(finish(), pack);
 }
 
@@ -182,49 +178,60 @@ TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
   const auto ends = put_on(3, pack, changes);
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error, AllOf(HasSubstr(pack.string()), HasSubstr("has not answered")));
+    EXPECT_THAT(end.error, AllOf(HasSubstr(pack.string()), HasSubstr("no answer from")));
   }
 }
 #endif
 
-/// The read of the second chunk hangs. From then on, and not before, the first is there, and what is linked
-/// takes until `told`.
+/// The read of the second chunk hangs. From then on, and not before, the first is there, and a little later a
+/// call hangs that links it into the job's folder, whose lock the process holds.
 class HangsWhileItLinks : public SourceReads {
  public:
-  HangsWhileItLinks(fs::path folder, std::function<bool()> told)
-      : SourceReads(std::move(folder),
-                    [this](const SourceRead& read) {
-                      if (read.offset >= ChunkPlan::kChunkBytes / 2) {
-                        hangs_ = true;
-                        hang();
-                      }
-                      staging_test::wait_for([this] { return hangs_.load(); });
-                    }),
-        told_(std::move(told)) {}
+  explicit HangsWhileItLinks(fs::path folder)
+      : SourceReads(std::move(folder), [this](const SourceRead& read) {
+          if (read.offset >= ChunkPlan::kChunkBytes / 2) {
+            hangs_ = true;
+            hang();
+          }
+          staging_test::wait_for([this] { return hangs_.load(); });
+        }) {}
 
- protected:
-  int call_link(const char* from, const char* to) override {
-    if (hangs_) {
-      ::alarm(20);  // where nobody says how this node ends
-      while (!told_()) std::this_thread::sleep_for(milliseconds(5));
-      // In which the watch's thread comes to wait for the lock.
-      std::this_thread::sleep_for(milliseconds(200));
-    }
-    return FileSystem::call_link(from, to);
+  ssize_t call(const FileCall& call) override {
+    if (call.kind == Kind::chmod && hangs_) std::this_thread::sleep_for(milliseconds(500));
+    if (call.kind == Kind::link && hangs_) hang();
+    return SourceReads::call(call);
   }
 
  private:
-  std::function<bool()> told_;
   std::atomic<bool> hangs_ = false;
 };
 
-/// Steps of three nodes as the plugin starts them, of which the second one's reads hang.
+/// The first read of a source hangs.
+class ReadHangs : public SourceReads {
+ public:
+  explicit ReadHangs(fs::path folder)
+      : SourceReads(std::move(folder), [](const SourceRead& read) {
+          if (read.n == 1) hang();
+        }) {}
+};
+
+/// Every write to the local disk hangs.
+class WriteHangs : public staging_test::WatchedFileSystem {
+ public:
+  WriteHangs()
+      : WatchedFileSystem([](int, const FileCall& call) {
+          if (call.kind == Kind::write) hang();
+          return 0;
+        }) {}
+};
+
+/// Steps of three nodes as the plugin starts them. A call of the second one hangs.
 class StepHang : public staging_test::StageStep {
  protected:
   static constexpr int kNodes = 3;
   static constexpr int kStuck = 1;
 
-  /// `before` is called in each node's process; where there is none the second one's reads hang.
+  /// `before` is called in each node's process. The second one's calls go through `system_`.
   void start_all(const fs::path& pack, const std::string& mode, const std::string& on_error,
                  const std::function<void(int node)>& before = {}) {
     for (int node = 0; node < kNodes; ++node) {
@@ -233,32 +240,23 @@ class StepHang : public staging_test::StageStep {
         const int out =
             ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         ::dup2(out, STDERR_FILENO);
-        SourceReads hangs(pack, [](const SourceRead& read) {
-          if (read.n == 1) hang();
-        });
-        staging_test::WatchedFileSystem disk_hangs([](int, const char* name) {
-          if (std::strcmp(name, "write") == 0) hang();
-          return 0;
-        });
         StepCall call;
-        call.hello = {7,        "0", fmt::format("n{}", node + 1), static_cast<std::uint32_t>(node), kNodes,
-                      "n[1-3]", ""};
+        call.hello = {.job = 7,
+                      .step = "0",
+                      .node = fmt::format("n{}", node + 1),
+                      .node_id = static_cast<std::uint32_t>(node),
+                      .nodes = kNodes,
+                      .node_list = "n[1-3]",
+                      .component = ""};
         call.sources = {pack.string()};
         call.cache = at(fmt::format("cache{}", node));
         call.mode = mode;
         call.on_error = on_error;
+        call.cooperate = cooperate_;
         call.watch_fd = tasks_.fd();
         call.source_patience = 2;
-        HangsWhileItLinks links(pack,
-                                [&] { return said(node).find("has not answered") != std::string::npos; });
-        if (links_) call.cooperate = "off";
-        if (links_ && node == kStuck) {
-          call.file_system = &links;
-        } else if (before) {
-          before(node);
-        } else if (node == kStuck) {
-          call.file_system = disk_ ? static_cast<FileSystem*>(&disk_hangs) : &hangs;
-        }
+        if (node == kStuck) call.file_system = system_;
+        if (before) before(node);
         stage_step(call);
       }));
     }
@@ -280,7 +278,7 @@ class StepHang : public staging_test::StageStep {
     }
     // What the stuck node was to read is read by one of the others, not by both.
     EXPECT_LE(from_source, size_of(pack) + ChunkPlan::kChunkBytes);
-    EXPECT_THAT(said(kStuck), AllOf(HasSubstr("has not answered for 2.00 s"), HasSubstr("from the source")));
+    EXPECT_THAT(said(kStuck), AllOf(HasSubstr("no answer from "), HasSubstr("from the source")));
     EXPECT_TRUE(fs::is_symlink(data("p", kStuck)) || fs::is_symlink(data("p/shard-000000.tar", kStuck)));
     EXPECT_EQ(content_of(data("p/", kStuck)), content_of(pack));
   }
@@ -295,12 +293,14 @@ class StepHang : public staging_test::StageStep {
 
   staging_test::Tasks tasks_;
   std::vector<pid_t> nodes_;
-  bool disk_ = false;   // it is the second one's writes that hang
-  bool links_ = false;  // the second one makes a link in the job's folder while its read hangs
+  FileSystem* system_ = nullptr;
+  std::string cooperate_ = "on";
 };
 
 TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
   const fs::path pack = make_big_pack("p");
+  ReadHangs hangs(pack);
+  system_ = &hangs;
   Srun srun;
   start_all(pack, "block", "source");
   EXPECT_THAT(finish(), testing::Each(0));
@@ -308,8 +308,36 @@ TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
   expect_others_have(pack);
 }
 
+// As a process that waits for a broken disk: the supervisor's signal does not end it.
+TEST_F(StepHang, OneWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be another user";
+  const fs::path pack = make_big_pack("p");
+  fs::permissions(folder_, fs::perms(0755));
+  cooperate_ = "off";
+  constexpr uid_t kUser = 1000;
+  SourceReads hangs(pack, [](const SourceRead& read) {
+    if (read.n > 1 || ::setresuid(0, 0, 0) != 0) return;
+    hang();
+  });
+  system_ = &hangs;
+  Srun srun;
+  start_all(pack, "block", "source", [&](int node) {
+    if (node != kStuck) return;
+    const fs::path cache = at(fmt::format("cache{}", node));
+    if (::chown(cache.c_str(), kUser, kUser) != 0 || ::setresuid(kUser, kUser, 0) != 0)
+      fail_errno("setresuid");
+  });
+  EXPECT_THAT(finish(), testing::Each(0));
+  EXPECT_THAT(said(kStuck), AllOf(HasSubstr("no answer from "), HasSubstr("reads from the source")));
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), 0) << "the stuck process was killed";
+  ::kill(staging_test::child_of(::getpid()), SIGKILL);  // it holds the other end of srun's pipe
+  EXPECT_THAT(srun.end(), IsEmpty());
+}
+
 TEST_F(StepHang, InTheBackgroundTheOthersGoOnWithoutItToo) {
   const fs::path pack = make_big_pack("p");
+  ReadHangs hangs(pack);
+  system_ = &hangs;
   Srun srun;
   start_all(pack, "background", "fail");
   EXPECT_THAT(finish(), testing::Each(0));
@@ -338,31 +366,34 @@ TEST_F(StepHang, WhereTheFirstHasLeftTheNextLooksAtTheSourceForAll) {
 
 TEST_F(StepHang, WhereAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
   const fs::path pack = make_big_pack("p");
+  ReadHangs hangs(pack);
+  system_ = &hangs;
   Srun srun;
   start_all(pack, "block", "fail");
   EXPECT_THAT(finish(), testing::Each(1));
   EXPECT_THAT(srun.end(),
-              AllOf(testing::StartsWith("n2: " + pack.string()), HasSubstr("has not answered for 2.00 s")));
+              AllOf(testing::StartsWith("n2: no answer from " + pack.string()), HasSubstr(" for 2.00 s: ")));
 }
 
 TEST_F(StepHang, WhereADiskHangsTheLineSaysSoAndTheHelperEnds) {
   const fs::path pack = make_big_pack("p");
-  disk_ = true;
+  WriteHangs hangs;
+  system_ = &hangs;
   for (const char* on_error : {"fail", "source"}) {
     SCOPED_TRACE(on_error);
     Srun srun;
     start_all(pack, "block", on_error);
     EXPECT_THAT(finish(), testing::Each(1));
-    EXPECT_THAT(srun.end(),
-                AllOf(testing::StartsWith(fmt::format("n2: the local disk of n2 ({})", at("cache1"))),
-                      HasSubstr("has not answered for 2.00 s")));
+    EXPECT_THAT(srun.end(), testing::StartsWith(fmt::format(
+                                "n2: no answer from the local disk of n2 ({}) for 2.00 s: ", at("cache1"))));
     nodes_.clear();
   }
 }
 
 TEST_F(StepHang, WhereADiskHangsInTheBackgroundTheOthersGoOnWithoutIt) {
   const fs::path pack = make_big_pack("p");
-  disk_ = true;
+  WriteHangs hangs;
+  system_ = &hangs;
   Srun srun;
   start_all(pack, "background", "fail");
   EXPECT_THAT(finish(), testing::Each(0));
@@ -372,13 +403,16 @@ TEST_F(StepHang, WhereADiskHangsInTheBackgroundTheOthersGoOnWithoutIt) {
     EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
     EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
   }
-  EXPECT_THAT(said(kStuck), HasSubstr(fmt::format("n2: the local disk of n2 ({})", at("cache1"))));
+  EXPECT_THAT(said(kStuck),
+              HasSubstr(fmt::format("n2: no answer from the local disk of n2 ({})", at("cache1"))));
 }
 
 TEST_F(StepHang, WhoHasTheLockOfTheJobsFolderMeanwhileGivesItBack) {
   write("plain/a", "in the first chunk alone");
   write("plain/b", std::string(ChunkPlan::kChunkBytes + 1000, 'b'));
-  links_ = true;
+  HangsWhileItLinks hangs(folder_ / "plain");
+  system_ = &hangs;
+  cooperate_ = "off";
   Srun srun;
   start_all(folder_ / "plain", "background", "fail");
   EXPECT_THAT(finish(), testing::Each(0));
@@ -388,77 +422,14 @@ TEST_F(StepHang, WhoHasTheLockOfTheJobsFolderMeanwhileGivesItBack) {
     EXPECT_TRUE(WIFEXITED(status)) << "no word of how the node ends";
   }
   srun.end();
-  EXPECT_THAT(said(kStuck), AllOf(HasSubstr("has not answered for 2.00 s"), HasSubstr("from the source")));
+  EXPECT_THAT(said(kStuck), AllOf(HasSubstr("no answer from "), HasSubstr("from the source")));
   EXPECT_EQ(lines(said(kStuck)), 1) << said(kStuck);
-  // What was linked before that leads to the source again, and nothing is linked after it.
+  // Files that were linked before lead to the source again, and no file is linked afterwards.
   const fs::path data_of = data("plain", kStuck);
   if (!fs::is_symlink(data_of)) {
     for (const fs::directory_entry& file : fs::directory_iterator(data_of)) EXPECT_TRUE(file.is_symlink());
   }
   EXPECT_EQ(content_of(data("plain/", kStuck)), content_of(folder_ / "plain"));
-}
-
-TEST(HangWatch, WhileItTellsOnlyTheCallThatHungWaits) {
-  std::atomic<bool> tells = false;
-  std::atomic<bool> may_end = false;
-  std::atomic<bool> back = false;
-  HangWatch watch(milliseconds(40), [&](HangWatch::Where, const std::string&) {
-    tells = true;
-    while (!may_end) std::this_thread::sleep_for(milliseconds(1));
-  });
-  std::thread hangs([&] {
-    {
-      const HangWatch::Call call = watch.call("/a");
-      staging_test::wait_for([&] { return tells.load(); });
-    }
-    back = true;
-  });
-  std::thread other([&] {
-    staging_test::wait_for([&] { return tells.load(); });
-    { const HangWatch::Call call = watch.disk_call(); }
-    EXPECT_FALSE(may_end);
-    std::this_thread::sleep_for(milliseconds(20));
-    EXPECT_FALSE(back);
-    may_end = true;
-  });
-  EXPECT_TRUE(staging_test::wait_for([&] { return may_end.load(); })) << "the other one waits, too";
-  may_end = true;
-  hangs.join();
-  other.join();
-}
-
-TEST(HangWatch, WhatIsWrittenOutHasMoreTime) {
-  std::atomic<int> told = 0;
-  HangWatch watch(
-      milliseconds(100),
-      [&](HangWatch::Where where, const std::string& why) {
-        EXPECT_EQ(where, HangWatch::Where::disk);
-        EXPECT_EQ(why, "d has not answered for 600 ms; is it well?");
-        ++told;
-      },
-      "d");
-  const auto begin = steady_clock::now();
-  const HangWatch::Call call = watch.disk_call(true);
-  EXPECT_TRUE(staging_test::wait_for([&] { return told > 0; }));
-  EXPECT_GE(steady_clock::now() - begin, milliseconds(600));
-}
-
-TEST(HangWatch, TellsOnceOfTheOldestCall) {
-  std::vector<std::string> told;
-  std::atomic<bool> has_told = false;
-  {
-    HangWatch watch(milliseconds(40), [&](HangWatch::Where, const std::string& why) {
-      told.push_back(why);
-      has_told = true;
-    });
-    const HangWatch::Call first = watch.call("/a");
-    { const HangWatch::Call second = watch.call("/b"); }
-    const HangWatch::Call third = watch.call("/c");
-    EXPECT_TRUE(staging_test::wait_for([&] { return has_told.load(); }));
-    std::this_thread::sleep_for(milliseconds(150));  // in which it could tell of the third
-  }
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_THAT(told.front(), HasSubstr("/a: the source has not answered for 40.0 ms"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "common/files.h"
-#include "staging/transfer/exchange/peer_proof.h"
+#include "staging/transfer/exchange/munge_credential.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 
 namespace lockstep::transfer {
@@ -104,7 +104,7 @@ TEST_F(ExchangeMunge, NodesOfOneUserAcceptEachOther) {
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
 }
 
-TEST_F(ExchangeMunge, OneOfAnotherUserIsRefusedThoughItHasTheKey) {
+TEST_F(ExchangeMunge, NodeOfAnotherUserIsRefusedThoughItHasTheKey) {
   const fs::path pack = make_large_pack("p", 300);
   fs::permissions(folder_, fs::perms::all);
   NodeChange other;
@@ -117,14 +117,14 @@ TEST_F(ExchangeMunge, OneOfAnotherUserIsRefusedThoughItHasTheKey) {
   expect_good(ends, pack);
   for (const std::size_t node : {0U, 2U}) {
     EXPECT_THAT(ends[node].note(),
-                HasSubstr("127.0.0.2 gives nothing any more (munge does not know it as this user's)"));
+                HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
   }
-  EXPECT_THAT(ends[0].note(), Not(HasSubstr("127.0.0.1 gives nothing")));
+  EXPECT_THAT(ends[0].note(), Not(HasSubstr("gave up on 127.0.0.1")));
   // Nor was it given anything.
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
 }
 
-TEST_F(ExchangeMunge, OneWithoutMungeIsRefusedByThoseThatHaveIt) {
+TEST_F(ExchangeMunge, NodeWithoutMungeIsRefusedByThoseThatHaveIt) {
   const fs::path pack = make_large_pack("p", 300);
   NodeChange without;
   without.host = "127.0.0.2";
@@ -133,7 +133,7 @@ TEST_F(ExchangeMunge, OneWithoutMungeIsRefusedByThoseThatHaveIt) {
   expect_good(ends, pack);
   for (const std::size_t node : {0U, 2U}) {
     EXPECT_THAT(ends[node].note(),
-                HasSubstr("127.0.0.2 gives nothing any more (munge does not know it as this user's)"));
+                HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
   }
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
 }
@@ -142,10 +142,10 @@ TEST_F(ExchangeMunge, ACredentialProvesOneThingOnce) {
   EXPECT_EQ(in_child([&] {
               munged_->join();
               const std::string credential = munge_encode("this").value();
-              if (munge_proves(munge_encode("that").value(), "this")) fail("it is about something else");
-              if (!munge_proves(credential, "this")) fail("it is good");
-              if (munge_proves(credential, "this")) fail("it was used before");
-              if (munge_proves("-", "this") || munge_proves("", "this")) fail("it is none");
+              if (munge_verify(munge_encode("that").value(), "this")) fail("it is about something else");
+              if (!munge_verify(credential, "this")) fail("it is good");
+              if (munge_verify(credential, "this")) fail("it was used before");
+              if (munge_verify("-", "this") || munge_verify("", "this")) fail("it is none");
             }),
             0);
 }
@@ -155,7 +155,7 @@ TEST_F(ExchangeMunge, OnlyTheSameUserCanReadWhatIsMeantForIt) {
               munged_->join();
               const std::string credential = munge_encode("this").value();
               if (::setgid(kOther) != 0 || ::setuid(kOther) != 0) fail_errno("setuid");
-              if (munge_proves(credential, "this")) fail("another user has read it");
+              if (munge_verify(credential, "this")) fail("another user has read it");
             }),
             0);
 }

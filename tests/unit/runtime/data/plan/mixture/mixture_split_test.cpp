@@ -1,4 +1,4 @@
-// What becomes of samples that are longer than the cap where a mixture splits them.
+// Tests of mixtures that split samples longer than the cap.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(MixtureSplit, EveryPieceComesOnceInEachEpochWithinTheCap) {
+TEST(MixtureSplit, EveryPieceIsUsedOnceInEachEpochWithinTheCap) {
   for (unsigned seed = 0; seed < 8; ++seed) {
-    const World world(seed);
+    const MixtureWorld world(seed);
     const LengthsInMemory source(world.lengths, "data");
     PlanOptions options{.ranks = 1 + static_cast<int>(seed % 4), .cap = 23 + seed, .cost = {10, 1}};
     options.accumulate = 1 + static_cast<int>(seed % 3);
@@ -31,26 +31,26 @@ TEST(MixtureSplit, EveryPieceComesOnceInEachEpochWithinTheCap) {
     use(planner, kAllSteps, run);
     EXPECT_TRUE(std::ranges::any_of(run.uses, [](const auto& one) { return piece_of(one.first) > 1; }))
         << what;
-    expect_beginnings(world, options, run.uses, planner, what);
+    expect_stream_prefixes(world, options, run.uses, planner, what);
     const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
     expect_steps(plan, world.lengths, what);
     EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"})) << what;
   }
 }
 
-TEST(MixtureSplit, GoesOnAfterEveryStepOnAnyNumberOfRanksAndAgainOnAThird) {
-  World world(3, 25);
+TEST(MixtureSplit, ResumesAfterEveryStepOnOtherNumbersOfRanks) {
+  MixtureWorld world(3, 25);
   world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 0});
   world.mixture.ranges.push_back({.first_step = 17, .weights = {1, 4, 2}, .longest = 0});
-  world.lengths[3] = 900;  // its pieces come over several steps
-  expect_it_goes_on(
+  world.lengths[3] = 900;  // its pieces are in several steps
+  expect_resumes(
       world, {.ranks = 2, .cap = 40, .accumulate = 2, .cost = {10, 1}, .seed = 9, .too_long = TooLong::split},
       1);
 }
 
-// A part whose every sample is many pieces does not get ahead of its weight with them.
+// A part whose samples all have many pieces does not exceed its weight.
 TEST(MixtureSplit, SharesOfTokensFollowTheWeightsInEveryStep) {
-  World world(1, 100);
+  MixtureWorld world(1, 100);
   world.lengths.assign(400, 50);
   world.lengths.resize(440, 5000);
   world.mixture.parts = {{"short", 400}, {"long", 40}};
@@ -69,9 +69,10 @@ TEST(MixtureSplit, SharesOfTokensFollowTheWeightsInEveryStep) {
   }
 }
 
-// Forty pieces of the giant: begun in the first range, cut to three in the second, whole again in the third.
-TEST(MixtureSplit, WhatARangeCutsOffOfASampleThatWasBegunIsLeftOut) {
-  World world(1, 90);
+// The giant has forty pieces. The first range begins it, the second cuts it to three pieces, the third uses
+// all again.
+TEST(MixtureSplit, ARangeLeavesOutThePiecesThatItCutsOffABegunSample) {
+  MixtureWorld world(1, 90);
   world.lengths.assign(300, 10);
   world.lengths[299] = 2000;
   world.mixture.parts = {{"short", 299}, {"giant", 1}};
@@ -81,7 +82,7 @@ TEST(MixtureSplit, WhatARangeCutsOffOfASampleThatWasBegunIsLeftOut) {
   const LengthsInMemory source(world.lengths, "data");
   const PlanOptions options{.ranks = 2, .cap = 50, .too_long = TooLong::split};
   MixturePlanner planner(source, options, world.mixture);
-  // Of the giant in its order: epoch and piece, by range.
+  // Epoch and piece of each use of the giant, by range.
   std::vector<std::set<std::pair<std::uint64_t, std::uint64_t>>> giant(3);
   std::uint64_t step = 0;
   for (PlannedBlock block; planner.next_block(block);) {
@@ -94,20 +95,20 @@ TEST(MixtureSplit, WhatARangeCutsOffOfASampleThatWasBegunIsLeftOut) {
   }
   EXPECT_EQ(step, 90U);
   EXPECT_EQ(giant[0].begin()->first, 0U);
-  EXPECT_EQ(giant[0].rbegin()->first, 0U) << "the first epoch of it is not over";
+  EXPECT_EQ(giant[0].rbegin()->first, 0U) << "its first epoch is incomplete";
   EXPECT_GT(giant[0].size(), 3U);
   EXPECT_EQ(*giant[0].rbegin(), std::pair(std::uint64_t{0}, std::uint64_t{giant[0].size() - 1}))
-      << "one after the other";
-  EXPECT_EQ(giant[1].begin()->first, 1U) << "the rest of the first epoch is cut off";
+      << "the pieces are in order";
+  EXPECT_EQ(giant[1].begin()->first, 1U) << "the remaining pieces of the first epoch are left out";
   for (const auto& [epoch, piece] : giant[1]) EXPECT_LT(piece, 3U) << "epoch " << epoch;
   for (const auto& next : giant[2]) EXPECT_FALSE(giant[1].contains(next));
-  EXPECT_TRUE(giant[2].contains({giant[2].rbegin()->first - 1, 39})) << "whole again";
+  EXPECT_TRUE(giant[2].contains({giant[2].rbegin()->first - 1, 39})) << "it has all pieces again";
   const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
   EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"}));
 }
 
-TEST(MixtureSplit, ThePiecesThatAreLeftAreThoseOfTheSampleThatWasBegun) {
-  World world(1, 1);
+TEST(MixtureSplit, ThePlanListsTheUnusedPiecesOfTheLastSample) {
+  MixtureWorld world(1, 1);
   world.lengths = {95};
   world.mixture.parts = {{"one", 1}};
   world.mixture.ranges = {{.first_step = 0, .weights = {1}, .longest = 0}};
@@ -119,8 +120,8 @@ TEST(MixtureSplit, ThePiecesThatAreLeftAreThoseOfTheSampleThatWasBegun) {
   EXPECT_EQ(plan.mixture()->left, expected);
 }
 
-TEST(MixtureSplit, MorePiecesThanAreCountedAreRefused) {
-  World world(1);
+TEST(MixtureSplit, RefusesASampleOfTooManyPieces) {
+  MixtureWorld world(1);
   world.lengths[705] = 70'000;
   world.mixture.parts = {{"web", 705}, {"giant", 1}, {"rest", world.lengths.size() - 706}};
   world.mixture.ranges[0].weights = {1, 1, 0};

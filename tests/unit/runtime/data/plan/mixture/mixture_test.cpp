@@ -23,10 +23,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-TEST(Mixture, EverySampleComesOnceInEachOfItsDataSetsEpochsWhateverTheOptions) {
+TEST(Mixture, UsesEverySampleOnceInEachEpochOfItsDataSetWithAnyOptions) {
   RandomOptions random(21);
   for (unsigned seed = 0; seed < 60; ++seed) {
-    World world(seed);
+    MixtureWorld world(seed);
     world.mixture.ranges[0].weights = {random.pick(1, 9) / 1.0, random.pick(0, 9) / 2.0,
                                        random.pick(0, 3) / 1.0};
     world.mixture.ranges.push_back({.first_step = 20, .weights = {1, 0, 0.5}, .longest = 0});
@@ -41,7 +41,7 @@ TEST(Mixture, EverySampleComesOnceInEachOfItsDataSetsEpochsWhateverTheOptions) {
     TrainingRun run;
     use(planner, kAllSteps, run);
     ASSERT_EQ(run.steps.size(), 60U) << what;
-    expect_beginnings(world, options, run.uses, planner, what);
+    expect_stream_prefixes(world, options, run.uses, planner, what);
     const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
     EXPECT_EQ(nested(plan), run.steps) << what;
     expect_steps(plan, world.lengths, what);
@@ -52,8 +52,8 @@ TEST(Mixture, EverySampleComesOnceInEachOfItsDataSetsEpochsWhateverTheOptions) {
   }
 }
 
-TEST(Mixture, ASmallDataSetBeginsAgainAndAgain) {
-  const World world(1);
+TEST(Mixture, ASmallDataSetIsRepeatedOften) {
+  const MixtureWorld world(1);
   const LengthsInMemory source(world.lengths, "data");
   MixturePlanner planner(source, {.ranks = 2, .cap = 130}, world.mixture);
   TrainingRun run;
@@ -61,8 +61,8 @@ TEST(Mixture, ASmallDataSetBeginsAgainAndAgain) {
   EXPECT_GT(run.state.position.mixture->drawn[2], 300U);
 }
 
-TEST(Mixture, StepsFillTheirBudgetAndNoMore) {
-  const World world(5);
+TEST(Mixture, StepsFillTheirBudgetAndDoNotExceedIt) {
+  const MixtureWorld world(5);
   const PlanOptions options{.ranks = 3, .cap = 400, .accumulate = 2, .step_stretch = 1, .cost = {10, 1}};
   const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
   ASSERT_EQ(plan.steps(), 60U);
@@ -74,8 +74,8 @@ TEST(Mixture, StepsFillTheirBudgetAndNoMore) {
   }
 }
 
-// No data set is further from its weight than a few samples, at the end of any step.
-void expect_shares(const World& world, const PlanOptions& options, const Nested& steps,
+// After every step the tokens of each data set differ from its weight by at most a few samples.
+void expect_shares(const MixtureWorld& world, const PlanOptions& options, const Nested& steps,
                    std::uint64_t first_step, std::vector<double> tokens, const std::string& what) {
   double longest = world.longest();
   if (options.too_long != TooLong::refuse) longest = std::min(longest, static_cast<double>(options.cap));
@@ -107,8 +107,8 @@ void expect_shares(const World& world, const PlanOptions& options, const Nested&
   }
 }
 
-World curriculum(std::uint64_t steps) {
-  World world(1, steps);
+MixtureWorld curriculum(std::uint64_t steps) {
+  MixtureWorld world(1, steps);
   world.mixture.ranges = {{.first_step = 0, .weights = {1, 1, 0}, .longest = 40},
                           {.first_step = steps / 3, .weights = {8, 2, 0}, .longest = 0},
                           {.first_step = steps / 3 + 1, .weights = {0, 1, 0}, .longest = 0},
@@ -117,7 +117,7 @@ World curriculum(std::uint64_t steps) {
 }
 
 TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRangeInEveryStep) {
-  const World world = curriculum(300);
+  const MixtureWorld world = curriculum(300);
   const LengthsInMemory source(world.lengths, "data");
   for (const TooLong too_long : {TooLong::refuse, TooLong::split, TooLong::truncate}) {
     PlanOptions options{.ranks = 2, .cap = 500, .cost = {10, 1}, .too_long = too_long};
@@ -130,8 +130,8 @@ TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRangeInEveryStep) {
   }
 }
 
-TEST(Mixture, ResumedOnOtherRanksEveryRangeKeepsToItsWeights) {
-  const World world = curriculum(60);
+TEST(Mixture, EveryRangeFollowsItsWeightsWhenResumedOnOtherRanks) {
+  const MixtureWorld world = curriculum(60);
   const LengthsInMemory source(world.lengths, "data");
   const PlanOptions first{.ranks = 16, .cap = 200};
   for (const std::uint64_t stop : {1U, 5U, 19U, 20U, 21U, 39U, 40U, 41U, 59U}) {
@@ -152,8 +152,8 @@ TEST(Mixture, ResumedOnOtherRanksEveryRangeKeepsToItsWeights) {
   }
 }
 
-TEST(Mixture, ARangesLongestSampleCutsLongerOnesThereAndOnlyThere) {
-  World world(2, 120);
+TEST(Mixture, ARangeCutsSamplesToItsLongestAndOtherRangesDoNot) {
+  MixtureWorld world(2, 120);
   world.mixture.ranges = {{.first_step = 0, .weights = {1, 1, 1}, .longest = 30},
                           {.first_step = 50, .weights = {1, 1, 1}, .longest = 0},
                           {.first_step = 90, .weights = {1, 1, 1}, .longest = 30}};
@@ -172,7 +172,7 @@ TEST(Mixture, ARangesLongestSampleCutsLongerOnesThereAndOnlyThere) {
         std::uint32_t& longest = steps < 50 || steps >= 90 ? longest_cut : longest_whole;
         longest = std::max(longest, length);
       }
-      EXPECT_GE(tokens, 190U) << "a step that ends early has half of its budget";
+      EXPECT_GE(tokens, 190U) << "the step is nearly full";
     }
   }
   EXPECT_EQ(steps, 120U);
@@ -180,27 +180,27 @@ TEST(Mixture, ARangesLongestSampleCutsLongerOnesThereAndOnlyThere) {
   EXPECT_GT(longest_whole, 90U);
 }
 
-TEST(Mixture, GoesOnAfterEveryStepOnAnyNumberOfRanksAndAgainOnAThird) {
-  World world(3, 25);
+TEST(Mixture, ResumesAfterEveryStepOnOtherNumbersOfRanks) {
+  MixtureWorld world(3, 25);
   world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 40});
   world.mixture.ranges.push_back({.first_step = 12, .weights = {1, 1, 2}, .longest = 0});
   PlanOptions options{.ranks = 2, .cap = 150, .accumulate = 2, .cost = {10, 1}, .seed = 9};
-  expect_it_goes_on(world, options, 1);
+  expect_resumes(world, options, 1);
   options.padded = true;
   options.order = Order::sequential;
   options.equal_micro_batches = true;
-  expect_it_goes_on(world, options, 2);
+  expect_resumes(world, options, 2);
   options.cap = 60;
   for (const TooLong too_long : {TooLong::skip, TooLong::truncate}) {
     options.too_long = too_long;
-    world.mixture.ranges[1].longest = 0;  // what is skipped there comes elsewhere
-    expect_it_goes_on(world, options, 4);
+    world.mixture.ranges[1].longest = 0;  // other ranges would use the samples that this one skips
+    expect_resumes(world, options, 4);
   }
 }
 
-// The blocks of a mixture end where its steps do: more data than one block holds are read again.
-TEST(Mixture, GoesThroughDataOfManyBlocks) {
-  World world(6, 900);
+// A block of a mixture ends with a step, so the samples of its last block of data are read again.
+TEST(Mixture, UsesDataOfManyBlocks) {
+  MixtureWorld world(6, 900);
   world.lengths = length_lists(700'000, 500, 3)[1].lengths;
   world.mixture.parts = {{"large", 600'000}, {"small", 100'000}};
   world.mixture.ranges = {{.first_step = 0, .weights = {1, 1}, .longest = 0}};
@@ -219,10 +219,10 @@ TEST(Mixture, GoesThroughDataOfManyBlocks) {
   EXPECT_GT(starts.size(), 2U);
   const PlanState& end = planner.state();
   EXPECT_GT(end.position.mixture->drawn[1], 200'000U);
-  expect_beginnings(world, options, uses, planner, "many blocks");
+  expect_stream_prefixes(world, options, uses, planner, "many blocks");
   const std::vector<MixtureProgress> progress = progress_of(world.mixture, end);
   EXPECT_EQ(progress[1].name, "small");
-  EXPECT_EQ(progress[1].of, 100'000U);
+  EXPECT_EQ(progress[1].epoch_samples, 100'000U);
   EXPECT_EQ(progress[1].epoch * 100'000 + progress[1].samples, end.position.mixture->drawn[1]);
   MixturePlanner again(source, options, world.mixture, through_text(starts.back()));
   Plan rest(options, world.lengths.size(), "data");
@@ -230,8 +230,8 @@ TEST(Mixture, GoesThroughDataOfManyBlocks) {
   EXPECT_TRUE(nested(rest) == nested(plan, starts.back().steps));
 }
 
-TEST(Mixture, MayGoOnForMoreStepsThanItBeganWith) {
-  World world(7, 20);
+TEST(Mixture, MayResumeWithMoreSteps) {
+  MixtureWorld world(7, 20);
   const LengthsInMemory source(world.lengths, "data");
   const PlanOptions options{.ranks = 2, .cap = 200, .cost = {10, 1}};
   MixturePlanner planner(source, options, world.mixture);
@@ -241,15 +241,15 @@ TEST(Mixture, MayGoOnForMoreStepsThanItBeganWith) {
   world.mixture.steps = 45;
   MixturePlanner longer(source, options, world.mixture, run.state);
   use(longer, kAllSteps, run);
-  expect_beginnings(world, options, run.uses, longer, "longer");
+  expect_stream_prefixes(world, options, run.uses, longer, "longer");
   MixturePlanner at_once(source, options, world.mixture);
   TrainingRun whole;
   use(at_once, kAllSteps, whole);
   EXPECT_EQ(run.steps, whole.steps);
 }
 
-TEST(Mixture, OverLongSamplesAreRefusedCutOrSkipped) {
-  World world(8, 100);
+TEST(Mixture, RefusesCutsOrSkipsOverLongSamples) {
+  MixtureWorld world(8, 100);
   world.lengths[705] = 400;
   PlanOptions options{.ranks = 2, .cap = 200, .cost = {10, 1}};
   std::set<SampleId> seen;
@@ -274,8 +274,8 @@ TEST(Mixture, OverLongSamplesAreRefusedCutOrSkipped) {
   EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("sample 705 (of 'long') is empty")));
 }
 
-TEST(Mixture, WhatIsWrongWithItIsSaid) {
-  const World good(1);
+TEST(Mixture, MistakesAreReported) {
+  const MixtureWorld good(1);
   const std::size_t samples = good.lengths.size();
   const auto refused = [&](const std::function<void(Mixture&)>& damage, const std::string& why) {
     Mixture mixture = good.mixture;
@@ -285,19 +285,23 @@ TEST(Mixture, WhatIsWrongWithItIsSaid) {
   EXPECT_NO_THROW(check_mixture(good.mixture, samples));
   refused([](Mixture& m) { m.parts.clear(); }, "at least one data set");
   refused([](Mixture& m) { m.parts[1].samples = 0; }, "'books' has no samples");
-  refused([](Mixture& m) { m.parts[1].samples += 1; }, "792 samples together, the data 791");
+  refused([](Mixture& m) { m.parts[1].samples += 1; }, "792 samples together, but the data have 791");
   refused([](Mixture& m) { m.steps = 0; }, "number of steps");
   refused([](Mixture& m) { m.ranges.clear(); }, "at least one range");
-  refused([](Mixture& m) { m.ranges[0].first_step = 1; }, "begins at step 1, not 0");
-  refused([](Mixture& m) { m.ranges.push_back(m.ranges[0]); }, "not after step 0");
+  refused([](Mixture& m) { m.ranges[0].first_step = 1; }, "must begin at step 0, not 1");
+  refused([](Mixture& m) { m.ranges.push_back(m.ranges[0]); }, "must begin after step 0");
   refused([](Mixture& m) { m.ranges[0].weights.pop_back(); }, "2 weights for 3 data sets");
   refused([](Mixture& m) { m.ranges[0].weights[2] = -1; }, "weight of 'tiny'");
   refused([](Mixture& m) { m.ranges[0].weights[0] = std::nan(""); }, "weight of 'web'");
-  refused([](Mixture& m) { m.ranges[0].weights = {0, 0, 0}; }, "all weights from step 0 on are 0");
+  refused(
+      [](Mixture& m) {
+        m.ranges[0].weights = {0, 0, 0};
+      },
+      "weights from step 0 must have a finite sum above 0");
 }
 
-TEST(Mixture, AStateOfOtherDataOrAnotherMixtureIsRefused) {
-  const World world(1);
+TEST(Mixture, RefusesAStateOfOtherDataOrAnotherMixture) {
+  const MixtureWorld world(1);
   const LengthsInMemory source(world.lengths, "these");
   const LengthsInMemory others(world.lengths, "others");
   const PlanOptions options{.ranks = 2, .cap = 200};
@@ -310,11 +314,12 @@ TEST(Mixture, AStateOfOtherDataOrAnotherMixtureIsRefused) {
   Mixture mixture = world.mixture;
   mixture.ranges[0].weights[0] = 7;
   EXPECT_THAT([&] { MixturePlanner(source, options, mixture, state); },
-              ThrowsMessage<Error>(HasSubstr("another mixture")));
+              ThrowsMessage<Error>(HasSubstr("another order")));
   PlanOptions seed = options;
   seed.seed = 3;
-  EXPECT_THAT([&] { MixturePlanner(source, seed, world.mixture, state); },
-              ThrowsMessage<Error>(HasSubstr("another mixture or order")));
+  EXPECT_THAT(
+      [&] { MixturePlanner(source, seed, world.mixture, state); },
+      ThrowsMessage<Error>(AllOf(HasSubstr("another order"), HasSubstr("use the same mixture, seed"))));
   PlanState damaged = state;
   const auto refused = [&](const std::string& why) {
     EXPECT_THAT([&] { MixturePlanner(source, options, world.mixture, damaged); },
@@ -322,14 +327,14 @@ TEST(Mixture, AStateOfOtherDataOrAnotherMixtureIsRefused) {
     damaged = state;
   };
   damaged.position.mixture->drawn.pop_back();
-  refused("where the mixture's 3 data sets are");
+  refused("positions of the mixture's 3 data sets");
   damaged.position.mixture->tokens.push_back(1);
-  refused("where the mixture's 3 data sets are");
+  refused("positions of the mixture's 3 data sets");
   damaged.position.mixture.reset();
-  refused("where the mixture's 3 data sets are");
+  refused("positions of the mixture's 3 data sets");
   damaged.position.mixture->drawn[1] = 0;
   damaged.position.mixture->piece[1] = 2;
-  refused("in the middle of a sample of 'books'");
+  refused("a piece of a sample of 'books'");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// lockstep-plan with --mixture: what it makes, checks and refuses.
+// Tests of lockstep-plan with --mixture.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using testing::HasSubstr;
 
 class MixtureTool : public PlanTool {
  protected:
-  // Two lists, the first of 40 samples of 10 to 49 tokens, the second of five long ones.
+  // Writes two lists: 40 samples of 10 to 49 tokens, and five long ones.
   MixtureTool() {
     std::string text = "n\n";
     for (int i = 0; i < 40; ++i) text += std::to_string(10 + i) + "\n";
@@ -41,7 +41,7 @@ class MixtureTool : public PlanTool {
   }
   std::string file(const nlohmann::json& mixture) const { return write("mixture.json", mixture.dump()); }
 
-  // The printed numbers of a plan of this mixture.
+  // Makes a plan of the mixture and returns the JSON that the tool prints.
   nlohmann::json make_mixture(const nlohmann::json& mixture, const std::string& cap = "100",
                               const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"make",  "--mixture", file(mixture),  "--ranks", "2",
@@ -59,10 +59,10 @@ class MixtureTool : public PlanTool {
   }
 };
 
-TEST_F(MixtureTool, MakesAPlanThatCheckAcceptsAndStatsDescribeAlike) {
+TEST_F(MixtureTool, MakesAPlanThatCheckAcceptsAndWhoseStatsAreTheSame) {
   for (const char* too_long : {"refuse", "split", "truncate", "skip"}) {
     for (const char* seed : {"0", "1", "2"}) {
-      // Of the books, all but one are longer than this cap.
+      // All books but one are longer than a cap of 65.
       const std::string cap = too_long == std::string("refuse") ? "100" : "65";
       nlohmann::json made = make_mixture(mixture(), cap, {"--too-long", too_long, "--seed", seed});
       const std::string what = fmt::format("{}, seed {}", too_long, seed);
@@ -73,9 +73,9 @@ TEST_F(MixtureTool, MakesAPlanThatCheckAcceptsAndStatsDescribeAlike) {
       EXPECT_GT(made["step_tokens_mean"], 0.8) << what;
       const ProcessResult checked = tool({"check", plan(), "--mixture", file(mixture()), "--json"});
       ASSERT_EQ(checked.exit_code, 0) << what << ": " << checked.error;
-      const auto told = nlohmann::json::parse(checked.output);
-      EXPECT_NEAR(told["imbalance_cost"].get<double>(), made["imbalance_cost"].get<double>(), 1e-9);
-      EXPECT_EQ(told["left"], made["left"]);
+      const auto printed = nlohmann::json::parse(checked.output);
+      EXPECT_NEAR(printed["imbalance_cost"].get<double>(), made["imbalance_cost"].get<double>(), 1e-9);
+      EXPECT_EQ(printed["left"], made["left"]);
       for (const char* key : {"seconds", "left", "over_long"}) made.erase(key);
       EXPECT_EQ(nlohmann::json::parse(tool({"stats", plan(), "--mixture", file(mixture()), "--json"}).output),
                 made)
@@ -84,7 +84,7 @@ TEST_F(MixtureTool, MakesAPlanThatCheckAcceptsAndStatsDescribeAlike) {
   }
 }
 
-TEST_F(MixtureTool, ThePlanFileHasTheStepsOfAnyPlanAndTheMixtureBeside) {
+TEST_F(MixtureTool, ThePlanFileHasTheStepsAndTheMixture) {
   make_mixture(mixture());
   const auto lines = lines_of(read_text_file(plan()));
   ASSERT_EQ(lines.size(), 31U);
@@ -95,7 +95,7 @@ TEST_F(MixtureTool, ThePlanFileHasTheStepsOfAnyPlanAndTheMixtureBeside) {
   EXPECT_EQ(planned["parts"][1]["samples"], 5);
   EXPECT_EQ(planned["ranges"], mixture()["ranges"]);
   EXPECT_EQ(planned["steps"], 30);
-  // Counted by hand: every data set is gone through so often, and so far.
+  // Count the uses of each sample in each epoch.
   std::map<std::size_t, std::map<int, std::uint64_t>> times;  // by sample, by epoch
   for (std::size_t i = 1; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i]["step"], i - 1);
@@ -116,10 +116,10 @@ TEST_F(MixtureTool, ThePlanFileHasTheStepsOfAnyPlanAndTheMixtureBeside) {
   }
   EXPECT_EQ(drawn[0], planned["parts"][0]["drawn"]);
   EXPECT_EQ(drawn[1], planned["parts"][1]["drawn"]);
-  EXPECT_GT(drawn[1], 10U) << "the books are read more than twice";
+  EXPECT_GT(drawn[1], 10U) << "the books are used more than twice";
 }
 
-TEST_F(MixtureTool, APlanIsTheSameWhenItIsReadAndWrittenAgain) {
+TEST_F(MixtureTool, ReadingAndWritingAPlanKeepsItsText) {
   make_mixture(mixture(), "65", {"--too-long", "split"});
   const std::string text = read_text_file(plan());
   EXPECT_THAT(text, HasSubstr("\"epochs\""));
@@ -130,7 +130,7 @@ TEST_F(MixtureTool, APlanIsTheSameWhenItIsReadAndWrittenAgain) {
 
 TEST_F(MixtureTool, ManyEpochsOfATinyPartAreCountedToo) {
   nlohmann::json many = mixture();
-  many["steps"] = 2000;  // the books come more than 256 times
+  many["steps"] = 2000;  // more than 256 epochs of the books
   const nlohmann::json made = make_mixture(many);
   EXPECT_EQ(made["dropped"], 0);
   EXPECT_EQ(made["duplicated"], 0);
@@ -140,7 +140,7 @@ TEST_F(MixtureTool, ManyEpochsOfATinyPartAreCountedToo) {
   EXPECT_EQ(checked.exit_code, 0) << checked.error;
 }
 
-TEST_F(MixtureTool, CheckFindsWhatIsWrongWithAPlan) {
+TEST_F(MixtureTool, CheckFindsEachMistakeInAPlan) {
   make_mixture(mixture());
   const std::vector<nlohmann::json> good = lines_of(read_text_file(plan()));
   const auto with = [&](const std::function<void(std::vector<nlohmann::json>&)>& damage) {
@@ -148,7 +148,7 @@ TEST_F(MixtureTool, CheckFindsWhatIsWrongWithAPlan) {
     damage(lines);
     return lines;
   };
-  // A micro-batch with two samples or more, of the steps without books.
+  // Find a micro-batch with at least two samples in a step without books.
   std::size_t step = 30;
   std::string place;
   for (int rank = 0; rank < 2; ++rank) {
@@ -166,17 +166,17 @@ TEST_F(MixtureTool, CheckFindsWhatIsWrongWithAPlan) {
                       }),
                       "'web'");
   expect_refused_plan(with([&](auto& lines) {
-                        lines[step][batch][1] = lines[step][batch][0];
-                        lines[step][epochs][1] = lines[step][epochs][0];
+                        lines[step][batch][0] = lines[step][batch][1];
+                        lines[step][epochs][0] = lines[step][epochs][1];
                       }),
                       "'web'");
   expect_refused_plan(with([&](auto& lines) { lines[step][batch][0] = 41; }),
-                      "step 29 has sample 41 of 'books', whose weight is 0 there");
+                      "sample 41 is of 'books', whose weight is 0 in this step");
   expect_refused_plan(with([&](auto& lines) { lines[step][epochs][0] = 77; }), "'web'");
-  expect_refused_plan(with([&](auto& lines) { lines[step][epochs].erase(0); }), "epochs, not");
+  expect_refused_plan(with([&](auto& lines) { lines[step][epochs].erase(0); }), "have different sizes");
   expect_refused_plan(with([&](auto& lines) { lines[step]["epochs"][0].push_back(nlohmann::json::array()); }),
-                      "has more epochs than micro-batches");
-  expect_refused_plan(with([&](auto& lines) { lines.pop_back(); }), "29 steps of the mixture's 30");
+                      "have different sizes");
+  expect_refused_plan(with([&](auto& lines) { lines.pop_back(); }), "has 29 steps, but its mixture has 30");
   expect_refused_plan(with([&](auto& lines) { lines[0]["mixture"]["parts"][1]["drawn"] = 5; }), "books");
   expect_refused_plan(with([&](auto& lines) {
                         auto& drawn = lines[0]["mixture"]["parts"][0]["drawn"];
@@ -190,27 +190,27 @@ TEST_F(MixtureTool, CheckFindsWhatIsWrongWithAPlan) {
   expect_refused_plan(with([&](auto& lines) {
                         lines[0]["mixture"]["left"].push_back({3, 0});
                       }),
-                      "\"left\" has [3,0], not [sample, piece, epoch]");
+                      "\"left\" contains [3,0] instead of [sample, piece, epoch]");
   expect_refused_plan(with([&](auto& lines) {
                         lines[0]["mixture"]["ranges"][1]["weights"] = {2, 1};
                       }),
                       "of another mixture");
   expect_refused_plan(with([&](auto& lines) { lines[0]["mixture"]["parts"][0]["samples"] = 39; }),
-                      "44 samples together, the data 45");
+                      "44 samples together, but the data have 45");
   expect_refused_plan(with([&](auto& lines) { lines[0].erase("mixture"); }), "");
 }
 
 TEST_F(MixtureTool, CheckHoldsEachRangeToItsLongestSample) {
   make_mixture(mixture(), "95");
   std::vector<nlohmann::json> lines = lines_of(read_text_file(plan()));
-  // Cut to 50 tokens, samples fit that do not as they are.
+  // The samples fit only because the range cuts them to 50 tokens.
   lines[0]["mixture"]["ranges"][0].erase("longest");
   nlohmann::json uncut = mixture();
   uncut["ranges"][0].erase("longest");
   expect_refused(text_of(lines), file(uncut), HasSubstr("over the cap of 95"), "--mixture");
 }
 
-TEST_F(MixtureTool, WhatIsWrongWithTheFileIsSaidInALine) {
+TEST_F(MixtureTool, EachMistakeInTheFileIsReportedInOneLine) {
   const auto refused = [&](const std::function<void(nlohmann::json&)>& damage, const std::string& why) {
     nlohmann::json damaged = mixture();
     damage(damaged);
@@ -219,24 +219,32 @@ TEST_F(MixtureTool, WhatIsWrongWithTheFileIsSaidInALine) {
     EXPECT_THAT(result.error, AllOf(HasSubstr("mixture.json: "), HasSubstr(why)));
     EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
   };
-  refused([](auto& m) { m = 3; }, "3 is not an object");
-  refused([](auto& m) { m.erase("steps"); }, "there is no \"steps\"");
-  refused([](auto& m) { m["steps"] = -1; }, "\"steps\" is -1, not a whole number from 0 on");
+  refused([](auto& m) { m = 3; }, "3 is not a JSON object");
+  refused([](auto& m) { m.erase("steps"); }, "\"steps\" is missing");
+  refused([](auto& m) { m["steps"] = -1; }, "\"steps\" must be a whole number of at least 0, not -1");
   refused([](auto& m) { m["steps"] = 0; }, "needs a number of steps");
-  refused([](auto& m) { m["seed"] = 1; }, "\"seed\" is not known");
-  refused([](auto& m) { m["parts"] = "web"; }, "\"parts\" is \"web\", not a list");
-  refused([](auto& m) { m["parts"][0].erase("name"); }, "there is no \"name\"");
-  refused([](auto& m) { m["parts"][0].erase("lengths"); }, "needs one source of lengths");
-  refused([](auto& m) { m["parts"][0]["packed"] = {"x"}; }, "needs one source of lengths");
+  refused([](auto& m) { m["seed"] = 1; }, "unknown key \"seed\"");
+  refused([](auto& m) { m["parts"] = "web"; }, "\"parts\" must be a list, not \"web\"");
+  refused([](auto& m) { m["parts"][0].erase("name"); }, "\"name\" is missing");
+  refused([](auto& m) { m["parts"][0].erase("lengths"); }, "needs exactly one source of lengths");
+  refused([](auto& m) { m["parts"][0]["packed"] = {"x"}; }, "needs exactly one source of lengths");
   refused([](auto& m) { m["parts"][0]["lengths"] = "none.csv"; }, "none.csv");
-  refused([](auto& m) { m["parts"][0] = {{"name", "h"}, {"histogram", "web.csv"}}; }, "no \"samples\"");
-  refused([](auto& m) { m["parts"][0] = {{"name", "p"}, {"packed", {1}}}; }, "\"packed\" is 1, not a string");
+  refused(
+      [](auto& m) {
+        m["parts"][0] = {{"name", "h"}, {"histogram", "web.csv"}};
+      },
+      "\"samples\" is missing");
+  refused(
+      [](auto& m) {
+        m["parts"][0] = {{"name", "p"}, {"packed", {1}}};
+      },
+      "\"packed\" must be a string, not 1");
   refused([](auto& m) { m["ranges"][1]["weights"] = {1}; }, "1 weights for 2 data sets");
-  refused([](auto& m) { m["ranges"][1]["weights"] = {1, "a"}; }, "\"weights\" is \"a\", not a number");
-  refused([](auto& m) { m["ranges"][1]["first"] = 7; }, "\"first\" is not known");
+  refused([](auto& m) { m["ranges"][1]["weights"] = {1, "a"}; }, "\"weights\" must be a number, not \"a\"");
+  refused([](auto& m) { m["ranges"][1]["first"] = 7; }, "unknown key \"first\"");
   const ProcessResult no_json =
       tool({"make", "--mixture", write("mixture.json", "{"), "--ranks", "2", "--cap", "100"});
-  EXPECT_THAT(no_json.error, HasSubstr("mixture.json: not JSON"));
+  EXPECT_THAT(no_json.error, HasSubstr("mixture.json: the file is not valid JSON"));
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{"--epoch", "1"}, {"--tail", "drop"}, {"--lengths", "x.csv"}}) {
     std::vector<std::string> words = {"make", "--mixture", file(mixture()), "--ranks", "2", "--cap", "100"};
@@ -245,7 +253,7 @@ TEST_F(MixtureTool, WhatIsWrongWithTheFileIsSaidInALine) {
   }
 }
 
-TEST_F(MixtureTool, PartsMayBeHistogramsAndTheFileTellsWhereTheyLie) {
+TEST_F(MixtureTool, PartsMayBeHistogramsWithPathsRelativeToTheFile) {
   write("h.csv", "length,count\n20,3\n30,1\n");
   nlohmann::json other = mixture();
   other["parts"][0] = {{"name", "counted"}, {"histogram", "h.csv"}, {"samples", 400}};

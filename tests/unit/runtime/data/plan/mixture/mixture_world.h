@@ -1,4 +1,4 @@
-// Made-up data sets for the tests of mixtures, and what must hold of any run of them.
+// Synthetic data sets for the tests of mixtures, and the properties that every run must have.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,19 +14,19 @@
 
 namespace lockstep::data {
 
-// Some made-up data sets, one after the other.
-struct World {
+// Synthetic data sets, one after the other, and a mixture of them.
+struct MixtureWorld {
   std::vector<std::uint32_t> lengths;
   Mixture mixture;
 
-  explicit World(unsigned seed, std::uint64_t steps = 60) {
+  explicit MixtureWorld(unsigned seed, std::uint64_t steps = 60) {
     const auto add = [&](const std::string& name, const std::vector<std::uint32_t>& more) {
       lengths.insert(lengths.end(), more.begin(), more.end());
       mixture.parts.push_back({name, more.size()});
     };
     add("web", length_lists(700, 100, seed)[1].lengths);
     add("books", length_lists(90, 100, seed + 1)[0].lengths);
-    add("tiny", {2});  // hundreds of times in a block
+    add("tiny", {2});  // used hundreds of times in a block
     mixture.steps = steps;
     mixture.ranges = {{.first_step = 0, .weights = {6, 3, 1}, .longest = 0}};
   }
@@ -40,22 +40,24 @@ struct World {
   std::uint32_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
 };
 
-// What was used, and the pieces that are left, are together a beginning of each part's endless run.
-inline void expect_beginnings(const World& world, const PlanOptions& options, std::map<SampleId, int> uses,
-                              const MixturePlanner& planner, const std::string& what) {
+// Expects that the used samples and the pending pieces are together the first samples of each part's
+// endless stream.
+inline void expect_stream_prefixes(const MixtureWorld& world, const PlanOptions& options,
+                                   std::map<SampleId, int> uses, const MixturePlanner& planner,
+                                   const std::string& what) {
   for (const SampleId id : planner.pending_pieces()) ++uses[id];
-  std::map<SampleId, int> expected;  // an id comes again after 256 epochs
+  std::map<SampleId, int> expected;  // an id is used again after 256 epochs
   std::size_t begin = 0;
   for (std::size_t part = 0; part < world.mixture.parts.size(); ++part) {
     const std::size_t samples = world.mixture.parts[part].samples;
     const std::uint64_t seed = Random(options.seed, part, 0).next();
-    std::uint64_t left = planner.state().position.mixture->drawn[part];
-    for (std::uint64_t epoch = 0; left > 0; ++epoch) {
+    std::uint64_t remaining = planner.state().position.mixture->drawn[part];
+    for (std::uint64_t epoch = 0; remaining > 0; ++epoch) {
       const EpochOrder order(samples, options.order, seed, epoch);
       for (std::size_t block = 0; block < order.blocks(); ++block) {
         for (const SampleId sample : samples_of_block(order, block)) {
-          if (left == 0) break;
-          --left;
+          if (remaining == 0) break;
+          --remaining;
           const std::uint32_t length = world.lengths[begin + sample];
           if (options.too_long == TooLong::skip && length > options.cap) continue;
           const SampleId id = (begin + sample) | (epoch & 0xffU) << kEpochShift;
@@ -75,15 +77,16 @@ inline void expect_beginnings(const World& world, const PlanOptions& options, st
   ASSERT_EQ(uses.size(), expected.size()) << what;
 }
 
-/// Stops a mixture after each `every`-th step. With the same options it must go on with the same steps; on 1
-/// to 6 ranks it goes on for some steps, and to the end on yet another number of them.
-inline void expect_it_goes_on(const World& world, const PlanOptions& options, std::uint64_t every) {
+/// Stops a mixture after every `every`-th step and resumes it. With the same options it must plan the same
+/// steps. It is also resumed on 1 to 6 ranks for some steps, and then on another number of ranks to the
+/// end.
+inline void expect_resumes(const MixtureWorld& world, const PlanOptions& options, std::uint64_t every) {
   const LengthsInMemory source(world.lengths, "data");
   TrainingRun whole;
   MixturePlanner planner(source, options, world.mixture);
   use(planner, kAllSteps, whole);
   ASSERT_EQ(whole.steps.size(), world.mixture.steps);
-  expect_beginnings(world, options, whole.uses, planner, "without a stop");
+  expect_stream_prefixes(world, options, whole.uses, planner, "without a stop");
   for (std::uint64_t stop = 0; stop <= world.mixture.steps; stop += every) {
     const std::string stopped_at = fmt::format("stopped after {}", stop);
     TrainingRun first;
@@ -109,7 +112,7 @@ inline void expect_it_goes_on(const World& world, const PlanOptions& options, st
       MixturePlanner last(source, third, world.mixture, run.state);
       use(last, kAllSteps, run);
       ASSERT_EQ(run.state.steps, world.mixture.steps) << what;
-      expect_beginnings(world, options, run.uses, last, what);
+      expect_stream_prefixes(world, options, run.uses, last, what);
       if (testing::Test::HasFatalFailure()) return;
     }
   }

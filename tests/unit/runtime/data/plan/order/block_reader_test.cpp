@@ -20,7 +20,7 @@ using testing::ThrowsMessage;
 
 constexpr std::size_t kBlock = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
 
-// Counts what is read.
+// Counts the lengths read.
 class CountedLengths final : public LengthSource {
  public:
   explicit CountedLengths(std::vector<std::uint32_t> lengths) : lengths_(std::move(lengths)) {}
@@ -40,42 +40,35 @@ class CountedLengths final : public LengthSource {
   mutable std::atomic<std::uint64_t> read_ = 0;
 };
 
-// Enough for four blocks, the last one short.
+// Lengths for four blocks, the last one short.
 std::vector<std::uint32_t> many_lengths() {
   return length_lists(3 * kBlock + 20'000, 3000, 1)[1].lengths;
 }
 
-TEST(BlockReader, GivesABlocksSamplesInTheEpochsOrder) {
+TEST(BlockReader, ReadsABlocksSamplesInTheEpochsOrder) {
   const CountedLengths source(length_lists(kBlock + 3 * EpochOrder::kShardSamples - 5, 10, 1)[0].lengths);
   for (const Order kind : {Order::shuffled, Order::sequential}) {
     const EpochOrder order(source.size(), kind, 1, 2);
-    BlockReader reader(source, order, {.cap = 10});
     for (const std::size_t block : {0U, 1U}) {
-      const BlockSamples samples = reader.read(block);
+      const BlockSamples samples = read_block_for_plan(source, order, block, {.cap = 10});
       const std::vector<SampleId> expected = samples_of_block(order, block);
       ASSERT_EQ(samples.items.size(), expected.size());
       for (std::size_t i = 0; i < expected.size(); ++i) {
         ASSERT_EQ(samples.id_of(samples.items[i].index), expected[i]);
         ASSERT_EQ(samples.items[i].length, source.lengths()[expected[i]]);
       }
-      EXPECT_EQ(samples.over_long.samples, 0U);
     }
     EXPECT_EQ(source.read() % source.size(), 0U) << "each length is read once";
   }
 }
 
-TEST(BlockReader, OverLongSamplesAreCutSkippedOrSplitInTheirPlace) {
+TEST(BlockReader, CutsSkipsOrSplitsOverLongSamplesInPlace) {
   const CountedLengths source({5, 25, 10, 11});
   const EpochOrder order(4, Order::sequential, 0, 0);
   const auto read = [&](TooLong too_long) {
-    const BlockSamples samples = BlockReader(source, order, {.cap = 10, .too_long = too_long}).read(0);
+    const BlockSamples samples = read_block_for_plan(source, order, 0, {.cap = 10, .too_long = too_long});
     std::vector<std::pair<SampleId, std::uint32_t>> items;
     for (const Item& item : samples.items) items.emplace_back(samples.id_of(item.index), item.length);
-    EXPECT_EQ(samples.over_long.samples, 2U);
-    EXPECT_EQ(samples.over_long.first, 1U);
-    EXPECT_EQ(samples.over_long.tokens, too_long == TooLong::split  ? 0U
-                                        : too_long == TooLong::skip ? 36U
-                                                                    : 16U);
     return items;
   };
   using testing::ElementsAre;
@@ -88,20 +81,20 @@ TEST(BlockReader, OverLongSamplesAreCutSkippedOrSplitInTheirPlace) {
                           Pair(1 | 2 * piece, 5), Pair(3 | piece, 1)));
 }
 
-TEST(BlockReader, AfterAnErrorItReadsTheBlockAnew) {
+TEST(BlockReader, RefusesOverLongAndEmptySamplesByNumber) {
   CountedLengths source(std::vector<std::uint32_t>(100, 8));
   source.lengths()[50] = 11;
   const EpochOrder order(source.size(), Order::shuffled, 1, 2);
-  BlockReader reader(source, order, {.cap = 10});
-  EXPECT_THAT([&] { reader.read(0); },
+  const auto read = [&] { return read_block_for_plan(source, order, 0, {.cap = 10}); };
+  EXPECT_THAT(read,
               ThrowsMessage<Error>(AllOf(HasSubstr("sample 50 has 11 tokens"), HasSubstr("raise the cap"))));
   source.lengths()[50] = 0;
-  EXPECT_THAT([&] { reader.read(0); }, ThrowsMessage<Error>(HasSubstr("sample 50 is empty")));
+  EXPECT_THAT(read, ThrowsMessage<Error>(HasSubstr("sample 50 is empty")));
   source.lengths()[50] = 10;
-  EXPECT_EQ(reader.read(0).items.size(), 100U);
+  EXPECT_EQ(read().items.size(), 100U);
 }
 
-TEST(ReadingAhead, EverySampleAndPieceOfSeveralBlocksIsPlannedOnceAndOverLongOnesAreCounted) {
+TEST(ReadingAhead, PlansEverySampleAndPieceOfSeveralBlocksOnce) {
   const CountedLengths source(many_lengths());
   for (const TooLong too_long : {TooLong::truncate, TooLong::skip, TooLong::split}) {
     EpochPlanner planner(source, {.ranks = 4, .cap = 600, .cost = {3000, 1}, .too_long = too_long});
@@ -110,13 +103,9 @@ TEST(ReadingAhead, EverySampleAndPieceOfSeveralBlocksIsPlannedOnceAndOverLongOne
       planned.insert(planned.end(), block.plan.sample_ids().begin(), block.plan.sample_ids().end());
     }
     std::vector<SampleId> expected;
-    OverLong over;
     for (SampleId id = 0; id < source.size(); ++id) {
       const std::uint32_t length = source.lengths()[id];
       if (length <= 600 || too_long != TooLong::skip) expected.push_back(id);
-      if (length <= 600) continue;
-      ++over.samples;
-      if (too_long != TooLong::split) over.tokens += too_long == TooLong::skip ? length : length - 600;
       for (SampleId piece = 1; too_long == TooLong::split && piece * 600 < length; ++piece) {
         expected.push_back(id | piece << kPieceShift);
       }
@@ -124,13 +113,10 @@ TEST(ReadingAhead, EverySampleAndPieceOfSeveralBlocksIsPlannedOnceAndOverLongOne
     std::ranges::sort(planned);
     std::ranges::sort(expected);
     EXPECT_TRUE(planned == expected) << name_of(too_long);
-    EXPECT_EQ(planner.over_long().samples, over.samples) << name_of(too_long);
-    EXPECT_EQ(planner.over_long().tokens, over.tokens) << name_of(too_long);
-    EXPECT_GT(source.lengths().at(planner.over_long().first), 600U);
   }
 }
 
-TEST(ReadingAhead, ASampleThatCannotBePlannedIsRefusedWithItsOwnBlock) {
+TEST(ReadingAhead, RefusesASampleWhenItsBlockIsPlanned) {
   CountedLengths source(many_lengths());
   const PlanOptions options{.ranks = 4, .cap = 3000, .cost = {3000, 1}};
   const EpochOrder order(source.size(), options.order, options.seed, options.epoch);
@@ -139,13 +125,13 @@ TEST(ReadingAhead, ASampleThatCannotBePlannedIsRefusedWithItsOwnBlock) {
   EpochPlanner planner(source, options);
   PlannedBlock block;
   ASSERT_TRUE(planner.next_block(block));
-  ASSERT_TRUE(planner.next_block(block)) << "two blocks are planned before";
+  ASSERT_TRUE(planner.next_block(block)) << "the two blocks before it are planned";
   EXPECT_THAT(
       [&] { planner.next_block(block); },
       ThrowsMessage<Error>(HasSubstr(fmt::format("sample {} has 3001 tokens, over the cap of 3000", bad))));
 }
 
-TEST(ReadingAhead, EveryLengthIsReadOnceAndNoMoreThanOneBlockAhead) {
+TEST(ReadingAhead, ReadsEveryLengthOnceAndAtMostOneBlockAhead) {
   const CountedLengths source(many_lengths());
   EpochPlanner planner(source, {.ranks = 4, .cap = 6000, .cost = {3000, 1}});
   std::uint64_t blocks = 0;

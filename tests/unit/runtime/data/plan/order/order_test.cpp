@@ -41,11 +41,11 @@ TEST(EpochOrder, HasEverySampleOnce) {
   }
 }
 
-TEST(EpochOrder, SequentialIsAsTheDataLie) {
+TEST(EpochOrder, SequentialIsTheOrderOfTheData) {
   EXPECT_EQ(joined(blocks_of(10000, Order::sequential)), counting(10000));
 }
 
-TEST(EpochOrder, IsTheSameAgainAndAnotherInTheNextEpoch) {
+TEST(EpochOrder, IsReproducibleAndDiffersBetweenEpochs) {
   for (const std::size_t samples : {1000U, 10000U}) {  // within one shard, and over several
     const auto ids = joined(blocks_of(samples, Order::shuffled, 0));
     EXPECT_EQ(ids, joined(blocks_of(samples, Order::shuffled, 0)));
@@ -53,7 +53,7 @@ TEST(EpochOrder, IsTheSameAgainAndAnotherInTheNextEpoch) {
   }
 }
 
-TEST(EpochOrder, ABlockTouchesFewShardsAndMixesThemWell) {
+TEST(EpochOrder, ABlockHasFewShardsAndMixesThemWell) {
   const auto blocks = blocks_of(EpochOrder::kShardSamples * EpochOrder::kBlockShards * 3, Order::shuffled);
   ASSERT_EQ(blocks.size(), 3U);
   for (const auto& block : blocks) {

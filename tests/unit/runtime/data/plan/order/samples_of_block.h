@@ -1,4 +1,4 @@
-// A block's samples in an epoch's order, by the order's own words.
+// The samples of a block in an epoch's order, computed without the block reader.
 #pragma once
 
 #include <cstddef>

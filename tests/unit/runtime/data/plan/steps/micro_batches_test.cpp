@@ -1,4 +1,4 @@
-// How samples become micro-batches: first-fit under the cap, and padded ones cut from neighbours in length.
+// Tests of the cut into micro-batches: first fit under the cap, and padded ones of similar lengths.
 #include "runtime/data/plan/steps/micro_batches.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ std::vector<Item> random_items(std::mt19937& engine, std::size_t count, std::uin
   return items;
 }
 
-TEST(LengthSort, SortsLongestFirstAndKeepsEqualOnesInTheirOrder) {
+TEST(LengthSort, SortsLongestFirstAndKeepsTheOrderOfEqualLengths) {
   std::mt19937 engine(1);
   LengthSort sort;
   for (const std::size_t count : {0U, 1U, 2U, 23U, 24U, 25U, 5000U}) {
@@ -47,7 +47,7 @@ std::vector<std::vector<std::uint32_t>> cut(const std::vector<std::uint32_t>& le
     items.push_back({static_cast<std::uint32_t>(items.size()), length});
   std::vector<std::uint32_t> places(items.size());
   std::iota(places.begin(), places.end(), 0U);
-  std::vector<std::uint32_t> indices = {77};  // of another rank before
+  std::vector<std::uint32_t> indices = {77};  // of an earlier rank
   std::vector<std::uint32_t> ends = {1};
   MicroBatches(cap).cut(items, places, indices, ends);
   EXPECT_EQ(indices.size(), 1 + items.size());
@@ -63,7 +63,7 @@ std::vector<std::vector<std::uint32_t>> cut(const std::vector<std::uint32_t>& le
 
 using Batches = std::vector<std::vector<std::uint32_t>>;
 
-TEST(MicroBatches, PutsEachSampleWhereItFitsFirstAndTheFullestLast) {
+TEST(MicroBatches, PutsEachSampleIntoTheFirstThatFitsAndTheFullestLast) {
   EXPECT_EQ(cut({}, 10), Batches{});
   EXPECT_EQ(cut({6, 4}, 10), (Batches{{6, 4}}));
   EXPECT_EQ(cut({6, 5, 4}, 10), (Batches{{5}, {6, 4}}));
@@ -71,7 +71,7 @@ TEST(MicroBatches, PutsEachSampleWhereItFitsFirstAndTheFullestLast) {
   EXPECT_EQ(cut({7, 6, 4, 3, 2}, 10), (Batches{{2}, {6, 4}, {7, 3}}));
 }
 
-TEST(MicroBatches, AreNeverMoreThanFirstFitPromises) {
+TEST(MicroBatches, AtMostOneIsHalfEmpty) {
   std::mt19937 engine(5);
   for (int round = 0; round < 200; ++round) {
     const std::uint32_t cap = 10 + static_cast<std::uint32_t>(engine() % 500);
@@ -92,15 +92,16 @@ TEST(MicroBatches, AreNeverMoreThanFirstFitPromises) {
 
 class CutForPadding : public testing::Test {
  protected:
-  // Cuts these lengths, longest first, and checks what every cut must keep.
-  const std::vector<PaddedCut::Group>& cut_of(const std::vector<Item>& items, const PlanOptions& options) {
+  // Cuts the items and checks the rules of every cut.
+  const std::vector<PaddedCut::ItemGroup>& cut_of(const std::vector<Item>& items,
+                                                  const PlanOptions& options) {
     padded_.emplace(options);
-    const std::vector<PaddedCut::Group>& groups = padded_->cut(items);
-    std::vector<PaddedCut::Group> ordered = groups;
-    std::ranges::sort(ordered, std::less<>(), &PaddedCut::Group::begin);
+    const std::vector<PaddedCut::ItemGroup>& groups = padded_->cut(items);
+    std::vector<PaddedCut::ItemGroup> ordered = groups;
+    std::ranges::sort(ordered, std::less<>(), &PaddedCut::ItemGroup::begin);
     double all = 0;
     std::uint32_t end = 0;
-    for (const PaddedCut::Group& group : ordered) {
+    for (const PaddedCut::ItemGroup& group : ordered) {
       EXPECT_EQ(group.begin, end);
       EXPECT_GT(group.end, group.begin);
       end = group.end;
@@ -112,7 +113,7 @@ class CutForPadding : public testing::Test {
     EXPECT_EQ(end, items.size());
     for (const Item& item : items)
       all += options.cost.of(padded_length(item.length, options.pad_multiple, options.cap));
-    for (const PaddedCut::Group& group : groups) {
+    for (const PaddedCut::ItemGroup& group : groups) {
       if (group.end - group.begin > 1) {
         EXPECT_LE(group.cost, all / options.ranks * (1 + 1e-6)) << "more than a rank's share";
       }
@@ -144,7 +145,7 @@ TEST_F(CutForPadding, KeepsTheCapAndEachSampleOnce) {
   }
 }
 
-TEST_F(CutForPadding, TwoLengthsApartAreNotMixed) {
+TEST_F(CutForPadding, DoesNotMixTwoDistantLengths) {
   std::vector<Item> items;
   for (std::uint32_t i = 0; i < 40; ++i) items.push_back({i, i < 20 ? 100U : 10U});
   cut_of(items, {.ranks = 2, .cap = 1000, .pad_multiple = 1});

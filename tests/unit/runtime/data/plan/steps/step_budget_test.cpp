@@ -1,4 +1,4 @@
-// Which samples a step takes: a run of neighbours in the epoch's order within its budget of tokens, or
+// Tests of the samples of a step: consecutive samples of the epoch's order within the token budget, or
 // stretched.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,14 +17,13 @@ namespace {
 
 using testing::ElementsAre;
 
-// The epoch's samples and pieces in its order, without those that are skipped.
+// The samples and pieces in the epoch's order, without skipped ones.
 std::vector<SampleId> order_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
   const LengthsInMemory source(lengths, "data");
   const EpochOrder order(lengths.size(), options.order, options.seed, options.epoch);
-  BlockReader reader(source, order, options);
   std::vector<SampleId> ids;
   for (std::size_t block = 0; block < order.blocks(); ++block) {
-    const BlockSamples samples = reader.read(block);
+    const BlockSamples samples = read_block_for_plan(source, order, block, options);
     for (const Item& item : samples.items) {
       if (item.length > 0) ids.push_back(samples.id_of(item.index));
     }
@@ -32,8 +31,8 @@ std::vector<SampleId> order_of(const std::vector<std::uint32_t>& lengths, const 
   return ids;
 }
 
-// A step as a run of the order.
-struct Taken {
+// The totals of some consecutive samples.
+struct Totals {
   std::uint64_t tokens = 0;
   double cost = 0;
   double greatest = 0;
@@ -45,7 +44,7 @@ struct Taken {
   }
 };
 
-// Whether one sample takes the fastest rank longer than an equal share takes each.
+// Whether a sample takes the fastest rank longer than an equal share of all takes each rank.
 bool outweighs(double sample, double all, const PlanOptions& options) {
   if (options.speeds.empty()) return sample * options.ranks > all;
   const double speeds = std::accumulate(options.speeds.begin(), options.speeds.end(), 0.0);
@@ -70,20 +69,21 @@ void expect_budget_kept(const std::vector<std::uint32_t>& lengths, const PlanOpt
     std::vector<SampleId> samples(plan.step_samples(step).begin(), plan.step_samples(step).end());
     std::ranges::sort(expected);
     std::ranges::sort(samples);
-    ASSERT_TRUE(samples == expected) << what << ": not neighbours in the order";
+    ASSERT_TRUE(samples == expected) << what << ": the samples are not consecutive";
     at += count;
-    Taken taken;
+    Totals taken;
     std::uint64_t before_last = 0;
     for (const SampleId id : run) {
       before_last = taken.tokens;
       taken.add(tokens_of(id, lengths, options), options);
     }
     if (count == 1) before_last = 0;
-    // One sample may be longer than the budget; a step that stretches ends with the sample that reaches it.
+    // A single sample may be longer than the budget. A step that stretches ends with the sample that
+    // reaches the stretch.
     if (!may_stretch && count > 1) {
-      const bool joined_rest = at == order.size();  // less than half a step, or as much as the stretch allows
-      const double most = joined_rest ? std::min(1.5, options.step_stretch) : 1;
-      ASSERT_LE(static_cast<double>(taken.tokens), most * static_cast<double>(budget)) << what;
+      const bool joined_rest = at == order.size();  // a rest of less than half a step, within the stretch
+      const double max_budgets = joined_rest ? std::min(1.5, options.step_stretch) : 1;
+      ASSERT_LE(static_cast<double>(taken.tokens), max_budgets * static_cast<double>(budget)) << what;
     }
     if (count > 1) {
       ASSERT_LT(static_cast<double>(before_last), max_tokens) << what;
@@ -94,7 +94,7 @@ void expect_budget_kept(const std::vector<std::uint32_t>& lengths, const PlanOpt
       ASSERT_GT(taken.tokens + next, budget) << what << ": the next sample would fit";
       continue;
     }
-    // What is left is not so little that this step could have taken it: seen at the epoch's end.
+    // The last step's samples could not have joined this step; the check at the end of the epoch covers that.
     if (taken.tokens + next <= budget) {
       ASSERT_GE(static_cast<double>(taken.tokens), 0.5 * static_cast<double>(budget)) << what;
       const double full = taken.cost * static_cast<double>(budget) / static_cast<double>(taken.tokens);
@@ -103,13 +103,13 @@ void expect_budget_kept(const std::vector<std::uint32_t>& lengths, const PlanOpt
     }
     if (static_cast<double>(taken.tokens) < max_tokens) {
       ASSERT_FALSE(outweighs(taken.greatest, taken.cost * (1 + 1e-9), options))
-          << what << ": an outlier without more samples";
+          << what << ": a step with an outlier did not stretch";
     }
   }
   ASSERT_EQ(at, order.size()) << name << ": " << describe(options);
 }
 
-TEST(StepBudget, IsKeptByEveryStepWhateverTheLengthsAndOptions) {
+TEST(StepBudget, IsKeptByEveryStepForAnyLengthsAndOptions) {
   RandomOptions random(17);
   for (unsigned seed = 0; seed < 150; ++seed) {
     const auto longest = static_cast<std::uint32_t>(random.pick(1, 2000));
@@ -121,7 +121,7 @@ TEST(StepBudget, IsKeptByEveryStepWhateverTheLengthsAndOptions) {
   }
 }
 
-TEST(StepBudget, IsKeptWhereAStepHasSamplesOfTwoBlocks) {
+TEST(StepBudget, IsKeptByStepsWithSamplesOfTwoBlocks) {
   constexpr std::size_t block_samples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
   const std::vector<LengthList> lists = length_lists(block_samples + 30'000, 2000, 2);
   for (const std::size_t list : {1U, 2U}) {
@@ -134,13 +134,13 @@ TEST(StepBudget, IsKeptWhereAStepHasSamplesOfTwoBlocks) {
   }
 }
 
-TEST(StepBudget, IsByDefaultAPartOfWhatTheRanksMicroBatchesHold) {
+TEST(StepBudget, IsByDefaultAShareOfTheMicroBatchesCapacity) {
   EXPECT_EQ(step_budget({.ranks = 4, .cap = 1000, .accumulate = 2}), 7600U);
   EXPECT_EQ(step_budget({.ranks = 4, .cap = 1000, .accumulate = 2, .step_tokens = 12}), 12U);
   EXPECT_EQ(step_budget({.cap = 1}), 1U);
 }
 
-// Takes steps of items of these lengths one after the other: how many items each has.
+// Takes steps from items of these lengths and returns the number of items of each step.
 std::vector<std::size_t> counts_of(StepPacker& packer, const std::vector<std::uint32_t>& lengths) {
   std::vector<Item> pool;
   for (const std::uint32_t length : lengths)
@@ -157,14 +157,14 @@ std::vector<std::size_t> counts_of(const std::vector<std::uint32_t>& lengths, co
   return counts_of(packer, lengths);
 }
 
-TEST(StepPacker, TheFirstSampleThatDoesNotFitOpensTheNextStep) {
+TEST(StepPacker, TheFirstSampleThatDoesNotFitBeginsTheNextStep) {
   const PlanOptions options{.ranks = 2, .cap = 100, .step_tokens = 100, .step_stretch = 1};
   EXPECT_THAT(counts_of({50, 50, 50, 49, 2, 98, 1}, options), ElementsAre(2, 2, 2, 1));
   EXPECT_THAT(counts_of({60, 60, 10, 60}, options), ElementsAre(1, 2, 1))
-      << "the 10 does not fill up the first step";
+      << "the 10 does not join the first step";
 }
 
-TEST(StepPacker, ASampleLongerThanTheBudgetIsAStepOfItsOwnWhereNoneStretches) {
+TEST(StepPacker, ASampleLongerThanTheBudgetIsAStepAloneWithoutStretching) {
   const PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 100, .step_stretch = 1};
   EXPECT_THAT(counts_of({40, 500, 40, 40}, options), ElementsAre(1, 1, 2));
 }
@@ -185,7 +185,7 @@ TEST(StepPacker, AnOutlierTakesMoreSamplesUpToTheStretch) {
   EXPECT_EQ(counts_of(lengths, options)[0], 22U) << "3 x 700 tokens for the other ranks are enough";
 }
 
-TEST(StepPacker, AFasterRankHasRoomForAGreaterOutlier) {
+TEST(StepPacker, AFasterRankCanTakeALargerOutlier) {
   std::vector<std::uint32_t> lengths(40, 100);
   lengths[0] = 300;
   PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 400, .step_stretch = 2};
@@ -194,8 +194,8 @@ TEST(StepPacker, AFasterRankHasRoomForAGreaterOutlier) {
   EXPECT_EQ(counts_of(lengths, options)[0], 2U) << "300 + 100 tokens";
 }
 
-TEST(StepPacker, UnevenRanksTakeWhatCostsNoTime) {
-  // Three samples on two ranks: the fourth is free.
+TEST(StepPacker, UnevenRanksTakeSamplesThatCostNoTime) {
+  // With three samples on two ranks, a fourth sample costs no time.
   EXPECT_THAT(counts_of({100, 100, 100, 100, 100, 100, 100, 100},
                         {.ranks = 2, .cap = 400, .step_tokens = 300, .step_stretch = 1.5}),
               ElementsAre(4, 4));
@@ -214,13 +214,13 @@ TEST(StepPacker, ASmallRestJoinsTheLastStep) {
   EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 10, 6)) << "1.5 x 1000 tokens do not hold it";
   PlanOptions more = options;
   more.step_stretch = 1000;
-  EXPECT_THAT(counts_of(lengths, more), ElementsAre(10, 10, 6)) << "a large stretch is for outliers";
+  EXPECT_THAT(counts_of(lengths, more), ElementsAre(10, 10, 6)) << "a large stretch is only for outliers";
   PlanOptions never = options;
   never.step_stretch = 1;
   EXPECT_THAT(counts_of(std::vector<std::uint32_t>(24, 100), never), ElementsAre(10, 10, 4));
 }
 
-TEST(StepPacker, NeedsToSeeTheSampleAfterAStep) {
+TEST(StepPacker, NeedsTheSampleAfterAStep) {
   const std::vector<Item> pool = {{0, 50}, {1, 50}, {2, 1}};
   StepPacker packer({.ranks = 2, .cap = 100, .step_tokens = 100});
   EXPECT_EQ(packer.take(std::span(pool).first(2), false), 0U);

@@ -1,5 +1,5 @@
-// check_plan() must refuse a plan that is wrong in any one way. Plans are made by hand here: the planner
-// makes none that are wrong.
+// check_plan() must refuse a plan with any mistake. These plans are written by hand, because the planner
+// makes no mistakes.
 #include "runtime/data/plan/tool/plan_check.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ class PlanCheck : public testing::Test {
   Lengths lengths_{.tokens = {6, 4, 5, 5, 3, 7, 2}, .fingerprint = {}};
   std::size_t samples_ = 7;
   std::string fingerprint_ = "data";
-  // Ranks with two micro-batches, one and none.
+  // Ranks with two micro-batches, with one and with none.
   Nested steps_ = {{{{0}, {1, 2}}, {{3, 4}}}, {{{5}}, {}}, {{}, {{6}}}};
 };
 
@@ -55,21 +55,21 @@ TEST_F(PlanCheck, StatsCountTheCostByTheSpeedsInAllStepsButTheLast) {
 
 TEST_F(PlanCheck, FindsOtherData) {
   samples_ = 8;
-  expect_refused("for 8 samples, the data have 7");
+  expect_refused("for 8 samples, but the data have 7");
   samples_ = 7;
   fingerprint_ = "others";
-  expect_refused("its fingerprint is others, the data's is data");
+  expect_refused("its fingerprint is others, but that of the data is data");
 }
 
-TEST_F(PlanCheck, FindsASampleThatIsMissing) {
+TEST_F(PlanCheck, FindsAMissingSample) {
   steps_[0][0][1] = {2};
-  expect_refused("1 of 7 samples are in no step, the first is of sample 1");
+  expect_refused("1 samples or pieces are missing: sample 1 is used 0 times instead of 1");
   steps_[1][0][0] = {};
   steps_.erase(steps_.begin() + 1);
-  expect_refused("2 of 7 samples are in no step, the first is of sample 1");
+  expect_refused("2 samples or pieces are missing: sample 1 is used 0 times instead of 1");
 }
 
-TEST_F(PlanCheck, FindsASampleThatIsThereTwice) {
+TEST_F(PlanCheck, FindsADuplicatedSample) {
   steps_[1][1] = {{2}};
   expect_refused("step 1, rank 1, micro-batch 0: sample 2 was already in step 0");
   steps_[1][1] = {};
@@ -109,28 +109,29 @@ TEST_F(PlanCheck, FindsAStepWithoutSamples) {
   expect_refused("step 1 has no samples on any rank");
 }
 
-TEST_F(PlanCheck, FindsUnequalNumbersOfMicroBatchesWhereTheyMustBeEqual) {
+TEST_F(PlanCheck, FindsUnequalNumbersOfMicroBatchesInAPlanForEqualOnes) {
   options_.equal_micro_batches = true;
-  expect_refused("step 0: rank 1 has 1 micro-batches and rank 0 has 2; the plan was made for equal numbers");
+  expect_refused(
+      "step 0: rank 1 has 1 micro-batches and rank 0 has 2, but the plan was made for equal numbers");
   steps_ = {{{{0}, {1, 2}}, {{}, {3, 4}}}, {{{5}}, {{}}}, {{{}}, {{6}}}};
   EXPECT_NO_THROW(check());
   steps_[2][0] = {};
   expect_refused("step 2: rank 1 has 1 micro-batches and rank 0 has 0");
 }
 
-TEST_F(PlanCheck, AllowsToDropOneStepOfFewerSamplesThanRanks) {
+TEST_F(PlanCheck, AllowsADroppedStepOfFewerSamplesThanRanks) {
   steps_.pop_back();
-  expect_refused("1 of 7 samples are in no step");
+  expect_refused("1 samples or pieces are missing");
   options_.tail = Tail::drop;
   EXPECT_EQ(check().dropped, 1U);
   steps_[0][0][0] = {};
   steps_[0][0].erase(steps_[0][0].begin());
   expect_refused(
-      "2 of 7 samples are in no step, the first is of sample 0: a dropped step has fewer samples than the 2 "
-      "ranks");
+      "2 samples or pieces are missing: sample 0 is used 0 times instead of 1 (a dropped last step has fewer "
+      "samples than the 2 ranks)");
 }
 
-TEST_F(PlanCheck, AllowsToRepeatSamplesInTheLastStepOnly) {
+TEST_F(PlanCheck, AllowsRepeatedSamplesInTheLastStepOnly) {
   steps_[2][0] = {{0}};
   expect_refused("step 2, rank 0, micro-batch 0: sample 0 was already in step 0");
   options_.tail = Tail::repeat;
@@ -139,7 +140,7 @@ TEST_F(PlanCheck, AllowsToRepeatSamplesInTheLastStepOnly) {
   expect_refused("step 1, rank 1, micro-batch 0: sample 1 was already in step 0");
 }
 
-TEST_F(PlanCheck, OverLongSamplesCountAsTheyArePlanned) {
+TEST_F(PlanCheck, CountsThePlannedTokensOfOverLongSamples) {
   options_.cap = 5;
   lengths_.tokens = {5, 12, 1};
   samples_ = 3;
@@ -163,7 +164,7 @@ TEST_F(PlanCheck, OverLongSamplesCountAsTheyArePlanned) {
   steps_[1] = {{{1 | 2 * kPiece}}, {}};
   expect_refused("sample 1 was already in step 0");
   steps_.pop_back();
-  expect_refused("1 pieces of 3 samples are in no step, the first is of sample 1");
+  expect_refused("1 samples or pieces are missing: piece 1 of sample 1 is used 0 times instead of 1");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-// Steps of ranks with one micro-batch each.
+// A plan whose ranks have one micro-batch in each step.
 Plan plan_with(const PlanOptions& options, std::size_t samples,
                const std::vector<std::vector<std::vector<SampleId>>>& steps) {
   Nested all;
@@ -21,8 +21,8 @@ Plan plan_with(const PlanOptions& options, std::size_t samples,
   return plan_of(options, samples, all);
 }
 
-TEST(PlanStats, AreWhatIsCountedByHand) {
-  // Two full steps of two ranks, and a last one.
+TEST(PlanStats, AreEqualToNumbersCountedByHand) {
+  // Two full steps and a last step, on two ranks.
   const std::vector<std::uint32_t> lengths = {6, 2, 4, 4, 8, 2, 2};
   const PlanOptions options{.ranks = 2, .cap = 10, .cost = {1, 1}};
   const Plan plan = plan_with(options, 7, {{{0, 1}, {2, 3}}, {{4}, {5}}, {{6}, {}}});
@@ -36,10 +36,10 @@ TEST(PlanStats, AreWhatIsCountedByHand) {
   EXPECT_DOUBLE_EQ(stats.imbalance_tokens, (1 + 8 / 5.0) / 2);
   // Costs: {42 + 6, 20 + 20}, {72, 6}.
   EXPECT_DOUBLE_EQ(stats.imbalance_cost, (48 / 44.0 + 72 / 39.0) / 2);
-  // Step 0: no rank needs more than 42 + nothing, so the mean, 44, bounds it; or two of the three costliest:
-  // 20 + 20.
+  // Step 0: the costliest sample costs 42 and the two cheapest of the three costliest cost 20 + 20, so the
+  // mean of 44 is the bound.
   EXPECT_DOUBLE_EQ(stats.lower_bound_cost, (1 + 72 / 39.0) / 2);
-  // Means 4 and 5 deviate by 0.5; lengths have variance 36/7 - ..., draws of 4 and 2.
+  // The mean lengths 4 and 5 deviate by 0.5; random draws would have 4 and 2 samples.
   const double mean = 28.0 / 7;
   const double variance = (36 + 4 + 16 + 16 + 64 + 4 + 4) / 7.0 - mean * mean;
   EXPECT_DOUBLE_EQ(stats.step_mean_ratio, 0.5 / std::sqrt(variance * (1 / 4.0 + 1 / 2.0) / 2));
@@ -57,7 +57,7 @@ TEST(PlanStats, RanksMayHaveAnyNumberOfMicroBatches) {
       plan_of(options, 7, {{{{0}, {1, 2}}, {{3}}, {}}, {{{}, {4}}, {{5}}, {{6}}}, {{}, {}, {}}});
   const PlanStats stats = stats_of(plan, lengths);
   EXPECT_DOUBLE_EQ(stats.micro_batches, 7.0 / 6);
-  EXPECT_DOUBLE_EQ(stats.fill, 28.0 / 70) << "empty ones count: they take time";
+  EXPECT_DOUBLE_EQ(stats.fill, 28.0 / 70) << "empty micro-batches count, because they take time";
   EXPECT_DOUBLE_EQ(stats.step_tokens_mean, 28.0 / 32);
   EXPECT_DOUBLE_EQ(stats.step_tokens_max, 1);
   EXPECT_EQ(stats.minimum_steps, 2U) << "steps of `step_tokens` tokens";
@@ -65,7 +65,7 @@ TEST(PlanStats, RanksMayHaveAnyNumberOfMicroBatches) {
   EXPECT_DOUBLE_EQ(stats.imbalance_cost, (12 / (16 / 3.0) + 8 / 4.0) / 2);
 }
 
-TEST(PlanStats, CountsWhatIsMissingAndWhatIsThereTwice) {
+TEST(PlanStats, CountsMissingAndDuplicatedSamples) {
   const std::vector<std::uint32_t> lengths = {1, 1, 1, 1};
   const Plan plan = plan_with({.ranks = 1, .cap = 10}, 4, {{{0, 1, 1, 1}}});
   const PlanStats stats = stats_of(plan, lengths);
@@ -73,7 +73,7 @@ TEST(PlanStats, CountsWhatIsMissingAndWhatIsThereTwice) {
   EXPECT_EQ(stats.duplicated, 2U);
 }
 
-TEST(PlanStats, PaddingIsWhatRowsAreShortOfTheLongest) {
+TEST(PlanStats, PaddingFillsRowsUpToTheLongest) {
   const std::vector<std::uint32_t> lengths = {4, 2, 3, 3};
   const PlanOptions options{.ranks = 2, .cap = 10, .cost = {1, 0}, .padded = true, .pad_multiple = 1};
   const Plan plan = plan_with(options, 4, {{{0, 1}, {2, 3}}});
@@ -90,13 +90,13 @@ TEST(PlanStats, RowsArePaddedToTheMultiple) {
   EXPECT_EQ(padded_length(97, 8, 100), 100U);  // not over the cap
 }
 
-TEST(PlanStats, TwoOfThreeGreatSamplesBoundTwoRanks) {
+TEST(PlanStats, TwoOfThreeLongSamplesAreTheBoundOfTwoRanks) {
   const std::vector<std::uint32_t> lengths = {10, 10, 10};
   const Plan plan = plan_with({.ranks = 2, .cap = 30}, 3, {{{0, 1}, {2}}});
   EXPECT_DOUBLE_EQ(stats_of(plan, lengths).lower_bound_cost, 20 / 15.0);
 }
 
-TEST(PlanStats, NeighbouringStepsThatAlternateCorrelateNegatively) {
+TEST(PlanStats, AlternatingStepsCorrelateNegatively) {
   std::vector<std::uint32_t> lengths;
   std::vector<std::vector<std::vector<SampleId>>> steps;
   for (SampleId i = 0; i < 40; ++i) {

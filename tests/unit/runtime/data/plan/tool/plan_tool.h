@@ -1,4 +1,4 @@
-// A folder in which a test runs lockstep-plan.
+// A fixture with a folder in which a test runs lockstep-plan.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -31,9 +31,9 @@ class PlanTool : public testing::Test {
     return (folder_ / name).string();
   }
 
-  // Thirty samples with a comment, three columns and CRLF.
+  // Writes a list of thirty samples, with a comment, three columns and CRLF.
   std::string lengths() const {
-    std::string text = "# made up\na,b,length\r\n";
+    std::string text = "# synthetic\na,b,length\r\n";
     for (int i = 0; i < 30; ++i) text += "1,x," + std::to_string(10 + i) + "\r\n";
     return write("lengths.csv", text);
   }
@@ -43,7 +43,7 @@ class PlanTool : public testing::Test {
     return run_process(words);
   }
 
-  // A plan of lengths(), and its text.
+  // Makes a plan and returns its text.
   std::string make(const std::string& csv, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"make", "--lengths",    csv, "--ranks", "2",   "--cap",
                                       "100",  "--accumulate", "2", "--out",   plan()};
@@ -54,7 +54,7 @@ class PlanTool : public testing::Test {
   }
   std::string plan() const { return (folder_ / "plan.jsonl").string(); }
 
-  // check refuses the plan with this text in its place, in one line. `option` says what the file is.
+  // Expects that check refuses a plan with this text in one line. `option` names the kind of the file.
   void expect_refused(const std::string& text, const std::string& file,
                       const testing::Matcher<std::string>& why,
                       const std::string& option = "--lengths") const {

@@ -56,7 +56,7 @@ TEST_F(PlanTool, MakesAPlanFileAndPrintsItsNumbers) {
   EXPECT_TRUE(lines[1]["ranks"][1][0].is_array());
 }
 
-TEST_F(PlanTool, CheckAcceptsWhatMakeMade) {
+TEST_F(PlanTool, CheckAcceptsThePlansOfMake) {
   const std::string csv = lengths();
   make(csv);
   EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0);
@@ -64,7 +64,7 @@ TEST_F(PlanTool, CheckAcceptsWhatMakeMade) {
   EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0);
 }
 
-TEST_F(PlanTool, CheckAcceptsOtherTailsAndOverLongSamplesThatWereDealtWith) {
+TEST_F(PlanTool, CheckAcceptsOtherTailsAndPlannedOverLongSamples) {
   const std::string csv = lengths();
   for (const char* tail : {"fill", "drop", "repeat"}) {
     make(csv, {"--tail", tail});
@@ -85,7 +85,7 @@ TEST_F(PlanTool, CheckAcceptsOtherTailsAndOverLongSamplesThatWereDealtWith) {
   EXPECT_NE(tool({"make", "--lengths", csv, "--ranks", "2", "--cap", "25", "--tail", "x"}).exit_code, 0);
 }
 
-TEST_F(PlanTool, CheckTellsTheCostThatMakeTold) {
+TEST_F(PlanTool, CheckPrintsTheSameCostAsMake) {
   const std::string csv = lengths();
   const auto made = nlohmann::json::parse(tool({"make", "--lengths", csv, "--ranks", "2", "--cap", "100",
                                                 "--cost", "20,1", "--out", plan(), "--json"})
@@ -94,7 +94,7 @@ TEST_F(PlanTool, CheckTellsTheCostThatMakeTold) {
   EXPECT_NEAR(checked["imbalance_cost"].get<double>(), made["imbalance_cost"].get<double>(), 1e-9);
 }
 
-TEST_F(PlanTool, StatsOfAPlanAreWhatMakePrinted) {
+TEST_F(PlanTool, StatsPrintsTheSameNumbersAsMake) {
   const std::string csv = lengths();
   auto made = nlohmann::json::parse(
       tool({"make", "--lengths", csv, "--ranks", "3", "--cap", "80", "--out", plan(), "--json"}).output);
@@ -109,17 +109,17 @@ TEST_F(PlanTool, CheckFindsAMissingSample) {
   const std::string csv = lengths();
   auto lines = lines_of(make(csv));
   lines[1]["ranks"][0][0].erase(0);
-  expect_refused(text_of(lines), csv, HasSubstr("1 of 30 samples are in no step"));
+  expect_refused(text_of(lines), csv, HasSubstr("1 samples or pieces are missing"));
 }
 
-TEST_F(PlanTool, CheckFindsThatMoreWasDroppedThanALastStep) {
+TEST_F(PlanTool, CheckFindsThatMoreThanALastStepIsDropped) {
   const std::string csv = lengths();
   auto lines = lines_of(make(csv, {"--tail", "drop"}));
   lines.erase(lines.end() - 1);
-  expect_refused(text_of(lines), csv, HasSubstr("a dropped step has fewer samples than the 2 ranks"));
+  expect_refused(text_of(lines), csv, HasSubstr("a dropped last step has fewer samples than the 2 ranks"));
 }
 
-TEST_F(PlanTool, SpeedsCountInTheImbalanceOfAFileToo) {
+TEST_F(PlanTool, StatsUsesTheSpeedsOfThePlanFile) {
   const std::string csv = lengths();
   make(csv, {"--speeds", "1,0.5"});
   const auto stats = nlohmann::json::parse(tool({"stats", plan(), "--lengths", csv, "--json"}).output);
@@ -129,7 +129,7 @@ TEST_F(PlanTool, SpeedsCountInTheImbalanceOfAFileToo) {
   EXPECT_NEAR(checked["imbalance_cost"].get<double>(), stats["imbalance_cost"].get<double>(), 1e-9);
 }
 
-TEST_F(PlanTool, NumbersThatHaveNoPlaceInASampleIdAreRefused) {
+TEST_F(PlanTool, RefusesNumbersThatDoNotFitASampleId) {
   const std::string csv = lengths();
   const std::string text = make(csv);
   const auto at = text.find("[[[") + 3;
@@ -142,7 +142,7 @@ TEST_F(PlanTool, NumbersThatHaveNoPlaceInASampleIdAreRefused) {
   }
 }
 
-TEST_F(PlanTool, NumbersBeyondReasonAreWrongCalls) {
+TEST_F(PlanTool, RefusesNumbersOutOfRangeAsWrongCalls) {
   const std::string csv = lengths();
   const std::string histogram = write("h.csv", "length,count\n10,5\n");
   for (const std::vector<std::string>& words :
@@ -165,7 +165,7 @@ TEST_F(PlanTool, NumbersBeyondReasonAreWrongCalls) {
   EXPECT_THAT(result.error, HasSubstr("add up to more"));
 }
 
-TEST_F(PlanTool, CheckFindsASampleThatIsThereTwice) {
+TEST_F(PlanTool, CheckFindsADuplicatedSample) {
   const std::string csv = lengths();
   auto lines = lines_of(make(csv));
   const auto sample = lines[1]["ranks"][0][0][0];
@@ -188,26 +188,26 @@ TEST_F(PlanTool, CheckFindsAMicroBatchOverTheCap) {
                  AllOf(HasSubstr("step 0, rank 0, micro-batch 0"), HasSubstr("over the cap of 20")));
 }
 
-TEST_F(PlanTool, CheckFindsUnequalMicroBatchesWhereThePlanPromisesEqualOnes) {
+TEST_F(PlanTool, CheckFindsUnequalMicroBatchesInAPlanForEqualOnes) {
   const std::string csv = lengths();
   auto lines = lines_of(make(csv));
   lines[2]["ranks"][1].push_back(nlohmann::json::array());
   write("plan.jsonl", text_of(lines));
-  EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0) << "an empty one harms no one else";
+  EXPECT_EQ(tool({"check", plan(), "--lengths", csv}).exit_code, 0) << "an additional empty one is allowed";
   lines = lines_of(make(csv, {"--equal-micro-batches"}));
   EXPECT_EQ(lines[0]["equal_micro_batches"], true);
   lines[2]["ranks"][1].push_back(nlohmann::json::array());
   expect_refused(text_of(lines), csv, HasSubstr("step 1: rank 1 has"));
 }
 
-TEST_F(PlanTool, CheckFindsAStepOfTheWrongShape) {
+TEST_F(PlanTool, CheckFindsAStepWithWrongLists) {
   const std::string csv = lengths();
   const auto good = lines_of(make(csv));
   const std::vector<std::pair<nlohmann::json, const char*>> cases = {
       {{{{0}}}, "the step has 1 ranks, not 2"},
       {{{{0}}, {{1}}, {{2}}}, "the step has 3 ranks, not 2"},
-      {{{{0}}, 5}, "rank 1 is 5, not a list"},
-      {{{{0}}, {5}}, "rank 1: a micro-batch is 5, not a list"},
+      {{{{0}}, 5}, "rank 1 must be a list, not 5"},
+      {{{{0}}, {5}}, "rank 1: a micro-batch must be a list, not 5"},
       {{{{0}}, {{"x"}}}, "rank 1: sample \"x\" is not a whole number"},
       {{{{0}}, {{-1}}}, "rank 1: sample -1 is not a whole number"}};
   for (const auto& [ranks, why] : cases) {
@@ -217,21 +217,21 @@ TEST_F(PlanTool, CheckFindsAStepOfTheWrongShape) {
   }
 }
 
-TEST_F(PlanTool, CheckRefusesAHeaderThatMakeWouldNotHaveWritten) {
+TEST_F(PlanTool, CheckRefusesAnInvalidHeader) {
   const std::string csv = lengths();
   auto lines = lines_of(make(csv));
   const nlohmann::json header = lines[0];
   const std::vector<std::pair<nlohmann::json, const char*>> cases = {
-      {{{"cost", {-1, 0}}}, "cost -1,0 must be two finite numbers"},
+      {{{"cost", {-1, 0}}}, "cost must be two finite numbers"},
       {{{"cost", {0, 0}}}, "not both 0"},
-      {{{"cost", {1e308, 1e308}}}, "too great"},
+      {{{"cost", {1e308, 1e308}}}, "too large"},
       {{{"cap", 1'000'000'000'000}}, "must be below 2^32"},
       {{{"speeds", {1, 0}}}, "speed of rank 1"},
-      {{{"too_long", "foo"}}, "too_long 'foo' must be one of"},
-      {{{"tail", nullptr}}, "\"tail\" is null, not a string"},
-      {{{"step_tokens", 0}}, "\"step_tokens\" is 0, not a whole number in 1.."},
-      {{{"equal_micro_batches", 1}}, "\"equal_micro_batches\" is 1, not true or false"},
-      {{{"padded", "yes"}}, "\"padded\" is \"yes\""}};
+      {{{"too_long", "foo"}}, "too_long must be one of refuse, truncate, skip, split, not 'foo'"},
+      {{{"tail", nullptr}}, "\"tail\" must be a string, not null"},
+      {{{"step_tokens", 0}}, "\"step_tokens\" must be a whole number in 1.."},
+      {{{"equal_micro_batches", 1}}, "\"equal_micro_batches\" must be true or false, not 1"},
+      {{{"padded", "yes"}}, "\"padded\" must be true or false, not \"yes\""}};
   for (const auto& [change, why] : cases) {
     lines[0] = header;
     lines[0].update(change);
@@ -254,23 +254,23 @@ TEST_F(PlanTool, CheckFindsOtherDataAndAnotherOrder) {
   std::swap(other[other.find(",10") + 2], other[other.find(",11") + 2]);
   expect_refused(text, write("other.csv", other), HasSubstr("fingerprint"));
   expect_refused(text, write("more.csv", read_text_file(csv) + "1,x,5\n"),
-                 HasSubstr("30 samples, the data have 31"));
+                 HasSubstr("30 samples, but the data have 31"));
 }
 
-TEST_F(PlanTool, CheckFindsAFileThatIsCutShortOrNoPlan) {
+TEST_F(PlanTool, CheckRefusesATruncatedFileAndOtherFiles) {
   const std::string csv = lengths();
   const std::string text = make(csv);
   expect_refused(text.substr(0, text.size() - 5), csv, HasSubstr("cut short"));
-  expect_refused("hello\n", csv, HasSubstr("plan.jsonl:1: not JSON"));
+  expect_refused("hello\n", csv, HasSubstr("plan.jsonl:1: the line is not valid JSON"));
   expect_refused("", csv, HasSubstr("empty"));
   expect_refused("{\"version\":3}\n", csv,
                  HasSubstr("version 3 cannot be read, this program reads version 2"));
   auto lines = lines_of(text);
   lines.erase(lines.begin() + 1);
-  expect_refused(text_of(lines), csv, HasSubstr("plan.jsonl:2: step 1 where step 0 is next"));
+  expect_refused(text_of(lines), csv, HasSubstr("plan.jsonl:2: step 1 is here instead of step 0"));
 }
 
-TEST_F(PlanTool, CheckCountsSkippedSamplesAsMakeDoes) {
+TEST_F(PlanTool, CheckCountsSkippedSamplesLikeMake) {
   const std::string csv = lengths();
   const ProcessResult made = tool({"make", "--lengths", csv, "--ranks", "2", "--cap", "25", "--too-long",
                                    "skip", "--out", plan(), "--json"});
@@ -299,26 +299,27 @@ TEST_F(PlanTool, CheckComparesTheHeaderWithTheCommandLine) {
   }
 }
 
-TEST_F(PlanTool, FewerSamplesThanRanksAreToldInALine) {
+TEST_F(PlanTool, WarnsInOneLineOfFewerSamplesThanRanks) {
   const std::string csv = write("few.csv", "length\n5\n6\n7\n");
   const ProcessResult few = tool({"make", "--lengths", csv, "--ranks", "10", "--cap", "10", "--json"});
   EXPECT_EQ(few.exit_code, 0);
-  EXPECT_THAT(few.error, HasSubstr("few.csv: 3 samples are fewer than 10 ranks: 7 ranks have none"));
+  EXPECT_THAT(few.error, HasSubstr("few.csv: 3 samples for 10 ranks: 7 ranks have none"));
   EXPECT_EQ(nlohmann::json::parse(few.output)["steps"], 1);
   EXPECT_EQ(tool({"make", "--lengths", csv, "--ranks", "3", "--cap", "10"}).error, "");
   EXPECT_THAT(tool({"make", "--lengths", csv, "--ranks", "10", "--cap", "10", "--tail", "drop"}).error,
-              AllOf(HasSubstr("10 ranks: --tail drop leaves out all of them"), Not(HasSubstr("none"))));
+              AllOf(HasSubstr("10 ranks: --tail drop leaves out all samples"), Not(HasSubstr("none"))));
   EXPECT_THAT(tool({"make", "--lengths", csv, "--ranks", "10", "--cap", "10", "--tail", "repeat"}).error,
-              HasSubstr("--tail repeat uses some of them again"));
+              HasSubstr("--tail repeat uses some samples again"));
   const std::string odd = write("few\nand odd.csv", "length\n5\n6\n7\n");
   const std::string said = tool({"make", "--lengths", odd, "--ranks", "10", "--cap", "10"}).error;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
-TEST_F(PlanTool, AnOutputThatIsStandardOutputKeepsWhatIsThere) {
+TEST_F(PlanTool, WritingThePlanToStandardOutputKeepsEarlierOutput) {
   const std::string csv = write("few.csv", "length\n5\n6\n7\n");
   const std::string log = write("log", "precious\n");
-  // As /dev/stdout is, which root would lose where the code is wrong.
+  // A link like /dev/stdout. The test does not use that one, because root would lose it if the code were
+  // wrong.
   std::filesystem::create_symlink("/proc/self/fd/1", log + ".link");
   const ProcessResult result =
       run_process({"/bin/sh", "-c",
@@ -328,10 +329,10 @@ TEST_F(PlanTool, AnOutputThatIsStandardOutputKeepsWhatIsThere) {
   const std::string all = read_text_file(log);
   EXPECT_THAT(all, AllOf(testing::StartsWith("precious\n{"), HasSubstr("\"steps\":1")));
   EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 4)
-      << "what was there, a header, a step, the numbers:" << all;
+      << "the earlier line, a header, a step and the numbers: " << all;
 }
 
-TEST_F(PlanTool, APlanGoesIntoAPipeOrADeviceAndDoesNotReplaceIt) {
+TEST_F(PlanTool, WritesAPlanIntoAPipeWithoutReplacingIt) {
   const std::string pipe = (folder_ / "pipe").string();
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const UniqueFd both = open_file(pipe, O_RDWR | O_NONBLOCK);
@@ -340,13 +341,14 @@ TEST_F(PlanTool, APlanGoesIntoAPipeOrADeviceAndDoesNotReplaceIt) {
                   "--out", pipe})
                 .exit_code,
             0);
-  std::string got(2 * expected.size(), 0);
-  got.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(both.get(), got.data(), got.size()))));
-  EXPECT_EQ(got, expected);
+  std::string received(2 * expected.size(), 0);
+  received.resize(
+      static_cast<std::size_t>(std::max<ssize_t>(0, ::read(both.get(), received.data(), received.size()))));
+  EXPECT_EQ(received, expected);
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
 }
 
-TEST_F(PlanTool, RefusesWrongCallsWithTwo) {
+TEST_F(PlanTool, WrongCallsExitWithTwo) {
   const std::string csv = lengths();
   const std::vector<std::vector<std::string>> cases = {
       {"--cost", "nan,1"},   {"--cost", "5"},      {"--cost", "1,2,3"},    {"--cost", "-1,0"},
@@ -363,7 +365,7 @@ TEST_F(PlanTool, RefusesWrongCallsWithTwo) {
   EXPECT_EQ(tool({"make", "--histogram", csv, "--ranks", "2", "--cap", "100"}).exit_code, 2);
 }
 
-TEST_F(PlanTool, RefusesACapThatASampleIsOverAndWritesNothing) {
+TEST_F(PlanTool, RefusesASampleOverTheCapAndWritesNothing) {
   const ProcessResult result =
       tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "35", "--out", plan()});
   EXPECT_EQ(result.exit_code, 1);
@@ -372,7 +374,7 @@ TEST_F(PlanTool, RefusesACapThatASampleIsOverAndWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(plan()));
 }
 
-TEST_F(PlanTool, PackedFoldersArePlannedCheckedAndDescribed) {
+TEST_F(PlanTool, PlansChecksAndDescribesPackedFolders) {
   std::uint64_t tokens = 0;
   for (const std::string name : {"first", "second"}) {
     std::filesystem::create_directories(folder_ / "files");
@@ -405,13 +407,13 @@ TEST_F(PlanTool, PackedFoldersArePlannedCheckedAndDescribed) {
   EXPECT_EQ(balance.exit_code, 0) << balance.error;
   EXPECT_EQ(nlohmann::json::parse(balance.output)["steps"], nlohmann::json::parse(made.output)["steps"]);
 
-  // The other way round they are other data; one alone has too few samples.
+  // In the other order they are other data; one pack alone has too few samples.
   const ProcessResult swapped = tool({"check", plan(), second, first});
   EXPECT_EQ(swapped.exit_code, 1);
   EXPECT_THAT(swapped.error, HasSubstr("other data or another order"));
   const ProcessResult half = tool({"check", plan(), first});
   EXPECT_EQ(half.exit_code, 1);
-  EXPECT_THAT(half.error, HasSubstr("for 40 samples, the data have 20"));
+  EXPECT_THAT(half.error, HasSubstr("for 40 samples, but the data have 20"));
 }
 
 }  // namespace

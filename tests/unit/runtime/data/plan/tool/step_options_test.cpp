@@ -1,4 +1,4 @@
-// lockstep-plan's options of steps, and the plan files of this version.
+// Tests of lockstep-plan's options for steps, and of the plan files of this version.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ using testing::ThrowsMessage;
 
 class StepOptions : public PlanTool {
  protected:
-  // What make prints of a plan of this list, which check accepts and stats describe alike.
+  // Makes a plan and returns the JSON that make prints. Expects that check accepts the plan and that stats
+  // prints the same.
   nlohmann::json made(const std::string& csv, const std::vector<std::string>& more) const {
     std::vector<std::string> words = {"make",  "--lengths", csv,     "--ranks", "2",
                                       "--cap", "100",       "--out", plan(),    "--json"};
@@ -37,7 +38,7 @@ class StepOptions : public PlanTool {
     return printed;
   }
 
-  // Two dozen samples of 50 tokens.
+  // Writes a list of two dozen samples of 50 tokens.
   std::string equal_lengths() const {
     std::string text = "length\n";
     for (int i = 0; i < 24; ++i) text += "50\n";
@@ -59,7 +60,7 @@ TEST_F(StepOptions, StepTokensAreTheBudgetOfEveryStep) {
   EXPECT_FALSE(lines_of(read_text_file(plan()))[0].contains("step_tokens"));
 }
 
-TEST_F(StepOptions, AStepWithAnOutlierStretchesAsFarAsAsked) {
+TEST_F(StepOptions, AStepWithAnOutlierStretchesUpToTheLimit) {
   std::string text = "length\n";
   for (int i = 0; i < 200; ++i) text += i % 20 == 0 ? "100\n" : "10\n";
   const std::string csv = write("tail.csv", text);
@@ -81,7 +82,7 @@ TEST_F(StepOptions, EqualMicroBatchesAddEmptyOnes) {
   std::string text = "length\n";
   for (int i = 0; i < 12; ++i) text += "60\n";
   const std::string csv = write("sixties.csv", text);
-  // Three samples a step: two micro-batches on one rank, one on the other.
+  // A step has three samples: two micro-batches on one rank, one on the other.
   const std::vector<std::string> more = {"--step-tokens", "180", "--stretch", "1"};
   made(csv, more);
   bool unequal = false;
@@ -101,13 +102,13 @@ TEST_F(StepOptions, EqualMicroBatchesAddEmptyOnes) {
   EXPECT_TRUE(empty);
 }
 
-TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndWhatReplacesIt) {
+TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndItsReplacement) {
   for (const char* value : {"1.5", "nonsense"}) {
     const ProcessResult result =
         tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "100", "--randomness", value});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.error,
-                AllOf(HasSubstr("--randomness is gone"), HasSubstr("random draws"), HasSubstr("--stretch")));
+    EXPECT_THAT(result.error, AllOf(HasSubstr("--randomness no longer exists"), HasSubstr("random draws"),
+                                    HasSubstr("--stretch")));
     EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
   }
   const std::string help = tool({"make", "--help"}).output;
@@ -116,7 +117,7 @@ TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndWhatReplacesIt) {
     EXPECT_THAT(help, HasSubstr(option));
 }
 
-TEST_F(StepOptions, APlanOfThePreviousVersionIsRefusedSayingWhatToDo) {
+TEST_F(StepOptions, RefusesAPlanOfThePreviousVersionWithWhatToDo) {
   auto lines = lines_of(make(lengths()));
   lines[0]["version"] = 1;
   expect_refused(text_of(lines), lengths(),
@@ -125,7 +126,7 @@ TEST_F(StepOptions, APlanOfThePreviousVersionIsRefusedSayingWhatToDo) {
   EXPECT_EQ(tool({"stats", plan(), "--lengths", lengths()}).exit_code, 1);
 }
 
-TEST_F(StepOptions, APlanFileKeepsRanksWithAnyNumberOfMicroBatches) {
+TEST_F(StepOptions, APlanFileKeepsAnyNumberOfMicroBatches) {
   const Nested steps = {
       {{{0, 1}, {2}}, {}, {{3}}}, {{}, {{4}, {}, {5}}, {{6 | SampleId{2} << kPieceShift}}}, {{}, {}, {{7}}}};
   PlanOptions options{.ranks = 3, .cap = 100, .accumulate = 2, .step_tokens = 77};

@@ -1,0 +1,70 @@
+// The system calls that the threads of a process are in, in memory that the process shares with its parent. A
+// thread that is blocked in the kernel cannot be interrupted from within its process. The parent can notice
+// it here, name the file, and end the process.
+//
+// Threads: a PendingCall belongs to one thread; a PendingCalls to one thread of the parent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace lockstep {
+
+struct CallTable;
+
+/// The calling thread is in a call for this path until the end of the object's life. Has no effect inside
+/// another PendingCall of the same thread, or if this process does not record its calls. Keeps errno.
+class PendingCall {
+ public:
+  explicit PendingCall(const std::filesystem::path& path) : PendingCall(path.c_str(), false) {}
+  /// `writes_out`: fsync or a similar call.
+  PendingCall(const char* path, bool writes_out);
+  ~PendingCall();
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+
+ private:
+  bool begun_ = false;
+};
+
+/// The parent's view of the calls of one child.
+class PendingCalls {
+ public:
+  struct Overdue {
+    std::filesystem::path path;
+    int times = 1;  ///< 6 if the call may take six times as long as others
+  };
+
+  /// For a child. Call before fork(). Throws Error.
+  PendingCalls();
+  /// Those of this process, which are recorded from now on. Throws Error.
+  static PendingCalls of_this_process();
+  ~PendingCalls();
+  PendingCalls(const PendingCalls&) = delete;
+  PendingCalls& operator=(const PendingCalls&) = delete;
+
+  /// Records the calls of this process from now on. Call in the child while it has one thread. A forked
+  /// process does not record its calls until it calls this itself.
+  void record_here() const;
+
+  /// Returns a call that was pending each of the last `looks` times, or six times as often for fsync and
+  /// similar calls. Time is counted in looks instead of read from a clock, so that none passes while the
+  /// processes are stopped (a suspended job).
+  std::optional<Overdue> look(int looks);
+
+ private:
+  explicit PendingCalls(CallTable* table);
+
+  struct Seen {
+    std::uint32_t turn = 0;
+    int looks = 0;
+  };
+
+  CallTable* table_;
+  std::vector<Seen> seen_;
+};
+
+}  // namespace lockstep

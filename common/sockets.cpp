@@ -1,0 +1,130 @@
+#include "common/sockets.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+
+#include "common/error.h"
+#include "common/leaf/port.h"
+
+namespace lockstep {
+namespace {
+
+void set(const UniqueFd& socket, int level, int name, int value) {
+  // These options are optional: the connection also works on a kernel that lacks one of them.
+  ::setsockopt(socket.get(), level, name, &value, sizeof value);
+}
+
+void set_flags(const UniqueFd& socket, int set_bits, int clear_bits) {
+  const int flags = ::fcntl(socket.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, (flags | set_bits) & ~clear_bits) < 0) {
+    fail_errno("cannot set up a socket");
+  }
+}
+
+// Returns an empty descriptor, with errno, if it cannot connect.
+UniqueFd try_address(const addrinfo& address, std::chrono::milliseconds timeout) {
+  UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return {};
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return {};
+    pollfd wait{socket.get(), POLLOUT, 0};
+    if (::poll(&wait, 1, static_cast<int>(timeout.count())) <= 0) {
+      errno = ETIMEDOUT;
+      return {};
+    }
+    int error = 0;
+    socklen_t length = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) {
+      errno = error;
+      return {};
+    }
+  }
+  set_flags(socket, 0, O_NONBLOCK);
+  return socket;
+}
+
+}  // namespace
+
+void set_nonblocking(const UniqueFd& socket) {
+  set_flags(socket, O_NONBLOCK, 0);
+}
+
+void notice_dead_peer(const UniqueFd& socket) {
+  constexpr int kIdleSeconds = 10;
+  constexpr int kProbeSeconds = 5;
+  constexpr int kProbes = 3;
+  constexpr int kUnansweredMilliseconds = 25'000;
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnansweredMilliseconds);
+  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail_errno("lost {}", peer);
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
+std::string local_address(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  std::array<char, NI_MAXHOST> text{};
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  const std::string name = text.data();
+  // An IPv4 peer of a socket for both families.
+  constexpr std::string_view kMapped = "::ffff:";
+  return name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;
+}
+
+UniqueFd listen_on(int first, int last, int& port) {
+  for (int candidate = first; candidate <= last; ++candidate) {
+    UniqueFd socket = bind_port(candidate, candidate, true, port);
+    if (socket && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
+  }
+  fail_errno("cannot listen on a port from {} to {}", first, last);
+}
+
+UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds timeout,
+                    const char* peer) {
+  std::string tried;
+  for (const std::string& host : hosts) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+    std::string why = error != 0 ? ::gai_strerror(error) : "no address";
+    for (const addrinfo* address = error == 0 ? found : nullptr; address != nullptr;
+         address = address->ai_next) {
+      UniqueFd socket = try_address(*address, timeout);
+      if (socket) {
+        notice_dead_peer(socket);
+        return socket;
+      }
+      why = errno_text(errno);
+    }
+    tried += fmt::format("{}{}: {}", tried.empty() ? "" : ", ", host, why);
+  }
+  fail("cannot reach {} at port {} ({}); 'ports' in lockstep.conf says which ports may be used", peer, port,
+       tried);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+// TCP sockets as staging uses them between nodes: listen on one of the allowed ports, connect with a timeout,
+// and notice when the other machine has gone away.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/files.h"
+
+namespace lockstep {
+
+void set_nonblocking(const UniqueFd& socket);
+
+/// Makes the kernel close the connection about half a minute after the other machine has stopped answering.
+void notice_dead_peer(const UniqueFd& socket);
+
+/// Sends all bytes. Throws Error naming `peer` if the connection is closed; never raises SIGPIPE.
+void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer);
+
+/// The address of this end as text; "" if it is unknown.
+std::string local_address(const UniqueFd& socket);
+
+/// Listens on the first free port from `first` to `last` (0 and 0: any port), for IPv6 and IPv4 if the
+/// machine has both. Sets `port`. Throws Error if no port is free.
+UniqueFd listen_on(int first, int last, int& port);
+
+/// Connects to the first of the hosts (names or addresses) that answers. Throws Error naming `peer` and all
+/// hosts.
+UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds timeout,
+                    const char* peer = "srun's rendezvous");
+
+}  // namespace lockstep

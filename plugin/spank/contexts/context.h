@@ -1,0 +1,62 @@
+// One function per callback and context; spank.cpp calls them and catches their exceptions.
+//
+//   allocator   sbatch and salloc, as the user: reads and checks the options, and passes them on
+//   local       srun, as the user: the same, and starts the step's rendezvous
+//   remote      slurmstepd on a node, as root; task_init runs in the task's process, as the user
+//   job_script  slurmd's helper at a job's end, as root
+//
+// Threads: Slurm's main thread, or a task's process before exec.
+#pragma once
+
+#include <slurm/spank.h>
+
+#include <string>
+#include <vector>
+
+#include "plugin/spank/options/options.h"
+
+namespace lockstep::spank {
+
+/// The exit code of every task of a step whose data cannot be staged.
+inline constexpr int kStagingFailed = 3;
+
+/// The variable in which srun tells the nodes that the user binds the tasks. Variables named SLURM_ reach the
+/// nodes also under --export=NONE.
+inline constexpr const char* kBoundByHand = "SLURM_LOCKSTEP_CPU_BIND";
+inline constexpr const char* kYes = "yes";
+
+/// A file in a step's folder of records whose time is the end of the job.
+inline constexpr const char* kEndedFile = "ended";
+
+namespace allocator {
+void init(spank_t spank, int argc, char** argv);
+void init_post_opt(spank_t spank);
+}  // namespace allocator
+
+namespace local {
+void init(spank_t spank, int argc, char** argv);
+void init_post_opt(spank_t spank);
+void user_init();
+}  // namespace local
+
+namespace remote {
+void init(spank_t spank, int argc, char** argv);
+void init_post_opt(spank_t spank);
+void user_init();
+void task_init(spank_t spank);
+void task_exit();
+void exit();
+}  // namespace remote
+
+namespace job_script {
+void epilog(spank_t spank, int argc, char** argv);
+}  // namespace job_script
+
+/// For sbatch, salloc and srun: the settings with absolute, checked sources. A mistake prints one line and
+/// ends the process: Slurm ignores the result of an optional plugin's callback.
+Settings settings_or_exit();
+
+/// A variable of the job or task; "" where it is not set.
+std::string job_variable(spank_t spank, const char* name);
+
+}  // namespace lockstep::spank

@@ -1,0 +1,376 @@
+#include <grp.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/leaf/cpu_list.h"
+#include "common/leaf/host_name.h"
+#include "plugin/spank/contexts/context.h"
+#include "plugin/spank/contexts/invocation.h"
+#include "plugin/spank/pinning/gpus.h"
+#include "plugin/spank/pinning/pinning.h"
+#include "plugin/spank/process/folder.h"
+#include "plugin/spank/process/node_tasks.h"
+#include "plugin/spank/process/process.h"
+#include "plugin/spank/process/report.h"
+#include "plugin/spank/staging/helper_cpus.h"
+#include "plugin/spank/staging/lease.h"
+#include "plugin/spank/staging/staging.h"
+
+namespace lockstep::spank {
+
+std::string job_variable(spank_t spank, const char* name) {
+  std::vector<char> value(4096);
+  for (;;) {
+    const spank_err_t error = spank_getenv(spank, name, value.data(), static_cast<int>(value.size()));
+    if (error == ESPANK_SUCCESS) return value.data();
+    if (error != ESPANK_NOSPACE || value.size() > (1U << 20U)) return "";
+    value.resize(value.size() * 2);
+  }
+}
+
+namespace remote {
+namespace {
+
+constexpr std::uint32_t kBatchStep = 0xfffffffbU;
+constexpr std::uint32_t kExternStep = 0xfffffffcU;
+constexpr std::uint32_t kInteractiveStep = 0xfffffffaU;
+
+// The state that slurmstepd prepares as root for the tasks that it forks.
+struct PreparedStep {
+  StepOnNode step;
+  Settings settings;
+  std::optional<SrunLink> link;
+  std::string refusal;  ///< why no task may run, or ""
+  std::unique_ptr<NodeTasks> tasks;
+  bool pins = false;
+  bool bound_by_hand = false;      ///< --cpu-bind chooses the tasks' CPUs
+  std::uint32_t granted_cpus = 0;  ///< number of CPUs that the step has on this node
+  int cpus_per_task = 0;           ///< value of --cpus-per-task, or 0
+  std::optional<StepLease> lease;  ///< held until the step ends
+  UniqueFd lifetime;               ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
+  std::uint32_t ended_tasks = 0;
+};
+
+std::unique_ptr<PreparedStep>& prepared_step() {
+  static std::unique_ptr<PreparedStep> instance;
+  return instance;
+}
+
+template <typename T>
+T item(spank_t spank, spank_item_t which) {
+  T value{};
+  spank_get_item(spank, which, &value);
+  return value;
+}
+
+std::string step_name(std::uint32_t step) {
+  if (step == kBatchStep) return "batch";
+  if (step == kInteractiveStep) return "interactive";
+  return std::to_string(step);
+}
+
+std::string this_node(spank_t spank) {
+  const std::string name = job_variable(spank, "SLURMD_NODENAME");
+  return name.empty() ? host_name() : name;
+}
+
+StepOnNode identify(spank_t spank) {
+  StepOnNode step;
+  const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
+  step.job = item<std::uint32_t>(spank, S_JOB_ID);
+  step.step = step_name(id);
+  step.uid = item<uid_t>(spank, S_JOB_UID);
+  if (id != kBatchStep && id != kInteractiveStep) {
+    step.node_id = item<std::uint32_t>(spank, S_JOB_NODEID);
+    step.nodes = std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_NNODES));
+  }
+  return step;
+}
+
+// Only in the task's process: earlier, these variables are those of the command that called srun, which may
+// be a task of another step on another node.
+void identify_by_variables(spank_t spank, StepOnNode& step) {
+  step.node = this_node(spank);
+  if (step.nodes == 1) return;
+  step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
+  // The components of a heterogeneous step in an ordinary job have the same numbers and node lists, but srun
+  // launches each from a different port.
+  step.component = job_variable(spank, "SLURM_STEP_LAUNCHER_PORT");
+  step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
+}
+
+// Under --export=NONE the batch step's options arrive empty, but its variables contain sbatch's values.
+void find_options_of_batch(spank_t spank) {
+  for (const OptionRow& row : option_table()) {
+    auto& value = invocation().values.at(static_cast<std::size_t>(row.option));
+    if (value) continue;
+    const std::string text = job_variable(spank, ("SLURM_SPANK_" + option_variable(row.option)).c_str());
+    if (!text.empty() && text != "(null)") value = text;
+  }
+}
+
+// Makes the files in which users write how much they store, so that all stores together stay below the node's
+// total. Root makes the names, so that no user can take another user's.
+void make_claim(const Folder& stores, uid_t uid) {
+  const Folder claims = stores.own("claims", 0, 0, 0755);
+  claims.own_file("lock", 0, 0644);
+  claims.own_file(std::to_string(uid), uid, 0644);
+}
+
+void make_store(PreparedStep& step, gid_t gid) {
+  const std::string folder = tier_folder(invocation().config, step.settings);
+  if (folder.empty()) {
+    step.step.problem =
+        "--stage: there is no cache, because 'cache' is not set for this partition in lockstep.conf";
+    return;
+  }
+  step.step.store = folder + "/" + std::to_string(step.step.uid);
+  try {
+    const Folder stores = Folder::open_root(folder, true);
+    stores.own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
+    if (step.settings.tier == "disk" && invocation().config.total > 0) make_claim(stores, step.step.uid);
+  } catch (const Error& error) {
+    step.step.problem = error.what();
+  }
+}
+
+// For a step that may read from its source where this node's cache is unusable.
+void make_links(PreparedStep& step, gid_t gid) {
+  try {
+    const Folder links = Folder::open_root(invocation().config.links, true);
+    step.step.links = links.own(std::to_string(step.step.uid), step.step.uid, gid, 0700).path();
+  } catch (const Error& error) {
+    log(error.what());  // the job's line is about the cache
+  }
+}
+
+// slurmstepd and, until exec, the tasks have the write end; the staging helper has the read end. So the
+// helper notices the tasks' end under every kind of process tracking.
+void make_lifetime_pipe(PreparedStep& step) {
+  try {
+    Pipe pipe;
+    step.step.lifetime_fd = pipe.read_end.release();
+    step.lifetime = std::move(pipe.write_end);
+  } catch (const Error& error) {
+    step.step.problem = error.what();
+  }
+}
+
+void make_record_folder(PreparedStep& step) {
+  std::array<char, 4096> buffer{};
+  group entry{};
+  group* found = nullptr;
+  if (::getgrnam_r(invocation().config.group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr) {
+    return;
+  }
+  try {
+    const Folder records = Folder::open_root(invocation().config.records, true);
+    // The exporter lists the jobs in it; other users must not see their numbers.
+    const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
+    const std::string name = std::to_string(step.step.job) + "." + step.step.step;
+    const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
+    ::unlinkat(folder.fd(), kEndedFile, 0);  // a requeued job runs again under its old number
+    step.step.record = folder.path();
+  } catch (const Error& error) {
+    log(std::string("no records: ") + error.what());
+  }
+}
+
+void set(spank_t spank, const char* name, const std::string& value, bool replace) {
+  if (!value.empty()) spank_setenv(spank, name, value.c_str(), replace ? 1 : 0);
+}
+
+void set_task_variables(spank_t spank, const TaskPlacement& placement) {
+  set(spank, "LOCKSTEP_CPUS", placement.cpus, true);
+  set(spank, "LOCKSTEP_WORKER_CPUS", placement.workers, true);
+  set(spank, "LOCKSTEP_NUMA", placement.numa, true);
+  set(spank, "LOCKSTEP_GPUS", placement.gpus, true);
+  if (placement.threads > 0) set(spank, "OMP_NUM_THREADS", std::to_string(placement.threads), false);
+  set(spank, "OMP_PLACES", placement.places, false);
+  set(spank, "OMP_PROC_BIND", "close", false);
+}
+
+// Reads the task's variables, which Slurm sets for each task before task_init.
+void record_grant(spank_t spank, PreparedStep& step, std::uint32_t task) {
+  const std::string cpus_per_task = job_variable(spank, "SLURM_CPUS_PER_TASK");
+  std::from_chars(cpus_per_task.data(), cpus_per_task.data() + cpus_per_task.size(), step.cpus_per_task);
+  const std::string of_step = job_variable(spank, "SLURM_STEP_GPUS");
+  for (const char* const name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}) {
+    std::vector<std::string> gpus = gpus_of_task(job_variable(spank, name), of_step);
+    for (std::string& gpu : gpus) gpu = pci_address(gpu);
+    if (!gpus.empty()) return step.tasks->record_gpus(task, join_list(gpus));
+  }
+}
+
+// The CPUs for the staging helper; "" where it keeps those of the task that starts it.
+std::string cpus_for_staging(PreparedStep& step) {
+  const std::vector<int> whole = step_cpus(step.granted_cpus);
+  if (whole.empty() || step.settings.mode == "block") return format_cpu_list(whole);
+  std::vector<int> of_tasks = step.tasks->wait_for_cpus(kSecondsForTasks);
+  std::vector<int> computing = of_tasks;
+  if (!step.tasks->placement(0).cpus.empty()) {
+    of_tasks.clear();
+    computing.clear();
+    const auto add = [](std::vector<int>& all, const std::string& list) {
+      const std::vector<int> cpus = parse_cpu_list(list);
+      all.insert(all.end(), cpus.begin(), cpus.end());
+    };
+    for (std::uint32_t task = 0; task < step.tasks->size(); ++task) {
+      const TaskPlacement placement = step.tasks->placement(task);
+      add(computing, placement.cpus);
+      add(of_tasks, placement.cpus);
+      add(of_tasks, placement.workers);
+    }
+  }
+  return format_cpu_list(spare_cpus(whole, of_tasks, computing));
+}
+
+// Runs once for all tasks of the node.
+WorkResult work_for_node(PreparedStep& step) {
+  if (step.pins && step.bound_by_hand) {
+    if (step.step.node_id == 0) say("--pin has no effect: --cpu-bind chooses the CPUs of this step's tasks");
+  } else if (step.pins) {
+    try {
+      plan_node(*step.tasks, invocation().config, step.settings.pin, step.step.node, step.cpus_per_task);
+    } catch (const Error& error) {
+      say(step.step.node + ": tasks keep the CPUs that Slurm gave them: " + error.what());
+    }
+  }
+  if (step.settings.sources.empty()) return WorkResult::succeeded;
+  step.step.cpus = cpus_for_staging(step);
+  return stage(step.step, invocation().config, step.settings, step.link ? &*step.link : nullptr);
+}
+
+// Removes the variables of an outer step: of the batch script, or of the task that called srun or sbatch. The
+// user's own values stay.
+void remove_outer_variables(spank_t spank, const StepOnNode& step) {
+  if (is_data_folder(job_variable(spank, "LOCKSTEP_DATA"), step.uid)) spank_unsetenv(spank, "LOCKSTEP_DATA");
+  if (is_record_folder(job_variable(spank, "LOCKSTEP_RECORD"), invocation().config.records, step.uid)) {
+    spank_unsetenv(spank, "LOCKSTEP_RECORD");
+  }
+  if (!invocation().values.at(static_cast<std::size_t>(Option::pin))) return;
+  const auto variable = [&](const char* name) { return job_variable(spank, name); };
+  for (const char* const name : outer_openmp_variables(variable)) spank_unsetenv(spank, name);
+  for (const char* const name : {"LOCKSTEP_CPUS", "LOCKSTEP_WORKER_CPUS", "LOCKSTEP_NUMA", "LOCKSTEP_GPUS"}) {
+    spank_unsetenv(spank, name);
+  }
+}
+
+void pin_task(spank_t spank, const PreparedStep& step, std::uint32_t task) {
+  const TaskPlacement placement = step.tasks->placement(task);
+  if (placement.cpus.empty()) return;
+  try {
+    bind(placement);
+    if (step.settings.pin.memory == "interleave") interleave_memory(placement);
+    set_task_variables(spank, placement);
+  } catch (const Error& error) {
+    say(step.step.node + ": task " + std::to_string(task) +
+        " keeps the CPUs that Slurm gave it: " + error.what());
+  }
+}
+
+}  // namespace
+
+void init(spank_t spank, int argc, char** argv) {
+  load_config(argc, argv, job_variable(spank, "SLURM_JOB_PARTITION"));
+  register_options(spank, true);
+}
+
+void init_post_opt(spank_t spank) {
+  const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
+  if (id == kExternStep || !invocation().config.enabled) return;
+  const bool for_tasks = id != kBatchStep && id != kInteractiveStep;
+  if (!for_tasks) find_options_of_batch(spank);
+  auto step = std::make_unique<PreparedStep>();
+  try {
+    if (!invocation().has_options() && !invocation().config_error.empty()) return;
+    step->settings = invocation().settings();
+    if (invocation().link && !invocation().link->empty()) step->link = SrunLink::decode(*invocation().link);
+  } catch (const Error& error) {
+    step->refusal = error.what();
+  }
+  // A batch script is not pinned: its commands would inherit its CPUs and its OMP_ variables.
+  step->pins = for_tasks && step->settings.pin.on();
+  const bool stages = !step->settings.sources.empty();
+  // An option that is off still removes the outer step's variables.
+  if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty() &&
+      !invocation().has_options())
+    return;
+  step->step = identify(spank);
+  step->granted_cpus = item<std::uint16_t>(spank, S_JOB_NCPUS);
+  if (stages) make_store(*step, item<gid_t>(spank, S_JOB_GID));
+  if (stages && step->settings.on_error == "source") make_links(*step, item<gid_t>(spank, S_JOB_GID));
+  if (stages && step->settings.mode == "background") make_lifetime_pipe(*step);
+  if (step->settings.metrics) make_record_folder(*step);
+  step->tasks = std::make_unique<NodeTasks>(
+      std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_LOCAL_TASK_COUNT)));
+  prepared_step() = std::move(step);
+}
+
+void user_init() {
+  if (!prepared_step() || prepared_step()->settings.sources.empty()) return;
+  StepOnNode& step = prepared_step()->step;
+  try {
+    if (step.problem.empty()) {
+      prepared_step()->lease.emplace(StepLease::take(step.store, std::to_string(step.job) + "." + step.step));
+      step.lease = prepared_step()->lease->path();
+    }
+  } catch (const Error& error) {
+    step.problem = error.what();
+  }
+  if (!step.problem.empty() && !step.links.empty()) step.store = step.links;
+}
+
+void task_exit() {
+  if (!prepared_step() || ++prepared_step()->ended_tasks < prepared_step()->tasks->size()) return;
+  prepared_step()->lifetime.reset();
+}
+
+void exit() {
+  if (prepared_step() && prepared_step()->lease) prepared_step()->lease->remove_name();
+}
+
+void task_init(spank_t spank) {
+  const bool bound_by_hand = job_variable(spank, kBoundByHand) == kYes;
+  spank_unsetenv(spank, kBoundByHand);
+  if (!prepared_step()) return;
+  PreparedStep& step = *prepared_step();
+  identify_by_variables(spank, step.step);
+  const auto task = static_cast<std::uint32_t>(item<int>(spank, S_TASK_ID));
+  if (step.pins) record_grant(spank, step, task);
+  step.bound_by_hand = bound_by_hand;
+  try {
+    step.tasks->record_cpus(task, cpus_of_this_thread());
+  } catch (const Error& error) {  // pinning then reports that this task did not start
+    log(error.what());
+  }
+  const WorkResult result = step.tasks->run_once([&] {
+    try {
+      if (step.refusal.empty()) return work_for_node(step);
+      say(step.step.node + ": " + step.refusal);
+    } catch (const std::exception& error) {  // also out of memory: no task may run without its data
+      say(step.step.node + ": " + error.what());
+    }
+    return WorkResult::failed;
+  });
+  // The step is being cancelled, and this task's signal is on its way. If the tasks ended differently,
+  // slurmstepd would send a message to srun, which may have ended, and wait seconds for it.
+  if (result == WorkResult::killed) ::raise(SIGTERM);
+  // Slurm would ignore a return value, or let the other nodes' tasks run on without these.
+  if (result != WorkResult::succeeded) ::_exit(kStagingFailed);
+  remove_outer_variables(spank, step.step);
+  if (step.pins) pin_task(spank, step, task);
+  if (!step.settings.sources.empty()) set(spank, "LOCKSTEP_DATA", data_folder(step.step), true);
+  set(spank, "LOCKSTEP_RECORD", step.step.record, true);
+}
+
+}  // namespace remote
+}  // namespace lockstep::spank

@@ -1,0 +1,233 @@
+#include "plugin/spank/options/options.h"
+
+#include <charconv>
+
+#include "plugin/spank/process/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+constexpr std::array<OptionRow, kOptions> kTable{{
+    {Option::stage, "stage", "SRC[,SRC...]|none",
+     "lockstep: copy data (folders, files, patterns) to the nodes' local disks before tasks start; tasks "
+     "find it in $LOCKSTEP_DATA; write a comma in a name as \\,",
+     "LOCKSTEP_STAGE"},
+    {Option::stage_mode, "stage-mode", "block|background",
+     "lockstep: start tasks when all data is staged, or at once", "LOCKSTEP_STAGE_MODE"},
+    {Option::stage_tier, "stage-tier", "disk|ram", "lockstep: the node's store for the data",
+     "LOCKSTEP_STAGE_TIER"},
+    {Option::stage_on_error, "stage-on-error", "fail|source",
+     "lockstep: end the job, or read from the source", "LOCKSTEP_STAGE_ON_ERROR"},
+    {Option::stage_verify, "stage-verify", "quick|full|off", "lockstep: how to check a local copy before use",
+     "LOCKSTEP_STAGE_VERIFY"},
+    {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
+     "lockstep: bind each task and its loader threads to CPUs; then workers=N, smt=K, "
+     "mem=local|interleave|off, explain",
+     "LOCKSTEP_PIN"},
+    {Option::metrics, "metrics", "on|off", "lockstep: ranks write records for the node's exporter",
+     "LOCKSTEP_METRICS"},
+}};
+
+// As much of a user's text as fits into a message.
+std::string cut(std::string_view text) {
+  constexpr std::size_t kMaxBytes = 80;
+  return std::string(text.substr(0, kMaxBytes)) + (text.size() > kMaxBytes ? "..." : "");
+}
+
+std::string shown(Option option, std::string_view value) {
+  return printable(std::string("--") + row_of(option).name + "=" + cut(value));
+}
+
+// The value, where it is valid.
+std::string choose(Option option, std::string_view value) {
+  std::string names;
+  for (const std::string_view word : words_of(option)) {
+    if (word == value) return std::string(value);
+    names += (names.empty() ? "" : ", ") + std::string(word);
+  }
+  throw Error(shown(option, value) + " is not valid; valid values: " + names);
+}
+
+[[noreturn]] void refuse_pin(std::string_view value, const std::string& why) {
+  throw Error(shown(Option::pin, value) + ": " + why +
+              "; valid values: auto, numa, cache, core, off, then any of workers=N, smt=K, "
+              "mem=local|interleave|off, explain");
+}
+
+int number(std::string_view whole, std::string_view item, std::size_t begin, int low, int high) {
+  int value = 0;
+  const char* const end = item.data() + item.size();
+  const auto [stop, error] = std::from_chars(item.data() + begin, end, value);
+  if (error != std::errc{} || stop != end || value < low || value > high) {
+    refuse_pin(whole, "'" + cut(item) + "' must be a number from " + std::to_string(low) + " to " +
+                          std::to_string(high));
+  }
+  return value;
+}
+
+constexpr std::string_view kWorkers = "workers=";
+constexpr std::string_view kSmt = "smt=";
+constexpr std::string_view kMemory = "mem=";
+constexpr int kMaxWorkers = 4096;
+constexpr int kMaxSmt = 16;
+
+void add_pin_item(std::string_view whole, std::string_view item, PinRequest& pin) {
+  if (item == "explain") {
+    pin.explain = true;
+  } else if (item.starts_with(kWorkers)) {
+    if (pin.workers) refuse_pin(whole, "workers= appears twice");
+    pin.workers = number(whole, item, kWorkers.size(), 0, kMaxWorkers);
+  } else if (item.starts_with(kSmt)) {
+    if (pin.smt) refuse_pin(whole, "smt= appears twice");
+    pin.smt = number(whole, item, kSmt.size(), 1, kMaxSmt);
+  } else if (item == "mem=local" || item == "mem=interleave" || item == "mem=off") {
+    pin.memory = item.substr(kMemory.size());
+  } else {
+    refuse_pin(whole, "'" + cut(item) + "' is unknown");
+  }
+}
+
+PinRequest parse_pin(std::string_view value) {
+  PinRequest pin;
+  std::size_t begin = 0;
+  for (bool first = true; begin <= value.size(); first = false) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    const std::string_view item = value.substr(begin, end - begin);
+    begin = end + 1;
+    if (!first) {
+      add_pin_item(value, item, pin);
+      continue;
+    }
+    bool known = false;
+    for (const std::string_view policy : words_of(Option::pin)) known = known || item == policy;
+    if (!known) refuse_pin(value, "'" + cut(item) + "' is not a policy");
+    pin.policy = item;
+  }
+  return pin;
+}
+
+constexpr std::size_t kMaxValueBytes = 65536;
+
+void check_text(Option option, std::string_view value) {
+  if (value.empty()) throw Error(std::string("--") + row_of(option).name + " has no value");
+  if (value.size() > kMaxValueBytes) {
+    throw Error(shown(option, value) + " is longer than " + std::to_string(kMaxValueBytes) + " bytes");
+  }
+  for (const char c : value) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      throw Error(shown(option, value) + " contains a control character");
+    }
+  }
+}
+
+}  // namespace
+
+const std::array<OptionRow, kOptions>& option_table() {
+  return kTable;
+}
+
+const OptionRow& row_of(Option option) {
+  return kTable.at(static_cast<std::size_t>(option));
+}
+
+std::vector<std::string> split_sources(std::string_view value) {
+  std::vector<std::string> sources;
+  if (value == "none") return sources;
+  std::string source;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    if (value[i] == '\\' && i + 1 < value.size() && value[i + 1] == ',') {
+      source += value[++i];
+    } else if (value[i] == ',') {
+      sources.push_back(std::move(source));
+      source.clear();
+    } else {
+      source += value[i];
+    }
+  }
+  sources.push_back(std::move(source));
+  for (const std::string& one : sources) {
+    if (one.empty()) throw Error(shown(Option::stage, value) + " contains an empty name");
+  }
+  return sources;
+}
+
+std::string join_sources(const std::vector<std::string>& sources) {
+  std::string value;
+  for (const std::string& source : sources) {
+    if (!value.empty()) value += ',';
+    for (const char c : source) {
+      if (c == ',') value += '\\';
+      value += c;
+    }
+  }
+  return value.empty() ? "none" : value;
+}
+
+void apply(Option option, std::string_view value, Settings& settings) {
+  check_text(option, value);
+  switch (option) {
+    case Option::stage:
+      settings.sources = split_sources(value);
+      return;
+    case Option::stage_mode:
+      settings.mode = choose(option, value);
+      return;
+    case Option::stage_tier:
+      settings.tier = choose(option, value);
+      return;
+    case Option::stage_on_error:
+      settings.on_error = choose(option, value);
+      return;
+    case Option::stage_verify:
+      settings.verify = choose(option, value);
+      return;
+    case Option::pin:
+      settings.pin = parse_pin(value);
+      return;
+    case Option::metrics:
+      settings.metrics = choose(option, value) == "on";
+      return;
+  }
+}
+
+std::vector<std::string_view> words_of(Option option) {
+  switch (option) {
+    case Option::stage:
+      return {};
+    case Option::stage_mode:
+      return {"block", "background"};
+    case Option::stage_tier:
+      return {"disk", "ram"};
+    case Option::stage_on_error:
+      return {"fail", "source"};
+    case Option::stage_verify:
+      return {"quick", "full", "off"};
+    case Option::pin:
+      return {"auto", "numa", "cache", "core", "off"};
+    case Option::metrics:
+      return {"on", "off"};
+  }
+  return {};
+}
+
+std::string word_of(Option option, const Settings& settings) {
+  switch (option) {
+    case Option::stage:
+      return "";
+    case Option::stage_mode:
+      return settings.mode;
+    case Option::stage_tier:
+      return settings.tier;
+    case Option::stage_on_error:
+      return settings.on_error;
+    case Option::stage_verify:
+      return settings.verify;
+    case Option::pin:
+      return settings.pin.policy;
+    case Option::metrics:
+      return settings.metrics ? "on" : "off";
+  }
+  return "";
+}
+
+}  // namespace lockstep::spank

@@ -1,0 +1,168 @@
+#include "plugin/spank/pinning/pinning.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <sstream>
+
+#include "common/leaf/cpu_list.h"
+#include "plugin/spank/pinning/gpus.h"
+#include "plugin/spank/process/process.h"
+#include "plugin/spank/process/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+std::string field(const std::string& text) {
+  return text == "-" ? "" : text;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+using Clock = std::chrono::steady_clock;
+
+// For all calls together. Finding the GPUs of a node takes seconds when their driver sleeps.
+constexpr std::chrono::seconds kTimeout{10};
+
+CommandResult ask(const std::vector<std::string>& arguments, Clock::time_point end) {
+  Command command;
+  command.arguments = arguments;
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+  CommandResult result = capture(command, std::max(left, std::chrono::milliseconds(0)));
+  if (!result.in_time) {
+    throw Error("lockstep-pin did not end within " + std::to_string(kTimeout.count()) + " s and was killed");
+  }
+  return result;
+}
+
+// An explanation that fails does not change the plan.
+void explain(const std::vector<std::string>& arguments, const std::string& node, Clock::time_point end) {
+  const std::string prefix = node + ": pin: ";
+  try {
+    std::istringstream lines(ask(arguments, end).output);
+    for (std::string line; std::getline(lines, line);) say(prefix + line);
+  } catch (const Error& error) {
+    say(prefix + "cannot explain the plan: " + error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<TaskPlacement> parse_plan(const std::string& text, std::size_t tasks) {
+  std::vector<TaskPlacement> placements;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::size_t task = 0;
+    std::string cpus;
+    std::string workers;
+    std::string numa;
+    int threads = 0;
+    if (!(fields >> task >> cpus >> workers >> numa >> threads) || task != placements.size() || threads < 0) {
+      throw Error("lockstep-pin printed something that is not a plan: '" + line + "'");
+    }
+    std::string gpus = "-";
+    std::string places = "-";
+    fields >> gpus >> places;
+    placements.push_back({field(cpus), field(workers), field(numa), field(gpus), threads, field(places)});
+    parse_cpu_list(placements.back().cpus);
+    parse_cpu_list(placements.back().workers);
+  }
+  if (placements.size() != tasks) {
+    throw Error("lockstep-pin planned for " + std::to_string(placements.size()) + " tasks instead of " +
+                std::to_string(tasks));
+  }
+  return placements;
+}
+
+std::vector<std::string> plan_arguments(const Config& config, const PinRequest& pin, const Grant& granted) {
+  std::vector<std::string> arguments{config.helpers + "/lockstep-pin", "plan"};
+  const auto add = [&](const char* option, const std::string& value) {
+    arguments.insert(arguments.end(), {option, value});
+  };
+  add("--tasks", std::to_string(granted.tasks));
+  add("--restrict", granted.cpus);
+  add("--policy", pin.policy);
+  add("--mem", pin.memory);
+  if (pin.workers) add("--workers", std::to_string(*pin.workers));
+  if (pin.smt) add("--smt", std::to_string(*pin.smt));
+  if (granted.cpus_per_task > 0) add("--cpus-per-task", std::to_string(granted.cpus_per_task));
+  if (!granted.gpus.empty()) add("--gpus", granted.gpus);
+  return arguments;
+}
+
+void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node,
+               int cpus_per_task) {
+  Grant granted{tasks.size(), format_cpu_list(tasks.wait_for_cpus(kSecondsForTasks)), cpus_per_task, ""};
+  if (granted.cpus.empty()) {
+    throw Error("some of the step's tasks did not start within " + std::to_string(kSecondsForTasks) + " s");
+  }
+  std::vector<std::vector<std::string>> gpus;
+  for (const std::string& list : tasks.all_gpus()) gpus.push_back(split_list(list));
+  granted.gpus = list_for_plan(gpus);
+
+  const Clock::time_point end = Clock::now() + kTimeout;
+  const auto plan = [&] {
+    std::vector<std::string> arguments = plan_arguments(config, pin, granted);
+    arguments.emplace_back("--plain");
+    return ask(arguments, end);
+  };
+  CommandResult result = plan();
+  if (result.exit_code != 0 && !granted.gpus.empty()) {
+    // Where the topology lacks a device, the tasks are still pinned.
+    say(node + ": pin: the plan ignores the GPUs: " + first_line(result.error));
+    granted.gpus.clear();
+    result = plan();
+  }
+  if (result.exit_code != 0) {
+    throw Error(result.error.empty() ? "lockstep-pin ended with exit code " + std::to_string(result.exit_code)
+                                     : first_line(result.error));
+  }
+  tasks.set_placements(parse_plan(result.output, tasks.size()));
+  if (pin.explain) explain(plan_arguments(config, pin, granted), node, end);
+}
+
+void bind(const TaskPlacement& placement) {
+  std::vector<int> cpus = parse_cpu_list(placement.cpus);
+  const std::vector<int> workers = parse_cpu_list(placement.workers);
+  cpus.insert(cpus.end(), workers.begin(), workers.end());
+  bind_this_thread(cpus);
+}
+
+void interleave_memory(const TaskPlacement& placement) {
+  constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h, which some systems lack
+  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+  const std::vector<int> numbers = parse_cpu_list(placement.numa);
+  if (numbers.empty()) return;
+  std::array<unsigned long, kMaxCpus / kBits> nodes{};
+  for (const int number : numbers) {  // below kMaxCpus
+    const auto node = static_cast<std::size_t>(number);
+    nodes.at(node / kBits) |= 1UL << (node % kBits);
+  }
+  if (::syscall(SYS_set_mempolicy, kInterleave, nodes.data(), kMaxCpus + 1) != 0) {
+    throw Error("cannot interleave memory over NUMA nodes " + placement.numa + ": " + errno_text(errno));
+  }
+}
+
+std::vector<const char*> outer_openmp_variables(const std::function<std::string(const char*)>& variable) {
+  std::vector<const char*> names;
+  try {
+    const std::vector<int> cpus = parse_cpu_list(variable("LOCKSTEP_CPUS"));
+    if (cpus.empty()) return names;
+    if (variable("OMP_NUM_THREADS") == std::to_string(cpus.size())) names.push_back("OMP_NUM_THREADS");
+    if (variable("OMP_PROC_BIND") == "close") names.push_back("OMP_PROC_BIND");
+    std::string places = variable("OMP_PLACES");
+    std::erase_if(places, [](char c) { return c == '{' || c == '}'; });
+    if (parse_cpu_list(places) == cpus) names.push_back("OMP_PLACES");
+  } catch (const Error&) {  // a value of the user's, such as OMP_PLACES=cores
+  }
+  return names;
+}
+
+}  // namespace lockstep::spank

@@ -1,0 +1,48 @@
+// Pinning the tasks of a step: asks lockstep-pin once per node, then binds each task.
+//
+// Threads: a task's process before exec; it has one thread.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plugin/spank/options/config.h"
+#include "plugin/spank/options/options.h"
+#include "plugin/spank/process/node_tasks.h"
+
+namespace lockstep::spank {
+
+/// What Slurm granted to the step on the node.
+struct Grant {
+  std::size_t tasks = 0;
+  std::string cpus;       ///< of all tasks together
+  int cpus_per_task = 0;  ///< the value of --cpus-per-task; 0: not given
+  std::string gpus;       ///< the GPUs to distribute to the tasks, or ""
+};
+
+/// Runs lockstep-pin for the node's tasks within what Slurm gave them, and stores the placements in `tasks`.
+/// `cpus_per_task` is as in Grant. Throws Error with the reason where the tasks must keep their CPUs.
+void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node,
+               int cpus_per_task);
+
+/// The command line of lockstep-pin.
+std::vector<std::string> plan_arguments(const Config& config, const PinRequest& pin, const Grant& granted);
+
+/// Reads the output of `lockstep-pin plan --plain`: "TASK CPUS WORKER_CPUS NUMA THREADS GPUS PLACES" per
+/// task, "-" for none; older versions lack the last fields. Throws Error where it is not a plan for tasks 0
+/// to `tasks` - 1.
+std::vector<TaskPlacement> parse_plan(const std::string& text, std::size_t tasks);
+
+/// Binds the calling process to its compute and worker CPUs together. Throws Error where the kernel refuses.
+void bind(const TaskPlacement& placement);
+
+/// Names of the OMP_ variables that the plugin has set for an outer task, whose variables are inherited. One
+/// that the user has changed since is not among them. `variable` returns the value of a variable, or "".
+std::vector<const char*> outer_openmp_variables(const std::function<std::string(const char*)>& variable);
+
+/// Interleaves the calling process's memory over the placement's NUMA nodes. Throws Error where the kernel
+/// refuses.
+void interleave_memory(const TaskPlacement& placement);
+
+}  // namespace lockstep::spank

@@ -1,0 +1,165 @@
+#include "plugin/spank/process/folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "common/leaf/error.h"
+
+namespace lockstep::spank {
+namespace {
+
+constexpr int kOpen = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+// Walking through a folder needs no permission to list it.
+constexpr int kPass = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+constexpr int kMaxDepth = 64;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& path) {
+  const int error = errno;
+  if (error == ELOOP || error == ENOTDIR) {
+    throw Error("cannot " + what + " " + path + ": it is a link or not a folder; give the real path");
+  }
+  throw Error("cannot " + what + " " + path + ": " + errno_text(error));
+}
+
+std::vector<std::string> components(const std::string& path) {
+  std::vector<std::string> names;
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    if (end > begin) names.push_back(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+std::vector<std::string> entries(int fd) {
+  std::vector<std::string> names;
+  UniqueFd copy(::openat(fd, ".", kOpen));
+  DIR* const open = copy ? ::fdopendir(copy.get()) : nullptr;
+  if (open == nullptr) return names;
+  copy.release();  // closedir() closes it
+  while (const dirent* entry =
+             ::readdir(open)) {  // NOLINT(concurrency-mt-unsafe): no other thread has this stream
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  ::closedir(open);
+  return names;
+}
+
+// The user's umask or chmod may have removed his access to his folder.
+UniqueFd open_closed(int parent, const std::string& name) {
+  UniqueFd fd(::openat(parent, name.c_str(), kOpen));
+  if (fd || errno != EACCES) return fd;
+  const UniqueFd closed(::openat(parent, name.c_str(), kPass));
+  if (!closed || ::chmod(("/proc/self/fd/" + std::to_string(closed.get())).c_str(), S_IRWXU) != 0) return {};
+  return UniqueFd(::openat(parent, name.c_str(), kOpen));
+}
+
+void remove_tree(int parent, const std::string& name, const std::string& path, int depth) {
+  if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return;
+  if (errno != EISDIR && errno != EPERM) refuse("remove", path);
+  if (depth > kMaxDepth) throw Error("cannot remove " + path + ": folders nested too deeply");
+  const UniqueFd fd = open_closed(parent, name);
+  if (!fd) refuse("remove", path);
+  ::fchmod(fd.get(), S_IRWXU);  // the mode may forbid the removal of names; a failure shows below
+  for (const std::string& entry : entries(fd.get())) {
+    std::string whole = path;
+    remove_tree(fd.get(), entry, whole.append("/").append(entry), depth + 1);
+  }
+  if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) refuse("remove", path);
+}
+
+}  // namespace
+
+Folder Folder::walk(const std::string& path, bool make) {
+  Folder folder(UniqueFd(::open("/", kPass)), "");
+  if (!folder.fd_) refuse("open", "/");
+  for (const std::string& name : components(path)) {
+    if (name == "." || name == "..") throw Error("cannot open " + path + ": give the real path");
+    const std::string whole = folder.path_ + "/" + name;
+    if (make && ::mkdirat(folder.fd(), name.c_str(), 0755) != 0 && errno != EEXIST) refuse("make", whole);
+    UniqueFd next(::openat(folder.fd(), name.c_str(), kPass));
+    if (!next) refuse("open", whole);
+    folder.fd_ = std::move(next);
+    folder.path_ = whole;
+  }
+  return folder;
+}
+
+Folder Folder::open_path(const std::string& path) {
+  return walk(path, false);
+}
+
+Folder Folder::open_root(const std::string& path, bool make) {
+  Folder folder = walk(path, make);
+  struct stat about {};
+  if (::fstat(folder.fd(), &about) != 0) refuse("read the owner and mode of", path);
+  if (about.st_uid != 0) {
+    throw Error(path + " must belong to root; it belongs to user " + std::to_string(about.st_uid) +
+                ": remove it, and let the system make it at boot (tmpfiles.d)");
+  }
+  if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    std::array<char, 8> mode{};
+    std::snprintf(mode.data(), mode.size(), "%04o", about.st_mode & 07777U);
+    throw Error(path + " must be writable by root alone, and its mode is " + mode.data() + ": chmod 755 " +
+                path);
+  }
+  return folder;
+}
+
+Folder Folder::open(const std::string& name) const {
+  Folder folder(open_closed(fd(), name), path_ + "/" + name);
+  if (!folder.fd_) refuse("open", folder.path_);
+  return folder;
+}
+
+Folder Folder::own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const {
+  if (::mkdirat(fd(), name.c_str(), 0700) != 0 && errno != EEXIST) refuse("make", path_ + "/" + name);
+  Folder folder(open_closed(fd(), name), path_ + "/" + name);
+  if (!folder.fd_) refuse("open", folder.path_);
+  struct stat about {};
+  if (::fstat(folder.fd(), &about) != 0) refuse("read the owner of", folder.path_);
+  // A folder of root's is one that this call, or another one at the same time, has just made.
+  if (about.st_uid != uid && about.st_uid != 0) {
+    throw Error(folder.path_ + " belongs to user " + std::to_string(about.st_uid) + ", not to user " +
+                std::to_string(uid));
+  }
+  if (about.st_uid != uid || about.st_gid != gid) {
+    if (::fchown(folder.fd(), uid, gid) != 0) refuse("change the owner of", folder.path_);
+  }
+  if (::fchmod(folder.fd(), mode) != 0) refuse("set the mode of", folder.path_);
+  return folder;
+}
+
+void Folder::own_file(const std::string& name, uid_t uid, mode_t mode) const {
+  const std::string path = path_ + "/" + name;
+  const UniqueFd file(
+      ::openat(fd(), name.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+  if (!file) refuse("make", path);
+  struct stat about {};
+  if (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
+    throw Error("cannot make " + path + ": the name exists and is not a regular file");
+  }
+  if (about.st_uid != uid && ::fchown(file.get(), uid, static_cast<gid_t>(-1)) != 0) {
+    refuse("change the owner of", path);
+  }
+  if (::fchmod(file.get(), mode) != 0) refuse("set the mode of", path);
+}
+
+std::vector<std::string> Folder::names() const {
+  return entries(fd());
+}
+
+void Folder::remove(const std::string& name) const {
+  remove_tree(fd(), name, path_ + "/" + name, 0);
+}
+
+}  // namespace lockstep::spank

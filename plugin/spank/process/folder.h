@@ -1,0 +1,55 @@
+// Folders that root, or a child that has become the user, makes and removes where users may have planted
+// links: every component is opened from the one above it with O_NOFOLLOW, and ownership is checked on the
+// descriptor.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/leaf/unique_fd.h"
+
+namespace lockstep::spank {
+
+/// An open folder. Functions that throw throw Error naming the path.
+class Folder {
+ public:
+  /// Opens an absolute path of the administrator's. With `make`, missing components are made: root's, 0755.
+  /// Throws where a component is a link, or the last one is not root's or writable by others.
+  static Folder open_root(const std::string& path, bool make);
+
+  /// Opens an absolute path without links, whoever owns it: for a process that has become the user.
+  static Folder open_path(const std::string& path);
+
+  /// Opens a folder in this one, never through a link. Works also where the owner, who is this process's
+  /// user, has removed his own access.
+  Folder open(const std::string& name) const;
+
+  /// Makes (or finds) a folder in this one that belongs to uid:gid with this mode. Throws where the name is
+  /// something else or another user's.
+  Folder own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const;
+
+  /// Makes (or finds) a file in this one that belongs to uid with this mode: for a folder that is root's.
+  void own_file(const std::string& name, uid_t uid, mode_t mode) const;
+
+  /// Removes a folder in this one with all its contents. A name that does not exist is not an error.
+  void remove(const std::string& name) const;
+
+  /// The names in this folder, without "." and "..".
+  std::vector<std::string> names() const;
+
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  static Folder walk(const std::string& path, bool make);
+  Folder(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  UniqueFd fd_;
+  std::string path_;
+};
+
+}  // namespace lockstep::spank

@@ -1,0 +1,224 @@
+#include "plugin/spank/process/process.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <limits>
+
+#include "plugin/spank/process/report.h"
+
+namespace lockstep::spank {
+namespace {
+
+constexpr std::size_t kMaxOutput = 1U << 20U;
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  list.reserve(texts.size() + 1);
+  for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+void default_signals() {
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &standard, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// Moves the descriptors to 3, 4, ... through numbers above all of them, so that none is overwritten.
+bool renumber(const std::vector<int>& descriptors) {
+  const int count = static_cast<int>(descriptors.size());
+  std::array<int, 8> high{};
+  if (descriptors.size() > high.size()) return false;
+  for (int i = 0; i < count; ++i) {
+    high[static_cast<std::size_t>(i)] =
+        ::fcntl(descriptors[static_cast<std::size_t>(i)], F_DUPFD, kFirstDescriptor + count);
+    if (high[static_cast<std::size_t>(i)] < 0) return false;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (::dup2(high[static_cast<std::size_t>(i)], kFirstDescriptor + i) < 0) return false;
+  }
+  return ::close_range(static_cast<unsigned>(kFirstDescriptor + count), ~0U, 0) == 0;
+}
+
+// In the child, between fork and exec: system calls only.
+[[noreturn]] void become(const Command& command, char** arguments, char** environment, int output, int error,
+                         pid_t parent) {
+  default_signals();
+  if (command.own_group) ::setpgid(0, 0);
+  if (command.dies_with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) ::_exit(kCannotStart);
+  }
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  const int nothing = ::open("/dev/null", O_RDWR);
+  if (nothing < 0 || ::dup2(nothing, STDIN_FILENO) < 0 || ::dup2(output, STDOUT_FILENO) < 0 ||
+      ::dup2(error, STDERR_FILENO) < 0 || !renumber(command.descriptors)) {
+    ::_exit(kCannotStart);
+  }
+  ::execve(arguments[0], arguments, environment);
+  ::_exit(kCannotStart);
+}
+
+pid_t spawn(const Command& command, int output, int error) {
+  if (::access(command.arguments.front().c_str(), X_OK) != 0) {
+    throw Error("cannot run " + command.arguments.front() + ": " + errno_text(errno) +
+                ": set 'helpers' in lockstep.conf to the folder of the tools");
+  }
+  std::vector<std::string> variables{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"};
+  variables.insert(variables.end(), command.environment.begin(), command.environment.end());
+  const std::vector<char*> arguments = pointers(command.arguments);
+  const std::vector<char*> environment = pointers(variables);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    become(command, const_cast<char**>(arguments.data()), const_cast<char**>(environment.data()), output,
+           error, parent);
+  }
+  if (child < 0) throw Error("cannot start a process: " + errno_text(errno));
+  return child;
+}
+
+int wait_for(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) return kCannotStart;
+  }
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+using Clock = std::chrono::steady_clock;
+
+// 0 where `end` has passed.
+int milliseconds_until(Clock::time_point end) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
+}
+
+// False where the child takes longer than that. Only the child, and no process that may outlive it, holds the
+// write end of `pipe`; -1: there is no pipe.
+bool ends_before(pid_t child, int pipe, Clock::time_point end) {
+  for (;;) {
+    siginfo_t about{};
+    if (::waitid(P_PID, static_cast<id_t>(child), &about, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        about.si_pid == child) {
+      return true;
+    }
+    const int left = milliseconds_until(end);
+    if (left == 0) return false;
+    pollfd wait{pipe, POLLIN, 0};
+    // A process that ends closes its files a moment before waitid() sees its end.
+    if (pipe < 0 || ::poll(&wait, 1, left) > 0) ::poll(nullptr, 0, 1);
+  }
+}
+
+// The child and the processes that it has started.
+void kill_group(pid_t child) {
+  ::kill(child, SIGKILL);
+  ::kill(-child, SIGKILL);
+}
+
+void drain(UniqueFd& end, std::string& into) {
+  std::array<char, 4096> buffer{};
+  const ssize_t got = ::read(end.get(), buffer.data(), buffer.size());
+  if (got <= 0) {
+    if (got == 0 || errno != EINTR) end.reset();
+  } else if (into.size() < kMaxOutput) {
+    into.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace
+
+Pipe::Pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe: " + errno_text(errno));
+  read_end.reset(ends[0]);
+  write_end.reset(ends[1]);
+}
+
+pid_t start(const Command& command) {
+  return spawn(command, STDERR_FILENO, STDERR_FILENO);
+}
+
+CommandResult run(const Command& command) {
+  return {wait_for(start(command)), {}, {}};
+}
+
+CommandResult capture(Command command, std::chrono::milliseconds timeout) {
+  const Clock::time_point end = Clock::now() + timeout;
+  Pipe output;
+  Pipe error;
+  command.own_group = true;
+  const pid_t child = spawn(command, output.write_end.get(), error.write_end.get());
+  ::setpgid(child, child);  // parent and child both call this: the order of the two is open
+  output.write_end.reset();
+  error.write_end.reset();
+  CommandResult result;
+  while (result.in_time && (output.read_end || error.read_end)) {
+    std::array<pollfd, 2> wait{pollfd{output.read_end.get(), POLLIN, 0},
+                               pollfd{error.read_end.get(), POLLIN, 0}};
+    const int ready = ::poll(wait.data(), wait.size(), milliseconds_until(end));
+    if (ready < 0 && errno != EINTR) break;
+    result.in_time = ready > 0 || milliseconds_until(end) > 0;
+    if (ready <= 0) continue;
+    if (wait[0].revents != 0) drain(output.read_end, result.output);
+    if (wait[1].revents != 0) drain(error.read_end, result.error);
+  }
+  result.in_time = result.in_time && ends_before(child, -1, end);
+  if (!result.in_time) kill_group(child);
+  result.exit_code = wait_for(child);
+  return result;
+}
+
+bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds timeout, const std::function<void()>& work) {
+  Pipe life;  // never written to: its read end sees the child's end
+  const pid_t child = ::fork();
+  if (child < 0) {
+    log("cannot start a process: " + errno_text(errno));
+    return false;
+  }
+  if (child == 0) {
+    // A group of its own. No other process gets its number before wait_for().
+    ::setpgid(0, 0);
+    // All three ids and the groups: a child with a saved id could become root again.
+    if (::setgroups(1, &gid) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {
+      log("cannot become user " + std::to_string(uid) + ": " + errno_text(errno));
+      ::_exit(1);
+    }
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    try {
+      work();
+    } catch (const std::exception& error) {
+      log(error.what());
+      ::_exit(1);
+    } catch (...) {
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  ::setpgid(child, child);
+  life.write_end.reset();
+  const bool in_time = ends_before(child, life.read_end.get(), Clock::now() + timeout);
+  if (!in_time) {
+    log("a process of user " + std::to_string(uid) + " did not end in " + std::to_string(timeout.count()) +
+        " ms and is killed: lockstep-stage gc removes what it leaves");
+    kill_group(child);
+  }
+  return wait_for(child) == 0 && in_time;
+}
+
+}  // namespace lockstep::spank

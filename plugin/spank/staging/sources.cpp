@@ -1,0 +1,192 @@
+#include "plugin/spank/staging/sources.h"
+
+#include <dirent.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <map>
+
+#include "common/leaf/error.h"
+#include "common/leaf/source_name.h"
+
+namespace lockstep::spank {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIndex = "index.lockstep";
+
+fs::path without_slash(const fs::path& path) {
+  return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+bool lies_in(const std::string& path, const std::string& prefix) {
+  const std::string folder = without_slash(fs::path(prefix).lexically_normal()).string();
+  return path == folder || folder == "/" || path.starts_with(folder + "/");
+}
+
+// For text that a shell would turn into a path: no shell reads #SBATCH lines.
+const char* advice(const std::string& source) {
+  if (source.find(":/") != std::string::npos) return "; only files of a mounted file system can be staged";
+  if (source.find("/~") != std::string::npos) return "; '~' is not expanded here: write the whole path";
+  if (source.find('$') != std::string::npos) return "; variables are not expanded here: write the whole path";
+  return "; check the path and its permissions";
+}
+
+[[noreturn]] void refuse(const std::string& source, int error) {
+  throw Error("--stage: " + source + ": " + errno_text(error) + advice(source));
+}
+
+// Why nodes do not copy an entry, as far as the listing tells; "" for an entry that they copy.
+const char* kind_refused(unsigned char type) {
+  switch (type) {
+    case DT_LNK:
+      return "a symbolic link; name the file that it points to, or replace the link by that file";
+    case DT_FIFO:
+    case DT_SOCK:
+    case DT_CHR:
+    case DT_BLK:
+      return "neither a folder nor a regular file; move it elsewhere";
+    default:
+      return "";
+  }
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Checks at most `left` entries in the folder and its subfolders, and counts them down.
+void check_entries(const std::string& folder, int& left, Clock::time_point end) {
+  DIR* const open = ::opendir(folder.c_str());
+  if (open == nullptr) refuse(folder, errno);
+  std::vector<std::string> folders;
+  std::string refused;
+  while (left > 0 && refused.empty() && Clock::now() < end) {
+    const dirent* const entry =
+        ::readdir(open);  // NOLINT(concurrency-mt-unsafe): no other thread has this stream
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    --left;
+    const std::string kind = kind_refused(entry->d_type);
+    if (!kind.empty()) refused = "--stage: " + folder + "/" + name + " is " + kind;
+    if (entry->d_type == DT_DIR) folders.push_back(name);
+  }
+  ::closedir(open);
+  if (!refused.empty()) throw Error(refused);
+  for (const std::string& name : folders) {
+    if (left > 0 && Clock::now() < end) check_entries(folder + "/" + name, left, end);
+  }
+}
+
+// Of a pack, the nodes copy the files that its index names.
+void check_folder(const std::string& folder, Clock::time_point end) {
+  constexpr int kMaxEntries = 1000;
+  struct stat about {};
+  if (::stat((fs::path(folder) / kIndex).c_str(), &about) == 0 && S_ISREG(about.st_mode)) return;
+  int left = kMaxEntries;
+  check_entries(folder, left, end);
+  if (left == kMaxEntries && Clock::now() < end) throw Error("--stage: " + folder + " is empty");
+}
+
+// The nodes copy by a pack's index, where one exists.
+void check_index(const std::string& folder) {
+  const std::string index = (fs::path(folder) / kIndex).string();
+  struct stat about {};
+  if (::stat(index.c_str(), &about) != 0) {
+    if (errno == ENOENT) return;
+    refuse(index, errno);
+  }
+  if (about.st_size == 0) throw Error("--stage: " + index + " is empty; pack the source again");
+  if (::access(index.c_str(), R_OK) != 0) refuse(index, errno);
+}
+
+// "a-{00..31}.tar" and "{a,b}.tar": the nodes expand the braces; here each group is "*".
+std::string braces_as_stars(const std::string& pattern) {
+  std::string simple;
+  int depth = 0;
+  for (const char c : pattern) {
+    if (c == '{' && depth++ == 0) simple += '*';
+    if (depth == 0) simple += c;
+    if (c == '}' && depth > 0) --depth;
+  }
+  return depth == 0 ? simple : pattern;
+}
+
+void check_pattern(const std::string& source, Clock::time_point end) {
+  const fs::path path(source);
+  const std::string folder = path.parent_path().string();
+  const std::string pattern = braces_as_stars(path.filename().string());
+  DIR* const open = ::opendir(folder.c_str());
+  if (open == nullptr) refuse(folder, errno);
+  bool found = false;
+  const dirent* entry = nullptr;
+  while (!found && Clock::now() < end) {
+    entry = ::readdir(open);  // NOLINT(concurrency-mt-unsafe): no other thread has this stream
+    if (entry == nullptr) break;
+    found = ::fnmatch(pattern.c_str(), entry->d_name, FNM_PERIOD) == 0;
+  }
+  ::closedir(open);
+  if (!found && Clock::now() < end) throw Error("--stage: " + source + " matches no file");
+  check_index(folder);
+}
+
+[[noreturn]] void refuse_same_name(const std::string& one, const std::string& other,
+                                   const std::string& name) {
+  throw Error("--stage: " + one + " and " + other + " would both be $LOCKSTEP_DATA/" + name + "; rename one");
+}
+
+void check_prefix(const std::string& source, const std::vector<std::string>& prefixes) {
+  std::string list;
+  for (const std::string& prefix : prefixes) {
+    if (lies_in(source, prefix)) return;
+    list.append(list.empty() ? "" : ", ").append(prefix);
+  }
+  if (list.empty()) return;
+  throw Error("--stage: " + source + " is outside the folders that may be staged: " + list);
+}
+
+}  // namespace
+
+std::string absolute_source(const std::string& source, const std::string& folder) {
+  const fs::path path(source);
+  return without_slash((path.is_absolute() ? path : fs::path(folder) / path).lexically_normal()).string();
+}
+
+void check_names(const std::vector<std::string>& sources, const std::vector<std::string>& prefixes) {
+  std::map<std::string, std::string> seen;
+  for (const std::string& source : sources) {
+    const std::string name = entry_name(source);
+    if (name.empty()) throw Error("--stage: " + source + " has no name; give a folder or a shard");
+    const auto [other, fresh] = seen.emplace(name, source);
+    if (!fresh) refuse_same_name(other->second, source, name);
+    check_prefix(source, prefixes);
+  }
+}
+
+void check_source(const std::string& source, Clock::time_point end) {
+  if (is_pattern(source)) return check_pattern(source, end);
+  struct stat about {};
+  if (::stat(source.c_str(), &about) != 0) refuse(source, errno);
+  if (S_ISDIR(about.st_mode)) {
+    if (::access(source.c_str(), R_OK | X_OK) != 0) refuse(source, errno);
+    check_folder(source, end);
+    return check_index(source);
+  }
+  if (!S_ISREG(about.st_mode)) throw Error("--stage: " + source + " is neither a folder nor a file");
+  if (about.st_size == 0) throw Error("--stage: " + source + " is empty");
+  if (::access(source.c_str(), R_OK) != 0) refuse(source, errno);
+  check_index(fs::path(source).parent_path().string());
+}
+
+void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds timeout) {
+  const auto end = Clock::now() + timeout;
+  for (const std::string& source : sources) {
+    check_source(source, end);
+    if (Clock::now() >= end) return;
+  }
+}
+
+}  // namespace lockstep::spank

@@ -1,0 +1,459 @@
+#include "runtime/comm/control/control_channel.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "common/clock.h"
+#include "common/environment.h"
+#include "common/error.h"
+#include "runtime/comm/control/activity.h"
+#include "runtime/comm/job_end.h"
+#include "runtime/comm/thread.h"
+
+namespace lockstep::comm {
+namespace {
+
+using control::Connection;
+using control::Message;
+using control::MessageKind;
+using control::Overdue;
+using control::RankState;
+using control::Status;
+
+using std::chrono::milliseconds;
+
+// All ranks must have ended 5 s after an operation's timeout: these times and those of failure.cpp together.
+constexpr milliseconds kNodeAnswerTime{1000};  // for the answers of a node's ranks
+constexpr milliseconds kAllAnswerTime{1500};   // for the answers of all ranks, at rank 0
+constexpr milliseconds kVerdictTime{1900};     // for the verdict of rank 0; then another rank gives it
+constexpr milliseconds kAnnounceTime{300};     // for sending a last message
+constexpr milliseconds kAbortTime{1000};       // for the abort by the rank that printed; then others abort
+
+std::atomic<ControlChannel*> current_channel{nullptr};
+pid_t channel_process = 0;
+
+std::uint64_t after(milliseconds time) {
+  return monotonic_ns() + static_cast<std::uint64_t>(time.count()) * 1'000'000U;
+}
+
+std::string pack_number(std::int32_t number) {
+  return {reinterpret_cast<const char*>(&number), sizeof number};
+}
+
+std::int32_t unpack_number(const std::string& bytes) {
+  std::int32_t number = 0;
+  if (bytes.size() != sizeof number) fail("a message of the control channel is damaged");
+  std::memcpy(&number, bytes.data(), sizeof number);
+  return number;
+}
+
+// If rank 0 cannot give a verdict, each rank gives its own after a delay. The delays differ, so that usually
+// only one rank prints.
+milliseconds verdict_delay(const control::Tree& tree) {
+  const auto& node_of = tree.roster.node_of;
+  const int node = node_of.at(static_cast<std::size_t>(tree.rank));
+  if (node == 0) return milliseconds(tree.rank == tree.roster.ranks_on(0).at(1) ? 0 : 100);
+  const bool alone = std::count(node_of.begin(), node_of.end(), 0) == 1;  // rank 0 on its node
+  if (tree.parent == 0) return milliseconds(node == 1 ? (alone ? 0 : 250) : 500);
+  return milliseconds(600);
+}
+
+}  // namespace
+
+// Only the thread uses the members, except the requests, which mutex_ guards.
+class ControlChannel::Thread {
+ public:
+  explicit Thread(control::Tree tree)
+      : tree_(std::move(tree)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_) fail_errno("eventfd");
+    if (tree_.parent >= 0) verdict_delay_ = verdict_delay(tree_);
+    thread_ = start_thread([this] { serve(); });
+  }
+
+  void report_overdue(const std::string& operation, std::chrono::seconds timeout) {
+    request([&] {
+      if (!overdue_request_) {
+        overdue_request_ = Overdue{operation, static_cast<std::uint64_t>(timeout.count()), {}};
+      }
+    });
+  }
+
+  void report_failure(const std::string& line) {
+    request([&] { failure_request_ = line; });
+  }
+
+  void announce_end(int exit_code) {
+    request([&] { end_request_ = exit_code; });
+    std::unique_lock lock(mutex_);
+    announced_.wait_for(lock, kAnnounceTime, [this] { return end_announced_; });
+  }
+
+  void stop() {
+    request([&] { stop_request_ = true; });
+    thread_.join();
+  }
+
+ private:
+  template <typename Change>
+  void request(Change change) {
+    {
+      const std::scoped_lock lock(mutex_);
+      change();
+    }
+    const std::uint64_t one = 1;
+    // Fails only if the counter is full, and then the thread wakes anyway.
+    static_cast<void>(!::write(wake_.get(), &one, sizeof one));
+  }
+
+  void serve() {
+    pthread_setname_np(pthread_self(), "lockstep-watch");
+    while (!over_) {
+      wait();
+      handle_requests();
+      if (over_) break;
+      read_connections();
+      handle_timers();
+    }
+  }
+
+  // Waits for a request, a message or the next timer.
+  void wait() {
+    std::vector<pollfd> waits{{wake_.get(), POLLIN, 0}};
+    const auto add = [&](const Connection& connection) {
+      if (connection.open()) {
+        waits.push_back(
+            {connection.fd(), static_cast<short>(POLLIN | (connection.has_unsent() ? POLLOUT : 0)), 0});
+      }
+    };
+    if (tree_.up) add(*tree_.up);
+    for (const auto& child : tree_.down) add(child.connection);
+
+    std::uint64_t due = UINT64_MAX;
+    for (const auto& time : {answers_due_, verdict_due_}) due = std::min(due, time.value_or(UINT64_MAX));
+    int timeout = -1;
+    if (due != UINT64_MAX) {
+      const std::uint64_t now = monotonic_ns();
+      timeout = due <= now ? 0 : static_cast<int>((due - now) / 1'000'000U) + 1;
+    }
+    if (::poll(waits.data(), waits.size(), timeout) < 0 && errno != EINTR) {
+      // Out of memory, or a bad descriptor: the job goes on without a control channel.
+      over_ = true;
+    }
+  }
+
+  void handle_requests() {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+    std::optional<Overdue> overdue;
+    std::optional<std::string> line;
+    std::optional<int> end;
+    bool stop = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      overdue = std::exchange(overdue_request_, std::nullopt);
+      line = std::exchange(failure_request_, std::nullopt);
+      end = end_request_;
+      stop = stop_request_;
+    }
+    if (end) {
+      send_to_all(MessageKind::end, pack_number(*end), nullptr);
+      {
+        const std::scoped_lock lock(mutex_);
+        end_announced_ = true;
+      }
+      announced_.notify_all();
+      over_ = true;  // the requesting thread ends the process
+    } else if (stop) {
+      send_to_all(MessageKind::goodbye, control::pack(std::vector{my_status()}), nullptr);
+      over_ = true;
+    } else if (line) {
+      handle_failure(*line);
+    } else if (overdue) {
+      overdue->status = my_status();
+      handle_overdue(*overdue);
+    }
+  }
+
+  void read_connections() {
+    if (tree_.up && tree_.up->open()) read_messages(*tree_.up, tree_.parent, true);
+    for (auto& child : tree_.down) {
+      if (child.connection.open()) read_messages(child.connection, child.rank, false);
+    }
+  }
+
+  void read_messages(Connection& connection, int rank, bool is_parent) {
+    if (connection.has_unsent()) connection.send_rest();
+    std::vector<Message> messages;
+    Connection::End end = connection.receive(messages);
+    try {
+      for (const Message& message : messages) handle(message, connection, rank, is_parent);
+    } catch (const Error&) {
+      end = Connection::End::broken;
+    }
+    if (end == Connection::End::none) return;
+    connection.close();
+    const bool said_goodbye = left_.contains(rank);
+    if (is_parent) {
+      // The ranks above cannot give a verdict any more.
+      if (!said_goodbye && end == Connection::End::closed) {
+        parent_lost_ = true;
+        verdict_due_ = after(2 * verdict_delay_);
+      }
+    } else if (!said_goodbye && end == Connection::End::closed) {
+      handle_lost_rank(rank);
+    } else {
+      note_answers(rank);
+    }
+  }
+
+  void handle(const Message& message, Connection& connection, int rank, bool is_parent) {
+    switch (message.kind) {
+      case MessageKind::overdue:
+        return handle_overdue(control::unpack_overdue(message.body));
+      case MessageKind::ask:
+        parent_asked_ = true;
+        return begin_collecting();
+      case MessageKind::answer:
+        for (Status& status : control::unpack_statuses(message.body))
+          answers_[status.rank] = std::move(status);
+        return note_answers(rank);
+      case MessageKind::failure:
+        return handle_failure(message.body);
+      case MessageKind::rank_lost:
+        return handle_lost_rank(unpack_number(message.body));
+      case MessageKind::end:
+        send_to_all(MessageKind::end, message.body, &connection);
+        leave_ended_job(unpack_number(message.body));
+      case MessageKind::goodbye:
+        for (Status& status : control::unpack_statuses(message.body)) {
+          if (is_parent) status.rank = rank;
+          status.state = RankState::left;
+          answers_[status.rank] = status;
+          left_[rank] = std::move(status);
+        }
+        return;
+    }
+    fail("unknown message on the control channel");
+  }
+
+  bool is_root() const { return tree_.parent < 0; }
+
+  Status my_status() const { return control::status_of_this_process(tree_.rank); }
+
+  // An operation took too long on this rank or one below.
+  void handle_overdue(const Overdue& overdue) {
+    if (overdue_) return;
+    overdue_ = overdue;
+    if (!is_root()) {
+      if (tree_.up->open()) tree_.up->send(MessageKind::overdue, control::pack(overdue));
+      if (!verdict_due_) verdict_due_ = after(kVerdictTime + verdict_delay_);
+    }
+    begin_collecting();
+  }
+
+  void handle_failure(const std::string& line) {
+    if (is_root()) give_verdict(line);
+    if (failure_) return;
+    failure_ = line;
+    if (tree_.up->open()) tree_.up->send(MessageKind::failure, line);
+    verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kNodeAnswerTime + verdict_delay_));
+  }
+
+  void begin_collecting() {
+    if (!collecting_ && !collected_) {
+      collecting_ = true;
+      answers_[tree_.rank] = my_status();
+      answers_due_ = after(is_root() ? kAllAnswerTime : kNodeAnswerTime);
+      for (auto& child : tree_.down) {
+        if (child.connection.open()) {
+          child.connection.send(MessageKind::ask);
+          unanswered_.push_back(child.rank);
+        }
+      }
+    }
+    note_answers(-1);
+  }
+
+  // The child `rank` has answered, or never will.
+  void note_answers(int rank) {
+    std::erase(unanswered_, rank);
+    if (collecting_ && unanswered_.empty()) end_collecting();
+    if (collected_ && parent_asked_ && tree_.up && tree_.up->open()) {
+      parent_asked_ = false;
+      tree_.up->send(MessageKind::answer, control::pack(statuses_below()));
+    }
+  }
+
+  void end_collecting() {
+    collecting_ = false;
+    collected_ = true;
+    answers_due_.reset();
+    if (is_root() && overdue_)
+      give_verdict(control::explain_overdue(tree_.roster, *overdue_, statuses_below()));
+  }
+
+  // Of this rank and all ranks below; a rank that has not answered is silent.
+  std::vector<Status> statuses_below() {
+    std::vector<Status> statuses;
+    const auto add = [&](int rank) {
+      const auto found = answers_.find(rank);
+      statuses.push_back(found != answers_.end() ? found->second : Status{.rank = rank});
+    };
+    add(tree_.rank);
+    for (const auto& child : tree_.down) {
+      const int node = tree_.roster.node_of.at(static_cast<std::size_t>(child.rank));
+      if (node == tree_.roster.node_of.at(static_cast<std::size_t>(tree_.rank))) {
+        add(child.rank);
+      } else {
+        for (const int rank : tree_.roster.ranks_on(node)) add(rank);
+      }
+    }
+    return statuses;
+  }
+
+  void handle_lost_rank(int rank) {
+    if (is_root()) give_verdict(control::explain_lost_rank(tree_.roster, rank, my_status()));
+    answers_[rank] = {.rank = rank, .state = RankState::ended};
+    lost_rank_ = rank;
+    if (tree_.up->open()) tree_.up->send(MessageKind::rank_lost, pack_number(rank));
+    verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kVerdictTime + verdict_delay_));
+    note_answers(rank);
+  }
+
+  void handle_timers() {
+    const std::uint64_t now = monotonic_ns();
+    if (answers_due_ && *answers_due_ <= now) {
+      unanswered_.clear();
+      note_answers(-1);
+    }
+    if (!verdict_due_ || *verdict_due_ > now) return;
+    // No verdict has come from above.
+    if (parent_lost_) give_verdict(control::explain_lost_rank(tree_.roster, tree_.parent, my_status()));
+    if (failure_) give_verdict(*failure_);
+    if (lost_rank_) give_verdict(control::explain_lost_rank(tree_.roster, *lost_rank_, my_status()));
+    auto statuses = statuses_below();
+    const auto parent = left_.find(tree_.parent);
+    statuses.push_back(parent != left_.end() ? parent->second : Status{.rank = tree_.parent});
+    give_verdict(control::explain_overdue(tree_.roster, *overdue_, std::move(statuses)));
+  }
+
+  [[noreturn]] void give_verdict(const std::string& line) {
+    if (claim_job_end()) {
+      // Other ranks below rank 0 may give the same verdict.
+      const bool prints = is_root() || control::is_first_to_print(tree_.node_key);
+      if (prints) print_line(line);
+      send_to_all(MessageKind::end, pack_number(1), nullptr);
+      leave_job(1, prints ? milliseconds(0) : kAbortTime, true);
+    }
+    // Another thread of this process ends the job and has printed why.
+    send_to_all(MessageKind::end, pack_number(1), nullptr);
+    wait_for_job_end();
+  }
+
+  [[noreturn]] static void leave_ended_job(int exit_code) {
+    if (!claim_job_end()) wait_for_job_end();
+    // The rank that printed the reason aborts the job; this is for the case that it cannot.
+    leave_job(exit_code == 0 ? 1 : exit_code, kAbortTime, true);
+  }
+
+  // Waits until the message is sent, up to kAnnounceTime, because the process is about to end.
+  void send_to_all(MessageKind kind, const std::string& body, const Connection* except) {
+    std::vector<Connection*> connections;
+    if (tree_.up && tree_.up->open()) connections.push_back(&*tree_.up);
+    for (auto& child : tree_.down) {
+      if (child.connection.open()) connections.push_back(&child.connection);
+    }
+    std::erase(connections, except);
+    for (Connection* connection : connections) connection->send(kind, body);
+    const std::uint64_t end = after(kAnnounceTime);
+    for (;;) {
+      std::vector<pollfd> waits;
+      for (Connection* connection : connections) {
+        connection->send_rest();
+        if (connection->has_unsent()) waits.push_back({connection->fd(), POLLOUT, 0});
+      }
+      const std::uint64_t now = monotonic_ns();
+      if (waits.empty() || now >= end) return;
+      ::poll(waits.data(), waits.size(), static_cast<int>((end - now) / 1'000'000U) + 1);
+    }
+  }
+
+  control::Tree tree_;
+  milliseconds verdict_delay_{0};
+  bool over_ = false;
+
+  std::map<int, Status> left_;  // the ranks at the other ends that said goodbye
+  std::optional<Overdue> overdue_;
+  std::optional<std::string> failure_;  // reported to the parent
+  std::optional<int> lost_rank_;        // reported to the parent
+  bool parent_lost_ = false;
+  bool parent_asked_ = false;
+  bool collecting_ = false;
+  bool collected_ = false;
+  std::vector<int> unanswered_;  // children
+  std::map<int, Status> answers_;
+  std::optional<std::uint64_t> answers_due_;
+  std::optional<std::uint64_t> verdict_due_;  // when this rank gives its own verdict
+
+  UniqueFd wake_;
+  std::mutex mutex_;  // guards the members below, except thread_
+  std::condition_variable announced_;
+  std::optional<Overdue> overdue_request_;
+  std::optional<std::string> failure_request_;
+  std::optional<int> end_request_;
+  bool end_announced_ = false;
+  bool stop_request_ = false;
+
+  std::thread thread_;  // the last member: it uses the others
+};
+
+ControlChannel::ControlChannel(control::Tree tree) : thread_(std::make_unique<Thread>(std::move(tree))) {
+  channel_process = ::getpid();
+  current_channel = this;
+}
+
+ControlChannel::~ControlChannel() {
+  current_channel = nullptr;
+  thread_->stop();
+}
+
+std::unique_ptr<ControlChannel> ControlChannel::start(const Place& place,
+                                                      const control::AllGather& all_gather) {
+  const std::string choice = environment::get_or("LOCKSTEP_WATCH", "on");
+  if (choice != "on" && choice != "off") fail_usage("LOCKSTEP_WATCH='{}' must be on or off", choice);
+  if (choice == "off" || place.size == 1) return nullptr;
+  auto tree = control::build_tree(place, all_gather);
+  if (!tree) return nullptr;
+  return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(*tree)));
+}
+
+ControlChannel* ControlChannel::current() {
+  ControlChannel* const current = current_channel;
+  return current != nullptr && channel_process == ::getpid() ? current : nullptr;
+}
+
+void ControlChannel::report_overdue(const std::string& operation, std::chrono::seconds timeout) {
+  thread_->report_overdue(operation, timeout);
+}
+
+void ControlChannel::report_failure(const std::string& line) {
+  thread_->report_failure(line);
+}
+
+void ControlChannel::announce_end(int exit_code) {
+  thread_->announce_end(exit_code);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,199 @@
+#include "runtime/comm/control/tree.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "runtime/comm/control/sockets.h"
+
+namespace lockstep::comm::control {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How the other ranks reach this one.
+struct ContactInfo {
+  std::int32_t node = 0;
+  std::array<char, 64> node_name{};
+  Key key{};  ///< of this rank's listeners, and the name of the local one
+  Addresses addresses;
+};
+
+// Which connections a rank could make.
+struct ConnectOutcome {
+  bool local = true;    ///< within its node
+  bool network = true;  ///< to the other nodes
+  std::array<char, 160> why{};
+
+  void fail(bool ConnectOutcome::*what, const std::string& reason) {
+    this->*what = false;
+    std::snprintf(why.data(), why.size(), "%s", reason.c_str());
+  }
+};
+
+template <typename Record>
+std::vector<Record> exchange(const AllGather& all_gather, const Record& mine, int ranks) {
+  std::vector<Record> all(static_cast<std::size_t>(ranks));
+  all_gather(&mine, sizeof mine, all.data());
+  return all;
+}
+
+Roster make_roster(const std::vector<ContactInfo>& contacts, int nodes) {
+  Roster roster;
+  roster.node_names.resize(static_cast<std::size_t>(nodes));
+  for (const ContactInfo& contact : contacts) {
+    roster.node_of.push_back(contact.node);
+    roster.node_names.at(static_cast<std::size_t>(contact.node)) = contact.node_name.data();
+  }
+  return roster;
+}
+
+// Accepts the expected ranks from both listeners, for 5 s.
+void accept_children(const UniqueFd& local, const UniqueFd& network, const Key& key,
+                     std::vector<int> expected, std::vector<Child>& into) {
+  constexpr double kSeconds = 5;
+  constexpr milliseconds kIntroductionTime{1000};
+  const std::uint64_t begin = monotonic_ns();
+  while (!expected.empty()) {
+    const double left = kSeconds - seconds_between(begin, monotonic_ns());
+    if (left <= 0) return;
+    std::array<pollfd, 2> waits{pollfd{local.get(), POLLIN, 0}, pollfd{network.get(), POLLIN, 0}};
+    if (::poll(waits.data(), waits.size(), static_cast<int>(left * 1000) + 1) <= 0) continue;
+    for (const pollfd& wait : waits) {
+      if ((wait.revents & POLLIN) == 0) continue;
+      UniqueFd socket(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      if (!socket) continue;
+      const int rank = receive_introduction(socket, key, wait.fd == local.get(), kIntroductionTime);
+      const auto found = std::find(expected.begin(), expected.end(), rank);
+      if (found == expected.end() || !accept_introduction(socket)) continue;
+      expected.erase(found);
+      into.push_back({rank, Connection(std::move(socket))});
+    }
+  }
+}
+
+class TreeBuilder {
+ public:
+  TreeBuilder(const Place& place, const AllGather& all_gather) : place_(place), all_gather_(all_gather) {
+    tree_.rank = place.rank;
+  }
+
+  std::optional<Tree> build() {
+    ConnectOutcome outcome;
+    const ContactInfo mine = listen(outcome);
+    const auto contacts = exchange(all_gather_, mine, place_.size);
+    tree_.roster = make_roster(contacts, place_.nodes);
+    tree_.node_key = contacts.at(static_cast<std::size_t>(tree_.roster.ranks_on(place_.node).front())).key;
+    connect(contacts, outcome);
+    local_.reset();
+    network_.reset();
+    return finish(exchange(all_gather_, outcome, place_.size));
+  }
+
+ private:
+  bool is_first() const { return place_.local_rank == 0; }
+  bool is_root() const { return place_.rank == 0; }
+
+  ContactInfo listen(ConnectOutcome& outcome) {
+    ContactInfo contact;
+    contact.node = place_.node;
+    std::snprintf(contact.node_name.data(), contact.node_name.size(), "%s", place_.node_name.c_str());
+    if (!is_first()) return contact;
+    contact.key = random_key();
+    if (place_.local_size > 1) {
+      local_ = listen_locally(contact.key);
+      if (!local_) outcome.fail(&ConnectOutcome::local, "cannot listen locally: " + errno_text(errno));
+    }
+    if (is_root() && place_.nodes > 1) {
+      network_ = listen_on_network(contact.addresses);
+      if (!network_)
+        outcome.fail(&ConnectOutcome::network, "cannot listen on the network: " + errno_text(errno));
+    }
+    return contact;
+  }
+
+  void connect(const std::vector<ContactInfo>& contacts, ConnectOutcome& outcome) {
+    if (!is_first()) {
+      tree_.parent = tree_.roster.ranks_on(place_.node).front();
+      UniqueFd socket = connect_locally(tree_.node_key);
+      const std::string why = errno_text(errno);
+      // The parent may itself still wait for rank 0.
+      if (socket && introduce(socket, tree_.node_key, place_.rank, milliseconds(15'000))) {
+        tree_.up.emplace(std::move(socket));
+      } else {
+        outcome.fail(&ConnectOutcome::local, fmt::format("no local connection to rank {}: {}", tree_.parent,
+                                                         socket ? "it does not answer" : why));
+      }
+      return;
+    }
+    if (!is_root()) {
+      std::string why;
+      UniqueFd socket =
+          connect_on_network(contacts.front().addresses, contacts.front().key, place_.rank, why);
+      if (socket) {
+        tree_.parent = 0;
+        tree_.up.emplace(std::move(socket));
+      } else {
+        outcome.fail(&ConnectOutcome::network, "no connection to rank 0: " + why);
+      }
+    }
+    std::vector<int> expected = tree_.roster.ranks_on(place_.node);
+    expected.erase(expected.begin());  // this rank
+    if (is_root()) {
+      for (int node = 1; node < place_.nodes; ++node) {
+        expected.push_back(tree_.roster.ranks_on(node).front());
+      }
+    }
+    // A rank that cannot connect reports that in its own outcome.
+    accept_children(local_, network_, tree_.node_key, std::move(expected), tree_.down);
+  }
+
+  std::optional<Tree> finish(const std::vector<ConnectOutcome>& outcomes) {
+    const auto missing = [&](bool ConnectOutcome::*what) {
+      return std::find_if(outcomes.begin(), outcomes.end(),
+                          [what](const ConnectOutcome& outcome) { return !(outcome.*what); });
+    };
+    const auto say = [&](auto who, const char* consequence) {
+      if (!is_root()) return;
+      std::fputs(
+          fmt::format("lockstep: {}: {}; {}\n", tree_.roster.name(static_cast<int>(who - outcomes.begin())),
+                      who->why.data(), consequence)
+              .c_str(),
+          stderr);
+    };
+    if (const auto who = missing(&ConnectOutcome::local); who != outcomes.end()) {
+      say(who, "a rank that hangs or ends is noticed only when other ranks time out");
+      return std::nullopt;
+    }
+    if (const auto who = missing(&ConnectOutcome::network); who != outcomes.end()) {
+      say(who, "a rank that hangs or ends is reported only on its own node");
+      tree_.up.reset();
+      if (is_first()) tree_.parent = -1;
+      std::erase_if(tree_.down, [&](const Child& child) {
+        return tree_.roster.node_of.at(static_cast<std::size_t>(child.rank)) != place_.node;
+      });
+    }
+    return std::move(tree_);
+  }
+
+  const Place& place_;
+  const AllGather& all_gather_;
+  UniqueFd local_;
+  UniqueFd network_;
+  Tree tree_;
+};
+
+}  // namespace
+
+std::optional<Tree> build_tree(const Place& place, const AllGather& all_gather) {
+  return TreeBuilder(place, all_gather).build();
+}
+
+}  // namespace lockstep::comm::control

@@ -1,0 +1,312 @@
+#include "runtime/comm/cpu/communicator.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "common/error.h"
+#include "common/leaf/cpu_list.h"
+#include "runtime/comm/cpu/join.h"
+#include "runtime/comm/cpu/mpi_inter_node.h"
+#include "runtime/comm/cpu/node_group.h"
+#include "runtime/comm/failure.h"
+#include "runtime/comm/mpi/session.h"
+#include "runtime/comm/shm/segment.h"
+#include "runtime/comm/thread.h"
+#include "runtime/comm/timeout.h"
+
+namespace lockstep::comm::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+enum class Ownership : std::uint8_t { caller, here };
+
+class CpuCommunicator;
+
+// The communicators of this process without a thread. A rank that waits in one of them must advance the
+// others too: two ranks that wait in different ones would otherwise wait for ever.
+struct PolledCommunicators {
+  std::mutex mutex;
+  std::vector<CpuCommunicator*> all;
+};
+
+PolledCommunicators& polled() {
+  static auto& instance = *new PolledCommunicators;
+  return instance;
+}
+
+// How often a waiting rank advances other communicators that have operations.
+constexpr std::chrono::milliseconds kOthersInterval{1};
+
+// How long a waiting rank spins before it sleeps, if every rank has its own CPU. Waking up takes about 50 µs.
+constexpr std::chrono::microseconds kSpin{200};
+
+// A pause in a spin loop.
+void relax() {
+  for (int i = 0; i < 16; ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    std::this_thread::yield();
+#endif
+  }
+}
+
+class CpuCommunicator : public Communicator, private Driver {
+ public:
+  CpuCommunicator(MPI_Comm world, Ownership ownership, const Place& place, std::vector<int> cpus,
+                  std::string group, Joined joined)
+      : Communicator(place),
+        group_name_(std::move(group)),
+        world_(world),
+        ownership_(ownership),
+        cpus_(std::move(cpus)),
+        spin_(joined.ranks_share_cpus ? std::chrono::microseconds(0) : kSpin),
+        inter_node_(joined.place.nodes > 1 ? connect_nodes(world, joined.place) : nullptr),
+        group_(std::move(joined.slots), joined.place, std::move(joined.ranks), inter_node_.get()),
+        name_(joined.place.local_size != place.local_size ? "mpi"
+              : inter_node_                               ? "shared memory and mpi"
+                                                          : "shared memory") {
+    if (inter_node_) {
+      thread_ = start_thread([this] { serve(); });
+    } else {
+      const std::scoped_lock lock(polled().mutex);
+      polled().all.push_back(this);
+    }
+  }
+
+  ~CpuCommunicator() override {
+    // After an exception the other ranks do not come here too, so this one waits for nothing. Its exit ends
+    // the job; if there is a thread, this call does.
+    const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+    if (unwinding && inter_node_) end_job(named("an exception destroyed the communicator"));
+    const std::string what = named("the last operations before the communicator's end");
+    if (!inter_node_) {
+      if (!unwinding) {
+        drive_until([this] { return group_.idle(); }, what);
+        group_.leave(false);
+      }
+      const std::scoped_lock lock(polled().mutex);
+      std::erase(polled().all, this);
+    } else {
+      const Deadline deadline(what);
+      ending_ = true;
+      group_.slots().notify_all();
+      thread_.join();
+    }
+    if (unwinding) return;
+    const Deadline deadline(named("the communicator's end"));
+    if (ownership_ == Ownership::here) MPI_Comm_free(&world_);
+  }
+
+  std::string_view name() const override { return name_; }
+
+  WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
+    const bool scaled = options.scale != nullptr;
+    return enqueue({OperationKind::all_reduce, buffer.type, options.op, 0, buffer.count, scaled}, buffer,
+                   nullptr, label, std::move(options));
+  }
+  WorkHandle broadcast(Buffer buffer, int root, std::string_view label) override {
+    return enqueue({OperationKind::broadcast, buffer.type, ReduceOp::sum, root, buffer.count}, buffer,
+                   nullptr, label, {});
+  }
+  WorkHandle all_gather(Buffer mine, void* all, std::string_view label) override {
+    return enqueue({OperationKind::all_gather, mine.type, ReduceOp::sum, 0, mine.count}, mine, all, label,
+                   {});
+  }
+  WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
+    const bool scaled = options.scale != nullptr;
+    return enqueue({OperationKind::reduce_scatter, mine.type, options.op, 0, mine.count, scaled}, mine, all,
+                   label, std::move(options));
+  }
+  WorkHandle barrier(std::string_view label) override { return enqueue({}, {}, nullptr, label, {}); }
+
+  std::shared_ptr<void> allocate(std::size_t bytes) override { return shm::allocate(bytes); }
+
+  void progress() override {
+    if (!inter_node_) progress_as(false);
+  }
+
+  /// Whether anything advanced, and whether no operation is left.
+  struct Progress {
+    bool moved = false;
+    bool idle = true;
+  };
+  Progress progress_as(bool waiting) {
+    if (idle_.load(std::memory_order_relaxed)) return {};
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return {.moved = lock && advance(waiting), .idle = idle_.load(std::memory_order_relaxed)};
+  }
+
+  std::unique_ptr<Communicator> split(int color, std::string_view name) override;
+
+ private:
+  WorkHandle enqueue(OperationRequest request, Buffer buffer, void* all, std::string_view label,
+                     ReduceOptions options);
+  void drive_until_ended(Operation& operation) override;
+  void drive() override { progress(); }
+  bool advance(bool waiting);
+  Progress progress_others();
+  template <typename Condition>
+  void drive_until(Condition condition, const std::string& what);
+  void serve();
+  std::string in_group(std::string_view label) const {
+    return group_name_.empty() ? std::string(label) : fmt::format("{} of group {}", label, group_name_);
+  }
+  std::string named(std::string_view label) const {
+    return step() == 0 ? in_group(label) : fmt::format("{} in step {}", in_group(label), step());
+  }
+
+  int exceptions_at_start_ = std::uncaught_exceptions();
+  std::string group_name_;
+  MPI_Comm world_;
+  Ownership ownership_;
+  std::vector<int> cpus_;
+  std::chrono::microseconds spin_;
+  std::unique_ptr<InterNode> inter_node_;
+  std::mutex mutex_;  // guards the members below
+  NodeGroup group_;
+  std::string_view name_;
+  std::vector<std::shared_ptr<Task>> queued_;  // asked for, not yet taken by the thread
+  std::atomic<bool> idle_{true};
+  std::atomic<bool> ending_{false};
+  std::thread thread_;
+};
+
+WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, void* all,
+                                    std::string_view label, ReduceOptions options) {
+  request.label = std::hash<std::string_view>{}(label);
+  request.step = step();
+  auto task = std::make_shared<Task>();
+  task->request = request;
+  task->label = in_group(label);  // the step is in the request
+  task->buffer = buffer;
+  task->all = all;
+  task->operation = std::make_shared<Operation>(describe(name_of(request.kind), named(label), buffer.bytes()),
+                                                inter_node_ ? nullptr : static_cast<Driver*>(this));
+  WorkHandle work = task->operation;
+  // An invalid request fails here, on every rank alike, and gets no number.
+  try {
+    const void* const none[] = {nullptr};
+    reduce(none, nullptr, 0, request.type, scaled_op_of(options, size()));
+    if (request.root < 0 || request.root >= size()) {
+      fail_usage("there is no rank {}; ranks are 0 to {}", request.root, size() - 1);
+    }
+  } catch (...) {
+    task->operation->finish(std::current_exception());
+    return work;
+  }
+  task->options = std::move(options);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (inter_node_) {
+      queued_.push_back(std::move(task));
+    } else {
+      group_.add(std::move(task));
+      advance(false);
+    }
+  }
+  if (inter_node_) group_.slots().notify_all();
+  return work;
+}
+
+bool CpuCommunicator::advance(bool waiting) {
+  const bool moved = group_.advance(waiting);
+  idle_.store(group_.idle(), std::memory_order_relaxed);
+  return moved;
+}
+
+CpuCommunicator::Progress CpuCommunicator::progress_others() {
+  Progress all;
+  const std::scoped_lock lock(polled().mutex);
+  for (CpuCommunicator* other : polled().all) {
+    if (other == this) continue;
+    const Progress one = other->progress_as(true);
+    all = {.moved = all.moved || one.moved, .idle = all.idle && one.idle};
+  }
+  return all;
+}
+
+// Spins, then sleeps until another rank of this node has made progress. Ends the job if `what` takes too
+// long.
+template <typename Condition>
+void CpuCommunicator::drive_until(Condition condition, const std::string& what) {
+  const OperationSlots& slots = group_.slots();
+  const OperationSlots::Waiting waiting(slots);
+  OperationTimeout timeout;
+  auto sleep_at = Clock::now() + spin_;
+  for (;;) {
+    const std::uint32_t seen = slots.event_count();
+    bool moved = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      moved = advance(true);
+      if (condition()) return;
+    }
+    const Progress others = progress_others();
+    const auto now = Clock::now();
+    if (moved || others.moved) sleep_at = now + spin_;
+    if (now < sleep_at) {
+      relax();
+    } else if (!timeout.expired()) {
+      slots.sleep(seen, others.idle ? timeout.next_check() : kOthersInterval);
+    } else {
+      end_job_by_timeout(what);
+    }
+  }
+}
+
+void CpuCommunicator::drive_until_ended(Operation& operation) {
+  drive_until([&] { return operation.ended(); }, operation.name());
+}
+
+void CpuCommunicator::serve() {
+  pthread_setname_np(pthread_self(), "lockstep-comm");
+  if (!cpus_.empty()) bind_this_thread(cpus_);
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // ns; with the default, each nap would take 50 µs more
+  const OperationSlots& slots = group_.slots();
+  for (;;) {
+    const std::uint32_t seen = slots.event_count();
+    {
+      const std::scoped_lock lock(mutex_);
+      for (auto& task : queued_) group_.add(std::move(task));
+      queued_.clear();
+    }
+    const bool moved = group_.advance(true);
+    if (ending_ && group_.idle()) {
+      // MPI ends after World's communicator, and there the ranks wait for each other. Groups end in any
+      // order.
+      return group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
+    }
+    if (!moved) slots.sleep(seen, std::chrono::hours(1));
+  }
+}
+
+std::unique_ptr<Communicator> CpuCommunicator::split(int color, std::string_view name) {
+  // First the operations that were asked for before: the thread uses the same MPI communicator.
+  barrier("a split")->wait();  // without the name, which may differ between the parts
+  const Deadline deadline(fmt::format("the split into {}", name));
+  MPI_Comm part = MPI_COMM_NULL;
+  mpi::check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");
+  if (part == MPI_COMM_NULL) return nullptr;
+  const Place place = mpi::find_place(part);
+  return std::make_unique<CpuCommunicator>(part, Ownership::here, place, cpus_, std::string(name),
+                                           join(part, place));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, std::vector<int> cpus) {
+  const Deadline deadline("the start of the communicator");
+  return std::make_unique<CpuCommunicator>(world, Ownership::caller, place, std::move(cpus), "",
+                                           join(world, place));
+}
+
+}  // namespace lockstep::comm::cpu

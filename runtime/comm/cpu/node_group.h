@@ -1,0 +1,93 @@
+// Operations among the ranks of one node, in shared memory. There is no thread: a call of advance() does the
+// work that is possible without waiting. So a hook in backward can do a piece of the work and go on
+// computing, and a rank that has nothing to compute does the pieces of other ranks too.
+//
+// Each rank stores its request and the location of its data in its slot (OperationSlots). When all ranks have
+// asked, an all-reduce is divided into chunks, and each rank has a share of them. For each chunk a rank adds
+// up the elements of all ranks, in the order of the ranks, and writes the result to all of them: one pass
+// over memory, and the same bits whichever rank does it. Data that is not in shared memory is copied there
+// and back. A few KB are stored in the slots, and every rank adds them up separately.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/cpu/inter_node.h"
+#include "runtime/comm/cpu/task.h"
+#include "runtime/comm/shm/staging_pool.h"
+
+namespace lockstep::comm::cpu {
+
+class NodeGroup {
+ public:
+  /// `ranks`: the communicator's ranks on this node, by local rank. `inter_node` is null if there is one
+  /// node.
+  NodeGroup(OperationSlots slots, const Place& place, std::vector<int> ranks, InterNode* inter_node);
+
+  /// Starts after the tasks that were added before.
+  void add(std::shared_ptr<Task> task);
+
+  /// Does the work that is possible now. `waiting`: this rank has nothing else to do, so it works for other
+  /// ranks too. Returns whether anything advanced.
+  bool advance(bool waiting);
+
+  /// This rank asks for nothing more. A rank that waits for it in another operation ends the job.
+  /// `world_ends`: the other nodes are told too, and wait for each other.
+  void leave(bool world_ends);
+
+  bool idle() const { return queued_.empty() && posted_.empty(); }
+  const OperationSlots& slots() const { return slots_; }
+
+ private:
+  OperationSlot& my_slot(const Task& task) const { return slots_.slot(place_.local_rank, task.number); }
+  bool is_inline(const Task& task) const;
+  bool shares_data(const Task& task) const;
+
+  bool post_next();
+  bool stage(Task& task, OperationSlot& slot);
+  bool all_have_asked(const Task& task) const;
+  void end_job_if_a_rank_left(const Task& task) const;
+  void compare(Task& task);
+  bool find_data(Task& task);
+  std::byte* data_of(int local_rank, Task& task);
+
+  bool may_work(const Task& task) const;
+  bool work(Task& task, bool waiting);
+  bool work_on_chunks(Task& task, bool waiting);
+  bool work_on_share(Task& task, int owner);
+  void copy_parts(Task& task);
+  void end_share(Task& task);
+
+  bool has_no_slice(const Task& task) const;
+  int slices(const Task& task) const;
+  void work_across_nodes(Task& task);
+  void reduce_across_nodes(Task& task);
+
+  bool finished(const Task& task) const;
+  void complete(Task& task);
+  void take_result(Task& task);
+
+  OperationSlots slots_;
+  Place place_;
+  std::vector<int> ranks_;
+  InterNode* inter_node_;
+  shm::StagingPool staging_;
+  std::size_t staged_bytes_ = 0;  // in unfinished operations
+  std::vector<float> wide_;       // sums of halves that other nodes get
+
+  struct Peer {
+    std::uint64_t free_count = 0;
+    std::map<std::uint64_t, std::shared_ptr<void>> segments;  // by inode
+  };
+  std::vector<Peer> peers_;
+
+  std::uint64_t next_number_ = 0;
+  std::deque<std::shared_ptr<Task>> queued_;  // not in a slot yet
+  std::deque<std::shared_ptr<Task>> posted_;  // in a slot
+};
+
+}  // namespace lockstep::comm::cpu

@@ -1,0 +1,41 @@
+// Settings that a training process makes once, at its start, because LibTorch does not: the CPUs and the
+// number of threads for computing, and a heap that keeps its pages. By default glibc returns the pages of
+// freed tensors to the kernel and faults them in again at every step, up to 21,000 faults; and OpenBLAS has
+// its own threads, which the settings of OpenMP do not reach.
+//
+// Threads: the main thread, before it starts others.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep::comm {
+
+/// The CPUs of this rank.
+struct Cpus {
+  std::vector<int> compute;  ///< LOCKSTEP_CPUS, else the affinity mask of the calling thread
+  std::vector<int> all;      ///< `compute` and LOCKSTEP_WORKER_CPUS
+  bool assigned = false;     ///< LOCKSTEP_CPUS is set
+};
+Cpus find_cpus();
+
+/// If CPUs are assigned, binds all threads that exist now to the compute CPUs. The main thread stays where
+/// OpenMP (OMP_PROC_BIND) has bound it, if that is one of them.
+void bind_threads(const Cpus& cpus);
+
+/// Makes glibc keep freed memory. Does nothing and returns false under LOCKSTEP_MALLOC=off.
+bool keep_heap();
+
+/// OMP_NUM_THREADS, else the number of compute CPUs divided by the ranks that share them.
+int choose_threads(const Cpus& cpus, int ranks_on_these_cpus);
+
+/// Sets the number of threads of LibTorch, OpenMP and BLAS.
+void set_threads(int threads);
+
+struct Blas {
+  std::string name;   ///< "OpenBLAS 0.3.21", or the file of the library
+  bool slow = false;  ///< the reference BLAS, about 20 times slower than others
+};
+Blas find_blas();
+
+}  // namespace lockstep::comm

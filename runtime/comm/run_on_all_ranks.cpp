@@ -1,0 +1,47 @@
+#include "runtime/comm/run_on_all_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::comm {
+namespace {
+
+// Only the first line, because LibTorch appends a stack of frames.
+std::string reason_of(const std::exception_ptr& exception) {
+  std::string text;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+    text = "an exception that is not a std::exception";
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+std::optional<RankFailure> run_on_all_ranks(Communicator& communicator, std::string_view label,
+                                            const std::function<void()>& work) {
+  RankFailure failure;
+  try {
+    work();
+  } catch (...) {
+    failure.own = std::current_exception();
+  }
+  std::uint8_t failed = failure.own ? 1 : 0;
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather({&failed, 1, DataType::u8}, all.data(), label)->wait();
+  const auto first = std::find(all.begin(), all.end(), 1);
+  if (first == all.end()) return std::nullopt;
+  failure.rank = static_cast<int>(first - all.begin());
+  std::array<char, 400> reason{};
+  if (communicator.rank() == failure.rank) reason_of(failure.own).copy(reason.data(), reason.size() - 1);
+  communicator.broadcast({reason.data(), reason.size(), DataType::u8}, failure.rank, label)->wait();
+  failure.reason = reason.data();
+  return failure;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,43 @@
+#include "runtime/data/plan/blockwise_planner.h"
+
+#include <utility>
+
+#include "common/error.h"
+
+namespace lockstep::data {
+
+PlanState state_after(const PlannedBlock& block, std::size_t steps) {
+  if (steps > block.after.size()) {
+    fail_usage("a block of {} steps has no state after {} steps", block.after.size(), steps);
+  }
+  PlanState state = block.start;
+  if (steps > 0) state.position = block.after[steps - 1];
+  state.steps += steps;
+  return state;
+}
+
+BlockwisePlanner::BlockwisePlanner(const LengthSource& source, const PlanOptions& options)
+    : source_(source), options_((check_options(options), options)), packer_(options) {
+  state_.data = source.fingerprint();
+}
+
+void BlockwisePlanner::change(const Cost& cost, const std::vector<double>& speeds) {
+  PlanOptions changed = options_;
+  changed.cost = cost;
+  changed.speeds = speeds;
+  check_options(changed);
+  options_ = std::move(changed);
+  packer_ = StepPacker(options_);
+}
+
+void BlockwisePlanner::expect_same_order(const PlanState& state, const char* order_options) const {
+  if (state.data != state_.data) {
+    fail("cannot resume: the state is of other data ({}) than this run ({})", state.data, state_.data);
+  }
+  if (state.order != state_.order) {
+    fail("cannot resume: the state is of another order of samples ({}) than this run ({}): use the same {}",
+         state.order, state_.order, order_options);
+  }
+}
+
+}  // namespace lockstep::data

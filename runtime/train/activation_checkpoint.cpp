@@ -1,0 +1,167 @@
+#include "runtime/train/activation_checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <array>
+#include <mutex>
+#include <optional>
+
+#include "common/error.h"
+#include "runtime/torch_version.h"
+
+namespace lockstep {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+constexpr std::array kAutocastDevices = {torch::kCPU, torch::kCUDA};
+
+// The settings of the calling thread that forward depends on.
+class ForwardState {
+ public:
+  explicit ForwardState(std::optional<torch::Device> cuda) : cuda_(cuda) {
+    for (const at::Generator& generator : generators()) random_.push_back(state_of(generator));
+    for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
+      enabled_[i] = torch_compat::autocast_enabled(kAutocastDevices[i]);
+      type_[i] = torch_compat::autocast_type(kAutocastDevices[i]);
+    }
+  }
+
+  void restore() const {
+    const auto now = generators();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      at::Generator generator = now[i];
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(random_[i]);
+    }
+    for (std::size_t i = 0; i < kAutocastDevices.size(); ++i)
+      torch_compat::set_autocast(kAutocastDevices[i], enabled_[i], type_[i]);
+  }
+
+  std::optional<torch::Device> cuda() const { return cuda_; }
+
+ private:
+  std::vector<at::Generator> generators() const {
+    std::vector<at::Generator> result = {at::detail::getDefaultCPUGenerator()};
+    if (cuda_) result.push_back(at::globalContext().defaultGenerator(*cuda_));
+    return result;
+  }
+  static torch::Tensor state_of(const at::Generator& generator) {
+    at::Generator locked = generator;
+    const std::lock_guard<std::mutex> lock(locked.mutex());
+    return locked.get_state();
+  }
+
+  std::optional<torch::Device> cuda_;
+  Tensors random_;
+  std::array<bool, kAutocastDevices.size()> enabled_{};
+  std::array<torch::ScalarType, kAutocastDevices.size()> type_{};
+};
+
+struct Segment : torch::CustomClassHolder {
+  Segment(train::TensorFunction called, std::size_t input_count, ForwardState before)
+      : function(std::move(called)), inputs(input_count), state(std::move(before)) {}
+  train::TensorFunction function;
+  std::size_t inputs;  // the other saved tensors are parameters
+  ForwardState state;
+};
+
+Tensors recompute(const Segment& segment, const Tensors& inputs) {
+  const ForwardState before(segment.state.cuda());
+  segment.state.restore();
+  const torch::AutoGradMode with_grad(true);
+  try {
+    Tensors results = segment.function(inputs);
+    before.restore();
+    return results;
+  } catch (...) {
+    before.restore();
+    throw;
+  }
+}
+
+// Autograd sees tensors that are given one by one or as a TensorList, not those in a std::vector.
+struct Recompute : torch::autograd::Function<Recompute> {
+  static Tensors forward(torch::autograd::AutogradContext* context,
+                         const c10::intrusive_ptr<Segment>& segment, const torch::TensorList& tensors) {
+    context->saved_data["segment"] = c10::IValue::make_capsule(segment);
+    context->save_for_backward(tensors.vec());
+    Tensors results =
+        segment->function({tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(segment->inputs)});
+    // A result that is an input would be given out as it is, and autograd refuses that.
+    for (auto& result : results) {
+      for (const auto& tensor : tensors) {
+        if (result.is_same(tensor)) result = result.view_as(result);
+      }
+    }
+    return results;
+  }
+
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
+    if (torch::GradMode::is_enabled())
+      fail_usage(
+          "activation_checkpoint: no support for backward with create_graph; do not checkpoint this part");
+    const auto capsule = context->saved_data["segment"].toCapsule();
+    const auto& segment = static_cast<const Segment&>(*capsule);
+    const Tensors saved = context->get_saved_variables();
+    Tensors inputs;
+    Tensors wanted;
+    std::vector<std::size_t> places;  // of the wanted gradients among the saved tensors
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      torch::Tensor tensor = saved[i];
+      if (i < segment.inputs) {
+        tensor = tensor.detach().requires_grad_(tensor.requires_grad());
+        inputs.push_back(tensor);
+      }
+      if (!tensor.requires_grad()) continue;
+      wanted.push_back(tensor);
+      places.push_back(i);
+    }
+    const Tensors results = recompute(segment, inputs);
+    if (results.size() != gradients.size()) {
+      fail_usage("activation_checkpoint: the function returned {} tensors, and {} when it was called again",
+                 gradients.size(), results.size());
+    }
+    Tensors roots;
+    Tensors root_gradients;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!gradients[i].defined() || !results[i].requires_grad()) continue;
+      if (results[i].sizes() != gradients[i].sizes())
+        fail_usage(
+            "activation_checkpoint: result {} has another shape when the function is called again; its "
+            "results must "
+            "depend on its inputs, its parameters and random numbers only",
+            i);
+      roots.push_back(results[i]);
+      root_gradients.push_back(gradients[i]);
+    }
+    Tensors found(saved.size() + 1);  // the first is for the segment itself
+    if (!roots.empty()) {
+      const Tensors computed = torch::autograd::grad(roots, wanted, root_gradients, /*retain_graph=*/{},
+                                                     /*create_graph=*/false, /*allow_unused=*/true);
+      for (std::size_t i = 0; i < computed.size(); ++i) found[places[i] + 1] = computed[i];
+    }
+    return found;
+  }
+};
+
+}  // namespace
+
+std::vector<torch::Tensor> activation_checkpoint(const train::TensorFunction& function,
+                                                 const std::vector<torch::Tensor>& inputs,
+                                                 const std::vector<torch::Tensor>& parameters) {
+  Tensors tensors = inputs;
+  tensors.insert(tensors.end(), parameters.begin(), parameters.end());
+  bool needed = false;
+  std::optional<torch::Device> cuda;
+  for (const auto& tensor : tensors) {
+    needed = needed || tensor.requires_grad();
+    if (tensor.is_cuda()) cuda = tensor.device();
+  }
+  if (!needed || !torch::GradMode::is_enabled()) return function(inputs);
+  return Recompute::apply(c10::make_intrusive<Segment>(function, inputs.size(), ForwardState(cuda)),
+                          torch::TensorList(tensors));
+}
+
+}  // namespace lockstep

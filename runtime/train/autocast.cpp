@@ -1,0 +1,38 @@
+#include "runtime/train/autocast.h"
+
+#include <ATen/autocast_mode.h>
+
+#include "common/error.h"
+#include "runtime/torch_version.h"
+
+namespace lockstep {
+namespace {
+
+torch::DeviceType checked(torch::DeviceType device, torch::ScalarType type) {
+  if (device != torch::kCPU && device != torch::kCUDA)
+    fail_usage("Autocast: no support for device type {}; use torch::kCPU or torch::kCUDA",
+               c10::DeviceTypeName(device));
+  const bool supported = type == torch::kBFloat16 || (type == torch::kHalf && device == torch::kCUDA);
+  if (!supported) {
+    fail_usage("Autocast: no support for {} on {}; use torch::kBFloat16{}", c10::toString(type),
+               c10::DeviceTypeName(device), device == torch::kCUDA ? " or torch::kHalf" : "");
+  }
+  return device;
+}
+
+}  // namespace
+
+Autocast::Autocast(torch::DeviceType device, torch::ScalarType type, bool enabled)
+    : device_(checked(device, type)),
+      enabled_before_(torch_compat::autocast_enabled(device)),
+      type_before_(torch_compat::autocast_type(device)) {
+  at::autocast::increment_nesting();
+  torch_compat::set_autocast(device, enabled, type);
+}
+
+Autocast::~Autocast() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  torch_compat::set_autocast(device_, enabled_before_, type_before_);
+}
+
+}  // namespace lockstep

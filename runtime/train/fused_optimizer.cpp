@@ -1,0 +1,201 @@
+#include "runtime/train/fused_optimizer.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <memory>
+#include <tuple>
+
+#include "common/error.h"
+#include "runtime/torch_version.h"
+#include "runtime/train/fused_kernels.h"
+
+namespace lockstep {
+namespace {
+
+using torch::Tensor;
+
+constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
+
+void check(const Tensor& parameter, const char* optimizer) {
+  const auto type = parameter.scalar_type();
+  if (parameter.is_cpu() && parameter.is_non_overlapping_and_dense() &&
+      (type == torch::kFloat || type == torch::kDouble))
+    return;
+  fail_usage("{}: a parameter of shape {} is of type {} on {}{}; use LibTorch's optimizer for it", optimizer,
+             fmt::join(parameter.sizes(), " x "), c10::toString(type), parameter.device().str(),
+             parameter.is_non_overlapping_and_dense() ? "" : " and not dense");
+}
+
+// The gradient with the parameter's order of elements in memory.
+Tensor gradient_of(const Tensor& parameter, const char* optimizer) {
+  const Tensor gradient = parameter.grad();
+  if (gradient.is_sparse())
+    fail_usage("{}: sparse gradients are not supported; use LibTorch's SGD or SparseAdam", optimizer);
+  return gradient.strides() == parameter.strides() ? gradient : torch::empty_like(parameter).copy_(gradient);
+}
+
+/// work(first, end) for ranges of elements, and the pointer of each tensor as T.
+template <typename Work>
+void for_elements(const Tensor& parameter, const Work& work) {
+  at::parallel_for(0, parameter.numel(), kGrain, work);
+}
+
+template <typename T>
+T* data(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data_ptr<T>() : nullptr;
+}
+
+/// Calls update(options, parameter, gradient, state) for each parameter with a gradient, where `state` is a
+/// reference to its entry of the optimizer's state, made by `make` where there is none.
+template <typename Options, typename State, typename Optimizer, typename Make, typename Update>
+void for_parameters(Optimizer& optimizer, const char* name, const Make& make, const Update& update) {
+  const torch::NoGradGuard no_grad;
+  for (auto& group : optimizer.param_groups()) {
+    auto& options = static_cast<Options&>(group.options());
+    for (auto& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      check(parameter, name);
+      const Tensor gradient = gradient_of(parameter, name);
+      auto& entry = optimizer.state()[torch_compat::optimizer_key(parameter)];
+      if (entry == nullptr) entry = make(options, parameter);
+      update(options, parameter, gradient, static_cast<State&>(*entry));
+      parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+template <typename Options, typename State>
+std::unique_ptr<State> make_adam_state(const Options& options, const Tensor& parameter) {
+  auto state = std::make_unique<State>();
+  state->step(0);
+  state->exp_avg(torch::zeros_like(parameter, torch::MemoryFormat::Preserve));
+  state->exp_avg_sq(torch::zeros_like(parameter, torch::MemoryFormat::Preserve));
+  if (options.amsgrad()) state->max_exp_avg_sq(torch::zeros_like(parameter, torch::MemoryFormat::Preserve));
+  return state;
+}
+
+template <typename Options, typename State>
+train::AdamStep next_adam_step(const Options& options, State& state) {
+  state.step(state.step() + 1);
+  const auto [beta1, beta2] = options.betas();
+  const auto steps = static_cast<double>(state.step());
+  return {.learning_rate = options.lr(),
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .eps = options.eps(),
+          .weight_decay = options.weight_decay(),
+          .correction1 = 1 - std::pow(beta1, steps),
+          .correction2 = 1 - std::pow(beta2, steps)};
+}
+
+template <typename Options, typename State, typename Optimizer>
+void adam_step(Optimizer& optimizer, const char* name, bool decoupled) {
+  for_parameters<Options, State>(
+      optimizer, name, make_adam_state<Options, State>,
+      [&](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
+        const train::AdamStep step = next_adam_step(options, state);
+        AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "Adam", [&] {
+          const train::AdamArrays<scalar_t> arrays{
+              data<scalar_t>(parameter), data<scalar_t>(gradient), data<scalar_t>(state.exp_avg()),
+              data<scalar_t>(state.exp_avg_sq()), data<scalar_t>(state.max_exp_avg_sq())};
+          for_elements(parameter, [&](std::int64_t first, std::int64_t end) {
+            train::adam(arrays, first, end, step, decoupled);
+          });
+        });
+      });
+}
+
+template <typename Closure>
+Tensor loss_of(const Closure& closure) {
+  if (!closure) return {};
+  const torch::AutoGradMode with_grad(true);
+  return closure();
+}
+
+}  // namespace
+
+Tensor FusedSGD::step(LossClosure closure) {
+  const Tensor loss = loss_of(closure);
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+  for_parameters<Options, State>(
+      *this, "FusedSGD", [](const Options&, const Tensor&) { return std::make_unique<State>(); },
+      [](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
+        const bool first = !state.momentum_buffer().defined();
+        if (first && options.momentum() != 0)
+          state.momentum_buffer(torch::zeros_like(parameter, torch::MemoryFormat::Preserve));
+        const train::SgdStep step{.learning_rate = options.lr(),
+                                  .momentum = options.momentum(),
+                                  .damped = first ? 1 : 1 - options.dampening(),
+                                  .weight_decay = options.weight_decay(),
+                                  .nesterov = options.nesterov()};
+        AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "FusedSGD", [&] {
+          auto* const values = data<scalar_t>(parameter);
+          const auto* const gradients = data<scalar_t>(gradient);
+          auto* const momenta = data<scalar_t>(state.momentum_buffer());
+          for_elements(parameter, [&](std::int64_t begin, std::int64_t end) {
+            train::sgd(values, gradients, momenta, begin, end, step);
+          });
+        });
+      });
+  return loss;
+}
+
+Tensor FusedAdam::step(LossClosure closure) {
+  const Tensor loss = loss_of(closure);
+  adam_step<torch::optim::AdamOptions, torch::optim::AdamParamState>(*this, "FusedAdam", false);
+  return loss;
+}
+
+Tensor FusedAdamW::step(LossClosure closure) {
+  const Tensor loss = loss_of(closure);
+  adam_step<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(*this, "FusedAdamW", true);
+  return loss;
+}
+
+Tensor Lamb::step(LossClosure closure) {
+  const Tensor loss = loss_of(closure);
+  using Options = torch::optim::AdamWOptions;
+  using State = torch::optim::AdamWParamState;
+  for_parameters<Options, State>(
+      *this, "Lamb", make_adam_state<Options, State>,
+      [](const Options& options, Tensor& parameter, const Tensor& gradient, State& state) {
+        if (options.amsgrad()) fail_usage("Lamb: amsgrad is not supported");
+        const train::AdamStep step = next_adam_step(options, state);
+        Tensor direction = torch::empty_like(parameter, torch::MemoryFormat::Preserve);
+        AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "Lamb", [&] {
+          const train::AdamArrays<scalar_t> arrays{data<scalar_t>(parameter), data<scalar_t>(gradient),
+                                                   data<scalar_t>(state.exp_avg()),
+                                                   data<scalar_t>(state.exp_avg_sq()), nullptr};
+          for_elements(parameter, [&](std::int64_t first, std::int64_t end) {
+            train::lamb_direction(arrays, data<scalar_t>(direction), first, end, step);
+          });
+        });
+        const double length = parameter.norm().item<double>();
+        const double step_length = direction.norm().item<double>();
+        const double trust = length > 0 && step_length > 0 ? length / step_length : 1;
+        parameter.add_(direction, -options.lr() * trust);
+      });
+  return loss;
+}
+
+std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Module& module,
+                                                            double weight_decay,
+                                                            const torch::optim::AdamWOptions& defaults) {
+  std::vector<Tensor> decayed;
+  std::vector<Tensor> others;
+  for (const auto& parameter : module.parameters())
+    (parameter.dim() >= 2 ? decayed : others).push_back(parameter);
+  const auto options = [&](double decay) {
+    auto copy = std::make_unique<torch::optim::AdamWOptions>(defaults);
+    copy->weight_decay(decay);
+    return copy;
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed, options(weight_decay));
+  groups.emplace_back(others, options(0));
+  return groups;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,121 @@
+#include "runtime/train/grad_scaler.h"
+
+#include <cmath>
+
+#include "common/error.h"
+
+namespace lockstep {
+namespace {
+
+// A NaN or an infinity anywhere shows in the extremes; unlike isfinite(), this makes no copy.
+bool is_finite(const torch::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  const auto [least, largest] = at::aminmax(tensor.is_complex() ? torch::view_as_real(tensor) : tensor);
+  return std::isfinite(least.item<double>()) && std::isfinite(largest.item<double>());
+}
+
+std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> gradients;
+  for (auto& group : optimizer.param_groups()) {
+    for (auto& parameter : group.params()) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+  }
+  return gradients;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(World& world, const GradScalerOptions& options) : world_(world), options_(options) {
+  if (!(options.growth_factor > 1))
+    fail_usage("GradScaler: growth_factor is {}; it must be above 1", options.growth_factor);
+  if (!(options.backoff_factor > 0 && options.backoff_factor < 1))
+    fail_usage("GradScaler: backoff_factor is {}; it must be between 0 and 1", options.backoff_factor);
+  if (options.growth_interval < 1)
+    fail_usage("GradScaler: growth_interval is {}; it must be at least 1", options.growth_interval);
+  set_state({.scale = options.initial_scale});
+}
+
+torch::Tensor GradScaler::scale(const torch::Tensor& loss) const {
+  return options_.enabled ? loss * state_.scale : loss;
+}
+
+bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients) {
+  const auto [entry, added] = unscaled_.try_emplace(optimizer);
+  if (!added)
+    fail_usage(
+        "GradScaler: unscale() or step() was called twice for the same optimizer; call update() between "
+        "steps");
+  const torch::NoGradGuard no_grad;
+  bool finite = true;
+  for (const auto& gradient : gradients) {
+    torch::Tensor values = gradient;
+    if (gradient.is_sparse()) values = gradient._values();
+    if (values.scalar_type() == torch::kHalf)
+      fail_usage("GradScaler: a gradient is of type half; keep the parameters in float and use Autocast");
+    finite = finite && is_finite(values);
+    values.mul_(1 / state_.scale);
+  }
+  std::int32_t bad_ranks = finite ? 0 : 1;
+  world_.communicator()
+      .all_reduce({&bad_ranks, 1, comm::DataType::i32}, "finite gradients", {.op = comm::ReduceOp::max})
+      ->wait();
+  entry->second.finite = bad_ranks == 0;
+  return entry->second.finite;
+}
+
+bool GradScaler::unscale(torch::optim::Optimizer& optimizer) {
+  return !options_.enabled || unscale_all(&optimizer, gradients_of(optimizer));
+}
+
+bool GradScaler::unscale(DistributedOptimizerBase& optimizer) {
+  return !options_.enabled || unscale_all(&optimizer, optimizer.gradients());
+}
+
+template <typename Optimizer>
+bool GradScaler::step_with(Optimizer& optimizer) {
+  if (options_.enabled) {
+    if (!unscaled_.contains(&optimizer)) unscale(optimizer);
+    Unscaled& unscaled = unscaled_.at(&optimizer);
+    if (unscaled.stepped)
+      fail_usage("GradScaler: step() was called twice for the same optimizer; call update() between steps");
+    unscaled.stepped = true;
+    if (!unscaled.finite) return false;
+  }
+  optimizer.step();
+  return true;
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  return step_with(optimizer);
+}
+
+bool GradScaler::step(DistributedOptimizerBase& optimizer) {
+  return step_with(optimizer);
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  if (unscaled_.empty())
+    fail_usage("GradScaler: update() was called before any optimizer's unscale() or step()");
+  bool finite = true;
+  for (const auto& [optimizer, unscaled] : unscaled_) finite = finite && unscaled.finite;
+  unscaled_.clear();
+  if (!finite) {
+    state_ = {.scale = state_.scale * options_.backoff_factor};
+    world_.timer().add_skipped_step();
+  } else if (++state_.good_steps >= options_.growth_interval) {
+    const double grown = state_.scale * options_.growth_factor;
+    state_ = {.scale = std::isfinite(static_cast<float>(grown)) ? grown : state_.scale};
+  }
+  world_.timer().set_loss_scale(state_.scale);
+}
+
+void GradScaler::set_state(const State& state) {
+  if (!(state.scale > 0) || !std::isfinite(state.scale))
+    fail_usage("GradScaler: the scale is {}; it must be a positive number", state.scale);
+  state_ = state;
+  if (options_.enabled) world_.timer().set_loss_scale(state_.scale);
+}
+
+}  // namespace lockstep

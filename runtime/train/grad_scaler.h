@@ -1,0 +1,91 @@
+// Loss scaling for training in half (PyTorch's GradScaler): the loss is multiplied by a large factor so that
+// small gradients do not vanish in half, and the gradients are divided by it before the optimizer uses them.
+// Where a gradient is infinite or not a number, the step is skipped on all ranks and the factor is lowered.
+//
+//   lockstep::GradScaler scaler(world);
+//   …
+//     ddp.backward(scaler.scale(loss), tokens);
+//     scaler.unscale(optimizer);                        // only if something reads the gradients, as clipping does
+//     lockstep::clip_grad_norm(parameters, 1.0);
+//     scaler.step(optimizer);
+//     scaler.update();
+//     optimizer.zero_grad();
+//
+// Works with LibTorch's optimizers and with DistributedOptimizer, with several of them, and with accumulation:
+// call unscale(), step() and update() once per optimizer step, after the synchronised backward.
+//
+// Threads: the training thread. unscale() and step() communicate: all ranks call them in the same order.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "runtime/comm/world.h"
+#include "runtime/train/distributed_optimizer.h"
+
+namespace lockstep {
+
+struct GradScalerOptions {
+  double initial_scale = 65'536;
+  double growth_factor = 2;             ///< above 1
+  double backoff_factor = 0.5;          ///< above 0 and below 1
+  std::int64_t growth_interval = 2000;  ///< good steps in a row before the scale grows
+  bool enabled = true;                  ///< false: all calls do what happens without a scaler
+};
+
+class GradScaler {
+ public:
+  /// The world must outlive this object; its record shows the scale and the skipped steps. Throws UsageError
+  /// for options that make no sense.
+  explicit GradScaler(World& world, const GradScalerOptions& options = {});
+
+  /// The loss times the scale, of the loss's type.
+  torch::Tensor scale(const torch::Tensor& loss) const;
+
+  /// Divides the optimizer's gradients by the scale, in place, and returns whether they are finite on all
+  /// ranks. Throws UsageError if called twice before update(), and for half gradients, which could underflow
+  /// here: keep the parameters in float and use Autocast.
+  bool unscale(torch::optim::Optimizer& optimizer);
+  bool unscale(DistributedOptimizerBase& optimizer);
+
+  /// unscale() if that was not called, then optimizer.step(), unless a rank has a gradient that is not finite.
+  /// Returns whether the optimizer made its step. Throws UsageError if called twice before update().
+  bool step(torch::optim::Optimizer& optimizer);
+  bool step(DistributedOptimizerBase& optimizer);
+
+  /// Ends the optimizer step: lowers the scale if a step was skipped, raises it after growth_interval good
+  /// ones. Throws UsageError if no optimizer has been unscaled since the last update().
+  void update();
+
+  double current_scale() const { return options_.enabled ? state_.scale : 1; }
+
+  /// For checkpoints.
+  struct State {
+    double scale = 0;
+    std::int64_t good_steps = 0;  ///< in a row, since the scale last changed
+  };
+  const State& state() const { return state_; }
+  /// Throws UsageError for a scale that is not a positive number.
+  void set_state(const State& state);
+
+ private:
+  struct Unscaled {
+    bool finite = true;
+    bool stepped = false;
+  };
+
+  bool unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients);
+  template <typename Optimizer>
+  bool step_with(Optimizer& optimizer);
+
+  World& world_;
+  GradScalerOptions options_;
+  State state_;
+  std::map<const void*, Unscaled> unscaled_;  // by optimizer, since the last update()
+};
+
+}  // namespace lockstep

@@ -1,0 +1,130 @@
+// Learning-rate schedules: the optimizer's learning rate as a function of the optimizer step.
+//
+//   namespace schedule = lockstep::schedule;
+//   lockstep::LearningRate learning_rate(
+//       optimizer, schedule::sequence({{schedule::linear(0.01, 1, 500), 500}, {schedule::cosine(9500), 9500}}));
+//   …
+//     optimizer.step();
+//     learning_rate.step();
+//
+// A schedule returns a factor. The learning rate of each parameter group is the one that the group had when
+// LearningRate was made, times that factor. Schedules are pure functions of the step number, so all ranks that
+// count the same steps have the same learning rate, and resuming needs the step number only.
+//
+// The formulas are those of torch.optim.lr_scheduler (PyTorch); inverse_sqrt is that of "Attention Is All You
+// Need" (Vaswani et al. 2017).
+//
+// Threads: the training thread.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace lockstep {
+
+namespace schedule {
+
+/// The factor for an optimizer step, counted from 0.
+using Schedule = std::function<double(std::int64_t step)>;
+
+/// All of these throw UsageError for arguments that make no sense (zero steps, negative factors).
+
+Schedule constant(double factor = 1);
+
+/// From `begin` at step 0 to `end` at step `steps`, and `end` from then on. linear(0.01, 1, 500) is a warm-up.
+Schedule linear(double begin, double end, std::int64_t steps);
+
+/// From 1 at step 0 down to `end` at step `steps` along half a cosine, and `end` from then on.
+Schedule cosine(std::int64_t steps, double end = 0);
+
+/// Multiplied by `gamma` at each of the milestones, which increase.
+Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
+
+/// Grows linearly to 1 at step `warmup`, then falls as 1 / sqrt(step).
+Schedule inverse_sqrt(std::int64_t warmup);
+
+struct OneCycleOptions {
+  double warmup = 0.3;             ///< part of the steps that the learning rate rises, above 0 and below 1
+  double initial_divisor = 25;     ///< begins at 1 / initial_divisor
+  double final_divisor = 250'000;  ///< ends at 1 / final_divisor
+};
+
+/// Up from 1 / initial_divisor to 1, then down to 1 / final_divisor, both along half a cosine (Smith and Topin
+/// 2018). The optimizer's own learning rate is the peak.
+Schedule one_cycle(std::int64_t steps, const OneCycleOptions& options = {});
+
+struct Part {
+  Schedule schedule;
+  std::int64_t steps = std::numeric_limits<std::int64_t>::max();
+};
+
+/// One after the other. Each part counts from 0; the last one continues after its steps.
+Schedule sequence(std::vector<Part> parts);
+
+}  // namespace schedule
+
+/// How the learning rate grows with the batch. Factor for a batch `batches` times as large: `linear` is right
+/// for SGD (Goyal et al. 2017), `square_root` for Adam and its relatives (Malladi et al. 2022).
+enum class BatchScaling { linear, square_root };
+double batch_scale(double batches, BatchScaling scaling);
+
+class LearningRate {
+ public:
+  /// Sets the learning rate of step 0. The optimizer must outlive this object.
+  LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedule schedule);
+
+  /// Sets the learning rate of the next step. Call it after optimizer.step().
+  void step();
+
+  /// Continues at a step, for instance the one stored in a checkpoint. Throws UsageError for a negative one.
+  void set_step(std::int64_t step);
+  std::int64_t current_step() const { return step_; }
+
+  /// The learning rate of each parameter group now.
+  std::vector<double> values() const;
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  schedule::Schedule schedule_;
+  std::vector<double> base_;  // by parameter group
+  std::int64_t step_ = 0;
+};
+
+struct PlateauOptions {
+  double factor = 0.1;      ///< the learning rate is multiplied by this, above 0 and below 1
+  int patience = 10;        ///< observations without improvement that are tolerated
+  double threshold = 1e-4;  ///< an improvement is at least this part of the best value
+  bool maximize = false;    ///< the metric should grow, as an accuracy does
+  double minimum = 0;       ///< no group's learning rate falls below this
+};
+
+/// Lowers the learning rate when a metric stops improving (PyTorch's ReduceLROnPlateau, relative threshold).
+/// All ranks must observe the same values: sum the metric over the ranks first.
+class ReduceOnPlateau {
+ public:
+  /// The optimizer must outlive this object. Throws UsageError for options that make no sense.
+  ReduceOnPlateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options = {});
+
+  /// Returns whether the learning rate was lowered. Throws UsageError where the metric is not a number.
+  bool observe(double metric);
+
+  /// For checkpoints; the learning rates themselves are in the optimizer's state.
+  struct State {
+    double best = 0;
+    int observations = 0;  ///< since the last improvement
+    bool begun = false;
+  };
+  const State& state() const { return state_; }
+  void set_state(const State& state) { state_ = state; }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  PlateauOptions options_;
+  State state_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// Batch normalisation with the statistics of all ranks' batches, as if there were one process (PyTorch's
+// SyncBatchNorm). Use it where a rank's own batch is too small for good statistics.
+//
+//   SyncBatchNorm norm(world, BatchNormOptions(64));   // a member, instead of torch::nn::BatchNorm2d
+//   lockstep::convert_sync_batch_norm(world, sequential);   // or replace those of a torch::nn::Sequential
+//
+// Ranks may have batches of different sizes. In training every forward and every backward communicates once,
+// so all ranks call them equally often: with DistributedDataParallel a rank must not skip() while others
+// train. Evaluation uses the running statistics and does not communicate.
+//
+// Threads: as the module's forward and backward.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "runtime/comm/world.h"
+
+namespace lockstep {
+
+/// Input: (N, C, ...), of 2 dimensions or more, floating point. Parameters, buffers, options and their names
+/// are those of torch::nn::BatchNorm, so checkpoints are exchangeable.
+class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
+ public:
+  /// The world must outlive the module.
+  SyncBatchNormImpl(World& world, const torch::nn::BatchNormOptions& batch_norm_options);
+
+  /// Throws UsageError for an input with another number of channels, and where all ranks together have one
+  /// value per channel or none.
+  torch::Tensor forward(const torch::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  void _check_input_dim(const torch::Tensor& input) override;
+
+ private:
+  World* world_;
+};
+TORCH_MODULE(SyncBatchNorm);
+
+/// Replaces every BatchNorm1d, 2d and 3d in a Sequential, and in Sequentials that its modules have, and keeps their
+/// parameters and statistics. Call it before the optimizer and DistributedDataParallel are made. Throws
+/// UsageError naming a batch norm that is a member of a module class: C++ cannot exchange a member; declare it
+/// as SyncBatchNorm instead.
+void convert_sync_batch_norm(World& world, torch::nn::Sequential& module);
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+#include "runtime/train/weight_average.h"
+
+#include <algorithm>
+
+#include "common/error.h"
+
+namespace lockstep {
+
+WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(decay) {
+  if (!(decay >= 0 && decay <= 1)) fail_usage("WeightAverage: decay is {}; it must be from 0 to 1", decay);
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : module.parameters()) {
+    if (!parameter.is_floating_point()) continue;
+    weights_.push_back(parameter);
+    averages_.push_back(parameter.detach().clone());
+  }
+}
+
+void WeightAverage::update() {
+  if (swapped_)
+    fail_usage("WeightAverage: update() while the module has the averages; end the swap() scope first");
+  const torch::NoGradGuard no_grad;
+  ++updates_;
+  const auto count = static_cast<double>(updates_);
+  const double decay = std::min(decay_, (1 + count) / (10 + count));
+  for (std::size_t i = 0; i < weights_.size(); ++i) averages_[i].lerp_(weights_[i], 1 - decay);
+}
+
+WeightAverage::Swapped::Swapped(WeightAverage& average) : average_(average) {
+  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice");
+  average.swapped_ = true;
+  average.exchange();
+}
+
+WeightAverage::Swapped::~Swapped() {
+  average_.exchange();
+  average_.swapped_ = false;
+}
+
+// Values are exchanged and not the tensors, which optimizers and DistributedDataParallel refer to.
+void WeightAverage::exchange() {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const torch::Tensor kept = weights_[i].detach().clone();
+    weights_[i].copy_(averages_[i]);
+    averages_[i].copy_(kept);
+  }
+}
+
+void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {
+  if (swapped_)
+    fail_usage("WeightAverage: set_state() while the module has the averages; end the swap() scope first");
+  if (averages.size() != averages_.size())
+    fail_usage("WeightAverage: the state has {} tensors, the module has {} parameters", averages.size(),
+               averages_.size());
+  for (std::size_t i = 0; i < averages.size(); ++i) {
+    if (averages[i].sizes() != averages_[i].sizes()) {
+      fail_usage("WeightAverage: parameter {} has shape {}, and {} in the state", i,
+                 fmt::join(averages_[i].sizes(), " x "), fmt::join(averages[i].sizes(), " x "));
+    }
+  }
+  if (updates < 0) fail_usage("WeightAverage: the number of updates is {}; it must not be negative", updates);
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < averages.size(); ++i) averages_[i].copy_(averages[i]);
+  updates_ = updates;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,248 @@
+// Makes space for a new object: evicts the least recently used objects first and keeps those in use.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/error.h"
+#include "common/units.h"
+#include "staging/cache/layout.h"
+#include "staging/cache/store.h"
+#include "staging/cache/usage_claims.h"
+
+namespace lockstep::cache {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::uint64_t excess(std::uint64_t wanted, std::uint64_t limit) {
+  return wanted > limit ? wanted - limit : 0;
+}
+
+}  // namespace
+
+/// One call's work. The caller holds the store's eviction lock.
+class Eviction {
+ public:
+  Eviction(Store& store, std::string name, std::uint64_t bytes)
+      : store_(store),
+        options_(store.options_),
+        claims_(store.usage_claims()),
+        name_(std::move(name)),
+        bytes_(bytes),
+        usage_(store.known_usage()) {
+    for (const IncomingUsage& copy : usage_.incoming) {
+      if (copy.name == name_) present_ = copy.present;
+    }
+    std::erase_if(usage_.incoming, [&](const IncomingUsage& copy) { return copy.name == name_; });
+    std::erase_if(usage_.objects, [&](const ObjectUsage& object) { return object.info.name == name_; });
+    promised_ = usage_.bytes_pending();
+    used_ = usage_.bytes();
+    free_ = store.system_.free_bytes(store.folder_);
+  }
+
+  /// Returns the descriptor that keeps the claim until the copy ends.
+  std::optional<UniqueFd> make_space() {
+    const bool limited = options_.total > 0;
+    const std::optional<UniqueFd> fair_order = limited ? claims_.lock() : std::nullopt;
+    if (limited) others_ = claims_.claimed_by_others();
+    if (missing() > 0) evict();
+    if (!limited) return {};
+    // If two users claim at once without the lock, at least one of them sees the other's claim.
+    std::optional<UniqueFd> hold = claims_.hold_pending();
+    const std::uint64_t rest = excess(bytes_, present_);
+    claim(hold ? sum(promised_, rest) : promised_, hold ? 0 : rest);
+    others_ = claims_.claimed_by_others();
+    if (over_total() > 0) {
+      claim(promised_, 0);
+      refuse();
+    }
+    return hold;
+  }
+
+ private:
+  std::uint64_t over_quota() const {
+    return options_.quota > 0 ? excess(sum(used_, bytes_), options_.quota) : 0;
+  }
+  std::uint64_t over_total() const {
+    return options_.total > 0 ? excess(sum(sum(used_, bytes_), others_), options_.total) : 0;
+  }
+  std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), promised_), free_); }
+  /// Records the bytes present plus `more`, and the pending bytes.
+  void claim(std::uint64_t pending, std::uint64_t more) const {
+    claims_.claim(sum(sum(excess(used_, promised_), present_), more), pending);
+  }
+  std::uint64_t missing() const { return std::max({over_quota(), over_total(), over_disk()}); }
+
+  void freed(std::uint64_t bytes) {
+    used_ = excess(used_, bytes);
+    free_ = sum(free_, bytes);
+  }
+
+  /// The objects that may be evicted, least recently used first.
+  std::vector<ObjectUsage> idle() {
+    std::vector<ObjectUsage> objects;
+    for (ObjectUsage& object : usage_.objects) {
+      if (store_.in_use(object.info.name)) {
+        in_use_ = sum(in_use_, object.info.bytes);
+        continue;
+      }
+      // in_use() may have updated it, for steps that have ended.
+      if (store_.has(object.info.name)) object.last_use = store_.last_use(object.info.name);
+      if (now() - object.last_use < options_.keep) {
+        recent_ = sum(recent_, object.info.bytes);
+      } else {
+        objects.push_back(object);
+      }
+    }
+    std::stable_sort(objects.begin(), objects.end(),
+                     [](const ObjectUsage& a, const ObjectUsage& b) { return a.last_use < b.last_use; });
+    return objects;
+  }
+
+  void evict() {
+    const std::vector<ObjectUsage> objects = idle();
+    std::uint64_t possible = 0;
+    for (const ObjectUsage& object : objects) possible = sum(possible, object.info.bytes);
+    for (const IncomingUsage& copy : usage_.incoming) {
+      if (!copy.alive) possible = sum(possible, copy.bytes());
+    }
+    if (possible < missing()) refuse();
+    for (const ObjectUsage& object : objects) {
+      if (missing() == 0) return;
+      if (store_.evict(object.info.name, options_.keep)) freed(object.info.bytes);
+    }
+    for (const IncomingUsage& copy : usage_.incoming) {
+      if (missing() == 0) return;
+      if (!copy.alive && store_.remove_incoming(copy.name)) freed(copy.bytes());
+    }
+    if (missing() > 0) refuse();
+  }
+
+  [[noreturn]] void refuse() {
+    const std::string where = store_.folder_.string();
+    if (over_quota() > 0) {
+      throw NoRoom(fmt::format(
+          "needs {}, quota {}, {} of it in use by running jobs{}; stage less, wait for jobs to end, or ask "
+          "for a larger quota",
+          format_bytes(bytes_), format_bytes(options_.quota), format_bytes(in_use_ + usage_.jobs),
+          others_text()));
+    }
+    if (over_total() > 0) {
+      throw NoRoom(fmt::format(
+          "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by "
+          "your running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
+          format_bytes(bytes_), format_bytes(options_.total), format_bytes(others_),
+          format_bytes(in_use_ + usage_.jobs), others_text()));
+    }
+    throw NoRoom(fmt::format("needs {}, and the disk of the cache {} has {} free{}; free space there",
+                             format_bytes(excess(bytes_, present_)), where,
+                             format_bytes(excess(free_, promised_)), others_text()));
+  }
+
+  /// Other uses of the space, if there are any.
+  std::string others_text() const {
+    std::uint64_t copying = 0;
+    for (const IncomingUsage& copy : usage_.incoming) copying = sum(copying, copy.bytes());
+    std::string text;
+    if (copying > 0) text += fmt::format(", {} being copied", format_bytes(copying));
+    if (recent_ > 0) {
+      text += fmt::format(", {} used less than {} ago", format_bytes(recent_),
+                          format_seconds(static_cast<double>(options_.keep.count())));
+    }
+    return text;
+  }
+
+  Store& store_;
+  const StoreOptions& options_;
+  UsageClaims claims_;
+  std::string name_;
+  std::uint64_t bytes_;
+  Usage usage_;
+  std::uint64_t present_ = 0;   // bytes of this copy that are there already
+  std::uint64_t promised_ = 0;  // to other copies, but not written yet
+  std::uint64_t used_ = 0;      // without this copy
+  std::uint64_t free_ = 0;      // on the disk
+  std::uint64_t others_ = 0;    // claims of other users
+  std::uint64_t in_use_ = 0;
+  std::uint64_t recent_ = 0;
+};
+
+UsageClaims Store::usage_claims() const {
+  if (options_.total == 0) return {fs::path(), system_};
+  if (!options_.claims_folder.empty()) return {options_.claims_folder, system_};
+  return {fs::absolute(folder_).parent_path() / kClaims, system_};
+}
+
+ObjectLock Store::lock_eviction() {
+  return std::move(*try_lock(folder_ / "locks" / kEvictionLock, FileSystem::LockKind::exclusive, true));
+}
+
+std::optional<UniqueFd> Store::make_space(const std::string& name, std::uint64_t bytes) {
+  return Eviction(*this, name, bytes).make_space();
+}
+
+void Store::write_claim() {
+  if (options_.total == 0) return;
+  const ObjectLock evicting = lock_eviction();
+  claim_usage();
+}
+
+bool Store::move_to_present(std::uint64_t bytes) {
+  // Another copy of this user may be evicting objects, which can take long.
+  const std::optional<ObjectLock> evicting =
+      try_lock(folder_ / "locks" / kEvictionLock, FileSystem::LockKind::exclusive, false);
+  if (!evicting) return false;
+  usage_claims().move_to_present(bytes);
+  return true;
+}
+
+void Store::claim_usage() {
+  if (options_.total == 0) return;
+  const Usage usage = known_usage();
+  usage_claims().claim(usage.bytes_present(), usage.bytes_pending());
+}
+
+void Store::drop(const fs::path& incoming) noexcept {
+  try {
+    system_.remove_all(incoming);
+    claim_usage();
+  } catch (const Error&) {
+  }
+}
+
+// If a job's folder holds hard links to the files, removing the object would free nothing and lose the copy.
+bool Store::linked_elsewhere(const fs::path& folder) const {
+  if (!is_folder(system_, folder)) return false;
+  for (const std::string& name : system_.list_if_there(folder).value_or(std::vector<std::string>())) {
+    const auto status = system_.status(folder / name);
+    if (!status) continue;
+    if (S_ISDIR(status->st_mode) ? linked_elsewhere(folder / name) : status->st_nlink > 1) return true;
+  }
+  return false;
+}
+
+bool Store::in_use(const std::string& name) {
+  if (leased(name)) return true;
+  if (!is_folder(system_, objects_ / name)) return false;
+  try {
+    return linked_elsewhere(files(name));
+  } catch (const Error&) {
+    return has(name);  // unknown
+  }
+}
+
+bool Store::evict(const std::string& name, std::chrono::seconds keep) {
+  const fs::path lock_file = folder_ / "locks" / name;
+  const std::optional<ObjectLock> lock = try_lock(lock_file, FileSystem::LockKind::exclusive, false);
+  if (!lock || !has(name)) return false;
+  // Check the use only with both locks: a process that takes a lease holds one of them.
+  const std::optional<ObjectLock> readers =
+      is_folder(system_, folder_ / "leases" / name) ? lock_readers(name) : ObjectLock(UniqueFd());
+  if (!readers || in_use(name) || now() - last_use(name) < keep) return false;
+  remove(name);
+  forget(name);
+  return true;
+}
+
+}  // namespace lockstep::cache

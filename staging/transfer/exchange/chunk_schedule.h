@@ -1,0 +1,95 @@
+// Which chunks a node still needs, and from where: a node reads the chunks that it owns from the source, in
+// order. It asks the owner for any other chunk, then the successor (chunk_owners.h), and reads the chunk
+// itself if it can have it from neither. So each chunk is read once if nothing fails, and by the successor as
+// well if the owner is lost.
+//
+// No node waits for ever, because for one chunk no two nodes wait for each other. The owner reads the chunk
+// or has asked the successor to read it, and then says so to everybody who asks. The successor reads the
+// chunk or waits for the owner. All other nodes wait for one of the two.
+//
+// A slow owner gets help: when a node has read all that it must, its peers know it as idle, and an owner asks
+// an idle successor for chunks from the end of its own share. A node that the owner asks for a chunk reads
+// it.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "staging/transfer/exchange/chunk_owners.h"
+
+namespace lockstep::transfer {
+
+class ChunkSchedule {
+ public:
+  using Node = std::uint32_t;
+
+  /// `self` is this node's number, `nodes` is more than the highest number of all nodes. `missing` says
+  /// whether this node needs a chunk.
+  ChunkSchedule(std::size_t chunks, ChunkOwners owners, Node self, std::size_t nodes,
+                const std::function<bool(std::size_t chunk)>& missing);
+
+  /// The next chunk to read from the source. Waits until there is one; nullopt when all chunks are here, or
+  /// after stop().
+  std::optional<std::size_t> take_own();
+
+  /// The next chunk to ask another node for, if there is one.
+  std::optional<std::size_t> take(Node node);
+
+  /// A chunk that was taken is stored.
+  void done();
+
+  /// The connection broke before `node` answered for this chunk: it is asked again, unless it is given up.
+  void put_back(std::size_t chunk, Node node);
+
+  /// `node` cannot give this chunk: the successor is asked after the owner, then this node reads it.
+  void refused(std::size_t chunk, Node node);
+
+  /// `node` is lost: all its chunks come from elsewhere.
+  void give_up(Node node);
+
+  /// Another node asks for a chunk that is not here. True if it will be here; if not, the other node gets it
+  /// elsewhere.
+  bool expects(std::size_t chunk, Node asker);
+
+  /// Whether this node has no chunk left that it must read and has not begun.
+  bool idle() const;
+  /// Another node is idle, and can read chunks of this node's.
+  void help_from(Node node);
+
+  /// The node that a chunk came from; this one if it read the chunk itself.
+  Node from(std::size_t chunk) const;
+
+  bool finished() const;
+  void stop();
+  /// Waits until something changes, or for this long.
+  void wait_for_change(int milliseconds) const;
+
+ private:
+  std::optional<std::size_t> next(Node node);
+  std::optional<std::size_t> next_for_helper(Node node);
+  void assign(std::size_t chunk, Node node);
+  Node provider(std::size_t chunk) const;
+  bool ended() const { return stopped_ || left_ == 0; }
+
+  const ChunkOwners owners_;
+  const Node self_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::vector<Node> from_;         // of each chunk
+  std::vector<bool> taken_;        // chunks that are here, being read, or asked for
+  std::vector<std::size_t> next_;  // of each node: no chunk before this one can be taken from it
+  std::vector<std::size_t>
+      helper_end_;  // of each idle node: it was asked for what this node owns from here on
+  std::vector<bool> given_up_;
+  std::size_t left_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,286 @@
+#include "staging/transfer/new_copy.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "common/pending_calls.h"
+#include "staging/pack/index.h"
+#include "staging/pack/locate.h"
+#include "staging/transfer/copy/file_copy.h"
+#include "staging/transfer/copy/parallel.h"
+
+namespace lockstep::transfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The cache says how much space is missing; this adds for which source.
+void with_room(const PutContext& context, const char* part, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const cache::NoRoom& error) {
+    throw cache::NoRoom(fmt::format("{}{} {}", context.source.name, part, error.what()));
+  }
+}
+
+BegunCopy begin(const PutContext& context, const Manifest& manifest, CopyLock lock,
+                std::uint64_t list_bytes) {
+  BegunCopy begun{.manifest = manifest, .lock = std::move(lock), .incoming = {}};
+  with_room(context, manifest.packed() ? " (for its index alone)" : "", [&] {
+    begun.incoming.reset(new cache::Incoming(context.store.begin(manifest.object, list_bytes)));
+  });
+  return begun;
+}
+
+fs::path index_in(const BegunCopy& begun) {
+  return begun.incoming->files() / pack::kIndexName;
+}
+
+// While only some shards of a pack are copied, its whole index lies beside the object's files.
+fs::path whole_index(const BegunCopy& begun) {
+  return begun.incoming->files().parent_path() / "index";
+}
+
+void write_index(const PutContext& context, const BegunCopy& begun, const std::string& content) {
+  context.system.unlink_if_there(index_in(begun));
+  context.system.write_file(index_in(begun), content, 0600);
+}
+
+std::vector<std::size_t> named_shards(const pack::Index& index, const Source& source) {
+  std::vector<std::size_t> shards;
+  for (const std::string& name : source.shards) {
+    const std::size_t s = index.find_shard(name);
+    if (s == index.shards()) {
+      fail("not packed: {} is none of the shards of {}", (source.folder / name).string(),
+           index.file().string());
+    }
+    shards.push_back(s);
+  }
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
+[[noreturn]] void index_changed(const Source& source) {
+  fail("{} changed while it was copied; stage it again when nobody writes to it",
+       source.index_file().string());
+}
+
+// Copies the index before it is looked at: if the source's were truncated while it is mapped, that would be
+// SIGBUS.
+void fetch_index(const PutContext& context, const BegunCopy& begun) {
+  const Source& source = context.source;
+  const fs::path file = source.shards.empty() ? index_in(begun) : whole_index(begun);
+  context.system.unlink_if_there(file);
+  const auto size = static_cast<std::uint64_t>(begun.manifest.index.status.st_size);
+  const UniqueFd from = context.system.open(source.index_file(), O_RDONLY);
+  const std::uint64_t copied =
+      copy_file(context.system, context.limit, from.get(), source.index_file(), file, size);
+  context.tally.count_from_source(copied);
+  if (copied != size) index_changed(source);
+  const pack::Index index = pack::Index::load(file, source.index_file());
+  if (index.digest() != begun.manifest.index.digest) index_changed(source);
+  // The object's index has only the shards that were named.
+  if (!source.shards.empty()) write_index(context, begun, index.subset(named_shards(index, source)));
+}
+
+// Another node has seen the source, but could not give the list.
+void look_again(const PutContext& context, Manifest& manifest) {
+  Manifest seen = look_at(context.source);
+  refuse_own_cache(context, seen);
+  if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state) {
+    fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
+         context.source.name, manifest.seen_by);
+  }
+  seen.object = manifest.object;
+  manifest = std::move(seen);
+}
+
+}  // namespace
+
+BegunCopy begin_copy(const PutContext& context, const Manifest& manifest, CopyLock lock) {
+  const bool packed = manifest.packed();
+  BegunCopy begun = begin(context, manifest, std::move(lock),
+                          packed ? static_cast<std::uint64_t>(manifest.index.status.st_size) : 0);
+  if (packed) {
+    fetch_index(context, begun);
+  } else if (manifest.files.empty()) {
+    look_again(context, begun.manifest);
+  }
+  return begun;
+}
+
+BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manifest, CopyLock lock,
+                               const std::string& list) {
+  const bool packed = manifest.packed();
+  BegunCopy begun = begin(context, manifest, std::move(lock), packed ? list.size() : 0);
+  packed ? write_index(context, begun, list) : list_from_text(list, begun.manifest);
+  return begun;
+}
+
+std::string list_text(const Manifest& manifest, const fs::path& files) {
+  return manifest.packed() ? read_text_file(files / pack::kIndexName) : list_to_text(manifest);
+}
+
+NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
+    : context_(context), begun_(std::move(begun)) {
+  list_files(check_source);
+  side_indexes_ = std::make_unique<SideIndexes>(context_.system, context_.limit, begun_.manifest, files_);
+  progress_.total = list_bytes_;
+  for (const ManifestFile& file : files_) progress_.total += file.size;
+  with_room(context_, "", [&] { begun_.incoming->reserve(progress_.total + side_indexes_->bytes()); });
+  CopyOptions options = copy_options();
+  progressed(list_bytes_);
+  copy_ = std::make_unique<Copy>(context_.system, files_, context_.limit, std::move(options));
+  context_.tally.count_resumed(copy_->resumed_bytes());
+}
+
+NewCopy::~NewCopy() {
+  if (copy_ && copy_->source_failed()) keep();
+}
+
+void NewCopy::keep() noexcept {
+  try {
+    copy_->mark();
+    begun_.incoming->keep();
+  } catch (const std::exception&) {
+    // It is discarded then. The error that led here is the one to report.
+  }
+}
+
+void NewCopy::list_files(bool check_source) {
+  if (!begun_.manifest.packed()) {
+    files_ = begun_.manifest.files;
+    return;
+  }
+  const Source& source = context_.source;
+  const pack::Index index = pack::Index::load(index_in(begun_), source.index_file());
+  list_bytes_ = index.file_bytes();
+  for (std::size_t s = 0; s < index.shards(); ++s)
+    files_.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
+  if (!check_source) return;
+  parallel_for(index.shards(), PutContext::kMaxSourceThreads,
+               [&](std::size_t s, const std::function<bool()>&) {
+                 const PendingCall call(source.folder);
+                 pack::check_shard_size(source.folder, index, s);
+               });
+}
+
+CopyOptions NewCopy::copy_options() {
+  const Manifest& manifest = begun_.manifest;
+  const PutOptions& put = context_.options;
+  CopyOptions options;
+  options.source = manifest.packed() ? context_.source.folder : manifest.folder;
+  options.target = begun_.incoming->files();
+  options.journal = begun_.incoming->files().parent_path() / kJournalName;
+  options.threads = put.threads;
+  options.chunk_bytes = put.chunk_bytes;
+  options.mark_bytes = put.mark_bytes;
+  options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
+  if (put.listed) {
+    std::vector<std::string> names = names_of(files_);
+    if (manifest.packed()) names.emplace_back(pack::kIndexName);
+    put.listed(context_.source.name, names);
+  }
+  if (put.file) {
+    if (manifest.packed()) complete(std::string(pack::kIndexName));
+    options.complete = [this](std::size_t file) {
+      files_[file].digest ? complete(files_[file].name) : complete_unindexed(files_[file]);
+    };
+  }
+  return options;
+}
+
+void NewCopy::complete(const std::string& name) {
+  const fs::path copy = begun_.incoming->files() / name;
+  context_.system.change_mode(copy, 0444);
+  context_.options.file(context_.source.name, name, copy);
+}
+
+// Only the source says what such a file should be, and it must not have changed since it was looked at. If
+// other nodes read parts of it, what all nodes have is compared at the end, and nobody reads it before that.
+void NewCopy::complete_unindexed(const ManifestFile& file) {
+  if (context_.options.peers != nullptr || !file.state) return;
+  const fs::path path = begun_.manifest.folder / file.name;
+  struct stat status {};
+  {
+    const PendingCall call(path);
+    if (::stat(path.c_str(), &status) != 0) return;  // publish() reports it
+  }
+  if (!(FileState::of(status) == *file.state)) return;
+  side_indexes_->keep_time(file, begun_.incoming->files());
+  complete(file.name);
+}
+
+void NewCopy::progressed(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const PutOptions& put = context_.options;
+  progress_.done += bytes;
+  begun_.incoming->set_present(progress_.done);
+  if (put.progress) put.progress(context_.source.name, progress_.done, progress_.total);
+  if (!put.detailed_progress) return;
+  const PutResult so_far = context_.tally.result();
+  progress_.from_source = so_far.from_source + (copy_ ? copy_->bytes_from_source() : 0);
+  progress_.from_peers = so_far.from_peers;
+  put.detailed_progress(context_.source.name, progress_);
+}
+
+std::string NewCopy::content() const {
+  if (begun_.manifest.packed()) return "";
+  std::string text;
+  for (std::size_t f = 0; f < files_.size(); ++f) text += pack::to_hex(copy_->file_digest(f));
+  return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
+}
+
+FoundCopy NewCopy::publish() {
+  const Manifest& manifest = begun_.manifest;
+  check_unchanged(manifest);
+  const std::uint64_t bytes = progress_.total + side_indexes_->copy(begun_.incoming->files());
+  if (const std::string left_out = side_indexes_->left_out(); !left_out.empty())
+    context_.tally.note(left_out);
+  context_.tally.count_from_source(copy_->bytes_from_source() + side_indexes_->bytes_from_source());
+  cache::ObjectInfo info{.name = manifest.object,
+                         .source = manifest.shown(),
+                         .bytes = bytes,
+                         .format = std::string(pack::name_of(manifest.format))};
+  if (!manifest.packed()) {
+    for (std::size_t f = 0; f < files_.size(); ++f)
+      info.files.push_back({files_[f].name, files_[f].size, pack::to_hex(copy_->file_digest(f))});
+  }
+  cache::Store& store = context_.store;
+  context_.system.unlink_if_there(whole_index(begun_));
+  begun_.incoming->publish(info);
+  if (!context_.options.lease.empty()) store.add_lease(manifest.object, context_.options.lease);
+  store.touch(manifest.object);
+  // A pack's index says more than the journal. Removed last: until the object has its name, a killed copy is
+  // continued with it.
+  const fs::path files = store.files(manifest.object);
+  if (manifest.packed()) context_.system.unlink_if_there(files.parent_path() / kJournalName);
+  return {.object = manifest.object,
+          .files = files,
+          .path = manifest.one_file ? files / manifest.main : files,
+          .bytes = bytes,
+          .hit = false,
+          .lock = std::move(begun_.lock.lock)};
+}
+
+FoundCopy find_or_copy(const PutContext& context, SourceLookup& lookup) {
+  for (;;) {
+    try {
+      SourceLookup::Result result = lookup.find_or_lock(true);
+      if (FoundCopy* const found = std::get_if<FoundCopy>(&result)) return std::move(*found);
+      NewCopy copy(context, begin_copy(context, lookup.manifest(), std::get<CopyLock>(std::move(result))),
+                   true);
+      copy.copy().run();
+      return copy.publish();
+    } catch (const cache::NoProgress& stopped) {
+      context.tally.note(fmt::format("copied again: {}", stopped.what()));
+      lookup.use_second_object();
+    }
+  }
+}
+
+}  // namespace lockstep::transfer

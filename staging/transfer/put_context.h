@@ -1,0 +1,73 @@
+// The objects that all steps of putting one source use. Each step takes the result of the previous one:
+//
+//   source_lookup.h  look_at_source()   the source and the name of its object in the cache
+//                    find_or_lock()     a good copy, or the right to make one
+//   new_copy.h       begin_copy()       the list of the source's files, in the cache
+//                    NewCopy            the copy of the files; publish() returns it as a found one
+//
+// find_or_copy() does all of it on one node. Nodes that share the work do the same steps with exchanges in
+// between (cooperative_put.h).
+//
+// Threads: PutTally from any.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include "staging/cache/store.h"
+#include "staging/transfer/copy/limit.h"
+#include "staging/transfer/put.h"
+#include "staging/transfer/source.h"
+
+namespace lockstep::transfer {
+
+/// A good copy of a source on this node. It is not removed while this object lives.
+struct FoundCopy {
+  std::string object;           ///< its name in the cache
+  std::filesystem::path files;  ///< the folder of its files
+  std::filesystem::path path;   ///< `files`, or the one file that the user named
+  std::uint64_t bytes = 0;
+  bool shared = false;  ///< it is in the shared store
+  bool hit = true;      ///< it was there before
+  cache::ObjectLock lock;
+};
+
+/// Counts and notes of one source.
+class PutTally {
+ public:
+  explicit PutTally(std::string source);
+
+  /// Adds a line for the user, unless it is there already.
+  void note(const std::string& text);
+  void count_from_source(std::uint64_t bytes);
+  void count_from_peer(std::uint64_t bytes);
+  void count_resumed(std::uint64_t bytes);
+  /// Without what FoundCopy says.
+  PutResult result() const;
+
+ private:
+  std::uint64_t begin_ns_;
+  mutable std::mutex mutex_;
+  PutResult result_;
+};
+
+/// The references must outlive it.
+struct PutContext {
+  cache::Store& store;
+  FileSystem& system;
+  Limit& limit;
+  const PutOptions& options;
+  Source source;
+  PutTally& tally;
+
+  /// For checks of a copy that is there.
+  int threads() const {
+    constexpr int kThreads = 4;
+    return options.threads > 0 ? options.threads : kThreads;
+  }
+  static constexpr int kMaxSourceThreads = 32;  ///< a network file system answers that many at the same time
+};
+
+}  // namespace lockstep::transfer

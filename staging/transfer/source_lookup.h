@@ -1,0 +1,94 @@
+// The first steps of a put: which object of the cache is the copy of a source, and whether this node has it.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "staging/cache/shared.h"
+#include "staging/transfer/heartbeat.h"
+#include "staging/transfer/manifest.h"
+#include "staging/transfer/put_context.h"
+
+namespace lockstep::transfer {
+
+/// Looks at the source on this node.
+Manifest look_at_source(const PutContext& context);
+
+/// The source as one node saw it, for the others.
+struct SourceIdentity {
+  std::string node;    ///< that looked
+  std::string object;  ///< the name of the object
+  bool packed = false;
+  std::string index;  ///< digest of a pack's index
+  std::string files;  ///< digest of the names, sizes and times of other files
+};
+SourceIdentity identity_of(const Manifest& manifest, const std::string& node);
+
+/// Takes over what another node saw; the list of files is still missing. Throws Error if this node sees
+/// another index there.
+Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity);
+
+/// Throws Error if this node cannot read the source, also if its data comes from other nodes.
+void check_readable(const PutContext& context);
+
+/// Throws Error if the cache lies in the source.
+void refuse_own_cache(const PutContext& context, const Manifest& manifest);
+
+/// The right to copy an object.
+struct CopyLock {
+  cache::ObjectLock lock;
+  std::unique_ptr<Heartbeat> heartbeat;
+};
+
+/// Another process copies the object.
+struct Busy {};
+
+class SourceLookup {
+ public:
+  SourceLookup(const PutContext& context, Manifest manifest)
+      : context_(context), manifest_(std::move(manifest)) {}
+
+  const Manifest& manifest() const { return manifest_; }
+
+  using Result = std::variant<FoundCopy, CopyLock, Busy>;
+  /// Returns a good copy, leased, or else the right to make one. If another process copies the object, waits
+  /// for it, or returns Busy if `wait` is false. Throws cache::NoProgress if the other process makes none.
+  Result find_or_lock(bool wait);
+
+  /// Changes the object's name for a second copy: the process that makes no progress may go on at any time,
+  /// and keeps the first name, its lock and its incomplete copy.
+  void use_second_object();
+
+  /// Reads every byte of a copy. If it is damaged, nobody on this node finds it any more; returns what was
+  /// wrong, or "".
+  std::string remove_if_damaged(FoundCopy& copy);
+
+  /// The object's files without a pack's index.
+  std::vector<ManifestFile> files_of(const FoundCopy& copy) const;
+  /// One digest of all files that no index describes; "" for a pack.
+  std::string content_of(const FoundCopy& copy) const;
+
+ private:
+  std::optional<FoundCopy> find_shared();
+  bool check_shared();
+  void check_readable_files(const std::filesystem::path& copy) const;
+  bool check(Verify verify);
+  FoundCopy found(cache::ObjectLock lock, bool shared);
+  cache::ObjectInfo info(bool shared, bool brief) const;
+  cache::ObjectLock lock(FileSystem::LockKind kind, bool wait);
+
+  const PutContext& context_;
+  Manifest manifest_;
+  std::optional<cache::Shared> shared_;
+  bool shared_damaged_ = false;
+  bool damage_seen_ = false;  // of the copy in the user's store
+  bool waited_ = false;
+};
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,394 @@
+// The loader decodes, crops, labels and normalises images, and a network learns from them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <png.h>
+
+// jpeglib.h does not compile before stdio.h.
+// clang-format off
+#include <cstdio>
+#include <jpeglib.h>
+// clang-format on
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "runtime/data/batch/image_batch.h"
+#include "runtime/data/batch/normalise_images.h"
+#include "runtime/data/loader.h"
+#include "tests/integration/data/loader_fixture.h"
+
+namespace lockstep::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+using Pixels = std::vector<std::uint8_t>;
+
+std::string png_of(const Pixels& pixels, const ImageSize& size) {
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(size.width);
+  image.height = static_cast<png_uint_32>(size.height);
+  image.format = PNG_FORMAT_RGB;
+  png_alloc_size_t bytes = 0;
+  png_image_write_to_memory(&image, nullptr, &bytes, 0, pixels.data(), 0, nullptr);
+  std::string packed(bytes, '\0');
+  png_image_write_to_memory(&image, packed.data(), &bytes, 0, pixels.data(), 0, nullptr);
+  packed.resize(bytes);
+  return packed;
+}
+
+std::string jpeg_of(const Pixels& pixels, const ImageSize& size) {
+  jpeg_compress_struct jpeg{};
+  jpeg_error_mgr errors{};
+  jpeg.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&jpeg);
+  unsigned char* memory = nullptr;
+  unsigned long bytes = 0;
+  jpeg_mem_dest(&jpeg, &memory, &bytes);
+  jpeg.image_width = static_cast<JDIMENSION>(size.width);
+  jpeg.image_height = static_cast<JDIMENSION>(size.height);
+  jpeg.input_components = 3;
+  jpeg.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&jpeg);
+  jpeg_set_quality(&jpeg, 98, TRUE);
+  jpeg_start_compress(&jpeg, TRUE);
+  while (jpeg.next_scanline < jpeg.image_height) {
+    auto* row = const_cast<JSAMPROW>(pixels.data() + jpeg.next_scanline * size.width * 3);
+    jpeg_write_scanlines(&jpeg, &row, 1);
+  }
+  jpeg_finish_compress(&jpeg);
+  std::string packed(reinterpret_cast<const char*>(memory), bytes);
+  jpeg_destroy_compress(&jpeg);
+  std::free(memory);
+  return packed;
+}
+
+constexpr ImageSize kSize{.height = 12, .width = 10};
+constexpr std::size_t kImages = 40;
+
+// Smooth, so that JPEG preserves it well. It differs between images and between channels.
+Pixels picture(std::size_t number, const ImageSize& size = kSize) {
+  Pixels pixels;
+  for (std::size_t y = 0; y < size.height; ++y) {
+    for (std::size_t x = 0; x < size.width; ++x) {
+      for (std::size_t c = 0; c < 3; ++c) {
+        pixels.push_back(static_cast<std::uint8_t>(4 * y + 3 * x + 40 * c + number));
+      }
+    }
+  }
+  return pixels;
+}
+
+class ImageLoader : public ::testing::Test {
+ protected:
+  ImageLoader() : folder_(::testing::TempDir() + "loader_images_" + std::to_string(getpid())) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_ / "files");
+  }
+  ~ImageLoader() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& content) {
+    write_file_atomically(folder_ / "files" / name, content);
+    files_.push_back(name);
+  }
+
+  // Every third image is a JPEG, and every third raw; labels are 7 times the number.
+  void write_all(const std::string& label_kind = "cls") {
+    for (std::size_t i = 0; i < kImages; ++i) {
+      const Pixels pixels = picture(i);
+      const std::string label = std::to_string(7 * i);
+      write(fmt::format("i{:03}.{}", i, label_kind),
+            label_kind == "json" ? "{\"label\": " + label + "}" : label + "\n");
+      if (i % 3 == 0) write(fmt::format("i{:03}.png", i), png_of(pixels, kSize));
+      if (i % 3 == 1) write(fmt::format("i{:03}.jpg", i), jpeg_of(pixels, kSize));
+      if (i % 3 == 2) write(fmt::format("i{:03}.raw", i), {pixels.begin(), pixels.end()});
+    }
+  }
+
+  const pack::Reader& pack() {
+    reader_.reset();
+    std::filesystem::remove_all(folder_ / "pack");
+    pack::CreateOptions options;
+    options.folder = folder_ / "files";
+    options.out = folder_ / "pack";
+    std::sort(files_.begin(), files_.end());
+    options.files = files_;
+    options.threads = 1;
+    pack::create(options);
+    reader_ = pack::open(options.out);
+    return *reader_;
+  }
+
+  static PlanOptions plan(std::uint64_t cap = 7) { return {.cap = cap}; }
+  static LoaderOptions images(ImageOptions options = {}) {
+    if (options.size == ImageSize{}) options.size = kSize;
+    LoaderOptions loader{.workers = 2};
+    loader.images = std::move(options);
+    return loader;
+  }
+
+  // Expects an error that names a sample.
+  void expect_failure(ImageOptions options, const ::testing::Matcher<std::string>& why) {
+    EXPECT_THAT(
+        [&] {
+          Loader loader(pack(), plan(), 0, nullptr, images(std::move(options)));
+          for (const Batch& batch : loader) (void)batch;
+        },
+        ThrowsMessage<Error>(AllOf(HasSubstr("sample 'i"), why)));
+  }
+
+  std::filesystem::path folder_;
+  std::vector<std::string> files_;
+  std::unique_ptr<pack::Reader> reader_;
+};
+
+TEST_F(ImageLoader, BatchesHavePngJpegAndRawImagesWithTheirLabelsOnceInAnEpoch) {
+  for (const std::string label : {"cls", "json"}) {
+    files_.clear();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_ / "files");
+    write_all(label);
+    ImageOptions options;
+    options.label = label;
+    Loader loader(pack(), plan(), world(), images(options));
+    std::vector<std::int64_t> seen(kImages);
+    for (const Batch& batch : loader) {
+      const std::int64_t count = batch.sample_ids.size(0);
+      ASSERT_LE(count, 7);
+      EXPECT_EQ(batch.images.sizes(), (std::vector<std::int64_t>{count, 3, 12, 10}));
+      EXPECT_EQ(batch.images.scalar_type(), torch::kUInt8);
+      EXPECT_EQ(batch.token_count, count);
+      EXPECT_EQ(batch.loss_tokens, count);
+      EXPECT_FALSE(batch.tokens.defined());
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto number = static_cast<std::size_t>(batch.sample_ids[i].item<std::int64_t>());
+        ++seen[number];
+        EXPECT_EQ(batch.labels[i].item<std::int64_t>(), static_cast<std::int64_t>(7 * number));
+        const Pixels pixels = picture(number);
+        const auto expected = torch::tensor(std::vector<int>(pixels.begin(), pixels.end()))
+                                  .view({12, 10, 3})
+                                  .permute({2, 0, 1});
+        const auto off = (batch.images[i].to(torch::kInt64) - expected).abs().max().item<std::int64_t>();
+        EXPECT_LE(off, number % 3 == 1 ? 6 : 0) << "image " << number;
+      }
+    }
+    world().communicator().all_reduce({seen.data(), seen.size(), comm::DataType::i64}, "seen")->wait();
+    EXPECT_THAT(seen, ::testing::Each(1));
+  }
+}
+
+TEST_F(ImageLoader, EachMicroBatchHasAsManyImagesAsTheCap) {
+  write_all("cls");
+  PlanOptions each = plan(3);
+  each.ranks = 2;
+  each.accumulate = 2;
+  Loader loader(pack(), each, 1, nullptr, images());
+  const auto full_steps = static_cast<std::int64_t>(kImages / (2 * 2 * 3));
+  ASSERT_GT(full_steps, 1);
+  std::int64_t batches = 0;
+  for (const Batch& batch : loader) {
+    if (batch.step + 1 >= full_steps) break;
+    ++batches;
+    EXPECT_EQ(batch.images.size(0), 3);
+  }
+  EXPECT_EQ(batches, 2 * (full_steps - 1));
+}
+
+TEST_F(ImageLoader, TransformsResizeImagesAndMayChangeLabels) {
+  for (std::size_t i = 0; i < 10; ++i) {
+    const ImageSize size{.height = 20 + i, .width = 30};
+    write(fmt::format("i{:03}.png", i), png_of(picture(i, size), size));
+    write(fmt::format("i{:03}.cls", i), std::to_string(i));
+  }
+  std::mutex mutex;
+  std::map<SampleId, std::uint64_t> seeds;
+  ImageOptions options;
+  options.transform = [&](ImageSample& sample) {
+    EXPECT_EQ(sample.size.height, 20 + sample.id);
+    EXPECT_EQ(sample.pixels.size(), sample.size.bytes());
+    crop_and_scale(sample.pixels, sample.size, sample.channels, {.top = 2, .left = 5, .size = kSize},
+                   sample.out, kSize);
+    *sample.label += 100;
+    const std::lock_guard lock(mutex);
+    seeds[sample.id] = sample.seed;
+  };
+  Loader loader(pack(), {.ranks = 1, .cap = 4}, 0, nullptr, images(options));
+  std::size_t count = 0;
+  for (const Batch& batch : loader) {
+    for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i, ++count) {
+      const std::int64_t number = batch.sample_ids[i].item<std::int64_t>();
+      EXPECT_EQ(batch.labels[i].item<std::int64_t>(), number + 100);
+      EXPECT_EQ(batch.images[i][0][0][0].item<std::int64_t>(), 4 * 2 + 3 * 5 + number);
+      EXPECT_EQ(batch.images[i][2][11][9].item<std::int64_t>(), 4 * 13 + 3 * 14 + 80 + number);
+    }
+  }
+  EXPECT_EQ(count, 10U);
+  std::map<std::uint64_t, int> different;
+  for (const auto& [id, seed] : seeds) ++different[seed];
+  EXPECT_EQ(different.size(), seeds.size());
+}
+
+TEST_F(ImageLoader, WithoutLabelsThereAreNone) {
+  for (std::size_t i = 0; i < 5; ++i) write(fmt::format("i{}.png", i), png_of(picture(i), kSize));
+  ImageOptions options;
+  options.label = "";
+  Loader loader(pack(), {.ranks = 1, .cap = 4}, 0, nullptr, images(options));
+  std::int64_t images_seen = 0;
+  for (const Batch& batch : loader) {
+    EXPECT_FALSE(batch.labels.defined());
+    images_seen += batch.sample_ids.size(0);
+  }
+  EXPECT_EQ(images_seen, 5);
+}
+
+TEST_F(ImageLoader, AnImageOfAnotherSizeNamesTheSampleAndBothSizes) {
+  write("i0.png", png_of(picture(0, {.height = 5, .width = 6}), {.height = 5, .width = 6}));
+  write("i0.cls", "1");
+  expect_failure({}, AllOf(HasSubstr("5 x 6, not 12 x 10"), HasSubstr("crop_and_scale")));
+}
+
+TEST_F(ImageLoader, AnImageOfTooManyPixelsIsRefusedBeforeMemoryIsAllocated) {
+  // Bytes 16 to 23 of a PNG are its width and height. They are set to 1,000,000 x 1,000,000, and the header's
+  // checksum is computed again.
+  std::string bomb = png_of(picture(0), kSize);
+  const std::string million("\x00\x0f\x42\x40", 4);
+  bomb.replace(16, 8, million + million);
+  std::uint32_t sum = 0xffffffff;
+  for (std::size_t i = 12; i < 29; ++i) {
+    sum ^= static_cast<unsigned char>(bomb[i]);
+    for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1U) ^ ((sum & 1U) != 0 ? 0xedb88320U : 0U);
+  }
+  for (int i = 0; i < 4; ++i)
+    bomb[29 + static_cast<std::size_t>(i)] = static_cast<char>(~sum >> (24 - 8 * i));
+  write("i0.png", bomb);
+  write("i0.cls", "1");
+  ImageOptions options;
+  options.transform = [](ImageSample& /*sample*/) {};
+  expect_failure(options, AllOf(HasSubstr("1000000 x 1000000"), HasSubstr("most_pixels")));
+}
+
+TEST_F(ImageLoader, ADamagedImageIsAnError) {
+  const std::string whole = png_of(picture(0), kSize);
+  write("i0.png", whole.substr(0, whole.size() / 2));
+  write("i0.cls", "1");
+  expect_failure({}, HasSubstr("PNG"));
+}
+
+TEST_F(ImageLoader, AnInvalidLabelIsRefusedWithTheReason) {
+  write("i0.png", png_of(picture(0), kSize));
+  expect_failure({}, HasSubstr("no part 'cls'"));
+  write("i0.cls", "cat");
+  expect_failure({}, HasSubstr("label 'cat' is not a whole number"));
+  write("i0.json", "{\"other\": 3}");
+  ImageOptions options;
+  options.label = "json";
+  expect_failure(options, HasSubstr("must be an object with a whole number \"label\""));
+}
+
+TEST_F(ImageLoader, RawPixelsOfAnotherLengthAreRefused) {
+  write("i0.raw", std::string(359, 'x'));
+  write("i0.cls", "1");
+  expect_failure({}, AllOf(HasSubstr("359 bytes"), HasSubstr("12 x 10 pixels of 3 channels")));
+}
+
+TEST_F(ImageLoader, RawPixelsMayHaveAnyNumberOfChannels) {
+  write("i0.raw", std::string(12 * 10, 'x'));
+  write("i0.cls", "1");
+  ImageOptions options;
+  options.channels = 1;
+  Loader loader(pack(), {.ranks = 1, .cap = 4}, 0, nullptr, images(options));
+  EXPECT_EQ((*loader.begin()).images.sizes(), (std::vector<std::int64_t>{1, 1, 12, 10}));
+}
+
+TEST(NormaliseImages, SubtractsTheMeanAndDividesByTheDeviationOfEachChannel) {
+  const auto images = torch::randint(0, 256, {2, 5, 4, 3}, torch::kUInt8).permute({0, 3, 1, 2});
+  const auto normal = normalise_images(images);
+  ASSERT_EQ(normal.sizes(), images.sizes());
+  EXPECT_TRUE(normal.is_contiguous(torch::MemoryFormat::ChannelsLast));
+  const double mean[] = {0.485, 0.456, 0.406};
+  const double deviation[] = {0.229, 0.224, 0.225};
+  for (std::int64_t c = 0; c < 3; ++c) {
+    const auto expected = (images.select(1, c).to(torch::kFloat64) / 255 - mean[c]) / deviation[c];
+    EXPECT_LT((normal.select(1, c) - expected).abs().max().item<double>(), 1e-5) << "channel " << c;
+  }
+  EXPECT_EQ(normalise_images(images, {}, torch::kBFloat16).scalar_type(), torch::kBFloat16);
+  EXPECT_THROW(normalise_images(images.to(torch::kFloat32)), UsageError);
+  EXPECT_THROW(normalise_images(images.select(0, 0)), UsageError);
+  EXPECT_THROW(normalise_images(images.narrow(1, 0, 1)), UsageError);
+  const auto grey = normalise_images(images.narrow(1, 0, 1), {.mean = {0.5}, .deviation = {0.5}});
+  EXPECT_EQ(grey.size(1), 1);
+}
+
+TEST(CropAndScale, KeepsFlatImagesFlatAndAveragesWhenItShrinks) {
+  const ImageSize from{.height = 16, .width = 24};
+  const ImageSize small{.height = 4, .width = 6};
+  Pixels pixels(from.bytes(), 77);
+  Pixels scaled(small.bytes());
+  crop_and_scale(pixels, from, 3, {.top = 0, .left = 0, .size = from}, scaled, small);
+  EXPECT_THAT(scaled, ::testing::Each(77));
+  std::mt19937 random(1);
+  double sum = 0;
+  for (std::uint8_t& pixel : pixels) sum += pixel = static_cast<std::uint8_t>(random() % 256);
+  crop_and_scale(pixels, from, 3, {.top = 0, .left = 0, .size = from}, scaled, small);
+  double scaled_sum = 0;
+  for (const std::uint8_t pixel : scaled) scaled_sum += pixel;
+  EXPECT_NEAR(scaled_sum / static_cast<double>(small.bytes()), sum / static_cast<double>(from.bytes()), 6);
+  // Enlarging keeps a straight line straight.
+  const ImageSize line{.height = 1, .width = 3};
+  const ImageSize longer{.height = 1, .width = 6};
+  const Pixels ramp = {0, 100, 200};
+  Pixels out(6);
+  crop_and_scale(ramp, line, 1, {.top = 0, .left = 0, .size = line}, out, longer);
+  EXPECT_THAT(out, ::testing::ElementsAre(0, 25, 75, 125, 175, 200));
+  EXPECT_THROW(crop_and_scale(ramp, line, 1, {.top = 0, .left = 1, .size = line}, out, longer), UsageError);
+  EXPECT_THROW(crop_and_scale(ramp, line, 3, {.top = 0, .left = 0, .size = line}, out, longer), UsageError);
+}
+
+// Figures drawn with noise: a cross, a square, a bar. A linear network tells them apart after some epochs.
+TEST_F(ImageLoader, ANetworkLearnsFromItsImages) {
+  std::mt19937 random(3);
+  for (std::size_t i = 0; i < 120; ++i) {
+    const std::size_t figure = i % 3;
+    Pixels pixels(kSize.bytes());
+    for (std::size_t y = 0; y < 12; ++y) {
+      for (std::size_t x = 0; x < 10; ++x) {
+        const bool cross = y == 6 || x == 5;
+        const bool square = (y == 2 || y == 9 || x == 1 || x == 8) && y > 1 && y < 10 && x > 0 && x < 9;
+        const bool bar = x > 6;
+        const bool on = figure == 0 ? cross : figure == 1 ? square : bar;
+        for (std::size_t c = 0; c < 3; ++c) {
+          pixels[(y * 10 + x) * 3 + c] = static_cast<std::uint8_t>((on ? 150 : 20) + random() % 90);
+        }
+      }
+    }
+    write(fmt::format("i{:03}.png", i), png_of(pixels, kSize));
+    write(fmt::format("i{:03}.cls", i), std::to_string(figure));
+  }
+  torch::manual_seed(1);
+  torch::nn::Linear net(3 * 12 * 10, 3);
+  torch::optim::SGD optimizer(net->parameters(), 0.01);
+  Loader loader(pack(), {.ranks = 1, .cap = 16}, 0, nullptr, images());
+  std::int64_t right = 0;
+  for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
+    right = 0;
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) {
+      const auto logits = net(normalise_images(batch.images).flatten(1));
+      right += (logits.argmax(1) == batch.labels).sum().item<std::int64_t>();
+      torch::nn::functional::cross_entropy(logits, batch.labels).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+  EXPECT_GT(right, 110) << "of 120 in the last epoch";
+}
+
+}  // namespace
+}  // namespace lockstep::data

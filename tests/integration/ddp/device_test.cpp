@@ -1,0 +1,132 @@
+// Tests the code paths for gradients on a GPU, on any machine: with a communicator that behaves like NCCL's
+// but works in host memory. It reads scale factors when an operation is started, and takes none for 16-bit
+// types.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "runtime/ddp/reducer.h"
+#include "tests/integration/ddp/models.h"
+#include "tests/integration/mpi_world.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceCommunicator : public comm::Communicator {
+ public:
+  explicit DeviceCommunicator(comm::Communicator& host)
+      : Communicator(host.place()), host_(host.split(0, "like a device")) {}
+
+  std::string_view name() const override { return "like a device"; }
+  int device() const override { return 0; }
+
+  comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
+                              comm::ReduceOptions options) override {
+    ++reductions;
+    if (options.scale != nullptr) {
+      EXPECT_GT(comm::size_of(buffer.type), 2U) << "no factor for 16-bit types";
+      const auto now =
+          std::make_shared<std::pair<double, std::shared_ptr<const void>>>(*options.scale, options.keep);
+      options.scale = &now->first;
+      options.keep = now;
+    }
+    return host_->all_reduce(buffer, label, std::move(options));
+  }
+  comm::WorkHandle broadcast(comm::Buffer buffer, int root, std::string_view label) override {
+    return host_->broadcast(buffer, root, label);
+  }
+  comm::WorkHandle all_gather(comm::Buffer mine, void* all, std::string_view label) override {
+    return host_->all_gather(mine, all, label);
+  }
+  comm::WorkHandle reduce_scatter(void* all, comm::Buffer mine, std::string_view label,
+                                  comm::ReduceOptions options) override {
+    return host_->reduce_scatter(all, mine, label, std::move(options));
+  }
+  comm::WorkHandle barrier(std::string_view label) override { return host_->barrier(label); }
+  std::unique_ptr<Communicator> split(int color, std::string_view name) override {
+    return host_->split(color, name);
+  }
+  std::shared_ptr<void> allocate(std::size_t bytes) override { return host_->allocate(bytes); }
+  void progress() override { host_->progress(); }
+
+  int reductions = 0;
+
+ private:
+  std::unique_ptr<comm::Communicator> host_;
+};
+
+// Compares a step of each rank's rows with a step of all rows in one process.
+class OnADevice : public ::testing::Test {
+ protected:
+  DeviceCommunicator device{world().communicator()};
+  bool sync = true;
+
+  ddp::Reducer reducer_of(torch::nn::Module& module, const DistributedDataParallelOptions& options) {
+    return {world().communicator(), device, world().timer(), ddp::named_parameters_of(module), options, sync};
+  }
+
+  static torch::Tensor loss_of(Net& net, int rank, int step) {
+    const auto inputs = rows(2 + rank, static_cast<std::uint64_t>(100 * step + rank));
+    return sum_of_squares(net(inputs.to(net->out_bias.dtype())), torch::ones_like(inputs));
+  }
+};
+
+TEST_F(OnADevice, TokensAreAveragedWithTheFactorOfTheSameStep) {
+  torch::manual_seed(1);
+  Net net;
+  Net whole = copy_of(net);
+  auto reducer = reducer_of(*net, small_buckets(Average::tokens));
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    whole->zero_grad();
+    const auto loss = loss_of(net, world().rank(), step);
+    // The last rank is late, and the factor is not known without its tokens.
+    if (world().rank() == world().size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    reducer.begin((2 + world().rank()) * (step + 1));
+    loss.backward(torch::full_like(loss, reducer.loss_factor()));
+    reducer.finish();
+
+    std::int64_t tokens = 0;
+    for (int rank = 0; rank < world().size(); ++rank) {
+      loss_of(whole, rank, step).backward();
+      tokens += (2 + rank) * (step + 1);
+    }
+    const auto mine = net->parameters();
+    const auto expected = whole->parameters();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_TRUE(
+          torch::allclose(mine[i].grad(), expected[i].grad() / static_cast<double>(tokens), 1e-12, 1e-14));
+    }
+  }
+  EXPECT_GT(device.reductions, 3);
+}
+
+TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
+  torch::nn::Linear layer(3, 2);
+  layer->to(torch::kBFloat16);
+  auto reducer = reducer_of(*layer, small_buckets(Average::ranks));
+  for (int step = 0; step < 2; ++step) {
+    layer->zero_grad();
+    reducer.begin(0);
+    ((layer->weight.sum() + layer->bias.sum()) * (world().rank() + 1)).backward();
+    reducer.finish();
+    const double mean = (world().size() + 1) / 2.0;
+    for (const auto& parameter : layer->parameters()) {
+      EXPECT_NEAR(parameter.grad().max().item<double>(), mean, mean / 128);
+      EXPECT_NEAR(parameter.grad().min().item<double>(), mean, mean / 128);
+    }
+  }
+}
+
+TEST_F(OnADevice, SparseGradientsAreRefusedByName) {
+  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+  EXPECT_THAT(error_of([&] { reducer_of(*embedding, small_buckets(Average::ranks)); }),
+              HasSubstr("parameter 'weight' has sparse gradients, which can be summed on the CPU only"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,106 @@
+// The memory of operations lives until they end, even if the model was destroyed after an exception.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+
+#include "common/error.h"
+#include "runtime/ddp/reducer.h"
+#include "tests/integration/ddp/models.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// One of two ranks. The other one answers only in wait(): then all operations so far are done.
+class SlowCommunicator : public comm::Communicator {
+ public:
+  SlowCommunicator() : Communicator({.size = 2, .node_name = "here"}) {}
+
+  std::string_view name() const override { return "slow"; }
+
+  comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view /*label*/,
+                              comm::ReduceOptions options) override {
+    pending_.push_back(std::move(options));
+    return std::make_shared<PendingWork>(*this);
+  }
+  comm::WorkHandle broadcast(comm::Buffer /*buffer*/, int /*root*/, std::string_view /*label*/) override {
+    return std::make_shared<PendingWork>(*this);
+  }
+  comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view /*label*/) override {
+    return std::make_shared<PendingWork>(*this);
+  }
+  comm::WorkHandle reduce_scatter(void* /*all*/, comm::Buffer /*mine*/, std::string_view /*label*/,
+                                  comm::ReduceOptions /*options*/) override {
+    return std::make_shared<PendingWork>(*this);
+  }
+  std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
+    return nullptr;
+  }
+  comm::WorkHandle barrier(std::string_view /*label*/) override {
+    return std::make_shared<PendingWork>(*this);
+  }
+
+  std::shared_ptr<void> allocate(std::size_t bytes) override {
+    auto memory = Communicator::allocate(bytes);
+    buckets.emplace_back(memory);
+    return memory;
+  }
+
+  /// Ends all operations.
+  void answer() {
+    for (; !pending_.empty(); pending_.pop_front()) {
+      if (pending_.front().then) pending_.front().then();
+    }
+  }
+
+  std::size_t alive() const {
+    return static_cast<std::size_t>(
+        std::count_if(buckets.begin(), buckets.end(), [](const auto& bucket) { return !bucket.expired(); }));
+  }
+
+  std::vector<std::weak_ptr<void>> buckets;
+
+ private:
+  class PendingWork : public comm::Work {
+   public:
+    explicit PendingWork(SlowCommunicator& communicator) : communicator_(communicator) {}
+    bool done() const override { return communicator_.pending_.empty(); }
+    void wait() override { communicator_.answer(); }
+    comm::WorkTimes times() const override { return {}; }
+
+   private:
+    SlowCommunicator& communicator_;
+  };
+
+  std::deque<comm::ReduceOptions> pending_;
+};
+
+TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
+  SlowCommunicator communicator;
+  profile::StepTimer timer({}, {.record = false, .folder = {}});
+  const bool sync = true;
+  {
+    Net net;
+    ddp::Reducer reducer(communicator, communicator, timer, ddp::named_parameters_of(*net), small_buckets(),
+                         sync);
+    reducer.begin(5);
+    net(rows(1, 1)).sum().backward();
+    reducer.finish();  // the buckets are laid out again
+    reducer.begin(5);
+    torch::Tensor loss = torch::zeros({}, torch::kDouble);
+    const auto parameters = net->named_parameters();
+    EXPECT_EQ(communicator.buckets.size(), reducer.buckets())
+        << "buckets are allocated once, in the right order";
+    const auto layout = reducer.layout();
+    for (const auto& name : layout.front()) loss = loss + parameters[name].sum();
+    loss.backward();  // starts the reduction of the first bucket
+    ASSERT_EQ(reducer.trace().launches.size(), 1U);
+    EXPECT_THROW(reducer.finish(), Error);
+  }
+  EXPECT_EQ(communicator.alive(), 1U) << "of " << communicator.buckets.size();
+  communicator.answer();
+  EXPECT_EQ(communicator.alive(), 0U);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,144 @@
+// The constructor compares the models and options of all ranks, and names a difference on every rank.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/error.h"
+#include "tests/integration/ddp/models.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+bool last_rank() {
+  return world().size() > 1 && world().rank() == world().size() - 1;
+}
+
+/// Expects an error on every rank if the last rank's model or options differ from the others'.
+template <typename Module>
+void expect_refusal(Module& net, const DistributedDataParallelOptions& options, const std::string& values) {
+  if (world().size() == 1) return;
+  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world(), options); }),
+              HasSubstr("the ranks' models differ: " + values + " on rank " +
+                        std::to_string(world().size() - 1) + ";"));
+}
+
+TEST(Replicas, WithDifferentOptionsAreRefusedByNameWithBothValues) {
+  {
+    Net net;
+    auto options = small_buckets();
+    options.bucket_cap_mb = last_rank() ? 1.5 : 2;
+    expect_refusal(net, options, "option bucket_cap_mb is 2 on rank 0 and 1.5");
+  }
+  {
+    Net net;
+    auto options = small_buckets();
+    options.find_unused_parameters = last_rank();
+    expect_refusal(net, options, "option find_unused_parameters is false on rank 0 and true");
+  }
+  Net net;
+  expect_refusal(net, small_buckets(last_rank() ? Average::ranks : Average::tokens),
+                 "option average is tokens on rank 0 and ranks");
+}
+
+TEST(Replicas, WithAnAdditionalParameterAreRefusedByName) {
+  Net net;
+  if (last_rank()) net->register_module("zero", torch::nn::Linear(2, 2));
+  expect_refusal(net, small_buckets(), "parameter 9 is missing on rank 0 and 'zero.weight' Float [2, 2]");
+}
+
+TEST(Replicas, WithABufferOfAnotherTypeAreRefusedByName) {
+  Net net;
+  net->register_buffer("same", torch::zeros({2}));
+  net->register_buffer("counts", torch::zeros({4}, last_rank() ? torch::kInt : torch::kFloat));
+  expect_refusal(net, small_buckets(), "buffer 1 is 'counts' Float [4] on rank 0 and 'counts' Int [4]");
+}
+
+TEST(Replicas, WithABufferOfAnotherSizeAreRefusedByName) {
+  Net net;
+  net->register_buffer("counts", torch::zeros({last_rank() ? 5 : 4}));
+  expect_refusal(net, small_buckets(), "buffer 0 is 'counts' Float [4] on rank 0 and 'counts' Float [5]");
+}
+
+TEST(Replicas, WithAnAdditionalBufferAreRefusedByName) {
+  Net net;
+  if (!last_rank()) net->register_buffer("counts", torch::zeros({4}));
+  expect_refusal(net, small_buckets(), "buffer 0 is 'counts' Float [4] on rank 0 and missing");
+}
+
+TEST(Replicas, WithExpandedTensorsAreRefusedByName) {
+  {
+    Net net;
+    net->register_parameter("gain", torch::ones({1}, torch::kDouble).expand({6}).detach());
+    EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
+                HasSubstr("parameter 'gain' is expanded"));
+  }
+  Net net;
+  net->register_buffer("mask", torch::ones({1, 3}).expand({4, 3}));
+  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
+              HasSubstr("buffer 'mask' is expanded"));
+}
+
+TEST(Replicas, WithSparseBuffersAreRefusedByName) {
+  Net net;
+  net->register_buffer("adjacency", torch::eye(3).to_sparse());
+  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
+              HasSubstr("buffer 'adjacency' is Sparse"));
+}
+
+TEST(Replicas, OfAnExpandedBufferOnOneRankAreRefusedOnEveryRank) {
+  Net net;
+  const auto mask = torch::ones({1, 3}).expand({4, 3});
+  net->register_buffer("mask", last_rank() ? mask : mask.clone());
+  expect_refusal(net, small_buckets(),
+                 "buffer 0 is 'mask' Float [4, 3] on rank 0 and 'mask' Float [4, 3] with strides [0, 1]");
+}
+
+TEST(TwoModelsInARow, ByTokensAreRefusedWithTheReason) {
+  Net first;
+  Net second;
+  DistributedDataParallel ddp_first(first, world(), small_buckets());
+  DistributedDataParallel ddp_second(second, world(), small_buckets());
+  const auto input = rows(2, 1);
+  const std::string error = error_of([&] { ddp_second.backward(ddp_second(ddp_first(input)).sum(), 2); });
+  EXPECT_THAT(error,
+              HasSubstr("backward of one DistributedDataParallel reached parameter 'out_bias' of another"));
+}
+
+TEST(TwoModelsInARow, ByRanksGiveTheGradientsOfOneProcess) {
+  Net first;
+  Net second;
+  DistributedDataParallel ddp_first(first, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp_second(second, world(), small_buckets(Average::ranks));
+  Net alone_first = copy_of(first);
+  Net alone_second = copy_of(second);
+  for (int step = 0; step < 3; ++step) {
+    const auto input = rows(2 * world().size(), 1 + static_cast<std::uint64_t>(step));
+    ddp_second.backward(torch::mse_loss(ddp_second(ddp_first(my_part(input))), my_part(input)));
+    torch::mse_loss(alone_second(alone_first(input)), input).backward();
+    EXPECT_LE(gradient_difference(*first, *alone_first), 1e-12);
+    EXPECT_LE(gradient_difference(*second, *alone_second), 1e-12);
+    for (auto* net : {&first, &second, &alone_first, &alone_second}) (*net)->zero_grad();
+  }
+}
+
+TEST(Buffers, AreSentBeforeAnEvaluationIfAsked) {
+  torch::nn::BatchNorm1d norm(6);
+  norm->to(torch::kDouble);
+  DistributedDataParallel ddp(norm, world(), small_buckets());
+  for (int i = 0; i < 2; ++i) {
+    const auto input = rows(5, static_cast<std::uint64_t>(10 * i + world().rank()));
+    ddp.backward(sum_of_squares(ddp(input), input), 5);
+  }
+  const auto mine = norm->running_mean.clone();
+  norm->eval();
+  ddp.broadcast_buffers();
+  for (const auto& buffer : norm->buffers()) EXPECT_TRUE(same_bits_everywhere(buffer));
+  EXPECT_EQ(torch::equal(norm->running_mean, mine), world().rank() == 0);
+  DistributedDataParallel by_ranks(norm, world(), small_buckets(Average::ranks));
+  EXPECT_THAT(error_of([&] { by_ranks.join([&] { by_ranks.broadcast_buffers(); }); }),
+              HasSubstr("inside join"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,147 @@
+// Loss scaling: the same gradients as without, and infinities that one rank finds are seen by all.
+#include "runtime/train/grad_scaler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "common/error.h"
+#include "tests/integration/ddp/models.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+GradScalerOptions small() {
+  return {.initial_scale = 8, .growth_interval = 3};
+}
+
+// One parameter of each rank's own, so that a rank can have an infinite gradient alone.
+struct Alone {
+  torch::Tensor parameter = torch::ones({4}, torch::kDouble).requires_grad_();
+  torch::optim::SGD optimizer{{parameter}, torch::optim::SGDOptions(0.5)};
+
+  void set_gradient(double value) { parameter.mutable_grad() = torch::full({4}, value, torch::kDouble); }
+  double value() const { return parameter[0].item<double>(); }
+};
+
+TEST(GradScaler, GradientsAreThoseWithoutScaling) {
+  Alone alone;
+  GradScaler scaler(world(), small());
+  scaler.scale((alone.parameter * 3).sum()).backward();
+  EXPECT_EQ(alone.parameter.grad()[0].item<double>(), 24);
+  EXPECT_TRUE(scaler.unscale(alone.optimizer));
+  EXPECT_EQ(alone.parameter.grad()[0].item<double>(), 3);
+  EXPECT_TRUE(scaler.step(alone.optimizer));
+  EXPECT_EQ(alone.value(), -0.5);
+  scaler.update();
+}
+
+TEST(GradScaler, AnInfinityOnOneRankSkipsTheStepOnAll) {
+  Alone alone;
+  GradScaler scaler(world(), small());
+  for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
+    const double before = scaler.current_scale();
+    alone.set_gradient(world().rank() == world().size() - 1 ? bad : 1.0);
+    EXPECT_FALSE(scaler.step(alone.optimizer));
+    scaler.update();
+    EXPECT_EQ(alone.value(), 1);
+    EXPECT_EQ(scaler.current_scale(), before / 2);
+  }
+}
+
+TEST(GradScaler, GrowsAfterGoodStepsInARow) {
+  Alone alone;
+  GradScaler scaler(world(), small());
+  std::vector<double> scales;
+  for (const double gradient : {1.0, 1.0, kInfinity, 1.0, 1.0, 1.0, 1.0}) {
+    alone.set_gradient(gradient);
+    scaler.step(alone.optimizer);
+    scaler.update();
+    scales.push_back(scaler.current_scale());
+  }
+  EXPECT_THAT(scales, ::testing::ElementsAre(8, 8, 4, 4, 4, 8, 8));
+}
+
+TEST(GradScaler, StateContinuesInAnotherScaler) {
+  Alone alone;
+  GradScaler first(world(), small());
+  for (int i = 0; i < 2; ++i) {
+    alone.set_gradient(1);
+    first.step(alone.optimizer);
+    first.update();
+  }
+  GradScaler second(world(), small());
+  second.set_state(first.state());
+  alone.set_gradient(1);
+  second.step(alone.optimizer);
+  second.update();
+  EXPECT_EQ(second.current_scale(), 16) << "the third good step";
+  EXPECT_THROW(second.set_state({.scale = 0}), UsageError);
+}
+
+TEST(GradScaler, TheDistributedOptimizerSkipsTogether) {
+  torch::manual_seed(1);
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::SGD> optimizer(ddp, torch::optim::SGDOptions(0.1));
+  GradScaler scaler(world(), small());
+  const auto weight = [&] { return net->first->weight.detach().clone(); };
+
+  const auto before = weight();
+  const double factor = world().rank() == 0 ? kInfinity : 1.0;
+  ddp.backward(scaler.scale(ddp(rows(2, 1)).sum() * factor), 2);
+  EXPECT_FALSE(scaler.step(optimizer));
+  scaler.update();
+  EXPECT_TRUE(torch::equal(weight(), before));
+  optimizer.zero_grad();
+
+  ddp.backward(scaler.scale(ddp(rows(2, 1)).sum()), 2);
+  EXPECT_TRUE(scaler.step(optimizer));
+  scaler.update();
+  EXPECT_FALSE(torch::equal(weight(), before));
+  EXPECT_TRUE(same_bits_everywhere(weight()));
+}
+
+TEST(GradScaler, DisabledItDoesNothing) {
+  Alone alone;
+  GradScaler scaler(world(), {.enabled = false});
+  alone.set_gradient(2);
+  EXPECT_TRUE(scaler.step(alone.optimizer));
+  scaler.update();
+  EXPECT_EQ(alone.value(), 0);
+  EXPECT_EQ(scaler.current_scale(), 1);
+}
+
+TEST(GradScaler, CallsInTheWrongOrderAreRefused) {
+  Alone alone;
+  GradScaler scaler(world(), small());
+  EXPECT_THAT(error_of([&] { scaler.update(); }), HasSubstr("before any optimizer's"));
+  alone.set_gradient(1);
+  scaler.unscale(alone.optimizer);
+  EXPECT_THAT(error_of([&] { scaler.unscale(alone.optimizer); }), HasSubstr("twice"));
+  scaler.step(alone.optimizer);
+  EXPECT_THAT(error_of([&] { scaler.step(alone.optimizer); }), HasSubstr("twice"));
+}
+
+TEST(GradScaler, HalfGradientsAreRefused) {
+  torch::Tensor parameter = torch::ones({2}, torch::kHalf).requires_grad_();
+  torch::optim::SGD optimizer({parameter}, torch::optim::SGDOptions(0.5));
+  parameter.mutable_grad() = torch::ones({2}, torch::kHalf);
+  GradScaler scaler(world(), small());
+  EXPECT_THAT(error_of([&] { scaler.unscale(optimizer); }), HasSubstr("keep the parameters in float"));
+}
+
+TEST(GradScaler, OptionsThatMakeNoSenseAreRefused) {
+  EXPECT_THROW(GradScaler(world(), {.initial_scale = -1}), UsageError);
+  EXPECT_THROW(GradScaler(world(), {.growth_factor = 1}), UsageError);
+  EXPECT_THROW(GradScaler(world(), {.backoff_factor = 1}), UsageError);
+  EXPECT_THROW(GradScaler(world(), {.growth_interval = 0}), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

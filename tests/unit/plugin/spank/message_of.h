@@ -1,0 +1,23 @@
+// The message of an Error, for tests.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <string>
+
+#include "common/leaf/error.h"
+
+namespace lockstep::spank {
+
+/// The text of the Error that `work` throws, or "" where it throws none.
+template <typename Work>
+std::string message_of(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace lockstep::spank

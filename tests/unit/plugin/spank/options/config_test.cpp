@@ -1,0 +1,185 @@
+#include "plugin/spank/options/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "plugin/spank/process/report.h"
+#include "tests/unit/plugin/spank/message_of.h"
+
+namespace lockstep::spank {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string error_of(std::string_view text) {
+  try {
+    parse_config(text, "/etc/l.conf", "");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Config, ReadsTheKeys) {
+  const Config config = parse_config(
+      "# a comment\n\n cache = /mnt/local/x \nsources=/a, /b/c\nhelpers = /opt/bin\nports = 20000-20010\n"
+      "prefix = ls-\ncheck_sources = no\nwait = 5\npin = auto,smt=1\nstage_verify = full\r\n; another",
+      "f", "");
+  EXPECT_EQ(config.cache, "/mnt/local/x");
+  EXPECT_THAT(config.sources, ElementsAre("/a", "/b/c"));
+  EXPECT_EQ(config.helpers, "/opt/bin");
+  EXPECT_EQ(config.first_port, 20000);
+  EXPECT_EQ(config.last_port, 20010);
+  EXPECT_EQ(config.prefix, "ls-");
+  EXPECT_FALSE(config.check_sources);
+  EXPECT_EQ(config.wait, 5);
+  EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::pin)), "auto,smt=1");
+  EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::stage_verify)), "full");
+  EXPECT_TRUE(config.enabled);
+}
+
+TEST(Config, OnlyTheJobsPartitionsSectionOverrides) {
+  constexpr std::string_view kText =
+      "cache = /a\nenabled = yes\n[gpu]\ncache = /b\nenabled = no\n[ big mem ]\ncache = /c\n";
+  EXPECT_EQ(parse_config(kText, "f", "").cache, "/a");
+  EXPECT_EQ(parse_config(kText, "f", "gpu").cache, "/b");
+  EXPECT_FALSE(parse_config(kText, "f", "gpu").enabled);
+  EXPECT_EQ(parse_config(kText, "f", "big mem").cache, "/c");
+  EXPECT_TRUE(parse_config(kText, "f", "other").enabled);
+  EXPECT_THAT(parse_config(kText, "f", "").caches, ElementsAre("/a", "/b", "/c"));
+  EXPECT_THAT(parse_config("[gpu]\nlinks = /l\n", "f", "").all_links,
+              ElementsAre("/run/lockstep/links", "/l"));
+}
+
+TEST(Config, ReadsSizesAsSlurmWritesThem) {
+  const Config config = parse_config(
+      "total = 2T\nquota = 500G\nram = 8M\nbandwidth = 12345\nkeep = 0\ncooperate = no\nshared = /a/shared\n"
+      "ram_cache = /run/ram\n",
+      "f", "");
+  EXPECT_EQ(config.total, std::uint64_t{2} << 40U);
+  EXPECT_EQ(config.quota, std::uint64_t{500} << 30U);
+  EXPECT_EQ(config.ram, std::uint64_t{8} << 20U);
+  EXPECT_EQ(config.bandwidth, 12345U);
+  EXPECT_EQ(config.keep, 0);
+  EXPECT_FALSE(config.cooperate);
+  EXPECT_EQ(config.shared, "/a/shared");
+  EXPECT_EQ(config.ram_cache, "/run/ram");
+}
+
+TEST(Config, SourcePatienceIsReadForAllOrForAPartition) {
+  constexpr const char* kText = "source_patience = 30\n[gpu]\nsource_patience = 600\n";
+  EXPECT_EQ(parse_config(kText, "f", "").source_patience, 30);
+  EXPECT_EQ(parse_config(kText, "f", "gpu").source_patience, 600);
+  EXPECT_EQ(parse_config("", "f", "").source_patience, 0);
+}
+
+TEST(Config, ByDefaultThereAreNoLimitsAndNoRamTier) {
+  const Config config = parse_config("cache = /a\n", "f", "");
+  EXPECT_EQ(config.total, 0U);
+  EXPECT_EQ(config.quota, 0U);
+  EXPECT_EQ(config.ram, 0U);
+  EXPECT_FALSE(config.ram_somewhere);
+  EXPECT_EQ(config.keep, 600);
+  EXPECT_TRUE(config.cooperate);
+}
+
+TEST(Config, TheStoresOfBothTiersOfAllPartitionsAreKnown) {
+  const Config config =
+      parse_config("cache = /a\n[gpu]\nram = 1G\n[big]\nram_cache = /r\ncache = /b\n", "f", "");
+  EXPECT_THAT(config.caches, ElementsAre("/a", "/dev/shm/lockstep", "/r", "/b"));
+  EXPECT_TRUE(config.ram_somewhere);
+  EXPECT_EQ(config.ram, 0U);
+}
+
+std::string not_allowed(std::string_view text, std::string_view partition, Option option,
+                        std::string_view value) {
+  Settings settings;
+  apply(option, value, settings);
+  try {
+    check_allowed(parse_config(text, "f", partition), option, settings, !partition.empty());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Config, LimitsApplyToTheOptionsOfTheJobsPartition) {
+  constexpr std::string_view kText =
+      "allow_stage_mode = block\nallow_pin = auto, off\n[gpu]\nallow_pin = core\n";
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::stage_mode, "background"),
+            "--stage-mode=background is not allowed here; the administrator allows: block");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::stage_mode, "block"), "");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::stage_tier, "ram"), "");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::pin, "auto,workers=2"), "");
+  EXPECT_EQ(not_allowed(kText, "cpu", Option::pin, "core"),
+            "--pin=core is not allowed here; the administrator allows: auto, off");
+  EXPECT_EQ(not_allowed(kText, "gpu", Option::pin, "core"), "");
+  EXPECT_NE(not_allowed(kText, "gpu", Option::pin, "auto"), "");
+}
+
+TEST(Config, WithoutAKnownPartitionTheLimitsOfAllPartitionsApplyTogether) {
+  constexpr std::string_view kText =
+      "allow_pin = auto, off\n[gpu]\nallow_pin = core\nallow_stage_mode = block\n";
+  EXPECT_EQ(not_allowed(kText, "", Option::pin, "core"), "");
+  EXPECT_EQ(not_allowed(kText, "", Option::pin, "numa"),
+            "--pin=numa is not allowed here; the administrator allows: auto, off, core");
+  EXPECT_EQ(not_allowed(kText, "", Option::stage_mode, "background"), "");
+}
+
+TEST(Config, MistakesAreReportedWithTheirLine) {
+  EXPECT_EQ(error_of("cache = /a\ncahe = /b\n"), "/etc/l.conf:2: unknown key 'cahe'");
+  EXPECT_EQ(error_of("[gpu]\nwait = soon\n"), "/etc/l.conf:2: 'wait' must be a number from 1 to 86400");
+  EXPECT_EQ(error_of("cache = mnt\n"), "/etc/l.conf:1: 'cache' must be an absolute path");
+  EXPECT_EQ(error_of("enabled\n"), "/etc/l.conf:1: not a 'key = value' line");
+  EXPECT_THAT(error_of("enabled = maybe"), HasSubstr("must be yes or no"));
+  EXPECT_THAT(error_of("ports = 30-20"), HasSubstr("'ports' must be a number"));
+  EXPECT_THAT(error_of("ports = 20000-19000"), HasSubstr("'ports' must be a number"));
+  EXPECT_THAT(error_of("prefix = A b"), HasSubstr("lower-case letters"));
+  EXPECT_THAT(error_of("[gpu\n"), HasSubstr("']'"));
+  EXPECT_EQ(error_of("quota = 10X\n"), "/etc/l.conf:1: 'quota' must be a size such as 500G");
+  for (const char* size :
+       {"", "G", "-1", "1.5G", "10 G", "10GG", "0x10", "18446744073709551616", "16777216T"}) {
+    EXPECT_THAT(error_of(std::string("total = ") + size), HasSubstr("must be a size")) << size;
+  }
+  EXPECT_EQ(error_of("allow_stage_tier = disk, tape"),
+            "/etc/l.conf:1: 'tape' is not a value of --stage-tier");
+  EXPECT_THAT(error_of("allow_stage = none"), HasSubstr("unknown key"));
+  EXPECT_THAT(error_of("[gpu]\nprefix = x-\n"), HasSubstr("applies to all partitions"));
+}
+
+TEST(Config, AFileThatOthersOwnOrMayWriteIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  std::string path = "/tmp/config_test.XXXXXX";
+  const int fd = ::mkstemp(path.data());
+  const std::string text = "keep = 7\nprefix = ls-\n";
+  ASSERT_EQ(::write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  const auto refused = [&](uid_t owner, mode_t mode) {
+    EXPECT_TRUE(::fchown(fd, owner, 0) == 0 && ::fchmod(fd, mode) == 0);
+    return message_of([&] { read_config(path, ""); });
+  };
+  EXPECT_EQ(refused(0, 0644), "");
+  for (const auto& [owner, mode] : std::vector<std::pair<uid_t, mode_t>>{{1, 0644}, {0, 0664}, {0, 0646}}) {
+    EXPECT_THAT(refused(owner, mode), HasSubstr(path + " must belong to root and be writable by root alone"));
+    EXPECT_EQ(prefix_of_refused(path), "ls-");
+  }
+  ::close(fd);
+  ASSERT_TRUE(::unlink(path.c_str()) == 0 && ::mkfifo(path.c_str(), 0644) == 0);
+  EXPECT_EQ(message_of([&] { read_config(path, ""); }), "cannot read " + path + ": it is not a regular file");
+  ::unlink(path.c_str());
+}
+
+TEST(Config, AMissingFileIsNamed) {
+  try {
+    read_config("/nonexistent/l.conf", "");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "cannot read /nonexistent/l.conf: No such file or directory");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::spank

@@ -1,0 +1,157 @@
+// Ranks are threads of one process. They exchange addresses through memory; their connections are real.
+#include "runtime/comm/control/tree.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <cstring>
+#include <thread>
+
+namespace lockstep::comm::control {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+class Ranks {
+ public:
+  Ranks(int nodes, int each) : each_(each), size_(nodes * each), nodes_(nodes), meeting_(size_) {}
+
+  /// Called with a rank and the bytes that it received from all ranks, to damage them.
+  std::function<void(int rank, std::size_t bytes, void* all)> damage;
+
+  std::vector<std::optional<Tree>> build() {
+    std::vector<std::optional<Tree>> trees(static_cast<std::size_t>(size_));
+    std::vector<std::thread> threads;
+    threads.reserve(trees.size());
+    for (int rank = 0; rank < size_; ++rank) {
+      threads.emplace_back([this, rank, &trees] {
+        trees[static_cast<std::size_t>(rank)] = build_tree(
+            place(rank),
+            [this, rank](const void* mine, std::size_t bytes, void* all) { gather(rank, mine, bytes, all); });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return trees;
+  }
+
+ private:
+  Place place(int rank) const {
+    return {.rank = rank,
+            .size = size_,
+            .local_rank = rank % each_,
+            .local_size = each_,
+            .node = rank / each_,
+            .nodes = nodes_,
+            .node_name = "n" + std::to_string(rank / each_ + 1)};
+  }
+
+  void gather(int rank, const void* mine, std::size_t bytes, void* all) {
+    {
+      const std::scoped_lock lock(mutex_);
+      table_.resize(bytes * static_cast<std::size_t>(size_));
+    }
+    meeting_.arrive_and_wait();
+    std::memcpy(table_.data() + bytes * static_cast<std::size_t>(rank), mine, bytes);
+    meeting_.arrive_and_wait();
+    std::memcpy(all, table_.data(), table_.size());
+    if (damage) damage(rank, bytes, all);
+    meeting_.arrive_and_wait();
+  }
+
+  int each_;
+  int size_;
+  int nodes_;
+  std::barrier<> meeting_;
+  std::mutex mutex_;
+  std::vector<char> table_;
+};
+
+std::vector<int> children(const std::optional<Tree>& tree) {
+  std::vector<int> ranks;
+  if (tree) {
+    for (const Child& child : tree->down) ranks.push_back(child.rank);
+  }
+  return ranks;
+}
+
+// The key comes after the number and the name of the node.
+void damage_key(void* all, std::size_t bytes, int of_rank) {
+  auto* contact = static_cast<char*>(all) + bytes * static_cast<std::size_t>(of_rank);
+  if (bytes > 100) contact[4 + 64] ^= 1;
+}
+
+TEST(Tree, HasTwoLevels) {
+  const auto trees = Ranks(2, 3).build();
+  for (const auto& tree : trees) ASSERT_TRUE(tree);
+  EXPECT_THAT(children(trees[0]), UnorderedElementsAre(1, 2, 3));
+  EXPECT_THAT(children(trees[3]), UnorderedElementsAre(4, 5));
+  EXPECT_THAT(children(trees[4]), IsEmpty());
+  EXPECT_EQ(trees[0]->parent, -1);
+  EXPECT_EQ(trees[2]->parent, 0);
+  EXPECT_EQ(trees[3]->parent, 0);
+  EXPECT_EQ(trees[5]->parent, 3);
+  EXPECT_EQ(trees[5]->roster.name(5), "rank 5 on n2");
+  EXPECT_THAT(trees[1]->roster.node_of, ElementsAre(0, 0, 0, 1, 1, 1));
+}
+
+TEST(Tree, IsOnePerNodeIfNodesCannotConnect) {
+  Ranks ranks(2, 2);
+  ranks.damage = [](int rank, std::size_t bytes, void* all) {
+    if (rank == 2) damage_key(all, bytes, 0);
+  };
+  ::testing::internal::CaptureStderr();
+  const auto trees = ranks.build();
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("lockstep: rank 2 on n2: no connection to rank 0: another process answers there; a rank "
+                "that hangs or ends is reported only on its own node\n"));
+  for (const auto& tree : trees) ASSERT_TRUE(tree);
+  EXPECT_THAT(children(trees[0]), ElementsAre(1));
+  EXPECT_THAT(children(trees[2]), ElementsAre(3));
+  EXPECT_EQ(trees[2]->parent, -1);
+  EXPECT_EQ(trees[3]->parent, 2);
+}
+
+TEST(Tree, IsAbsentIfARankCannotConnectOnItsNode) {
+  Ranks ranks(1, 3);
+  ranks.damage = [](int rank, std::size_t bytes, void* all) {
+    if (rank == 2) damage_key(all, bytes, 0);
+  };
+  ::testing::internal::CaptureStderr();
+  const auto trees = ranks.build();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("lockstep: rank 2 on n1: no local connection to rank 0: Connection refused; a rank"));
+  for (const auto& tree : trees) EXPECT_FALSE(tree);
+}
+
+TEST(Connection, DeliversWholeMessagesInOrderAndThenTheEnd) {
+  auto trees = Ranks(1, 2).build();
+  Connection& up = *trees[1]->up;
+  Connection& down = trees[0]->down.front().connection;
+  std::string large;
+  large.resize(10'000'000, 'x');
+  up.send(MessageKind::goodbye, "first");
+  up.send(MessageKind::answer, large);
+  std::vector<Message> messages;
+  while (messages.size() < 2) {
+    EXPECT_EQ(down.receive(messages), Connection::End::none);
+    up.send_rest();
+  }
+  EXPECT_EQ(messages[0].kind, MessageKind::goodbye);
+  EXPECT_EQ(messages[0].body, "first");
+  EXPECT_EQ(messages[1].body, large);
+
+  messages.clear();
+  up.send(MessageKind::end, "last");
+  up.close();
+  EXPECT_EQ(down.receive(messages), Connection::End::closed);
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_EQ(messages[0].body, "last");
+}
+
+}  // namespace
+}  // namespace lockstep::comm::control

@@ -1,0 +1,82 @@
+#include "runtime/train/weight_average.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "common/error.h"
+#include "runtime/train/early_stopping.h"
+
+namespace lockstep {
+namespace {
+
+TEST(WeightAverage, FollowsTheWeights) {
+  torch::nn::Linear model(2, 1);
+  const torch::NoGradGuard no_grad;
+  model->weight.fill_(1);
+  WeightAverage average(*model, 0.5);
+  double expected = 1;
+  for (int step = 1; step <= 20; ++step) {
+    model->weight.fill_(step);
+    average.update();
+    const double decay = std::min(0.5, (1.0 + step) / (10.0 + step));
+    expected = decay * expected + (1 - decay) * step;
+  }
+  EXPECT_NEAR(average.averages()[0][0][0].item<double>(), expected, 1e-5);
+}
+
+TEST(WeightAverage, SwapsValuesAndGivesThemBack) {
+  torch::nn::Linear model(2, 1);
+  WeightAverage average(*model, 0.9);
+  const torch::Tensor begin = model->weight.detach().clone();
+  const void* const memory = model->weight.data_ptr();
+  {
+    const torch::NoGradGuard no_grad;
+    model->weight.add_(1);
+  }
+  const torch::Tensor trained = model->weight.detach().clone();
+  {
+    const auto swapped = average.swap();
+    EXPECT_TRUE(torch::equal(model->weight, begin));
+    EXPECT_EQ(model->weight.data_ptr(), memory);
+    EXPECT_THROW(average.update(), UsageError);
+    EXPECT_THROW(average.swap(), UsageError);
+  }
+  EXPECT_TRUE(torch::equal(model->weight, trained));
+  EXPECT_TRUE(torch::equal(average.averages()[0], begin));
+}
+
+TEST(WeightAverage, StateOfAnotherModelIsRefused) {
+  torch::nn::Linear model(2, 1);
+  WeightAverage average(*model, 0.9);
+  EXPECT_THROW(average.set_state({torch::zeros({1, 2})}, 1), UsageError);
+  EXPECT_THROW(average.set_state({torch::zeros({1, 3}), torch::zeros({1})}, 1), UsageError);
+  EXPECT_THROW(WeightAverage(*model, 1.5), UsageError);
+  average.set_state({torch::full({1, 2}, 4.0), torch::zeros({1})}, 7);
+  EXPECT_EQ(average.updates(), 7);
+  const auto swapped = average.swap();
+  EXPECT_EQ(model->weight[0][0].item<double>(), 4);
+}
+
+TEST(EarlyStopping, StopsAfterPatience) {
+  EarlyStopping stopping({.patience = 1, .threshold = 0.1});
+  EXPECT_FALSE(stopping.observe(5));
+  EXPECT_TRUE(stopping.improved());
+  EXPECT_FALSE(stopping.observe(4.95)) << "within the threshold";
+  EXPECT_FALSE(stopping.improved());
+  EXPECT_FALSE(stopping.observe(4));
+  EXPECT_FALSE(stopping.observe(std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_TRUE(stopping.observe(4));
+}
+
+TEST(EarlyStopping, ContinuesFromItsState) {
+  EarlyStopping first({.patience = 1, .maximize = true});
+  first.observe(0.5);
+  first.observe(0.4);
+  EarlyStopping second({.patience = 1, .maximize = true});
+  second.set_state(first.state());
+  EXPECT_TRUE(second.observe(0.5));
+}
+
+}  // namespace
+}  // namespace lockstep
