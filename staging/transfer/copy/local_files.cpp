@@ -19,10 +19,10 @@ constexpr std::size_t kSyncOneByOne = 64;  // more files than this are synced wi
 // Whether the file system supports O_DIRECT, tried with a file without a name. Some can open such a file but
 // not write it.
 bool takes_direct(FileSystem& system, const fs::path& folder) {
-  alignas(ChunkBuffers::kAlignment) static constexpr std::byte kPage[ChunkBuffers::kAlignment]{};
+  alignas(ChunkBuffers::kAlignment) static constexpr std::byte kZeros[ChunkBuffers::kAlignment]{};
   try {
     const UniqueFd fd = system.open(folder, O_TMPFILE | O_WRONLY | O_DIRECT, 0600);
-    system.write_at(fd.get(), kPage, 0, folder);
+    system.write_at(fd.get(), kZeros, 0, folder);
     return true;
   } catch (const Error&) {
     return false;
