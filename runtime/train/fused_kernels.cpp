@@ -7,6 +7,24 @@
 namespace lockstep::train {
 namespace {
 
+/// The factors of a step that Adam and LAMB share, in the type of the arrays.
+template <typename T>
+struct AdamFactors {
+  T beta1, rest1, beta2, rest2, eps, decay;
+  T root;  // of the bias correction of the squares, inverted
+};
+
+template <typename T>
+AdamFactors<T> factors_of(const AdamStep& step) {
+  return {static_cast<T>(step.beta1),
+          static_cast<T>(1 - step.beta1),
+          static_cast<T>(step.beta2),
+          static_cast<T>(1 - step.beta2),
+          static_cast<T>(step.eps),
+          static_cast<T>(step.weight_decay),
+          static_cast<T>(1 / std::sqrt(step.correction2))};
+}
+
 template <typename T, bool kDecoupled, bool kAmsgrad>
 inline void adam_loop(const AdamArrays<T>& arrays, std::int64_t first, std::int64_t end,
                       const AdamStep& step) {
@@ -15,15 +33,9 @@ inline void adam_loop(const AdamArrays<T>& arrays, std::int64_t first, std::int6
   T* const __restrict averages = arrays.averages;
   T* const __restrict squares = arrays.squares;
   T* const __restrict largest = arrays.largest_squares;
-  const T beta1 = static_cast<T>(step.beta1);
-  const T rest1 = static_cast<T>(1 - step.beta1);
-  const T beta2 = static_cast<T>(step.beta2);
-  const T rest2 = static_cast<T>(1 - step.beta2);
-  const T eps = static_cast<T>(step.eps);
-  const T decay = static_cast<T>(step.weight_decay);
+  const auto [beta1, rest1, beta2, rest2, eps, decay, root] = factors_of<T>(step);
   const T kept = static_cast<T>(1 - step.learning_rate * step.weight_decay);
   const T rate = static_cast<T>(step.learning_rate / step.correction1);
-  const T root = static_cast<T>(1 / std::sqrt(step.correction2));
   for (std::int64_t i = first; i < end; ++i) {
     const T gradient = kDecoupled ? gradients[i] : gradients[i] + decay * values[i];
     const T average = beta1 * averages[i] + rest1 * gradient;
@@ -56,14 +68,8 @@ inline void lamb_loop(const AdamArrays<T>& arrays, T* __restrict direction, std:
   const T* const __restrict gradients = arrays.gradients;
   T* const __restrict averages = arrays.averages;
   T* const __restrict squares = arrays.squares;
-  const T beta1 = static_cast<T>(step.beta1);
-  const T rest1 = static_cast<T>(1 - step.beta1);
-  const T beta2 = static_cast<T>(step.beta2);
-  const T rest2 = static_cast<T>(1 - step.beta2);
-  const T eps = static_cast<T>(step.eps);
-  const T decay = static_cast<T>(step.weight_decay);
+  const auto [beta1, rest1, beta2, rest2, eps, decay, root] = factors_of<T>(step);
   const T rate = static_cast<T>(1 / step.correction1);
-  const T root = static_cast<T>(1 / std::sqrt(step.correction2));
   for (std::int64_t i = first; i < end; ++i) {
     averages[i] = beta1 * averages[i] + rest1 * gradients[i];
     squares[i] = beta2 * squares[i] + rest2 * gradients[i] * gradients[i];
