@@ -47,8 +47,10 @@ lockstep_part(PLUGIN Slurm_FOUND hwloc_FOUND)
 find_package(OpenSSL COMPONENTS Crypto QUIET)
 lockstep_part(STAGING xxhash_FOUND archive_FOUND hdf5_FOUND OpenSSL_FOUND)
 
-find_package(prometheus-cpp CONFIG QUIET)
-lockstep_part(EXPORTERS prometheus-cpp_FOUND)
+pkg_check_modules(microhttpd IMPORTED_TARGET QUIET libmicrohttpd)
+pkg_check_modules(yaml_cpp IMPORTED_TARGET QUIET yaml-cpp)
+pkg_check_modules(crypt IMPORTED_TARGET QUIET libcrypt)
+lockstep_part(EXPORTERS microhttpd_FOUND yaml_cpp_FOUND crypt_FOUND)
 
 # Communication (comm) needs no LibTorch; the rest of the runtime library does. NCCL comes with a PyTorch wheel.
 set(NCCL_FOUND FALSE)

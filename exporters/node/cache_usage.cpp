@@ -56,14 +56,14 @@ std::optional<std::uint64_t> read_claim(const fs::path& file) {
   return bytes;
 }
 
-std::map<std::string, std::uint64_t> read_claims(const fs::path& folder) {
-  std::map<std::string, std::uint64_t> claims;
+std::map<std::string, CacheClaim> read_claims(const fs::path& folder) {
+  std::map<std::string, CacheClaim> claims;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     const std::string user = entry->path().filename().string();
     if (user.find_first_not_of("0123456789") != std::string::npos || claims.size() == kMaxUsers) continue;
-    if (const auto bytes = read_claim(entry->path())) claims.emplace(user, *bytes);
+    if (const auto bytes = read_claim(entry->path())) claims.emplace(user, CacheClaim{.bytes = *bytes});
   }
   return claims;
 }

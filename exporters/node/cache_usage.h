@@ -15,11 +15,17 @@
 
 namespace lockstep::exporter {
 
+/// A record that a user keeps of the own store.
+struct CacheClaim {
+  std::uint64_t bytes = 0;
+  std::string user_name{};  ///< set by the Collector; empty if the user has none
+};
+
 struct CacheUsage {
   std::optional<std::uint64_t> bytes;              ///< on disk; nullopt if a part could not be read
   std::optional<std::uint64_t> file_system_bytes;  ///< size of the file system that holds it
   std::optional<std::uint64_t> available_bytes;    ///< free for users on that file system
-  std::map<std::string, std::uint64_t> claims;     ///< bytes by user id
+  std::map<std::string, CacheClaim> claims;        ///< by user id
 };
 
 class CacheUsageMeter {

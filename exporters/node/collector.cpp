@@ -15,7 +15,7 @@ Collector::Collector(CollectorOptions options)
       cache_(options_.cache, kCacheKeep) {
 }
 
-std::vector<prometheus::MetricFamily> Collector::Collect() const {
+std::string Collector::page() noexcept {
   const std::lock_guard lock(mutex_);
   const std::uint64_t begin = monotonic_ns();
   ScanResult scan;
@@ -23,6 +23,9 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
   try {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     scan = scanner_.scan(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+    for (JobRecords& job : scan.jobs) {
+      job.user_name = names_.name_of(job.user, std::chrono::steady_clock::now());
+    }
     own_.dropped_series += scan.dropped_files * series_per_rank();
     own_.record_errors += scan.record_errors;
     own_.staging_errors += scan.staging_errors;
@@ -31,17 +34,19 @@ std::vector<prometheus::MetricFamily> Collector::Collect() const {
     scan = {};
   }
   try {
-    usage = cache_.usage(std::chrono::steady_clock::now());
+    const auto now = std::chrono::steady_clock::now();
+    usage = cache_.usage(now);
+    for (auto& [user, claim] : usage.claims) claim.user_name = names_.name_of(user, now);
     if (usage.file_system_bytes && !usage.bytes) ++own_.cache_errors;
   } catch (const std::exception&) {
     ++own_.cache_errors;
   }
   own_.scrape_seconds = seconds_between(begin, monotonic_ns());
   try {
-    return make_families(scan.jobs, options_.node, usage, own_);
+    return make_page(scan.jobs, options_.node, usage, own_);
   } catch (const std::exception&) {
     ++own_.scrape_errors;
-    return {};
+    return "";
   }
 }
 

@@ -1,19 +1,17 @@
-// Answers Prometheus: reads the records again for each scrape and turns them into metrics. On any error it
-// still answers, because an exception here would end the process, and counts the error.
+// Answers Prometheus: reads the records again for each scrape and turns them into a page of metrics. On any
+// error it still answers, and counts the error.
 //
-// Threads: Collect() may be called from any thread; calls take turns.
+// Threads: page() may be called from any thread; calls take turns.
 #pragma once
-
-#include <prometheus/collectable.h>
 
 #include <filesystem>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "exporters/node/cache_usage.h"
 #include "exporters/node/families.h"
 #include "exporters/node/scanner.h"
+#include "exporters/node/user_names.h"
 
 namespace lockstep::exporter {
 
@@ -24,18 +22,20 @@ struct CollectorOptions {
   ScanLimits limits;
 };
 
-class Collector : public prometheus::Collectable {
+class Collector {
  public:
   explicit Collector(CollectorOptions options);
 
-  std::vector<prometheus::MetricFamily> Collect() const override;
+  /// The page of metrics now. Never throws.
+  std::string page() noexcept;
 
  private:
   CollectorOptions options_;
-  mutable std::mutex mutex_;
-  mutable Scanner scanner_;
-  mutable CacheUsageMeter cache_;
-  mutable OwnCounts own_;
+  std::mutex mutex_;
+  Scanner scanner_;
+  CacheUsageMeter cache_;
+  UserNames names_;
+  OwnCounts own_;
 };
 
 }  // namespace lockstep::exporter

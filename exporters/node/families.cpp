@@ -2,23 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
+#include <optional>
 #include <utility>
 
+#include "exporters/node/metrics_page.h"
 #include "exporters/record/phase.h"
 
 namespace lockstep::exporter {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
 using record::Counters;
-using record::Snapshot;
-using Labels = std::vector<ClientMetric::Label>;
+
+constexpr double kNs = 1e-9;
 
 double seconds(std::uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
+  return static_cast<double>(ns) * kNs;
 }
 
 // Serves the bounds 1, 2 and 5 of each decade. The record has more, but every series costs memory in
@@ -28,7 +26,32 @@ constexpr bool is_served(std::uint64_t bound) {
   return bound == 1 || bound == 2 || bound == 5;
 }
 
-// Users choose program names; anything but plain text would break the page for everyone.
+constexpr std::size_t kBounds =
+    std::count_if(record::kBucketBounds.begin(), record::kBucketBounds.end(), is_served);
+
+constexpr std::array<double, kBounds> kServedBounds = [] {
+  std::array<double, kBounds> served{};
+  std::size_t next = 0;
+  for (const std::uint64_t bound : record::kBucketBounds) {
+    if (is_served(bound)) served.at(next++) = static_cast<double>(bound) / 1e9;
+  }
+  return served;
+}();
+
+void add_histogram(MetricsPage& page, const Labels& labels, const record::Histogram& counts,
+                   std::uint64_t sum_ns) {
+  std::array<std::uint64_t, kBounds + 1> cumulative{};
+  std::uint64_t total = 0;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < record::kBucketBounds.size(); ++i) {
+    total += counts[i];
+    if (is_served(record::kBucketBounds[i])) cumulative.at(next++) = total;
+  }
+  cumulative.back() = total + counts.back();
+  page.histogram(labels, kServedBounds, cumulative, seconds(sum_ns));
+}
+
+// Users choose program names; anything but plain text would be hard to use in a query.
 std::string plain(std::string text) {
   for (char& c : text) {
     if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
@@ -36,209 +59,247 @@ std::string plain(std::string text) {
   return text;
 }
 
-class Families {
- public:
-  explicit Families(std::size_t ranks) : ranks_(ranks) {}
-
-  void add(const char* name, const char* help, MetricType type, Labels labels, double value) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
-    family(name, help, type).metric.push_back(std::move(metric));
-  }
-  void counter(const char* name, const char* help, Labels labels, double value) {
-    add(name, help, MetricType::Counter, std::move(labels), value);
-  }
-  void gauge(const char* name, const char* help, Labels labels, double value) {
-    add(name, help, MetricType::Gauge, std::move(labels), value);
-  }
-  void histogram(const char* name, const char* help, Labels labels, const record::Histogram& counts,
-                 std::uint64_t sum_ns) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    std::uint64_t cumulative = 0;
-    for (std::size_t i = 0; i < record::kBucketBounds.size(); ++i) {
-      cumulative += counts[i];
-      if (is_served(record::kBucketBounds[i])) {
-        metric.histogram.bucket.push_back({cumulative, seconds(record::kBucketBounds[i])});
-      }
-    }
-    metric.histogram.sample_count = cumulative + counts.back();
-    metric.histogram.sample_sum = seconds(sum_ns);
-    family(name, help, MetricType::Histogram).metric.push_back(std::move(metric));
-  }
-  std::vector<MetricFamily> take() { return std::move(families_); }
-
- private:
-  MetricFamily& family(const char* name, const char* help, MetricType type) {
-    // All ranks add the same names in the same order, so the next family is nearly always the right one.
-    for (std::size_t tried = 0; tried < families_.size(); ++tried) {
-      next_ = (next_ + 1) % families_.size();
-      if (families_[next_].name == name) return families_[next_];
-    }
-    next_ = families_.size();
-    MetricFamily& made = families_.emplace_back(MetricFamily{name, help, type, {}});
-    // Growing by doubling would need twice the memory in the end.
-    made.metric.reserve(made.name == "lockstep_phase_seconds_total" ? ranks_ * record::kPhases : ranks_);
-    return made;
-  }
-
-  std::size_t ranks_;
-  std::vector<MetricFamily> families_;
-  std::size_t next_ = 0;
+struct Rank {
+  const record::Snapshot* snapshot;
+  Labels labels;
+  double straggler_score = 0;  // 0: no step yet
 };
 
-Labels with(Labels labels, const char* name, std::string value) {
-  labels.push_back({name, std::move(value)});
-  return labels;
-}
+struct Job {
+  const JobRecords* records;
+  Labels labels;  // of the step on this node
+  std::vector<Rank> ranks;
+};
 
 // Compares ranks of this node only; lockstep:straggler_score:ratio2m (rules) compares the ranks of the whole
 // job.
-void add_straggler_scores(Families& families, const std::vector<Labels>& labels, const JobRecords& job) {
-  std::vector<double> own;
-  for (const RankRecord& rank : job.ranks) own.push_back(rank.own_seconds);
-  std::vector<double> sorted = own;
-  std::erase(sorted, 0.0);
+void set_straggler_scores(Job& job) {
+  std::vector<double> sorted;
+  for (const RankRecord& rank : job.records->ranks) {
+    if (rank.own_seconds > 0) sorted.push_back(rank.own_seconds);
+  }
   if (sorted.empty()) return;
   std::sort(sorted.begin(), sorted.end());
   const std::size_t half = sorted.size() / 2;
   const double median = sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (own[i] == 0.0) continue;
-    families.gauge(
-        "lockstep_straggler_score",
-        "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on "
-        "this node. Own time is the step without exposed communication.",
-        labels[i], own[i] / median);
+  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+    job.ranks[i].straggler_score = job.records->ranks[i].own_seconds / median;
   }
 }
 
-void add_communication(Families& families, const Labels& labels, const record::Counters& counters) {
-  families.counter("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
-                   labels, seconds(counters.comm_transfer_ns));
-  families.counter("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
-                   labels, seconds(counters.comm_wait_ns));
-}
+class Families {
+ public:
+  Families(const std::vector<JobRecords>& jobs, const std::string& node)
+      : node_(Labels().with("node", node)) {
+    for (const JobRecords& records : jobs) {
+      const Labels on_node =
+          Labels().with("job_id", records.job).with("step_id", records.step).with("node", node);
+      Job& job = jobs_.emplace_back(Job{.records = &records, .labels = on_node, .ranks = {}});
+      for (const RankRecord& rank : records.ranks) {
+        const std::string number = std::to_string(rank.snapshot.identity.rank);
+        job.ranks.push_back({.snapshot = &rank.snapshot, .labels = on_node.with("rank", number)});
+      }
+      set_straggler_scores(job);
+      ranks_ += job.ranks.size();
+    }
+  }
 
-void add_rank(Families& families, const Labels& labels, const Snapshot& rank) {
-  const Counters& counters = rank.counters;
-  families.gauge("lockstep_rank_up", "1 while the rank's process runs, 0 after it has ended.", labels,
-                 rank.alive ? 1 : 0);
-  families.histogram("lockstep_step_seconds", "Duration of training steps.", labels, counters.step_histogram,
-                     counters.step_ns);
-  for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
-    families.counter(
-        "lockstep_phase_seconds_total", "Time in each phase of the steps. The phases add up to the steps.",
-        with(labels, "phase", std::string(record::kPhaseNames[phase])), seconds(counters.phase_ns[phase]));
+  void add_ranks() {
+    gauge("lockstep_rank_up", "1 while the rank's process runs, 0 after it has ended.",
+          [](const Rank& rank) { return std::optional(rank.snapshot->alive ? 1.0 : 0.0); });
+    page_.family("lockstep_step_seconds", "histogram", "Duration of training steps.");
+    each_rank([&](const Rank& rank) {
+      const Counters& counters = rank.snapshot->counters;
+      add_histogram(page_, rank.labels, counters.step_histogram, counters.step_ns);
+    });
+    page_.family("lockstep_phase_seconds_total", "counter",
+                 "Time in each phase of the steps. The phases add up to the steps.");
+    each_rank([&](const Rank& rank) {
+      for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
+        page_.sample(rank.labels.with("phase", record::kPhaseNames[phase]),
+                     seconds(rank.snapshot->counters.phase_ns[phase]));
+      }
+    });
+    counter("lockstep_steps_total", "Training steps.", &Counters::steps);
+    counter("lockstep_tokens_total", "Tokens trained on, without padding.", &Counters::tokens);
+    counter("lockstep_samples_total", "Samples trained on.", &Counters::samples);
+    counter("lockstep_padding_tokens_total", "Padding tokens that were computed on.", &Counters::padding);
+    counter("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", &Counters::skipped_steps);
+    counter("lockstep_read_bytes_total", "Bytes that the loader read from packed files.",
+            &Counters::bytes_read);
+    communication("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
+                  &Counters::comm_transfer_ns);
+    communication("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
+                  &Counters::comm_wait_ns);
+    gauge("lockstep_last_step_timestamp_seconds",
+          "When the last step ended or, before the first step, when the rank started.", [](const Rank& rank) {
+            return std::optional(static_cast<double>(rank.snapshot->last_unix_ns()) * kNs);
+          });
+    gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 without a loss scaler.",
+          [](const Rank& rank) { return std::optional(rank.snapshot->counters.loss_scale); });
+    gauge("lockstep_straggler_score",
+          "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on "
+          "this node. Own time is the step without exposed communication.",
+          [](const Rank& rank) {
+            return rank.straggler_score > 0 ? std::optional(rank.straggler_score) : std::nullopt;
+          });
   }
-  const auto count = [&](const char* name, const char* help, std::uint64_t value) {
-    families.counter(name, help, labels, static_cast<double>(value));
-  };
-  count("lockstep_steps_total", "Training steps.", counters.steps);
-  count("lockstep_tokens_total", "Tokens trained on, without padding.", counters.tokens);
-  count("lockstep_samples_total", "Samples trained on.", counters.samples);
-  count("lockstep_padding_tokens_total", "Padding tokens that were computed on.", counters.padding);
-  count("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", counters.skipped_steps);
-  count("lockstep_read_bytes_total", "Bytes that the loader read from packed files.", counters.bytes_read);
-  if (counters.communication_measured()) add_communication(families, labels, counters);
-  families.gauge("lockstep_last_step_timestamp_seconds",
-                 "When the last step ended or, before the first step, when the rank started.", labels,
-                 static_cast<double>(rank.last_unix_ns()) * 1e-9);
-  families.gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 without a loss scaler.", labels,
-                 counters.loss_scale);
-}
 
-void add_staging(Families& families, const Labels& labels, const StagingRecord& staging) {
-  const std::uint64_t read = staging.from_source() + staging.from_peers();
-  const std::uint64_t cached = staging.done() - std::min(staging.done(), read);
-  const std::array<std::pair<const char*, std::uint64_t>, 3> origins = {
-      {{"source", staging.from_source()}, {"peers", staging.from_peers()}, {"cache", cached}}};
-  for (const auto& [origin, bytes] : origins) {
-    families.gauge("lockstep_stage_bytes", "Data staged for the job on this node by now, by origin.",
-                   with(labels, "origin", origin), static_cast<double>(bytes));
+  void add_jobs() {
+    page_.family("lockstep_job_info", "gauge",
+                 "A job step with ranks on this node: its user, program and number of ranks.");
+    for (const Job& job : jobs_) {
+      if (job.ranks.empty()) continue;
+      const record::Identity& first = job.ranks.front().snapshot->identity;
+      page_.sample(job.labels.with("user", job.records->user)
+                       .with("user_name", job.records->user_name)
+                       .with("program", plain(first.program))
+                       .with("ranks", std::to_string(first.size)),
+                   std::uint64_t{1});
+    }
+    page_.family("lockstep_phase_duration_seconds", "histogram",
+                 "Time of a step in each phase, over all ranks of the job step on this node. A phase without "
+                 "any time is absent.");
+    for (const Job& job : jobs_) {
+      for (std::size_t phase = 0; phase < record::kPhases; ++phase) add_phase(job, phase);
+    }
   }
-  families.gauge("lockstep_stage_expected_bytes", "Data that the job has requested on this node.", labels,
-                 static_cast<double>(staging.bytes()));
-  for (std::size_t state = 0; state < kStagingStates.size(); ++state) {
-    families.gauge("lockstep_stage_state",
-                   "1 for the current state of staging: staging, done, source (the job reads from the source "
-                   "instead), failed.",
-                   with(labels, "state", kStagingStates.at(state)),
-                   static_cast<std::size_t>(staging.state) == state ? 1 : 0);
-  }
-  families.gauge("lockstep_stage_seconds", "Time that staging took before the job's first task.", labels,
-                 staging.seconds());
-  families.gauge("lockstep_stage_hits", "Sources that were already in the node's cache.", labels,
-                 static_cast<double>(staging.hits()));
-  families.gauge("lockstep_stage_misses", "Sources that had to be copied.", labels,
-                 static_cast<double>(staging.sources.size() - staging.hits()));
-}
 
-void add_job(Families& families, const JobRecords& job, const std::string& node) {
-  const Labels on_node = {{"job_id", job.job}, {"step_id", job.step}, {"node", node}};
-  std::vector<Labels> labels;
-  for (const RankRecord& rank : job.ranks) {
-    labels.push_back(with(on_node, "rank", std::to_string(rank.snapshot.identity.rank)));
-    add_rank(families, labels.back(), rank.snapshot);
+  void add_staging() {
+    staging("lockstep_stage_expected_bytes", "Data that the job has requested on this node.",
+            [](const StagingRecord& staging) { return static_cast<double>(staging.bytes()); });
+    staging("lockstep_stage_seconds", "Time that staging took before the job's first task.",
+            [](const StagingRecord& staging) { return staging.seconds(); });
+    staging("lockstep_stage_hits", "Sources that were already in the node's cache.",
+            [](const StagingRecord& staging) { return static_cast<double>(staging.hits()); });
+    staging("lockstep_stage_misses", "Sources that had to be copied.", [](const StagingRecord& staging) {
+      return static_cast<double>(staging.sources.size() - staging.hits());
+    });
+    page_.family("lockstep_stage_bytes", "gauge", "Data staged for the job on this node by now, by origin.");
+    each_staging([&](const Labels& labels, const StagingRecord& staging) {
+      const std::uint64_t read = staging.from_source() + staging.from_peers();
+      page_.sample(labels.with("origin", "source"), staging.from_source());
+      page_.sample(labels.with("origin", "peers"), staging.from_peers());
+      page_.sample(labels.with("origin", "cache"), staging.done() - std::min(staging.done(), read));
+    });
+    page_.family("lockstep_stage_state", "gauge",
+                 "1 for the current state of staging: staging, done, source (the job reads from the source "
+                 "instead), failed.");
+    each_staging([&](const Labels& labels, const StagingRecord& staging) {
+      for (std::size_t state = 0; state < kStagingStates.size(); ++state) {
+        page_.sample(labels.with("state", kStagingStates.at(state)),
+                     std::uint64_t{static_cast<std::size_t>(staging.state) == state});
+      }
+    });
   }
-  add_straggler_scores(families, labels, job);
-  if (job.staging) add_staging(families, on_node, *job.staging);
-  if (job.ranks.empty()) return;
-  const record::Identity& first = job.ranks.front().snapshot.identity;
-  families.gauge("lockstep_job_info",
-                 "A job step with ranks on this node: its user id, program and number of ranks.",
-                 with(with(with(on_node, "user", job.user), "program", plain(first.program)), "ranks",
-                      std::to_string(first.size)),
-                 1);
-}
 
-void add_own(Families& families, const CacheUsage& cache, const OwnCounts& own, std::size_t ranks) {
-  const auto bytes = [&](const char* name, const char* help, const std::optional<std::uint64_t>& value) {
-    if (value) families.gauge(name, help, {}, static_cast<double>(*value));
-  };
-  bytes("lockstep_cache_bytes", "Size of the node's cache on disk; absent if a part of it cannot be read.",
-        cache.bytes);
-  for (const auto& [user, claimed] : cache.claims) {
-    families.gauge("lockstep_cache_claimed_bytes",
-                   "Size of a user's store on this node, as recorded by the user's jobs.", {{"user", user}},
-                   static_cast<double>(claimed));
+  void add_own(const CacheUsage& cache, const OwnCounts& own) {
+    bytes("lockstep_cache_bytes", "Size of the node's cache on disk; absent if a part of it cannot be read.",
+          cache.bytes);
+    bytes("lockstep_cache_filesystem_size_bytes", "Size of the file system that holds the cache.",
+          cache.file_system_bytes);
+    bytes("lockstep_cache_filesystem_available_bytes", "Space available to users on that file system.",
+          cache.available_bytes);
+    page_.family("lockstep_cache_claimed_bytes", "gauge",
+                 "Size of a user's store on this node, as recorded by the user's jobs.");
+    for (const auto& [user, claim] : cache.claims) {
+      page_.sample(node_.with("user", user).with("user_name", claim.user_name), claim.bytes);
+    }
+    page_.family("lockstep_exporter_ranks", "gauge", "Ranks served now.");
+    page_.sample(node_, static_cast<std::uint64_t>(ranks_));
+    page_.family("lockstep_exporter_scrape_seconds", "gauge", "Time to read the records for this scrape.");
+    page_.sample(node_, own.scrape_seconds);
+    page_.family("lockstep_exporter_dropped_series_total", "counter",
+                 "Series that were not served because there were too many records.");
+    page_.sample(node_, own.dropped_series);
+    page_.family("lockstep_exporter_errors_total", "counter", "Read errors by kind.");
+    page_.sample(node_.with("what", "record"), own.record_errors);
+    page_.sample(node_.with("what", "staging"), own.staging_errors);
+    page_.sample(node_.with("what", "cache"), own.cache_errors);
+    page_.sample(node_.with("what", "scrape"), own.scrape_errors);
   }
-  bytes("lockstep_cache_filesystem_size_bytes", "Size of the file system that holds the cache.",
-        cache.file_system_bytes);
-  bytes("lockstep_cache_filesystem_available_bytes", "Space available to users on that file system.",
-        cache.available_bytes);
 
-  families.gauge("lockstep_exporter_ranks", "Ranks served now.", {}, static_cast<double>(ranks));
-  families.gauge("lockstep_exporter_scrape_seconds", "Time to read the records for this scrape.", {},
-                 own.scrape_seconds);
-  families.counter("lockstep_exporter_dropped_series_total",
-                   "Series that were not served because there were too many records.", {},
-                   static_cast<double>(own.dropped_series));
-  const std::array<std::pair<const char*, std::uint64_t>, 4> errors = {{{"record", own.record_errors},
-                                                                        {"staging", own.staging_errors},
-                                                                        {"cache", own.cache_errors},
-                                                                        {"scrape", own.scrape_errors}}};
-  for (const auto& [what, count] : errors) {
-    families.counter("lockstep_exporter_errors_total", "Read errors by kind.", {{"what", what}},
-                     static_cast<double>(count));
+  std::string take() { return page_.take(); }
+
+ private:
+  template <typename Work>
+  void each_rank(const Work& work) const {
+    for (const Job& job : jobs_) {
+      for (const Rank& rank : job.ranks) work(rank);
+    }
   }
-}
+
+  template <typename Work>
+  void each_staging(const Work& work) const {
+    for (const Job& job : jobs_) {
+      if (job.records->staging) work(job.labels, *job.records->staging);
+    }
+  }
+
+  template <typename Value>
+  void gauge(const char* name, const char* help, const Value& value) {
+    page_.family(name, "gauge", help);
+    each_rank([&](const Rank& rank) {
+      if (const std::optional<double> number = value(rank)) page_.sample(rank.labels, *number);
+    });
+  }
+
+  void counter(const char* name, const char* help, std::uint64_t Counters::*field) {
+    page_.family(name, "counter", help);
+    each_rank([&](const Rank& rank) { page_.sample(rank.labels, rank.snapshot->counters.*field); });
+  }
+
+  void communication(const char* name, const char* help, std::uint64_t Counters::*field) {
+    page_.family(name, "counter", help);
+    each_rank([&](const Rank& rank) {
+      const Counters& counters = rank.snapshot->counters;
+      if (counters.communication_measured()) page_.sample(rank.labels, seconds(counters.*field));
+    });
+  }
+
+  template <typename Value>
+  void staging(const char* name, const char* help, const Value& value) {
+    page_.family(name, "gauge", help);
+    each_staging(
+        [&](const Labels& labels, const StagingRecord& staging) { page_.sample(labels, value(staging)); });
+  }
+
+  void bytes(const char* name, const char* help, const std::optional<std::uint64_t>& value) {
+    page_.family(name, "gauge", help);
+    if (value) page_.sample(node_, *value);
+  }
+
+  void add_phase(const Job& job, std::size_t phase) {
+    record::Histogram counts{};
+    std::uint64_t sum_ns = 0;
+    for (const Rank& rank : job.ranks) {
+      const Counters& counters = rank.snapshot->counters;
+      sum_ns += counters.phase_ns[phase];
+      for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += counters.phase_histogram[phase][i];
+    }
+    if (sum_ns > 0)
+      add_histogram(page_, job.labels.with("phase", record::kPhaseNames[phase]), counts, sum_ns);
+  }
+
+  MetricsPage page_;
+  Labels node_;
+  std::vector<Job> jobs_;
+  std::size_t ranks_ = 0;
+};
 
 }  // namespace
 
 std::size_t series_per_rank() {
-  const auto buckets = std::count_if(record::kBucketBounds.begin(), record::kBucketBounds.end(), is_served);
-  return static_cast<std::size_t>(buckets) + 3 + record::kPhases + 12;
+  return kBounds + 3 + record::kPhases + 12;
 }
 
-std::vector<MetricFamily> make_families(const std::vector<JobRecords>& jobs, const std::string& node,
-                                        const CacheUsage& cache, const OwnCounts& own) {
-  std::size_t ranks = 0;
-  for (const JobRecords& job : jobs) ranks += job.ranks.size();
-  Families families(ranks);
-  for (const JobRecords& job : jobs) add_job(families, job, node);
-  add_own(families, cache, own, ranks);
+std::string make_page(const std::vector<JobRecords>& jobs, const std::string& node, const CacheUsage& cache,
+                      const OwnCounts& own) {
+  Families families(jobs, node);
+  families.add_ranks();
+  families.add_jobs();
+  families.add_staging();
+  families.add_own(cache, own);
   return families.take();
 }
 

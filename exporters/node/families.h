@@ -1,12 +1,13 @@
 // Turns records into metrics: names, help, labels and units of everything that the exporter serves.
 //
-// The labels of a rank's series are job_id, step_id, rank and node, and at most `phase` or `origin` besides.
+// The labels of a rank's series are job_id, step_id, node and rank, and at most `phase` or `origin` besides.
 // Texts that a user chooses appear only in lockstep_job_info.
 //
-// Threads: a value, used by one thread.
+// Histograms are classic ones: Prometheus' text format has no native ones. To keep the number of series small,
+// a rank has one of its steps, and the phases' histograms are of all ranks of a job step on the node.
+//
+// Threads: functions without shared state.
 #pragma once
-
-#include <prometheus/metric_family.h>
 
 #include <cstdint>
 #include <string>
@@ -30,8 +31,8 @@ struct OwnCounts {
 /// The maximum number of series of one rank: what a dropped record costs.
 std::size_t series_per_rank();
 
-std::vector<prometheus::MetricFamily> make_families(const std::vector<JobRecords>& jobs,
-                                                    const std::string& node, const CacheUsage& cache,
-                                                    const OwnCounts& own);
+/// The page of metrics. `jobs` and `cache` have the users' names already.
+std::string make_page(const std::vector<JobRecords>& jobs, const std::string& node, const CacheUsage& cache,
+                      const OwnCounts& own);
 
 }  // namespace lockstep::exporter

@@ -1,27 +1,35 @@
 // lockstep-exporter: serves the step times of all ranks of all jobs on this node to Prometheus.
 
-#include <prometheus/exposer.h>
-#include <pthread.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigwait
+#include <unistd.h>
 
 #include <cstdio>
 #include <memory>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "common/leaf/host_name.h"
 #include "common/tool.h"
 #include "exporters/node/collector.h"
+#include "exporters/node/http_server.h"
+#include "exporters/node/targets.h"
 
 namespace lockstep::exporter {
 namespace {
 
 struct Arguments {
   CollectorOptions collector;
-  std::string listen = "0.0.0.0:9753";
+  HttpOptions http{.listen = "127.0.0.1:9753", .web = {}};
+  std::filesystem::path web_config;
+  std::filesystem::path textfile;
+  long interval = 15;
   long hold = 60;
+  bool print_targets = false;
+  bool serve_targets = false;
+  int target_port = 9753;
 };
 
-// Blocks the signals before the server starts its threads, so that only sigwait() receives them.
+// Blocks the signals before the server starts its threads, so that only sigtimedwait() receives them.
 sigset_t block_end_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -31,19 +39,39 @@ sigset_t block_end_signals() {
   return signals;
 }
 
-void serve(const Arguments& arguments, bool json) {
-  const sigset_t signals = block_end_signals();
-  std::unique_ptr<prometheus::Exposer> exposer;
-  try {
-    exposer = std::make_unique<prometheus::Exposer>(arguments.listen);
-  } catch (const std::exception&) {  // its message does not name the address
-    fail("cannot listen on {}: check that the address belongs to this node and the port is free",
-         arguments.listen);
+// node_exporter reads the file and serves it until it is gone, so nothing may be left at the end.
+void write_textfile(const Arguments& arguments, const sigset_t& signals, Collector& collector) {
+  if (arguments.textfile.extension() != ".prom") {
+    fail_usage("--textfile {}: node_exporter reads only names that end in .prom",
+               arguments.textfile.string());
   }
-  const auto collector = std::make_shared<Collector>(arguments.collector);
-  exposer->RegisterCollectable(collector);
-  const std::string host = arguments.listen.substr(0, arguments.listen.rfind(':'));
-  const std::string url = fmt::format("http://{}:{}/metrics", host, exposer->GetListeningPorts().at(0));
+  const timespec interval{.tv_sec = arguments.interval, .tv_nsec = 0};
+  do {
+    write_file_atomically(arguments.textfile, collector.page());
+  } while (sigtimedwait(&signals, nullptr, &interval) < 0);
+  ::unlink(arguments.textfile.c_str());
+}
+
+std::string answer_targets(int port) {
+  try {
+    return targets_of_slurm(port);
+  } catch (const std::exception& error) {  // Prometheus keeps its last list if the answer is not one
+    fmt::print(stderr, "lockstep-exporter: {}\n", error.what());
+    return "";
+  }
+}
+
+void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, bool json) {
+  if (!arguments.web_config.empty()) arguments.http.web = read_web_config(arguments.web_config);
+  std::map<std::string, Content> paths;
+  paths["/metrics"] = {.type = "text/plain; version=0.0.4; charset=utf-8",
+                       .make = [&collector] { return collector.page(); }};
+  if (arguments.serve_targets) {
+    paths["/targets"] = {.type = "application/json",
+                         .make = [port = arguments.target_port] { return answer_targets(port); }};
+  }
+  const HttpServer server(arguments.http, std::move(paths));
+  const std::string url = server.url() + "/metrics";
   if (json) {
     Tool::print({{"url", url}, {"records", arguments.collector.records.string()}});
     std::fflush(stdout);
@@ -54,26 +82,28 @@ void serve(const Arguments& arguments, bool json) {
   sigwait(&signals, &signal);
 }
 
-}  // namespace
-}  // namespace lockstep::exporter
+void run(Arguments& arguments, bool json) {
+  if (arguments.print_targets) {
+    fmt::print("{}\n", targets_of_slurm(arguments.target_port));
+    return;
+  }
+  const sigset_t signals = block_end_signals();
+  Collector collector(arguments.collector);
+  if (arguments.textfile.empty()) {
+    serve(arguments, signals, collector, json);
+  } else {
+    write_textfile(arguments, signals, collector);
+  }
+}
 
-int main(int argc, char** argv) {
-  using lockstep::exporter::Arguments;
-  lockstep::Tool tool(
-      "lockstep-exporter",
-      "Serves the step times of all ranks of all jobs on this node to Prometheus, until SIGTERM.");
-  Arguments arguments;
+void add_collector_options(CLI::App& app, Arguments& arguments) {
   auto& collector = arguments.collector;
-  collector.records = "/run/lockstep/records";
-  collector.node = lockstep::host_name();
-  auto& app = tool.app();
   app.add_option("--records", collector.records, "Folder of the records: UID/JOB.STEP/rank-*.record")
       ->capture_default_str();
   app.add_option("--cache", collector.cache, "The node's cache, whose usage to serve");
-  app.add_option("--listen", arguments.listen, "Address and port to serve on; port 0: any free port")
-      ->capture_default_str();
   app.add_option("--node", collector.node, "The node label of all series")->capture_default_str();
-  app.add_option("--hold", arguments.hold, "Seconds that a rank's last values are served after it ended")
+  app.add_option("--hold", arguments.hold,
+                 "Seconds that the last values of a job step's ranks are served after its last rank ended")
       ->capture_default_str()
       ->check(CLI::Range(0L, 86400L));
   app.add_option("--max-files", collector.limits.files, "Maximum number of records served")
@@ -81,8 +111,47 @@ int main(int argc, char** argv) {
   app.add_option("--max-files-per-user", collector.limits.files_per_user,
                  "Maximum number of records served for one user")
       ->capture_default_str();
+}
+
+void add_server_options(CLI::App& app, Arguments& arguments) {
+  app.add_option(
+         "--listen", arguments.http.listen,
+         "Address and port to serve on: ADDRESS:PORT, or :PORT for all addresses; port 0: any free port")
+      ->capture_default_str();
+  app.add_option("--web.config.file", arguments.web_config,
+                 "TLS and basic authentication, in the format that Prometheus' exporters share");
+  app.add_option("--max-requests", arguments.http.requests_per_second,
+                 "Requests answered per second; more get 429 Too Many Requests")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 1e6));
+  app.add_option("--textfile", arguments.textfile,
+                 "Serve nothing; write the metrics to this file, DIR/NAME.prom, for node_exporter");
+  app.add_option("--interval", arguments.interval, "Seconds between two writes of --textfile")
+      ->capture_default_str()
+      ->check(CLI::Range(1L, 3600L));
+  app.add_flag("--serve-targets", arguments.serve_targets,
+               "Also serve /targets: the exporters of Slurm's nodes, for Prometheus' http_sd");
+  app.add_flag("--print-targets", arguments.print_targets,
+               "Print the exporters of Slurm's nodes, for Prometheus' file_sd, and exit");
+  app.add_option("--target-port", arguments.target_port, "Port of the exporters in these lists")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65535));
+}
+
+}  // namespace
+}  // namespace lockstep::exporter
+
+int main(int argc, char** argv) {
+  lockstep::Tool tool(
+      "lockstep-exporter",
+      "Serves the step times of all ranks of all jobs on this node to Prometheus, until SIGTERM.");
+  lockstep::exporter::Arguments arguments;
+  arguments.collector.records = "/run/lockstep/records";
+  arguments.collector.node = lockstep::host_name();
+  lockstep::exporter::add_collector_options(tool.app(), arguments);
+  lockstep::exporter::add_server_options(tool.app(), arguments);
   return tool.run(argc, argv, [&] {
-    collector.limits.hold = std::chrono::seconds(arguments.hold);
-    lockstep::exporter::serve(arguments, tool.json());
+    arguments.collector.limits.hold = std::chrono::seconds(arguments.hold);
+    lockstep::exporter::run(arguments, tool.json());
   });
 }

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -91,11 +92,27 @@ struct Scanner::User {
   std::size_t looked_at = 0;
 };
 
+Scanner::Scanner(std::filesystem::path root, ScanLimits limits) : root_(std::move(root)), limits_(limits) {
+  lock_root();
+}
+
+// Again before each scan, because the folder may have been made, or made anew, since the last one.
+void Scanner::lock_root() {
+  UniqueFd fd(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat now {};
+  struct stat locked {};
+  if (!fd || ::fstat(fd.get(), &now) != 0) return;
+  const bool same = lock_ && ::fstat(lock_.get(), &locked) == 0 && locked.st_ino == now.st_ino &&
+                    locked.st_dev == now.st_dev;
+  if (!same && ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) lock_ = std::move(fd);
+}
+
 ScanResult Scanner::scan(std::int64_t now_unix_ns) {
   ScanResult result;
   now_ = now_unix_ns;
   served_ = 0;
   ++scans_;
+  lock_root();
   const UniqueFd root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!root && errno != ENOENT) fail_errno("cannot open the records folder {}", root_.string());
   if (root) {
@@ -132,6 +149,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   }
   const JobName parsed = *parse_job_name(name);
   JobRecords job{.user = user.name, .job = parsed.job, .step = parsed.step, .ranks = {}, .staging = {}};
+  std::vector<RankRecord> ended;
   for (const std::string& file : names_in(fd.get(), limits_.files_per_user * kLookedAt)) {
     const std::optional<int> rank = rank_of(file);
     if (!rank) continue;
@@ -144,20 +162,25 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     try {
       record::Snapshot snapshot = record::Reader(fd.get(), file).read(kTailSteps);
       if (snapshot.identity.rank != *rank) throw record::RecordError("its rank and its name differ");
-      const bool twice = std::any_of(job.ranks.begin(), job.ranks.end(), [&](const RankRecord& other) {
+      const auto same_rank = [&](const RankRecord& other) {
         return other.snapshot.identity.rank == *rank;  // rank-3.record and rank-000003.record
-      });
-      if (twice) throw record::RecordError("the rank has two records");
-      if (!is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot)) continue;
+      };
+      if (std::any_of(job.ranks.begin(), job.ranks.end(), same_rank) ||
+          std::any_of(ended.begin(), ended.end(), same_rank)) {
+        throw record::RecordError("the rank has two records");
+      }
+      const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot);
       const double own = own_seconds(snapshot.steps);
       snapshot.steps = {};
-      job.ranks.push_back({.snapshot = std::move(snapshot), .own_seconds = own});
+      (served ? job.ranks : ended).push_back({.snapshot = std::move(snapshot), .own_seconds = own});
+      if (!served) continue;
       ++user.served;
       ++served_;
     } catch (const record::RecordError&) {
       ++result.record_errors;
     }
   }
+  serve_ended(std::move(ended), user, job);
   std::sort(job.ranks.begin(), job.ranks.end(),
             [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
   try {
@@ -173,6 +196,22 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     ++served_;
   }
   result.jobs.push_back(std::move(job));
+}
+
+// While one rank of a step is served, so are its other ranks: the histograms over all ranks must not fall. A
+// record of a run of another size is from an earlier run.
+void Scanner::serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job) {
+  if (job.ranks.empty()) return;
+  const int size = job.ranks.front().snapshot.identity.size;
+  for (RankRecord& rank : ended) {
+    if (rank.snapshot.identity.size != size || user.served == limits_.files_per_user ||
+        served_ == limits_.files) {
+      continue;
+    }
+    job.ranks.push_back(std::move(rank));
+    ++user.served;
+    ++served_;
+  }
 }
 
 // A step without ranks is served until its job ends: the plugin then marks the folder.

@@ -5,6 +5,9 @@
 // record's content. Users own the files inside, so the scanner follows no links and bounds numbers and sizes:
 // a broken or hostile file costs its own series and one count of an error, nothing else.
 //
+// While it exists, it holds a shared lock (flock) on the records folder, so that the plugin can tell the users of
+// a node without an exporter that nobody will see their step times.
+//
 // Threads: one at a time.
 #pragma once
 
@@ -16,14 +19,15 @@
 #include <string>
 #include <vector>
 
+#include "common/leaf/unique_fd.h"
 #include "exporters/node/staging_record.h"
 #include "exporters/record/snapshot.h"
 
 namespace lockstep::exporter {
 
 struct ScanLimits {
-  std::chrono::seconds hold{60};      ///< how long a rank's last values are served after it ended
-  std::size_t files = 4096;           ///< maximum number of records served
+  std::chrono::seconds hold{60};  ///< how long the last values are served after a job step's last rank ended
+  std::size_t files = 4096;       ///< maximum number of records served
   std::size_t files_per_user = 1024;  ///< the same for one user
 };
 
@@ -41,7 +45,8 @@ double own_seconds(const std::vector<record::Step>& steps);
 /// The ranks of a job step on this node. There are none while it is staging, or if its program writes no
 /// records.
 struct JobRecords {
-  std::string user;  ///< user id; empty if the records folder has no folders of users
+  std::string user;         ///< user id; empty if the records folder has no folders of users
+  std::string user_name{};  ///< set by the Collector; empty if the user has none
   std::string job;
   std::string step;
   std::vector<RankRecord> ranks;  ///< by rank, each rank once
@@ -57,7 +62,7 @@ struct ScanResult {
 
 class Scanner {
  public:
-  Scanner(std::filesystem::path root, ScanLimits limits) : root_(std::move(root)), limits_(limits) {}
+  Scanner(std::filesystem::path root, ScanLimits limits);
 
   /// Everything to serve now. If the records folder does not exist, the node has no jobs.
   ScanResult scan(std::int64_t now_unix_ns);
@@ -71,13 +76,16 @@ class Scanner {
   };
   struct User;
 
+  void lock_root();
   void scan_user(int folder, const std::string& user, ScanResult& result);
   void scan_job(int folder, User& user, const std::string& name, ScanResult& result);
+  void serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job);
   bool staging_is_served(int folder, const JobRecords& job) const;
   bool is_still_served(const std::string& key, const record::Snapshot& snapshot);
 
   std::filesystem::path root_;
   ScanLimits limits_;
+  UniqueFd lock_;
   std::map<std::string, Seen> seen_;
   std::uint64_t scans_ = 0;
   std::int64_t now_ = 0;

@@ -7,9 +7,24 @@
 
 #include "common/output.h"
 #include "common/tool.h"
+#include "exporters/report/compare.h"
+#include "exporters/report/find.h"
 #include "exporters/report/page.h"
 #include "exporters/report/run.h"
 #include "exporters/report/text.h"
+
+namespace {
+
+lockstep::report::Run load(const std::vector<std::filesystem::path>& arguments) {
+  std::vector<std::filesystem::path> paths;
+  for (const std::filesystem::path& argument : arguments) {
+    const auto found = lockstep::report::find_records(argument);
+    paths.insert(paths.end(), found.begin(), found.end());
+  }
+  return lockstep::report::load(paths);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   lockstep::Tool tool(
@@ -20,11 +35,23 @@ int main(int argc, char** argv) {
   std::filesystem::path page;
   tool.app()
       .add_option("records", paths,
-                  "Folder of one job step's records ($LOCKSTEP_RECORD, $LOCKSTEP_REPORT_DIR), or files")
+                  "A job's number (JOB or JOB.STEP), or a folder of one job step's records "
+                  "($LOCKSTEP_RECORD, $LOCKSTEP_REPORT_DIR), or files")
       ->required();
+  std::filesystem::path baseline;
+  tool.app().add_option("--compare", baseline, "Compare with another run: its number or folder");
   tool.app().add_option("--out", page, "Also write one self-contained HTML page");
   return tool.run(argc, argv, [&] {
-    const lockstep::report::Run run = lockstep::report::load(paths);
+    const lockstep::report::Run run = load(paths);
+    if (!baseline.empty()) {
+      const lockstep::report::Run before = load({baseline});
+      if (tool.json()) {
+        lockstep::Tool::print(lockstep::report::comparison_json(run, before));
+      } else {
+        fmt::print("{}", lockstep::report::comparison_text(run, before));
+      }
+      return;
+    }
     if (!page.empty()) lockstep::write_output(page, lockstep::report::to_html(run));
     if (tool.json()) {
       nlohmann::json json = lockstep::report::to_json(run);

@@ -61,6 +61,12 @@ fs::path make_record_folder(const record::Identity& identity) {
   return records / own;
 }
 
+void check_report_folder(const fs::path& folder) {
+  make_folders(folder);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    fail_errno("cannot write to the folder {}", folder.string());
+}
+
 void leave_copy(const fs::path& record, const record::Identity& identity, const fs::path& folder) {
   make_folders(folder);
   write_file_atomically(folder / record_name(identity.rank), read_text_file(record), 0640);

@@ -24,6 +24,10 @@ std::uint64_t local_job_id();
 /// naming the folder.
 std::filesystem::path make_record_folder(const record::Identity& identity);
 
+/// Makes the folder for copies of records if needed. Throws Error naming it if records could not be copied there:
+/// better at the job's start than at its end.
+void check_report_folder(const std::filesystem::path& folder);
+
 /// Copies a record to `folder`, which it makes if needed; the first rank of a node also copies the report of
 /// staging, staging.json, as staging-NODE.json. Readers never see partial files. Throws Error naming the
 /// path.

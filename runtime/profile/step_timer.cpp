@@ -22,7 +22,18 @@ StepTimer::StepTimer(const Identity& identity, Options options) : identity_(iden
     writer_ = std::make_unique<record::Writer>(file_, identity_);
   } catch (const std::exception& error) {
     file_.clear();
-    fmt::print(stderr, "lockstep: {} cannot record its step times: {}\n",
+    fmt::print(stderr,
+               "lockstep: {} cannot record its step times: {}: check that the folder is this user's and has "
+               "space, or set LOCKSTEP_METRICS=off\n",
+               rank_name(identity_.rank, identity_.node), error.what());
+    return;
+  }
+  const auto report = environment::get("LOCKSTEP_REPORT_DIR");
+  if (!report || identity_.local_rank != 0) return;
+  try {
+    check_report_folder(*report);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: {} will not be able to copy its record to LOCKSTEP_REPORT_DIR: {}\n",
                rank_name(identity_.rank, identity_.node), error.what());
   }
 }

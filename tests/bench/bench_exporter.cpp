@@ -148,7 +148,7 @@ void run(int ranks, int scrapes, bool json) {
     const std::string page = exporter.scrape();
     milliseconds.push_back(seconds_between(begin, monotonic_ns()) * 1e3);
     page_bytes = page.size();
-    if (page.find(fmt::format("lockstep_exporter_ranks {}\n", ranks)) == std::string::npos) {
+    if (page.find(fmt::format("\"}} {}\n# HELP lockstep_exporter_scrape", ranks)) == std::string::npos) {
       fail("the exporter does not serve all {} ranks", ranks);
     }
   }

@@ -74,4 +74,31 @@ assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 assert_equal "" "$(value "count(lockstep_job_info{job_id=\"$job\"})")" "series of the job"
 
 on_head rm simulated_job
+
+# shellcheck source=tests/cluster/plugin_lib.sh
+source "$(dirname "$0")/plugin_lib.sh"
+keep_configuration
+trap 'restore_configuration; [ -z "$job" ] || on_head scancel "$job" 2>/dev/null' EXIT
+
+test_case "one line per node says that there is no group for the records, and the job runs"
+configure "group = nosuch"
+assert_exit 0 on_head srun -N2 --metrics=on bash -c '[ -z "$LOCKSTEP_RECORD" ] && echo ran'
+assert_equal "2 2" "$(grep -c ran <<<"$output") $(grep -c "lockstep: n[1-4]: --metrics has no effect: this node has no group 'nosuch'" <<<"$output")"
+
+test_case "a folder for records that cannot be made is named"
+configure "records = /proc/records"
+assert_exit 0 on_head srun -N1 --metrics=on true
+assert_contains "$output" "--metrics has no effect: "
+assert_contains "$output" "/proc/records"
+
+test_case "a node without an exporter is named, once for the step"
+configure "records = /run/lockstep/other"
+assert_exit 0 on_head srun -w n1,n2 -N2 --metrics=on true  # makes the folder: an exporter may not have seen it yet
+assert_exit 0 on_head srun -w n1,n2 -N2 --metrics=on true
+assert_equal 1 "$(grep -c "lockstep: n1: no lockstep-exporter runs on this node" <<<"$output")"
+assert_lacks "$output" "n2:"
+restore_configuration
+assert_exit 0 on_head srun -w n1,n2 -N2 --metrics=on true
+assert_lacks "$output" "lockstep:"
+
 assert_all_idle

@@ -1,4 +1,5 @@
 #include <grp.h>
+#include <sys/file.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -47,7 +48,8 @@ struct PreparedStep {
   StepOnNode step;
   Settings settings;
   std::optional<SrunLink> link;
-  std::string refusal;  ///< why no task may run, or ""
+  std::string refusal;     ///< why no task may run, or ""
+  std::string no_metrics;  ///< why the step times will not be seen, and what to do; or ""
   std::unique_ptr<NodeTasks> tasks;
   bool pins = false;
   bool bound_by_hand = false;      ///< --cpu-bind chooses the tasks' CPUs
@@ -163,24 +165,41 @@ void make_lifetime_pipe(PreparedStep& step) {
   }
 }
 
+// The exporter holds a shared lock on the folder of the records (exporters/node/scanner.h).
+bool exporter_runs(const Folder& records) {
+  if (::flock(records.fd(), LOCK_EX | LOCK_NB) != 0) return true;
+  ::flock(records.fd(), LOCK_UN);
+  return false;
+}
+
 void make_record_folder(PreparedStep& step) {
+  const Config& config = invocation().config;
   std::array<char, 4096> buffer{};
   group entry{};
   group* found = nullptr;
-  if (::getgrnam_r(invocation().config.group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+  if (::getgrnam_r(config.group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
       found == nullptr) {
+    step.no_metrics = "--metrics has no effect: this node has no group '" + config.group +
+                      "', which may read the step times: ask the administrator to make it (docs: monitoring)";
     return;
   }
   try {
-    const Folder records = Folder::open_root(invocation().config.records, true);
+    const bool made_before = ::access(config.records.c_str(), F_OK) == 0;
+    const Folder records = Folder::open_root(config.records, true);
     // The exporter lists the jobs in it; other users must not see their numbers.
     const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
     const std::string name = std::to_string(step.step.job) + "." + step.step.step;
     const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
     ::unlinkat(folder.fd(), kEndedFile, 0);  // a requeued job runs again under its old number
     step.step.record = folder.path();
+    // An exporter that started before the folder existed finds it at its next scrape.
+    if (made_before && step.step.node_id == 0 && !exporter_runs(records)) {
+      step.no_metrics =
+          "no lockstep-exporter runs on this node, so the step times will not be in Prometheus; "
+          "lockstep-report shows them";
+    }
   } catch (const Error& error) {
-    log(std::string("no records: ") + error.what());
+    step.no_metrics = std::string("--metrics has no effect: ") + error.what();
   }
 }
 
@@ -244,6 +263,7 @@ WorkResult work_for_node(PreparedStep& step) {
       say(step.step.node + ": tasks keep the CPUs that Slurm gave them: " + error.what());
     }
   }
+  if (!step.no_metrics.empty()) say(step.step.node + ": " + step.no_metrics);
   if (step.settings.sources.empty()) return WorkResult::succeeded;
   step.step.cpus = cpus_for_staging(step);
   return stage(step.step, invocation().config, step.settings, step.link ? &*step.link : nullptr);

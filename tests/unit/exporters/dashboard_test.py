@@ -82,7 +82,7 @@ class Prometheus:
 
 
 def substitute(query):
-    query = query.replace("$__rate_interval", RATE_INTERVAL).replace("$job", JOB).replace("$node", ".*")
+    query = query.replace("$__rate_interval", RATE_INTERVAL).replace("$job", JOB).replace("$node", "n1").replace("$rank", ".*")
     left = re.findall(r"\$\w+", query)
     return query, left
 

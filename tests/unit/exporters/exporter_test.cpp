@@ -9,13 +9,13 @@
 #include "common/files.h"
 #include "exporters/node/collector.h"
 #include "exporters/record/record.h"
+#include "tests/unit/exporters/parsed_page.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::exporter {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
+using lockstep::testing::ParsedPage;
 using record::Phase;
 using record::Writer;
 
@@ -41,37 +41,13 @@ class ExporterTest : public ::testing::Test {
     return std::make_unique<Writer>(job_folder(job) / fmt::format("rank-{:06}.record", rank), identity);
   }
 
-  std::vector<MetricFamily> collect(const ScanLimits& limits = {}) const {
-    return Collector({.records = root_.path(), .cache = {}, .node = "n1", .limits = limits}).Collect();
+  ParsedPage collect(const ScanLimits& limits = {}) const {
+    Collector collector({.records = root_.path(), .cache = {}, .node = "n1", .limits = limits});
+    return lockstep::testing::parse_page(collector.page());
   }
 
   lockstep::testing::TemporaryFolder root_;
 };
-
-const MetricFamily* family(const std::vector<MetricFamily>& families, const std::string& name) {
-  for (const MetricFamily& each : families) {
-    if (each.name == name) return &each;
-  }
-  return nullptr;
-}
-
-std::string label(const ClientMetric& metric, const std::string& name) {
-  for (const auto& each : metric.label) {
-    if (each.name == name) return each.value;
-  }
-  return "";
-}
-
-double counter(const std::vector<MetricFamily>& families, const std::string& name,
-               const std::string& label_name = "", const std::string& value = "") {
-  const MetricFamily* found = family(families, name);
-  if (found == nullptr) return -1;
-  for (const ClientMetric& metric : found->metric) {
-    if (label_name.empty() || label(metric, label_name) == value)
-      return metric.counter.value + metric.gauge.value;
-  }
-  return -1;
-}
 
 TEST_F(ExporterTest, ServesARanksNumbersUnderTheJobOfItsFolder) {
   const auto rank = rank_of("1000/77.0", 3);
@@ -80,36 +56,77 @@ TEST_F(ExporterTest, ServesARanksNumbersUnderTheJobOfItsFolder) {
   rank->add_comm(15 * kMs, 5 * kMs, 1);
   rank->end_step(100 * kMs, 0, {.tokens = 512, .samples = 3, .padding = 8});
 
-  const auto families = collect();
-  const MetricFamily* steps = family(families, "lockstep_step_seconds");
-  ASSERT_NE(steps, nullptr);
-  ASSERT_EQ(steps->metric.size(), 1);
-  const ClientMetric& metric = steps->metric[0];
-  EXPECT_EQ(label(metric, "job_id"), "77");  // not what the record claims
-  EXPECT_EQ(label(metric, "step_id"), "0");
-  EXPECT_EQ(label(metric, "rank"), "3");
-  EXPECT_EQ(label(metric, "node"), "n1");
-  EXPECT_EQ(metric.label.size(), 4);
-  EXPECT_EQ(metric.histogram.sample_count, 1);
-  EXPECT_DOUBLE_EQ(metric.histogram.sample_sum, 0.1);
-  for (const auto& bucket : metric.histogram.bucket) {
-    EXPECT_EQ(bucket.cumulative_count, bucket.upper_bound >= 0.1 ? 1 : 0) << bucket.upper_bound;
+  const ParsedPage page = collect();
+  EXPECT_EQ(page.wrong, std::vector<std::string>());
+  ASSERT_EQ(page.samples.at("lockstep_step_seconds_count").size(), 1);
+  EXPECT_EQ(
+      page.samples.at("lockstep_step_seconds_count")[0].labels,
+      (std::map<std::string, std::string>{
+          {"job_id", "77"}, {"step_id", "0"}, {"rank", "3"}, {"node", "n1"}}));  // not what the record claims
+  EXPECT_EQ(page.value("lockstep_step_seconds_count"), 1);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_step_seconds_sum"), 0.1);
+  for (const auto& bucket : page.samples.at("lockstep_step_seconds_bucket")) {
+    const std::string& bound = bucket.labels.at("le");
+    EXPECT_EQ(bucket.value, bound == "+Inf" || std::stod(bound) >= 0.1 ? 1 : 0) << bound;
   }
-  EXPECT_DOUBLE_EQ(counter(families, "lockstep_phase_seconds_total", "phase", "forward"), 0.03);
-  EXPECT_DOUBLE_EQ(counter(families, "lockstep_phase_seconds_total", "phase", "other"), 0.05);
-  EXPECT_EQ(counter(families, "lockstep_steps_total"), 1);
-  EXPECT_EQ(counter(families, "lockstep_tokens_total"), 512);
-  EXPECT_EQ(counter(families, "lockstep_samples_total"), 3);
-  EXPECT_EQ(counter(families, "lockstep_padding_tokens_total"), 8);
-  EXPECT_DOUBLE_EQ(counter(families, "lockstep_comm_transfer_seconds_total"), 0.015);
-  EXPECT_DOUBLE_EQ(counter(families, "lockstep_comm_wait_seconds_total"), 0.005);
-  EXPECT_EQ(counter(families, "lockstep_rank_up"), 1);
-  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 1);
-  const MetricFamily* info = family(families, "lockstep_job_info");
-  ASSERT_NE(info, nullptr);
-  EXPECT_EQ(label(info->metric[0], "user"), "1000");
-  EXPECT_EQ(label(info->metric[0], "program"), "train");
-  EXPECT_EQ(label(info->metric[0], "ranks"), "4");
+  EXPECT_DOUBLE_EQ(page.value("lockstep_phase_seconds_total", "phase", "forward"), 0.03);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_phase_seconds_total", "phase", "other"), 0.05);
+  EXPECT_EQ(page.value("lockstep_steps_total"), 1);
+  EXPECT_EQ(page.value("lockstep_tokens_total"), 512);
+  EXPECT_EQ(page.value("lockstep_samples_total"), 3);
+  EXPECT_EQ(page.value("lockstep_padding_tokens_total"), 8);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_comm_transfer_seconds_total"), 0.015);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_comm_wait_seconds_total"), 0.005);
+  EXPECT_EQ(page.value("lockstep_rank_up"), 1);
+  EXPECT_EQ(page.value("lockstep_exporter_ranks"), 1);
+  EXPECT_EQ(page.label("lockstep_job_info", "user"), "1000");
+  EXPECT_EQ(page.label("lockstep_job_info", "program"), "train");
+  EXPECT_EQ(page.label("lockstep_job_info", "ranks"), "4");
+}
+
+TEST_F(ExporterTest, UsersHaveTheirNamesBesideTheirNumbers) {
+  const auto root = rank_of("0/7.0", 0);
+  EXPECT_EQ(collect().label("lockstep_job_info", "user"), "0");
+  EXPECT_EQ(collect().label("lockstep_job_info", "user_name"), "root");
+  const auto nobody_known = rank_of("4000000000/6.0", 0);
+  EXPECT_EQ(collect().samples.at("lockstep_job_info").at(0).labels.at("user_name"), "root");
+  EXPECT_EQ(collect().samples.at("lockstep_job_info").at(1).labels.at("user_name"), "");
+}
+
+TEST_F(ExporterTest, PhaseHistogramsAreOfAllRanksOfTheStepOnTheNode) {
+  std::vector<std::unique_ptr<Writer>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(rank_of("1000/7.0", rank));
+    ranks.back()->add_phase(Phase::forward, (rank == 2 ? 400 : 30) * kMs);
+    ranks.back()->end_step(500 * kMs, 0, {});
+  }
+  const ParsedPage page = collect();
+  std::map<std::string, double> forward;
+  for (const auto& bucket : page.samples.at("lockstep_phase_duration_seconds_bucket")) {
+    EXPECT_FALSE(bucket.labels.contains("rank"));
+    if (bucket.labels.at("phase") == "forward") forward[bucket.labels.at("le")] = bucket.value;
+    EXPECT_NE(bucket.labels.at("phase"), "checkpoint");  // no rank has spent time in it
+  }
+  EXPECT_EQ(forward.at("0.02"), 0);
+  EXPECT_EQ(forward.at("0.05"), 2);
+  EXPECT_EQ(forward.at("0.2"), 2);
+  EXPECT_EQ(forward.at("0.5"), 3);
+  EXPECT_EQ(forward.at("+Inf"), 3);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_phase_duration_seconds_sum", "phase", "forward"), 0.46);
+}
+
+// Otherwise the histograms over all ranks would fall, which Prometheus takes for a restart.
+TEST_F(ExporterTest, AnEndedRankIsServedAsLongAsAnotherRankOfItsStep) {
+  const auto alive = rank_of("1000/7.0", 0);
+  rank_of("1000/7.0", 1)->end_step(kMs, 0, {});
+  rank_of("1000/7.0", 2, 8)->end_step(kMs, 0, {});  // of an earlier run with more ranks
+  Scanner scanner(root_.path(), {.hold = std::chrono::seconds(60)});
+  scanner.scan(unix_now());
+  const ScanResult later = scanner.scan(unix_now() + 3600 * kSecond);
+  ASSERT_EQ(later.jobs.size(), 1);
+  ASSERT_EQ(later.jobs[0].ranks.size(), 2);
+  EXPECT_TRUE(later.jobs[0].ranks[0].snapshot.alive);
+  EXPECT_FALSE(later.jobs[0].ranks[1].snapshot.alive);
 }
 
 TEST_F(ExporterTest, EachFamilyAppearsOnceWithTheSeriesOfAllRanks) {
@@ -117,9 +134,9 @@ TEST_F(ExporterTest, EachFamilyAppearsOnceWithTheSeriesOfAllRanks) {
   ranks.reserve(4);
   for (int rank = 0; rank < 4; ++rank) ranks.push_back(rank_of(rank < 2 ? "1000/7.0" : "1001/8.0", rank));
   std::set<std::string> names;
-  for (const MetricFamily& each : collect()) EXPECT_TRUE(names.insert(each.name).second) << each.name;
-  EXPECT_EQ(family(collect(), "lockstep_steps_total")->metric.size(), 4);
-  EXPECT_EQ(family(collect(), "lockstep_phase_seconds_total")->metric.size(), 4 * record::kPhases);
+  for (const std::string& name : collect().families) EXPECT_TRUE(names.insert(name).second) << name;
+  EXPECT_EQ(collect().samples.at("lockstep_steps_total").size(), 4);
+  EXPECT_EQ(collect().samples.at("lockstep_phase_seconds_total").size(), 4 * record::kPhases);
 }
 
 TEST_F(ExporterTest, SlowRankHasAHighStragglerScore) {
@@ -131,15 +148,15 @@ TEST_F(ExporterTest, SlowRankHasAHighStragglerScore) {
     ranks.back()->add_phase(Phase::comm_exposed, 150 * kMs - own);
     ranks.back()->end_step(150 * kMs, 0, {});
   }
-  const auto families = collect();
-  EXPECT_DOUBLE_EQ(counter(families, "lockstep_straggler_score", "rank", "0"), 1.0);
-  EXPECT_DOUBLE_EQ(counter(families, "lockstep_straggler_score", "rank", "1"), 1.5);
+  const ParsedPage page = collect();
+  EXPECT_DOUBLE_EQ(page.value("lockstep_straggler_score", "rank", "0"), 1.0);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_straggler_score", "rank", "1"), 1.5);
 }
 
 TEST_F(ExporterTest, JobFoldersMayLieInTheRootAndStepsMayHaveNames) {
   const auto first = rank_of("7.batch", 0);
-  const auto families = collect();
-  EXPECT_EQ(label(family(families, "lockstep_steps_total")->metric[0], "step_id"), "batch");
+  const ParsedPage page = collect();
+  EXPECT_EQ(page.label("lockstep_steps_total", "step_id"), "batch");
 }
 
 TEST_F(ExporterTest, FinishedRankIsServedUntilTheHoldTimeIsOver) {
@@ -175,11 +192,10 @@ TEST_F(ExporterTest, TooManyRecordsAreCountedAndNotServed) {
   ranks.reserve(7);
   for (int rank = 0; rank < 6; ++rank) ranks.push_back(rank_of("1000/7.0", rank, 6));
   ranks.push_back(rank_of("1001/8.0", 0));
-  const auto families = collect({.files = 100, .files_per_user = 4});
-  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 5);  // the other user's record is still served
-  EXPECT_EQ(counter(families, "lockstep_exporter_dropped_series_total"),
-            2 * static_cast<double>(series_per_rank()));
-  EXPECT_EQ(counter(collect({.files = 3}), "lockstep_exporter_ranks"), 3);
+  const ParsedPage page = collect({.files = 100, .files_per_user = 4});
+  EXPECT_EQ(page.value("lockstep_exporter_ranks"), 5);  // the other user's record is still served
+  EXPECT_EQ(page.value("lockstep_exporter_dropped_series_total"), 2 * static_cast<double>(series_per_rank()));
+  EXPECT_EQ(collect({.files = 3}).value("lockstep_exporter_ranks"), 3);
 }
 
 TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
@@ -187,11 +203,8 @@ TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   rank->add_comm(1, 0, -1);  // so that the rank has all its series
   rank->end_step(kMs, 0, {});
   std::size_t series = 0;
-  for (const MetricFamily& each : collect()) {
-    for (const ClientMetric& metric : each.metric) {
-      if (label(metric, "rank").empty()) continue;
-      series += each.type == prometheus::MetricType::Histogram ? metric.histogram.bucket.size() + 3 : 1;
-    }
+  for (const auto& [name, samples] : collect().samples) {
+    for (const auto& sample : samples) series += sample.labels.contains("rank") ? 1 : 0;
   }
   EXPECT_EQ(series, series_per_rank());
 }
@@ -207,29 +220,31 @@ TEST_F(ExporterTest, BrokenAndHostileFilesOnlyCountAsErrors) {
   std::filesystem::create_directory_symlink("/", root_ / "1000/9.0");
   std::filesystem::create_directory_symlink("/", root_ / "1234");
   write_file_atomically(folder / "staging.json", "{\"sources\":[{\"bytes\":-1}]}");
-  const auto families = collect();
-  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 1);
-  EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "record"), 7);
-  EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "staging"), 1);
+  const ParsedPage page = collect();
+  EXPECT_EQ(page.value("lockstep_exporter_ranks"), 1);
+  EXPECT_EQ(page.value("lockstep_exporter_errors_total", "what", "record"), 7);
+  EXPECT_EQ(page.value("lockstep_exporter_errors_total", "what", "staging"), 1);
 }
 
 TEST_F(ExporterTest, AProgramNameCannotBreakThePage) {
   const Writer rank(job_folder("1000/7.0") / "rank-000000.record", {.program = "a\"b\\c\nd\xff"});
-  EXPECT_EQ(label(family(collect(), "lockstep_job_info")->metric[0], "program"), "a_b_c_d_");
+  EXPECT_EQ(collect().label("lockstep_job_info", "program"), "a_b_c_d_");
 }
 
 TEST_F(ExporterTest, NodeWithoutJobsServesItsOwnCounts) {
-  const Collector collector({.records = root_ / "none", .cache = {}, .node = "n1", .limits = {}});
-  const auto families = collector.Collect();
-  EXPECT_EQ(counter(families, "lockstep_exporter_ranks"), 0);
-  EXPECT_EQ(counter(families, "lockstep_exporter_errors_total", "what", "scrape"), 0);
-  EXPECT_EQ(family(families, "lockstep_steps_total"), nullptr);
+  Collector collector({.records = root_ / "none", .cache = {}, .node = "n1", .limits = {}});
+  const ParsedPage page = lockstep::testing::parse_page(collector.page());
+  EXPECT_EQ(page.value("lockstep_exporter_ranks"), 0);
+  EXPECT_EQ(page.value("lockstep_exporter_errors_total", "what", "scrape"), 0);
+  EXPECT_FALSE(page.has("lockstep_steps_total"));
 }
 
 TEST_F(ExporterTest, ARecordsPathThatIsNotAFolderIsCountedAndAnswered) {
   std::ofstream(root_ / "file").close();
-  const Collector collector({.records = root_ / "file", .cache = {}, .node = "n1", .limits = {}});
-  EXPECT_EQ(counter(collector.Collect(), "lockstep_exporter_errors_total", "what", "scrape"), 1);
+  Collector collector({.records = root_ / "file", .cache = {}, .node = "n1", .limits = {}});
+  EXPECT_EQ(lockstep::testing::parse_page(collector.page())
+                .value("lockstep_exporter_errors_total", "what", "scrape"),
+            1);
 }
 
 TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
@@ -237,13 +252,13 @@ TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
   write_file_atomically(job_folder("1000/7.0") / "staging.json", R"({"job":7,"node":"n1","sources":[
     {"source":"/a","bytes":100,"from_source":60,"from_peers":40,"hit":false,"seconds":1.5},
     {"source":"/b","bytes":50,"from_source":0,"from_peers":0,"hit":true,"seconds":0.5}]})");
-  const auto families = collect();
-  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "source"), 60);
-  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "peers"), 40);
-  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "cache"), 50);
-  EXPECT_EQ(counter(families, "lockstep_stage_seconds"), 2);
-  EXPECT_EQ(counter(families, "lockstep_stage_hits"), 1);
-  EXPECT_EQ(counter(families, "lockstep_stage_misses"), 1);
+  const ParsedPage page = collect();
+  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "source"), 60);
+  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "peers"), 40);
+  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "cache"), 50);
+  EXPECT_EQ(page.value("lockstep_stage_seconds"), 2);
+  EXPECT_EQ(page.value("lockstep_stage_hits"), 1);
+  EXPECT_EQ(page.value("lockstep_stage_misses"), 1);
 }
 
 TEST_F(ExporterTest, StagingIsServedBeforeThereAreRanks) {
@@ -251,31 +266,31 @@ TEST_F(ExporterTest, StagingIsServedBeforeThereAreRanks) {
   write_file_atomically(folder / "staging.json", R"({"job":7,"node":"n1","state":"staging","sources":[
     {"source":"/a","bytes":100,"done":30,"from_source":20,"from_peers":10,"hit":false,"seconds":1.5},
     {"source":"/b","bytes":50,"done":50,"from_source":0,"from_peers":0,"hit":true,"seconds":0.5}]})");
-  const auto families = collect();
-  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "source"), 20);
-  EXPECT_EQ(counter(families, "lockstep_stage_bytes", "origin", "cache"), 50);
-  EXPECT_EQ(counter(families, "lockstep_stage_expected_bytes"), 150);
-  EXPECT_EQ(counter(families, "lockstep_stage_state", "state", "staging"), 1);
-  EXPECT_EQ(counter(families, "lockstep_stage_state", "state", "done"), 0);
-  EXPECT_EQ(family(families, "lockstep_job_info"), nullptr);
+  const ParsedPage page = collect();
+  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "source"), 20);
+  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "cache"), 50);
+  EXPECT_EQ(page.value("lockstep_stage_expected_bytes"), 150);
+  EXPECT_EQ(page.value("lockstep_stage_state", "state", "staging"), 1);
+  EXPECT_EQ(page.value("lockstep_stage_state", "state", "done"), 0);
+  EXPECT_FALSE(page.has("lockstep_job_info"));
 }
 
 TEST_F(ExporterTest, StagingOfAJobWithoutRanksIsServedForAWhileAfterTheJob) {
   const std::filesystem::path folder = job_folder("1000/7.0");
   write_file_atomically(folder / "staging.json", R"({"state":"failed","sources":[]})");
   std::ofstream(folder / "ended").close();
-  EXPECT_EQ(counter(collect(), "lockstep_stage_state", "state", "failed"), 1);
+  EXPECT_EQ(collect().value("lockstep_stage_state", "state", "failed"), 1);
   std::filesystem::last_write_time(folder / "ended",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
-  EXPECT_EQ(family(collect(), "lockstep_stage_state"), nullptr);
+  EXPECT_FALSE(collect().has("lockstep_stage_state"));
 }
 
 TEST_F(ExporterTest, StagingWithoutRanksCountsForTheLimits) {
   for (int job = 0; job < 5; ++job) {
     write_file_atomically(job_folder(fmt::format("1000/{}.0", job)) / "staging.json", R"({"sources":[]})");
   }
-  const auto families = collect({.files_per_user = 3});
-  EXPECT_EQ(family(families, "lockstep_stage_seconds")->metric.size(), 3U);
+  const ParsedPage page = collect({.files_per_user = 3});
+  EXPECT_EQ(page.samples.at("lockstep_stage_seconds").size(), 3U);
 }
 
 TEST_F(ExporterTest, OnlyValidClaimsOfUsersAreServed) {
@@ -287,10 +302,11 @@ TEST_F(ExporterTest, OnlyValidClaimsOfUsersAreServed) {
   std::filesystem::create_symlink(cache / "claims/1000", cache / "claims/1002");
   CacheUsageMeter watcher(cache.path(), std::chrono::seconds(30));
   const CacheUsage usage = watcher.usage(std::chrono::steady_clock::now());
-  EXPECT_EQ(usage.claims, (std::map<std::string, std::uint64_t>{{"1000", 500}}));
-  const auto families =
-      Collector({.records = root_.path(), .cache = cache.path(), .node = "n1", .limits = {}}).Collect();
-  EXPECT_EQ(counter(families, "lockstep_cache_claimed_bytes", "user", "1000"), 500);
+  ASSERT_EQ(usage.claims.size(), 1);
+  EXPECT_EQ(usage.claims.at("1000").bytes, 500);
+  Collector collector({.records = root_.path(), .cache = cache.path(), .node = "n1", .limits = {}});
+  const ParsedPage page = lockstep::testing::parse_page(collector.page());
+  EXPECT_EQ(page.value("lockstep_cache_claimed_bytes", "user", "1000"), 500);
 }
 
 TEST_F(ExporterTest, CacheSizeCountsHardLinksOnce) {

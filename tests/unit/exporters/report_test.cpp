@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
 #include <memory>
 
@@ -7,6 +8,8 @@
 #include "common/files.h"
 #include "exporters/record/record.h"
 #include "exporters/report/advice.h"
+#include "exporters/report/compare.h"
+#include "exporters/report/find.h"
 #include "exporters/report/page.h"
 #include "exporters/report/picture.h"
 #include "exporters/report/run.h"
@@ -231,6 +234,49 @@ TEST_F(ReportTest, UnmeasuredValuesAreNotShownAsZero) {
   ranks_[0]->add_comm(3 * kMs, 0, -1);
   step(*ranks_[0], 90);
   EXPECT_EQ(waiting(load({folder_.path()}).ranks[0]), "0.00");
+}
+
+TEST_F(ReportTest, AJobIsFoundByItsNumber) {
+  ::unsetenv("LOCKSTEP_REPORT_DIR");
+  ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+  const auto records = folder_ / "lockstep/records";
+  std::filesystem::create_directories(records / "987654321.0");
+  std::filesystem::create_directories(records / "987654321.1");
+  std::filesystem::create_directories(records / "987654321.2");  // no rank has begun
+  for (const char* step : {"987654321.0", "987654321.1"}) {
+    Writer(records / step / "rank-000000.record", {.job_id = 987654321}).end_step(kMs, 0, {});
+  }
+  using Paths = std::vector<std::filesystem::path>;
+  EXPECT_EQ(find_records("987654321"), (Paths{records / "987654321.0", records / "987654321.1"}));
+  EXPECT_EQ(find_records("987654321.1"), Paths{records / "987654321.1"});
+  EXPECT_THAT([] { find_records("98765432"); }, ThrowsMessage<Error>(HasSubstr("lockstep/records")));
+  // The copies of all nodes come before this node's own records.
+  ::setenv("LOCKSTEP_REPORT_DIR", (folder_ / "report").c_str(), 1);
+  EXPECT_EQ(find_records("987654321.0"), Paths{records / "987654321.0"});
+  std::filesystem::create_directories(folder_ / "report");
+  Writer(folder_ / "report/rank-000000.record", {.job_id = 987654321}).end_step(kMs, 0, {});
+  EXPECT_EQ(find_records("987654321"), Paths{folder_ / "report"});
+  EXPECT_EQ(find_records("987654321.1"), Paths{records / "987654321.1"});
+  EXPECT_EQ(find_records(folder_ / "report"), Paths{folder_ / "report"});
+  EXPECT_EQ(find_records("no-such-folder"), Paths{"no-such-folder"});  // load() reports it
+  ::unsetenv("LOCKSTEP_REPORT_DIR");
+}
+
+TEST_F(ReportTest, TwoRunsAreComparedFigureByFigure) {
+  for (int i = 0; i < 2; ++i) step(rank(i, 2), 90, 40);
+  const Run before = load({folder_.path()});
+  ranks_.clear();
+  for (int i = 0; i < 2; ++i) step(rank(i, 2), 60, 10, 1000);
+  const Run now = load({folder_.path()});
+  const nlohmann::json json = comparison_json(now, before);
+  EXPECT_DOUBLE_EQ(json["run"]["data_wait_ms"], 10);
+  EXPECT_DOUBLE_EQ(json["baseline"]["data_wait_ms"], 40);
+  EXPECT_DOUBLE_EQ(json["change"]["data_wait_ms"], -0.75);
+  EXPECT_DOUBLE_EQ(json["change"]["step_ms"], 0);
+  EXPECT_DOUBLE_EQ(json["run"]["padding_share"], 0.5);
+  EXPECT_TRUE(json["change"]["padding_share"].is_null());
+  EXPECT_THAT(comparison_text(now, before),
+              HasSubstr("data_wait_ms             10.000       40.000   -75.0 %"));
 }
 
 }  // namespace

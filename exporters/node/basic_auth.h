@@ -1,0 +1,33 @@
+// Checks names and passwords against bcrypt hashes.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+namespace lockstep::exporter {
+
+enum class Verdict { accepted, refused, too_many };
+
+class BasicAuth {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit BasicAuth(std::map<std::string, std::string> users) : users_(std::move(users)) {}
+
+  bool required() const { return !users_.empty(); }
+
+  /// A hash takes tenths of a second by design. So a password that was right once is remembered, and at most one
+  /// other password a second is tried; the answer for more is too_many. A name that does not exist takes as long
+  /// as a wrong password.
+  Verdict check(const std::string& name, const std::string& password, Clock::time_point now);
+
+ private:
+  std::map<std::string, std::string> users_;
+  std::map<std::string, std::string> accepted_;  // password by name
+  Clock::time_point next_try_;
+};
+
+}  // namespace lockstep::exporter

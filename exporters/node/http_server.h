@@ -1,0 +1,48 @@
+// A small HTTP server for pages of metrics, with TLS and basic authentication, on one thread that never waits
+// for a client. Clients cannot hold it up: there are limits for the connections (also of one address), for their
+// duration and for the requests per second, and slow clients share pages, so that their number does not cost
+// memory.
+//
+// Threads: the constructor returns when the server serves; pages are made on its thread, one at a time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "exporters/node/web_config.h"
+
+namespace lockstep::exporter {
+
+/// A page that is served at a path.
+struct Content {
+  std::string type;                   ///< Content-Type
+  std::function<std::string()> make;  ///< must not throw
+};
+
+struct HttpOptions {
+  std::string listen;  ///< ADDRESS:PORT, [IPV6]:PORT, or :PORT for all addresses; port 0: any free port
+  WebConfig web;
+  double requests_per_second = 20;               ///< more are answered with 429 Too Many Requests
+  std::chrono::milliseconds connection{10'000};  ///< longest duration of a connection
+};
+
+class HttpServer {
+ public:
+  /// Throws Error naming the address if it cannot be used, or if certificate and key are not a pair.
+  HttpServer(HttpOptions options, std::map<std::string, Content> paths);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  /// "http://127.0.0.1:9753" with the port that it listens on.
+  std::string url() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep::exporter

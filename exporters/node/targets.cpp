@@ -1,0 +1,33 @@
+#include "exporters/node/targets.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "common/error.h"
+#include "common/process.h"
+
+namespace lockstep::exporter {
+
+std::string targets_of(const std::string& sinfo, int port) {
+  std::set<std::string> targets;  // sinfo lists a node once for each of its partitions
+  std::istringstream lines(sinfo);
+  for (std::string node, state; lines >> node >> state;) {
+    const bool absent =
+        state.ends_with('~') || state.starts_with("powered_down") || state.starts_with("future");
+    if (!absent) targets.insert(fmt::format("{}:{}", node, port));
+  }
+  return nlohmann::json::array({{{"targets", targets}}}).dump();
+}
+
+std::string targets_of_slurm(int port) {
+  const ProcessResult result = run_process({"sinfo", "--noheader", "--Node", "--format=%N %T"});
+  if (result.exit_code != 0) {
+    fail("sinfo failed, so the nodes are unknown: {}", result.error.substr(0, result.error.find('\n')));
+  }
+  return targets_of(result.output, port);
+}
+
+}  // namespace lockstep::exporter

@@ -1,0 +1,29 @@
+// The web configuration file that Prometheus' exporters share (--web.config.file): TLS and basic authentication.
+// https://prometheus.io/docs/prometheus/latest/configuration/https/ describes it. Of its keys these are known:
+//
+//   tls_server_config: { cert_file, key_file, min_version: TLS12 or TLS13 }
+//   basic_auth_users:  { NAME: bcrypt hash, ... }
+//
+// Any other key is refused: a key that is ignored could leave a server open that its admin thinks is closed.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace lockstep::exporter {
+
+struct WebConfig {
+  std::string certificate;  ///< PEM; empty: no TLS
+  std::string key;          ///< PEM
+  bool only_tls13 = false;
+  std::map<std::string, std::string> users;  ///< bcrypt hash by name; empty: no authentication
+};
+
+/// Reads the file, the certificate and the key; their relative paths begin in the file's folder. Throws Error
+/// naming the file, with the line if it is known.
+WebConfig read_web_config(const std::filesystem::path& file);
+
+}  // namespace lockstep::exporter

@@ -1,0 +1,351 @@
+"""Records where the time of a Python training job's steps goes, for lockstep-report, Prometheus and Grafana.
+
+    import lockstep
+
+    for batch in lockstep.batches(loader):
+        with lockstep.phase("forward"):
+            loss = model(batch)
+        with lockstep.phase("backward"):
+            loss.backward()
+        with lockstep.phase("optimizer"):
+            optimizer.step()
+        lockstep.end_step(tokens=batch.numel())
+
+Each rank writes its record into $LOCKSTEP_RECORD, which `sbatch --metrics=on` sets, and copies it to
+$LOCKSTEP_REPORT_DIR when it ends. Where neither is set, rank 0 prints one line and nothing is recorded. Errors never end
+the job: they print one line. The file is that of exporters/record/layout.h, version 1.
+
+The rank and the job come from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), srun or mpirun. Needs Python
+3.9 on Linux and no packages. Threads: call it from one thread, the one that trains. Processes that this one forks, such
+as the workers of a DataLoader, record nothing.
+"""
+
+import array
+import atexit
+import bisect
+import fcntl
+import mmap
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+
+__all__ = ["PHASES", "batches", "begin_step", "end_step", "phase"]
+
+PHASES = ("data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other")
+
+# layout.h. All offsets and sizes below are in words of 8 bytes, except those of the header.
+_VERSION = 1
+_HEADER = struct.Struct("=8sIIQQIiiiqqQ64s64s")
+_BOUNDS = tuple(bound * 10**decade for decade in range(7) for bound in (100000, 150000, 200000, 300000, 500000, 700000))[:37]
+_BUCKETS = len(_BOUNDS) + 1
+_PUBLICATIONS, _FINISHED, _PHASE, _PHASE_SINCE = 64, 65, 66, 67
+_COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 16
+_FILE_WORDS = _RING + _RING_STEPS * _STEP_WORDS
+# In Counters.
+_STEPS, _STEP_NS, _PHASE_NS, _TOKENS, _SAMPLES, _PADDING, _LAST_END, _STEP_HISTOGRAM = 0, 1, 2, 12, 13, 14, 19, 20
+_PHASE_HISTOGRAM = _STEP_HISTOGRAM + _BUCKETS
+_COUNTERS_WORDS = _PHASE_HISTOGRAM + len(PHASES) * _BUCKETS
+_NO_RANK = 2**64 - 1
+_OTHER = PHASES.index("other")
+
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)
+
+
+class _Identity:
+    """The rank, from the environment. Raises ValueError if a variable is not an integer."""
+
+    def __init__(self):
+        found = next((names for names in _LAUNCHERS if all(os.environ.get(name) for name in names[:2])), None)
+        self.rank, self.size, self.local_rank = [int(os.environ.get(name, "0")) for name in found] if found else (0, 1, 0)
+        self.job = int(os.environ.get("SLURM_JOB_ID") or os.getppid())
+        step = os.environ.get("SLURM_STEP_ID", "")
+        self.step = int(step) if step.isdigit() and int(step) < 2**32 else 0
+        self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        self.program = os.path.basename(sys.argv[0]) if sys.argv else ""
+
+    def __str__(self):
+        return f"rank {self.rank} on {self.node}"
+
+    def file(self):
+        return f"rank-{self.rank:06}.record"
+
+    def header(self):
+        return _HEADER.pack(
+            b"LOCKSTEP", _VERSION, _HEADER.size, _FILE_WORDS * 8, self.job, self.step, self.rank, self.size, self.local_rank,
+            os.getpid(), time.time_ns(), time.monotonic_ns(), self.node.encode()[:63], self.program.encode()[:63])
+
+
+def _write_new(path, fill):
+    """Makes a file under a temporary name, lets fill(fd) write it, and renames it. Returns what fill returned."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+    try:
+        os.fchmod(fd, 0o640)  # for the folder's group, whatever the umask
+        result = fill(fd)
+        os.rename(temporary, path)
+        return result
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _mapped(fd):
+    # Reserves the space, so that a full file system is an error here and not a SIGBUS later. The lock says that this
+    # process lives. The mapping keeps a duplicate of the descriptor, and with it the lock.
+    os.posix_fallocate(fd, 0, _FILE_WORDS * 8)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    return mmap.mmap(fd, _FILE_WORDS * 8)
+
+
+class _Record:
+    """The rank's file, as exporters/record/writer.h writes it; without a folder only memory, for the copy at the end."""
+
+    def __init__(self, identity, folder):
+        self.identity = identity
+        self.folder = folder
+        # Stores through a view of 8-byte words are single stores; struct.pack_into would write byte by byte.
+        self.memory = _write_new(os.path.join(folder, identity.file()), self._fill) if folder else self._fill(None)
+        self.words = memoryview(self.memory).cast("Q")
+        self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
+        self.fence_lock = threading.Lock()
+        self.fence_lock.acquire()
+
+    def _fill(self, fd):
+        memory = bytearray(_FILE_WORDS * 8) if fd is None else _mapped(fd)
+        memory[: _HEADER.size] = self.identity.header()
+        memory[_PHASE * 8 : _PHASE * 8 + 8] = struct.pack("=Q", len(PHASES))
+        return memory
+
+    def set_doing(self, phase, now):
+        self.words[_PHASE_SINCE] = now
+        self.words[_PHASE] = phase
+
+    def end_step(self, step_ns, phase_ns, end_ns, tokens, samples, padding):
+        totals = self.totals
+        index = totals[_STEPS]
+        step = array.array("Q", (index, end_ns, step_ns, *phase_ns, 0, 0, _NO_RANK, tokens, padding))
+        totals[_STEPS] += 1
+        totals[_STEP_NS] += step_ns
+        totals[_STEP_HISTOGRAM + bisect.bisect_left(_BOUNDS, step_ns)] += 1
+        for phase, ns in enumerate(phase_ns):
+            totals[_PHASE_NS + phase] += ns
+            totals[_PHASE_HISTOGRAM + phase * _BUCKETS + bisect.bisect_left(_BOUNDS, ns)] += 1
+        totals[_TOKENS] += tokens
+        totals[_SAMPLES] += samples
+        totals[_PADDING] += padding
+        totals[_LAST_END] = end_ns
+        slot = _RING + index % _RING_STEPS * _STEP_WORDS
+        self.words[slot : slot + _STEP_WORDS] = step
+        self._publish()
+
+    def _publish(self):
+        # Fills the copy that readers do not use, then says that it is the latest.
+        number = self.words[_PUBLICATIONS] + 1
+        slot = _COUNTERS + number % 2 * _COUNTERS_WORDS
+        self.words[slot : slot + _COUNTERS_WORDS] = self.totals
+        self._fence()
+        self.words[_PUBLICATIONS] = number
+        self._fence()  # the next copy must not become visible before this number, which readers check last
+
+    def _fence(self):
+        # Stores stay before a release and after an acquire. x86 would keep their order anyway.
+        self.fence_lock.release()
+        self.fence_lock.acquire()
+
+    def finish(self):
+        self.words[_PHASE] = len(PHASES)
+        self._publish()
+        self.words[_FINISHED] = time.time_ns()
+
+    def copy_to(self, folder):
+        folder = os.path.abspath(folder)
+        _write_new(os.path.join(folder, self.identity.file()), lambda fd: _write_all(fd, self.memory))
+        staging = os.path.join(self.folder, "staging.json") if self.folder else ""
+        if self.identity.local_rank == 0 and os.path.exists(staging):
+            with open(staging, "rb") as file:
+                content = file.read()
+            _write_new(os.path.join(folder, f"staging-{self.identity.node}.json"), lambda fd: _write_all(fd, content))
+
+    def close(self):
+        self.words.release()
+        if isinstance(self.memory, mmap.mmap):
+            self.memory.close()
+
+
+def _write_all(fd, content):
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(content)
+
+
+def _print(line):
+    try:
+        print(f"lockstep: {line}", file=sys.stderr, flush=True)
+    except OSError:  # a closed or full standard error
+        pass
+
+
+def _check_report_folder(identity):
+    """Better a line at the job's start than at its end."""
+    folder = os.environ.get("LOCKSTEP_REPORT_DIR")
+    if not folder or identity.local_rank != 0:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"this user may not write to {folder}")
+    except OSError as error:
+        _print(f"{identity} will not be able to copy its record to LOCKSTEP_REPORT_DIR: {error}")
+
+
+def _make_record():
+    """The rank's record, or None after a line that says why there is none and what to do."""
+    if os.environ.get("LOCKSTEP_METRICS") == "off":
+        return None
+    folder = os.environ.get("LOCKSTEP_RECORD")
+    try:
+        identity = _Identity()
+        _check_report_folder(identity)
+        if folder or os.environ.get("LOCKSTEP_REPORT_DIR"):
+            return _Record(identity, os.path.abspath(folder) if folder else None)
+        if identity.rank == 0:
+            _print("step times are not recorded, because LOCKSTEP_RECORD is not set: submit the job with --metrics=on, or set "
+                   "LOCKSTEP_REPORT_DIR to a folder for the report")
+    except (OSError, ValueError) as error:
+        where = f"rank {os.environ.get('RANK') or os.environ.get('SLURM_PROCID', '0')} on {os.uname().nodename}"
+        _print(f"{where} cannot record its step times in {folder}: {error}: check that the folder exists, is this user's, "
+               "and has space")
+    return None
+
+
+class _Timer:
+    """Phases and steps of this process. A phase inside another one does not count for the outer one."""
+
+    def __init__(self, record):
+        self.record = record
+        self.outer = []  # of the open phases
+        self.current = _OTHER
+        self.begun = False  # the first phase, or begin_step(), begins the first step
+        self.phase_ns = [0] * len(PHASES)
+        self.step_begin = self.mark = time.monotonic_ns()
+
+    def begin_step(self):
+        self.phase_ns = [0] * len(PHASES)
+        self.step_begin = self.mark = time.monotonic_ns()
+        self.begun = True
+
+    def enter(self, phase):
+        now = time.monotonic_ns()
+        if self.begun:
+            self.phase_ns[self.current] += now - self.mark
+        else:
+            self.begun = True
+            self.step_begin = now
+        self.mark = now
+        self.current = phase
+        if self.record:
+            self.record.set_doing(phase, now)
+
+    def end_step(self, tokens, samples, padding):
+        self.enter(self.current)
+        if self.record:
+            self.record.end_step(self.mark - self.step_begin, self.phase_ns, self.mark, tokens, samples, padding)
+        self.step_begin = self.mark
+        self.phase_ns = [0] * len(PHASES)
+
+    def finish(self):
+        record, self.record = self.record, None
+        if not record:
+            return
+        record.finish()
+        folder = os.environ.get("LOCKSTEP_REPORT_DIR")
+        try:
+            if folder:
+                record.copy_to(folder)
+        except OSError as error:
+            _print(f"{record.identity} cannot copy its record to LOCKSTEP_REPORT_DIR: {error}: check that {folder} is a folder "
+                   "that this user may write to, with space")
+        record.close()
+
+    def forget(self):
+        """In a forked process: the record is the parent's, and must not look alive when only this process is left."""
+        record, self.record = self.record, None
+        if record:
+            record.close()
+
+
+_timer = None
+
+
+def _this_timer():
+    global _timer
+    if _timer is None:
+        _timer = _Timer(_make_record())
+        atexit.register(_timer.finish)
+        os.register_at_fork(after_in_child=_timer.forget)
+    return _timer
+
+
+class _Scope:
+    def __init__(self, phase):
+        self.phase = phase
+
+    def __enter__(self):
+        timer = _this_timer()
+        timer.outer.append(timer.current)
+        timer.enter(self.phase)
+
+    def __exit__(self, *_):
+        _timer.enter(_timer.outer.pop())
+
+
+_SCOPES = {name: _Scope(number) for number, name in enumerate(PHASES)}
+
+
+def phase(name):
+    """A context manager: the time inside, except that of inner phases, belongs to this phase of the step.
+
+    Raises ValueError if name is not one of PHASES. On a GPU an operation only starts there: without
+    torch.cuda.synchronize() its time appears in the phase that waits for it.
+    """
+    if name not in _SCOPES:
+        raise ValueError(f"lockstep.phase: '{name}' is not a phase: use one of {', '.join(PHASES)}")
+    return _SCOPES[name]
+
+
+def batches(loader):
+    """Yields what the loader yields. The time until each batch arrives is the phase data_wait."""
+    iterator = iter(loader)
+    while True:
+        with phase("data_wait"):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+        yield batch
+
+
+def begin_step():
+    """Begins the step now: the time since the end of the last step, an evaluation for example, belongs to no step."""
+    _this_timer().begin_step()
+
+
+def end_step(tokens=0, samples=0, padding=0):
+    """Ends the step and begins the next one. Time outside all phases counts as `other`.
+
+    The arguments are this rank's amounts of work in the step: integers, or anything that int() takes; padding tokens do
+    not count as tokens. Raises ValueError if one is negative.
+    """
+    counts = [int(tokens), int(samples), int(padding)]
+    for name, value in zip(("tokens", "samples", "padding"), counts):
+        if not 0 <= value < 2**63:
+            raise ValueError(f"lockstep.end_step: {name} must not be negative or above 2**63, got {value}")
+    _this_timer().end_step(*counts)

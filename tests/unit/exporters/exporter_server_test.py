@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""lockstep-exporter as Prometheus, node_exporter and hostile clients see it.
+
+  exporter_server_test.py --bin build/release/bin
+"""
+
+import argparse
+import base64
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+BIN = pathlib.Path()
+
+
+def status_and_text(request, **options):
+    try:
+        with urllib.request.urlopen(request, timeout=20, **options) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def bcrypt(password):
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", "import crypt, sys; print(crypt.crypt(sys.argv[1], "
+                           "crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=2**10)))", password], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+class ExporterServer(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        (self.folder / "records").mkdir()
+
+    def command(self, *options):
+        return [BIN / "lockstep-exporter", "--records", self.folder / "records", "--node", "n1", *options]
+
+    @contextlib.contextmanager
+    def exporter(self, *options, **environment):
+        """Yields the URL of a running exporter; in the end it must end by SIGTERM."""
+        process = subprocess.Popen(self.command("--listen", "127.0.0.1:0", "--json", *options), stdout=subprocess.PIPE, text=True,
+                                   env={**os.environ, **environment})
+        try:
+            yield json.loads(process.stdout.readline())["url"]
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=20), 0)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def refused(self, *options, **environment):
+        """The one line of a call that fails, with its exit status."""
+        done = subprocess.run(self.command(*options), capture_output=True, text=True, timeout=20,
+                              env={**os.environ, **environment})
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.returncode, done.stderr
+
+    def test_serves_the_format_that_prometheus_knows(self):
+        with self.exporter() as url, urllib.request.urlopen(url) as answer:
+            self.assertEqual(answer.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+            self.assertIn('lockstep_exporter_ranks{node="n1"} 0\n', answer.read().decode())
+            self.assertEqual(status_and_text(url + "/no")[0], 404)
+            self.assertEqual(status_and_text(urllib.request.Request(url, data=b"x"))[0], 405)
+
+    def test_listens_on_loopback_unless_told_otherwise(self):
+        usage = subprocess.run([BIN / "lockstep-exporter", "--help"], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(usage, r"--listen TEXT \[127\.0\.0\.1:9753\]")
+    def test_an_address_that_cannot_be_used_is_one_line(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            code, line = self.refused("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        self.assertEqual(code, 1)
+        self.assertIn("check that the address belongs to this node and the port is free", line)
+        self.assertEqual(self.refused("--listen", "9753")[0], 2)
+
+    def certificate(self, name):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", self.folder / f"{name}.key",
+                        "-out", self.folder / f"{name}.crt"], check=True, capture_output=True)
+
+    def test_tls(self):
+        self.certificate("n1")
+        config = self.folder / "web.yml"
+        config.write_text("tls_server_config:\n  cert_file: n1.crt\n  key_file: n1.key\n")
+        trust = ssl.create_default_context(cafile=self.folder / "n1.crt")
+        with self.exporter("--web.config.file", config) as url:
+            self.assertTrue(url.startswith("https://"))
+            status, page = status_and_text(url, context=trust)
+            self.assertEqual((status, "lockstep_exporter_ranks" in page), (200, True))
+            with self.assertRaises(OSError):
+                status_and_text(url.replace("https", "http"))
+            old = ssl.create_default_context(cafile=self.folder / "n1.crt")
+            old.set_ciphers("DEFAULT:@SECLEVEL=0")
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+            with self.assertRaises(OSError):
+                status_and_text(url, context=old)
+        self.certificate("n2")
+        config.write_text("tls_server_config:\n  cert_file: n1.crt\n  key_file: n2.key\n")
+        self.assertIn("check that cert_file and key_file", self.refused("--web.config.file", config, "--listen", "127.0.0.1:0")[1])
+
+    def test_basic_authentication(self):
+        config = self.folder / "web.yml"
+        config.write_text(f"basic_auth_users:\n  prometheus: {bcrypt('test')}\n")
+        with self.exporter("--web.config.file", config) as url:
+            def as_user(login):
+                request = urllib.request.Request(url)
+                request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+                return status_and_text(request)[0]
+            self.assertEqual(status_and_text(url)[0], 401)
+            self.assertEqual(as_user("prometheus:test"), 200)
+            self.assertEqual({as_user("prometheus:wrong") for _ in range(4)}, {401, 429})
+            self.assertEqual(as_user("prometheus:test"), 200)  # others' guesses do not lock it out
+        config.write_text("basic_auth_users:\n  prometheus: test\n")
+        self.assertIn("is not a bcrypt hash", self.refused("--web.config.file", config)[1])
+
+    def test_clients_that_send_or_read_nothing_hold_nobody_up(self):
+        with self.exporter() as url:
+            port = int(re.search(r":(\d+)/", url)[1])
+            slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
+            for number, client in enumerate(slow):
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: n1\r\n" if number % 2 else b"GET /met")
+            begin = time.monotonic()
+            self.assertEqual(status_and_text(url)[0], 200)
+            self.assertLess(time.monotonic() - begin, 5)  # the slow ones may stay for 10 s
+            for client in slow:  # until the exporter closes them
+                client.settimeout(30)
+                client.recv(1000)
+                client.close()
+
+    def test_more_requests_than_the_limit_are_answered_briefly(self):
+        with self.exporter("--max-requests", "2") as url:
+            answers = [status_and_text(url)[0] for _ in range(10)]
+            self.assertEqual(answers[:2], [200, 200])
+            self.assertIn(429, answers)
+            deadline = time.monotonic() + 20
+            while (last := status_and_text(url)[0]) != 200 and time.monotonic() < deadline:
+                time.sleep(0.1)
+            self.assertEqual(last, 200)
+
+    def test_a_textfile_for_node_exporter_goes_with_the_exporter(self):
+        file = self.folder / "lockstep.prom"
+        process = subprocess.Popen(self.command("--textfile", file, "--interval", "1"))
+        deadline = time.monotonic() + 20
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertIn("lockstep_exporter_ranks", file.read_text())
+        self.assertEqual(file.stat().st_mode & 0o777, 0o644)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=20), 0)
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["records"])
+        code, line = self.refused("--textfile", self.folder / "lockstep.txt")
+        self.assertEqual((code, "end in .prom" in line), (2, True))
+
+    def test_targets_for_service_discovery(self):
+        sinfo = self.folder / "sinfo"
+        sinfo.write_text('#!/bin/sh\n[ "$*" = "--noheader --Node --format=%N %T" ] && printf "n2 idle\\nn1 idle\\nn1 idle\\n"\n')
+        sinfo.chmod(0o755)
+        expected = [{"targets": ["n1:9000", "n2:9000"]}]
+        path = f"{self.folder}:{os.environ['PATH']}"
+        with self.exporter("--serve-targets", "--target-port", "9000", PATH=path) as url:
+            self.assertEqual(json.loads(status_and_text(url.replace("metrics", "targets"))[1]), expected)
+        printed = subprocess.run(self.command("--print-targets", "--target-port", "9000"), env={**os.environ, "PATH": path},
+                                 capture_output=True, check=True)
+        self.assertEqual(json.loads(printed.stdout), expected)
+        sinfo.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1\n")
+        code, line = self.refused("--print-targets", PATH=path)
+        self.assertEqual(code, 1)
+        self.assertIn("Unable to contact slurm controller", line)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    BIN = arguments.bin.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""Records that exporters/python/lockstep.py writes are read by lockstep-report and lockstep-exporter.
+
+  python_record_test.py --bin build/release/bin --module exporters/python
+"""
+
+import argparse
+import glob
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+BIN = pathlib.Path()
+MODULE = pathlib.Path()
+
+# Two steps of 100 ms and 40 ms on a clock of its own: the times must come out exactly.
+TWO_STEPS = """
+import lockstep
+now = [10**9]
+lockstep.time.monotonic_ns = lambda: now[0]
+def work(ms): now[0] += ms * 10**6
+def data():
+    for batch in (3, 4):
+        work(batch * 10 // 4)
+        yield batch
+for batch in lockstep.batches(data()):
+    with lockstep.phase("forward"):
+        work(10)
+    with lockstep.phase("backward"):
+        work(3 * batch)
+        with lockstep.phase("comm_exposed"):
+            work(2)
+        work(2 * batch)
+    work(1)
+    lockstep.end_step(tokens=100, samples=batch, padding=7)
+"""
+
+
+class PythonRecord(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+        self.records = self.folder / "records/1000/77.2"
+
+    def environment(self, **variables):
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        return {**kept, "PYTHONPATH": str(MODULE), "PYTHONDONTWRITEBYTECODE": "1", "LOCKSTEP_RECORD": str(self.records),
+                "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_LOCALID": "1", "SLURMD_NODENAME": "n2", **variables}
+
+    def run_job(self, script, **variables):
+        file = self.folder / "train.py"
+        file.write_text(script)
+        job = subprocess.run([sys.executable, file], env=self.environment(**variables), capture_output=True, text=True)
+        self.assertEqual(job.returncode, 0, job.stderr)
+        return job.stderr
+
+    def start_job(self, script):
+        """A job that goes on until standard input ends; returns when it has printed a line."""
+        job = subprocess.Popen([sys.executable, "-c", script], env=self.environment(), stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (job.kill(), job.wait(), job.stdin.close(), job.stdout.close()))
+        job.stdout.readline()
+        return job
+
+    def report(self, folder=None):
+        output = subprocess.run([BIN / "lockstep-report", folder or self.records, "--json"], check=True, stdout=subprocess.PIPE)
+        return json.loads(output.stdout)
+
+    def test_the_report_shows_what_the_job_did(self):
+        self.assertEqual(self.run_job(TWO_STEPS), "")
+        run = self.report()
+        self.assertEqual((run["job"], run["step"], run["size"], run["program"]), (77, 2, 4, "train.py"))
+        self.assertEqual(run["state"], "finished")
+        rank = run["ranks"][0]
+        self.assertEqual((rank["rank"], rank["node"], rank["steps"]), (3, "n2", 2))
+        self.assertEqual((rank["tokens"], rank["padding"]), (200, 14))
+        # 7 + 10 + 15 + 2 + 1 and 10 + 10 + 20 + 2 + 1 milliseconds
+        self.assertAlmostEqual(rank["step_ms"], (35 + 43) / 2)
+        expected = {"data_wait": 8.5, "host_to_device": 0, "forward": 10, "backward": 17.5, "comm_exposed": 2, "optimizer": 0,
+                    "checkpoint": 0, "other": 1}
+        for phase, milliseconds in expected.items():
+            self.assertAlmostEqual(rank["phases_ms"][phase], milliseconds, msg=phase)
+
+    def test_the_exporter_serves_its_histograms(self):
+        job = self.start_job(TWO_STEPS + "print(flush=True)\ninput()")
+        exporter = subprocess.Popen([BIN / "lockstep-exporter", "--records", self.folder / "records", "--listen", "127.0.0.1:0",
+                                     "--json"], stdout=subprocess.PIPE, text=True)
+        try:
+            with urllib.request.urlopen(json.loads(exporter.stdout.readline())["url"]) as answer:
+                page = answer.read().decode()
+        finally:
+            exporter.kill()
+            exporter.wait()
+            exporter.stdout.close()
+        buckets = dict(re.findall(r'lockstep_step_seconds_bucket\{[^}]*rank="3"[^}]*le="([^"]*)"\} (\d+)', page))
+        self.assertEqual((buckets["0.02"], buckets["0.05"], buckets["+Inf"]), ("0", "2", "2"))
+        self.assertIn('program="-c"', page)
+
+    def test_torchruns_variables_come_before_slurms(self):
+        self.run_job(TWO_STEPS, RANK="5", WORLD_SIZE="8", LOCAL_RANK="0")
+        run = self.report()
+        self.assertEqual((run["ranks"][0]["rank"], run["size"]), (5, 8))
+
+    def test_a_snapshot_of_a_running_job_is_whole(self):
+        job = self.start_job("import lockstep\nlockstep.end_step()\nprint(flush=True)\n"
+                             "import threading; ended = []\n"
+                             "threading.Thread(target=lambda: ended.append(input()), daemon=True).start()\n"
+                             "while not ended:\n"
+                             "    with lockstep.phase('forward'): pass\n"
+                             "    lockstep.end_step(tokens=7)\n")
+        steps = 0
+        for _ in range(40):
+            rank = self.report()["ranks"][0]
+            steps = max(steps, rank["steps"])
+            self.assertTrue(rank["alive"])
+            self.assertEqual(rank["tokens"], 7 * (rank["steps"] - 1))
+            self.assertAlmostEqual(sum(rank["phases_ms"].values()), rank["step_ms"], places=6)
+        self.assertGreater(steps, 512, "the ring of steps was not overwritten")
+
+    def test_a_killed_rank_leaves_its_last_step(self):
+        job = self.start_job(TWO_STEPS + "print(flush=True)\ninput()")
+        self.assertEqual(self.report()["state"], "running")
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+        run = self.report()
+        self.assertEqual((run["state"], run["ranks"][0]["steps"]), ("died", 2))
+
+    def test_a_forked_worker_neither_writes_nor_keeps_the_rank_alive(self):
+        job = self.start_job(TWO_STEPS + "import os, time\nworker = os.fork()\nif not worker:\n"
+                             "    with lockstep.phase('forward'): pass\n    lockstep.end_step(tokens=1)\n    time.sleep(600)\n"
+                             "print(worker, flush=True)\ninput()")
+        workers = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
+        self.assertEqual(len(workers), 1)
+        self.addCleanup(os.kill, int(workers[0]), signal.SIGKILL)
+        job.kill()
+        job.wait()
+        deadline = time.monotonic() + 20  # the worker may not have left the record yet
+        while (run := self.report())["state"] != "died" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.assertEqual((run["state"], run["ranks"][0]["tokens"]), ("died", 200))
+
+    def test_each_rank_leaves_a_copy_for_the_report(self):
+        self.run_job(TWO_STEPS, LOCKSTEP_REPORT_DIR=str(self.folder / "report"))
+        self.records.joinpath("staging.json").write_text('{"node":"n2","sources":[]}')
+        self.run_job(TWO_STEPS, LOCKSTEP_REPORT_DIR=str(self.folder / "report"), RANK="0", WORLD_SIZE="4")
+        run = self.report(self.folder / "report")
+        self.assertEqual([rank["rank"] for rank in run["ranks"]], [0, 3])
+        self.assertTrue(all(rank["finished"] for rank in run["ranks"]))
+        self.assertEqual([staging["node"] for staging in run["staging"]], ["n2"])
+
+    def test_without_a_record_folder_the_copy_is_enough(self):
+        self.assertEqual(self.run_job(TWO_STEPS, LOCKSTEP_RECORD="", LOCKSTEP_REPORT_DIR=str(self.folder / "report")), "")
+        self.assertEqual(self.report(self.folder / "report")["ranks"][0]["steps"], 2)
+
+    def test_one_line_says_why_nothing_is_recorded(self):
+        line = self.run_job(TWO_STEPS, LOCKSTEP_RECORD="", RANK="0", WORLD_SIZE="4")
+        self.assertRegex(line, r"^lockstep: step times are not recorded.*--metrics=on.*\n$")
+        self.assertEqual(self.run_job(TWO_STEPS, LOCKSTEP_RECORD=""), "")  # rank 3: once per job
+        self.assertEqual(self.run_job(TWO_STEPS, LOCKSTEP_METRICS="off"), "")
+        self.assertFalse(self.records.exists())
+        (self.folder / "file").touch()
+        line = self.run_job(TWO_STEPS, LOCKSTEP_RECORD=str(self.folder / "file/records"))
+        self.assertRegex(line, r"^lockstep: rank 3 on .* cannot record its step times in .*/file/records: .*\n$")
+        line = self.run_job(TWO_STEPS, LOCKSTEP_REPORT_DIR=str(self.folder / "file/report"))
+        self.assertRegex(line, r"^lockstep: rank 3 on n2 cannot copy its record to LOCKSTEP_REPORT_DIR: .*\n$")
+        line = self.run_job(TWO_STEPS, LOCKSTEP_REPORT_DIR=str(self.folder / "file/report"), SLURM_LOCALID="0")
+        self.assertRegex(line, "^lockstep: rank 3 on n2 will not be able to copy its record")
+
+    def test_a_full_file_system_is_one_line(self):
+        full = self.folder / "full"
+        full.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "full", full], capture_output=True).returncode:
+            self.skipTest("needs root")
+        self.addCleanup(subprocess.run, ["umount", full])
+        line = self.run_job(TWO_STEPS, LOCKSTEP_RECORD=str(full))
+        self.assertRegex(line, r"^lockstep: rank 3 on .* No space left on device: check .*\n$")
+        self.assertEqual(glob.glob(str(full / ".*")), [])
+
+    def test_wrong_calls_are_refused(self):
+        self.run_job("import lockstep\n"
+                     "for call in (lambda: lockstep.phase('foward'), lambda: lockstep.end_step(tokens=-1)):\n"
+                     "    try: call()\n"
+                     "    except ValueError as error: assert 'foward' in str(error) or 'tokens' in str(error)\n"
+                     "    else: raise SystemExit('accepted')\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", type=pathlib.Path, required=True)
+    parser.add_argument("--module", type=pathlib.Path, required=True)
+    arguments, rest = parser.parse_known_args()
+    BIN, MODULE = arguments.bin.resolve(), arguments.module.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])
