@@ -32,7 +32,7 @@ class Tool {
   /// may contain. Ignores write errors.
   void say(const std::string& line) const noexcept;
 
-  /// A check for options that name something: refuses an empty text, which an unset variable gives.
+  /// A check for options that name something: refuses an empty text, as an unset variable gives.
   static CLI::Validator named();
 
   /// Parses, runs the verb or, in tools without verbs, `work`, and returns main's exit code.
