@@ -34,7 +34,7 @@ using control::Status;
 
 using std::chrono::milliseconds;
 
-// All ranks must have ended 5 s after an operation's timeout: these times and those of failure.cpp together.
+// These times and those of failure.cpp add up: all ranks must end within 5 s after an operation's timeout.
 constexpr milliseconds kNodeAnswerTime{1000};  // for the answers of a node's ranks
 constexpr milliseconds kAllAnswerTime{1500};   // for the answers of all ranks, at rank 0
 constexpr milliseconds kVerdictTime{1900};     // for the verdict of rank 0; then another rank gives it
@@ -304,7 +304,7 @@ class ControlChannel::Thread {
       give_verdict(control::explain_overdue(tree_.roster, *overdue_, statuses_below()));
   }
 
-  // Of this rank and all ranks below; a rank that has not answered is silent.
+  // The statuses of this rank and of all ranks below it. A rank that has not answered is silent.
   std::vector<Status> statuses_below() {
     std::vector<Status> statuses;
     const auto add = [&](int rank) {
