@@ -37,9 +37,9 @@ struct RendezvousAddress {
 class Rendezvous {
  public:
   /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has
-  /// failed: with "" if srun says so (srun has then printed the reason), with the reason if the connection to
-  /// srun is lost. Where nobody prints the reason, pass `failed`: it is called instead of stop(""). Throws
-  /// Error.
+  /// failed: with "" if srun says so (srun has then printed the reason), and with the reason if the
+  /// connection to srun is lost. If srun does not print the reason, pass `failed`: it is called instead of
+  /// stop(""). Throws Error.
   Rendezvous(const RendezvousAddress& address, const Hello& hello,
              std::function<void(const std::string& lost)> stop,
              std::function<void(const Verdict&)> failed = {});
