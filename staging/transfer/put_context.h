@@ -44,7 +44,7 @@ class PutTally {
   void count_from_source(std::uint64_t bytes);
   void count_from_peer(std::uint64_t bytes);
   void count_resumed(std::uint64_t bytes);
-  /// Without what FoundCopy says.
+  /// The result, except for the fields that FoundCopy has.
   PutResult result() const;
 
  private:

@@ -58,7 +58,7 @@ void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::D
     const std::lock_guard lock(mutex_);
     if (chunk < next_) return;  // the hashing thread has read it back already
     if (hashing_ || chunk != next_) {
-      // The hashing thread will take it. Of the waiting chunks those that are needed first stay in memory.
+      // The hashing thread will take it. Only the waiting chunks that are needed first stay in memory.
       early_.emplace(chunk, std::move(data));
       if (early_.size() > kMaxEarly) early_.erase(std::prev(early_.end()));
       if (hashing_ || !there_[next_]) return;

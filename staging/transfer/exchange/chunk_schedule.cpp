@@ -45,7 +45,7 @@ std::optional<std::size_t> ChunkSchedule::next(Node node) {
   return {};
 }
 
-// From the end, because this node begins at the front.
+// Takes chunks from the end, because this node begins at the front.
 std::optional<std::size_t> ChunkSchedule::next_for_helper(Node node) {
   for (std::size_t& end = helper_end_[node]; end > next_[self_]; --end) {
     const std::size_t chunk = end - 1;
