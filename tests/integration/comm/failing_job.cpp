@@ -86,7 +86,7 @@ void go_wrong(lockstep::World& world, const std::string& how) {
   }
 }
 
-// Each rank starts a broadcast from the next rank and does not wait for it, so none of them matches.
+// Each rank starts a broadcast from the next rank and does not wait for it, so no two of them match.
 void ask_for_what_never_comes(lockstep::World& world) {
   static float value = 1;
   const int next = (world.rank() + 1) % world.size();
