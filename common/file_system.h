@@ -131,7 +131,7 @@ class FileSystem {
   std::uint64_t free_bytes(const Path& path);
 
   /// Removes a file, or a folder with all its content, read-only folders included. Never follows a symbolic
-  /// link, even if another process creates one at the same time. It is not an error if nothing is there.
+  /// link, even if another process creates one at the same time. A path that does not exist is not an error.
   void remove_all(const Path& path);
   /// Creates a file with this content and syncs it.
   void write_file(const Path& path, std::string_view content, mode_t mode);

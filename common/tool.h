@@ -25,7 +25,7 @@ class Tool {
   /// True if --json was given: then print one object (or one per line), and nothing else, on standard output.
   bool json() const { return json_; }
 
-  /// Prints one JSON value on a line of its own.
+  /// Prints one JSON value on a separate line.
   static void print(const nlohmann::json& value);
 
   /// Prints one line on standard error, after the tool's name. Escapes control characters, which names in it

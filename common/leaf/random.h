@@ -11,7 +11,7 @@ namespace lockstep {
 /// Fills up to 256 bytes of memory. Throws Error if the kernel gives no random bytes.
 void fill_random(void* memory, std::size_t bytes);
 
-/// Random bytes as hexadecimal digits, two for each byte. Throws Error likewise.
+/// Random bytes as hexadecimal digits, two for each byte. Throws Error as fill_random() does.
 std::string random_hex(std::size_t bytes);
 
 }  // namespace lockstep

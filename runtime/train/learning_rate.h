@@ -62,7 +62,7 @@ struct Part {
   std::int64_t steps = std::numeric_limits<std::int64_t>::max();
 };
 
-/// One after the other. Each part counts from 0; the last one continues after its steps.
+/// Runs the parts one after the other. Each part counts from 0; the last one continues after its steps.
 Schedule sequence(std::vector<Part> parts);
 
 }  // namespace schedule

@@ -204,7 +204,7 @@ class ControlChannel::Thread {
     }
     if (end == Connection::End::none) return;
     connection.close();
-    const bool said_goodbye = left_.contains(rank);
+    const bool said_goodbye = departed_.contains(rank);
     if (is_parent) {
       // The ranks above cannot give a verdict any more.
       if (!said_goodbye && end == Connection::End::closed) {
@@ -241,7 +241,7 @@ class ControlChannel::Thread {
           if (is_parent) status.rank = rank;
           status.state = RankState::left;
           answers_[status.rank] = status;
-          left_[rank] = std::move(status);
+          departed_[rank] = std::move(status);
         }
         return;
     }
@@ -344,8 +344,8 @@ class ControlChannel::Thread {
     if (failure_) give_verdict(*failure_);
     if (lost_rank_) give_verdict(control::explain_lost_rank(tree_.roster, *lost_rank_, my_status()));
     auto statuses = statuses_below();
-    const auto parent = left_.find(tree_.parent);
-    statuses.push_back(parent != left_.end() ? parent->second : Status{.rank = tree_.parent});
+    const auto parent = departed_.find(tree_.parent);
+    statuses.push_back(parent != departed_.end() ? parent->second : Status{.rank = tree_.parent});
     give_verdict(control::explain_overdue(tree_.roster, *overdue_, std::move(statuses)));
   }
 
@@ -394,7 +394,7 @@ class ControlChannel::Thread {
   milliseconds verdict_delay_{0};
   bool over_ = false;
 
-  std::map<int, Status> left_;  // the ranks at the other ends that said goodbye
+  std::map<int, Status> departed_;  // the ranks at the other ends that said goodbye
   std::optional<Overdue> overdue_;
   std::optional<std::string> failure_;  // reported to the parent
   std::optional<int> lost_rank_;        // reported to the parent
