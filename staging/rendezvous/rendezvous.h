@@ -2,8 +2,8 @@
 // staging ended there, and learns the outcome of all nodes. While it is still staging, it hears of a failure
 // elsewhere at once.
 //
-// Threads: the object belongs to one thread. It runs a thread of its own that listens to srun and, every
-// second, tells srun that this process is still running.
+// Threads: the object belongs to one thread. It starts another one, which listens to srun and tells srun
+// every second that this process is still running.
 #pragma once
 
 #include <chrono>

@@ -65,8 +65,9 @@ Background& Background::start(UniqueFd alive) {
     ::dup2(nothing.get(), STDOUT_FILENO);
   }
   // Never destroyed, because the thread of watch() uses it until the process ends.
-  static Background* const the = new Background(std::move(to_caller), std::move(released), std::move(alive));
-  return *the;
+  static Background* const instance =
+      new Background(std::move(to_caller), std::move(released), std::move(alive));
+  return *instance;
 }
 
 void Background::end_with_step() {

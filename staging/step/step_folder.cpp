@@ -59,7 +59,7 @@ StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& sys
   }
 }
 
-// Returns false if the folder was renamed, in order to be removed, while this waited for the lock.
+// Returns false if the folder was renamed for removal during the wait for the lock.
 bool StepFolder::lock() {
   const fs::path file = folder_ / "lock";
   cache::make_own_folder(system_, folder_);

@@ -57,7 +57,7 @@ class CooperativePut {
 };
 
 // The first node looks at the source for all, because the times of files may differ between clients of one
-// file system. If it has left meanwhile, the next one does; in the end this node.
+// file system. If the first node has left, the next one does so; the last resort is this node.
 Manifest CooperativePut::agree_on_source() {
   check_readable(context_);
   for (const auto& [node, here] : peers_.gather(round("there"), json{{"here", 1}})) {

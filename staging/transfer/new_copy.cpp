@@ -19,18 +19,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // The cache says how much space is missing; this adds for which source.
-void with_room(const PutContext& context, const char* part, const std::function<void()>& work) {
+void with_source_in_error(const PutContext& context, const char* part, const std::function<void()>& work) {
   try {
     work();
-  } catch (const cache::NoRoom& error) {
-    throw cache::NoRoom(fmt::format("{}{} {}", context.source.name, part, error.what()));
+  } catch (const cache::NoSpace& error) {
+    throw cache::NoSpace(fmt::format("{}{} {}", context.source.name, part, error.what()));
   }
 }
 
 BegunCopy begin(const PutContext& context, const Manifest& manifest, CopyLock lock,
                 std::uint64_t list_bytes) {
   BegunCopy begun{.manifest = manifest, .lock = std::move(lock), .incoming = {}};
-  with_room(context, manifest.packed() ? " (for its index alone)" : "", [&] {
+  with_source_in_error(context, manifest.packed() ? " (for its index alone)" : "", [&] {
     begun.incoming.reset(new cache::Incoming(context.store.begin(manifest.object, list_bytes)));
   });
   return begun;
@@ -130,7 +130,8 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   side_indexes_ = std::make_unique<SideIndexes>(context_.system, context_.limit, begun_.manifest, files_);
   progress_.total = list_bytes_;
   for (const ManifestFile& file : files_) progress_.total += file.size;
-  with_room(context_, "", [&] { begun_.incoming->reserve(progress_.total + side_indexes_->bytes()); });
+  with_source_in_error(context_, "",
+                       [&] { begun_.incoming->reserve(progress_.total + side_indexes_->bytes()); });
   CopyOptions options = copy_options();
   progressed(list_bytes_);
   copy_ = std::make_unique<Copy>(context_.system, files_, context_.limit, std::move(options));

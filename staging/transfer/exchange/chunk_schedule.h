@@ -76,7 +76,7 @@ class ChunkSchedule {
   std::optional<std::size_t> next_for_helper(Node node);
   void assign(std::size_t chunk, Node node);
   Node provider(std::size_t chunk) const;
-  bool ended() const { return stopped_ || left_ == 0; }
+  bool ended() const { return stopped_ || remaining_ == 0; }
 
   const ChunkOwners owners_;
   const Node self_;
@@ -88,7 +88,7 @@ class ChunkSchedule {
   std::vector<std::size_t>
       helper_end_;  // of each idle node: it was asked for what this node owns from here on
   std::vector<bool> given_up_;
-  std::size_t left_ = 0;
+  std::size_t remaining_ = 0;
   bool stopped_ = false;
 };
 

@@ -85,7 +85,7 @@ class Exchange {
   /// they wait.
   void serve_list(std::size_t topic, std::shared_ptr<const std::string> list);
   void serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks);
-  /// Returns when no thread uses what was served any more.
+  /// Stops serving a topic. Returns when no thread uses its list or chunks any longer.
   void withdraw(std::size_t topic);
 
   /// Connects to another node; both authenticate. Throws PeerError.

@@ -1,4 +1,4 @@
-// A file system that runs code before each call: to fail the call, kill the process or let another process run.
+// A file system that runs code before each call: to fail the call, kill the process, or let another one run.
 #pragma once
 
 #include <atomic>

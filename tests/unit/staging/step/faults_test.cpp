@@ -76,7 +76,7 @@ class StageStepFaults : public StageStep {
       const int number = std::atoi(entry.path().filename().c_str());
       const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
       sockaddr_in6 peer{};
-      socklen_t length = sizeof peer;  // the port lies where that of IPv4 does
+      socklen_t length = sizeof peer;  // IPv6 has the port at the same place as IPv4
       if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
       if (ntohs(peer.sin6_port) == port && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
     }

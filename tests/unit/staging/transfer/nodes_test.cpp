@@ -221,7 +221,7 @@ TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
 }
 
-/// Flips a bit in bytes that are read to be sent to others.
+/// Flips a bit in bytes that are read for other nodes.
 class FlipsOnTheWay : public FileSystem {
  public:
   ssize_t call(const FileCall& call) override {
@@ -239,7 +239,7 @@ class FlipsOnTheWay : public FileSystem {
   std::atomic<int> reads_ = 0;
 };
 
-/// Flips a bit once in bytes that are read back from a copy to be hashed.
+/// Flips a bit, once, in bytes that are read back from a copy for hashing.
 class FlipsInMemory : public FileSystem {
  public:
   ssize_t call(const FileCall& call) override {

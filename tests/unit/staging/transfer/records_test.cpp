@@ -149,7 +149,7 @@ TEST_F(StageRecords, SpaceForTheIndexesIsCounted) {
   PutOptions options;
   options.cache_dir = folder_ / "cache";
   options.limits.quota = bytes - 1;
-  EXPECT_THROW(put({(folder_ / "t").string()}, options), cache::NoRoom);
+  EXPECT_THROW(put({(folder_ / "t").string()}, options), cache::NoSpace);
   options.limits.quota = bytes;
   EXPECT_EQ(put({(folder_ / "t").string()}, options).at(0).bytes, bytes);
   EXPECT_EQ(cache::Store(folder_ / "cache").usage(true).bytes(), bytes);

@@ -345,7 +345,7 @@ TEST_F(ExchangeFaults, NodeWithoutSpaceFailsAllWithALineThatSaysWhatToDo) {
   PutOptions alone;
   alone.cache_dir = cache(1);
   alone.limits.quota = 500'000;
-  EXPECT_THROW(put({pack.string()}, alone), cache::NoRoom) << "the caller can tell it from other errors";
+  EXPECT_THROW(put({pack.string()}, alone), cache::NoSpace) << "the caller can tell it from other errors";
   expect_good(put_on(3, pack), pack);
 }
 

@@ -169,10 +169,10 @@ TEST_F(ExchangeHang, FileSystemThatDoesNotAnswerFailsAllNodes) {
   have_own_mounts();
   // The other nodes see a file system that answers.
   const Metered stopped(folder_ / "real/p", folder_ / "stopped", meter);
-  const Metered well(folder_ / "real/p", folder_ / "well", meter);
+  const Metered working(folder_ / "real/p", folder_ / "working", meter);
   std::map<int, NodeChange> changes;
   for (int node = 0; node < 3; ++node) {
-    changes[node].before = [&, node] { see_instead(pack, folder_ / (node == 0 ? "stopped" : "well")); };
+    changes[node].before = [&, node] { see_instead(pack, folder_ / (node == 0 ? "stopped" : "working")); };
   }
   ::kill(stopped.server(), SIGSTOP);
   const auto ends = put_on(3, pack, changes);
