@@ -200,7 +200,7 @@ std::int64_t largest_bucket(const ddp::Reducer& reducer, const torch::nn::Module
 
 void measure_memory(World& world, const Plan& plan) {
   const Batch batch = parse_batch(plan.tokens.back());
-  // LibTorch makes allocations of its own in the first steps, with and without DDP.
+  // LibTorch itself allocates memory in the first steps, with and without DDP.
   const auto after_steps = [&](const std::function<void()>& step) {
     for (int i = 0; i < 4; ++i) step();
     world.communicator().barrier("before memory is counted")->wait();
