@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxLinks = 40;  // as the kernel follows
+constexpr int kMaxLinks = 40;  // the kernel's limit
 
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
@@ -35,7 +35,7 @@ std::optional<int> descriptor_named(const fs::path& path) {
   return fd;
 }
 
-/// The end of a chain of links, which need not exist, and the descriptor if it is the name of one.
+/// The end of a chain of links, where nothing need exist, and the descriptor that its path names, if any.
 struct Target {
   fs::path path;
   std::optional<int> fd;

@@ -24,7 +24,7 @@ target_compile_options(lockstep_build_flags INTERFACE -Wall -Wextra -Wshadow -Wn
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(lockstep_build_flags INTERFACE -Wno-restrict)
 endif()
-# In a unity build GCC takes the sources for headers, and reports members whose types are in an unnamed namespace.
+# A unity build includes the sources, so GCC takes them for headers and reports members of unnamed-namespace types.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(lockstep_build_flags INTERFACE -Wno-subobject-linkage)
 endif()

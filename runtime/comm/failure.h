@@ -20,7 +20,7 @@ const std::string& this_rank_name();
 /// Prints "lockstep: rank 1 on n2: <message>" and ends the job.
 [[noreturn]] void end_job(const std::string& message, int exit_code = 1);
 
-/// As end_job(), for what several ranks find at the same time: one of them prints its message.
+/// As end_job(), for a failure that several ranks may find at the same time: only one of them prints.
 [[noreturn]] void end_job_once(const std::string& message);
 
 /// Ends the job because this operation ("all_reduce of bucket 3 (1024 bytes)") took longer than
@@ -28,8 +28,8 @@ const std::string& this_rank_name();
 /// only this operation if there is no control channel.
 [[noreturn]] void end_job_by_timeout(const std::string& operation);
 
-/// Call it when communication has failed, before the error is reported: another rank's end explains it
-/// better, and the control channel may be about to say so. Returns after 2 s unless the job ends before.
+/// Call it when communication has failed, before you report the error: the cause may be the end of another
+/// rank, which the control channel is about to print. Returns after 2 s if the job has not ended.
 void await_verdict();
 
 /// Ends the job with a message if its block takes longer than operation_timeout(). For calls that cannot be

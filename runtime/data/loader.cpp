@@ -172,8 +172,8 @@ struct Loader::State {
     std::string state;
   };
   Start start;
-  MicroBatch current;                       // returned last; without a block: none of this epoch yet
-  std::string resumed_state;                // with which this epoch began; empty: it began at its beginning
+  MicroBatch current;                       // the last one returned; its block is null before the first
+  std::string resumed_state;                // this epoch began with it; empty: at the epoch's start
   std::optional<std::uint64_t> next_epoch;  // the complete epoch that the queue continues with, if any
   std::optional<Batch> batch;
   std::optional<HostBatch> staged;  // being copied to the device

@@ -65,7 +65,7 @@ OptimizerState OptimizerState::from_bytes(const std::string& bytes) {
 namespace train {
 namespace {
 
-// Serialises pieces, to be sent.
+// Serialises pieces for sending.
 std::string pack(const std::vector<StatePiece>& pieces) {
   auto all = dictionary();
   for (std::size_t index = 0; index < pieces.size(); ++index) {

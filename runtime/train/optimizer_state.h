@@ -47,8 +47,8 @@ struct StatePiece {
   ParameterState state;
 };
 
-/// Cuts the pieces of all ranks anew. Returns the state of each span in `wanted`, empty for a span without
-/// state.
+/// Redistributes the pieces of all ranks. Returns the state of each span in `wanted`, empty for a span
+/// without state.
 std::vector<StatePiece> redistribute(comm::Communicator& communicator, const std::vector<StatePiece>& mine,
                                      const std::vector<Span>& wanted);
 

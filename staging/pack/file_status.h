@@ -1,4 +1,4 @@
-// Questions about a name in the file system that several parts of the pack library ask.
+// Queries a path, as several parts of the pack library need it.
 //
 // Threads: safe from any.
 #pragma once

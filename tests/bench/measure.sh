@@ -12,7 +12,7 @@ mkdir -p "$data"
 # The one-minute load of a machine at rest is well below one process.
 load=$(cut -d' ' -f1 /proc/loadavg)
 awk -v load="$load" 'BEGIN { exit load > 0.5 }' ||
-  echo "measure.sh: the load is $load: something else runs here, and the numbers will show it" >&2
+  echo "measure.sh: the load is $load: stop the other programs, because they distort the numbers" >&2
 
 # into FILE COMMAND...: the file changes only when the command has succeeded.
 into() {
@@ -30,7 +30,7 @@ nodes() {
   into allreduce_nodes $bin/bench_allreduce --json --peers --ranks 2,4 --nodes 2 --launches 2
   into ddp_nodes $bin/bench_ddp --json --peers --nodes 2 --allocators tuned --measure step
 }
-# What the model of the step starts from and is checked with.
+# The input of the step model, and the steps that check its predictions.
 model() {
   local ranks
   into ddp_trace $bin/bench_ddp --json --measure trace --blocks 8
@@ -57,7 +57,7 @@ for part in "$@"; do
   case "$part" in
     allreduce | ddp | nodes | model | staging | planner | loader | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, staging, planner, loader, page" >&2
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, page" >&2
       exit 2
       ;;
   esac

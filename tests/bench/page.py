@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rewrites what docs/benchmarks.md and docs/images show of communicator, DDP and staging, from the lines that measure.sh
-has put into docs/benchmarks/. Marks every figure that misses its goal."""
+"""Rewrites the tables of docs/benchmarks.md and the pictures in docs/images from the lines that measure.sh has written
+to docs/benchmarks/. Marks every figure that misses its goal."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def milliseconds(line):
 
 
 def verdict(value, limit, text, at_least=False):
-    """What to reach, and whether it was."""
+    """The goal, and whether the value reaches it."""
     if limit is None:
         return text
     if value is None:
@@ -249,7 +249,7 @@ def assumptions(model):
 def replace(text, name, content):
     begin, end = f"<!-- {name}: written by tests/bench/page.py -->", f"<!-- end of {name} -->"
     if begin not in text or end not in text:
-        sys.exit(f"{PAGE} has no place for '{name}'")
+        sys.exit(f"{PAGE} has no markers for '{name}'")
     return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{content}\n{end}", text, flags=re.S)
 
 

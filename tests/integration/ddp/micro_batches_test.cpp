@@ -1,5 +1,5 @@
-// Ranks may have different numbers of unsynchronised micro-batches in a step, also none. The gradients are
-// those of one process on the whole step.
+// Ranks may have different numbers of unsynchronised micro-batches in a step, including none. The gradients
+// are those of one process on the whole step.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -59,7 +59,7 @@ TEST(ActivationCheckpoint, GivesTheSameGradientsWithDropout) {
   EXPECT_EQ(block->calls, 2) << "forward, and once more in backward";
 }
 
-TEST(ActivationCheckpoint, LeavesTheRandomNumbersThatFollowAlone) {
+TEST(ActivationCheckpoint, DoesNotChangeTheRandomNumbersThatFollow) {
   Block block(0.5);
   const auto next = [&](bool checkpointed) {
     const torch::Tensor x = input();
@@ -95,7 +95,7 @@ TEST(ActivationCheckpoint, MayBeNested) {
   expect_equal(whole(true), whole(false));
 }
 
-TEST(ActivationCheckpoint, TakesAndGivesSeveralTensors) {
+TEST(ActivationCheckpoint, AcceptsAndReturnsSeveralTensors) {
   const auto function = [](const std::vector<torch::Tensor>& in) {
     return std::vector<torch::Tensor>{in[0] * in[1], in[0], torch::argmax(in[0]), in[1].exp()};
   };
@@ -150,7 +150,7 @@ TEST(ActivationCheckpoint, RecomputesUnderTheSameAutocast) {
   EXPECT_THAT(types, testing::ElementsAre(torch::kBFloat16, torch::kBFloat16));
 }
 
-TEST(ActivationCheckpoint, CallsTheFunctionOnceWhereNoGradientIsNeeded) {
+TEST(ActivationCheckpoint, CallsTheFunctionOnceIfNoGradientIsNeeded) {
   Block block(0.0);
   {
     const torch::NoGradGuard no_grad;
