@@ -19,6 +19,7 @@ constexpr double kDataWait = 0.05;
 constexpr double kExposed = 0.10;
 constexpr double kCheckpoint = 0.10;
 constexpr double kPadding = 0.10;
+constexpr double kOther = 0.20;
 constexpr double kStraggler = 0.05;
 // Blame a rank if it is the slowest in this share of the steps.
 constexpr double kAlwaysTheSame = 0.6;
@@ -244,6 +245,12 @@ std::vector<std::string> advise(const Run& run) {
   if (const double part = mean_share(run, Phase::checkpoint); part >= kCheckpoint) {
     advice.push_back(
         fmt::format("{:.0f} % of the step is writing checkpoints: write them less often.", part * 100));
+  }
+  if (const double part = mean_share(run, Phase::other); part >= kOther) {
+    advice.push_back(fmt::format(
+        "{:.0f} % of the step is in no phase: give your data loader to timed_batches(), and put the "
+        "optimizer in a scope of Phase::optimizer, to see which of them it is.",
+        part * 100));
   }
   if (advice.empty()) {
     std::string slowest;

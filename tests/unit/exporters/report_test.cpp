@@ -180,6 +180,15 @@ TEST_F(ReportTest, AdviceFindsPadding) {
   EXPECT_THAT(advice(), HasSubstr("50 % of the tokens are padding"));
 }
 
+TEST_F(ReportTest, AdviceNamesHowToFindTimeThatIsInNoPhase) {
+  Writer& writer = rank(0, 1);
+  writer.add_phase(Phase::forward, 60 * kMs);
+  writer.add_phase(Phase::other, 40 * kMs);
+  writer.end_step(100 * kMs, 0, {.tokens = 10, .samples = 1, .padding = 0});
+  EXPECT_THAT(advice(),
+              HasSubstr("40 % of the step is in no phase: give your data loader to timed_batches()"));
+}
+
 TEST_F(ReportTest, AdviceOnAGoodRunGivesTheNumbers) {
   for (int i = 0; i < 2; ++i) step(rank(i, 2), 98);
   EXPECT_THAT(advise(load({folder_.path()})),
