@@ -16,6 +16,9 @@
 
 namespace lockstep {
 
+/// The folder that holds `path`; "." for a name alone.
+std::filesystem::path parent_of(const std::filesystem::path& path);
+
 /// open(2) with O_CLOEXEC. Throws Error "cannot open PATH: reason".
 UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode = 0644);
 

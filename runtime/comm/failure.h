@@ -5,6 +5,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,9 @@ void install_failure_handling(const std::string& rank_name, void (*abort)(int ex
 
 /// "rank 1 on n2"; "rank 0" before install_failure_handling().
 const std::string& this_rank_name();
+
+/// The first line of the exception's message; LibTorch appends a stack of C++ frames.
+std::string first_line_of(const std::exception_ptr& exception);
 
 /// Prints "lockstep: rank 1 on n2: <message>" and ends the job.
 [[noreturn]] void end_job(const std::string& message, int exit_code = 1);

@@ -46,9 +46,4 @@ inline std::filesystem::path without_slash(const std::filesystem::path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-/// The folder that holds `path`; "." for a name alone.
-inline std::filesystem::path parent_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
 }  // namespace lockstep::pack
