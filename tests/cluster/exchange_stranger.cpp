@@ -33,7 +33,7 @@ std::string credential(const std::string& what) {
   return line.substr(0, line.find('\n'));
 }
 
-// Nothing where the other side has closed the connection.
+// Nothing if the other side has closed the connection.
 std::string line_from(const UniqueFd& socket) {
   std::string line;
   for (char c = 0; ::recv(socket.get(), &c, 1, 0) == 1; line += c) {
