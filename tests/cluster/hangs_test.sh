@@ -33,7 +33,7 @@ assert_nothing_left() {
 assert_ended() {
   local seconds=$1 text
   shift
-  [ "$code" != 0 ] || fail "exit code 0; it said: $output"
+  [ "$code" != 0 ] || fail "exit code 0; output: $output"
   assert_at_most $((seconds + launch_s)) "$took" "seconds"
   assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"
   for text in "$@"; do assert_contains "$(verdicts)" "$text"; done
@@ -98,7 +98,7 @@ root_on_node n2 ip link set eth0 down
 assert_within $((timeout_s + 5)) no_ranks_on n1
 assert_within 3 no_ranks_on n2 # it has had its time since the cut, too
 root_on_node n2 ip link set eth0 up
-wait $srun && fail "exit code 0; it said: $(cat "$log")"
+wait $srun && fail "exit code 0; output: $(cat "$log")"
 output=$(cat "$log")
 rm "$log"
 assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The store that the administrator fills: jobs use its data without a copy, the data stays while they use it, and no user
-# gets data that he may not read.
+# gets data that the user may not read.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
