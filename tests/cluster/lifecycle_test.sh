@@ -47,7 +47,7 @@ for victim in "supervisor" "supervisors_parent" "keeper" "service head slurmctld
   assert_no_traces
 done
 
-test_case "up after the supervisor was killed starts anew"
+test_case "up starts the cluster again after the supervisor was killed"
 cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
 remember_supervisor
 kill_supervisor
