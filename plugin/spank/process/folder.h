@@ -26,7 +26,7 @@ class Folder {
   static Folder open_path(const std::string& path);
 
   /// Opens a folder in this one, never through a link. Works also if the owner, who is this process's
-  /// user, has removed his own access.
+  /// user, has removed its own access.
   Folder open(const std::string& name) const;
 
   /// Makes (or finds) a folder in this one that belongs to uid:gid with this mode. Throws if the name is
