@@ -6,9 +6,9 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 Usage: examples/quickstart.sh [--keep] [--minutes M]
-  --keep       keep the cluster and Prometheus up; examples/cluster/cluster down --name quickstart ends them
+  --keep       keep the cluster and Prometheus running; to stop them: examples/cluster/cluster down --name quickstart
   --minutes M  duration of the training (default 0.8)
-Needs Debian 12 and root. The first run takes minutes (packages, build), later ones about two.
+Needs Debian 12 and root. The first run takes about ten minutes (packages, build), later runs about two.
 TEXT
 }
 
@@ -40,7 +40,7 @@ fail() {
 }
 say() { printf '\n== %s\n' "$*"; }
 
-[ "$(id -u)" = 0 ] || fail "needs root, for packages and for the cluster's namespaces; run: sudo examples/quickstart.sh"
+[ "$(id -u)" = 0 ] || fail "needs root to install packages and to start the cluster; run: sudo examples/quickstart.sh"
 command -v apt-get >/dev/null || fail "needs Debian 12; docs/users/own-cluster.md explains how to use an existing cluster"
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != bookworm ]; then
@@ -64,7 +64,7 @@ say "build (log: build/quickstart/build.log)"
 if ! { cmake --preset user && cmake --build --preset user --target tools examples -j "$(nproc)" &&
   cmake --install build/user --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
   tail -n 30 "$work/build.log" >&2
-  fail "the build failed; the whole log is $work/build.log"
+  fail "the build failed; the complete log is $work/build.log"
 fi
 
 say "corpus: the man pages, as tokens, packed"
@@ -101,7 +101,7 @@ on_head --user alice --cwd $home/text_lm -- lockstep-report report --out report.
 cp "$shared/report.html" "$work/report.html"
 echo
 grep '^perplexity on held-out pages' "$shared/job.out"
-# Queries the data that Prometheus has scraped from the nodes' exporters, as a dashboard does.
+# Asks Prometheus for the numbers of the nodes' exporters, as a dashboard does.
 prometheus=$("${cluster[@]}" status --name quickstart --state "$state" --json |
   sed -n 's/.*"prometheus":"\([^"]*\)".*/\1/p')
 query='sum by (node) (max_over_time(lockstep_tokens_total[10m]))'

@@ -27,7 +27,7 @@ bool read_on_all_ranks(const std::filesystem::path& file, World& world, std::str
   return true;
 }
 
-// Compared with the file's, because LibTorch would load parameters of any shape.
+// Compared with the file's description, because LibTorch would load parameters of any shape.
 std::string describe(const ModelOptions& model) {
   return fmt::format("vocabulary {}, width {}, layers {}, heads {}", model.vocabulary, model.width,
                      model.layers, model.heads);

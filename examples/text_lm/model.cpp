@@ -72,7 +72,7 @@ torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::
 
 BlockImpl::BlockImpl(const ModelOptions& options) : heads_(options.heads) {
   const std::int64_t width = options.width;
-  // So that the sum of all blocks does not grow with their number.
+  // Smaller, so that the sum of all blocks does not grow with their number.
   const double added = kDeviation / std::sqrt(2.0 * static_cast<double>(options.layers));
   const auto norm = [&] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})); };
   attention_norm_ = register_module("attention_norm", norm());

@@ -155,10 +155,10 @@ void add_staging(Families& families, const Labels& labels, const StagingRecord& 
   const std::array<std::pair<const char*, std::uint64_t>, 3> origins = {
       {{"source", staging.from_source()}, {"peers", staging.from_peers()}, {"cache", cached}}};
   for (const auto& [origin, bytes] : origins) {
-    families.gauge("lockstep_stage_bytes", "Data staged for the job on this node by now, by origin.",
+    families.gauge("lockstep_stage_bytes", "Bytes staged for the job on this node so far, by origin.",
                    with(labels, "origin", origin), static_cast<double>(bytes));
   }
-  families.gauge("lockstep_stage_expected_bytes", "Data that the job has requested on this node.", labels,
+  families.gauge("lockstep_stage_expected_bytes", "Bytes that the job stages on this node.", labels,
                  static_cast<double>(staging.bytes()));
   for (std::size_t state = 0; state < kStagingStates.size(); ++state) {
     families.gauge("lockstep_stage_state",

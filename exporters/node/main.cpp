@@ -69,11 +69,11 @@ int main(int argc, char** argv) {
   auto& app = tool.app();
   app.add_option("--records", collector.records, "Folder of the records: UID/JOB.STEP/rank-*.record")
       ->capture_default_str();
-  app.add_option("--cache", collector.cache, "The node's cache, whose usage to serve");
+  app.add_option("--cache", collector.cache, "Folder of the node's cache, to serve how full it is");
   app.add_option("--listen", arguments.listen, "Address and port to serve on; port 0: any free port")
       ->capture_default_str();
   app.add_option("--node", collector.node, "The node label of all series")->capture_default_str();
-  app.add_option("--hold", arguments.hold, "Seconds that a rank's last values are served after it ended")
+  app.add_option("--hold", arguments.hold, "Seconds for which a rank's last values are served after its end")
       ->capture_default_str()
       ->check(CLI::Range(0L, 86400L));
   app.add_option("--max-files", collector.limits.files, "Maximum number of records served")
