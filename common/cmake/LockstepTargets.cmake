@@ -92,6 +92,16 @@ function(lockstep_program name)
   endif()
 endfunction()
 
+# lockstep_install_template(NAME.in DESTINATION) installs NAME with the prefix of the installation in the place of
+# @CMAKE_INSTALL_PREFIX@. The prefix is known only when the files are installed.
+function(lockstep_install_template template destination)
+  string(REGEX REPLACE "\\.in$" "" name ${template})
+  install(CODE "
+    configure_file([[${CMAKE_CURRENT_SOURCE_DIR}/${template}]] [[${CMAKE_CURRENT_BINARY_DIR}/${name}]] @ONLY)
+    file(INSTALL [[${CMAKE_CURRENT_BINARY_DIR}/${name}]] DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}\")"
+    COMPONENT tools)
+endfunction()
+
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
 #               [TIMEOUT 120] [ENVIRONMENT A=B ...])
 # makes a GoogleTest program. Without RANKS each TEST is one ctest case. With RANKS the whole program is one ctest case
