@@ -95,7 +95,7 @@ endfunction()
 # lockstep_install_template(NAME.in DESTINATION) installs NAME with the prefix of the installation in the place of
 # @CMAKE_INSTALL_PREFIX@. The prefix is known only when the files are installed.
 function(lockstep_install_template template destination)
-  string(REGEX REPLACE "\\.in$" "" name ${template})
+  get_filename_component(name ${template} NAME_WLE)
   install(CODE "
     configure_file([[${CMAKE_CURRENT_SOURCE_DIR}/${template}]] [[${CMAKE_CURRENT_BINARY_DIR}/${name}]] @ONLY)
     file(INSTALL [[${CMAKE_CURRENT_BINARY_DIR}/${name}]] DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}\")"
