@@ -19,6 +19,11 @@ namespace lockstep::staging_test {
 
 namespace fs = std::filesystem;
 
+/// The name of an object in a store.
+inline constexpr const char* kName = "00112233445566778899aabbccddeeff";
+/// A chunk size with which small data is many chunks.
+inline constexpr std::uint32_t kChunk = 16384;
+
 class StagingTest : public testing::Test {
  protected:
   StagingTest();

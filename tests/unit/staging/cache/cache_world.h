@@ -12,6 +12,8 @@
 
 namespace lockstep::staging_test {
 
+inline constexpr std::uint64_t kUnit = 10'000;  // bytes
+
 class CacheTest : public StagingTest {
  protected:
   fs::path cache() const { return folder_ / "cache"; }

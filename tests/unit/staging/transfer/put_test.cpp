@@ -39,7 +39,7 @@ bool own_mounts() {
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
-constexpr std::uint32_t kChunk = 16384;  // so that small data is many chunks
+using staging_test::kChunk;
 
 class TransferPut : public staging_test::StagingTest {
  protected:

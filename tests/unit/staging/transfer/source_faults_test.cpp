@@ -22,7 +22,7 @@ using staging_test::flip_byte;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr std::uint32_t kChunk = 16384;
+using staging_test::kChunk;
 constexpr int kMaxReads = 200;
 
 class StageSource : public staging_test::StagingTest {

@@ -19,7 +19,7 @@ using staging_test::in_child;
 using testing::ElementsAre;
 using testing::StartsWith;
 
-constexpr std::uint32_t kChunk = 16384;
+using staging_test::kChunk;
 constexpr int kKilled = 99;
 
 /// Ends the process when this many marks have been written to the journal.
