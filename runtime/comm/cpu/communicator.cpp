@@ -194,8 +194,13 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
   WorkHandle work = task->operation;
   // An invalid request fails here, on every rank alike, and gets no number.
   try {
+    // The scale is read later: an earlier operation may still write it.
+    static constexpr double kAnyScale = 1;
+    ReduceOptions checked;
+    checked.op = options.op;
+    if (options.scale != nullptr) checked.scale = &kAnyScale;
     const void* const none[] = {nullptr};
-    reduce(none, nullptr, 0, request.type, scaled_op_of(options, size()));
+    reduce(none, nullptr, 0, request.type, scaled_op_of(checked, size()));
     if (request.root < 0 || request.root >= size()) {
       fail_usage("there is no rank {}; ranks are 0 to {}", request.root, size() - 1);
     }
