@@ -42,6 +42,10 @@ fi
 jobs=$(nproc)
 # A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
-cmake --preset $preset
+# The first build in a folder compiles many files as one, in half the time. For development, where few files change at a
+# time, configure with -DCMAKE_UNITY_BUILD=OFF once; the folder remembers it.
+unity=()
+[ -e build/$preset/CMakeCache.txt ] || unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
+cmake --preset $preset "${unity[@]}"
 cmake --build --preset $preset -j "$jobs"
 ctest --test-dir build/$preset --output-on-failure --no-tests=error -j "$jobs" "$@"
