@@ -126,9 +126,10 @@ def lockstep(site, chosen, width, name, options, environment):
     return Program(site, name, command, chosen.ranks, {**starting.LOCKSTEP_ALLOCATOR[chosen.allocator], **environment})
 
 
-def pytorch(site, chosen, width, name, batches, attention):
+def pytorch(site, chosen, width, name, batches, attention, step_tokens):
     command = [sys.executable, starting.PEERS / "main_job_rank.py", "--store", f"file://{site.folder}/store.{name}"]
     command += ["--batches", batches, "--attention", attention, *sized(chosen, width)]
+    command += ["--step-tokens", step_tokens]
     command += ["--data", site.folder / "train", "--heldout", site.folder / "heldout"]
     return Program(site, name, command, chosen.ranks, starting.PEER_ALLOCATOR[chosen.allocator])
 
@@ -211,8 +212,9 @@ def measure_width(site, chosen, width):
     running = {}
     with contextlib.ExitStack() as stack:
         begin(running, "planned", stack.enter_context(lockstep(site, chosen, width, "planned", [], {})))
-        for name, batches, attention in compared:
-            begin(running, name, stack.enter_context(pytorch(site, chosen, width, name, batches, attention)))
+        step_tokens = running["planned"][1]["step_tokens"]
+        for name, *form in compared:
+            begin(running, name, stack.enter_context(pytorch(site, chosen, width, name, *form, step_tokens)))
         turns, last = train(chosen, running)
     of_peer = {name: (batches, attention) for name, batches, attention in compared}
     for name, (_, first) in running.items():

@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -26,6 +27,7 @@
 #include "common/tool.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
+#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
 #include "staging/pack/reader.h"
@@ -176,16 +178,27 @@ schedule::Schedule make_schedule(const Options& options) {
       {{schedule::linear(0.01, 1, warm_up), warm_up}, {schedule::cosine(tokens - warm_up, 0.1)}});
 }
 
-void train(const pack::Reader& pages, LanguageModel& model, const Options& options, Turns& turns,
-           World& world) {
-  const data::PlanOptions plan{
+data::PlanOptions plan_options(const Options& options, const World& world) {
+  return {
+      .ranks = world.size(),
       .cap = options.cap,
       .accumulate = options.accumulate,
       .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
       .seed = options.seed,
       .padded = options.padded,
   };
-  data::Loader loader(pages, plan, world);
+}
+
+/// Mean tokens of a step of the first epoch, so that other programs can have steps of the same size.
+double step_tokens(const pack::Reader& pages, const data::PlanOptions& options) {
+  const auto lengths = data::lengths_from_pack(pages, "the pack").tokens;
+  const auto steps = data::make_plan(lengths, options).steps();
+  return std::accumulate(lengths.begin(), lengths.end(), 0.0) / static_cast<double>(steps);
+}
+
+void train(const pack::Reader& pages, LanguageModel& model, const Options& options, Turns& turns,
+           World& world) {
+  data::Loader loader(pages, plan_options(options, world), world);
   Ddp ddp(model, world, {.gradient_as_bucket_view = !options.copy_gradients});
   if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
   const Update update = make_update(ddp, model, options);
@@ -220,6 +233,7 @@ void run(const Options& options, World& world) {
   const auto loss = [&] { return std::log(evaluate(model, *heldout, options, world).perplexity); };
   print(world, {{"loss", loss()},
                 {"parameters", model->parameter_count()},
+                {"step_tokens", step_tokens(*pages, plan_options(options, world))},
                 {"threads", at::get_num_threads()},
                 {"torch", TORCH_VERSION}});
   train(*pages, model, options, turns, world);

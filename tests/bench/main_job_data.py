@@ -7,7 +7,7 @@ import random
 import ranks as starting
 
 LENGTHS = starting.ROOT / "tests/data/lengths/azure_llm_conv_2023_lengths.csv"
-HELDOUT = 6
+HELDOUT = 4
 
 
 def lengths(count, longest):

@@ -51,9 +51,10 @@ planner() {
 }
 loader() { into loader $bin/bench_loader --json --peers; }
 main_job() {
-  into main_job $bin/bench_main_job --json --peers --widths 128,256
-  into main_job_512 $bin/bench_main_job --json --peers --widths 512 --cap 2048 --round-tokens 12000
-  into main_job_techniques $bin/bench_main_job --json --techniques --widths 128 --cap 1024 --round-tokens 8000
+  local bench="$bin/bench_main_job --json"
+  into main_job $bench --peers --widths 128,256
+  into main_job_512 $bench --peers --widths 512 --cap 2048
+  into main_job_techniques $bench --techniques --widths 128 --cap 1024
 }
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 

@@ -3,7 +3,7 @@
 padded batches of at most `cap` tokens, padding included. It takes turns as bench_main_job_rank.cpp does.
 
 Batches are random (neighbours in the shuffled order) or sorted, as in fairseq: neighbours in length, and then the
-batches are shuffled. If batches hold less than the step's tokens, several are accumulated under no_sync."""
+batches are shuffled. Several are accumulated under no_sync where a batch of each rank has too few tokens for a step."""
 
 import argparse
 import contextlib
@@ -72,12 +72,17 @@ def batches_of(lengths, chosen, epoch):
 
 
 def steps_of(batches, lengths, chosen, ranks):
-    """[step][rank] is a list of batches. As many per rank as bring the step closest to the tokens of Lockstep's."""
-    mean = sum(lengths) / len(batches)
-    each = max(1, round(0.95 * chosen.cap / mean))
-    size = each * ranks
-    whole = [batches[begin : begin + size] for begin in range(0, len(batches) - size + 1, size)]
-    return [[step[rank::ranks] for rank in range(ranks)] for step in whole]
+    """[step][rank] is a list of batches. Each step takes as many as keep the steps' mean at --step-tokens."""
+    groups = [batches[begin : begin + ranks] for begin in range(0, len(batches) - ranks + 1, ranks)]
+    steps, step, tokens = [], [], 0
+    for group in groups:
+        step.append(group)
+        size = sum(lengths[page] for batch in group for page in batch)
+        tokens += size
+        if tokens + size / 2 >= (len(steps) + 1) * chosen.step_tokens:
+            steps.append([[batches[rank] for batches in step] for rank in range(ranks)])
+            step = []
+    return steps
 
 
 class Turns:
@@ -212,7 +217,8 @@ def main():
     parser.add_argument("--name", required=True)
     for name in ("rounds", "round-tokens", "vocabulary", "width", "layers", "heads", "cap"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--lr", type=float, required=True)
+    for name in ("lr", "step-tokens"):
+        parser.add_argument(f"--{name}", type=float, required=True)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
