@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/train/activation_checkpoint.h"
 
 namespace lockstep::text_lm {
 namespace {
@@ -116,7 +117,10 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const torc
                                          const torch::Tensor& cu_seqlens) {
   const auto turn = rotation(positions);
   auto hidden = embedding_norm_(embedding_(tokens));
-  for (auto& block : blocks_) hidden = block(hidden, turn, cu_seqlens);
+  for (auto& block : blocks_) {
+    hidden = options_.activation_checkpointing ? activation_checkpoint(block, hidden, turn, cu_seqlens)
+                                               : block(hidden, turn, cu_seqlens);
+  }
   return output_(norm_(hidden));
 }
 

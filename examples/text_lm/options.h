@@ -17,6 +17,7 @@ struct ModelOptions {
   std::int64_t width = 128;
   std::int64_t layers = 2;
   std::int64_t heads = 4;
+  bool activation_checkpointing = false;  ///< compute each block again in backward: less memory, more time
 };
 
 struct Options {

@@ -2,7 +2,7 @@
 # Measures communicator, DDP, staging, planner and loader for docs/benchmarks.md and rewrites its tables and pictures:
 # about an hour, as root (two of the cases need the embedded cluster, others drop the page cache and mount the metered
 # file system), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [page]      default: all
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [main_job] [page]      default: all
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=build/release/bin
@@ -50,14 +50,20 @@ planner() {
   into planner_stream $bin/bench_planner --json --stream 1000000000
 }
 loader() { into loader $bin/bench_loader --json --peers; }
+main_job() {
+  local bench="$bin/bench_main_job --json"
+  into main_job $bench --peers --widths 128,256
+  into main_job_512 $bench --peers --widths 512 --cap 2048
+  into main_job_techniques $bench --techniques --widths 128 --cap 1024
+}
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader main_job page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | planner | loader | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | planner | loader | main_job | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, page" >&2
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, main_job, page" >&2
       exit 2
       ;;
   esac

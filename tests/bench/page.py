@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import main_job_page
 import planner_page
 import staging_page
 from lines import only, read, select
@@ -287,6 +288,10 @@ def main():
     for name, section in {"planner": planner_page.planner, "loader": planner_page.loader}.items():
         if select(lines, bench=name):
             text = replace(text, name, section(lines, table))
+    if select(lines, bench="main_job"):
+        text = replace(text, "main job", main_job_page.beside_pytorch(lines, table, verdict))
+    if select(lines, bench="main_job_technique"):
+        text = replace(text, "techniques", main_job_page.techniques(lines, table))
     PAGE.write_text(text, encoding="utf-8")
 
 

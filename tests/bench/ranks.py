@@ -50,6 +50,10 @@ def run(command, what, environment=None):
     return done.stdout
 
 
+def mpirun(command, ranks):
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *command]
+
+
 class OneNode:
     """This machine. Ranks are not bound, so that more ranks than cores can share the cores."""
 
@@ -75,8 +79,7 @@ class OneNode:
         for store in self.folder.glob("store*"):  # of the previous start
             store.unlink()
         variables = {**os.environ, **THREADS, **environment}
-        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
-        return json_lines(run(mpirun + command, f"{command[0]} on {ranks} ranks", variables))
+        return json_lines(run(mpirun(command, ranks), f"{command[0]} on {ranks} ranks", variables))
 
 
 class Cluster:
