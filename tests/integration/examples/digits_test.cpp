@@ -77,5 +77,27 @@ TEST_F(Digits, BatchNormOverAllRanksTrainsAsOneRankWithTheWholeBatch) {
   EXPECT_NEAR(two["loss"].get<double>(), one["loss"].get<double>(), 0.01) << two << one;
 }
 
+TEST_F(Digits, AScriptThatKnowsFiveDigitsLearnsTheOthers) {
+  const auto exported = run_process({PYTHON, SOURCE "/examples/finetune_script/prepare.py", DATA});
+  if (exported.error.find("does not have torch") != std::string::npos) GTEST_SKIP() << exported.error;
+  ASSERT_EQ(exported.exit_code, 0) << exported.error;
+  const std::string trained = ::testing::TempDir() + "digits_test." + std::to_string(::getpid()) + ".pt";
+  const auto script =
+      result_of("2", "finetune_script", {"--model", DATA "/pretrained.pt", "--save", trained});
+  EXPECT_LT(script["accuracy_before"], 0.55) << script;
+  EXPECT_GE(script["accuracy_after"], 0.97) << script;
+  // What it saved is a script that starts where it ended.
+  const auto again = result_of("1", "finetune_script", {"--model", trained, "--epochs=1"});
+  EXPECT_EQ(again["accuracy_before"], script["accuracy_after"]);
+  std::filesystem::remove(trained);
+}
+
+TEST_F(Digits, AFileThatIsNotTorchScriptEndsItWithOneLine) {
+  const auto result = run("2", "finetune_script", {"--model", DATA "/digits.csv"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, HasSubstr("finetune_script: rank 0 on "));
+  EXPECT_THAT(result.error, HasSubstr("cannot load the TorchScript model " DATA "/digits.csv"));
+}
+
 }  // namespace
 }  // namespace lockstep
