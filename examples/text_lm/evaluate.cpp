@@ -24,11 +24,11 @@ Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Optio
   data::Loader loader(
       pages,
       {.ranks = world.size(), .cap = options.cap, .padded = options.padded, .order = data::Order::sequential},
-      world.rank(), nullptr, {.next_epoch_ahead = false});
+      world.rank(), nullptr, {.device = model->parameters().front().device(), .next_epoch_ahead = false});
   for (const auto& batch : loader) {
     if (batch.empty) continue;
     check_tokens(batch.tokens, model->options().vocabulary);
-    sums[0] += loss_sum(model, batch);
+    sums[0] += loss_sum(model, batch).item<double>();
     sums[1] += batch.loss_tokens;
     sums[2] += batch.padding;
   }

@@ -25,6 +25,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--width", options.model.width, "Width of the model")->check(CLI::PositiveNumber);
   app.add_option("--layers", options.model.layers, "Number of blocks")->check(CLI::PositiveNumber);
   app.add_option("--heads", options.model.heads, "Number of attention heads")->check(CLI::PositiveNumber);
+  app.add_option("--device", options.device,
+                 "Where to compute: cpu, cuda, or auto: a CUDA device if there is one")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   app.add_option("--cap", options.cap, "Maximum tokens of a micro-batch")->check(CLI::PositiveNumber);
   app.add_option("--accumulate", options.accumulate, "Micro-batches of each rank in a step")
       ->check(CLI::PositiveNumber);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/data/loader_options.h"
@@ -24,6 +25,7 @@ struct Options {
   std::filesystem::path data;     ///< packed pages to train on
   std::filesystem::path heldout;  ///< packed pages to measure on
   ModelOptions model;
+  std::string device = "auto";  ///< cpu, cuda or auto (examples/device.h)
 
   std::uint64_t cap = 1024;                  ///< maximum tokens of a micro-batch
   int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step

@@ -16,6 +16,7 @@
 #include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"
+#include "examples/device.h"
 #include "examples/text_lm/checkpoint.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
@@ -43,13 +44,16 @@ std::unique_ptr<pack::Reader> open_pages(const std::filesystem::path& path, cons
 
 /// The data and the model of this rank. Only the loader needs the other ranks to be constructed.
 struct Job {
-  explicit Job(const Options& options)
-      : pages(open_pages(options.data, "--data")),
+  Job(const Options& options, torch::Device where)
+      : device(where),
+        pages(open_pages(options.data, "--data")),
         heldout(open_pages(options.heldout, "--heldout")),
         model(options.model) {
+    model->to(device);
     if (!options.vocabulary_file.empty()) vocabulary.emplace(options.vocabulary_file);
   }
 
+  torch::Device device;
   std::unique_ptr<pack::Reader> pages;
   std::unique_ptr<pack::Reader> heldout;
   LanguageModel model;
@@ -67,7 +71,9 @@ std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options
       .padded = options.padded,
       .speeds = options.speeds,
   };
-  return std::make_unique<data::Loader>(*job.pages, plan, world, data::LoaderOptions{.learn = options.learn});
+  // On a GPU the loader copies each batch there while the one before is used.
+  return std::make_unique<data::Loader>(*job.pages, plan, world,
+                                        data::LoaderOptions{.device = job.device, .learn = options.learn});
 }
 
 std::uint64_t tokens_of(const pack::Reader& pages) {
@@ -174,9 +180,9 @@ Result train(Job& job, const Options& options, World& world) {
 
 void print_setup(const Job& job, const Options& options, const World& world) {
   say(options, world,
-      "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
+      "text_lm on {}: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
       "micro-batches of at most {} tokens\n",
-      format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
+      job.device.str(), format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);
   say(options, world, "loader of each rank: {}\n", job.loader->describe());
@@ -194,6 +200,7 @@ Evaluation measure(Job& job, const Options& options, World& world, const char* w
 
 void write_results(Job& job, const Options& options, World& world) {
   if (world.rank() != 0) return;
+  job.model->to(torch::kCPU);
   if (!options.save.empty()) {
     torch::save(job.model, options.save.string());
     say(options, world, "parameters: {}\n", options.save.string());
@@ -219,8 +226,11 @@ bool done_on_all_ranks(World& world, std::string_view label, const std::function
 int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
   torch::manual_seed(options.seed);
+  torch::Device device = torch::kCPU;
+  const auto choose = [&] { device = choose_device(options.device, world); };
+  if (!done_on_all_ranks(world, "choosing the device", choose)) return 2;
   std::unique_ptr<Job> job;
-  const auto open_data = [&] { job = std::make_unique<Job>(options); };
+  const auto open_data = [&] { job = std::make_unique<Job>(options, device); };
   if (!done_on_all_ranks(world, "opening the data", open_data)) return 1;
   const auto set_up_loader = [&] { job->loader = make_loader(*job, options, world); };
   if (!done_on_all_ranks(world, "making the loader", set_up_loader)) return 1;
@@ -246,6 +256,7 @@ int run(const Options& options, int argc, char** argv) {
   if (options.json && world.rank() == 0) {
     Tool::print({{"ranks", world.size()},
                  {"nodes", world.nodes()},
+                 {"device", device.str()},
                  {"parameters", job->model->parameter_count()},
                  {"steps", summary.steps},
                  {"tokens", summary.tokens},

@@ -304,6 +304,21 @@ TEST_F(TextLm, AfterTheFirstStepNoRankWaitsForData) {
   EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.002 * json["seconds"].get<double>());
 }
 
+TEST_F(TextLm, WithoutACudaDeviceItComputesOnTheCpuUnlessCudaIsAskedFor) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // also on a machine that has one
+  for (const std::string device : {"cpu", "auto"}) {
+    const auto result = run(2, "train", {"--cap=50", "--steps=1", "--json", "--device=" + device});
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_EQ(nlohmann::json::parse(result.output)["device"], "cpu");
+  }
+  const auto refused = run(2, "train", {"--cap=50", "--steps=1", "--device=cuda"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(lines(refused.error, "--device cuda: LibTorch "), 1) << refused.error;
+  EXPECT_THAT(refused.error, HasSubstr("finds no CUDA device; choose cpu or auto"));
+  EXPECT_EQ(run(1, "train", {"--device=gpu"}).exit_code, 2);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
 TEST_F(TextLm, MissingDataEndsItWithOneLine) {
   const auto result = run(2, "nowhere");
   EXPECT_EQ(result.exit_code, 1);
