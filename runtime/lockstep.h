@@ -18,5 +18,6 @@
 #include "runtime/train/fused_optimizer.h"          // IWYU pragma: export
 #include "runtime/train/grad_scaler.h"              // IWYU pragma: export
 #include "runtime/train/learning_rate.h"            // IWYU pragma: export
+#include "runtime/train/script_module.h"            // IWYU pragma: export
 #include "runtime/train/sync_batch_norm.h"          // IWYU pragma: export
 #include "runtime/train/weight_average.h"           // IWYU pragma: export
