@@ -19,5 +19,7 @@
 #include "runtime/train/grad_scaler.h"              // IWYU pragma: export
 #include "runtime/train/learning_rate.h"            // IWYU pragma: export
 #include "runtime/train/script_module.h"            // IWYU pragma: export
+#include "runtime/train/seeds.h"                    // IWYU pragma: export
+#include "runtime/train/settings.h"                 // IWYU pragma: export
 #include "runtime/train/sync_batch_norm.h"          // IWYU pragma: export
 #include "runtime/train/weight_average.h"           // IWYU pragma: export
