@@ -29,7 +29,8 @@ void set(const TrainingSettings& settings) {
   context.setDeterministicCuDNN(settings.deterministic);
   // Recent versions of LibTorch warn about these two calls, so they are made only if they change something.
   const auto precision = static_cast<at::Float32MatmulPrecision>(settings.matmul_precision);
-  if (context.float32MatmulPrecision() != precision) context.setFloat32MatmulPrecision(precision);
+  if (context.float32MatmulPrecision() != precision)
+    context.setFloat32MatmulPrecision(name_of(settings.matmul_precision));
   if (context.allowTF32CuDNN() != settings.cudnn_tf32) context.setAllowTF32CuDNN(settings.cudnn_tf32);
   torch::autograd::AnomalyMode::set_enabled(settings.anomaly_mode);
   if (settings.threads > 0) comm::set_threads(settings.threads);

@@ -39,8 +39,9 @@ void Validation::add_sums(const std::vector<torch::Tensor>& sums) {
 
 void Validation::add(const torch::Tensor& loss_sum, std::int64_t items) {
   if (items < 0) fail_usage("Validation: the number of items is {}; it must not be negative", items);
-  const auto none = torch::zeros({}, torch::kDouble);
-  add_sums({loss_sum, torch::full({}, static_cast<double>(items), torch::kDouble), none, none});
+  const auto on_device = torch::dtype(torch::kDouble).device(loss_sum.device());  // a copy to it would wait
+  const auto none = torch::zeros({}, on_device);
+  add_sums({loss_sum, torch::full({}, static_cast<double>(items), on_device), none, none});
 }
 
 void Validation::add_classes(const torch::Tensor& logits, const torch::Tensor& targets) {
@@ -53,7 +54,7 @@ void Validation::add_classes(const torch::Tensor& logits, const torch::Tensor& t
   const auto loss = torch::nn::functional::cross_entropy(
       logits, targets,
       torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnored).reduction(torch::kSum));
-  const auto hits = logits.argmax(1).eq(targets).logical_and(counts).sum();
+  const auto hits = logits.argmax(1).eq(targets).sum();
   const auto items = counts.sum();
   add_sums({loss, items, hits, items});
 }
