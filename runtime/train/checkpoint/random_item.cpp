@@ -24,7 +24,7 @@ torch::Tensor state_of(at::Generator generator) {
 std::vector<Generator> generators() {
   std::vector<Generator> all = {{"cpu", at::detail::getDefaultCPUGenerator()}};
   if (torch::cuda::is_available()) {
-    for (std::size_t i = 0; i < torch::cuda::device_count(); ++i) {
+    for (int i = 0; i < static_cast<int>(torch::cuda::device_count()); ++i) {
       const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(i));
       all.push_back({fmt::format("cuda:{}", i), at::globalContext().defaultGenerator(device)});
     }

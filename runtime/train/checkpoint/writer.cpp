@@ -32,7 +32,7 @@ void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files,
   const Path folder = options_.folder / fmt::format(".{}.{}", folder_name(step), options_.run);
   try {
     if (options_.rank == 0) remove_leftovers(folder);
-    system_.make_folder(options_.folder, 0777);
+    make_folders(options_.folder);
     system_.make_folder(folder, 0777);
     RankReport mine;
     for (const OutgoingFile& file : files)
@@ -75,6 +75,7 @@ std::vector<std::filesystem::path> Writer::write_locally(const std::vector<Outgo
   const std::string prefix =
       fmt::format("lockstep-checkpoint-{}-{}", digest_of(std::filesystem::absolute(options_.folder).string()),
                   options_.rank);
+  make_folders(options_.local_dir);
   std::vector<Path> paths;
   for (const OutgoingFile& file : files) {
     paths.push_back(options_.local_dir / fmt::format("{}-{}", prefix, file.name));
@@ -82,6 +83,12 @@ std::vector<std::filesystem::path> Writer::write_locally(const std::vector<Outgo
     put(paths.back(), file.bytes);
   }
   return paths;
+}
+
+void Writer::make_folders(const Path& path) {
+  if (path.empty() || system_.status(path)) return;
+  make_folders(path.parent_path());
+  system_.make_folder(path, 0777);
 }
 
 void Writer::put(const Path& path, std::span<const std::byte> bytes) {

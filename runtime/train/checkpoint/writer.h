@@ -58,6 +58,7 @@ class Writer {
                    const std::function<void()>& released);
   std::vector<Path> write_locally(const std::vector<OutgoingFile>& files);
   void copy(const Path& from, const Path& to);
+  void make_folders(const Path& path);
   void put(const Path& path, std::span<const std::byte> bytes);
   void report(const Path& folder, const RankReport& report);
   RankReport wait_for(int rank, const Path& folder, std::int64_t step, std::uint64_t begin_ns);
