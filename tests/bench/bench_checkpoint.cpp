@@ -136,6 +136,10 @@ int main(int argc, char** argv) {
       .add_option("--checkpoints", plan.checkpoints, "How many are measured")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  tool.app()
+      .add_option("--steps", plan.steps, "Steps that are measured before each checkpoint")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   tool.app().add_flag("--quick", quick, "One checkpoint of small steps, to see that it works");
   return tool.run(argc, argv, [&] {
     if (quick) {
