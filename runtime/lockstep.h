@@ -13,6 +13,8 @@
 #include "runtime/train/activation_checkpoint.h"    // IWYU pragma: export
 #include "runtime/train/autocast.h"                 // IWYU pragma: export
 #include "runtime/train/channels_last.h"            // IWYU pragma: export
+#include "runtime/train/checkpoint/checkpointer.h"  // IWYU pragma: export
+#include "runtime/train/checkpoint/stop_signal.h"   // IWYU pragma: export
 #include "runtime/train/clip_grad_norm.h"           // IWYU pragma: export
 #include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export
 #include "runtime/train/early_stopping.h"           // IWYU pragma: export

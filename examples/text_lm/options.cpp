@@ -58,10 +58,12 @@ void add_options(CLI::App& app, Options& options) {
   auto* epochs = app.add_option("--epochs", options.epochs, "Train on all pages this many times");
   epochs->check(CLI::PositiveNumber)->excludes(steps)->excludes(minutes);
   steps->excludes(minutes);
-  app.add_option(
-      "--checkpoint", options.checkpoint,
-      "Resume from this file if it exists, also on another number of ranks; write it regularly and at "
-      "the end");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "Folder of checkpoints, shared by all nodes: resume from the newest, also on another number "
+                 "of ranks; save "
+                 "regularly, at the end, and on SIGTERM or SIGUSR1");
+  app.add_option("--checkpoint-local", options.checkpoint_local,
+                 "Folder on the node's own disk: write checkpoints there first");
   app.add_option("--checkpoint-steps", options.checkpoint_steps, "Steps between two checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--save", options.save, "Write the trained parameters to this file");

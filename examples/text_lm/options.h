@@ -43,7 +43,8 @@ struct Options {
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> epochs;
 
-  std::filesystem::path checkpoint;  ///< file to resume from if it exists, and to write; empty: none
+  std::filesystem::path checkpoint;        ///< folder of checkpoints to resume from and to write; empty: none
+  std::filesystem::path checkpoint_local;  ///< folder on the node's disk that is written first; empty: none
   std::int64_t checkpoint_steps = 100;
 
   std::filesystem::path save;             ///< file for the trained parameters; empty: none

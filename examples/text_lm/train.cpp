@@ -3,11 +3,11 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,11 +17,11 @@
 #include "common/tool.h"
 #include "common/units.h"
 #include "examples/device.h"
-#include "examples/text_lm/checkpoint.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
 #include "examples/text_lm/options.h"
 #include "examples/text_lm/progress.h"
+#include "examples/text_lm/samples_seen.h"
 #include "examples/text_lm/vocabulary.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
@@ -124,26 +124,57 @@ void say(const Options& options, const World& world, fmt::format_string<Args...>
 struct Result {
   Summary summary;
   std::optional<std::int64_t> resumed_at;  ///< the step, if it was resumed
-  std::vector<std::uint8_t> seen;          ///< how often each sample was trained on in the last epoch
+  int stopped_by = 0;                      ///< the signal, if it was not trained to the end
+  torch::Tensor seen;                      ///< how often each sample was trained on in the last epoch
 };
+
+/// The part of a checkpoint that is this program's own.
+struct Saved {
+  std::string model;  // options that the parameters' shapes do not show
+  Progress::State progress;
+  torch::Tensor seen;
+};
+
+void add_all(Checkpointer& checkpointer, Job& job, torch::optim::Optimizer& optimizer, Saved& saved) {
+  const auto require_same_model = [&saved](const std::string& model) {
+    if (model != saved.model) fail("its model has {}, but this one has {}", model, saved.model);
+  };
+  checkpointer.add(
+      "model_options", [&saved] { return saved.model; }, require_same_model);
+  checkpointer.add("model", *job.model);
+  checkpointer.add("optimizer", optimizer);
+  checkpointer.add("loader", *job.loader);
+  checkpointer.add("steps", saved.progress.steps);
+  checkpointer.add("tokens", saved.progress.tokens);
+  checkpointer.add("seconds", saved.progress.seconds);
+  checkpointer.add("seen", saved.seen);
+}
 
 Result train(Job& job, const Options& options, World& world) {
   auto optimizer = make_optimizer(job.model, options);
-  Checkpoint checkpoint(options.checkpoint, job.model, optimizer, world);
   SamplesSeen seen(job.pages->size());
   Progress progress(options, tokens_of(*job.pages), world);
   Result result;
-  if (Checkpoint::Contents contents; checkpoint.read(contents)) {
-    job.loader->resume(contents.loader);
-    progress.resume(contents.progress);
-    seen.resume(contents.seen, world);
-    result.resumed_at = contents.progress.steps;
-    say(options, world, "resumed from {}: {} steps were done\n", options.checkpoint.string(),
-        contents.progress.steps);
+  Saved saved{.model = fmt::format("{} heads", options.model.heads), .progress = {}, .seen = {}};
+  std::optional<Checkpointer> checkpointer;
+  std::optional<StopSignal> stop;
+  if (!options.checkpoint.empty()) {
+    stop.emplace(world);
+    checkpointer.emplace(world, options.checkpoint,
+                         CheckpointerOptions{.local_dir = options.checkpoint_local});
+    add_all(*checkpointer, job, optimizer, saved);
+    if ((result.resumed_at = checkpointer->load_latest())) {
+      progress.resume(saved.progress);
+      seen.resume(saved.seen, world);
+      say(options, world, "resumed from {}: {} steps were done\n", options.checkpoint.string(),
+          *result.resumed_at);
+    }
   }
   const auto save = [&] {
-    const auto scope = world.timer().phase(profile::Phase::checkpoint);
-    checkpoint.write({job.loader->state(), progress.state(), seen.on_all_ranks(world)});
+    if (!checkpointer || checkpointer->last_step() == progress.steps()) return;
+    saved.progress = progress.state();
+    saved.seen = seen.on_all_ranks(world);
+    checkpointer->save(progress.steps());
   };
 
   Ddp ddp(job.model, world);
@@ -166,13 +197,18 @@ Result train(Job& job, const Options& options, World& world) {
       }
       progress.end_step();
       if (progress.over()) break;
-      if (progress.steps() % options.checkpoint_steps == 0 && !options.checkpoint.empty()) save();
+      if (stop && stop->poll()) {
+        result.stopped_by = stop->signal();
+        break;
+      }
+      if (progress.steps() % options.checkpoint_steps == 0) save();
     }
-    if (progress.over_after(job.loader->epoch())) break;
+    if (result.stopped_by != 0 || progress.over_after(job.loader->epoch())) break;
     job.loader->set_epoch(job.loader->epoch() + 1);
     seen.clear();
   }
-  if (!options.checkpoint.empty()) save();
+  save();
+  if (checkpointer) checkpointer->wait();
   result.seen = seen.on_all_ranks(world);
   result.summary = progress.finish();
   return result;
@@ -239,6 +275,11 @@ int run(const Options& options, int argc, char** argv) {
   const auto before = measure(*job, options, world, "before");
   const auto result = train(*job, options, world);
   const Summary& summary = result.summary;
+  if (result.stopped_by != 0) {
+    say(options, world, "stopped by signal {} after {} steps: start it again to continue from {}\n",
+        result.stopped_by, summary.steps, options.checkpoint.string());
+    return StopSignal::kExitCode;
+  }
   const auto tokens = static_cast<double>(summary.tokens_here);
   const double rate = tokens > 0 ? tokens / summary.seconds : 0;
   say(options, world, "trained {} steps on {} tokens in {}: {} tokens/s\n",
@@ -266,9 +307,9 @@ int run(const Options& options, int argc, char** argv) {
                  {"loss", summary.loss},
                  {"resumed_at_step", result.resumed_at ? nlohmann::json(*result.resumed_at) : nullptr},
                  {"epoch", job->loader->epoch()},
-                 {"samples", result.seen.size()},
-                 {"samples_seen_once", std::count(result.seen.begin(), result.seen.end(), 1)},
-                 {"samples_not_seen", std::count(result.seen.begin(), result.seen.end(), 0)},
+                 {"samples", result.seen.numel()},
+                 {"samples_seen_once", result.seen.eq(1).sum().item<std::int64_t>()},
+                 {"samples_not_seen", result.seen.eq(0).sum().item<std::int64_t>()},
                  {"perplexity_before", before.perplexity},
                  {"perplexity_after", after.perplexity}});
   }
