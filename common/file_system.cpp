@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kMaxDepth = 128;  // of folders in remove_all(): each takes a descriptor
+constexpr int kMaxDepth = 128;  // folder levels in remove_all(): each holds a descriptor
 constexpr int kFolder = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 int descriptor(ssize_t result) {
@@ -26,7 +26,7 @@ int descriptor(ssize_t result) {
 
 /// Makes a call that other processes can see (pending_calls.h).
 ssize_t run(FileSystem& system, const FileCall& call) {
-  // Waiting for a lock is waiting for another process, which may hold it for a long time.
+  // Does not record a wait for a lock: another process may hold the lock for a long time.
   if (call.kind == FileCall::Kind::flock && (call.flags & LOCK_NB) == 0) return system.call(call);
   const PendingCall pending(call.path, call.kind == FileCall::Kind::fsync ||
                                            call.kind == FileCall::Kind::syncfs ||
@@ -231,7 +231,7 @@ std::optional<struct stat> FileSystem::status(const Path& path) {
 std::uint64_t FileSystem::free_bytes(const Path& path) {
   struct statvfs space {};
   if (run(*this, {.kind = Kind::statvfs, .path = path.c_str(), .space = &space}) != 0)
-    fail_errno("cannot ask for the free space at {}", path.string());
+    fail_errno("cannot get the free space at {}", path.string());
   return static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
 }
 
@@ -328,8 +328,8 @@ ssize_t FileSystem::call(const FileCall& call) {
     case Kind::sync_file_range:
       return ::sync_file_range(call.fd, call.offset, size, SYNC_FILE_RANGE_WRITE);
     case Kind::chmod:
-      // chmod(2) follows symbolic links. An O_PATH descriptor stays what it was opened for, whatever takes
-      // its name afterwards.
+      // chmod(2) follows symbolic links. An O_PATH descriptor still refers to the file that was opened, even
+      // if another file takes its name.
       return ::chmod(fmt::format("/proc/self/fd/{}", call.fd).c_str(), call.mode);
     case Kind::fchmod:
       return ::fchmod(call.fd, call.mode);

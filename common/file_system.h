@@ -75,12 +75,12 @@ class FileSystem {
 
   virtual ~FileSystem() = default;
 
-  /// The operating system's.
+  /// Returns the one that calls the operating system.
   static FileSystem& real();
 
   /// open(2) with O_CLOEXEC.
   UniqueFd open(const Path& path, int flags, mode_t mode = 0644);
-  /// The same, but returns nullopt if the path does not exist.
+  /// As open(), but returns nullopt if the path does not exist.
   std::optional<UniqueFd> open_if_there(const Path& path, int flags);
   /// Returns the number of bytes read at `offset`, 0 at the end of the file.
   std::size_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset, const Path& path);
@@ -102,7 +102,7 @@ class FileSystem {
   /// Sets a file's modification time, in nanoseconds since 1970. Does not follow a symbolic link. Returns
   /// false if that fails.
   bool set_modified(const Path& path, std::int64_t modified_ns);
-  /// Does not follow a symbolic link.
+  /// Changes the group of a file or folder. Does not follow a symbolic link.
   void change_group(const Path& path, gid_t group);
   void rename(const Path& from, const Path& to);
   /// Exchanges two names atomically. Returns false, with nothing changed, if the file system cannot do so.
@@ -115,12 +115,12 @@ class FileSystem {
   void unlink(const Path& path);
   /// As unlink(), but returns false if the path no longer exists.
   bool unlink_if_there(const Path& path);
-  /// Returns false if something of that name exists.
+  /// Makes a folder. Returns false if something of that name exists.
   bool make_folder(const Path& path, mode_t mode);
   void remove_folder(const Path& path);
   /// Returns the sorted names in a folder, without "." and "..".
   std::vector<std::string> list(const Path& folder);
-  /// The same, but returns nullopt if the folder does not exist.
+  /// As list(), but returns nullopt if the folder does not exist.
   std::optional<std::vector<std::string>> list_if_there(const Path& folder);
   /// Takes the lock. If another process holds it, waits for it, or returns false if `wait` is false.
   bool lock(int fd, LockKind kind, bool wait, const Path& path);
@@ -131,7 +131,7 @@ class FileSystem {
   std::uint64_t free_bytes(const Path& path);
 
   /// Removes a file, or a folder with all its content, read-only folders included. Never follows a symbolic
-  /// link, even if another process creates one at the same time. It is not an error if nothing is there.
+  /// link, even if another process creates one at the same time. A path that does not exist is not an error.
   void remove_all(const Path& path);
   /// Creates a file with this content and syncs it.
   void write_file(const Path& path, std::string_view content, mode_t mode);

@@ -51,8 +51,12 @@ void write_all(int fd, std::string_view content, const std::filesystem::path& pa
   }
 }
 
+std::filesystem::path parent_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, mode_t mode) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path folder = parent_of(path);
   std::string temporary = (folder / ("." + path.filename().string() + ".XXXXXX")).string();
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) fail_errno("cannot create a temporary file in {}", folder.string());

@@ -1,4 +1,4 @@
-// Files the careful way: whole-file reads, atomic replacement.
+// Reads whole files, and replaces files atomically.
 //
 // Threads: safe from any.
 #pragma once
@@ -16,21 +16,24 @@
 
 namespace lockstep {
 
+/// The folder that holds `path`; "." for a name alone.
+std::filesystem::path parent_of(const std::filesystem::path& path);
+
 /// open(2) with O_CLOEXEC. Throws Error "cannot open PATH: reason".
 UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode = 0644);
 
 /// The whole file as text. Throws Error naming the path.
 std::string read_text_file(const std::filesystem::path& path);
 
-/// Reads into.size() bytes at `offset`, as many as there are before the end of the file; goes on after short
-/// reads and EINTR. Returns how many it read, or -1 with errno set, as pread(2) does.
+/// Reads into.size() bytes at `offset`, or fewer if the file ends earlier. Continues after short reads and
+/// EINTR. Returns the number of bytes read, or -1 with errno set, as pread(2) does.
 ssize_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset);
 
 /// Writes to a temporary name in the same folder, syncs, renames and syncs the folder: a reader sees the old
-/// file or the new one. Throws Error naming the path; leaves no temporary file behind then.
+/// file or the new one. Throws Error naming the path, and leaves no temporary file behind.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, mode_t mode = 0644);
 
-/// Writes all bytes at the descriptor's position, through short writes and EINTR. Throws Error naming `path`.
+/// Writes all bytes at the file position; continues after short writes and EINTR. Throws Error naming `path`.
 void write_all(int fd, std::string_view content, const std::filesystem::path& path);
 
 }  // namespace lockstep

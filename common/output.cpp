@@ -17,17 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxLinks = 40;  // as the kernel follows
-
-fs::path folder_of(const fs::path& path) {
-  return path.has_parent_path() ? path.parent_path() : fs::path(".");
-}
+constexpr int kMaxLinks = 40;  // the kernel's limit
 
 /// The descriptor N of this process, if the path is /proc/self/fd/N.
 std::optional<int> descriptor_named(const fs::path& path) {
   std::error_code none;
   const fs::path descriptors = fs::canonical("/proc/self/fd", none);
-  if (none || fs::canonical(folder_of(path), none) != descriptors) return {};
+  if (none || fs::canonical(parent_of(path), none) != descriptors) return {};
   const std::string name = path.filename().string();
   int fd = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), fd);
@@ -35,7 +31,7 @@ std::optional<int> descriptor_named(const fs::path& path) {
   return fd;
 }
 
-/// The end of a chain of links, which need not exist, and the descriptor if it is the name of one.
+/// The end of a chain of links, where nothing need exist, and the descriptor that its path names, if any.
 struct Target {
   fs::path path;
   std::optional<int> fd;
@@ -49,7 +45,7 @@ Target target_of(const fs::path& path) {
     if (target.fd || !fs::is_symlink(fs::symlink_status(target.path, error))) return target;
     const fs::path next = fs::read_symlink(target.path, error);
     if (error) fail("cannot write {}: {}", path.string(), error.message());
-    target.path = folder_of(target.path) / next;
+    target.path = parent_of(target.path) / next;
   }
   fail("cannot write {}: its symbolic links form a loop", path.string());
 }

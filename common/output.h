@@ -11,7 +11,7 @@ namespace lockstep {
 
 /// Replaces a regular file as a whole, as write_file_atomically() does, or makes it. Follows symbolic links:
 /// replaces or makes the target and keeps the link. Writes into the existing file if it is not regular (a
-/// pipe, /dev/null), if this process has it open under that name (/dev/stdout, /dev/fd/3), and if standard
+/// pipe, /dev/null), if this process has it open under that name (/dev/stdout, /dev/fd/3), or if standard
 /// output goes to it: replacing it would lose its content and what is printed later. Throws Error naming the
 /// path.
 void write_output(const std::filesystem::path& path, std::string_view content);

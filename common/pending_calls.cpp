@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kMaxThreads = 4096;
 
-// fsync waits for everything that other processes have written to the same disk: by Linux's defaults up to a
-// fifth of the memory. Of 512 GiB, at 200 MB/s, that takes nine minutes on a good disk.
+// fsync waits for all data that other processes have written to the same disk. By Linux's defaults that is up
+// to a fifth of the memory: with 512 GiB, at 200 MB/s, nine minutes on a good disk.
 constexpr int kWritesOutTimes = 6;
 
 /// The call that one thread is in.
@@ -42,7 +42,7 @@ std::atomic<CallTable*> recorded = nullptr;  // the table of this process
 /// A thread's place in the table, free again when the thread ends.
 struct ThreadPlace {
   CallTable* table = nullptr;
-  std::size_t number = kMaxThreads;  // that is none
+  std::size_t number = kMaxThreads;  // kMaxThreads: no place
 
   ~ThreadPlace() {
     if (table != nullptr && number < kMaxThreads) table->entries[number].used = false;
@@ -77,7 +77,7 @@ PendingCall::PendingCall(const char* path, bool writes_out) {
   CallTable* const table = recorded;
   if (table == nullptr) return;
   if (place.table != table) place.find(table);
-  if (place.number == kMaxThreads) return;  // too many threads: this one is not watched
+  if (place.number == kMaxThreads) return;  // too many threads: this one's calls are not recorded
   Entry& entry = table->entries[place.number];
   if (entry.turn % 2 == 1) return;
   std::array<char, PATH_MAX>& text = table->paths[place.number];

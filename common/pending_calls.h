@@ -1,6 +1,6 @@
-// The system calls that the threads of a process are in, in memory that the process shares with its parent. A
-// thread that is blocked in the kernel cannot be interrupted from within its process. The parent can notice
-// it here, name the file, and end the process.
+// Records the system calls that the threads of a process are in, in memory shared with the parent process. A
+// thread that is blocked in the kernel cannot be interrupted from within its process. The parent can see the
+// blocked call here, name the file, and end the process.
 //
 // Threads: a PendingCall belongs to one thread; a PendingCalls to one thread of the parent.
 #pragma once
@@ -15,8 +15,8 @@ namespace lockstep {
 
 struct CallTable;
 
-/// The calling thread is in a call for this path until the end of the object's life. Has no effect inside
-/// another PendingCall of the same thread, or if this process does not record its calls. Keeps errno.
+/// Records that the calling thread is in a call for this path, until the object is destroyed. Has no effect
+/// inside another PendingCall of the same thread, or if this process does not record its calls. Keeps errno.
 class PendingCall {
  public:
   explicit PendingCall(const std::filesystem::path& path) : PendingCall(path.c_str(), false) {}
@@ -40,7 +40,7 @@ class PendingCalls {
 
   /// For a child. Call before fork(). Throws Error.
   PendingCalls();
-  /// Those of this process, which are recorded from now on. Throws Error.
+  /// Returns the calls of this process, which are recorded from now on. Throws Error.
   static PendingCalls of_this_process();
   ~PendingCalls();
   PendingCalls(const PendingCalls&) = delete;

@@ -1,4 +1,4 @@
-// Running another program and knowing how it ended.
+// Runs another program and reports how it ended.
 //
 // Threads: safe from any.
 #pragma once
@@ -11,16 +11,16 @@
 namespace lockstep {
 
 struct ProcessResult {
-  int exit_code = 0;   ///< as a shell gives it: 128 + signal where a signal ended it
+  int exit_code = 0;   ///< as a shell reports it: 128 + the signal that ended the program
   std::string output;  ///< standard output
   std::string error;   ///< standard error
 };
 
-/// Runs a program (looked up in PATH) without a shell and waits for it. Throws Error when it cannot be
+/// Runs a program (looked up in PATH) without a shell and waits for it. Throws Error if the program cannot be
 /// started.
 ProcessResult run_process(const std::vector<std::string>& command);
 
-/// This node as people know it: SLURMD_NODENAME, or the host name.
+/// The name that people use for this node: SLURMD_NODENAME, or else the host name.
 std::string node_name();
 
 /// "rank 1 on n2": how messages name a rank.

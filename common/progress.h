@@ -1,4 +1,4 @@
-// A progress line on a terminal. Logs and pipes get nothing, so they contain no control characters.
+// Draws a progress line on a terminal. Logs and pipes get nothing, so they contain no control characters.
 //
 // Threads: one thread drives one Progress.
 #pragma once

@@ -89,7 +89,7 @@ std::string local_address(const UniqueFd& socket) {
     return "";
   }
   const std::string name = text.data();
-  // An IPv4 peer of a socket for both families.
+  // The prefix of an IPv4 peer's address on a socket for both families.
   constexpr std::string_view kMapped = "::ffff:";
   return name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;
 }
@@ -123,8 +123,7 @@ UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono
     }
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : ", ", host, why);
   }
-  fail("cannot reach {} at port {} ({}); 'ports' in lockstep.conf says which ports may be used", peer, port,
-       tried);
+  fail("cannot reach {} at port {} ({}): check the firewall and 'ports' in lockstep.conf", peer, port, tried);
 }
 
 }  // namespace lockstep

@@ -25,14 +25,14 @@ class Tool {
   /// True if --json was given: then print one object (or one per line), and nothing else, on standard output.
   bool json() const { return json_; }
 
-  /// Prints one JSON value on a line of its own.
+  /// Prints one JSON value on a separate line.
   static void print(const nlohmann::json& value);
 
   /// Prints one line on standard error, after the tool's name. Escapes control characters, which names in it
   /// may contain. Ignores write errors.
   void say(const std::string& line) const noexcept;
 
-  /// A check for options that name something: refuses an empty text, which an unset variable gives.
+  /// A check for options that name something: refuses an empty text, as an unset variable gives.
   static CLI::Validator named();
 
   /// Parses, runs the verb or, in tools without verbs, `work`, and returns main's exit code.

@@ -60,7 +60,7 @@ log=$(mktemp)
 if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
     >"$log" 2>&1 </dev/null; then
   tail -n 20 "$log" >&2
-  echo "packages.sh: apt-get failed; the whole log is $log" >&2
+  echo "packages.sh: apt-get failed; the complete log is $log" >&2
   exit 1
 fi
 rm -f "$log"

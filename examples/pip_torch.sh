@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Downloads the PyTorch wheel from the configured package index into a cache folder, once per version, and prints its torch
-# folder for -DLOCKSTEP_TORCH_WHEEL=. Downloads LibTorch, NCCL and the parts of CUDA that compiling and running on the CPU
-# need (0.8 GB; 1.4 GB on disk); --gpu downloads all parts of CUDA that LibTorch needs on a GPU (5 GB on disk).
-# With PyTorch in a virtual environment, use that instead of this script:
+# folder for -DLOCKSTEP_TORCH_WHEEL=. It downloads LibTorch, NCCL and the parts of CUDA that are needed to compile and to run
+# on the CPU (0.8 GB; 1.4 GB on disk); with --gpu, all parts of CUDA that LibTorch needs on a GPU (5 GB on disk).
+# If you have PyTorch in a virtual environment, use that instead of this script:
 #   cmake --preset release-pip -DLOCKSTEP_TORCH_WHEEL=$(python3 -c 'import torch; print(torch.__path__[0])')
 # Usage: pip_torch.sh [--gpu]        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
 set -euo pipefail
@@ -39,7 +39,7 @@ if [ -z "$python" ]; then
 fi
 
 mkdir -p "$cache"
-# One call downloads, the others wait for it.
+# If several calls run at once, one of them downloads and the others wait.
 exec 9>"$cache/torch-$version-$kind.lock"
 flock 9
 if [ ! -d "$folder" ]; then
@@ -53,13 +53,13 @@ if [ ! -d "$folder" ]; then
     "${install[@]}" "torch==$version" >&2
   else
     "${install[@]}" --no-deps "torch==$version" >&2
-    # The wheel names the versions that it needs.
+    # The wheel's metadata has the versions that it needs.
     metadata=$partial/torch-$version.dist-info/METADATA
     requirement() {
       local found
       found=$(grep -oP "^Requires-Dist: \K$1[^=]*==[0-9.]+" "$metadata" | head -n 1)
       if [ -z "$found" ]; then
-        echo "pip_torch.sh: the metadata of torch $version does not name a version of $1" >&2
+        echo "pip_torch.sh: the metadata of torch $version does not have a version of $1; set 'version' in this script to another release" >&2
         return 1
       fi
       echo "$found"

@@ -5,18 +5,22 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: examples/quickstart.sh [--keep] [--minutes M]
-  --keep       keep the cluster and Prometheus up; examples/cluster/cluster down --name quickstart ends them
+Usage: examples/quickstart.sh [--keep] [--minutes M] [--torch=pip]
+  --keep       keep the cluster and Prometheus running; to stop them: examples/cluster/cluster down --name quickstart
   --minutes M  duration of the training (default 0.8)
-Needs Debian 12 and root. The first run takes minutes (packages, build), later ones about two.
+  --torch=pip  train with the current PyTorch from PyPI (LibTorch 2.x, which examples/pip_torch.sh downloads: 0.8 GB)
+               instead of Debian's LibTorch 1.13
+Needs Debian 12 and root. The first run takes about ten minutes (packages, build), later runs about two.
 TEXT
 }
 
 keep=no
 minutes=0.8
+preset=user
 while [ $# -gt 0 ]; do
   case "$1" in
     --keep) keep=yes ;;
+    --torch=pip) preset=user-pip ;;
     --minutes)
       minutes=${2:?"--minutes needs a number"}
       shift
@@ -40,7 +44,7 @@ fail() {
 }
 say() { printf '\n== %s\n' "$*"; }
 
-[ "$(id -u)" = 0 ] || fail "needs root, for packages and for the cluster's namespaces; run: sudo examples/quickstart.sh"
+[ "$(id -u)" = 0 ] || fail "needs root to install packages and to start the cluster; run: sudo examples/quickstart.sh"
 command -v apt-get >/dev/null || fail "needs Debian 12; docs/users/own-cluster.md explains how to use an existing cluster"
 # shellcheck source=/dev/null
 if [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != bookworm ]; then
@@ -58,17 +62,30 @@ begin=$SECONDS
 
 say "packages"
 examples/packages.sh build cluster corpus monitoring
+if [ $preset = user-pip ]; then
+  python3 -m pip --version >/dev/null 2>&1 || examples/packages.sh pip
+  LOCKSTEP_TORCH_WHEEL=${LOCKSTEP_TORCH_WHEEL:-$(examples/pip_torch.sh)}
+  export LOCKSTEP_TORCH_WHEEL
+fi
 after_packages=$SECONDS
 
 say "build (log: build/quickstart/build.log)"
-if ! { cmake --preset user && cmake --build --preset user --target tools examples -j "$(nproc)" &&
-  cmake --install build/user --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
+if ! { cmake --preset $preset && cmake --build --preset $preset --target tools text_lm text_lm_tokenise metered-fs -j "$(nproc)" &&
+  cmake --install build/$preset --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
   tail -n 30 "$work/build.log" >&2
-  fail "the build failed; the whole log is $work/build.log"
+  fail "the build failed; the complete log is $work/build.log"
 fi
 
 say "corpus: the man pages, as tokens, packed"
-PATH=$prefix/bin:$PATH examples/text_lm/prepare.sh "$work/corpus"
+examples/text_lm/prepare.sh "$work/corpus" --bin build/$preset/bin
+
+variables=ALL,MINUTES=$minutes
+if [ $preset = user-pip ]; then
+  # Users of the cluster may have no access to the folder of the wheel, so its libraries go to the prefix.
+  mkdir -p "$prefix/torch"
+  ldd build/$preset/bin/text_lm | grep -o "$(dirname "$LOCKSTEP_TORCH_WHEEL")/[^ ]*" | xargs cp -Lu -t "$prefix/torch"
+  variables=$variables,LD_LIBRARY_PATH=/mnt/lockstep/torch
+fi
 
 say "cluster: slurmctld and two nodes"
 down() {
@@ -84,12 +101,12 @@ on_head --user root -- rm -rf $home/text_lm
 on_head --user alice -- mkdir -p $home/text_lm/report /mnt/shared/home/alice/data
 tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.vocab |
   on_head --user alice -- tar -C $home/data -xf - --skip-old-files
-tar -C build/user/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
+tar -C build/$preset/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
 tar -C examples/text_lm -cf - text_lm.sbatch | on_head --user alice -- tar -C $home/text_lm -xf -
 
 say "job: sbatch text_lm.sbatch, 4 ranks on 2 nodes"
 on_head --user alice --cwd $home/text_lm -- \
-  sbatch --wait --output=job.out --export=ALL,MINUTES="$minutes" text_lm.sbatch &
+  sbatch --wait --output=job.out --export="$variables" text_lm.sbatch &
 job=$!
 shared=$state/shared/home/alice/text_lm
 while [ ! -e "$shared/job.out" ] && kill -0 $job 2>/dev/null; do sleep 0.2; done
@@ -101,7 +118,7 @@ on_head --user alice --cwd $home/text_lm -- lockstep-report report --out report.
 cp "$shared/report.html" "$work/report.html"
 echo
 grep '^perplexity on held-out pages' "$shared/job.out"
-# Queries the data that Prometheus has scraped from the nodes' exporters, as a dashboard does.
+# Asks Prometheus for the numbers of the nodes' exporters, as a dashboard does.
 prometheus=$("${cluster[@]}" status --name quickstart --state "$state" --json |
   sed -n 's/.*"prometheus":"\([^"]*\)".*/\1/p')
 query='sum by (node) (max_over_time(lockstep_tokens_total[10m]))'

@@ -64,7 +64,7 @@ elseif(LOCKSTEP_BUILD_RUNTIME)
   find_package(Torch QUIET)
 endif()
 lockstep_part(COMM MPI_FOUND)
-lockstep_part(RUNTIME LOCKSTEP_WITH_COMM Torch_FOUND)
+lockstep_part(RUNTIME LOCKSTEP_WITH_COMM Torch_FOUND xxhash_FOUND)
 lockstep_part(NCCL LOCKSTEP_WITH_RUNTIME NCCL_FOUND)
 
 if(LOCKSTEP_BUILD_TESTS)

@@ -24,7 +24,7 @@ target_compile_options(lockstep_build_flags INTERFACE -Wall -Wextra -Wshadow -Wn
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(lockstep_build_flags INTERFACE -Wno-restrict)
 endif()
-# In a unity build GCC takes the sources for headers, and reports members whose types are in an unnamed namespace.
+# A unity build includes the sources, so GCC takes them for headers and reports members of unnamed-namespace types.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(lockstep_build_flags INTERFACE -Wno-subobject-linkage)
 endif()
@@ -34,6 +34,9 @@ endif()
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})
+  if(LOCKSTEP_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-tsan)  # GCC warns at each fence. The record has two, and its fields are atomic.
+  endif()
 endif()
 
 # lockstep_library(pack SOURCES a.cpp ... PUBLIC_HEADERS a.h ... HEADERS b.h ... LINK lockstep::common ...
@@ -87,6 +90,16 @@ function(lockstep_program name)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
     add_dependencies(tools ${name})
   endif()
+endfunction()
+
+# lockstep_install_template(NAME.in DESTINATION) installs NAME with the prefix of the installation in the place of
+# @CMAKE_INSTALL_PREFIX@. The prefix is known only when the files are installed.
+function(lockstep_install_template template destination)
+  get_filename_component(name ${template} NAME_WLE)
+  install(CODE "
+    configure_file([[${CMAKE_CURRENT_SOURCE_DIR}/${template}]] [[${CMAKE_CURRENT_BINARY_DIR}/${name}]] @ONLY)
+    file(INSTALL [[${CMAKE_CURRENT_BINARY_DIR}/${name}]] DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${destination}\")"
+    COMPONENT tools)
 endfunction()
 
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]

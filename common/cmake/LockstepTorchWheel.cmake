@@ -37,7 +37,7 @@ lockstep_import(torch_cpu ${wheel}/lib/libtorch_cpu.so
 add_library(torch INTERFACE IMPORTED GLOBAL)
 target_link_libraries(torch INTERFACE torch_cpu)
 
-# The wheel contains headers of a newer fmt than the library that everything else here uses. The headers of that library
+# The wheel contains the headers of a newer fmt than the fmt library that all targets link. The headers of that library
 # must be found first.
 if(EXISTS ${wheel}/include/fmt)
   get_target_property(fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
@@ -72,8 +72,8 @@ if(LOCKSTEP_TORCH_CUDA)
     set(NCCL_FOUND TRUE)
   endif()
 
-  # LibTorch uses its CUDA part at run time if that is loaded, though nothing calls it, and it can be loaded only with all
-  # of its libraries. cuDNN is the one that is missing most often.
+  # LibTorch uses CUDA only if libtorch_cuda is loaded, so link it although nothing here calls it. It loads only if all
+  # of its libraries are installed; cuDNN is the one that is missing most often.
   find_library(LOCKSTEP_CUDNN libcudnn.so.9 HINTS ${site_packages}/nvidia/cudnn PATH_SUFFIXES lib NO_DEFAULT_PATH)
   mark_as_advanced(LOCKSTEP_CUDNN)
   if(LOCKSTEP_CUDNN)

@@ -1,5 +1,5 @@
-// CPU sets in the Linux list form ("0-11,48-59"), as /sys, taskset and our tools write them. The numbers are
-// the kernel's.
+// Parses and formats CPU sets in the Linux list form ("0-11,48-59"), as /sys, taskset and our tools write
+// them. The CPU numbers are the kernel's.
 //
 // Threads: safe from any; only bind_this_thread() changes a mask, that of the calling thread.
 #pragma once

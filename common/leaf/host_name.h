@@ -1,4 +1,4 @@
-// The name of this machine.
+// Reads the name of this machine.
 //
 // Threads: safe from any.
 #pragma once
@@ -7,10 +7,10 @@
 
 namespace lockstep {
 
-/// The whole host name, under which other machines can reach this one.
+/// The full host name. Other machines can reach this one by it.
 std::string full_host_name();
 
-/// The host name up to the first dot: the node's name where Slurm gives none.
+/// The host name up to the first dot: the node's name if Slurm does not give one.
 std::string host_name();
 
 }  // namespace lockstep

@@ -30,7 +30,7 @@ int bound_port(int fd) {
 }  // namespace
 
 UniqueFd bind_port(int first, int last, bool reuse, int& port) {
-  // One socket for both families where the machine has both.
+  // One socket serves IPv6 and IPv4 if the machine has both.
   UniqueFd socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool six = static_cast<bool>(socket);
   if (!six) socket.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

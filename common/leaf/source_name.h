@@ -1,4 +1,4 @@
-// The names of sources to stage, which the plugin and lockstep-stage must read alike.
+// Parses the names of sources to stage. The plugin and lockstep-stage must parse them alike.
 //
 // Threads: safe from any.
 #pragma once

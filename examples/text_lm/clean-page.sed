@@ -1,4 +1,4 @@
-# A page as mandoc prints it -> one line per paragraph, single blanks, no rules of tables.
+# Turns a page printed by mandoc into one line per paragraph, with single blanks and without the lines of tables.
 s/.\x08//g
 1d
 $d

@@ -6,6 +6,7 @@
 #include "common/error.h"
 #include "runtime/data/loader.h"
 #include "runtime/ddp/collectives.h"
+#include "runtime/train/validation.h"
 
 namespace lockstep::text_lm {
 namespace {
@@ -17,25 +18,24 @@ constexpr double kTemperature = 0.7;
 
 Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Options& options, World& world) {
   const std::uint64_t begin = monotonic_ns();
-  const torch::NoGradGuard no_gradients;
-  model->eval();
-  const auto sums = torch::zeros(3, torch::kDouble);  // loss, tokens, padding
+  Validation validation(world, *model);
+  std::int64_t padding = 0;
   // Without the world's timer, since this is not part of a training step.
   data::Loader loader(
       pages,
       {.ranks = world.size(), .cap = options.cap, .padded = options.padded, .order = data::Order::sequential},
-      world.rank(), nullptr, {.next_epoch_ahead = false});
+      world.rank(), nullptr, {.device = model->parameters().front().device(), .next_epoch_ahead = false});
   for (const auto& batch : loader) {
     if (batch.empty) continue;
     check_tokens(batch.tokens, model->options().vocabulary);
-    sums[0] += loss_sum(model, batch);
-    sums[1] += batch.loss_tokens;
-    sums[2] += batch.padding;
+    validation.add(loss_sum(model, batch), batch.loss_tokens);
+    padding += batch.padding;
   }
-  model->train();
-  all_reduce(world, sums, ReduceOp::sum, "held-out loss");
-  return {torch::exp(sums[0] / sums[1]).item<double>(), sums[1].item<std::int64_t>(),
-          sums[2].item<std::int64_t>(), seconds_between(begin, monotonic_ns())};
+  const auto result = validation.result();
+  const auto padding_of_all = torch::tensor({padding});
+  all_reduce(world, padding_of_all, ReduceOp::sum, "padding of the held-out pages");
+  return {result.perplexity, result.items, padding_of_all.item<std::int64_t>(),
+          seconds_between(begin, monotonic_ns())};
 }
 
 std::string write_text(LanguageModel& model, const Vocabulary& vocabulary, int tokens) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/train/activation_checkpoint.h"
 
 namespace lockstep::text_lm {
 namespace {
@@ -59,7 +60,7 @@ torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::
   const auto scaled = (queries / std::sqrt(static_cast<double>(queries.size(2)))).transpose(0, 1);
   const auto k = keys.transpose(0, 1);
   const auto v = values.transpose(0, 1);
-  const auto bounds = cu_seqlens.to(torch::kInt64);
+  const auto bounds = cu_seqlens.to(torch::kCPU, torch::kInt64);
   const auto* bound = bounds.data_ptr<std::int64_t>();
   std::vector<torch::Tensor> sequences;
   for (std::int64_t i = 0; i + 1 < bounds.size(0); ++i) {
@@ -72,7 +73,7 @@ torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::
 
 BlockImpl::BlockImpl(const ModelOptions& options) : heads_(options.heads) {
   const std::int64_t width = options.width;
-  // So that the sum of all blocks does not grow with their number.
+  // Smaller, so that the sum of all blocks does not grow with their number.
   const double added = kDeviation / std::sqrt(2.0 * static_cast<double>(options.layers));
   const auto norm = [&] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})); };
   attention_norm_ = register_module("attention_norm", norm());
@@ -116,7 +117,12 @@ torch::Tensor LanguageModelImpl::forward(const torch::Tensor& tokens, const torc
                                          const torch::Tensor& cu_seqlens) {
   const auto turn = rotation(positions);
   auto hidden = embedding_norm_(embedding_(tokens));
-  for (auto& block : blocks_) hidden = block(hidden, turn, cu_seqlens);
+  // Attention reads the bounds on the CPU: from a GPU they are copied once, not in each block.
+  const auto bounds = cu_seqlens.to(torch::kCPU, torch::kInt64);
+  for (auto& block : blocks_) {
+    hidden = options_.activation_checkpointing ? activation_checkpoint(block, hidden, turn, bounds)
+                                               : block(hidden, turn, bounds);
+  }
   return output_(norm_(hidden));
 }
 

@@ -20,23 +20,26 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.data, "Packed pages to train on (default: $LOCKSTEP_DATA/manpages)");
   app.add_option("--heldout", options.heldout,
                  "Packed pages to measure on (default: $LOCKSTEP_DATA/manpages-heldout)");
-  app.add_option("--vocabulary", options.model.vocabulary, "Token ids are below this")
+  app.add_option("--vocabulary", options.model.vocabulary, "Number of token ids")
       ->check(CLI::Range(2, 65'536));
   app.add_option("--width", options.model.width, "Width of the model")->check(CLI::PositiveNumber);
-  app.add_option("--layers", options.model.layers, "Blocks of the model")->check(CLI::PositiveNumber);
-  app.add_option("--heads", options.model.heads, "Heads of attention")->check(CLI::PositiveNumber);
+  app.add_option("--layers", options.model.layers, "Number of blocks")->check(CLI::PositiveNumber);
+  app.add_option("--heads", options.model.heads, "Number of attention heads")->check(CLI::PositiveNumber);
+  app.add_option("--device", options.device,
+                 "Where to compute: cpu, cuda, or auto: a CUDA device if there is one")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   app.add_option("--cap", options.cap, "Maximum tokens of a micro-batch")->check(CLI::PositiveNumber);
   app.add_option("--accumulate", options.accumulate, "Micro-batches of each rank in a step")
       ->check(CLI::PositiveNumber);
   app.add_flag("--padded", options.padded,
-               "Train on a padded row for each page, instead of pages end to end, as for a model that cannot "
-               "take packed "
-               "batches");
+               "Train on padded rows, one for each page, instead of pages end to end, as for a model that "
+               "cannot use "
+               "packed batches");
   app.add_option("--speeds", options.speeds,
                  "Relative speeds of the ranks, one for each: a slower rank gets less data")
       ->delimiter(',');
   app.add_option("--learn", options.learn,
-                 "Learn from measured steps for planning: nothing, cost, or speeds (and cost)")
+                 "Learn for planning, from measured steps: nothing, cost, or speeds (and cost)")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, data::Learn>{{"nothing", data::Learn::nothing},
                                              {"cost", data::Learn::cost},
@@ -50,15 +53,17 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
   app.add_option("--seed", options.seed, "Seed of the parameters and of the order of the pages");
   auto* minutes =
-      app.add_option("--minutes", options.minutes, "Train for this time")->check(CLI::PositiveNumber);
+      app.add_option("--minutes", options.minutes, "Train for this many minutes")->check(CLI::PositiveNumber);
   auto* steps = app.add_option("--steps", options.steps, "Train this many steps")->check(CLI::PositiveNumber);
-  auto* epochs = app.add_option("--epochs", options.epochs, "Train this many times on all pages");
+  auto* epochs = app.add_option("--epochs", options.epochs, "Train on all pages this many times");
   epochs->check(CLI::PositiveNumber)->excludes(steps)->excludes(minutes);
   steps->excludes(minutes);
-  app.add_option(
-      "--checkpoint", options.checkpoint,
-      "Resume from this file if it exists, also on another number of ranks; write it regularly and at "
-      "the end");
+  app.add_option("--checkpoint", options.checkpoint,
+                 "Folder of checkpoints, shared by all nodes: resume from the newest, also on another number "
+                 "of ranks; save "
+                 "regularly, at the end, and on SIGTERM or SIGUSR1");
+  app.add_option("--checkpoint-local", options.checkpoint_local,
+                 "Folder on the node's own disk: write checkpoints there first");
   app.add_option("--checkpoint-steps", options.checkpoint_steps, "Steps between two checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--save", options.save, "Write the trained parameters to this file");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/data/loader_options.h"
@@ -17,12 +18,14 @@ struct ModelOptions {
   std::int64_t width = 128;
   std::int64_t layers = 2;
   std::int64_t heads = 4;
+  bool activation_checkpointing = false;  ///< compute each block again in backward: less memory, more time
 };
 
 struct Options {
   std::filesystem::path data;     ///< packed pages to train on
   std::filesystem::path heldout;  ///< packed pages to measure on
   ModelOptions model;
+  std::string device = "auto";  ///< cpu, cuda or auto (examples/device.h)
 
   std::uint64_t cap = 1024;                  ///< maximum tokens of a micro-batch
   int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step
@@ -40,7 +43,8 @@ struct Options {
   std::optional<std::int64_t> steps;
   std::optional<std::int64_t> epochs;
 
-  std::filesystem::path checkpoint;  ///< file to resume from if it exists, and to write; empty: none
+  std::filesystem::path checkpoint;        ///< folder of checkpoints to resume from and to write; empty: none
+  std::filesystem::path checkpoint_local;  ///< folder on the node's disk that is written first; empty: none
   std::int64_t checkpoint_steps = 100;
 
   std::filesystem::path save;             ///< file for the trained parameters; empty: none

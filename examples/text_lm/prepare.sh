@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes packed tokens for training from the man pages of Debian's `manpages` and `manpages-dev`:
+# Makes packed tokens for training from the pages of Debian's packages `manpages` and `manpages-dev`:
 #   OUT/manpages, OUT/manpages-heldout    packed pages (16-bit tokens), for training and for evaluation
 #   OUT/tokenizer.model, tokenizer.vocab  the SentencePiece model made from the training pages, and its pieces
 # A second call with the same inputs does nothing. Needs no network if OUT/packages contains the packages.
@@ -76,7 +76,7 @@ out=$(cd "$out" && pwd)
 packages=${packages:-$out/packages}
 mkdir -p "$packages"
 
-# Of two simultaneous calls, the second waits and finds everything done.
+# If two calls run at the same time, the second waits and finds the work done.
 exec {lock}>"$out/.lock"
 flock "$lock"
 
@@ -153,7 +153,7 @@ find "$work/train" -type f | LC_ALL=C sort | xargs cat >"$work/train.txt"
 spm_train --input="$work/train.txt" --model_prefix="$work/tokenizer" --model_type=bpe --vocab_size="$vocabulary" \
   --byte_fallback=true --character_coverage=0.9995 --normalization_rule_name=identity \
   --user_defined_symbols='<n>' --random_seed=1 --num_threads="$jobs" --minloglevel=2 >"$work/spm.log" 2>&1 ||
-  fail "spm_train: $(tail -n 1 "$work/spm.log")"
+  fail "spm_train failed: $(tail -n 1 "$work/spm.log")"
 for part in train heldout; do
   "$tokenise" --model "$work/tokenizer.model" --max-tokens "$max_tokens" --out "$work/$part-tokens" "$work/$part"
 done

@@ -59,7 +59,7 @@ class Progress {
   /// The number of finished steps.
   std::int64_t steps() const { return steps_; }
 
-  /// For the next step: warm-up, then half a cosine down to a tenth.
+  /// The learning rate of the next step: warm-up, then half a cosine down to a tenth.
   double learning_rate() const;
 
   /// Waits for the last step's numbers and returns the results.

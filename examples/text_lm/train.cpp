@@ -3,11 +3,11 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,11 +16,12 @@
 #include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"
-#include "examples/text_lm/checkpoint.h"
+#include "examples/device.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
 #include "examples/text_lm/options.h"
 #include "examples/text_lm/progress.h"
+#include "examples/text_lm/samples_seen.h"
 #include "examples/text_lm/vocabulary.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
@@ -43,13 +44,16 @@ std::unique_ptr<pack::Reader> open_pages(const std::filesystem::path& path, cons
 
 /// The data and the model of this rank. Only the loader needs the other ranks to be constructed.
 struct Job {
-  explicit Job(const Options& options)
-      : pages(open_pages(options.data, "--data")),
+  Job(const Options& options, torch::Device where)
+      : device(where),
+        pages(open_pages(options.data, "--data")),
         heldout(open_pages(options.heldout, "--heldout")),
         model(options.model) {
+    model->to(device);
     if (!options.vocabulary_file.empty()) vocabulary.emplace(options.vocabulary_file);
   }
 
+  torch::Device device;
   std::unique_ptr<pack::Reader> pages;
   std::unique_ptr<pack::Reader> heldout;
   LanguageModel model;
@@ -67,7 +71,9 @@ std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options
       .padded = options.padded,
       .speeds = options.speeds,
   };
-  return std::make_unique<data::Loader>(*job.pages, plan, world, data::LoaderOptions{.learn = options.learn});
+  // On a GPU the loader copies each batch there while the one before is used.
+  return std::make_unique<data::Loader>(*job.pages, plan, world,
+                                        data::LoaderOptions{.device = job.device, .learn = options.learn});
 }
 
 std::uint64_t tokens_of(const pack::Reader& pages) {
@@ -118,26 +124,57 @@ void say(const Options& options, const World& world, fmt::format_string<Args...>
 struct Result {
   Summary summary;
   std::optional<std::int64_t> resumed_at;  ///< the step, if it was resumed
-  std::vector<std::uint8_t> seen;          ///< how often each sample was trained on in the last epoch
+  int stopped_by = 0;                      ///< the signal, if it was not trained to the end
+  torch::Tensor seen;                      ///< how often each sample was trained on in the last epoch
 };
+
+/// The part of a checkpoint that is this program's own.
+struct Saved {
+  std::string model;  // options that the parameters' shapes do not show
+  Progress::State progress;
+  torch::Tensor seen;
+};
+
+void add_all(Checkpointer& checkpointer, Job& job, torch::optim::Optimizer& optimizer, Saved& saved) {
+  const auto require_same_model = [&saved](const std::string& model) {
+    if (model != saved.model) fail("its model has {}, but this one has {}", model, saved.model);
+  };
+  checkpointer.add(
+      "model_options", [&saved] { return saved.model; }, require_same_model);
+  checkpointer.add("model", *job.model);
+  checkpointer.add("optimizer", optimizer);
+  checkpointer.add("loader", *job.loader);
+  checkpointer.add("steps", saved.progress.steps);
+  checkpointer.add("tokens", saved.progress.tokens);
+  checkpointer.add("seconds", saved.progress.seconds);
+  checkpointer.add("seen", saved.seen);
+}
 
 Result train(Job& job, const Options& options, World& world) {
   auto optimizer = make_optimizer(job.model, options);
-  Checkpoint checkpoint(options.checkpoint, job.model, optimizer, world);
   SamplesSeen seen(job.pages->size());
   Progress progress(options, tokens_of(*job.pages), world);
   Result result;
-  if (Checkpoint::Contents contents; checkpoint.read(contents)) {
-    job.loader->resume(contents.loader);
-    progress.resume(contents.progress);
-    seen.resume(contents.seen, world);
-    result.resumed_at = contents.progress.steps;
-    say(options, world, "resumed from {}: {} steps were done\n", options.checkpoint.string(),
-        contents.progress.steps);
+  Saved saved{.model = fmt::format("{} heads", options.model.heads), .progress = {}, .seen = {}};
+  std::optional<Checkpointer> checkpointer;
+  std::optional<StopSignal> stop;
+  if (!options.checkpoint.empty()) {
+    stop.emplace(world);
+    checkpointer.emplace(world, options.checkpoint,
+                         CheckpointerOptions{.local_dir = options.checkpoint_local});
+    add_all(*checkpointer, job, optimizer, saved);
+    if ((result.resumed_at = checkpointer->load_latest())) {
+      progress.resume(saved.progress);
+      seen.resume(saved.seen, world);
+      say(options, world, "resumed from {}: {} steps were done\n", options.checkpoint.string(),
+          *result.resumed_at);
+    }
   }
   const auto save = [&] {
-    const auto scope = world.timer().phase(profile::Phase::checkpoint);
-    checkpoint.write({job.loader->state(), progress.state(), seen.on_all_ranks(world)});
+    if (!checkpointer || checkpointer->last_step() == progress.steps()) return;
+    saved.progress = progress.state();
+    saved.seen = seen.on_all_ranks(world);
+    checkpointer->save(progress.steps());
   };
 
   Ddp ddp(job.model, world);
@@ -160,13 +197,18 @@ Result train(Job& job, const Options& options, World& world) {
       }
       progress.end_step();
       if (progress.over()) break;
-      if (progress.steps() % options.checkpoint_steps == 0 && !options.checkpoint.empty()) save();
+      if (stop && stop->poll()) {
+        result.stopped_by = stop->signal();
+        break;
+      }
+      if (progress.steps() % options.checkpoint_steps == 0) save();
     }
-    if (progress.over_after(job.loader->epoch())) break;
+    if (result.stopped_by != 0 || progress.over_after(job.loader->epoch())) break;
     job.loader->set_epoch(job.loader->epoch() + 1);
     seen.clear();
   }
-  if (!options.checkpoint.empty()) save();
+  save();
+  if (checkpointer) checkpointer->wait();
   result.seen = seen.on_all_ranks(world);
   result.summary = progress.finish();
   return result;
@@ -174,9 +216,9 @@ Result train(Job& job, const Options& options, World& world) {
 
 void print_setup(const Job& job, const Options& options, const World& world) {
   say(options, world,
-      "text_lm: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
+      "text_lm on {}: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
       "micro-batches of at most {} tokens\n",
-      format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
+      job.device.str(), format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);
   say(options, world, "loader of each rank: {}\n", job.loader->describe());
@@ -194,6 +236,7 @@ Evaluation measure(Job& job, const Options& options, World& world, const char* w
 
 void write_results(Job& job, const Options& options, World& world) {
   if (world.rank() != 0) return;
+  job.model->to(torch::kCPU);
   if (!options.save.empty()) {
     torch::save(job.model, options.save.string());
     say(options, world, "parameters: {}\n", options.save.string());
@@ -219,8 +262,11 @@ bool done_on_all_ranks(World& world, std::string_view label, const std::function
 int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
   torch::manual_seed(options.seed);
+  torch::Device device = torch::kCPU;
+  const auto choose = [&] { device = choose_device(options.device, world); };
+  if (!done_on_all_ranks(world, "choosing the device", choose)) return 2;
   std::unique_ptr<Job> job;
-  const auto open_data = [&] { job = std::make_unique<Job>(options); };
+  const auto open_data = [&] { job = std::make_unique<Job>(options, device); };
   if (!done_on_all_ranks(world, "opening the data", open_data)) return 1;
   const auto set_up_loader = [&] { job->loader = make_loader(*job, options, world); };
   if (!done_on_all_ranks(world, "making the loader", set_up_loader)) return 1;
@@ -229,6 +275,11 @@ int run(const Options& options, int argc, char** argv) {
   const auto before = measure(*job, options, world, "before");
   const auto result = train(*job, options, world);
   const Summary& summary = result.summary;
+  if (result.stopped_by != 0) {
+    say(options, world, "stopped by signal {} after {} steps: start it again to continue from {}\n",
+        result.stopped_by, summary.steps, options.checkpoint.string());
+    return StopSignal::kExitCode;
+  }
   const auto tokens = static_cast<double>(summary.tokens_here);
   const double rate = tokens > 0 ? tokens / summary.seconds : 0;
   say(options, world, "trained {} steps on {} tokens in {}: {} tokens/s\n",
@@ -246,6 +297,7 @@ int run(const Options& options, int argc, char** argv) {
   if (options.json && world.rank() == 0) {
     Tool::print({{"ranks", world.size()},
                  {"nodes", world.nodes()},
+                 {"device", device.str()},
                  {"parameters", job->model->parameter_count()},
                  {"steps", summary.steps},
                  {"tokens", summary.tokens},
@@ -255,9 +307,9 @@ int run(const Options& options, int argc, char** argv) {
                  {"loss", summary.loss},
                  {"resumed_at_step", result.resumed_at ? nlohmann::json(*result.resumed_at) : nullptr},
                  {"epoch", job->loader->epoch()},
-                 {"samples", result.seen.size()},
-                 {"samples_seen_once", std::count(result.seen.begin(), result.seen.end(), 1)},
-                 {"samples_not_seen", std::count(result.seen.begin(), result.seen.end(), 0)},
+                 {"samples", result.seen.numel()},
+                 {"samples_seen_once", result.seen.eq(1).sum().item<std::int64_t>()},
+                 {"samples_not_seen", result.seen.eq(0).sum().item<std::int64_t>()},
                  {"perplexity_before", before.perplexity},
                  {"perplexity_after", after.perplexity}});
   }

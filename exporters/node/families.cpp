@@ -166,7 +166,7 @@ class Families {
   }
 
   void add_staging() {
-    staging("lockstep_stage_expected_bytes", "Data that the job has requested on this node.",
+    staging("lockstep_stage_expected_bytes", "Bytes that the job stages on this node.",
             [](const StagingRecord& staging) { return static_cast<double>(staging.bytes()); });
     staging("lockstep_stage_seconds", "Time that staging took before the job's first task.",
             [](const StagingRecord& staging) { return staging.seconds(); });
@@ -175,7 +175,7 @@ class Families {
     staging("lockstep_stage_misses", "Sources that had to be copied.", [](const StagingRecord& staging) {
       return static_cast<double>(staging.sources.size() - staging.hits());
     });
-    page_.family("lockstep_stage_bytes", "gauge", "Data staged for the job on this node by now, by origin.");
+    page_.family("lockstep_stage_bytes", "gauge", "Bytes staged for the job on this node so far, by origin.");
     each_staging([&](const Labels& labels, const StagingRecord& staging) {
       const std::uint64_t read = staging.from_source() + staging.from_peers();
       page_.sample(labels.with("origin", "source"), staging.from_source());

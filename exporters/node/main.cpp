@@ -100,10 +100,10 @@ void add_collector_options(CLI::App& app, Arguments& arguments) {
   auto& collector = arguments.collector;
   app.add_option("--records", collector.records, "Folder of the records: UID/JOB.STEP/rank-*.record")
       ->capture_default_str();
-  app.add_option("--cache", collector.cache, "The node's cache, whose usage to serve");
+  app.add_option("--cache", collector.cache, "Folder of the node's cache, to serve how full it is");
   app.add_option("--node", collector.node, "The node label of all series")->capture_default_str();
   app.add_option("--hold", arguments.hold,
-                 "Seconds that the last values of a job step's ranks are served after its last rank ended")
+                 "Seconds for which a job step's last values are served after its last rank ended")
       ->capture_default_str()
       ->check(CLI::Range(0L, 86400L));
   app.add_option("--max-files", collector.limits.files, "Maximum number of records served")

@@ -14,7 +14,7 @@ enum class Phase : std::uint32_t {
   data_wait,       ///< the training loop waited for the loader
   host_to_device,  ///< copying the batch to the device
   forward,
-  backward,      ///< without the communication that it could not hide
+  backward,      ///< without communication that did not overlap with it
   comm_exposed,  ///< communication that the step had to wait for
   optimizer,
   checkpoint,

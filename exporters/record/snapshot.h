@@ -35,6 +35,13 @@ struct StepCounts {
   std::uint64_t tokens = 0;
   std::uint64_t samples = 0;
   std::uint64_t padding = 0;  ///< padding tokens, not in `tokens`
+
+  StepCounts& operator+=(const StepCounts& other) {
+    tokens += other.tokens;
+    samples += other.samples;
+    padding += other.padding;
+    return *this;
+  }
 };
 
 /// A consistent view of one rank's record: all counters belong to the same step.

@@ -19,6 +19,7 @@ constexpr double kDataWait = 0.05;
 constexpr double kExposed = 0.10;
 constexpr double kCheckpoint = 0.10;
 constexpr double kPadding = 0.10;
+constexpr double kOther = 0.20;
 constexpr double kStraggler = 0.05;
 // Blame a rank if it is the slowest in this share of the steps.
 constexpr double kAlwaysTheSame = 0.6;
@@ -62,14 +63,14 @@ void advise_data(const Run& run, std::vector<std::string>& advice) {
     const bool all = std::all_of(run.ranks.begin(), run.ranks.end(),
                                  [&](const Snapshot& rank) { return data_share(rank) >= mean / 2; });
     advice.push_back(
-        all ? fmt::format("{:.0f} % of the step waits for data on all ranks: {}.", mean * 100, kWhat)
-            : fmt::format("{:.0f} % of the step of {} waits for data, {:.0f} % on average over all ranks: on "
-                          "that node, {}.",
+        all ? fmt::format("Waiting for data takes {:.0f} % of the step on all ranks: {}.", mean * 100, kWhat)
+            : fmt::format("Waiting for data takes {:.0f} % of the step of {}, {:.0f} % on average over all "
+                          "ranks: on that node, {}.",
                           data_share(worst) * 100, name(worst), mean * 100, kWhat));
   } else if (data_share(worst) >= 2 * kDataWait) {
     advice.push_back(
-        fmt::format("{:.0f} % of the step of {} waits for data, but not that of other ranks: check the disk "
-                    "and the loader's CPUs on that node.",
+        fmt::format("Waiting for data takes {:.0f} % of the step of {}, but little of the other ranks' "
+                    "steps: check the disk and the loader's CPUs on that node.",
                     data_share(worst) * 100, name(worst)));
   }
 }
@@ -176,18 +177,18 @@ void advise_stragglers(const Run& run, std::vector<std::string>& advice) {
   const std::string why =
       late.more_tokens >= late.excess / 2
           ? fmt::format(
-                "it has {:.0f} % more tokens than the median rank: balance the batches by cost "
-                "(lockstep-plan --cost)",
+                "The slowest rank has {:.0f} % more tokens than the median rank: balance the batches by "
+                "cost (lockstep-plan --cost)",
                 100 * late.more_tokens)
           : fmt::format(
-                "its tokens differ by {:.0f} % from the median: if lengths differ much, balance the batches "
-                "by cost "
-                "(lockstep-plan --cost); otherwise check whether ranks share cores (lockstep-pin show)",
+                "The slowest rank's tokens differ by {:.0f} % from the median: if lengths differ much, "
+                "balance the batches by cost (lockstep-plan --cost); otherwise check whether ranks share "
+                "cores (lockstep-pin show)",
                 100 * std::abs(late.more_tokens));
-  advice.push_back(
-      fmt::format("In each step the slowest rank works {:.0f} % longer than the median rank, but it is not "
-                  "always the same rank ({} in {:.0f} % of the steps), so no node is at fault; {}.",
-                  100 * late.excess, name(*slow), 100 * late.often, why));
+  advice.push_back(fmt::format(
+      "In each step the slowest rank works {:.0f} % longer than the median rank, but it is not "
+      "always the same rank (most often {}, in {:.0f} % of the steps), so no node is at fault. {}.",
+      100 * late.excess, name(*slow), 100 * late.often, why));
 }
 
 double comm_wait_share(const Snapshot& rank) {
@@ -202,13 +203,13 @@ void advise_communication(const Run& run, std::vector<std::string>& advice) {
   const double waiting = mean_over_ranks(run, comm_wait_share);
   if (waiting >= 0.5) {
     advice.push_back(
-        fmt::format("{:.0f} % of the step is exposed communication, and {:.0f} % of communication is waiting "
-                    "for late ranks: balance the ranks before you tune the network.",
+        fmt::format("Exposed communication takes {:.0f} % of the step, and {:.0f} % of communication is "
+                    "waiting for late ranks: balance the ranks before you tune the network.",
                     exposed * 100, waiting * 100));
   } else {
     advice.push_back(
-        fmt::format("{:.0f} % of the step is communication that backward could not hide: accumulate more "
-                    "micro-batches per step, or give each rank more tokens.",
+        fmt::format("Communication that did not overlap with backward takes {:.0f} % of the step: accumulate "
+                    "more micro-batches per step, or give each rank more tokens.",
                     exposed * 100));
   }
 }
@@ -243,7 +244,13 @@ std::vector<std::string> advise(const Run& run) {
   advise_padding(run, advice);
   if (const double part = mean_share(run, Phase::checkpoint); part >= kCheckpoint) {
     advice.push_back(
-        fmt::format("{:.0f} % of the step is writing checkpoints: write them less often.", part * 100));
+        fmt::format("Writing checkpoints takes {:.0f} % of the step: write them less often.", part * 100));
+  }
+  if (const double part = mean_share(run, Phase::other); part >= kOther) {
+    advice.push_back(fmt::format(
+        "{:.0f} % of the step is in no phase: give your data loader to timed_batches(), and put the "
+        "optimizer in a scope of Phase::optimizer, to see which of them it is.",
+        part * 100));
   }
   if (advice.empty()) {
     std::string slowest;
@@ -252,7 +259,7 @@ std::vector<std::string> advise(const Run& run) {
                             100 * lateness(run).excess);
     }
     advice.push_back(fmt::format(
-        "Nothing stands out: {:.1f} % of the step waits for data, {:.1f} % for communication{}.",
+        "Nothing stands out: waiting for data takes {:.1f} % of the step, communication {:.1f} %{}.",
         100 * mean_share(run, Phase::data_wait), 100 * mean_share(run, Phase::comm_exposed), slowest));
   }
   return advice;

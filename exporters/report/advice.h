@@ -1,5 +1,5 @@
-// Advice on what to change, in sentences that each give the number that says so. It distinguishes one rank
-// that is always slow (look at its node) from ranks that take turns at being late (the work is uneven).
+// Advice on what to change. Each sentence has the number that shows the need. It distinguishes one rank that
+// is always slow (check its node) from ranks that take turns at being late (the work is uneven).
 //
 // Threads: safe from any.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace lockstep::report {
 
-/// At least one sentence: if nothing stands out, it gives the numbers that show it.
+/// Returns at least one sentence. If nothing stands out, the sentence has the numbers that show this.
 std::vector<std::string> advise(const Run& run);
 
 }  // namespace lockstep::report

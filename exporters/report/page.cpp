@@ -108,7 +108,7 @@ std::string to_html(const Run& run) {
       name, kStyle, name, state(run));
   html += numbers(run) + "<div class=\"advice\">";
   for (const std::string& line : advise(run)) html += "<p>" + escape(line) + "</p>";
-  html += "</div>\n<h2>Where each rank’s step goes</h2>\n" + phase_bars(run);
+  html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + phase_bars(run);
   html += "\n<h2>Slow ranks, step by step</h2>\n" + step_heatmap(run);
   html +=
       "\n<p class=\"note\">Own time is the step without exposed communication, because that is where a rank "
@@ -116,7 +116,7 @@ std::string to_html(const Run& run) {
       "for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its "
       "numbers.</p>\n";
   html += staging(run) +
-          "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step, means over all steps.</p>" + table(run);
+          "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps.</p>" + table(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";
   return html + "\n</body></html>\n";
 }

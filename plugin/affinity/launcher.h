@@ -15,7 +15,7 @@ struct LocalRank {
       false;  ///< the CPU mask is the launcher's default for one rank, not the job's share
 };
 
-/// nullopt where no known launcher started this process. Throws UsageError naming an invalid variable.
+/// nullopt if no known launcher started this process. Throws UsageError naming an invalid variable.
 std::optional<LocalRank> find_local_rank();
 
 /// The entry for node `node` of Slurm's list of task counts, "2(x3),1". Throws UsageError naming the text.

@@ -27,7 +27,7 @@ struct Domain {
 
 struct Gpu {
   std::string bus_id;        ///< PCI address, "0000:07:00.0"
-  std::vector<int> domains;  ///< indices of the domains that it is attached to; empty where unknown
+  std::vector<int> domains;  ///< indices of the domains that it is attached to; empty if unknown
 };
 
 /// Cores are sorted by package, then domain, then cache: neighbours in the list are neighbours in the

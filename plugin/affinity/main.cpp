@@ -81,7 +81,7 @@ void show(const Tool& tool, const std::vector<int>& pids) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Tool tool("lockstep-pin", "Puts each task of a job on the right CPUs, next to its memory and its GPU.");
+  Tool tool("lockstep-pin", "Binds each task of a job to CPUs next to its memory and its GPU.");
 
   PlanCall plan_call;
   CLI::App& plan_verb =
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
   std::vector<int> pids;
   CLI::App& show_verb =
       tool.verb("show", "Print the CPUs and NUMA nodes of running processes", [&] { show(tool, pids); });
-  show_verb.add_option("PID", pids, "Process ids; none: all processes of this user");
+  show_verb.add_option("PID", pids, "Process ids; default: all processes of this user");
 
   RunRequest run_request;
   CLI::App& run_verb = tool.verb("run", "Pin a command without Slurm: lockstep-pin run [options] -- COMMAND",
@@ -108,10 +108,10 @@ int main(int argc, char** argv) {
       ->type_name("N");
   run_verb
       .add_option("--local-rank", run_request.local_rank,
-                  "The number of this task, from 0; default: likewise")
+                  "Number of this task, from 0; default: from mpirun, srun or torchrun")
       ->type_name("R");
   run_verb.add_flag("--explain", run_request.explain,
-                    "Print on standard error where the command runs, and why");
+                    "Print where the command runs, and why, on standard error");
   run_request.options.add_to(run_verb);
   run_verb.add_option("COMMAND", run_request.command, "The command and its arguments, after --")->required();
 

@@ -19,7 +19,7 @@ constexpr int kCoresInRow = 24;
 
 struct Use {
   int task = -1;
-  int tasks = 0;  // above 1 where tasks share the CPU
+  int tasks = 0;  // above 1 if tasks share the CPU
   bool worker = false;
 };
 

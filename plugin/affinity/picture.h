@@ -11,7 +11,7 @@
 
 namespace lockstep::affinity {
 
-/// An SVG document that stands alone. Worker CPUs are hatched, CPUs without a task grey.
+/// A self-contained SVG document. Worker CPUs are hatched; CPUs without a task are grey.
 std::string draw_plan(const Machine& machine, const std::vector<TaskPlan>& plans);
 
 }  // namespace lockstep::affinity

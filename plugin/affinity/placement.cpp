@@ -40,7 +40,7 @@ int by_cache(const Core& core) {
   return core.cache;
 }
 
-// True where group a's tasks have more cores each than group b's, after one more task. `load` breaks ties, so
+// True if group a's tasks have more cores each than group b's, after one more task. `load` breaks ties, so
 // that few tasks spread over packages.
 bool has_larger_shares(const CoreGroup& a, double load_a, const CoreGroup& b, double load_b) {
   const long left = a.size() * (b.tasks + 1);
@@ -99,7 +99,7 @@ std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std:
 }
 
 // The largest share, at most `limit`, that lets `count` tasks fit into the groups without crossing a border;
-// 0 where there are more tasks than cores.
+// 0 if there are more tasks than cores.
 int share_within(const std::vector<CoreGroup>& groups, long count, int limit) {
   for (int share = limit; share > 0; --share) {
     long tasks = 0;

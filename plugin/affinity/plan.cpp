@@ -28,7 +28,7 @@ std::vector<int> sorted_set(std::vector<int> list) {
 
 void check(const Machine& machine, const Request& request) {
   if (request.tasks < 1 || request.tasks > kMaxTasks) {
-    fail_usage("{} tasks: a plan is for 1 to {} tasks on a node", request.tasks, kMaxTasks);
+    fail_usage("{} tasks: the number of tasks on a node must be 1 to {}", request.tasks, kMaxTasks);
   }
   if (request.cpus_per_task < 0 || request.workers < 0 || request.smt < 0) {
     fail_usage("CPUs per task, workers and smt cannot be negative");
@@ -155,7 +155,7 @@ class Planner {
     return plan;
   }
 
-  // Fills cpus and worker_cpus; true where the workers must share the compute CPUs. Workers take first the
+  // Fills cpus and worker_cpus; true if the workers must share the compute CPUs. Workers take first the
   // hardware threads that smt leaves free, then CPUs from the end of the share.
   bool choose_cpus(const TaskCores& placement, TaskPlan& plan) const {
     std::vector<int> compute;

@@ -2,8 +2,8 @@
 // runs next to its memory and its GPU, with an equal share, and nobody writes masks by hand.
 //
 // The rules, in order of importance: shares are equal to within one core; no core is split between tasks
-// while there are whole cores for all; a task runs next to its GPU; it does not span NUMA nodes, nor, where
-// that costs no core, caches; the same input gives the same plan.
+// while there are whole cores for all; a task runs next to its GPU; it does not span NUMA nodes, nor caches
+// if that costs no core; the same input gives the same plan.
 //
 // Threads: pure functions, safe from any.
 #pragma once
@@ -51,15 +51,15 @@ struct TaskPlan {
   int task = 0;                   ///< 0…, the local rank
   std::vector<int> cpus;          ///< for compute, ascending
   std::vector<int> worker_cpus;   ///< for loader threads, ascending; the task's mask is both together
-  std::vector<int> numa;          ///< NUMA nodes of the memory, ascending; empty where memory is off
+  std::vector<int> numa;          ///< NUMA nodes of the memory, ascending; empty if memory is off
   std::vector<std::string> gpus;  ///< PCI addresses
   int threads = 1;                ///< compute threads to start
   std::string places;             ///< OMP_PLACES, one for each core of `cpus`; "" without pinning
   std::string why;                ///< in words
 };
 
-/// One plan per task, in order. Throws UsageError where the request is invalid (no task, a CPU that does not
-/// exist), Error where none of the requested CPUs may be used.
+/// One plan per task, in order. Throws UsageError if the request is invalid (no task, a CPU that does not
+/// exist), Error if none of the requested CPUs may be used.
 std::vector<TaskPlan> make_plan(const Machine& machine, const Request& request);
 
 /// Finds GPUs by a list of PCI addresses ("07:00.0", "0000:07:00.0") or indices in the order of the

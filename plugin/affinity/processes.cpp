@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr int kLastCpuField = 36;  // field 39 of stat; 0 is the state, after the name
 
-// The file's text; "" where the process or thread has ended or may not be read.
+// The file's text; "" if the process or thread has ended or may not be read.
 std::string read_if_there(const fs::path& path) {
   try {
     return read_text_file(path);

@@ -24,10 +24,10 @@ struct ProcessView {
   std::string command;
   std::vector<ThreadGroup> groups;  ///< by mask
   std::map<int, std::uint64_t>
-      node_bytes;  ///< memory by NUMA node; empty where the kernel does not provide it
+      node_bytes;  ///< memory of each NUMA node; empty if the kernel does not provide it
 };
 
-/// Throws Error naming the process where it does not exist or may not be read.
+/// Throws Error naming the process if it does not exist or may not be read.
 ProcessView view_process(pid_t pid);
 
 /// All other processes of this user, by process id.

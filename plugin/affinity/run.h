@@ -19,7 +19,7 @@ struct RunRequest {
   std::vector<std::string> command;
 };
 
-/// Returns never. Throws Error naming the command where it cannot be started.
+/// Never returns. Throws Error naming the command if it cannot be started.
 [[noreturn]] void run_pinned(const RunRequest& request);
 
 }  // namespace lockstep::affinity

@@ -159,7 +159,7 @@ class TopologyReader {
     return package(near.front()) == package(to) ? 0 : 1;
   }
 
-  // The largest cache that several cores share; null where there is none.
+  // The largest cache that several cores share; null if there is none.
   const void* largest_shared_cache(hwloc_obj_t core) const {
     for (const hwloc_obj_type_t type : {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
       const hwloc_obj_t cache = hwloc_get_ancestor_obj_by_type(topology_, type, core);

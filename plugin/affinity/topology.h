@@ -1,4 +1,4 @@
-// Makes a Machine by hwloc, from the live machine or from a description. Loading takes milliseconds, more
+// Makes a Machine with hwloc, from the live machine or from a description. Loading takes milliseconds, more
 // with PCI devices; a plan on a loaded machine takes microseconds.
 //
 // Threads: safe from any.
@@ -17,11 +17,11 @@ enum class Devices { skip, find };  ///< whether to find GPUs, which walks the P
 Machine load_live(Devices devices);
 
 /// A file that `lstopo FILE.xml` wrote, or a synthetic description ("package:2 core:8 pu:2"). Throws
-/// UsageError naming `topology` where it is neither, Error where a file is not a topology.
+/// UsageError naming `topology` if it is neither, Error if a file is not a topology.
 Machine load_description(const std::string& topology);
 
 /// Interleaves the memory of this thread, and of the program that it executes, over the NUMA nodes (the
-/// kernel's numbers). Throws Error naming the nodes where the kernel refuses.
+/// kernel's numbers). Throws Error naming the nodes if the kernel refuses.
 void interleave_memory(const std::vector<int>& nodes);
 
 }  // namespace lockstep::affinity

@@ -59,8 +59,8 @@ struct ReduceOptions {
   /// Called when the operation has succeeded, before it is done and before the next one begins, on the
   /// communicator's thread. It must be short and must not ask for operations.
   std::function<void()> then = nullptr;
-  /// Kept alive until the operation has ended: the owner of its memory, if the caller may be destroyed
-  /// earlier.
+  /// The owner of the operation's memory, kept alive until the operation has ended. Set it if the caller may
+  /// be destroyed earlier.
   std::shared_ptr<const void> keep = nullptr;
 };
 
@@ -107,7 +107,7 @@ class Communicator {
   /// have no thread of its own.
   virtual void progress() {}
 
-  /// The CUDA device whose memory operations take; -1 for host memory. On a device an operation runs after
+  /// The CUDA device whose memory the operations use; -1 for host memory. On a device an operation runs after
   /// the work that the calling thread's stream already has, and Work::wait() makes the stream wait, not the
   /// thread. comm/nccl/communicator.h lists the other differences.
   virtual int device() const { return -1; }

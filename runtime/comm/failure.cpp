@@ -24,22 +24,23 @@ std::string& mutable_rank_name() {
 }
 
 [[noreturn]] void on_terminate() {
-  std::string message = "ended by std::terminate";
-  if (const auto current = std::current_exception()) {
-    try {
-      std::rethrow_exception(current);
-    } catch (const std::exception& error) {
-      message = error.what();
-      // LibTorch appends a stack of C++ frames to its messages; the first line says what failed.
-      message = message.substr(0, message.find('\n'));
-    } catch (...) {
-      message = "an exception that is not a std::exception";
-    }
-  }
-  end_job(message);
+  const auto current = std::current_exception();
+  end_job(current ? first_line_of(current) : "ended by std::terminate");
 }
 
 }  // namespace
+
+std::string first_line_of(const std::exception_ptr& exception) {
+  std::string text;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+    text = "an exception that is not a std::exception";
+  }
+  return text.substr(0, text.find('\n'));
+}
 
 void install_failure_handling(const std::string& rank_name, void (*abort)(int exit_code)) {
   mutable_rank_name() = rank_name;

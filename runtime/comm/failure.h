@@ -5,6 +5,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -17,10 +18,13 @@ void install_failure_handling(const std::string& rank_name, void (*abort)(int ex
 /// "rank 1 on n2"; "rank 0" before install_failure_handling().
 const std::string& this_rank_name();
 
+/// The first line of the exception's message; LibTorch appends a stack of C++ frames.
+std::string first_line_of(const std::exception_ptr& exception);
+
 /// Prints "lockstep: rank 1 on n2: <message>" and ends the job.
 [[noreturn]] void end_job(const std::string& message, int exit_code = 1);
 
-/// As end_job(), for what several ranks find at the same time: one of them prints its message.
+/// As end_job(), for a failure that several ranks may find at the same time: only one of them prints.
 [[noreturn]] void end_job_once(const std::string& message);
 
 /// Ends the job because this operation ("all_reduce of bucket 3 (1024 bytes)") took longer than
@@ -28,8 +32,8 @@ const std::string& this_rank_name();
 /// only this operation if there is no control channel.
 [[noreturn]] void end_job_by_timeout(const std::string& operation);
 
-/// Call it when communication has failed, before the error is reported: another rank's end explains it
-/// better, and the control channel may be about to say so. Returns after 2 s unless the job ends before.
+/// Call it when communication has failed, before you report the error: the cause may be the end of another
+/// rank, which the control channel is about to print. Returns after 2 s if the job has not ended.
 void await_verdict();
 
 /// Ends the job with a message if its block takes longer than operation_timeout(). For calls that cannot be

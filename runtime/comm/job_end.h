@@ -1,5 +1,5 @@
 // The steps by which a process ends the whole job: one thread claims the end, prints the reason, and aborts
-// the job. comm/failure.h and the control channel are made of these.
+// the job. comm/failure.h and the control channel use them.
 //
 // Threads: safe from any.
 #pragma once

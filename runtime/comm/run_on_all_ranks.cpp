@@ -5,23 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/comm/failure.h"
+
 namespace lockstep::comm {
-namespace {
-
-// Only the first line, because LibTorch appends a stack of frames.
-std::string reason_of(const std::exception_ptr& exception) {
-  std::string text;
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& error) {
-    text = error.what();
-  } catch (...) {
-    text = "an exception that is not a std::exception";
-  }
-  return text.substr(0, text.find('\n'));
-}
-
-}  // namespace
 
 std::optional<RankFailure> run_on_all_ranks(Communicator& communicator, std::string_view label,
                                             const std::function<void()>& work) {
@@ -38,7 +24,7 @@ std::optional<RankFailure> run_on_all_ranks(Communicator& communicator, std::str
   if (first == all.end()) return std::nullopt;
   failure.rank = static_cast<int>(first - all.begin());
   std::array<char, 400> reason{};
-  if (communicator.rank() == failure.rank) reason_of(failure.own).copy(reason.data(), reason.size() - 1);
+  if (communicator.rank() == failure.rank) first_line_of(failure.own).copy(reason.data(), reason.size() - 1);
   communicator.broadcast({reason.data(), reason.size(), DataType::u8}, failure.rank, label)->wait();
   failure.reason = reason.data();
   return failure;

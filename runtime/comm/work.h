@@ -26,7 +26,7 @@ class Work {
   virtual bool done() const = 0;
 
   /// Blocks until it has ended. Throws Error, naming operation, rank and node, if it failed. If it does not
-  /// end within LOCKSTEP_TIMEOUT, the job ends with a line that names the same (comm/failure.h), because an
+  /// end within LOCKSTEP_TIMEOUT, the job ends with a line that names them (comm/failure.h), because an
   /// operation that some rank never joins cannot be cancelled.
   virtual void wait() = 0;
 

@@ -40,6 +40,12 @@ PlanOptions with_step_tokens(PlanOptions plan, const LoaderOptions& options) {
   return plan;
 }
 
+profile::StepCounts counts_of(const Batch& batch) {
+  return {.tokens = static_cast<std::uint64_t>(batch.token_count),
+          .samples = batch.sample_ids.defined() ? static_cast<std::uint64_t>(batch.sample_ids.numel()) : 0,
+          .padding = static_cast<std::uint64_t>(batch.padding)};
+}
+
 }  // namespace
 
 struct Loader::State {
@@ -123,6 +129,7 @@ struct Loader::State {
     batch.reset();
     waited_ns = 0;
     meter.on_request();
+    if (timer != nullptr) timer->request_batch(current.block == nullptr || current.last_of_step());
     learner.on_request();
     HostBatch host = take();
     if (!host.micro_batch.block) {
@@ -135,6 +142,7 @@ struct Loader::State {
     current = host.micro_batch;
     learner.add_work(host.work_tokens, host.work_squares);
     batch = copy.finish(std::move(host));
+    if (timer != nullptr) timer->add_batch(counts_of(*batch));
     stage_next();
     if (options.learn != Learn::nothing && current.index == 0 &&
         current.step == current.block->decides_at()) {
@@ -172,8 +180,8 @@ struct Loader::State {
     std::string state;
   };
   Start start;
-  MicroBatch current;                       // returned last; without a block: none of this epoch yet
-  std::string resumed_state;                // with which this epoch began; empty: it began at its beginning
+  MicroBatch current;                       // the last one returned; its block is null before the first
+  std::string resumed_state;                // this epoch began with it; empty: at the epoch's start
   std::optional<std::uint64_t> next_epoch;  // the complete epoch that the queue continues with, if any
   std::optional<Batch> batch;
   std::optional<HostBatch> staged;  // being copied to the device

@@ -61,7 +61,7 @@ class OrderedPrefetch {
   OrderedPrefetch& operator=(const OrderedPrefetch&) = delete;
 
   /// Waits for the next item and returns it; nullopt after the end. Throws the exception of claiming or
-  /// building it, also when called again.
+  /// building it, again at every call until restart().
   std::optional<T> next() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [&] { return is_ready(); });

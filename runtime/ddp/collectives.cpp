@@ -29,8 +29,8 @@ namespace {
 
 using State = TensorWork::State;
 
-// Keeps the state of handles that were destroyed before their operation, which cannot be cancelled, had
-// ended.
+// Keeps the state of a handle that was destroyed before its operation had ended: an operation cannot be
+// cancelled.
 void keep_until_done(std::shared_ptr<State> state) {
   static auto& mutex = *new std::mutex;
   static auto& kept = *new std::vector<std::shared_ptr<State>>;

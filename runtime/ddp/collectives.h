@@ -8,9 +8,9 @@
 // `label` ("accuracy"), which must be the same on all ranks too.
 //
 // Tensors are on the CPU or on a CUDA device (over NCCL; docs/users/gpus.md). They may be non-contiguous, and
-// have any number of dimensions and elements, also none. Autograd does not record the operations. A function
-// whose name ends in _async returns at once; its tensor must not be read or written until TensorWork::wait()
-// has returned.
+// have any number of dimensions and elements, including none. Autograd does not record the operations. A
+// function whose name ends in _async returns at once; its tensor must not be read or written until
+// TensorWork::wait() has returned.
 //
 // Errors: UsageError if a tensor cannot be used (undefined, sparse, expanded, an element type without this
 // operation), naming the tensor, its type and a remedy; Error if communication failed.

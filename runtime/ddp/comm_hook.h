@@ -85,8 +85,8 @@ class CommHook {
   /// (averaging by tokens): multiply gradients kept from earlier steps by it.
   virtual void gradients_scaled(double /*factor*/) {}
 
-  /// The step had no tokens on any rank (averaging by tokens), so the result in the bucket, which can only
-  /// come from earlier steps, is not used: a hook that keeps gradients for later must keep it.
+  /// Called if the step had no tokens on any rank (averaging by tokens). The result in the bucket then comes
+  /// from earlier steps only and is not used: a hook that keeps gradients for later must keep it.
   virtual void result_dropped(GradBucket& /*bucket*/) {}
 
   /// Whether this hook gives parameters other memory, as a sharded optimizer does. Without it,

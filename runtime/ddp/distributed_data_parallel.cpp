@@ -39,6 +39,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,
                                             options, sync_);
   known_ = std::make_unique<ddp::KnownParameters>(module);
+  world.timer().expect_backward();
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
@@ -121,6 +122,7 @@ void DistributedDataParallelBase::broadcast_buffers() {
 
 void DistributedDataParallelBase::before_forward() {
   if (torch::GradMode::is_enabled()) {
+    world_.timer().begin_training_forward();
     reducer_->before_forward();
     adopt_changes();
   }
@@ -210,6 +212,7 @@ void DistributedDataParallelBase::run_backward(const torch::Tensor& loss, std::i
   }
   const auto scope = world_.timer().phase(profile::Phase::backward);
   const ddp::BackwardCall call;
+  world_.timer().add_backward_tokens(tokens);
   reducer_->begin(tokens);
   loss.backward(torch::full_like(loss, reducer_->loss_factor()));
   reducer_->finish();

@@ -76,7 +76,7 @@ class Reducer {
   /// UsageError naming a parameter whose gradient cannot be summed.
   void attach(const std::vector<NamedTensor>& parameters);
 
-  /// Call it after forward: a backward from these outputs will synchronise, also one by loss.backward().
+  /// Call it after forward: a backward from these outputs will synchronise, even one by loss.backward().
   void watch(const std::vector<torch::Tensor>& outputs);
 
   /// Call it before a backward through DistributedDataParallel. `tokens`: of this micro-batch, for
@@ -216,7 +216,7 @@ class Reducer {
   bool learning_ = true;        // no backward was synchronised yet
   bool launching_ = false;      // reductions start as soon as their buckets are ready
   bool graph_walked_ = false;   // `reached` shows which parameters forward used
-  bool usage_settled_ = false;  // static_graph: used_anywhere does not change any more
+  bool usage_settled_ = false;  // static_graph: used_anywhere no longer changes
   bool counts_steps_ = true;
   std::int64_t step_ = 0;                     // of the optimizer; the first one is 1
   std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last backward

@@ -43,6 +43,7 @@ void Reducer::finish_sync(bool skipping) {
   trace_.finished_ns = monotonic_ns();
   note_times();
   rebuild_once();
+  timer_.note_synchronised();
 }
 
 // Called for a parameter whose gradient is missing.

@@ -75,13 +75,47 @@ void StepTimer::add_skipped_step() {
   if (writer_) writer_->add_skipped_step();
 }
 
+void StepTimer::begin_training_forward() {
+  if (step_over_) end_step_over();
+  if (!batch_) return;
+  batches_ += *std::exchange(batch_, std::nullopt);
+  has_batches_ = true;
+}
+
+void StepTimer::request_batch(bool new_step) {
+  if (!expects_backward_ && has_batches_ && new_step && !manual_) step_over_ = true;
+  if (!step_over_) return;
+  if (new_step) {
+    end_step_over();
+  } else if (has_batches_) {
+    step_over_ = false;  // a backward in the middle of the loader's step was synchronised too
+  }
+}
+
+void StepTimer::add_batch(const StepCounts& counts) {
+  batch_ = counts;
+  if (!expects_backward_) begin_training_forward();
+}
+
+void StepTimer::end_step_over() {
+  step_over_ = false;
+  end(has_batches_ ? batches_ : StepCounts{.tokens = backward_tokens_, .samples = 0, .padding = 0});
+}
+
 void StepTimer::begin_step() {
+  if (step_over_) end_step_over();
   phase_ns_.fill(0);
   step_begin_ns_ = mark_ns_ = monotonic_ns();
   running_ = true;
 }
 
 void StepTimer::end_step(const StepCounts& counts) {
+  manual_ = true;
+  step_over_ = false;
+  end(counts);
+}
+
+void StepTimer::end(const StepCounts& counts) {
   enter(current_);  // the time of the open scope so far belongs to this step
   last_ = {.steps = 1, .step_ns = mark_ns_ - step_begin_ns_, .phase_ns = phase_ns_, .counts = counts};
   totals_.steps += 1;
@@ -90,15 +124,17 @@ void StepTimer::end_step(const StepCounts& counts) {
     totals_.phase_ns[phase] += phase_ns_[phase];
     if (writer_) writer_->add_phase(static_cast<Phase>(phase), phase_ns_[phase]);
   }
-  totals_.counts.tokens += counts.tokens;
-  totals_.counts.samples += counts.samples;
-  totals_.counts.padding += counts.padding;
+  totals_.counts += counts;
   if (writer_) writer_->end_step(last_.step_ns, mark_ns_, counts);
   step_begin_ns_ = mark_ns_;
   phase_ns_.fill(0);
+  batches_ = {};
+  has_batches_ = false;
+  backward_tokens_ = 0;
 }
 
 void StepTimer::finish() noexcept {
+  if (step_over_) end_step_over();
   if (!writer_) return;
   try {
     writer_->finish();

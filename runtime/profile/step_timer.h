@@ -11,6 +11,10 @@
 //
 //   timer.end_step({.tokens = n, .samples = m});
 //
+// A step ends without end_step() too. DistributedDataParallel and the loader tell the timer what they do: after a
+// synchronised backward, the step ends when the next training forward begins, or when the next batch is waited for,
+// or with the timer. The first end_step() of the program switches this off: then only end_step() ends steps.
+//
 // The record's folder is $LOCKSTEP_RECORD (set by the plugin), else the user's runtime folder. If it cannot
 // be made, the timer prints one line and writes no record. If LOCKSTEP_REPORT_DIR names a folder that all
 // nodes share, each rank copies its record there at its end, for a report on the whole job.
@@ -22,6 +26,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "exporters/record/phase.h"
 #include "exporters/record/snapshot.h"
@@ -77,6 +82,7 @@ class StepTimer {
 
   /// Opens a scope. The first scope, or begin_step(), begins the first step.
   Scope phase(Phase phase) {
+    if (step_over_ && (phase == Phase::forward || phase == Phase::data_wait)) end_step_over();
     const Phase outer = current_;
     enter(phase);
     return {*this, outer};
@@ -97,8 +103,22 @@ class StepTimer {
   /// Begins the step now: the time since the end of the last step (an evaluation, say) belongs to no step.
   void begin_step();
 
-  /// Ends the step and begins the next one. Time outside all scopes counts as `other`.
+  /// Ends the step and begins the next one. Time outside all scopes counts as `other`. From now on steps do not
+  /// end on their own.
   void end_step(const StepCounts& counts);
+
+  /// What DistributedDataParallel reports, so that steps end on their own: that it exists; that a forward with
+  /// gradients begins; the tokens of a backward; and that a backward has been synchronised.
+  void expect_backward() { expects_backward_ = true; }
+  void begin_training_forward();
+  void add_backward_tokens(std::int64_t tokens) { backward_tokens_ += static_cast<std::uint64_t>(tokens); }
+  void note_synchronised() { step_over_ = !manual_; }
+
+  /// What the loader reports: that the program asks for a batch, where `new_step` says whether the batch before
+  /// ended a step; and what the batch contains. A batch counts once a forward with gradients follows it; without
+  /// DistributedDataParallel it counts at once.
+  void request_batch(bool new_step);
+  void add_batch(const StepCounts& counts);
 
   const Times& last_step() const { return last_; }
   const Times& totals() const { return totals_; }
@@ -112,6 +132,8 @@ class StepTimer {
 
  private:
   void enter(Phase phase);
+  void end_step_over();
+  void end(const StepCounts& counts);
 
   Identity identity_;
   std::filesystem::path file_;
@@ -121,6 +143,13 @@ class StepTimer {
   std::uint64_t step_begin_ns_ = 0;
   std::uint64_t mark_ns_ = 0;  // time before this is already counted
   std::array<std::uint64_t, record::kPhases> phase_ns_{};
+  bool manual_ = false;              // the program calls end_step()
+  bool expects_backward_ = false;    // there is a DistributedDataParallel
+  bool step_over_ = false;           // the step ends with the next forward or wait for data
+  bool has_batches_ = false;         // the loader's batches belong to this step
+  std::optional<StepCounts> batch_;  // the loader's last batch, which does not count yet
+  StepCounts batches_;
+  std::uint64_t backward_tokens_ = 0;
   Times last_;
   Times totals_;
 };

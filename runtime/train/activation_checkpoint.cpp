@@ -89,7 +89,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
     context->save_for_backward(tensors.vec());
     Tensors results =
         segment->function({tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(segment->inputs)});
-    // A result that is an input would be given out as it is, and autograd refuses that.
+    // Autograd does not accept a result that is itself an input, so return a view of it.
     for (auto& result : results) {
       for (const auto& tensor : tensors) {
         if (result.is_same(tensor)) result = result.view_as(result);
@@ -101,7 +101,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
   static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
     if (torch::GradMode::is_enabled())
       fail_usage(
-          "activation_checkpoint: no support for backward with create_graph; do not checkpoint this part");
+          "activation_checkpoint does not support backward with create_graph; do not checkpoint this part");
     const auto capsule = context->saved_data["segment"].toCapsule();
     const auto& segment = static_cast<const Segment&>(*capsule);
     const Tensors saved = context->get_saved_variables();

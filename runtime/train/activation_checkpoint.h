@@ -1,5 +1,5 @@
-// Activation checkpointing: saves memory by computing a part of forward a second time during backward instead
-// of keeping its intermediate results (Chen et al. 2016; torch.utils.checkpoint in PyTorch).
+// Activation checkpointing: saves memory. It does not keep the intermediate results of a part of forward, but
+// computes that part a second time during backward (Chen et al. 2016; torch.utils.checkpoint in PyTorch).
 //
 //   torch::Tensor forward(torch::Tensor x) {
 //     for (auto& block : blocks) x = lockstep::activation_checkpoint(block, x);
@@ -26,10 +26,10 @@ namespace train {
 using TensorFunction = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 }
 
-/// Calls the function with the inputs. Its results depend on the inputs, on `parameters` and on random numbers
-/// only; a parameter that is not in the list gets no gradient. Results that are integers are passed on.
-/// Throws UsageError in a backward with create_graph, which this does not support, and where the second call
-/// gives other shapes than the first.
+/// Calls the function with the inputs. Its results must depend only on the inputs, on `parameters` and on
+/// random numbers; a parameter that is not in the list gets no gradient. Integer results are passed on.
+/// Throws UsageError in a backward with create_graph, which is not supported, and if the second call returns
+/// other shapes than the first.
 std::vector<torch::Tensor> activation_checkpoint(const train::TensorFunction& function,
                                                  const std::vector<torch::Tensor>& inputs,
                                                  const std::vector<torch::Tensor>& parameters);

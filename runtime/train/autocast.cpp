@@ -10,11 +10,11 @@ namespace {
 
 torch::DeviceType checked(torch::DeviceType device, torch::ScalarType type) {
   if (device != torch::kCPU && device != torch::kCUDA)
-    fail_usage("Autocast: no support for device type {}; use torch::kCPU or torch::kCUDA",
+    fail_usage("Autocast does not support device type {}; use torch::kCPU or torch::kCUDA",
                c10::DeviceTypeName(device));
   const bool supported = type == torch::kBFloat16 || (type == torch::kHalf && device == torch::kCUDA);
   if (!supported) {
-    fail_usage("Autocast: no support for {} on {}; use torch::kBFloat16{}", c10::toString(type),
+    fail_usage("Autocast does not support {} on {}; use torch::kBFloat16{}", c10::toString(type),
                c10::DeviceTypeName(device), device == torch::kCUDA ? " or torch::kHalf" : "");
   }
   return device;

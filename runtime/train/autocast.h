@@ -1,5 +1,5 @@
-// Mixed precision: within the scope of an Autocast, LibTorch runs matrix products and convolutions in a half
-// type, and what needs the range (sums, norms, losses) in float. Parameters and gradients stay float.
+// Mixed precision: within an Autocast, LibTorch runs matrix products and convolutions in a half type, and
+// operations that need float's range (sums, norms, losses) in float. Parameters and gradients stay float.
 //
 //   torch::Tensor loss;
 //   {
@@ -19,8 +19,8 @@ namespace lockstep {
 
 class [[nodiscard]] Autocast {
  public:
-  /// CPU or CUDA. Throws UsageError for another device, and for a type that is neither bfloat16 nor half; the
-  /// CPU takes bfloat16 only. With enabled = false autocast is off within the scope.
+  /// `device` is CPU or CUDA. Throws UsageError for another device, for a type that is neither bfloat16 nor
+  /// half, and for half on the CPU. With enabled = false autocast is off within the scope.
   explicit Autocast(torch::DeviceType device, torch::ScalarType type = torch::kBFloat16, bool enabled = true);
   /// Restores what was set before. The outermost scope drops the casted copies of the parameters.
   ~Autocast();

@@ -11,7 +11,7 @@ namespace train {
 namespace {
 
 double norm_of(const torch::Tensor& tensor, double norm_type) {
-  // A norm of halves would be a half.
+  // The norm of a half type would itself be of that type: compute it in float.
   const auto type = tensor.scalar_type();
   const bool half = type == torch::kHalf || type == torch::kBFloat16;
   return at::linalg_vector_norm(half ? tensor.to(torch::kFloat) : tensor, norm_type).item<double>();
@@ -28,7 +28,7 @@ double norm_part(const std::vector<torch::Tensor>& tensors, double norm_type) {
       fail_usage("clip_grad_norm: sparse gradients cannot be clipped; make the layer dense");
     if (tensor.numel() == 0) continue;
     const double norm = norm_of(tensor, norm_type);
-    // Not std::max: a NaN must stay.
+    // std::max would lose a NaN, which must stay.
     part = std::isinf(norm_type) ? (norm > part || std::isnan(norm) ? norm : part)
                                  : part + std::pow(norm, norm_type);
   }

@@ -20,8 +20,8 @@ struct ClipOptions {
   bool error_if_nonfinite = false;
 };
 
-/// Returns the norm before clipping. Parameters without a gradient count as zero. Throws UsageError for an
-/// invalid norm_type or max_norm, and for sparse gradients.
+/// Clips, and returns the norm before clipping. Parameters without a gradient count as zero. Throws
+/// UsageError for an invalid norm_type or max_norm, and for sparse gradients.
 double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
                       const ClipOptions& options = {});
 

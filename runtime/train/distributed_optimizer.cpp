@@ -187,6 +187,30 @@ std::vector<StatePiece> DistributedOptimizerBase::pieces() const {
   return pieces;
 }
 
+OptimizerShard DistributedOptimizerBase::shard() const {
+  OptimizerShard shard;
+  shard.parameters = parameters_;
+  shard.groups.resize(inner_->param_groups().size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    shard.groups[group_of_[i]].push_back(parameters_[i].first);
+  const auto add = [&](const Span& span, ParameterState state) {
+    const auto& [name, parameter] = parameters_[span.parameter];
+    shard.pieces.push_back({name, parameter, span.begin, span.end, std::move(state)});
+  };
+  if (!pending_) {
+    for (StatePiece& piece : pieces()) add(piece.span, std::move(piece.state));
+    return shard;
+  }
+  for (std::size_t i = 0; communicator_.rank() == 0 && i < parameters_.size(); ++i) {
+    const auto& [name, parameter] = parameters_[i];
+    const auto found = pending_->parameters.find(name);
+    if (found == pending_->parameters.end()) continue;
+    const Span all{i, 0, parameter.numel()};
+    add(all, train::cut(found->second, parameter, all).state);
+  }
+  return shard;
+}
+
 void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
   inner_->state().clear();
   for (std::size_t i = 0; i < pieces.size(); ++i) {

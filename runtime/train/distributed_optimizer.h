@@ -87,6 +87,20 @@ struct DistributedOptimizerState<FusedAdamW> : DistributedOptimizerState<torch::
 template <>
 struct DistributedOptimizerState<FusedSGD> : DistributedOptimizerState<torch::optim::SGD> {};
 
+/// A rank's part of the state, as it is in memory: for checkpoints.
+struct OptimizerShard {
+  struct Piece {
+    std::string name;  ///< of the parameter
+    torch::Tensor parameter;
+    std::int64_t begin = 0;  ///< elements [begin, end) of the parameter, in the order of its memory
+    std::int64_t end = 0;
+    ParameterState state;  ///< one-dimensional tensors, which share memory with the optimizer
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::pair<std::string, torch::Tensor>> parameters;  ///< all, also of other ranks' pieces
+  std::vector<std::vector<std::string>> groups;                   ///< the names of each group's parameters
+};
+
 /// The part that does not depend on the optimizer's type. Construct a DistributedOptimizer instead.
 class DistributedOptimizerBase {
  public:
@@ -124,6 +138,12 @@ class DistributedOptimizerBase {
 
   /// The size of this rank's state.
   std::size_t state_bytes() const;
+
+  /// This rank's part of the state. No communication, and no copies but for a state that was loaded and not
+  /// used yet, which is rank 0's. The pieces of all ranks are the whole state.
+  OptimizerShard shard() const;
+  /// The optimizer of this rank's part.
+  const torch::optim::Optimizer& local_optimizer() const { return *inner_; }
 
  protected:
   using Named = std::pair<std::string, torch::Tensor>;

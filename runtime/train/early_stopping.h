@@ -16,7 +16,7 @@
 namespace lockstep {
 
 struct EarlyStoppingOptions {
-  int patience = 5;       ///< observations without improvement that are tolerated
+  int patience = 5;       ///< how many observations without improvement are tolerated
   double threshold = 0;   ///< an improvement is larger than this
   bool maximize = false;  ///< the metric should grow, as an accuracy does
 };

@@ -1,5 +1,5 @@
-// The element-wise updates of the fused optimizers: plain arrays, so that the compiler can vectorise them for
-// each kind of processor. A header of our own.
+// Computes the element-wise updates of the fused optimizers, on plain arrays, so that the compiler can
+// vectorise them for each kind of processor. This header is internal.
 //
 // Threads: calls for disjoint ranges may run at once.
 #pragma once
@@ -47,7 +47,7 @@ struct SgdStep {
   bool nesterov = false;
 };
 
-/// `momenta` is null where there is no momentum.
+/// `momenta` is null if there is no momentum.
 void sgd(float* values, const float* gradients, float* momenta, std::int64_t first, std::int64_t end,
          const SgdStep& step);
 void sgd(double* values, const double* gradients, double* momenta, std::int64_t first, std::int64_t end,

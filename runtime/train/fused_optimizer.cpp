@@ -35,7 +35,7 @@ Tensor gradient_of(const Tensor& parameter, const char* optimizer) {
   return gradient.strides() == parameter.strides() ? gradient : torch::empty_like(parameter).copy_(gradient);
 }
 
-/// work(first, end) for ranges of elements, and the pointer of each tensor as T.
+/// Calls work(first, end) for ranges of the parameter's elements, on LibTorch's threads.
 template <typename Work>
 void for_elements(const Tensor& parameter, const Work& work) {
   at::parallel_for(0, parameter.numel(), kGrain, work);
@@ -46,8 +46,8 @@ T* data(const Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr<T>() : nullptr;
 }
 
-/// Calls update(options, parameter, gradient, state) for each parameter with a gradient, where `state` is a
-/// reference to its entry of the optimizer's state, made by `make` where there is none.
+/// Calls update(options, parameter, gradient, state) for each parameter with a gradient. `state` is a
+/// reference to the parameter's entry in the optimizer's state; if there is none, `make` makes it.
 template <typename Options, typename State, typename Optimizer, typename Make, typename Update>
 void for_parameters(Optimizer& optimizer, const char* name, const Make& make, const Update& update) {
   const torch::NoGradGuard no_grad;

@@ -33,9 +33,9 @@ class FusedAdamW : public torch::optim::AdamW {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-/// Adam with decoupled weight decay whose step for each parameter is as long as the parameter's norm times the
-/// learning rate (LAMB, You et al. 2020), for large batches. Options and state are AdamW's; amsgrad is refused.
-/// It needs whole parameters: not within DistributedOptimizer.
+/// LAMB (You et al. 2020), for large batches: Adam with decoupled weight decay, with each parameter's step
+/// scaled to the parameter's norm times the learning rate. Options and state are AdamW's; amsgrad is refused.
+/// It needs whole parameters: do not use it within DistributedOptimizer.
 class Lamb : public torch::optim::AdamW {
  public:
   using AdamW::AdamW;

@@ -7,11 +7,25 @@
 namespace lockstep {
 namespace {
 
-// A NaN or an infinity anywhere shows in the extremes; unlike isfinite(), this makes no copy.
-bool is_finite(const torch::Tensor& tensor) {
-  if (tensor.numel() == 0) return true;
-  const auto [least, largest] = at::aminmax(tensor.is_complex() ? torch::view_as_real(tensor) : tensor);
-  return std::isfinite(least.item<double>()) && std::isfinite(largest.item<double>());
+// The elements of the gradient, as real numbers.
+torch::Tensor values_of(const torch::Tensor& gradient) {
+  const torch::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  if (values.scalar_type() == torch::kHalf)
+    fail_usage("GradScaler: a gradient is of type half; keep the parameters in float and use Autocast");
+  return values.is_complex() ? torch::view_as_real(values) : values;
+}
+
+// On a GPU the only call that waits is the one that reads the result. A NaN or an infinity anywhere shows in the
+// extremes; unlike isfinite() on a gradient, they need no copy of it.
+bool all_finite(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> extremes;
+  for (const auto& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    const auto [least, largest] = at::aminmax(tensor);
+    extremes.push_back(least.to(torch::kDouble));
+    extremes.push_back(largest.to(torch::kDouble));
+  }
+  return extremes.empty() || torch::stack(extremes).isfinite().all().item<bool>();
 }
 
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
@@ -47,16 +61,10 @@ bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Ten
         "GradScaler: unscale() or step() was called twice for the same optimizer; call update() between "
         "steps");
   const torch::NoGradGuard no_grad;
-  bool finite = true;
-  for (const auto& gradient : gradients) {
-    torch::Tensor values = gradient;
-    if (gradient.is_sparse()) values = gradient._values();
-    if (values.scalar_type() == torch::kHalf)
-      fail_usage("GradScaler: a gradient is of type half; keep the parameters in float and use Autocast");
-    finite = finite && is_finite(values);
-    values.mul_(1 / state_.scale);
-  }
-  std::int32_t bad_ranks = finite ? 0 : 1;
+  std::vector<torch::Tensor> values;
+  for (const auto& gradient : gradients) values.push_back(values_of(gradient));
+  std::int32_t bad_ranks = all_finite(values) ? 0 : 1;
+  if (!values.empty()) at::_foreach_mul_(values, 1 / state_.scale);
   world_.communicator()
       .all_reduce({&bad_ranks, 1, comm::DataType::i32}, "finite gradients", {.op = comm::ReduceOp::max})
       ->wait();

@@ -48,8 +48,8 @@ Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
 Schedule inverse_sqrt(std::int64_t warmup);
 
 struct OneCycleOptions {
-  double warmup = 0.3;             ///< part of the steps that the learning rate rises, above 0 and below 1
-  double initial_divisor = 25;     ///< begins at 1 / initial_divisor
+  double warmup = 0.3;          ///< share of the steps in which the learning rate rises, above 0 and below 1
+  double initial_divisor = 25;  ///< begins at 1 / initial_divisor
   double final_divisor = 250'000;  ///< ends at 1 / final_divisor
 };
 
@@ -62,13 +62,13 @@ struct Part {
   std::int64_t steps = std::numeric_limits<std::int64_t>::max();
 };
 
-/// One after the other. Each part counts from 0; the last one continues after its steps.
+/// Runs the parts one after the other. Each part counts from 0; the last one continues after its steps.
 Schedule sequence(std::vector<Part> parts);
 
 }  // namespace schedule
 
-/// How the learning rate grows with the batch. Factor for a batch `batches` times as large: `linear` is right
-/// for SGD (Goyal et al. 2017), `square_root` for Adam and its relatives (Malladi et al. 2022).
+/// The factor of the learning rate for a batch `batches` times as large: `linear` is right for SGD (Goyal et
+/// al. 2017), `square_root` for Adam and its relatives (Malladi et al. 2022).
 enum class BatchScaling { linear, square_root };
 double batch_scale(double batches, BatchScaling scaling);
 
@@ -96,7 +96,7 @@ class LearningRate {
 
 struct PlateauOptions {
   double factor = 0.1;      ///< the learning rate is multiplied by this, above 0 and below 1
-  int patience = 10;        ///< observations without improvement that are tolerated
+  int patience = 10;        ///< how many observations without improvement are tolerated
   double threshold = 1e-4;  ///< an improvement is at least this part of the best value
   bool maximize = false;    ///< the metric should grow, as an accuracy does
   double minimum = 0;       ///< no group's learning rate falls below this
@@ -109,7 +109,7 @@ class ReduceOnPlateau {
   /// The optimizer must outlive this object. Throws UsageError for options that make no sense.
   ReduceOnPlateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options = {});
 
-  /// Returns whether the learning rate was lowered. Throws UsageError where the metric is not a number.
+  /// Returns whether the learning rate was lowered. Throws UsageError if the metric is not a number.
   bool observe(double metric);
 
   /// For checkpoints; the learning rates themselves are in the optimizer's state.

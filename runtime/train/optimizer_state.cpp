@@ -1,6 +1,7 @@
 #include "runtime/train/optimizer_state.h"
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include "common/error.h"
@@ -65,7 +66,7 @@ OptimizerState OptimizerState::from_bytes(const std::string& bytes) {
 namespace train {
 namespace {
 
-// Serialises pieces, to be sent.
+// Serialises pieces for sending.
 std::string pack(const std::vector<StatePiece>& pieces) {
   auto all = dictionary();
   for (std::size_t index = 0; index < pieces.size(); ++index) {
@@ -166,7 +167,45 @@ ParameterState in_shape_of(const torch::Tensor& like, const StatePiece& piece) {
   return whole;
 }
 
+namespace {
+
+// The state of LibTorch's own optimizers, sharing the tensors.
+std::optional<ParameterState> view_state(const torch::optim::OptimizerParamState& state) {
+  using namespace torch::optim;
+  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
+    return ParameterState{{"step", adamw->step()},
+                          {"exp_avg", adamw->exp_avg()},
+                          {"exp_avg_sq", adamw->exp_avg_sq()},
+                          {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
+  }
+  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
+    return ParameterState{{"step", adam->step()},
+                          {"exp_avg", adam->exp_avg()},
+                          {"exp_avg_sq", adam->exp_avg_sq()},
+                          {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
+  }
+  if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state))
+    return ParameterState{{"momentum_buffer", sgd->momentum_buffer()}};
+  if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
+    return ParameterState{{"step", rmsprop->step()},
+                          {"square_avg", rmsprop->square_avg()},
+                          {"momentum_buffer", rmsprop->momentum_buffer()},
+                          {"grad_avg", rmsprop->grad_avg()}};
+  }
+  if (const auto* adagrad = dynamic_cast<const AdagradParamState*>(&state))
+    return ParameterState{{"step", adagrad->step()}, {"sum", adagrad->sum()}};
+  return std::nullopt;
+}
+
+}  // namespace
+
 ParameterState read_state(const torch::optim::OptimizerParamState& state) {
+  if (auto view = view_state(state)) {
+    std::erase_if(*view, [](const auto& entry) {
+      return entry.second.isTensor() && !entry.second.toTensor().defined();
+    });
+    return *std::move(view);
+  }
   torch::serialize::OutputArchive out;
   state.serialize(out);
   std::stringstream bytes;

@@ -47,8 +47,8 @@ struct StatePiece {
   ParameterState state;
 };
 
-/// Cuts the pieces of all ranks anew. Returns the state of each span in `wanted`, empty for a span without
-/// state.
+/// Redistributes the pieces of all ranks. Returns the state of each span in `wanted`, empty for a span
+/// without state.
 std::vector<StatePiece> redistribute(comm::Communicator& communicator, const std::vector<StatePiece>& mine,
                                      const std::vector<Span>& wanted);
 
@@ -57,6 +57,7 @@ StatePiece cut(const ParameterState& whole, const torch::Tensor& like, const Spa
 /// The reverse, for a piece that is the whole parameter.
 ParameterState in_shape_of(const torch::Tensor& like, const StatePiece& piece);
 
+/// The tensors of LibTorch's own optimizers are shared, not copied.
 ParameterState read_state(const torch::optim::OptimizerParamState& state);
 void write_state(const ParameterState& from, torch::optim::OptimizerParamState& into);
 

@@ -26,8 +26,8 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
   /// The world must outlive the module.
   SyncBatchNormImpl(World& world, const torch::nn::BatchNormOptions& batch_norm_options);
 
-  /// Throws UsageError for an input with another number of channels, and where all ranks together have one
-  /// value per channel or none.
+  /// Throws UsageError for an input with another number of channels, and if all ranks together have fewer
+  /// than two values per channel.
   torch::Tensor forward(const torch::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 
@@ -39,10 +39,10 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
 };
 TORCH_MODULE(SyncBatchNorm);
 
-/// Replaces every BatchNorm1d, 2d and 3d in a Sequential, and in Sequentials that its modules have, and keeps their
-/// parameters and statistics. Call it before the optimizer and DistributedDataParallel are made. Throws
-/// UsageError naming a batch norm that is a member of a module class: C++ cannot exchange a member; declare it
-/// as SyncBatchNorm instead.
+/// Replaces every BatchNorm1d, 2d and 3d in a Sequential, and in the Sequentials inside it, and keeps their
+/// parameters and statistics. Call it before you make the optimizer and DistributedDataParallel. Throws
+/// UsageError naming a batch norm that is a member of a module class: C++ cannot exchange a member, so declare
+/// it as SyncBatchNorm instead.
 void convert_sync_batch_norm(World& world, torch::nn::Sequential& module);
 
 }  // namespace lockstep

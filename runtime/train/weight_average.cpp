@@ -18,7 +18,8 @@ WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(d
 
 void WeightAverage::update() {
   if (swapped_)
-    fail_usage("WeightAverage: update() while the module has the averages; end the swap() scope first");
+    fail_usage(
+        "WeightAverage: update() was called while the module has the averages; end the swap() scope first");
   const torch::NoGradGuard no_grad;
   ++updates_;
   const auto count = static_cast<double>(updates_);
@@ -27,7 +28,7 @@ void WeightAverage::update() {
 }
 
 WeightAverage::Swapped::Swapped(WeightAverage& average) : average_(average) {
-  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice");
+  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice; end the first scope before");
   average.swapped_ = true;
   average.exchange();
 }
@@ -49,7 +50,9 @@ void WeightAverage::exchange() {
 
 void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {
   if (swapped_)
-    fail_usage("WeightAverage: set_state() while the module has the averages; end the swap() scope first");
+    fail_usage(
+        "WeightAverage: set_state() was called while the module has the averages; end the swap() scope "
+        "first");
   if (averages.size() != averages_.size())
     fail_usage("WeightAverage: the state has {} tensors, the module has {} parameters", averages.size(),
                averages_.size());

@@ -50,7 +50,7 @@ class WeightAverage {
   /// For checkpoints: the averages, in the order of the module's parameters, and the number of updates.
   const std::vector<torch::Tensor>& averages() const { return averages_; }
   std::int64_t updates() const { return updates_; }
-  /// Throws UsageError, and changes nothing, where number or shapes differ.
+  /// Throws UsageError, and changes nothing, if the number or the shapes differ.
   void set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates);
 
  private:

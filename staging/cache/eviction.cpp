@@ -122,22 +122,22 @@ class Eviction {
   [[noreturn]] void refuse() {
     const std::string where = store_.folder_.string();
     if (over_quota() > 0) {
-      throw NoRoom(fmt::format(
+      throw NoSpace(fmt::format(
           "needs {}, quota {}, {} of it in use by running jobs{}; stage less, wait for jobs to end, or ask "
           "for a larger quota",
           format_bytes(bytes_), format_bytes(options_.quota), format_bytes(in_use_ + usage_.jobs),
           others_text()));
     }
     if (over_total() > 0) {
-      throw NoRoom(fmt::format(
+      throw NoSpace(fmt::format(
           "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by "
           "your running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
           format_bytes(bytes_), format_bytes(options_.total), format_bytes(others_),
           format_bytes(in_use_ + usage_.jobs), others_text()));
     }
-    throw NoRoom(fmt::format("needs {}, and the disk of the cache {} has {} free{}; free space there",
-                             format_bytes(excess(bytes_, present_)), where,
-                             format_bytes(excess(free_, promised_)), others_text()));
+    throw NoSpace(fmt::format("needs {}, and the disk of the cache {} has {} free{}; free space there",
+                              format_bytes(excess(bytes_, present_)), where,
+                              format_bytes(excess(free_, promised_)), others_text()));
   }
 
   /// Other uses of the space, if there are any.

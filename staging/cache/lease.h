@@ -1,4 +1,4 @@
-// How a step's lease is linked to an object, in the user's own store and in the shared one.
+// Links a step's lease to an object, in the user's own store and in the shared one.
 //
 // Threads: safe from any.
 #pragma once

@@ -30,8 +30,8 @@ struct ObjectInfo {
 /// names.
 std::string to_json(const ObjectInfo& info);
 
-/// Reads an object.json, also another user's: never blocks and follows no link. `brief` reads only the
-/// beginning. Throws Error naming the file.
+/// Reads an object.json. It may be another user's, so this never blocks and follows no link. `brief` reads
+/// only the beginning. Throws Error naming the file.
 ObjectInfo read_object(const std::filesystem::path& file, const std::string& name, bool brief = false);
 
 /// Parses its text. If it is damaged, throws Error naming `file`. `brief` leaves out the list of files, which

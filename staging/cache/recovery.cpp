@@ -48,7 +48,7 @@ int Store::recover_folders(const std::vector<std::string>& entries, std::chrono:
   return removed;
 }
 
-// Removes locks and leases of objects that do not exist any more.
+// Removes locks and leases of objects that no longer exist.
 void Store::recover_names(const fs::path& folder, const std::set<std::string>& known) {
   for (const std::string& name : system_.list(folder)) {
     if (known.contains(name) || name == kEvictionLock || name == kHeld) continue;

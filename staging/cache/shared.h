@@ -50,7 +50,7 @@ class Shared {
 };
 
 /// Makes a published object of a store that the caller owns readable for everyone or for one group, whatever
-/// the umask. Does nothing if it is so already. Throws Error if it is not and somebody uses the object.
+/// the umask. Does nothing if the object is so already; otherwise throws Error if somebody uses it.
 void share(const std::filesystem::path& store, const std::string& name, std::optional<gid_t> group,
            FileSystem& system);
 

@@ -38,7 +38,7 @@ namespace lockstep::cache {
 
 /// Quota, total or disk leave too little space. The message ("needs 3 GiB, quota ...") continues a line that
 /// begins with the source's name.
-class NoRoom : public Error {
+class NoSpace : public Error {
  public:
   using Error::Error;
 };
@@ -116,8 +116,8 @@ class Store {
 
   /// Begins a new object of `bytes` bytes, or continues a partial copy. If quota, total or disk would be
   /// exceeded, first evicts unused objects, least recently used first, then partial copies. The caller holds
-  /// the object's exclusive lock until after publish(). Throws NoRoom if eviction cannot free enough; nothing
-  /// has been removed then.
+  /// the object's exclusive lock until after publish(). Throws NoSpace if eviction cannot free enough; then
+  /// it has removed nothing.
   Incoming begin(const std::string& name, std::uint64_t bytes);
 
   /// Removes an object: later calls do not find it, while hard links and open files stay valid. The caller
@@ -150,7 +150,7 @@ class Store {
   bool evict(const std::string& name, std::chrono::seconds keep);
   /// Records for the node's other users what this store holds.
   void write_claim();
-  /// Records that so many pending bytes are present now. Returns false if another copy is making space.
+  /// Records that this many pending bytes are now present. Returns false if another copy is making space.
   bool move_to_present(std::uint64_t bytes);
 
  private:

@@ -1,5 +1,5 @@
-// What each user of a node claims to hold, so that all users together stay below the node's total although
-// nobody can look into another user's store.
+// Records what each user of a node claims to hold, so that all users together stay below the node's total
+// although no user can look into another user's store.
 //
 //   <cache>/claims/lock    flock: held while a process compares and claims
 //   <cache>/claims/UID     the user's bytes, as text: those present, and those that copies under way will
@@ -28,8 +28,8 @@ namespace lockstep::cache {
 
 class UsageClaims {
  public:
-  /// Of the cache whose stores lie beside `folder`. Makes nothing; if the folder is missing, all calls do
-  /// nothing.
+  /// The claims of the cache whose stores lie beside `folder`. Makes nothing; if the folder is missing, all
+  /// calls do nothing.
   UsageClaims(std::filesystem::path folder, FileSystem& system);
 
   /// As root: makes the folder, its lock and a user's file if they are missing.

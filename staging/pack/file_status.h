@@ -1,4 +1,4 @@
-// Questions about a name in the file system that several parts of the pack library ask.
+// Queries a path, as several parts of the pack library need it.
 //
 // Threads: safe from any.
 #pragma once
@@ -44,11 +44,6 @@ inline std::int64_t changed_ns(const struct stat& status) {
 /// "pack/" is "pack".
 inline std::filesystem::path without_slash(const std::filesystem::path& path) {
   return path.has_filename() ? path : path.parent_path();
-}
-
-/// The folder that holds `path`; "." for a name alone.
-inline std::filesystem::path parent_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
 }  // namespace lockstep::pack

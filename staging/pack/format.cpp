@@ -70,7 +70,7 @@ bool is_numbered(std::string_view name) {
   return without_shard_number(name).size() != name.size();
 }
 
-/// The format that the name of one file tells; plain if it tells none.
+/// The format that the name of one file shows; plain if it shows none.
 Format format_by_name(std::string_view path) {
   const std::string_view name = last_name(path);
   if (ends_with_any(name, {".npy"})) return Format::npy;

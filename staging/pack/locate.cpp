@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "staging/pack/file_status.h"
 
 namespace lockstep::pack {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"

@@ -2,8 +2,8 @@
 // staging ended there, and learns the outcome of all nodes. While it is still staging, it hears of a failure
 // elsewhere at once.
 //
-// Threads: the object belongs to one thread. It runs a thread of its own that listens to srun and, every
-// second, tells srun that this process is still running.
+// Threads: the object belongs to one thread. It starts another one, which listens to srun and tells srun
+// every second that this process is still running.
 #pragma once
 
 #include <chrono>
@@ -37,9 +37,9 @@ struct RendezvousAddress {
 class Rendezvous {
  public:
   /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has
-  /// failed: with "" if srun says so (srun has then printed the reason), with the reason if the connection to
-  /// srun is lost. Where nobody prints the reason, pass `failed`: it is called instead of stop(""). Throws
-  /// Error.
+  /// failed: with "" if srun says so (srun has then printed the reason), and with the reason if the
+  /// connection to srun is lost. If srun does not print the reason, pass `failed`: it is called instead of
+  /// stop(""). Throws Error.
   Rendezvous(const RendezvousAddress& address, const Hello& hello,
              std::function<void(const std::string& lost)> stop,
              std::function<void(const Verdict&)> failed = {});

@@ -1,6 +1,6 @@
-// srun's side of the rendezvous. Every node of the step connects, reports how its staging ended, and is sent
-// the outcome of all nodes. Before and after that the nodes may hold rounds: each contributes data, and once
-// all nodes that are still there have done so, everyone is sent the data of all. A node that fails, never
+// srun's side of the rendezvous. Every node of the step connects, reports how its staging ended, and
+// receives the outcome of all nodes. Before and after that the nodes may hold rounds: each node contributes
+// data, and when all remaining nodes have done so, each receives the data of all. A node that fails, never
 // comes, or disconnects and does not come back fails the step for all nodes. The line that says so is printed
 // here, on srun's standard error, which is the job's output.
 //

@@ -74,7 +74,7 @@ std::string Session::open(std::string_view line) {
   if (!greeted() || line.size() <= kProof || line[kProof] != ' ') fail("a message without proof");
   const std::string_view payload = line.substr(kProof + 1);
   const std::string expected = proof(other_role(), opened_, payload);
-  if (::CRYPTO_memcmp(expected.data(), line.data(), kProof) != 0) fail("a message with a wrong proof");
+  if (::CRYPTO_memcmp(expected.data(), line.data(), kProof) != 0) fail("the proof of a message is wrong");
   ++opened_;
   return std::string(payload);
 }
@@ -109,7 +109,7 @@ Session::Tag Session::seal_bytes(std::span<const std::byte> bytes) const {
 void Session::open_bytes(std::span<const std::byte> bytes, const Tag& expected) const {
   const Tag computed = tag(other_role(), opened_, bytes);
   if (::CRYPTO_memcmp(computed.data(), expected.data(), computed.size()) != 0)
-    fail("bytes that the other side did not send");
+    fail("the tag of received bytes is wrong: the other side did not send them");
 }
 
 }  // namespace lockstep::transfer

@@ -23,7 +23,7 @@ void send_code(const UniqueFd& pipe, int exit_code) {
   [[maybe_unused]] const ssize_t put = ::write(pipe.get(), &code, 1);
 }
 
-// The calling process. If nobody is left to send a code, it ends as if killed.
+// Ends the calling process with the code that the supervisor sends, or as if killed if none comes.
 [[noreturn]] void end_with_code_from(const UniqueFd& pipe) {
   unsigned char code = kSignalled + SIGKILL;
   while (::read(pipe.get(), &code, 1) < 0 && errno == EINTR) {
@@ -56,7 +56,7 @@ Background& Background::start(UniqueFd alive) {
     end_with_code_from(from_supervisor);
   }
   ::setsid();
-  // The step computes at the same time. The child inherits it.
+  // Lowers the priority, because the step computes at the same time. The child inherits it.
   constexpr int kNice = 10;
   ::setpriority(PRIO_PROCESS, 0, kNice);
   const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -64,9 +64,10 @@ Background& Background::start(UniqueFd alive) {
     ::dup2(nothing.get(), STDIN_FILENO);
     ::dup2(nothing.get(), STDOUT_FILENO);
   }
-  // Lives as long as the process, since a thread of it may look at it until then.
-  static Background* const the = new Background(std::move(to_caller), std::move(released), std::move(alive));
-  return *the;
+  // Never destroyed, because the thread of watch() uses it until the process ends.
+  static Background* const instance =
+      new Background(std::move(to_caller), std::move(released), std::move(alive));
+  return *instance;
 }
 
 void Background::end_with_step() {

@@ -12,22 +12,22 @@ namespace lockstep::transfer {
 
 class Background {
  public:
-  /// Returns in the supervisor: in a session of its own, so that a Ctrl-C meant for the step does not reach
-  /// it, niced, and with nothing open but standard error. The calling process waits for release() or end()
-  /// and ends with that code; if it is killed before, the others end too. They also end once nobody holds the
-  /// other end of the pipe `alive` any more: the step is over.
+  /// Returns in the supervisor. It has a separate session, so that a Ctrl-C meant for the step does not reach
+  /// it, a lower priority, and only standard error open. The calling process waits for release() or end() and
+  /// exits with that code; if it is killed before, the other two end too. They also end when the other end of
+  /// the pipe `alive` is closed: the step is over then.
   static Background& start(UniqueFd alive);
 
   /// In the child, before it stages: ends this process when the step is over, or when the caller is killed.
   void end_with_step();
-  /// In the child: lets the calling process end.
+  /// In the child: lets the calling process exit with this code.
   void release(int exit_code);
 
-  /// In the supervisor: whether the calling process was let go.
+  /// In the supervisor: whether the calling process was released.
   bool released() const;
   /// In the supervisor: whether the step still runs. Waits a moment, since a signal may end both.
   bool step_runs() const;
-  /// In the supervisor: ends this process, and the calling process unless it was let go.
+  /// In the supervisor: ends this process, and the calling process unless it was released.
   [[noreturn]] void end(int exit_code);
 
  private:
@@ -35,7 +35,7 @@ class Background {
   void watch();
 
   UniqueFd to_caller_, released_, alive_;
-  std::mutex mutex_;  // of to_caller_
+  std::mutex mutex_;  // guards to_caller_
 };
 
 }  // namespace lockstep::transfer

@@ -96,8 +96,8 @@ void Step::say_first(const std::string& why) {
   });
 }
 
-// If srun has no rendezvous, all nodes see that and may go on without it. If it cannot be reached, or the
-// connection is lost, that may concern this node alone: for the others it has failed.
+// If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it, or
+// loses the connection, that may concern this node alone: the other nodes count it as failed.
 void Step::meet() {
   RendezvousAddress address;
   try {
@@ -278,7 +278,7 @@ Verdict Step::stage() {
 
 // The verdict of a node whose staging has failed.
 Verdict Step::failed(const std::string& why) {
-  // Without sources, the sources were refused, and there is nothing to read from.
+  // If there are no sources, they were refused, and the job has nothing to read from.
   if (!to_source() || call_.sources.empty()) return {false, why};
   try {
     fall_back(why);
@@ -297,12 +297,12 @@ void Step::agree(const Verdict& here) {
   }
   const Verdict verdict = ask_srun(here);
   if (!verdict.good) end_failed();
-  // An earlier helper of this node was killed after all nodes had their data.
+  // An earlier process of this node was killed after all nodes had their data.
   if (!here.good) progress_.done("done", folder().staged(call_.sources));
 }
 
-// If the connection is lost after this node has sent its outcome, the other nodes may already have started
-// the step: it asks a second time.
+// Asks again if the connection is lost after this node has sent its outcome: the other nodes may already have
+// started the step.
 Verdict Step::ask_srun(const Verdict& here) {
   try {
     return rendezvous_->agree(here);
@@ -352,11 +352,11 @@ void Step::run() {
   peers_.reset();
 }
 
-// Runs the step in a child process; returns there. A child that is stuck in a system call, or that is killed
+// Runs the step in a child process, and returns there. A child that is stuck in a system call, or is killed
 // while the step runs, is replaced by one that says so and, if it can, makes the names lead to the source.
 void stage_in_child(StepCall call, Background* background) {
   SuperviseOptions options;
-  if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // nobody waits for a node alone
+  if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // a single node delays no other
   options.disk_folders = {call.cache, call.shared};
   options.disk_name = fmt::format("the local disk of {} ({})", call.hello.node, call.cache);
   const auto finish = [&](int code) { background != nullptr ? background->end(code) : ::_exit(code); };
@@ -367,7 +367,7 @@ void stage_in_child(StepCall call, Background* background) {
       if (background != nullptr) background->end_with_step();
       Step step(call, background);
       step_had_started ? step.go_on_from_source(call.problem) : step.run();
-      if (background != nullptr) ::_exit(0);  // the caller of this function has ended already
+      if (background != nullptr) ::_exit(0);  // the calling process has already ended
       return;
     }
     const bool step_started = background != nullptr && background->released();

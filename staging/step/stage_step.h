@@ -22,7 +22,7 @@ struct StepCall {
   int keep = 600;                                     // seconds
   int source_patience = 0;                            // seconds for a system call; 0: default_call_timeout()
   std::string shared, lease, ports, cpus;
-  int watch_fd = -1;                  // pipe whose end ends background staging
+  int watch_fd = -1;                  // pipe: background staging ends when its other end is closed
   FileSystem* file_system = nullptr;  // as in PutOptions
 };
 

@@ -37,7 +37,7 @@ void add_step_verbs(Tool& tool) {
   const auto call = std::make_shared<StepCall>();
   CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [call] {
     if (call->hello.node_id >= call->hello.nodes)
-      fail_usage("--node-id {}: not below --nodes", call->hello.node_id);
+      fail_usage("--node-id ({}) must be below --nodes ({})", call->hello.node_id, call->hello.nodes);
     if (call->mode == "background" && call->watch_fd < 0) fail_usage("--mode background needs --watch-fd");
     stage_step(*call);
   });
@@ -48,27 +48,26 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--node", call->hello.node, "Slurm's name of this node")->required();
   step.add_option("--node-id", call->hello.node_id, "Which of the step's nodes this is, from 0");
   step.add_option("--nodes", call->hello.nodes, "How many nodes the step has")->check(CLI::PositiveNumber);
-  step.add_option("--node-list", call->hello.node_list, "Their names in Slurm's brackets");
-  step.add_option("--component", call->hello.component, "Of a heterogeneous step: which component this is");
+  step.add_option("--node-list", call->hello.node_list, "Names of the step's nodes, in Slurm's brackets");
+  step.add_option("--component", call->hello.component, "Which component of a heterogeneous step this is");
   step.add_option("--verify", call->verify, "quick, full or off");
   step.add_option("--record", call->record, "Folder of the step's records");
-  step.add_option("--problem", call->problem, "Why this node cannot stage, to be told to the others");
+  step.add_option("--problem", call->problem, "Why this node cannot stage: reported to the other nodes");
   step.add_option("--mode", call->mode, "block: wait until staged; background: links first, copies later")
       ->check(CLI::IsMember({"block", "background"}));
   step.add_option("--on-error", call->on_error, "fail: end the step; source: go on from the source")
       ->check(CLI::IsMember({"fail", "source"}));
   step.add_option("--quota", call->quota, "Bytes that the user may have in the store; 0: any");
   step.add_option("--total", call->total, "Bytes that all users may have on this node; 0: any");
-  step.add_option("--keep", call->keep, "Seconds since its last use for which an object is not evicted")
+  step.add_option("--keep", call->keep, "Seconds that an object stays after its last use")
       ->check(CLI::NonNegativeNumber);
   step.add_option("--shared", call->shared, "The store that the admin fills");
-  step.add_option("--lease", call->lease, "File whose lock keeps what this step uses from being evicted");
+  step.add_option("--lease", call->lease, "File whose lock protects this step's objects from eviction");
   step.add_option("--bandwidth", call->bandwidth, "Bytes a second read from the source; 0: any");
   step.add_option(
       "--source-patience", call->source_patience,
-      "Seconds after which a call at the source that does not come back fails this node; 0 chooses");
-  step.add_option("--watch-fd", call->watch_fd,
-                  "Pipe with which background staging ends, when nobody has the other end open any more");
+      "Seconds after which a call to the source that does not return fails this node; 0: automatic");
+  step.add_option("--watch-fd", call->watch_fd, "Pipe: background staging ends when its other end is closed");
   step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
   step.add_option("--cooperate", call->cooperate, "on: read the source once for all nodes of the step")
       ->check(CLI::IsMember({"on", "off"}));
@@ -78,13 +77,13 @@ void add_step_verbs(Tool& tool) {
   CLI::App& rendezvous = tool.verb(
       "rendezvous", "For the Slurm plugin: let a step's nodes agree; descriptors 3 (socket) and 4 (alive)",
       [wait] { run_rendezvous(*wait); });
-  rendezvous.add_option("--wait", *wait, "Seconds for the last node to come after the first")
+  rendezvous.add_option("--wait", *wait, "Seconds that nodes may come after the first one")
       ->check(CLI::Range(1, 86400));
 
   const auto cache = std::make_shared<std::string>();
-  CLI::App& recover = tool.verb(
-      "recover", "For the Slurm plugin: remove what is half removed, and half copies that nobody continued",
-      [cache] { cache::Store(*cache).recover(); });
+  CLI::App& recover =
+      tool.verb("recover", "For the Slurm plugin: finish interrupted removals, and remove old partial copies",
+                [cache] { cache::Store(*cache).recover(); });
   recover.add_option("--cache", *cache, "The user's store on this node")->required();
 }
 

@@ -2,8 +2,8 @@
 //
 //   step        on a node, in the first task of a step: stage_step()
 //   rendezvous  beside srun: the rendezvous at which the step's nodes agree
-//   recover     at the end of a job: removes what is half removed in the user's store, and incomplete copies
-//               that are days old
+//   recover     at the end of a job: finishes interrupted removals in the user's store, and removes partial
+//               copies that are more than a day old
 //
 // Threads: main's thread.
 #pragma once

@@ -32,7 +32,8 @@ void check_shards(const std::vector<std::string>& sources) {
     if (fs::is_regular_file(source) && fs::exists(index)) ++alone;
   }
   if (alone > 1)
-    fail("{} single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"", alone);
+    fail("{} sources are single shards; name several shards of a pack by one pattern, as \"{{a,b}}.tar\"",
+         alone);
 }
 
 SourceLinks SourceLinks::of(const std::string& source) {
@@ -58,7 +59,7 @@ StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& sys
   }
 }
 
-// Returns false if the folder was renamed, in order to be removed, while this waited for the lock.
+// Returns false if the folder was renamed for removal during the wait for the lock.
 bool StepFolder::lock() {
   const fs::path file = folder_ / "lock";
   cache::make_own_folder(system_, folder_);
@@ -104,7 +105,7 @@ fs::path StepFolder::empty_part() const {
   return part;
 }
 
-// Replaces what has the name, a link or a folder, in one step: a reader finds the name at every moment.
+// Replaces the link or folder of this name, in one step if the file system can. Then readers always find it.
 void StepFolder::place(const fs::path& made, const fs::path& name) const {
   const std::optional<struct stat> before = system_.status(name);
   const std::optional<struct stat> after = system_.status(made);

@@ -1,4 +1,4 @@
-// Reports of a long copy while it runs: a line in the job's output every ten seconds, and every second the
+// Reports a long copy while it runs: a line in the job's output every ten seconds, and every second the
 // record that the exporter reads (step_report.h).
 //
 // Threads: safe from any.

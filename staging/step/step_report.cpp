@@ -65,7 +65,7 @@ std::string from_characters(const std::string& text) {
     if (byte < 0x80U) {
       bytes += text[i];
     } else {
-      if (i + 1 == text.size() || byte > 0xC3U) fail("the job's list of what is staged has a damaged name");
+      if (i + 1 == text.size() || byte > 0xC3U) fail("the job's list of staged sources has a damaged name");
       bytes += static_cast<char>((byte << 6U) | (static_cast<unsigned char>(text[++i]) & 0x3FU));
     }
   }
@@ -99,7 +99,7 @@ std::vector<PutResult> staged_from_text(const std::string& text) {
       results.push_back(std::move(result));
     }
   } catch (const nlohmann::json::exception& error) {
-    fail("the job's list of what is staged is damaged: {}", error.what());
+    fail("the job's list of staged sources is damaged: {}", error.what());
   }
   return results;
 }

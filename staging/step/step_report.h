@@ -1,4 +1,4 @@
-// Reports of what staging did on a node: for the user, for the exporter, and for the job's next step.
+// Reports what staging did on a node: to the user, to the exporter, and to the job's next step.
 //
 // Threads: safe from any.
 #pragma once

@@ -24,7 +24,7 @@ constexpr int kPieces = 4;  // of large files
 constexpr std::uint32_t kLargestChunk = std::uint32_t{64} << 20U;
 constexpr std::uint64_t kLargestSample = std::uint64_t{1} << 20;
 
-/// Checks a few samples, others each time: bounded work that finds a damaged disk soon.
+/// Checks a few samples, different ones each time: little work, which still finds a damaged disk soon.
 void check_some_samples(const std::filesystem::path& folder, const pack::Index& index) {
   std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<std::size_t> any(0, index.samples() - 1);
@@ -141,7 +141,7 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
   const std::filesystem::path about = folder.parent_path() / "object.json";
   const cache::ObjectInfo info =
       cache::parse_object(read_text_file(about), folder.parent_path().filename().string(), about.string());
-  if (info.files.empty()) fail("{} says nothing about the files", about.string());
+  if (info.files.empty()) fail("{} lists no files", about.string());
   parallel_for(info.files.size(), threads, [&](std::size_t f, const std::function<bool()>&) {
     const cache::ObjectFile& file = info.files[f];
     const std::uint64_t size = size_of(folder / file.name);

@@ -1,4 +1,4 @@
-// Checks of a copy in the cache: whether its files are still what they were when they were published.
+// Checks whether the files of a copy in the cache are still as they were when they were published.
 //
 // Threads: safe from any; check_copy() starts its own threads.
 #pragma once

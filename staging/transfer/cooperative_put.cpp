@@ -57,14 +57,14 @@ class CooperativePut {
 };
 
 // The first node looks at the source for all, because the times of files may differ between clients of one
-// file system. If it has left meanwhile, the next one does; in the end this node.
+// file system. If the first node has left, the next one does so; the last resort is this node.
 Manifest CooperativePut::agree_on_source() {
   check_readable(context_);
   for (const auto& [node, here] : peers_.gather(round("there"), json{{"here", 1}})) {
     first_ = node;
     if (std::optional<Manifest> manifest = adopt_from_first()) return std::move(*manifest);
   }
-  fail("{}: no node of the step can look at it", context_.source.name);
+  fail("{}: no node of the step can read it", context_.source.name);
 }
 
 std::optional<Manifest> CooperativePut::adopt_from_first() {
@@ -133,7 +133,7 @@ std::optional<std::string> CooperativePut::get_list_from(std::uint32_t node) {
   }
 }
 
-// With the first node's list. If it cannot give it, the list is read from the source.
+// Uses the first node's list of files. If that node cannot send it, reads the list from the source.
 BegunCopy CooperativePut::begin(CopyLock lock) {
   const std::optional<std::string> list = list_bytes_ > 0 ? get_list_from(first_) : std::nullopt;
   if (!list) return begin_copy(context_, lookup_->manifest(), std::move(lock));
@@ -201,8 +201,8 @@ std::map<std::uint32_t, json> CooperativePut::end() {
   }
 }
 
-// A node that served a copy which others found wrong checks all of it: a quick check had found it good. If no
-// index tells which bytes are right, no node publishes any.
+// If other nodes got wrong bytes from this node's copy, checks all of it: a quick check had found it good. If
+// no index tells which bytes are right, no node publishes any.
 void CooperativePut::settle(const std::map<std::uint32_t, json>& ends) {
   std::set<std::string> contents;
   bool accused = false;

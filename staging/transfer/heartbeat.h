@@ -1,4 +1,4 @@
-// Shows other processes that this one, which holds a lock, is at work, also while it copies nothing: it waits
+// Shows other processes that this one, which holds a lock, is working. It may work without copying: it waits
 // for other nodes, reads a copy back, or removes old objects. Processes that wait for the lock look at the
 // time of the lock file (Store::lock()).
 //

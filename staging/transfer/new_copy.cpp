@@ -19,18 +19,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // The cache says how much space is missing; this adds for which source.
-void with_room(const PutContext& context, const char* part, const std::function<void()>& work) {
+void with_source_in_error(const PutContext& context, const char* part, const std::function<void()>& work) {
   try {
     work();
-  } catch (const cache::NoRoom& error) {
-    throw cache::NoRoom(fmt::format("{}{} {}", context.source.name, part, error.what()));
+  } catch (const cache::NoSpace& error) {
+    throw cache::NoSpace(fmt::format("{}{} {}", context.source.name, part, error.what()));
   }
 }
 
 BegunCopy begin(const PutContext& context, const Manifest& manifest, CopyLock lock,
                 std::uint64_t list_bytes) {
   BegunCopy begun{.manifest = manifest, .lock = std::move(lock), .incoming = {}};
-  with_room(context, manifest.packed() ? " (for its index alone)" : "", [&] {
+  with_source_in_error(context, manifest.packed() ? " (for its index alone)" : "", [&] {
     begun.incoming.reset(new cache::Incoming(context.store.begin(manifest.object, list_bytes)));
   });
   return begun;
@@ -55,8 +55,7 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
   for (const std::string& name : source.shards) {
     const std::size_t s = index.find_shard(name);
     if (s == index.shards()) {
-      fail("not packed: {} is none of the shards of {}", (source.folder / name).string(),
-           index.file().string());
+      fail("not packed: {} is not a shard of {}", (source.folder / name).string(), index.file().string());
     }
     shards.push_back(s);
   }
@@ -69,8 +68,8 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
        source.index_file().string());
 }
 
-// Copies the index before it is looked at: if the source's were truncated while it is mapped, that would be
-// SIGBUS.
+// Copies the index before using it: if the source's index were truncated while it is mapped, the process
+// would get SIGBUS.
 void fetch_index(const PutContext& context, const BegunCopy& begun) {
   const Source& source = context.source;
   const fs::path file = source.shards.empty() ? index_in(begun) : whole_index(begun);
@@ -131,7 +130,8 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   side_indexes_ = std::make_unique<SideIndexes>(context_.system, context_.limit, begun_.manifest, files_);
   progress_.total = list_bytes_;
   for (const ManifestFile& file : files_) progress_.total += file.size;
-  with_room(context_, "", [&] { begun_.incoming->reserve(progress_.total + side_indexes_->bytes()); });
+  with_source_in_error(context_, "",
+                       [&] { begun_.incoming->reserve(progress_.total + side_indexes_->bytes()); });
   CopyOptions options = copy_options();
   progressed(list_bytes_);
   copy_ = std::make_unique<Copy>(context_.system, files_, context_.limit, std::move(options));
@@ -200,8 +200,8 @@ void NewCopy::complete(const std::string& name) {
   context_.options.file(context_.source.name, name, copy);
 }
 
-// Only the source says what such a file should be, and it must not have changed since it was looked at. If
-// other nodes read parts of it, what all nodes have is compared at the end, and nobody reads it before that.
+// Only the source tells what such a file should be, so it must not have changed since it was first read. If
+// nodes share the work, their copies are compared at the end, and no file is handed out before that.
 void NewCopy::complete_unindexed(const ManifestFile& file) {
   if (context_.options.peers != nullptr || !file.state) return;
   const fs::path path = begun_.manifest.folder / file.name;
@@ -255,8 +255,8 @@ FoundCopy NewCopy::publish() {
   begun_.incoming->publish(info);
   if (!context_.options.lease.empty()) store.add_lease(manifest.object, context_.options.lease);
   store.touch(manifest.object);
-  // A pack's index says more than the journal. Removed last: until the object has its name, a killed copy is
-  // continued with it.
+  // A pack's index replaces the journal. The journal is removed last: until the object has its name, a killed
+  // copy is continued with it.
   const fs::path files = store.files(manifest.object);
   if (manifest.packed()) context_.system.unlink_if_there(files.parent_path() / kJournalName);
   return {.object = manifest.object,

@@ -65,8 +65,8 @@ struct PutOptions {
   /// A source is done. It stays in the cache even if a later one fails.
   std::function<void(const PutResult& result)> done;
   /// How long another process that copies the same source may show no sign of life before this one makes a
-  /// copy of its own. Twice the time for a system call, so that a process that hangs can report it first. 0:
-  /// no limit.
+  /// separate copy. The default is twice the time for a system call, so that a process that hangs can report
+  /// it first. 0: no limit.
   std::chrono::milliseconds copier_patience = 2 * default_call_timeout(1);
   /// Called once, before waiting for another process that copies the same source.
   std::function<void(const std::string& source)> waiting;

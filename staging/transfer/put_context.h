@@ -39,12 +39,12 @@ class PutTally {
  public:
   explicit PutTally(std::string source);
 
-  /// Adds a line for the user, unless it is there already.
+  /// Adds a line for the user, unless the same line was added before.
   void note(const std::string& text);
   void count_from_source(std::uint64_t bytes);
   void count_from_peer(std::uint64_t bytes);
   void count_resumed(std::uint64_t bytes);
-  /// Without what FoundCopy says.
+  /// The result, except for the fields that FoundCopy has.
   PutResult result() const;
 
  private:
@@ -62,7 +62,7 @@ struct PutContext {
   Source source;
   PutTally& tally;
 
-  /// For checks of a copy that is there.
+  /// The number of threads that check an existing copy.
   int threads() const {
     constexpr int kThreads = 4;
     return options.threads > 0 ? options.threads : kThreads;

@@ -24,7 +24,7 @@ struct NodesOptions {
   std::vector<std::string> nodes;
   std::uint32_t node_id = 0;  ///< this node's place among them
   std::string key;            ///< the same on all nodes, and secret
-  int wait_seconds = 60;      ///< for the first node to be there, and for the last one after it
+  int wait_seconds = 60;      ///< until the first node starts, and from then until the last
   /// For a system call at the source or at the disk; 0: default_call_timeout().
   std::chrono::milliseconds source_patience{0};
   PeerTimeouts peer_timeouts;

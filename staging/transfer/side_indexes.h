@@ -50,7 +50,7 @@ class SideIndexes {
   Limit& limit_;
   const Manifest& manifest_;
   const std::vector<ManifestFile>& files_;
-  std::vector<std::uint64_t> sizes_;  // by file; 0 where there is none
+  std::vector<std::uint64_t> sizes_;  // by file; 0: no index
   std::atomic<std::uint64_t> read_ = 0;
   std::mutex mutex_;
   std::size_t left_out_ = 0;

@@ -134,7 +134,7 @@ Source resolve_source(const std::string& given) {
     }
     if (!S_ISREG(status.st_mode)) fail("{} is neither a folder nor a regular file", path.string());
     // Only the folder is resolved: the index knows the file by the name that was given.
-    const fs::path folder = without_links(path.has_parent_path() ? path.parent_path() : fs::path("."));
+    const fs::path folder = without_links(parent_of(path));
     if (source.folder.empty()) source.folder = folder;
     if (folder != source.folder)
       fail("{}: matches files of {} and {}; name each pack as a source", given, source.folder.string(),

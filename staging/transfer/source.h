@@ -1,4 +1,4 @@
-// Sources as users name them, and the names of their objects in the cache.
+// Resolves sources as users name them, and names their objects in the cache.
 //
 // Threads: safe from any.
 #pragma once
@@ -35,7 +35,7 @@ std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
 /// several folders.
 Source resolve_source(const std::string& given);
 
-/// The state of a pack's index file. The pack's content is unchanged while this is.
+/// The state of a pack's index file. If it is unchanged, so is the pack's content.
 struct IndexState {
   struct stat status {};
   pack::Digest digest{};  ///< the checksum in the index

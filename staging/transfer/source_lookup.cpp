@@ -70,7 +70,7 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
   manifest.one_file = source.one_file;
   if (source.one_file) {
     manifest.main = source.shards.front();
-    // A pair of files that was named by what their names have in common.
+    // The user named a pair of files by the common part of their names.
     if (!context.system.status(source.paths.front())) manifest.main += ".bin";
   }
   if (here) {
@@ -178,8 +178,8 @@ std::string SourceLookup::remove_if_damaged(FoundCopy& copy) {
   }
 }
 
-// The shared copy is only for users who can read the files at the source. Of a pack some shards are tried:
-// the user has read its index, and it may have thousands.
+// The shared copy is only for users who can read the files at the source. For a pack, tries only some of its
+// shards: it may have thousands, and the user has already read its index.
 void SourceLookup::check_readable_files(const fs::path& copy) const {
   std::vector<std::string> names = names_of(manifest_.files);
   if (manifest_.packed()) {
@@ -210,7 +210,7 @@ bool SourceLookup::check_shared() {
     shared_->add_lease(manifest_.object, context_.options.lease);
     return true;
   } catch (const Error& error) {
-    // The store is on another file system than the user's, or somebody stands in the way. A copy of one's own
+    // The store is on another file system than the user's, or the lease cannot be made there. A separate copy
     // is as good.
     context_.tally.note(
         fmt::format("the shared copy is not used, since it could be removed meanwhile: {}", error.what()));
@@ -223,7 +223,7 @@ std::optional<FoundCopy> SourceLookup::find_shared() {
   try {
     shared_ = cache::Shared::open(context_.options.shared, context_.system);
   } catch (const Error& untrusted) {
-    // For the admin to repair; no reason to stop a job.
+    // The admin must repair that; the job need not stop.
     context_.tally.note(untrusted.what());
   }
   if (!shared_) return {};

@@ -34,7 +34,7 @@ SourceIdentity identity_of(const Manifest& manifest, const std::string& node);
 /// another index there.
 Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity);
 
-/// Throws Error if this node cannot read the source, also if its data comes from other nodes.
+/// Throws Error if this node cannot read the source, even if its data comes from other nodes.
 void check_readable(const PutContext& context);
 
 /// Throws Error if the cache lies in the source.
@@ -65,8 +65,8 @@ class SourceLookup {
   /// and keeps the first name, its lock and its incomplete copy.
   void use_second_object();
 
-  /// Reads every byte of a copy. If it is damaged, nobody on this node finds it any more; returns what was
-  /// wrong, or "".
+  /// Reads every byte of a copy. If it is damaged, returns what is wrong, and removes the copy; a shared copy
+  /// stays, but this put no longer uses it. Returns "" for a good copy.
   std::string remove_if_damaged(FoundCopy& copy);
 
   /// The object's files without a pack's index.

@@ -34,7 +34,7 @@ void change_process_name() {
   try {
     length = read_text_file("/proc/self/cmdline").size();
   } catch (const Error&) {
-    // It keeps the old name.
+    // Keep the old name.
   }
   if (length <= kName.size()) return;
   std::memset(::program_invocation_name, 0, length);

@@ -40,7 +40,7 @@ struct ChildEnd {
   static constexpr int kSignalled = 128;
 };
 
-/// Like fork(), returns twice: nullopt in the child, which is to do the work; in the parent, how the child
+/// Like fork(), returns twice: nullopt in the child, which then does the work; in the parent, how the child
 /// ended or that it is stuck. The child does not outlive the parent. The parent is called lockstep-watch, so
 /// that `pkill lockstep-stage` does not end it. Throws Error if no process can be started.
 std::optional<ChildEnd> run_supervised(const SuperviseOptions& options);

@@ -1,5 +1,5 @@
-// How long a plan takes on a topology that is loaded already: 256 tasks on 384 hardware threads, and a few
-// more.
+// Measures how long a pinning plan takes on a topology that is already loaded: for 256 tasks on 384 hardware
+// threads, and for a few other cases.
 
 #include <fmt/format.h>
 
@@ -55,6 +55,7 @@ void measure(bool json) {
 int main(int argc, char** argv) {
   Tool tool("bench_affinity", "Measures how long a pinning plan takes on a loaded topology.");
   bool peers = false;
-  tool.app().add_flag("--peers", peers, "Accepted as by every benchmark; nothing here has a peer");
+  tool.app().add_flag("--peers", peers,
+                      "Accepted, as by every benchmark, but without effect: there is no peer");
   return tool.run(argc, argv, [&] { measure(tool.json()); });
 }

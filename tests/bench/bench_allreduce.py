@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Times the all-reduce of a float buffer: through Lockstep's communicator, in its own memory (registered) and in any;
-beside it, with --peers, through MPI_Allreduce and Gloo. Implementations take turns from launch to launch."""
+"""Times the all-reduce of a float buffer through Lockstep's communicator, in memory from the communicator (registered)
+and in any other memory. With --peers also times MPI_Allreduce and Gloo. Implementations take turns from launch to
+launch."""
 
 import argparse
 import collections
@@ -24,20 +25,20 @@ def arguments():
     parser.add_argument(
         "--version", action="version", version=f"bench_allreduce {os.environ.get('LOCKSTEP_VERSION', '')}"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run MPI_Allreduce and Gloo too, where they are installed")
-    parser.add_argument("--quick", action="store_true", help="one short launch, to see that it works")
-    parser.add_argument("--sizes", default=SIZES, help=f"bytes, binary units (default {SIZES})")
-    parser.add_argument("--ranks", type=numbers, default=[2], help="in all, as 1,2,3,4 (default 2)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--peers", action="store_true", help="also run MPI_Allreduce and Gloo, if they are installed")
+    parser.add_argument("--quick", action="store_true", help="one short launch, to test the benchmark")
+    parser.add_argument("--sizes", default=SIZES, help=f"buffer sizes in bytes, with binary units (default {SIZES})")
+    parser.add_argument("--ranks", type=numbers, default=[2], help="total numbers, such as 1,2,3,4 (default 2)")
     parser.add_argument("--nodes", type=numbers, default=[1], help="more than 1: on an embedded Slurm cluster")
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--blocks", type=int, default=11, help="in a launch; large buffers have half as many")
+    parser.add_argument("--blocks", type=int, default=11, help="blocks in a launch; large buffers have half as many")
     parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.launches, chosen.blocks, chosen.sizes = 1, 1, "4K,1M"
     if min(chosen.ranks + chosen.nodes + [chosen.launches, chosen.blocks]) < 1:
-        parser.error("numbers are at least 1")
+        parser.error("--ranks, --nodes, --launches and --blocks must be at least 1")
     return chosen
 
 
@@ -47,7 +48,7 @@ def implementations(chosen):
         names.append("mpi")
         missing = starting.peer_is_missing()
         if missing:
-            print(f"bench_allreduce: no Gloo: {missing}", file=sys.stderr)
+            print(f"bench_allreduce: Gloo is left out: {missing}", file=sys.stderr)
         else:
             names.append("gloo")
     return names
@@ -105,7 +106,7 @@ def main():
     for nodes in chosen.nodes:
         of_this = [ranks for ranks in chosen.ranks if ranks % nodes == 0]
         if not of_this:
-            raise Failure(f"none of {chosen.ranks} ranks divides among {nodes} nodes")
+            raise Failure(f"none of --ranks {chosen.ranks} is a multiple of {nodes} nodes")
         with starting.site(chosen.programs, nodes) as site:
             for ranks in of_this:
                 program.show(measure(site, chosen, ranks), chosen, describe)

@@ -1,7 +1,7 @@
 // One rank of bench_allreduce, which starts it (bench_allreduce.py). It measures the all-reduce of a float
 // buffer, back to back, through Lockstep's communicator (in its own memory and in any) or through
-// MPI_Allreduce; or the memory bandwidth that bounds both. Rank 0 prints a JSON object per measured thing;
-// milliseconds are those of the slowest rank.
+// MPI_Allreduce; or the memory bandwidth that bounds both. Rank 0 prints a JSON object for each measurement,
+// with the milliseconds of the slowest rank.
 
 #include <mpi.h>
 
@@ -29,7 +29,7 @@ struct Plan {
   std::string what = "lockstep";
 };
 
-/// What the measuring needs of an implementation.
+/// The part of an implementation that is measured.
 struct Ranks {
   int rank = 0;
   int size = 1;
@@ -66,7 +66,7 @@ void check_sum(const Ranks& ranks, float* data, std::size_t count) {
   const auto expected = static_cast<float>(ranks.size * (ranks.size + 1)) / 2;
   const auto* wrong = std::find_if(data, data + count, [&](float value) { return value != expected; });
   if (wrong != data + count) fail("element {} of {} is {}, not {}", wrong - data, count, *wrong, expected);
-  std::fill_n(data, count, 0.0F);  // sums of it stay finite however often they are taken
+  std::fill_n(data, count, 0.0F);  // so that repeated sums stay finite
 }
 
 void print(const Ranks& ranks, const nlohmann::json& line) {
@@ -84,7 +84,8 @@ std::vector<std::size_t> sizes_of(const Plan& plan) {
   std::vector<std::size_t> sizes;
   for (const auto& text : plan.sizes) {
     const auto bytes = parse_bytes(text);
-    if (bytes == 0 || bytes % sizeof(float) != 0) fail_usage("--sizes {}: a multiple of 4 bytes", text);
+    if (bytes == 0 || bytes % sizeof(float) != 0)
+      fail_usage("--sizes: {} is not a multiple of 4 bytes", text);
     sizes.push_back(bytes);
   }
   return sizes;
@@ -117,7 +118,7 @@ void measure_lockstep(int argc, char** argv, const Plan& plan) {
   }
 }
 
-/// MPI as a program has it that uses nothing else: one thread.
+/// MPI, initialised as by a program with one thread.
 class Mpi {
  public:
   Mpi(int& argc, char**& argv) { MPI_Init(&argc, &argv); }
@@ -149,8 +150,8 @@ void measure_mpi(int argc, char** argv, const Plan& plan) {
   }
 }
 
-/// All ranks at once, in memory much larger than the caches. `update` reads and writes the same lines, as
-/// reducing in place does; `triad` is STREAM's, with STREAM's way of counting bytes.
+/// Measures all ranks at once, in memory much larger than the caches. `update` reads and writes the same
+/// lines, as reducing in place does; `triad` is STREAM's, with STREAM's way of counting bytes.
 void measure_bandwidth(int argc, char** argv, const Plan& plan) {
   const Mpi mpi(argc, argv);
   const Ranks ranks = Mpi::ranks();

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times a training step with and without DistributedDataParallel, and beside PyTorch's.
+"""Times a training step with and without DistributedDataParallel and, with --peers, with PyTorch's.
 
 The model is a Transformer of 18.9 M parameters (transformer.h). Modes (bare, no_sync, sync) take turns within a
-launch, implementations and allocators take turns from launch to launch."""
+launch; implementations and allocators take turns from launch to launch."""
 
 import argparse
 import collections
@@ -22,34 +22,34 @@ MODES = ["bare", "no_sync", "sync"]
 def arguments():
     parser = argparse.ArgumentParser(prog="bench_ddp", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bench_ddp {os.environ.get('LOCKSTEP_VERSION', '')}")
-    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run PyTorch's DDP over Gloo too, where it is installed")
-    parser.add_argument("--quick", action="store_true", help="one short launch, to see that it works")
-    parser.add_argument("--ranks", type=int, default=2, help="in all (default 2)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--peers", action="store_true", help="also run PyTorch's DDP over Gloo, if it is installed")
+    parser.add_argument("--quick", action="store_true", help="one short launch, to test the benchmark")
+    parser.add_argument("--ranks", type=int, default=2, help="total number of ranks (default 2)")
     parser.add_argument("--nodes", type=int, default=1, help="more than 1: on an embedded Slurm cluster")
     parser.add_argument("--tokens", default="4x128,1x32", help="sequences x length, per rank and step")
     parser.add_argument("--allocators", default="default,tuned")
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--blocks", type=int, default=4, help="of each mode in a launch")
-    parser.add_argument("--steps", type=int, default=2, help="of 512 tokens in a block; smaller ones have more")
-    parser.add_argument("--measure", default="step,hooks,memory", help="what of step, hooks, memory, trace")
-    parser.add_argument("--peer-options", default="", help="passed to the peer, as --gradient-as-bucket-view")
+    parser.add_argument("--blocks", type=int, default=4, help="blocks of each mode in a launch")
+    parser.add_argument("--steps", type=int, default=2, help="steps of 512 tokens in a block; smaller steps are more")
+    parser.add_argument("--measure", default="step,hooks,memory", help="a list of step, hooks, memory and trace")
+    parser.add_argument("--peer-options", default="", help="options for the peer, such as --gradient-as-bucket-view")
     parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.launches, chosen.blocks, chosen.steps = 1, 1, 1
         chosen.tokens, chosen.allocators = "1x32", "tuned"
     if min(chosen.ranks, chosen.nodes, chosen.launches, chosen.blocks, chosen.steps) < 1:
-        parser.error("numbers are at least 1")
+        parser.error("--ranks, --nodes, --launches, --blocks and --steps must be at least 1")
     if chosen.ranks % chosen.nodes != 0:
-        parser.error(f"{chosen.ranks} ranks do not divide among {chosen.nodes} nodes")
+        parser.error(f"--ranks ({chosen.ranks}) must be a multiple of --nodes ({chosen.nodes})")
     for name in chosen.allocators.split(","):
         if name not in starting.PEER_ALLOCATOR:
-            parser.error(f"--allocators {name}: default or tuned")
+            parser.error(f"--allocators: '{name}' must be default or tuned")
     chosen.measure = chosen.measure.split(",")
     for name in chosen.measure:
         if name not in ("step", "hooks", "memory", "trace"):
-            parser.error(f"--measure {name}: step, hooks, memory or trace")
+            parser.error(f"--measure: '{name}' must be step, hooks, memory or trace")
     return chosen
 
 
@@ -58,7 +58,7 @@ def implementations(chosen):
     if chosen.peers:
         missing = starting.peer_is_missing()
         if missing:
-            print(f"bench_ddp: no peer: {missing}", file=sys.stderr)
+            print(f"bench_ddp: PyTorch is left out: {missing}", file=sys.stderr)
         else:
             names.append("pytorch")
     return names
@@ -97,7 +97,7 @@ def common_keys(chosen, implementation, line):
 
 
 def ratio(over, under):
-    """Blocks of one round stand beside each other in time: their ratio is steadier than that of medians."""
+    """The median ratio of blocks of the same round: it varies less than the ratio of medians."""
     return round(statistics.median(a / b for a, b in zip(over, under)), 4)
 
 
@@ -162,7 +162,7 @@ MEASURES = {"step": measure_steps, "hooks": measure_hooks, "memory": measure_mem
 
 
 def describe(line):
-    """A line for a person."""
+    """A readable line."""
     who = f"{line['implementation']:<9}"
     where = f"{line['ranks']} ranks on {line['nodes']} node{'s' if line['nodes'] > 1 else ''}"
     if line["bench"] == "ddp":

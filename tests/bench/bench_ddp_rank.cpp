@@ -1,7 +1,7 @@
 // One rank of bench_ddp, which starts it (bench_ddp.py). It measures the training step in turn without
 // DistributedDataParallel (bare), with it under no_sync, and with it synchronising; or, instead, what hooks
 // cost per parameter, what memory is used beyond parameters and gradients, or when buckets are ready. Rank 0
-// prints a JSON object per measured thing; milliseconds are those of the slowest rank.
+// prints a JSON object for each measurement, with the milliseconds of the slowest rank.
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -92,7 +92,7 @@ Batch parse_batch(const std::string& text) {
   int sequences = 0;
   int length = 0;
   if (std::sscanf(text.c_str(), "%dx%d", &sequences, &length) != 2 || sequences < 1 || length < 1) {
-    fail_usage("--tokens {} is not like 4x128 (sequences x length)", text);
+    fail_usage("--tokens {} must be SEQUENCESxLENGTH, such as 4x128", text);
   }
   return {sequences, length};
 }
@@ -131,7 +131,7 @@ void measure_steps(World& world, const Plan& plan) {
   }
 }
 
-/// Parameters so small that a backward is little but hooks.
+/// Many parameters, so small that backward does little except call hooks.
 struct ManyParametersImpl : torch::nn::Module {
   static constexpr int kCount = 2048;
 
@@ -172,7 +172,7 @@ void measure_hooks(World& world, const Plan& plan) {
   }
 }
 
-/// Bytes of memory of this process; of what it shares with others its share.
+/// This process's memory in bytes; of memory that it shares with others, its share.
 std::int64_t proportional_set_size() {
   malloc_trim(0);
   std::ifstream file("/proc/self/smaps_rollup");
@@ -200,7 +200,7 @@ std::int64_t largest_bucket(const ddp::Reducer& reducer, const torch::nn::Module
 
 void measure_memory(World& world, const Plan& plan) {
   const Batch batch = parse_batch(plan.tokens.back());
-  // LibTorch's own first allocations happen in the first steps, whoever does them.
+  // LibTorch itself allocates memory in the first steps, with and without DDP.
   const auto after_steps = [&](const std::function<void()>& step) {
     for (int i = 0; i < 4; ++i) step();
     world.communicator().barrier("before memory is counted")->wait();
@@ -223,7 +223,7 @@ void measure_memory(World& world, const Plan& plan) {
                 {"beyond_bytes", with_ddp - bare}});
 }
 
-/// When the buckets of a synchronised step are ready, which is what a model of the step starts from.
+/// Measures when the buckets of a synchronised step are ready: the input of step_model.py.
 void measure_trace(World& world, const Plan& plan) {
   Transformer model;
   DistributedDataParallel ddp(model, world);

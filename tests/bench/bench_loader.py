@@ -53,7 +53,7 @@ def measure(chosen, folder):
     if chosen.peers:
         missing = peer_is_missing()
         if missing:
-            print(f"bench_loader: no PyTorch: {missing}", file=sys.stderr)
+            print(f"bench_loader: PyTorch is left out: {missing}", file=sys.stderr)
         else:
             commands["pytorch"] = [sys.executable, str(HERE / "bench_loader_peer.py"), "--folder", folder]
     for workers in chosen.workers:

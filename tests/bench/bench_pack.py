@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Times making a pack of many small files against `tar cf` and `cp -r` on the same files (--peers): from the page cache
-and, where this can be mounted (root, FUSE), from the metered shared file system with 2 ms more per operation. They take
-turns; medians over the runs. Lockstep hashes what it packs and syncs it to the disk, the others do neither."""
+"""Times the packing of many small files and, with --peers, `tar cf` and `cp -r` of the same files: from the page cache
+and, if it can be mounted (root, FUSE), from the metered shared file system with 2 ms more per operation. The programs
+take turns, and the medians of the runs are printed. Lockstep hashes the data and syncs it to the disk; the others do
+neither."""
 
 import argparse
 import os
@@ -22,16 +23,16 @@ from ranks import run, say
 def arguments():
     parser = argparse.ArgumentParser(prog="bench_pack", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bench_pack {os.environ.get('LOCKSTEP_VERSION', '')}")
-    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run tar and cp too")
-    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
-    parser.add_argument("--files", type=int, default=100_000, help="in the page cache (default 100,000)")
-    parser.add_argument("--bytes", type=int, default=2048, help="of each file (default 2,048)")
-    parser.add_argument("--threads", default="0,1", help="of lockstep-pack, as 0,1 (default; 0: as many as help)")
-    parser.add_argument("--metered-files", type=int, default=5000, help="on the metered file system; 0: leave it out")
-    parser.add_argument("--latency-ms", type=float, default=2, help="of the metered file system's operations")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--peers", action="store_true", help="also run tar and cp")
+    parser.add_argument("--quick", action="store_true", help="one short run, to test the benchmark")
+    parser.add_argument("--files", type=int, default=100_000, help="files in the page cache (default 100,000)")
+    parser.add_argument("--bytes", type=int, default=2048, help="bytes of each file (default 2,048)")
+    parser.add_argument("--threads", default="0,1", help="of lockstep-pack (default 0,1; 0: automatic)")
+    parser.add_argument("--metered-files", type=int, default=5000, help="files on the metered file system; 0: none")
+    parser.add_argument("--latency-ms", type=float, default=2, help="of each operation of the metered file system")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--folder", help="where files and packs are made (default: where temporary files are)")
+    parser.add_argument("--folder", help="folder for files and packs (default: the folder of temporary files)")
     parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.programs = pathlib.Path(chosen.programs).resolve()
@@ -39,7 +40,7 @@ def arguments():
     if chosen.quick:
         chosen.runs, chosen.files, chosen.threads, chosen.metered_files = 1, 2000, [0], 0
     if min(chosen.runs, chosen.files, chosen.bytes) < 1 or min(chosen.threads) < 0:
-        parser.error("numbers are at least 1 (threads: 0)")
+        parser.error("--runs, --files and --bytes must be at least 1, and --threads at least 0")
     return chosen
 
 
@@ -77,7 +78,7 @@ def remove(path):
 
 
 def measure(chosen, files, folder, count, source):
-    """Lines about one source of files."""
+    """Measures one source of files. Yields its lines."""
     found = {}
     for number in range(chosen.runs):
         say(f"{source}: run {number + 1} of {chosen.runs}")
@@ -96,7 +97,7 @@ def measure(chosen, files, folder, count, source):
             "memory_bytes": max(memory for _, memory in results),
             "runs": chosen.runs,
         }
-        if ("cp", 1) in found:  # in pairs: what the machine does besides hits both
+        if ("cp", 1) in found:  # in pairs, because other load on the machine affects both
             pairs = zip(results, found["cp", 1])
             line["over_cp"] = statistics.median(own[0] / copy[0] for own, copy in pairs)
         if source == "metered":
@@ -105,7 +106,7 @@ def measure(chosen, files, folder, count, source):
 
 
 def metered_is_missing(chosen):
-    """Why the metered file system cannot be mounted; nothing where it can."""
+    """Why the metered file system cannot be mounted; "" if it can be."""
     if not (chosen.programs / "metered-fs").exists():
         return "metered-fs is not built"
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
@@ -121,7 +122,7 @@ def cases(chosen, folder):
     if chosen.metered_files == 0:
         return
     if missing := metered_is_missing(chosen):
-        print(f"bench_pack: no metered file system: {missing}", file=sys.stderr)
+        print(f"bench_pack: the metered file system is left out: {missing}", file=sys.stderr)
         return
     backing, meter, tool = folder / "backing", folder / "meter", chosen.programs / "metered-fs"
     make_files(backing / "files", chosen.metered_files, chosen.bytes)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times how fast samples come from a pack in the page cache: one after the other and at random, from Lockstep's mapped
-reader, with pread(2) alone (what a program does that knows where its samples lie) and, with --peers, from WebDataset,
-which reads in order only. They take turns; medians over the runs."""
+"""Measures how fast samples are read from a pack in the page cache, in order and at random: with Lockstep's mapped
+reader, with pread(2) alone (as a program that knows where its samples lie) and, with --peers, with WebDataset, which
+reads in order only. The programs take turns, and the medians of the runs are printed."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from ranks import json_lines, run, say
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# implementation, access, how our program is told; "lockstep_read" is our reader's pread, with its checks.
+# Implementation, access, --way of bench_reader_lockstep. "lockstep_read" is the reader's pread, with its checks.
 WAYS = [
     ("lockstep", "random", "view"),
     ("lockstep_read", "random", "read"),
@@ -32,14 +32,14 @@ def arguments():
     parser.add_argument(
         "--version", action="version", version=f"bench_reader {os.environ.get('LOCKSTEP_VERSION', '')}"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run WebDataset too, where Python finds it")
-    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
-    parser.add_argument("--samples", type=int, default=100_000, help="of the pack (default 100,000)")
-    parser.add_argument("--bytes", type=int, default=2048, help="of a sample (default 2,048)")
-    parser.add_argument("--threads", default="1,2", help="that read, as 1,2 (default)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--peers", action="store_true", help="also run WebDataset, if Python finds it")
+    parser.add_argument("--quick", action="store_true", help="one short run, to test the benchmark")
+    parser.add_argument("--samples", type=int, default=100_000, help="samples of the pack (default 100,000)")
+    parser.add_argument("--bytes", type=int, default=2048, help="bytes of a sample (default 2,048)")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads that read (default 1,2)")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--folder", help="where the pack is made (default: where temporary files are)")
+    parser.add_argument("--folder", help="folder for the pack (default: the folder of temporary files)")
     parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.threads = [int(word) for word in chosen.threads.split(",")]
@@ -47,7 +47,7 @@ def arguments():
     if chosen.quick:
         chosen.runs, chosen.samples, chosen.seconds, chosen.threads = 1, 2000, 0.05, [1]
     if min(chosen.threads + [chosen.runs, chosen.samples]) < 1:
-        parser.error("numbers are at least 1")
+        parser.error("--threads, --runs and --samples must be at least 1")
     return chosen
 
 
@@ -68,7 +68,7 @@ def commands(chosen, folder):
         peer = [sys.executable, str(HERE / "bench_reader_peer.py"), "--folder", folder]
         yield ("webdataset", "sequential", 1), peer + ["--seconds", str(chosen.seconds)]
     else:
-        print("bench_reader: Python finds no webdataset (PyPI: webdataset; set PYTHONPATH)", file=sys.stderr)
+        print("bench_reader: Python does not find WebDataset (PyPI: webdataset; set PYTHONPATH)", file=sys.stderr)
 
 
 def measure(chosen, folder):

@@ -1,5 +1,5 @@
-// Our side of bench_reader: makes a pack, and times how fast samples come from it, one after the other or at
-// random, by pointers into mappings, by the reader's pread, and by pread(2) alone.
+// Lockstep's part of bench_reader: makes a pack, and measures how fast samples are read from it, in order or
+// at random, by pointers into mappings, by the reader's pread, and by pread(2) alone.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -93,7 +93,7 @@ class PlainFiles {
 using ReadOne = std::function<std::size_t(std::size_t, std::vector<std::byte>&)>;
 
 ReadOne way_to_read(const Options& options, const pack::Reader& reader) {
-  if (options.way == "view") {  // copied, as a batch's memory would be
+  if (options.way == "view") {  // copied, as into a batch
     return [&reader](std::size_t i, std::vector<std::byte>& into) {
       const auto sample = reader.view(i);
       std::memcpy(into.data(), sample.data(), sample.size());
@@ -116,7 +116,7 @@ struct Totals {
   std::atomic<std::uint64_t> bytes = 0;
 };
 
-/// Goes round and round until the time is over.
+/// Reads the samples again and again until the time is over.
 void read_for(const Options& options, const std::vector<std::size_t>& order, std::size_t first,
               std::size_t room, const ReadOne& read, Totals& totals) {
   constexpr std::size_t kBetweenLooks = 256;
@@ -127,7 +127,7 @@ void read_for(const Options& options, const std::vector<std::size_t>& order, std
   for (std::size_t at = first; seconds_between(begin, monotonic_ns()) < options.seconds;) {
     for (std::size_t n = 0; n < kBetweenLooks; ++n) {
       bytes += read(order[at], into);
-      asm volatile("" : : "r"(into.data()) : "memory");  // it must be done
+      asm volatile("" : : "r"(into.data()) : "memory");  // keeps the read
       at = at + 1 == order.size() ? 0 : at + 1;
     }
     samples += kBetweenLooks;
@@ -152,7 +152,7 @@ void measure(const Options& options) {
   for (std::size_t i = 0; i < reader->size(); ++i) room = std::max(room, reader->bytes(i));
   const ReadOne read = way_to_read(options, *reader);
   std::vector<std::byte> into(room);
-  for (const std::size_t i : order) read(i, into);  // everything is in the page cache and mapped now
+  for (const std::size_t i : order) read(i, into);  // brings everything into the page cache and maps it
   Totals totals;
   const std::uint64_t begin = monotonic_ns();
   {

@@ -1,4 +1,4 @@
-"""WebDataset's side of bench_reader: how fast samples come from the same shards, one after the other."""
+"""WebDataset's part of bench_reader: measures how fast the samples of the same shards are read in order."""
 
 import argparse
 import json

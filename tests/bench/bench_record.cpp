@@ -1,5 +1,5 @@
 // Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition) and a
-// step's end. One line per thing: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
+// step's end. Prints a line for each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
 
 #include <fmt/format.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp

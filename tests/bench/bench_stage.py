@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Times how data gets to a node: cold (caches dropped, synced), warm, on several nodes at once, and as many small
-files; with --peers also by cp, rsync and sbcast, in turn. The source lies on the metered file system where that is
-what is measured: one mount per node, a bandwidth for all of them together, a delay per operation."""
+"""Times the staging of data: cold (caches dropped, synced), warm, on several nodes at once, and as many small files.
+With --peers also times cp, rsync and sbcast, in turn. In all cases but cold the source lies on the metered file system:
+one mount per node, one bandwidth for all of them together, and a delay per operation."""
 
 import argparse
 import contextlib
@@ -29,31 +29,31 @@ def arguments():
     parser.add_argument(
         "--version", action="version", version=f"bench_stage {os.environ.get('LOCKSTEP_VERSION', '')}"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object per measured thing")
-    parser.add_argument("--peers", action="store_true", help="run cp, rsync and sbcast too")
-    parser.add_argument("--quick", action="store_true", help="little data, one run, to see that it works")
-    parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
-    parser.add_argument("--bytes", type=int, default=4 << 30, help="of the cold case (default 4 GiB)")
-    parser.add_argument("--shards", type=int, default=1000, help="of the warm case (default 1000)")
-    parser.add_argument("--nodes", type=int, default=4, help="of the cooperative case (default 4)")
-    parser.add_argument("--bandwidth", type=int, default=200_000_000, help="bytes a second, of the metered source")
-    parser.add_argument("--slow-node", type=int, default=0, help="bytes a second that the last of the nodes may read")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--peers", action="store_true", help="also run cp, rsync and sbcast")
+    parser.add_argument("--quick", action="store_true", help="little data and one run, to test the benchmark")
+    parser.add_argument("--cases", default=",".join(CASES), help="a list of " + ", ".join(CASES))
+    parser.add_argument("--bytes", type=int, default=4 << 30, help="bytes of the cold case (default 4 GiB)")
+    parser.add_argument("--shards", type=int, default=1000, help="shards of the warm case (default 1000)")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes of the cooperative case (default 4)")
+    parser.add_argument("--bandwidth", type=int, default=200_000_000, help="bytes per second of the metered source")
+    parser.add_argument("--slow-node", type=int, default=0, help="bytes per second that the last node may read")
     parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
-    parser.add_argument("--files", type=int, default=2_000, help="of 2 KB, of the last case (default 2000)")
+    parser.add_argument("--files", type=int, default=2_000, help="files of 2 KB in the small_files case (default 2000)")
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", help="where to work (default: a temporary folder)")
+    parser.add_argument("--folder", help="working folder (default: a temporary folder)")
     parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.cases = chosen.cases.split(",")
     for case in chosen.cases:
         if case not in CASES:
-            parser.error(f"'{case}' is none of {', '.join(CASES)}")
+            parser.error(f"--cases: '{case}' must be one of {', '.join(CASES)}")
     if chosen.quick:
         chosen.bytes, chosen.metered_bytes, chosen.bandwidth = 24 << 20, 12 << 20, 40_000_000
         chosen.shards, chosen.files, chosen.runs, chosen.latency_ms = 50, 200, 1, 0.5
     if min(chosen.bytes, chosen.shards, chosen.nodes, chosen.files, chosen.runs) < 1:
-        parser.error("numbers are at least 1")
+        parser.error("--bytes, --shards, --nodes, --files and --runs must be at least 1")
     return chosen
 
 
@@ -66,7 +66,7 @@ def run(command, **more):
 
 
 class World:
-    """Folders to work in, and the tools."""
+    """The working folder, and the programs."""
 
     def __init__(self, chosen, folder):
         self.chosen = chosen
@@ -81,7 +81,7 @@ class World:
             pathlib.Path("/proc/sys/vm/drop_caches").write_text("3", encoding="ascii")
         except OSError as error:
             if self.dropped:
-                print(f"bench_stage: caches stay warm: {error}", file=sys.stderr)
+                print(f"bench_stage: cannot drop the page cache, so caches stay warm: {error}", file=sys.stderr)
             self.dropped = False
 
     def cache(self, node=0):
@@ -93,7 +93,7 @@ class World:
             shutil.rmtree(cache)
 
     def put(self, source, node=0):
-        """Seconds as a shell sees them, and what the tool says."""
+        """Puts a source. Returns the seconds from start to exit, and the output of the tool."""
         begin = time.monotonic()
         with self.start_put(source, node) as process:
             said = self.finish_put(process)
@@ -127,7 +127,7 @@ class World:
 
     @contextlib.contextmanager
     def metered(self, backing, nodes=1, bandwidth=0, latency_ms=0.0):
-        """Mounts, one per node, and the meter's file."""
+        """Yields the mounts, one per node, and a function that returns the bytes read from the source."""
         tool = self.programs / "metered-fs"
         meter = self.folder / "meter"
         run([tool, "meter", meter, "--create", "--bandwidth", bandwidth, "--latency-ms", latency_ms])
@@ -146,7 +146,7 @@ def bytes_read(tool, meter):
 
 
 def copy_and_sync(command, target):
-    """A copy by hand that ends when the data is on disk, not in memory."""
+    """Runs a copy command and syncs the copies. Returns the seconds until the data is on the disk."""
     begin = time.monotonic()
     run(command)
     for folder, _, files in os.walk(target):
@@ -228,7 +228,7 @@ def free_port():
 
 
 def put_together(world, mounts):
-    """Seconds until the last node has it, and what each says."""
+    """Puts on all nodes at once. Returns the seconds until the last node has the data, and each node's output."""
     addresses = ",".join(["127.0.0.1:0"] * len(mounts)).replace(":0", f":{free_port()}", 1)
     begin = time.monotonic()
     with contextlib.ExitStack() as running:
@@ -273,9 +273,9 @@ def cooperative(world):
 
 
 def broadcast(chosen, programs):
-    """Slurm's own way to all nodes."""
+    """Measures sbcast, Slurm's own way to copy a file to all nodes."""
     if Sbcast.missing():
-        print(f"bench_stage: no sbcast: {Sbcast.missing()}", file=sys.stderr)
+        print(f"bench_stage: sbcast is left out: {Sbcast.missing()}", file=sys.stderr)
         return
     with Sbcast(programs, chosen.nodes, chosen.bandwidth, chosen.metered_bytes) as cluster:
         took, read = zip(*[cluster.copy() for _ in range(chosen.runs)])
@@ -314,7 +314,7 @@ def measure(chosen, folder):
     has_metered = (world.programs / "metered-fs").exists() and os.path.exists("/dev/fuse")
     for case in chosen.cases:
         if case != "cold" and not has_metered:
-            print(f"bench_stage: no {case}: metered-fs or /dev/fuse is missing", file=sys.stderr)
+            print(f"bench_stage: the case {case} is left out: metered-fs or /dev/fuse is missing", file=sys.stderr)
             continue
         world.memory = 0
         for found in {"cold": cold, "warm": warm, "cooperative": cooperative, "small_files": small_files}[case](world):

@@ -42,7 +42,7 @@ def main():
     lines = read(chosen.lines)
     panels = sorted({(line["nodes"], line["ranks"]) for line in select(lines, bench="allreduce")})
     if not panels:
-        raise SystemExit("no line of bench_allreduce")
+        raise SystemExit("the input has no line of bench_allreduce")
     plt = pyplot()
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
@@ -54,7 +54,7 @@ def main():
     for place in axes.flat[len(panels) :]:
         place.set_axis_off()
     slowest = max(line["milliseconds"] for line in select(lines, bench="allreduce"))
-    axes[0][0].set_ylim(2e-4, 2 * slowest)  # below is MPI with one rank alone, which has nothing to do
+    axes[0][0].set_ylim(2e-4, 2 * slowest)  # cuts off MPI with one rank, which does nothing
     for row in axes:
         row[0].set_ylabel("milliseconds")
     handles = {}

@@ -1,4 +1,4 @@
-"""Reading what the benchmarks have printed, and one way to draw it."""
+"""Reads the lines that the benchmarks have printed, and draws them in one style."""
 
 import json
 import pathlib
@@ -20,13 +20,13 @@ def select(lines, **wanted):
 
 
 def only(lines, **wanted):
-    """The one line that matches; nothing where there is none. The last where it was measured again."""
+    """Returns the line that matches, the last one if it was measured again, or None."""
     found = select(lines, **wanted)
     return found[-1] if found else None
 
 
 def pyplot():
-    """matplotlib, so that the same numbers give the same file."""
+    """Returns matplotlib's pyplot with settings by which the same numbers give the same file."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -56,7 +56,7 @@ def save(figure, path):
     path.write_text(text + "\n", encoding="utf-8")
 
 
-# Told apart by people who see colours differently too (Okabe and Ito).
+# Colours that colour-blind readers can distinguish too (Okabe and Ito).
 COLOURS = {
     "blue": "#0072b2",
     "sky": "#56b4e9",

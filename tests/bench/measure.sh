@@ -2,7 +2,7 @@
 # Measures communicator, DDP, staging, planner and loader for docs/benchmarks.md and rewrites its tables and pictures:
 # about an hour, as root (two of the cases need the embedded cluster, others drop the page cache and mount the metered
 # file system), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [page]      default: all
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [main_job] [page]      default: all
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=build/release/bin
@@ -12,7 +12,7 @@ mkdir -p "$data"
 # The one-minute load of a machine at rest is well below one process.
 load=$(cut -d' ' -f1 /proc/loadavg)
 awk -v load="$load" 'BEGIN { exit load > 0.5 }' ||
-  echo "measure.sh: the load is $load: something else runs here, and the numbers will show it" >&2
+  echo "measure.sh: the load is $load: stop the other programs, because they distort the numbers" >&2
 
 # into FILE COMMAND...: the file changes only when the command has succeeded.
 into() {
@@ -30,7 +30,7 @@ nodes() {
   into allreduce_nodes $bin/bench_allreduce --json --peers --ranks 2,4 --nodes 2 --launches 2
   into ddp_nodes $bin/bench_ddp --json --peers --nodes 2 --allocators tuned --measure step
 }
-# What the model of the step starts from and is checked with.
+# The input of the step model, and the steps that check its predictions.
 model() {
   local ranks
   into ddp_trace $bin/bench_ddp --json --measure trace --blocks 8
@@ -50,14 +50,20 @@ planner() {
   into planner_stream $bin/bench_planner --json --stream 1000000000
 }
 loader() { into loader $bin/bench_loader --json --peers; }
+main_job() {
+  local bench="$bin/bench_main_job --json"
+  into main_job $bench --peers --widths 128,256
+  into main_job_512 $bench --peers --widths 512 --cap 2048
+  into main_job_techniques $bench --techniques --widths 128 --cap 1024
+}
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader main_job page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | planner | loader | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | planner | loader | main_job | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' is none of allreduce, ddp, nodes, model, staging, planner, loader, page" >&2
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, main_job, page" >&2
       exit 2
       ;;
   esac

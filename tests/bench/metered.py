@@ -1,4 +1,4 @@
-"""The metered file system, mounted for a benchmark and gone with it."""
+"""Mounts the metered file system for a benchmark, and unmounts it at the end."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from ranks import Failure
 
 @contextlib.contextmanager
 def mounted(tool, backing, point, meter, machine):
-    """Mounts `backing` at the folder `point`, which is made and removed, and counts for `machine` in the file `meter`."""
+    """Mounts `backing` at the folder `point`, which it makes and removes. Counts for `machine` in the file `meter`."""
     point.mkdir()
     command = [tool, "mount", backing, point, "--meter", meter, "--machine", machine]
     with program.started(command, stderr=subprocess.PIPE, text=True) as server:
@@ -22,7 +22,7 @@ def mounted(tool, backing, point, meter, machine):
                 time.sleep(0.01)
             yield point
         finally:
-            server.terminate()  # it unmounts, also where somebody still has a file open
+            server.terminate()  # it unmounts, even if a file is still open
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:

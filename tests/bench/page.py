@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rewrites what docs/benchmarks.md and docs/images show of communicator, DDP and staging, from the lines that measure.sh
-has put into docs/benchmarks/. Marks every figure that misses its goal."""
+"""Rewrites the tables of docs/benchmarks.md and the pictures in docs/images from the lines that measure.sh has written
+to docs/benchmarks/. Marks every figure that misses its goal."""
 
 import json
 import pathlib
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import main_job_page
 import planner_page
 import staging_page
 from lines import only, read, select
@@ -29,7 +30,7 @@ def milliseconds(line):
 
 
 def verdict(value, limit, text, at_least=False):
-    """What to reach, and whether it was."""
+    """The goal, and whether the value reaches it."""
     if limit is None:
         return text
     if value is None:
@@ -249,7 +250,7 @@ def assumptions(model):
 def replace(text, name, content):
     begin, end = f"<!-- {name}: written by tests/bench/page.py -->", f"<!-- end of {name} -->"
     if begin not in text or end not in text:
-        sys.exit(f"{PAGE} has no place for '{name}'")
+        sys.exit(f"{PAGE} has no markers for '{name}'")
     return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{content}\n{end}", text, flags=re.S)
 
 
@@ -287,6 +288,10 @@ def main():
     for name, section in {"planner": planner_page.planner, "loader": planner_page.loader}.items():
         if select(lines, bench=name):
             text = replace(text, name, section(lines, table))
+    if select(lines, bench="main_job"):
+        text = replace(text, "main job", main_job_page.beside_pytorch(lines, table, verdict))
+    if select(lines, bench="main_job_technique"):
+        text = replace(text, "techniques", main_job_page.techniques(lines, table))
     PAGE.write_text(text, encoding="utf-8")
 
 

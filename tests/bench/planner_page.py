@@ -1,4 +1,4 @@
-"""The planner's and the loader's tables in docs/benchmarks.md."""
+"""Makes the planner's and the loader's tables in docs/benchmarks.md."""
 
 from lines import select
 

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks that are scripts: run programs, print JSON lines, and exit as a tool does."""
+"""Functions that the Python benchmarks share: run programs, print JSON lines, and exit as a tool does."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def end_with_parent():
-    """For preexec_fn: the kernel asks this child to end when the benchmark has ended, also by kill -9."""
+    """For preexec_fn: the kernel sends this child SIGTERM when the benchmark ends, even by kill -9."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -32,20 +32,20 @@ def started(command, **more):
 
 
 def _end(number, _frame):
-    # Once: a second signal must not break off the cleaning up.
+    # Ignores further signals, which must not interrupt the cleanup.
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def show(lines, chosen, describe):
-    """Prints each measured thing as soon as it is there: as JSON with --json, else as `describe` puts it."""
+    """Prints each measurement as soon as it is there: as JSON with --json, otherwise as `describe` formats it."""
     for line in lines:
         print(json.dumps(line) if chosen.json else describe(line), flush=True)
 
 
 def finish(process, what):
-    """Waits for a program whose pipes are open and that must succeed: its output, and its peak memory in bytes."""
+    """Waits for a program that must succeed. Returns its output and its peak memory in bytes."""
     output = process.stdout.read() if process.stdout else ""
     said = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -56,7 +56,7 @@ def finish(process, what):
 
 
 def run(name, main):
-    """Exit 0, 1 where the work failed (one line says why), 128 plus the signal's number after a signal. Mounts
+    """Runs main. Exits with 0, with 1 and one line if the work failed, or with 128 plus the number of a signal. Mounts
     and child processes end first, through `with` and `finally`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)

@@ -1,5 +1,5 @@
-"""Starting ranks for the benchmarks: under mpirun on this machine, or under srun on an embedded Slurm cluster of
-several nodes. Both are a `Site`, and whatever is compared is started by the same one."""
+"""Starts ranks for the benchmarks: under mpirun on this machine (OneNode), or under srun on an embedded Slurm cluster
+of several nodes (Cluster). All implementations of one comparison are started by the same of the two."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Failure(Exception):
 
 
 def say(text):
-    """Progress, for a person who waits."""
+    """Prints progress, if standard error is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
@@ -42,7 +42,7 @@ def json_lines(output):
 
 
 def run(command, what, environment=None):
-    """Standard output of a command that must succeed."""
+    """Runs a command that must succeed. Returns its standard output."""
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
@@ -50,8 +50,12 @@ def run(command, what, environment=None):
     return done.stdout
 
 
+def mpirun(command, ranks):
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *command]
+
+
 class OneNode:
-    """This machine; ranks are not bound, so that several can be moved among fewer cores."""
+    """This machine. Ranks are not bound, so that more ranks than cores can share the cores."""
 
     nodes = 1
 
@@ -72,19 +76,18 @@ class OneNode:
         return [sys.executable, str(PEERS / script), "--store", f"file://{self.folder}/store"]
 
     def start(self, command, ranks, environment):
-        for store in self.folder.glob("store*"):  # of the start before
+        for store in self.folder.glob("store*"):  # of the previous start
             store.unlink()
         variables = {**os.environ, **THREADS, **environment}
-        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks)]
-        return json_lines(run(mpirun + command, f"{command[0]} on {ranks} ranks", variables))
+        return json_lines(run(mpirun(command, ranks), f"{command[0]} on {ranks} ranks", variables))
 
 
 class Cluster:
-    """Several nodes on this machine, each with a network of its own, joined by a bridge: TCP between them."""
+    """Several nodes on this machine, each with a separate network. A bridge joins them, so they use TCP."""
 
     def __init__(self, programs, nodes):
         if os.geteuid() != 0:
-            raise Failure("several nodes are an embedded cluster (examples/cluster), which needs root")
+            raise Failure("--nodes above 1 needs the embedded cluster (examples/cluster): run it as root")
         self.nodes = nodes
         self.name = f"bench-{os.getpid()}"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
@@ -118,13 +121,13 @@ class Cluster:
         return [f"/mnt/lockstep/bin/{name}"]
 
     def peer(self, script):
-        self.port += 1  # the start before may still hold its own
+        self.port += 1  # the previous start may still hold its port
         return [sys.executable, f"/mnt/lockstep/peers/{script}", "--store", f"tcp://n1:{self.port}"]
 
     def start(self, command, ranks, environment):
         kept = {name: os.environ[name] for name in os.environ if name.startswith("OPENBLAS_")}
         variables = {**kept, **THREADS, **environment, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONDONTWRITEBYTECODE": "1"}
-        # All of a node's cores for its ranks: with fewer, ranks of different nodes would share this machine's first.
+        # Gives a node's ranks all of its cores: with fewer, ranks of different nodes would share the first cores.
         cores = os.cpu_count() * self.nodes // ranks
         srun = ["srun", "--mpi=pmix", "--exclusive", "--cpu-bind=none", f"-N{self.nodes}", f"-n{ranks}"]
         srun += [f"-c{cores}"] if cores else ["--overcommit"]
@@ -138,7 +141,7 @@ def site(programs, nodes):
 
 
 def peer_is_missing(python=sys.executable):
-    """Why PyTorch cannot be run here; nothing where it can."""
+    """Why PyTorch cannot run here; "" if it can."""
     test = "import torch.distributed as d; assert d.is_available() and d.is_gloo_available()"
     done = subprocess.run([python, "-c", test], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == 0:

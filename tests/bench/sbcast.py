@@ -24,7 +24,7 @@ class Sbcast:
 
     @staticmethod
     def missing():
-        """Why this cannot be run here; nothing where it can."""
+        """Why this cannot run here; "" if it can."""
         if os.geteuid() != 0:
             return "the embedded cluster needs root"
         return "" if shutil.which("sbcast") else "sbcast is not installed"
@@ -49,9 +49,9 @@ class Sbcast:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def copy(self):
-        """Seconds until every node has it on its disk, and the bytes read from the shared file system."""
+        """Copies the file. Returns the seconds until it is on every node's disk, and the bytes read from the source."""
         run(self._cluster("meter", "--reset"), "the meter")
-        # In one allocation, timed inside: waiting for Slurm to grant it is not sbcast's fault.
+        # Timed inside one allocation: the wait until Slurm grants it does not count.
         script = (
             "begin=${EPOCHREALTIME/./}; sbcast -f /mnt/shared/data.bin /tmp/data.bin && srun sync /tmp/data.bin && "
             "echo $((${EPOCHREALTIME/./} - begin)); srun rm -f /tmp/data.bin"

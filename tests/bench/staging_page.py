@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md on packing, staging and reading, and what of it misses what it should reach."""
+"""Makes the tables of docs/benchmarks.md on packing, staging and reading, with the figures that miss their goals."""
 
 from lines import only, select
 

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Predicts the time of a training step from 2 to 4,096 ranks, from what was measured on one machine.
+"""Predicts the time of a training step from 2 to 4,096 ranks, from measurements on one machine.
 
 The step without communication takes as long as it was measured, and its buckets are ready at the times measured. A
 bucket of n bytes costs
 
   on a node       a + b n               measured for each number of ranks; done by the training threads: never hidden
   between nodes   2 (N-1) A + 2 (N-1)/N n B   reduce-scatter and all-gather among N nodes, one message per pair; a
-                                        bucket starts when it is ready and the one before it has gone; a part h of the
+                                        bucket starts when it is ready and the one before it is sent; a part h of the
                                         time runs beside backward and is hidden as far as backward lasts
   flat            the same, but among all ranks, with the ranks of a node sharing its network
   as a tree       2 log2(N) A instead of 2 (N-1) A (recursive halving and doubling)
 
 and the slowest of P ranks is s sqrt(2 ln P) later than the mean. A, B, a and b are fitted to bench_allreduce, h to the
-step of 32 tokens on two nodes, s to the spread of traced steps. The network of a cluster is not that of this machine:
---latency-us and --gbit say what it is there, where h is 1, since its adapters need no core.
+step of 32 tokens on two nodes, s to the spread of traced steps. A cluster has another network than this machine:
+--latency-us and --gbit describe it, and h is 1 there, because its adapters need no core.
 
-Assumed: more ranks on a node have as much more memory bandwidth; no two jobs share the network; the batch of a rank is
-the same whatever their number; one algorithm for all sizes."""
+Assumptions: the memory bandwidth of a node grows with its ranks; no two jobs share the network; the batch of a rank
+does not depend on the number of ranks; one algorithm serves all sizes."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ from lines import COLOURS, only, pyplot, read, save, select
 
 
 def fit(points):
-    """a and b, both at least 0, of milliseconds = a + b bytes, by least squares of relative errors."""
+    """Fits milliseconds = a + b bytes by least squares of relative errors, with a and b at least 0."""
     import numpy
     from scipy.optimize import nnls
 
@@ -51,7 +51,7 @@ class Model:
         for tokens in sorted({line["tokens"] for line in select(lines, bench="ddp_trace", nodes=1)}):
             self.trace[tokens] = self.read_trace(select(lines, bench="ddp_trace", nodes=1, tokens=tokens))
         if not self.trace or cores not in self.on_node:
-            raise SystemExit("needs lines of bench_allreduce, and of bench_ddp --measure step,trace")
+            raise SystemExit("the input must have lines of bench_allreduce, and of bench_ddp --measure step,trace")
         between = self.measured_sizes(2, 2)
         self.network = None
         if between:
@@ -98,8 +98,8 @@ class Model:
         }
 
     def compute(self, tokens, ranks=None):
-        """Milliseconds of a step without communication; of so many ranks on the machine that was measured, or, where
-        that is not said, of ranks that have a core each."""
+        """Milliseconds of a step without communication: of `ranks` ranks on the measured machine, or by default of
+        ranks that have a core each."""
         ranks = ranks or self.cores
         measured = self.measured_step("bare", tokens, min(ranks, self.cores), 1)
         if measured is None:
@@ -118,7 +118,7 @@ class Model:
         )
 
     def step(self, tokens, ranks, ranks_on_node, network, way="hierarchical", compute=None, on_node=None):
-        """Milliseconds of a synchronised step. `compute` and `on_node`: other than those of ranks with a core each."""
+        """Milliseconds of a synchronised step. `compute` and `on_node` replace the values of ranks with a core each."""
         trace = self.trace[tokens]
         nodes = ranks // ranks_on_node
         alone = compute or self.compute(tokens)
@@ -139,7 +139,7 @@ class Model:
         return max(backward + reduced, free_at) + in_the_way + alone - backward + late
 
     def check(self):
-        """Measured values beside the predicted ones."""
+        """Returns measured and predicted values side by side."""
         rows = []
         for line in select(self.lines, bench="ddp", implementation="lockstep", mode="sync", allocator="tuned"):
             ranks, nodes, tokens = line["ranks"], line["nodes"], line["tokens"]
@@ -234,12 +234,12 @@ def draw(model, predictions, network, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", nargs="+", help="JSON lines of bench_allreduce and bench_ddp")
-    parser.add_argument("--cores", type=int, default=2, help="of the machine that was measured (default 2)")
+    parser.add_argument("--cores", type=int, default=2, help="cores of the measured machine (default 2)")
     parser.add_argument("--ranks-per-node", type=int, default=8, help="of the cluster to predict (default 8)")
-    parser.add_argument("--latency-us", type=float, default=10, help="of a message between its nodes (default 10)")
+    parser.add_argument("--latency-us", type=float, default=10, help="of a message between two nodes (default 10)")
     parser.add_argument("--gbit", type=float, default=100, help="per second, of a node's network (default 100)")
     parser.add_argument("--picture")
-    parser.add_argument("--json", action="store_true", help="print all as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     chosen = parser.parse_args()
     model = Model(read(chosen.lines), chosen.cores)
     network = {

@@ -1,6 +1,6 @@
 // The model that bench_ddp trains: a Transformer encoder of 6 layers and width 512, 18.9 M parameters,
 // without embedding and output layer. tests/peers/transformer.py is the same in Python, operation by
-// operation, so that what is compared is what is done around it.
+// operation, so that benchmarks compare only the work around it.
 #pragma once
 
 #include <fmt/format.h>

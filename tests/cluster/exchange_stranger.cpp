@@ -2,8 +2,8 @@
 //
 //   LOCKSTEP_RENDEZVOUS_KEY=... exchange_stranger HOST PORT JOB.STEP munge|none
 //
-// Shows a munge credential of its user that every user can decode, or none. Prints "served" if the node talks
-// to it, "turned away" if the node closes the connection.
+// Presents a munge credential of its user that every user can decode, or none. Prints "served" if the node
+// answers, "turned away" if the node closes the connection.
 
 #include <sys/socket.h>
 
@@ -33,7 +33,7 @@ std::string credential(const std::string& what) {
   return line.substr(0, line.find('\n'));
 }
 
-// Nothing where the other side has closed the connection.
+// Nothing if the other side has closed the connection.
 std::string line_from(const UniqueFd& socket) {
   std::string line;
   for (char c = 0; ::recv(socket.get(), &c, 1, 0) == 1; line += c) {
@@ -56,7 +56,7 @@ bool served(const std::string& host, int port, const std::string& step, bool wit
   const std::string hello = line_from(socket);
   session.open(std::string_view(hello).substr(0, hello.find('\n')));  // the key is right
   try {
-    // There is no such source, but a node that serves this process says every second that it is alive.
+    // This source does not exist, but a node that serves this process sends a sign of life every second.
     send_all(socket, session.seal("list 9999"), "the node");
   } catch (const Error&) {
     return false;

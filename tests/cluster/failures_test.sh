@@ -11,7 +11,7 @@ cluster_name=f$$
 state=$(mktemp -d "/var/tmp/lockstep-$cluster_name.XXXXXX")
 trap 'cluster down; rm -rf "$state"' EXIT
 
-test_case "a controller that does not start is named, with the end of its log"
+test_case "a controller that does not start is named, with the last lines of its log"
 assert_exit 1 cluster up --state "$state" --slurm-conf-extra "NoSuchOption=1"
 assert_contains "$output" "slurmctld on head ended"
 assert_contains "$output" "NoSuchOption"
@@ -23,7 +23,7 @@ assert_contains "$output" "slurmd on n"
 assert_contains "$output" "/proc/nowhere"
 assert_no_traces
 
-test_case "nodes that do not come are named after the timeout"
+test_case "nodes that do not start are named after the timeout"
 assert_exit 1 cluster up --state "$state" --timeout 3 --slurm-conf-extra "DownNodes=n1 State=DRAIN"
 assert_contains "$output" "not all nodes became idle within 3 s: n1 drained n2 idle"
 assert_no_traces

@@ -33,7 +33,7 @@ assert_nothing_left() {
 assert_ended() {
   local seconds=$1 text
   shift
-  [ "$code" != 0 ] || fail "exit code 0; it said: $output"
+  [ "$code" != 0 ] || fail "exit code 0; output: $output"
   assert_at_most $((seconds + launch_s)) "$took" "seconds"
   assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"
   for text in "$@"; do assert_contains "$(verdicts)" "$text"; done
@@ -53,11 +53,11 @@ for rank in "3 on n2" "2 on n2" "1 on n1"; do
   assert_ended 3 "rank $rank is gone (its process ended); rank 0 on n1 is in all_reduce of bucket 7 (4 bytes)"
 done
 
-test_case "so is rank 0, which collects the reports"
+test_case "a killed rank 0, which collects the reports, is named at once"
 run_job killed 0
 assert_ended 3 "rank 0 on n1 is gone (its process ended); rank 1 on n1 is in all_reduce of bucket 7 (4 bytes)"
 
-test_case "so is a rank that is killed during a large operation"
+test_case "a rank that is killed during a large operation is named at once"
 run_job killed-inside
 assert_ended 3 "rank 3 on n2 is gone (its process ended)"
 
@@ -66,7 +66,7 @@ run_job stopped
 assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within $timeout_s s (LOCKSTEP_TIMEOUT)" \
   "rank 3 on n2 does not answer (stopped or cut off?)" "in the same operation for"
 
-test_case "so is rank 0, which collects the reports"
+test_case "a stopped rank 0, which collects the reports, is named after the timeout"
 run_job stopped 0
 assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within" "rank 0 on n1 does not answer"
 
@@ -98,7 +98,7 @@ root_on_node n2 ip link set eth0 down
 assert_within $((timeout_s + 5)) no_ranks_on n1
 assert_within 3 no_ranks_on n2 # it has had its time since the cut, too
 root_on_node n2 ip link set eth0 up
-wait $srun && fail "exit code 0; it said: $(cat "$log")"
+wait $srun && fail "exit code 0; output: $(cat "$log")"
 output=$(cat "$log")
 rm "$log"
 assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"

@@ -7,7 +7,7 @@
 #   test_case "ordinary user's job runs on two nodes"
 #   assert_equal "alice alice" "$(on_head srun -N2 id -un | xargs)"
 #
-# LOCKSTEP_TEST_CLUSTER names another cluster (two people, one machine); LOCKSTEP_BUILD another build folder.
+# LOCKSTEP_TEST_CLUSTER names another cluster (if two people use one machine); LOCKSTEP_BUILD names another build folder.
 set -uo pipefail
 source_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${LOCKSTEP_BUILD:-$source_root/build/release}
@@ -72,11 +72,11 @@ assert_exit() {
   local expected=$1 code=0
   shift
   output=$("$@" 2>&1) || code=$?
-  [ "$code" = "$expected" ] || fail "$*: exit code $code, expected $expected; it said: $output"
+  [ "$code" = "$expected" ] || fail "$*: exit code $code, expected $expected; output: $output"
 }
 
-# assert_within SECONDS COMMAND...: the command succeeds in time; runs it again and again.
-assert_within() { wait_until "$@" || fail "after $1 s still not: ${*:2}"; }
+# assert_within SECONDS COMMAND...: repeats the command until it succeeds; fails if that takes longer.
+assert_within() { wait_until "$@" || fail "after $1 s this still fails: ${*:2}"; }
 
 wait_until() {
   local deadline=$((SECONDS + $1))

@@ -42,12 +42,12 @@ for victim in "supervisor" "supervisors_parent" "keeper" "service head slurmctld
   assert_within 20 eval "[[ \$(job_state $job) = RUNNING* ]]"
   if [ "$victim" = "service n1 shared" ] && [ ! -e "$state/live/n1.shared.state" ]; then continue; fi # not metered
   # shellcheck disable=SC2086  # a verb and its arguments
-  kill_$victim || fail "could not kill it"
+  kill_$victim || fail "cannot kill $victim"
   assert_exit 0 cluster down
   assert_no_traces
 done
 
-test_case "up after the supervisor was killed starts anew"
+test_case "up starts the cluster again after the supervisor was killed"
 cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
 remember_supervisor
 kill_supervisor

@@ -60,7 +60,7 @@ assert_contains "$output" "$packs/large/"
 assert_nothing_left
 assert_all_idle 5
 
-test_case "scancel ends it within seconds"
+test_case "scancel ends a job that stages in the background within seconds"
 job=$(submit_there -w n1,n2 -N2 -n2 --stage-mode=background --stage=large --wrap 'srun sleep 1000')
 step_runs() { root_on_node n1 pgrep -x sleep; }
 assert_within 20 step_runs

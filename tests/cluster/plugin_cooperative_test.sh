@@ -38,7 +38,7 @@ test_case "the next step reads nothing from the source"
 stage_on_four
 assert_at_most $((bytes / 50)) "$read" "bytes read from the source"
 
-test_case "so it is in the background"
+test_case "in the background, too, the source is read once for four nodes"
 clear_caches
 cluster meter --reset >/dev/null
 output=$(on_head srun -N4 -n4 --stage-mode=background --stage=$packs/large sh -c 'until [ -z "$(find $LOCKSTEP_DATA/large/ -type l; readlink $LOCKSTEP_DATA/large)" ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)

@@ -26,7 +26,7 @@ assert_equal 1 "$(lines_of_ours "$output" | grep -vc ': staged ')" "$output"
 assert_contains "$output" "lockstep: n2: "
 assert_contains "$output" "$packs/large"
 
-test_case "with --stage-on-error=source that node reads from the source, the other its copy"
+test_case "with --stage-on-error=source the node with the full disk reads from the source, the other node its copy"
 output=$(on_head srun -w n1,n2 -N2 -n2 --stage-on-error=source --stage=$packs/large bash -c "$read_all" 2>&1)
 assert_contains "$output" "n1  $sum"
 assert_contains "$output" "$sum"
@@ -35,7 +35,7 @@ assert_equal 1 "$(grep -c '^lockstep: n2: .*reads from the source' <<<"$output")
 assert_equal 0 "$(grep -c '^lockstep: n1: .*reads from the source' <<<"$output")" "$output"
 assert_contains "$(root_on_node n1 ls /mnt/local/lockstep/6001/objects)" ""
 
-test_case "so does a batch script"
+test_case "with --stage-on-error=source a batch script on the node with the full disk reads from the source"
 job=$(submit_there -w n2 -N1 -n1 --stage-on-error=source --stage=large --wrap "$read_all")
 await_job "$job"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"

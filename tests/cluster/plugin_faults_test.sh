@@ -71,7 +71,7 @@ assert_equal "lockstep: n2: staging was ended by signal 9" "$(grep '^lockstep: '
 assert_all_idle
 works_on n1,n2 2
 
-test_case "after a power cut leases are stale, an interrupted copy continues, and no corrupt data is served"
+test_case "after a power failure leases are stale, an interrupted copy continues, and no corrupt data is served"
 root_on_node n1 rm -rf /mnt/local/lockstep/6001/objects
 slow
 job=$(submit_there -w n1 -N1 -n1 --stage=large --wrap 'echo started')

@@ -21,7 +21,7 @@ root_on_node n1 rm -rf /mnt/local/lockstep
 output=$(gc 2>&1) || fail "gc failed: $output"
 assert_contains "$output" "lockstep-stage: /mnt/local/lockstep does not exist: nothing has been staged on this node yet"
 
-test_case "a job's folder and lease end with it, its data stays"
+test_case "a job's folder and lease end with the job, its data stays"
 on_head srun -w n1 -n1 --stage=$packs/good,$packs/large true 2>/dev/null
 wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
 assert_equal "good large" "$(objects)"
@@ -66,7 +66,7 @@ await_job "$job"
 assert_contains "$(job_output "$job")" "$sum"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
-test_case "after the job gc --all removes its data too, and the remains of killed processes"
+test_case "after a job ends, gc --all removes the job's data and the remains of killed processes"
 root_on_node n1 sh -c 'cd /mnt/local/lockstep/6001 && mkdir -p objects/.removed-00000000000000000000000000000000/files && chown -R alice: objects/.removed-*'
 gc --keep 0 --quota 1K >/dev/null || fail "gc failed"
 assert_equal "" "$(objects)"

@@ -42,7 +42,7 @@ assert_exit 3 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good echo started
 assert_lacks "$output" "started"
 root_on_node n2 umount $cache
 
-test_case "so they do with a wrong mode of the cache, in batch scripts and in the background"
+test_case "with a wrong mode of the cache, tasks read from the source, also in batch scripts and in the background"
 root_on_node n2 chmod 777 $cache
 output=$(from_source --stage-mode=background --stage=$packs/good bash -c "$read_good")
 both_read "$good_sum" "must be writable by root alone"

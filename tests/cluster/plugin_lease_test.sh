@@ -93,9 +93,9 @@ await_job "$job"
 test_case "the lease is held while slurmd is killed and restarted"
 long_step -w n1 -N1
 cluster kill n1
-locked_on n1 "$job.0" || fail "freed with slurmd"
+locked_on n1 "$job.0" || fail "the lease was freed when slurmd ended"
 cluster restart n1
-locked_on n1 "$job.0" || fail "freed when slurmd came back"
+locked_on n1 "$job.0" || fail "the lease was freed when slurmd started again"
 end_steps
 await_job "$job"
 assert_within 10 free_on n1 "$job.0"

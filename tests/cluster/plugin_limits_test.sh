@@ -14,10 +14,10 @@ trap 'touch "$shared/plugin_test/stop"; restore_configuration; cancel_all; clear
 objects_of() { root_on_node n1 sh -c "ls /mnt/local/lockstep/$1/objects | wc -l"; }
 drained() { on_head sinfo -h -N -o '%N %T %E' | grep -v -E ' (idle|mixed|allocated|completing) '; }
 
-# refused_bob PACK: his step stages the pack and ends with one line; stores that line in $output.
+# refused_bob PACK: a step of bob's stages the pack and ends with one line; stores that line in $output.
 refused_bob() {
   assert_exit 3 as_bob srun -w n1 -n1 --overlap --stage="$packs/$1" echo started
-  assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of ours in '$output'"
+  assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of the plugin in '$output'"
   assert_lacks "$output" "started"
 }
 
@@ -29,9 +29,9 @@ refused_bob second
 assert_contains "$output" "lockstep: n1: "
 assert_contains "$output" "this node's caches may hold 6.00 MiB together"
 assert_contains "$output" "held by other users"
-assert_equal "" "$(drained)" "nodes that are not well"
+assert_equal "" "$(drained)" "nodes that are drained or down"
 
-test_case "with --stage-on-error=source it reads from the source instead"
+test_case "with --stage-on-error=source the second user's job reads from the source instead"
 output=$(as_bob srun -w n1 -n1 --overlap --stage-on-error=source --stage=$packs/second sh -c 'cat $LOCKSTEP_DATA/second/*.tar | sha256sum' 2>&1)
 assert_contains "$output" "$(cat "$shared"/plugin_test/second/*.tar | sha256sum)"
 assert_contains "$output" "the job reads from the source"
@@ -47,7 +47,7 @@ assert_equal 0 "$(objects_of 6001)" "objects of alice"
 output=$(as_bob srun -w n1 -n1 --stage=$packs/second echo started 2>&1)
 assert_contains "$output" "started"
 
-test_case "a user's idle data is evicted for his new data"
+test_case "a user's idle data is evicted for the same user's new data"
 output=$(as_bob srun -w n1 -n1 --stage=$packs/third sh -c 'cat $LOCKSTEP_DATA/third/*.tar | sha256sum' 2>&1)
 assert_contains "$output" "$(cat "$shared"/plugin_test/third/*.tar | sha256sum)"
 assert_equal 1 "$(objects_of 6003)" "objects of bob"

@@ -141,7 +141,7 @@ refused_on_node() {
   assert_lacks "$output" "started"
 }
 
-test_case "a partition's section decides on the node, and in a job's srun"
+test_case "a partition's section applies on the node, and in a job's srun"
 configure "[other]" "allow_stage_mode = block" "[debug]" "allow_stage_on_error = fail"
 output=$(on_head srun -w n1 -n1 --stage-mode=background --stage=$packs/good bash -c "$what" 2>/dev/null)
 assert_equal "n1 good" "$output"

@@ -92,7 +92,7 @@ unpinned
 for bind in verbose none; do
   output=$(on_head srun -w n1 -n1 --cpu-bind=$bind --pin=auto bash -c "$look; env | grep -c LOCKSTEP_CPU_BIND" 2>/dev/null)
   assert_lacks "$output" "[] [] []"
-  assert_equal 0 "$(tail -n 1 <<<"$output")" "variables of ours that are left"
+  assert_equal 0 "$(tail -n 1 <<<"$output")" "variables of the plugin that are left"
 done
 output=$(on_head srun -w n1 -n1 --cpu-bind=cores bash -c "srun --overlap --pin=auto bash -c '$look'" 2>&1)
 assert_lacks "$output" "--pin has no effect"

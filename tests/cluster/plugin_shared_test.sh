@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The store that the administrator fills: jobs use its data without a copy, the data stays while they use it, and no user
-# gets data that he may not read.
+# gets data that the user may not read.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -62,7 +62,7 @@ assert_exit 1 root_on_node n1 lockstep-stage prefetch $packs/secret --cache $sto
 assert_contains "$output" "not everyone may read $packs/secret"
 root_on_node n1 lockstep-stage prefetch $packs/secret --everyone --cache $store >/dev/null || fail "prefetch failed"
 assert_exit 3 on_head srun -w n1 -n1 --stage=$packs/secret bash -c "$(look secret)"
-assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of ours in '$output'"
+assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of the plugin in '$output'"
 assert_contains "$output" "lockstep: n1: "
 assert_contains "$output" "$packs/secret/index.lockstep: Permission denied"
 assert_lacks "$output" "$store"

@@ -73,7 +73,7 @@ restore_configuration
 # failed_step: one line of the plugin, the same exit code for the tasks of every node, and no task has started.
 failed_step() {
   assert_exit 3 "$@"
-  assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of ours in '$output'"
+  assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "lines of the plugin in '$output'"
   assert_lacks "$output" "started"
   assert_contains "$output" "n1: tasks 0-1: Exited with exit code 3"
   assert_contains "$output" "n2: tasks 2-3: Exited with exit code 3"
@@ -118,7 +118,7 @@ failed=$(on_head srun -w n1,n2 -N2 -n4 --stage=$packs/large echo started 2>&1 ||
 cluster meter --bandwidth 0 >/dev/null
 root_on_node n2 rm -f /mnt/local/lockstep
 assert_at_most 6 $((SECONDS - begin)) "seconds until the step ended"
-assert_equal 1 "$(lines_of_ours "$failed" | wc -l)" "lines of ours in '$failed'"
+assert_equal 1 "$(lines_of_ours "$failed" | wc -l)" "lines of the plugin in '$failed'"
 assert_nothing_left
 
 # killed_while_staging OPTIONS...: runs a step whose helper on n2 is killed; stores srun's output in $output.
@@ -141,7 +141,7 @@ test_case "the node of a killed helper is named, and no node is drained"
 killed_while_staging -w n1,n2 -N2 -n4
 assert_equal "lockstep: n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
 
-test_case "so it is for a step on a single node"
+test_case "a killed helper of a step on a single node is named, too"
 killed_while_staging -w n2 -n2
 assert_equal "lockstep: n2: staging was ended by signal 9" "$(lines_of_ours "$output")"
 

@@ -17,7 +17,7 @@ for cluster_name in "$first" "$second"; do
   assert_within 20 on_head test -s mark
 done
 
-test_case "if one goes down, the other's job continues"
+test_case "if one cluster goes down, the job of the other cluster continues"
 cluster_name=$second
 assert_exit 0 cluster down
 cluster_name=$first

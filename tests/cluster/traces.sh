@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Finds remains of a cluster on the machine, for tests that stop one.
 
-# Prints everything that is left of the cluster, one per line.
+# Prints everything that is left of the cluster, one item per line.
 cluster_traces() {
   local process
   # Every process inside has the state folder mounted; one from exec may be in the control groups only. (Numbers of

@@ -14,6 +14,18 @@ for tool in "$work"/prefix/bin/*; do
 done
 test -s "$work/prefix/lib/lockstep/lockstep.so"
 
+# An installation for another generation of LibTorch is not overwritten.
+config=$(find "$work/prefix" -name lockstep-config.cmake)
+cp -r "$work/prefix" "$work/other"
+sed -i 's/^set(lockstep_TORCH_VERSION "[0-9]*/set(lockstep_TORCH_VERSION "99/' "$work/other${config#"$work/prefix"}"
+find "$work/other" -type f -exec md5sum {} + >"$work/before"
+if cmake --install "$build" --prefix "$work/other" >"$work/install.log" 2>&1; then
+  echo "installed over a Lockstep for another LibTorch" >&2
+  exit 1
+fi
+tr -s " \n" " " <"$work/install.log" | grep -q "contains a Lockstep for LibTorch 99"
+md5sum --quiet -c "$work/before"
+
 cmake -S "$here/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release \
   >"$work/configure.log" 2>&1 || { tail -n 30 "$work/configure.log" >&2; exit 1; }
 cmake --build "$work/build" -j 2 >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log" >&2; exit 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the #include lines: the order in which the parts may use each other (docs/design.md, "The house"), and that
+"""Checks the #include lines: the order in which the parts may use each other (docs/design.md, "Layout"), and that
 no files of runtime and staging include each other in a circle."""
 
 import pathlib

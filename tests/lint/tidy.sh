@@ -12,6 +12,8 @@ need python3 python3
 work=$build/tests/lint/tidy
 passed=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/tidy
 mkdir -p "$work" "$passed"
+# In a unity build the tree's own compile commands name no source.
+cmake --preset release -B "$work/commands" -DCMAKE_UNITY_BUILD=OFF >/dev/null
 
 # GCC's own warning names are unknown to clang; clang 14 knows _Float16 on x86 only with this instruction set.
 extra="--extra-arg=-Wno-unknown-warning-option"
@@ -19,7 +21,7 @@ extra="--extra-arg=-Wno-unknown-warning-option"
 
 # Prints a NUL-separated "FILE NUL PREPROCESSOR COMMAND NUL" for each source of the project that is compiled.
 sources() {
-  python3 - "$build/compile_commands.json" "$PWD" "$work/compile_commands.json" <<'PYTHON'
+  python3 - "$work/commands/compile_commands.json" "$PWD" "$work/compile_commands.json" <<'PYTHON'
 import json, os, shlex, sys
 chosen = {}
 for entry in json.load(open(sys.argv[1])):

@@ -11,7 +11,7 @@ die() {
   exit 1
 }
 
-# For a wrong call.
+# For a wrong command line.
 die_usage() {
   echo "cluster: $*" >&2
   exit 2

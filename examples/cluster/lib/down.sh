@@ -48,7 +48,7 @@ verb_down() {
   else
     # Control groups and the interface of an unregistered cluster are found by its name.
     ip link del "$(host_link "$name")" 2>/dev/null
-    wait_until 20 cgroup_remove "$name" || die "processes of $name do not end"
+    wait_until 20 cgroup_remove "$name" || die "processes of $name do not end; inspect them with: ps -e -o pid,stat,wchan,args"
     if [ -z "$keep_disks" ] && [ -n "$state" ]; then
       cluster_state=$(readlink -m "$state")
       remove_state

@@ -24,8 +24,8 @@ give_up() {
   exit 1
 }
 
-# Assembles everything below the base folder first: the state and the prefix may be below /run, /tmp or /mnt, which get
-# covered.
+# Mounts everything below the base folder first, because the state and the prefix may be below /run, /tmp or /mnt, which
+# are covered later.
 make_file_systems() {
   local base=$state/live/base hierarchies
   hierarchies=$(cgroup_hierarchies)

@@ -21,7 +21,7 @@ all_machines_well() {
   [ -z "$cluster_prometheus" ] || service_pid head prometheus >/dev/null
 }
 
-# A restarted daemon listens before the controller, which may not have noticed its end, reports it.
+# A restarted daemon may listen before the controller, which may not have noticed its end, reports the node.
 machine_well() {
   service_pid "$1" "$(slurm_daemon "$1")" >/dev/null || return 1
   if [ "$1" = head ]; then

@@ -2,14 +2,14 @@
 # cluster up
 
 check_options() {
-  [[ $nodes =~ ^[1-9][0-9]*$ && $nodes -le 64 ]] || die_usage "--nodes '$nodes': a number from 1 to 64"
-  [[ ${cpus:=$(nproc --all)} =~ ^[1-9][0-9]*$ ]] || die_usage "--cpus '$cpus': a number, at least 1"
-  [[ $gpus =~ ^([0-9]|[1-9][0-9])$ ]] || die_usage "--gpus '$gpus': a number from 0 to 99"
-  [[ $timeout =~ ^[1-9][0-9]*$ ]] || die_usage "--timeout '$timeout': a number of seconds"
-  [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': a number of milliseconds"
+  [[ $nodes =~ ^[1-9][0-9]*$ && $nodes -le 64 ]] || die_usage "--nodes '$nodes': must be a number from 1 to 64"
+  [[ ${cpus:=$(nproc --all)} =~ ^[1-9][0-9]*$ ]] || die_usage "--cpus '$cpus': must be a number of at least 1"
+  [[ $gpus =~ ^([0-9]|[1-9][0-9])$ ]] || die_usage "--gpus '$gpus': must be a number from 0 to 99"
+  [[ $timeout =~ ^[1-9][0-9]*$ ]] || die_usage "--timeout '$timeout': must be a number of seconds"
+  [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': must be a number of milliseconds"
   case "$variant" in
     cgroup | affinity | contain | tmpfs) ;;
-    *) die_usage "--variant '$variant': one of cgroup, affinity, contain, tmpfs" ;;
+    *) die_usage "--variant '$variant': must be one of cgroup, affinity, contain, tmpfs" ;;
   esac
   if [ -n "$prefix" ]; then
     [ -d "$prefix" ] || die_usage "--prefix $prefix: no such folder"
@@ -137,7 +137,7 @@ verb_up() {
     verb_status
     return
   fi
-  # An interrupt from here on leaves nothing half-started.
+  # From here on, an interrupt stops everything that was started.
   trap 'echo "cluster: interrupted" >&2; quiet_down; unlock_cluster "$name"; exit 130' INT TERM
   # Removes the remains of a killed cluster of this name.
   if load_settings "$name"; then quiet_down; else cgroup_remove "$name"; fi

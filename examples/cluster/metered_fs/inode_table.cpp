@@ -16,7 +16,7 @@ union Handle {
   char bytes[sizeof(file_handle) + MAX_HANDLE_SZ];
 };
 
-// Empty where the file system has no handles.
+// Empty if the file system has no handles.
 std::string handle_of(int fd, int& mount) {
   Handle handle{};
   handle.head.handle_bytes = MAX_HANDLE_SZ;

@@ -19,7 +19,7 @@
 
 namespace lockstep::metered_fs {
 
-/// An O_PATH descriptor: the table's, or one that this object closes. -1 with errno set where the file is
+/// An O_PATH descriptor: the table's, or one that this object closes. -1 with errno set if the file is
 /// gone.
 class InodeFd {
  public:

@@ -103,7 +103,7 @@ Counters& Meter::machine(const std::string& name) {
     while (claim == '?') std::this_thread::yield();
     if (name == place.name) return place.counters;
   }
-  fail("no place for machine {}: the meter holds {}", name, kMachines);
+  fail("no space for machine {}: a meter counts at most {} machines", name, kMachines);
 }
 
 void Meter::set_bandwidth(std::uint64_t bytes_per_second) {

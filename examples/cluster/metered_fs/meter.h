@@ -38,7 +38,7 @@ class Meter {
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
-  /// The counters of a machine; the first call for a name allocates them. Throws Error where the table is
+  /// The counters of a machine; the first call for a name allocates them. Throws Error if the table is
   /// full.
   Counters& machine(const std::string& name);
 

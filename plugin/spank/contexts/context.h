@@ -20,8 +20,8 @@ namespace lockstep::spank {
 /// The exit code of every task of a step whose data cannot be staged.
 inline constexpr int kStagingFailed = 3;
 
-/// The variable in which srun tells the nodes that the user binds the tasks. Variables named SLURM_ reach the
-/// nodes also under --export=NONE.
+/// The variable by which srun tells the nodes that the user chose the binding. Variables named SLURM_ reach
+/// the nodes also under --export=NONE.
 inline constexpr const char* kBoundByHand = "SLURM_LOCKSTEP_CPU_BIND";
 inline constexpr const char* kYes = "yes";
 
@@ -56,7 +56,7 @@ void epilog(spank_t spank, int argc, char** argv);
 /// ends the process: Slurm ignores the result of an optional plugin's callback.
 Settings settings_or_exit();
 
-/// A variable of the job or task; "" where it is not set.
+/// A variable of the job or task; "" if it is not set.
 std::string job_variable(spank_t spank, const char* name);
 
 }  // namespace lockstep::spank

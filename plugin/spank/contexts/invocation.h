@@ -28,7 +28,7 @@ struct Invocation {
   /// The options' values, with the administrator's defaults for the others. Throws Error, also for values
   /// that the administrator does not allow.
   Settings settings() const;
-  /// True where any option has a value.
+  /// True if any option has a value.
   bool has_options() const;
 };
 
@@ -41,7 +41,7 @@ void load_config(int argc, char** argv, const std::string& partition);
 /// every context.
 void register_options(spank_t spank, bool link);
 
-/// Turns LOCKSTEP_... variables into options, where the command line does not have the option.
+/// Turns LOCKSTEP_... variables into options, if the command line does not have the option.
 void options_from_environment();
 
 /// The name of the variable in which Slurm passes an option to commands inside the job.

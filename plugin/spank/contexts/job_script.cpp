@@ -19,8 +19,8 @@ namespace {
 // slurmd drains a node whose epilog takes too long.
 constexpr std::chrono::seconds kTimeout{30};
 
-// Removes the job's folder and, with `copies`, half copies that no job has continued for a day. Runs as the
-// user, who owns all of it. Complete copies stay in the cache.
+// Removes the job's folder and, with `copies`, copies that are unfinished and that no job has continued for a day. Runs
+// as the user, who owns all of it. Complete copies stay in the cache.
 void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job, bool copies) {
   const std::string user = cache + "/" + std::to_string(uid);
   as_user(uid, gid, kTimeout, [&] {

@@ -45,7 +45,7 @@ std::string list_of_cpus() {
   return list;
 }
 
-// True where an option of srun's command line has one of these beginnings: users may shorten options.
+// True if an option of srun's command line has one of these beginnings: users may shorten options.
 bool called_with(std::initializer_list<std::string_view> beginnings) {
   std::ifstream words("/proc/self/cmdline");
   for (std::string word; std::getline(words, word, '\0');) {

@@ -143,7 +143,7 @@ void make_store(PreparedStep& step, gid_t gid) {
   }
 }
 
-// For a step that may read from its source where this node's cache is unusable.
+// For a step that may read from its source if this node's cache is unusable.
 void make_links(PreparedStep& step, gid_t gid) {
   try {
     const Folder links = Folder::open_root(invocation().config.links, true);
@@ -229,7 +229,7 @@ void record_grant(spank_t spank, PreparedStep& step, std::uint32_t task) {
   }
 }
 
-// The CPUs for the staging helper; "" where it keeps those of the task that starts it.
+// The CPUs for the staging helper; "" if it keeps those of the task that starts it.
 std::string cpus_for_staging(PreparedStep& step) {
   const std::vector<int> whole = step_cpus(step.granted_cpus);
   if (whole.empty() || step.settings.mode == "block") return format_cpu_list(whole);

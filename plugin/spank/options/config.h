@@ -55,18 +55,18 @@ struct Config {
   PerOption<std::vector<std::string>> allowed_somewhere;
 };
 
-/// The settings for a partition ("": the general part). Throws Error naming file, line and key; also where
-/// the file is not root's or others may write it.
+/// The settings for a partition ("": the general part). Throws Error naming file, line and key, also if the
+/// file does not belong to root or others may write it.
 Config read_config(const std::string& path, std::string_view partition);
 
 /// The options' prefix in a file that read_config() refuses for its owner or mode: the options need their
-/// names to report the refusal. "" where the file cannot be read or has a mistake.
+/// names to report the refusal. "" if the file cannot be read or has a mistake.
 std::string prefix_of_refused(const std::string& path);
 
 /// read_config() of a text; `path` appears in messages only.
 Config parse_config(std::string_view text, const std::string& path, std::string_view partition);
 
-/// Throws Error where the administrator does not allow this value of the option, or, without
+/// Throws Error if the administrator does not allow this value of the option, or, without
 /// `partition_known`, allows it in no partition.
 void check_allowed(const Config& config, Option option, const Settings& settings, bool partition_known);
 

@@ -14,21 +14,21 @@ constexpr std::array<OptionRow, kOptions> kTable{{
      "LOCKSTEP_STAGE"},
     {Option::stage_mode, "stage-mode", "block|background",
      "lockstep: start tasks when all data is staged, or at once", "LOCKSTEP_STAGE_MODE"},
-    {Option::stage_tier, "stage-tier", "disk|ram", "lockstep: the node's store for the data",
+    {Option::stage_tier, "stage-tier", "disk|ram", "lockstep: copy to the node's disk or memory",
      "LOCKSTEP_STAGE_TIER"},
     {Option::stage_on_error, "stage-on-error", "fail|source",
-     "lockstep: end the job, or read from the source", "LOCKSTEP_STAGE_ON_ERROR"},
+     "lockstep: if staging fails, end the step, or read from the source", "LOCKSTEP_STAGE_ON_ERROR"},
     {Option::stage_verify, "stage-verify", "quick|full|off", "lockstep: how to check a local copy before use",
      "LOCKSTEP_STAGE_VERIFY"},
     {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
-     "lockstep: bind each task and its loader threads to CPUs; then workers=N, smt=K, "
+     "lockstep: bind each task and its loader threads to CPUs; may be followed by workers=N, smt=K, "
      "mem=local|interleave|off, explain",
      "LOCKSTEP_PIN"},
-    {Option::metrics, "metrics", "on|off", "lockstep: ranks write records for the node's exporter",
+    {Option::metrics, "metrics", "on|off", "lockstep: whether ranks write step times for the node's exporter",
      "LOCKSTEP_METRICS"},
 }};
 
-// As much of a user's text as fits into a message.
+// The beginning of a user's text, which may be too long for a message.
 std::string cut(std::string_view text) {
   constexpr std::size_t kMaxBytes = 80;
   return std::string(text.substr(0, kMaxBytes)) + (text.size() > kMaxBytes ? "..." : "");
@@ -38,7 +38,7 @@ std::string shown(Option option, std::string_view value) {
   return printable(std::string("--") + row_of(option).name + "=" + cut(value));
 }
 
-// The value, where it is valid.
+// The value, if it is valid.
 std::string choose(Option option, std::string_view value) {
   std::string names;
   for (const std::string_view word : words_of(option)) {

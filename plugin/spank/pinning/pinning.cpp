@@ -115,7 +115,7 @@ void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, co
   };
   CommandResult result = plan();
   if (result.exit_code != 0 && !granted.gpus.empty()) {
-    // Where the topology lacks a device, the tasks are still pinned.
+    // If the topology lacks a device, the tasks are still pinned.
     say(node + ": pin: the plan ignores the GPUs: " + first_line(result.error));
     granted.gpus.clear();
     result = plan();

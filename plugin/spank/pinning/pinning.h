@@ -22,7 +22,7 @@ struct Grant {
 };
 
 /// Runs lockstep-pin for the node's tasks within what Slurm gave them, and stores the placements in `tasks`.
-/// `cpus_per_task` is as in Grant. Throws Error with the reason where the tasks must keep their CPUs.
+/// `cpus_per_task` is as in Grant. Throws Error with the reason if the tasks must keep their CPUs.
 void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, const std::string& node,
                int cpus_per_task);
 
@@ -30,18 +30,18 @@ void plan_node(NodeTasks& tasks, const Config& config, const PinRequest& pin, co
 std::vector<std::string> plan_arguments(const Config& config, const PinRequest& pin, const Grant& granted);
 
 /// Reads the output of `lockstep-pin plan --plain`: "TASK CPUS WORKER_CPUS NUMA THREADS GPUS PLACES" per
-/// task, "-" for none; older versions lack the last fields. Throws Error where it is not a plan for tasks 0
+/// task, "-" for none; older versions lack the last fields. Throws Error if it is not a plan for tasks 0
 /// to `tasks` - 1.
 std::vector<TaskPlacement> parse_plan(const std::string& text, std::size_t tasks);
 
-/// Binds the calling process to its compute and worker CPUs together. Throws Error where the kernel refuses.
+/// Binds the calling process to its compute and worker CPUs together. Throws Error if the kernel refuses.
 void bind(const TaskPlacement& placement);
 
 /// Names of the OMP_ variables that the plugin has set for an outer task, whose variables are inherited. One
 /// that the user has changed since is not among them. `variable` returns the value of a variable, or "".
 std::vector<const char*> outer_openmp_variables(const std::function<std::string(const char*)>& variable);
 
-/// Interleaves the calling process's memory over the placement's NUMA nodes. Throws Error where the kernel
+/// Interleaves the calling process's memory over the placement's NUMA nodes. Throws Error if the kernel
 /// refuses.
 void interleave_memory(const TaskPlacement& placement);
 

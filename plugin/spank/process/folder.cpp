@@ -54,7 +54,7 @@ std::vector<std::string> entries(int fd) {
   return names;
 }
 
-// The user's umask or chmod may have removed his access to his folder.
+// A umask or chmod of the user may have removed the user's own access to the folder.
 UniqueFd open_closed(int parent, const std::string& name) {
   UniqueFd fd(::openat(parent, name.c_str(), kOpen));
   if (fd || errno != EACCES) return fd;

@@ -1,6 +1,6 @@
-// Folders that root, or a child that has become the user, makes and removes where users may have planted
-// links: every component is opened from the one above it with O_NOFOLLOW, and ownership is checked on the
-// descriptor.
+// Makes and removes folders, as root or as a child that has become the user, in places where users may have
+// planted links. Therefore every component is opened from the one above it with O_NOFOLLOW, and ownership is
+// checked on the descriptor.
 //
 // Threads: safe from any.
 #pragma once
@@ -18,18 +18,18 @@ namespace lockstep::spank {
 /// An open folder. Functions that throw throw Error naming the path.
 class Folder {
  public:
-  /// Opens an absolute path of the administrator's. With `make`, missing components are made: root's, 0755.
-  /// Throws where a component is a link, or the last one is not root's or writable by others.
+  /// Opens an absolute path that the administrator chose. With `make`, makes missing components: root's, 0755.
+  /// Throws if a component is a link, or if the last one does not belong to root or others may write to it.
   static Folder open_root(const std::string& path, bool make);
 
   /// Opens an absolute path without links, whoever owns it: for a process that has become the user.
   static Folder open_path(const std::string& path);
 
-  /// Opens a folder in this one, never through a link. Works also where the owner, who is this process's
-  /// user, has removed his own access.
+  /// Opens a folder in this one, never through a link. Works also if the owner, who is this process's
+  /// user, has removed its own access.
   Folder open(const std::string& name) const;
 
-  /// Makes (or finds) a folder in this one that belongs to uid:gid with this mode. Throws where the name is
+  /// Makes (or finds) a folder in this one that belongs to uid:gid with this mode. Throws if the name is
   /// something else or another user's.
   Folder own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const;
 

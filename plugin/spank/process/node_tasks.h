@@ -23,12 +23,12 @@ struct TaskPlacement {
 /// How a node's work ended. `killed`: a signal, such as scancel's, cut it short.
 enum class WorkResult { pending, succeeded, failed, killed };
 
-/// The longest wait for all tasks to start: one that Slurm failed to start never comes.
+/// The longest wait for all tasks to start. It is limited because Slurm may fail to start a task.
 inline constexpr int kSecondsForTasks = 10;
 
 class NodeTasks {
  public:
-  /// For this many tasks on the node. Throws Error where there is no memory.
+  /// For this many tasks on the node. Throws Error if there is no memory.
   explicit NodeTasks(std::uint32_t tasks);
   ~NodeTasks();
   NodeTasks(const NodeTasks&) = delete;
@@ -43,11 +43,11 @@ class NodeTasks {
   void record_gpus(std::uint32_t task, const std::string& gpus);
 
   /// Runs `work` in the first task that calls this; the others wait for it. Returns the result to all of
-  /// them: what `work` returned, or `killed` where its process died.
+  /// them: what `work` returned, or `killed` if its process died.
   WorkResult run_once(const std::function<WorkResult()>& work);
 
   /// For `work`: waits until every task has recorded its CPUs, for at most `seconds`. Returns all these CPUs,
-  /// none where a task did not come.
+  /// none if a task did not record them in time.
   std::vector<int> wait_for_cpus(int seconds);
 
   /// For `work`, after wait_for_cpus(): the GPUs that each task has recorded.
@@ -56,7 +56,7 @@ class NodeTasks {
   /// For `work`: stores the tasks' placements. One that is too long is left out; its task keeps its CPUs.
   void set_placements(const std::vector<TaskPlacement>& placements);
 
-  /// The placement of a task, after run_once(); empty `cpus` where there is none.
+  /// The placement of a task, after run_once(); empty `cpus` if there is none.
   TaskPlacement placement(std::uint32_t task) const;
 
  private:

@@ -102,13 +102,13 @@ int wait_for(pid_t child) {
 
 using Clock = std::chrono::steady_clock;
 
-// 0 where `end` has passed.
+// 0 if `end` has passed.
 int milliseconds_until(Clock::time_point end) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
-// False where the child takes longer than that. Only the child, and no process that may outlive it, holds the
+// False if the child takes longer than that. Only the child, and no process that may outlive it, holds the
 // write end of `pipe`; -1: there is no pipe.
 bool ends_before(pid_t child, int pipe, Clock::time_point end) {
   for (;;) {

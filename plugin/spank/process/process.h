@@ -34,10 +34,10 @@ inline constexpr int kCannotStart = 127;
 
 /// How a helper ended.
 struct CommandResult {
-  int exit_code = 0;    ///< as in a shell: 128 + signal where a signal ended it; or kCannotStart
+  int exit_code = 0;    ///< as in a shell: 128 + signal if a signal ended it; or kCannotStart
   std::string output;   ///< capture(): its standard output, 1 MiB at most
   std::string error;    ///< capture(): its standard error
-  bool in_time = true;  ///< capture(): false where it was killed because it took too long
+  bool in_time = true;  ///< capture(): false if it was killed because it took too long
 };
 
 struct Pipe {
@@ -46,7 +46,7 @@ struct Pipe {
 };
 
 /// Starts a helper with standard input from /dev/null and both outputs on this process's standard error.
-/// Throws Error where the program does not exist.
+/// Throws Error if the program does not exist.
 pid_t start(const Command& command);
 
 /// start(), then waits for the helper's end.
@@ -56,7 +56,7 @@ CommandResult run(const Command& command);
 CommandResult capture(Command command, std::chrono::milliseconds timeout);
 
 /// Runs `work` in a child that becomes uid:gid permanently, without other groups, and waits for it. Returns
-/// false, after a line to log(), where the child could not drop its privileges or `work` threw. The user may
+/// false, after a line to log(), if the child could not drop its privileges or `work` threw. The user may
 /// stop the child, or provide a folder that never responds: after `timeout` the child is killed with all
 /// processes that it started, and this returns false.
 bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds timeout, const std::function<void()>& work);

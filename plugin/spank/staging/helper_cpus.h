@@ -9,12 +9,12 @@
 
 namespace lockstep::spank {
 
-/// The step's CPUs, also those that the calling task is not bound to, as the control group has them. None
-/// where no control group confines a step that was given only part of the node (`granted` CPUs): then nobody
-/// can say which CPUs are the step's.
+/// The step's CPUs as the control group has them, also those that the calling task is not bound to. None if
+/// the step was given only part of the node (`granted` CPUs) and no control group confines it: then the
+/// step's CPUs are unknown.
 std::vector<int> step_cpus(std::uint32_t granted);
 
-/// Of the step's CPUs (ascending) those that no task was given; if none are left, those on which no task
+/// Those of the step's CPUs (ascending) that no task was given; if there are none, those on which no task
 /// computes; if there are none of these either, all. `of_tasks` are the CPUs of all tasks, `computing` those
 /// for compute.
 std::vector<int> spare_cpus(const std::vector<int>& step, const std::vector<int>& of_tasks,

@@ -91,7 +91,7 @@ void check_folder(const std::string& folder, Clock::time_point end) {
   if (left == kMaxEntries && Clock::now() < end) throw Error("--stage: " + folder + " is empty");
 }
 
-// The nodes copy by a pack's index, where one exists.
+// If a pack has an index, the nodes copy the files that it names.
 void check_index(const std::string& folder) {
   const std::string index = (fs::path(folder) / kIndex).string();
   struct stat about {};

@@ -14,11 +14,11 @@ namespace lockstep::spank {
 /// A source as an absolute path without "." and "..". A relative one starts from `folder`. Purely lexical.
 std::string absolute_source(const std::string& source, const std::string& folder);
 
-/// Throws Error where two sources (absolute) have the same entry name (common/leaf/source_name.h), or one is
+/// Throws Error if two sources (absolute) have the same entry name (common/leaf/source_name.h), or one is
 /// outside the allowed prefixes; without prefixes all are allowed.
 void check_names(const std::vector<std::string>& sources, const std::vector<std::string>& prefixes);
 
-/// Throws Error where a source does not exist, cannot be read or is empty, or where one of its first 1,000
+/// Throws Error if a source does not exist, cannot be read or is empty, or if one of its first 1,000
 /// entries is neither a folder nor a regular file. Stops checking at `end`; the nodes check the rest.
 void check_source(const std::string& source,
                   std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max());

@@ -20,7 +20,7 @@ struct SrunLink {
 
   std::string encode() const;
 
-  /// Throws Error where encode() did not make the text.
+  /// Throws Error if encode() did not make the text.
   static SrunLink decode(const std::string& text);
 };
 

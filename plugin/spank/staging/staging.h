@@ -26,7 +26,7 @@ struct StepOnNode {
   std::string srun_address;   ///< srun's address as the nodes see it
   uid_t uid = 0;
   std::string store;     ///< the user's store on this node
-  std::string links;     ///< replaces an unusable store where the step may read from its source, or ""
+  std::string links;     ///< replaces an unusable store if the step may read from its source, or ""
   std::string lease;     ///< file whose lock the step holds, or ""
   int lifetime_fd = -1;  ///< read end of a pipe that closes, and ends background staging, when the tasks end
   std::string cpus;      ///< the helper's CPUs; "": those of its task
@@ -36,7 +36,7 @@ struct StepOnNode {
 
 /// Stages, and agrees on the result with the step's other nodes. A helper that a signal ends is replaced
 /// once, by one that tells the others or falls back to the source. Returns `succeeded` when every node has
-/// its data. Otherwise the tasks must end: `failed` after one line with the reason, `killed` where the step
+/// its data. Otherwise the tasks must end: `failed` after one line with the reason, `killed` if the step
 /// is being cancelled.
 WorkResult stage(const StepOnNode& step, const Config& config, const Settings& settings,
                  const SrunLink* link);
@@ -55,10 +55,10 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
 /// replaced once. Other signals come from the user or from Slurm.
 bool was_killed(int code);
 
-/// True where `folder` is the LOCKSTEP_DATA of one of this user's jobs.
+/// True if `folder` is the LOCKSTEP_DATA of one of this user's jobs.
 bool is_data_folder(const std::string& folder, uid_t uid);
 
-/// True where `folder` is the LOCKSTEP_RECORD of one of this user's steps; `records` as configured.
+/// True if `folder` is the LOCKSTEP_RECORD of one of this user's steps; `records` as configured.
 bool is_record_folder(const std::string& folder, const std::string& records, uid_t uid);
 
 /// The first source that the step's tasks would not find, or "".

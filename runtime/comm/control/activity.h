@@ -20,7 +20,7 @@ void note_asked(std::string_view operation);
 void note_began(std::string_view operation);
 void note_ended(std::string_view operation);
 
-/// While it lives, a thread of this rank is blocked in an operation.
+/// Records, while it lives, that a thread of this rank is blocked in an operation.
 class WaitingNote {
  public:
   WaitingNote();

@@ -48,7 +48,7 @@ class Connection {
     closed,  ///< the other process closed it or ended
     broken,  ///< a network error or damaged bytes; the other process may still run
   };
-  /// Reads without waiting and appends whole messages, also those that came before the end.
+  /// Reads without waiting and appends complete messages, including those that arrived before the end.
   End receive(std::vector<Message>& messages);
 
   void close();

@@ -34,7 +34,7 @@ using control::Status;
 
 using std::chrono::milliseconds;
 
-// All ranks must have ended 5 s after an operation's timeout: these times and those of failure.cpp together.
+// These times and those of failure.cpp add up: all ranks must end within 5 s after an operation's timeout.
 constexpr milliseconds kNodeAnswerTime{1000};  // for the answers of a node's ranks
 constexpr milliseconds kAllAnswerTime{1500};   // for the answers of all ranks, at rank 0
 constexpr milliseconds kVerdictTime{1900};     // for the verdict of rank 0; then another rank gives it
@@ -204,7 +204,7 @@ class ControlChannel::Thread {
     }
     if (end == Connection::End::none) return;
     connection.close();
-    const bool said_goodbye = left_.contains(rank);
+    const bool said_goodbye = departed_.contains(rank);
     if (is_parent) {
       // The ranks above cannot give a verdict any more.
       if (!said_goodbye && end == Connection::End::closed) {
@@ -241,7 +241,7 @@ class ControlChannel::Thread {
           if (is_parent) status.rank = rank;
           status.state = RankState::left;
           answers_[status.rank] = status;
-          left_[rank] = std::move(status);
+          departed_[rank] = std::move(status);
         }
         return;
     }
@@ -304,7 +304,7 @@ class ControlChannel::Thread {
       give_verdict(control::explain_overdue(tree_.roster, *overdue_, statuses_below()));
   }
 
-  // Of this rank and all ranks below; a rank that has not answered is silent.
+  // The statuses of this rank and of all ranks below it. A rank that has not answered is silent.
   std::vector<Status> statuses_below() {
     std::vector<Status> statuses;
     const auto add = [&](int rank) {
@@ -344,8 +344,8 @@ class ControlChannel::Thread {
     if (failure_) give_verdict(*failure_);
     if (lost_rank_) give_verdict(control::explain_lost_rank(tree_.roster, *lost_rank_, my_status()));
     auto statuses = statuses_below();
-    const auto parent = left_.find(tree_.parent);
-    statuses.push_back(parent != left_.end() ? parent->second : Status{.rank = tree_.parent});
+    const auto parent = departed_.find(tree_.parent);
+    statuses.push_back(parent != departed_.end() ? parent->second : Status{.rank = tree_.parent});
     give_verdict(control::explain_overdue(tree_.roster, *overdue_, std::move(statuses)));
   }
 
@@ -394,7 +394,7 @@ class ControlChannel::Thread {
   milliseconds verdict_delay_{0};
   bool over_ = false;
 
-  std::map<int, Status> left_;  // the ranks at the other ends that said goodbye
+  std::map<int, Status> departed_;  // the ranks at the other ends that said goodbye
   std::optional<Overdue> overdue_;
   std::optional<std::string> failure_;  // reported to the parent
   std::optional<int> lost_rank_;        // reported to the parent

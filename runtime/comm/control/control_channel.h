@@ -1,5 +1,5 @@
-// Finds out why a job hangs, and ends it. MPI cannot say which rank has ended or what a rank is doing, so
-// each rank has a thread with connections to other ranks (comm/control/tree.h) that sleeps until something is
+// Finds out why a job hangs, and ends it. MPI cannot say which rank has ended or what a rank is doing. So
+// each rank has a thread that is connected to other ranks (comm/control/tree.h) and sleeps until something is
 // wrong:
 //
 // - A rank's process ends: the connection closes, and the job ends at once.
@@ -24,7 +24,7 @@ class ControlChannel {
  public:
   /// All ranks call it together. Returns null for one rank alone, under LOCKSTEP_WATCH=off, and if the ranks
   /// cannot connect to each other; if only the nodes cannot, each node has its own channel. Rank 0 prints the
-  /// reason. Throws UsageError for another LOCKSTEP_WATCH, and the exceptions of `all_gather`.
+  /// reason. Throws UsageError for any other value of LOCKSTEP_WATCH, and whatever `all_gather` throws.
   static std::unique_ptr<ControlChannel> start(const Place& place, const control::AllGather& all_gather);
   /// Tells the other ranks that this one leaves, so that its end is not an error.
   ~ControlChannel();

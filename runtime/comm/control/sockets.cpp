@@ -63,7 +63,7 @@ bool read_exactly(int fd, void* into, std::size_t bytes, milliseconds time) {
   return true;
 }
 
-// For a few bytes on a new connection: they fit into the socket's buffer.
+// Writes a few bytes to a new connection: they fit into the socket's buffer.
 template <typename Message>
 bool write_exactly(int fd, const Message& message) {
   return ::send(fd, &message, sizeof message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);

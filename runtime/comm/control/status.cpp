@@ -112,7 +112,7 @@ bool is_in_operation(RankState state) {
   return state == RankState::waits || state == RankState::works || state == RankState::asked;
 }
 
-// The part of a status that ranks which do the same have in common.
+// The part of a status that is equal for ranks that do the same.
 struct SharedState {
   RankState state;
   std::string operation;
@@ -174,7 +174,7 @@ std::string format_state(const SharedState& shared, const RankGroup& group, cons
   return {};
 }
 
-// The likeliest cause of an overdue operation has the lowest number.
+// Sorts the states: the likeliest cause of an overdue operation gets the lowest number.
 int order_of(const SharedState& shared, const Status& overdue) {
   switch (shared.state) {
     case RankState::ended:

@@ -160,20 +160,20 @@ class TreeBuilder {
       return std::find_if(outcomes.begin(), outcomes.end(),
                           [what](const ConnectOutcome& outcome) { return !(outcome.*what); });
     };
-    const auto say = [&](auto who, const char* consequence) {
+    const auto say = [&](auto failed, const char* consequence) {
       if (!is_root()) return;
-      std::fputs(
-          fmt::format("lockstep: {}: {}; {}\n", tree_.roster.name(static_cast<int>(who - outcomes.begin())),
-                      who->why.data(), consequence)
-              .c_str(),
-          stderr);
+      std::fputs(fmt::format("lockstep: {}: {}; {}\n",
+                             tree_.roster.name(static_cast<int>(failed - outcomes.begin())),
+                             failed->why.data(), consequence)
+                     .c_str(),
+                 stderr);
     };
-    if (const auto who = missing(&ConnectOutcome::local); who != outcomes.end()) {
-      say(who, "a rank that hangs or ends is noticed only when other ranks time out");
+    if (const auto failed = missing(&ConnectOutcome::local); failed != outcomes.end()) {
+      say(failed, "a rank that hangs or ends is noticed only when other ranks time out");
       return std::nullopt;
     }
-    if (const auto who = missing(&ConnectOutcome::network); who != outcomes.end()) {
-      say(who, "a rank that hangs or ends is reported only on its own node");
+    if (const auto failed = missing(&ConnectOutcome::network); failed != outcomes.end()) {
+      say(failed, "a rank that hangs or ends is reported only on its own node");
       tree_.up.reset();
       if (is_first()) tree_.parent = -1;
       std::erase_if(tree_.down, [&](const Child& child) {

@@ -30,7 +30,7 @@ enum class Ownership : std::uint8_t { caller, here };
 
 class CpuCommunicator;
 
-// The communicators of this process without a thread. A rank that waits in one of them must advance the
+// The communicators of this process that have no thread. A rank that waits in one of them must advance the
 // others too: two ranks that wait in different ones would otherwise wait for ever.
 struct PolledCommunicators {
   std::mutex mutex;
@@ -83,8 +83,8 @@ class CpuCommunicator : public Communicator, private Driver {
   }
 
   ~CpuCommunicator() override {
-    // After an exception the other ranks do not come here too, so this one waits for nothing. Its exit ends
-    // the job; if there is a thread, this call does.
+    // After an exception the other ranks may not come here, so this rank must not wait for them. Without a
+    // thread the exit of this rank ends the job; with a thread this call ends it.
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
     if (unwinding && inter_node_) end_job(named("an exception destroyed the communicator"));
     const std::string what = named("the last operations before the communicator's end");
@@ -194,8 +194,13 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
   WorkHandle work = task->operation;
   // An invalid request fails here, on every rank alike, and gets no number.
   try {
+    // The scale is read later: an earlier operation may still write it.
+    static constexpr double kAnyScale = 1;
+    ReduceOptions checked;
+    checked.op = options.op;
+    if (options.scale != nullptr) checked.scale = &kAnyScale;
     const void* const none[] = {nullptr};
-    reduce(none, nullptr, 0, request.type, scaled_op_of(options, size()));
+    reduce(none, nullptr, 0, request.type, scaled_op_of(checked, size()));
     if (request.root < 0 || request.root >= size()) {
       fail_usage("there is no rank {}; ranks are 0 to {}", request.root, size() - 1);
     }
@@ -281,8 +286,8 @@ void CpuCommunicator::serve() {
     }
     const bool moved = group_.advance(true);
     if (ending_ && group_.idle()) {
-      // MPI ends after World's communicator, and there the ranks wait for each other. Groups end in any
-      // order.
+      // If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups
+      // end in any order.
       return group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
     }
     if (!moved) slots.sleep(seen, std::chrono::hours(1));
@@ -290,7 +295,7 @@ void CpuCommunicator::serve() {
 }
 
 std::unique_ptr<Communicator> CpuCommunicator::split(int color, std::string_view name) {
-  // First the operations that were asked for before: the thread uses the same MPI communicator.
+  // Waits for the operations that were asked for before: the thread uses the same MPI communicator.
   barrier("a split")->wait();  // without the name, which may differ between the parts
   const Deadline deadline(fmt::format("the split into {}", name));
   MPI_Comm part = MPI_COMM_NULL;

@@ -15,8 +15,8 @@ class InterNode {
  public:
   virtual ~InterNode() = default;
 
-  /// The number of slices of a buffer. Lane i is the i-th rank of every node; its ranks exchange slice i.
-  /// There are as many lanes as the smallest node has ranks.
+  /// The number of slices of a buffer. Lane i consists of the i-th rank of every node, and its ranks exchange
+  /// slice i. There are as many lanes as the smallest node has ranks.
   virtual int lanes() const = 0;
 
   /// Ends the job, with a line that names both requests, if two nodes ask for different operations. Every

@@ -13,7 +13,7 @@ namespace lockstep::comm::cpu {
 
 struct Joined {
   OperationSlots slots;
-  /// The place among the ranks that share memory. If ranks cannot, every rank counts as a separate node.
+  /// This rank's place. If the ranks of some node cannot share memory, every rank counts as a separate node.
   Place place;
   std::vector<int> ranks;         ///< of `world`, by local rank
   bool ranks_share_cpus = false;  ///< the node has fewer CPUs than ranks

@@ -11,7 +11,7 @@
 
 namespace lockstep::comm::cpu {
 
-/// `world` must outlive it, and nothing else may use `world` until then.
+/// `world` must outlive the result, and nothing else may use `world` until the result is destroyed.
 std::unique_ptr<InterNode> connect_nodes(MPI_Comm world, const Place& place);
 
 }  // namespace lockstep::comm::cpu

@@ -11,10 +11,10 @@
 namespace lockstep::comm::cpu {
 namespace {
 
-// The maximum of bytes that are copied into shared memory at a time.
+// The maximum number of bytes that are copied into shared memory at a time.
 constexpr std::size_t kMaxStagedBytes = std::size_t{64} << 20;
-// The bytes of a chunk, which one rank adds up: large enough that taking one costs nothing, small enough that
-// it stays in the second-level cache with its result.
+// The bytes of a chunk, the unit of work of a rank. It is large enough that taking one costs nothing, and so
+// small that the chunk and its result stay in the second-level cache.
 constexpr std::size_t kMaxChunk = std::size_t{128} << 10;
 constexpr std::size_t kMinChunk = std::size_t{4} << 10;
 
@@ -36,7 +36,7 @@ std::byte* bytes_of(void* memory) {
   return static_cast<std::byte*>(memory);
 }
 
-// The part of this rank's data that other ranks read, and in an all-reduce write.
+// The part of this rank's data that other ranks read (and, in an all-reduce, write).
 Buffer shared_part(const Task& task, int ranks) {
   if (task.request.kind != OperationKind::reduce_scatter) return task.buffer;
   return {task.all, task.buffer.count * static_cast<std::size_t>(ranks), task.buffer.type};
@@ -114,7 +114,7 @@ bool NodeGroup::shares_data(const Task& task) const {
   return inter_node_ == nullptr || task.request.kind == OperationKind::all_reduce;
 }
 
-// Puts the data where the other ranks find it. False if that must wait.
+// Puts the data where the other ranks find it. Returns false if that must wait.
 bool NodeGroup::stage(Task& task, OperationSlot& slot) {
   slot.location = {};
   if (!shares_data(task)) return true;
@@ -181,8 +181,8 @@ void NodeGroup::compare(Task& task) {
   task.compared = true;
 }
 
-// Maps the data of the other ranks. False if it is too late: the others have done this rank's share of the
-// work, the operation is over for them, and they may have freed the memory.
+// Maps the data of the other ranks. Returns false if it is too late: the others have done this rank's share
+// of the work, the operation is over for them, and they may have freed the memory.
 bool NodeGroup::find_data(Task& task) {
   if (!task.views.empty() || !shares_data(task)) return true;
   std::vector<std::byte*> views;

@@ -92,7 +92,7 @@ class OperationSlots {
 
   /// Whether any rank is blocked in wait(), so that it has time to work for the others.
   bool any_rank_waits() const { return events_->waiting.load(std::memory_order_relaxed) > 0; }
-  /// This rank counts as waiting while it lives.
+  /// While an object of this class lives, this rank counts as waiting.
   class Waiting {
    public:
     explicit Waiting(const OperationSlots& slots) : events_(*slots.events_) {

@@ -16,7 +16,7 @@
 
 namespace lockstep::comm::mpi {
 
-/// In place. `scratch` grows to the size of the elements (at most 64 MiB) and is kept for the next call.
+/// Works in place. `scratch` grows to the size of the elements (at most 64 MiB); keep it for the next call.
 void all_reduce(MPI_Comm world, const Place& place, Buffer buffer, ScaledOp scaled,
                 std::vector<std::byte>& scratch);
 

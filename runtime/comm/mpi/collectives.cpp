@@ -32,7 +32,7 @@ void all_gather(MPI_Comm world, int rank, Buffer mine, void* all) {
 
 int bytes_of_part(const Buffer& mine) {
   if (mine.bytes() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
-    fail("the part of a rank must be smaller than 2 GiB");
+    fail("each rank's part must be smaller than 2 GiB: divide the data among several operations");
   }
   return static_cast<int>(mine.bytes());
 }

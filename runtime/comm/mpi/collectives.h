@@ -9,7 +9,7 @@
 
 namespace lockstep::comm::mpi {
 
-/// Any size: in pieces of 1 GiB, since MPI counts in int.
+/// Copies a buffer of any size, in pieces of 1 GiB because MPI counts in int.
 void broadcast(MPI_Comm world, Buffer buffer, int root);
 
 /// `rank`: this process's rank in `world`. Throws Error for parts of 2 GiB or more.

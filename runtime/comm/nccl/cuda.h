@@ -16,7 +16,7 @@ namespace lockstep::comm::nccl {
 /// Throws Error "<call>: <CUDA's text>" unless the code is cudaSuccess.
 void check(cudaError_t code, const char* call);
 
-/// The number of devices that this process can use; 0 also without a driver, or if it is too old.
+/// The number of devices that this process can use; 0 also if there is no driver or the driver is too old.
 int devices();
 /// Why devices() is 0, in CUDA's words.
 std::string why_no_devices();

@@ -121,7 +121,7 @@ std::unique_ptr<Session> Session::split(int color, [[maybe_unused]] MPI_Comm par
   std::unique_ptr<Session> group(new Session(nullptr, std::move(name)));
   ncclConfig_t chosen = config();
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0)
-  // The key keeps the order of the ranks. settle() asks the parent.
+  // The key keeps the order of the ranks. settle() polls the parent session.
   settle(ncclCommSplit(handle_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, place.rank, &group->handle_, &chosen),
          "ncclCommSplit");
 #else

@@ -20,7 +20,7 @@ class Session {
   /// the group of ranks in errors. Throws UsageError on every rank if a rank has no device or two ranks share
   /// one, Error if NCCL cannot start.
   Session(MPI_Comm world, const Place& place, int device, std::string name);
-  /// Waits until the other ranks end theirs.
+  /// Waits until the other ranks end their sessions.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -34,7 +34,7 @@ class Session {
   /// Waits until NCCL has accepted the call that returned `result`. Throws Error "<call>: <NCCL's text>".
   void settle(ncclResult_t result, const char* call);
 
-  /// Throws Error if NCCL has reported an error since: a rank has ended, the network is down.
+  /// Throws Error if NCCL has reported an error in the meantime: a rank has ended, or the network is down.
   void check_health();
 
  private:

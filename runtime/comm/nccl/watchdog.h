@@ -24,7 +24,7 @@ class DeviceOperation : public Operation {
   DeviceOperation(std::string name, int device, std::function<void*()> stream, std::function<void()> then,
                   std::shared_ptr<const void> keep);
 
-  /// Records the operation's end: the work that `stream` has now. Call it before Watchdog::add().
+  /// Marks the operation's end: after the work that `stream` has now. Call it before Watchdog::add().
   void launched(cudaStream_t stream);
 
   bool done() const override;
@@ -33,7 +33,7 @@ class DeviceOperation : public Operation {
   /// Blocks the thread.
   void wait_here();
 
-  /// For the watchdog: whether the device has done it. Throws Error if the device has failed.
+  /// For the watchdog: whether the device has finished the operation. Throws Error if the device has failed.
   bool reached() const;
   void end();
 

@@ -32,11 +32,13 @@ void BlockwisePlanner::change(const Cost& cost, const std::vector<double>& speed
 
 void BlockwisePlanner::expect_same_order(const PlanState& state, const char* order_options) const {
   if (state.data != state_.data) {
-    fail("cannot resume: the state is of other data ({}) than this run ({})", state.data, state_.data);
+    fail("cannot resume: the state belongs to other data ({}) than this run ({})", state.data, state_.data);
   }
   if (state.order != state_.order) {
-    fail("cannot resume: the state is of another order of samples ({}) than this run ({}): use the same {}",
-         state.order, state_.order, order_options);
+    fail(
+        "cannot resume: the state belongs to another order of samples ({}) than this run ({}): use the same "
+        "{}",
+        state.order, state_.order, order_options);
   }
 }
 

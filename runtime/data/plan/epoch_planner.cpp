@@ -23,7 +23,7 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
 EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options, const PlanState& state)
     : EpochPlanner(source, options) {
   expect_same_order(state, "seed, epoch and too_long (with split also the cap)");
-  if (state.position.mixture) fail("cannot resume: the state is of a mixture, not of an epoch");
+  if (state.position.mixture) fail("cannot resume: the state belongs to a mixture, not to an epoch");
   const auto [block, used, mixture] = state.position;
   if (block > order_.blocks() || (block == order_.blocks() && used > 0)) {
     fail("cannot resume: the state is at item {} of block {}, but the number of blocks is {}", used, block,

@@ -71,7 +71,7 @@ struct PlanOptions {
   std::vector<double> speeds = {};
   TooLong too_long = TooLong::refuse;
   Tail tail = Tail::fill;
-  /// Only the first so many tokens of a sample are planned and used; 0: all. Only a mixture's ranges set it.
+  /// The maximum number of tokens of a sample that are planned; 0: all. Only a mixture's ranges set it.
   std::uint64_t longest = 0;
 };
 

@@ -1,10 +1,10 @@
 // Sends gradients in 16 bits, which halves the bytes between nodes, as PyTorch's fp16_compress_hook and
 // bf16_compress_hook do.
 //
-// The mean is computed in f32 and rounded once, so no sum overflows. fp16 keeps 11 bits and ranges from 6e-8
-// to
-// 65504. Gradients are in that range with Average::tokens or a scaled loss. bf16 keeps 8 bits and the whole
-// range of f32.
+// The mean is computed in f32 and rounded once, so no sum overflows.
+// - fp16 keeps 11 bits and ranges from 6e-8 to 65504. Gradients are in that range with Average::tokens or a
+//   scaled loss.
+// - bf16 keeps 8 bits and the whole range of f32.
 //
 // Threads: as for CommHook.
 #pragma once

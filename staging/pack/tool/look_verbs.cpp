@@ -118,7 +118,7 @@ void verify_one(const Tool& tool, const std::string& source) {
   }
 }
 
-/// Verifies all sources, also after one that is damaged.
+/// Verifies all sources, even after one that is damaged.
 void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
   std::size_t damaged = 0;
   for (const std::string& source : sources) {

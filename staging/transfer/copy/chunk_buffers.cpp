@@ -57,9 +57,9 @@ ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes, bool wait) {
   buffer.capacity_ = round_up(bytes) <= chunk_ / 4 ? round_up(bytes) : std::max(chunk_, round_up(bytes));
   {
     std::unique_lock lock(mutex_);
-    const auto room = [&] { return used_ == 0 || used_ + buffer.capacity_ <= budget_; };
-    if (!wait && !room()) return {};
-    freed_.wait(lock, room);
+    const auto has_space = [&] { return used_ == 0 || used_ + buffer.capacity_ <= budget_; };
+    if (!wait && !has_space()) return {};
+    freed_.wait(lock, has_space);
     used_ += buffer.capacity_;
     if (buffer.capacity_ == chunk_ && !spare_.empty()) {
       buffer.memory_ = spare_.back();

@@ -37,7 +37,7 @@ class ChunkJournal {
   };
   static Content read(FileSystem& system, const std::filesystem::path& file);
 
-  /// Continues the journal in `file` if it is of this plan, and begins a new one otherwise.
+  /// Continues the journal in `file` if it belongs to this plan; begins a new one otherwise.
   ChunkJournal(FileSystem& system, std::filesystem::path file, const pack::Digest& plan,
                std::uint32_t chunk_bytes);
 

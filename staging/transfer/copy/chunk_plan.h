@@ -1,7 +1,7 @@
 // How the bytes of an object are cut into chunks, the unit that is read, sent, verified and recorded. Files
 // follow each other in the given order. A large file is cut at multiples of the chunk size; ends of files and
-// small files share chunks, up to a number of files per chunk that keeps many of them in flight. The same
-// sizes give the same chunks on every node.
+// small files share chunks. A chunk holds a limited number of files, so that many chunks are copied at once.
+// The same sizes give the same chunks on every node.
 //
 // Threads: const members are safe from any.
 #pragma once

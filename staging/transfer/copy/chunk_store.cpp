@@ -20,7 +20,7 @@ ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& p
       buffers_(buffers),
       options_(std::move(options)),
       journal_(system_, options_.journal, options_.plan, plan.chunk_bytes()),
-      there_(plan.size()),
+      present_(plan.size()),
       digests_(plan.size()),
       file_digests_(plan.files()) {
 }
@@ -34,8 +34,8 @@ std::uint64_t ChunkStore::resume(int threads) {
     const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(done.chunk));
     if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;
     const std::lock_guard lock(mutex_);
-    if (!there_[done.chunk]) bytes += data.bytes().size();
-    there_[done.chunk] = true;
+    if (!present_[done.chunk]) bytes += data.bytes().size();
+    present_[done.chunk] = true;
     digests_[done.chunk] = done.digest;
   });
   return bytes;
@@ -43,7 +43,7 @@ std::uint64_t ChunkStore::resume(int threads) {
 
 bool ChunkStore::has(std::size_t chunk) const {
   const std::lock_guard lock(mutex_);
-  return there_[chunk];
+  return present_[chunk];
 }
 
 pack::Digest ChunkStore::digest(std::size_t chunk) const {
@@ -58,10 +58,10 @@ void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::D
     const std::lock_guard lock(mutex_);
     if (chunk < next_) return;  // the hashing thread has read it back already
     if (hashing_ || chunk != next_) {
-      // The hashing thread will take it. Of the waiting chunks those that are needed first stay in memory.
+      // The hashing thread will take it. Only the waiting chunks that are needed first stay in memory.
       early_.emplace(chunk, std::move(data));
       if (early_.size() > kMaxEarly) early_.erase(std::prev(early_.end()));
-      if (hashing_ || !there_[next_]) return;
+      if (hashing_ || !present_[next_]) return;
       chunk = next_;
       auto node = early_.extract(chunk);
       data = node.empty() ? ChunkBuffers::Buffer() : std::move(node.mapped());
@@ -76,7 +76,7 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool asi
   {
     const std::lock_guard lock(mutex_);
     if (mark_failed_) std::rethrow_exception(mark_failed_);
-    there_[chunk] = true;
+    present_[chunk] = true;
     digests_[chunk] = digest;
     unmarked_.push_back({chunk, digest});
     for (const Extent& extent : plan_.extents(chunk)) unsynced_.insert(extent.file);
@@ -138,7 +138,7 @@ void ChunkStore::hash_from(std::size_t chunk, ChunkBuffers::Buffer data) {
     const std::lock_guard lock(mutex_);
     chunk = ++next_;
     early_.erase(early_.begin(), early_.lower_bound(chunk));
-    if (chunk == plan_.size() || !there_[chunk]) {
+    if (chunk == plan_.size() || !present_[chunk]) {
       hashing_ = false;
       return;
     }

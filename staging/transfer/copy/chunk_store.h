@@ -31,7 +31,7 @@ class ChunkStore {
   struct Options {
     std::filesystem::path journal;
     pack::Digest plan{};           ///< digest of the list of files; a journal of another list is not used
-    std::uint64_t mark_bytes = 0;  ///< after so many bytes the chunks on disk are synced and recorded
+    std::uint64_t mark_bytes = 0;  ///< the bytes after which the chunks on disk are synced and recorded
     /// A file is complete and has this digest. Returns false if the digest is wrong; the file is then in
     /// damaged(). Called by the threads that put chunks, in the order of the files.
     std::function<bool(std::size_t file, const pack::Digest&)> complete;
@@ -86,10 +86,10 @@ class ChunkStore {
   ChunkJournal journal_;
 
   mutable std::mutex mutex_;
-  std::vector<bool> there_;
+  std::vector<bool> present_;
   std::vector<pack::Digest> digests_;
   std::map<std::size_t, ChunkBuffers::Buffer> early_;  // chunks after the one that is hashed next
-  std::size_t next_ = 0;                               // to be hashed
+  std::size_t next_ = 0;                               // the chunk to hash next
   bool hashing_ = false;
   std::vector<DoneChunk> unmarked_;
   std::set<std::uint32_t> unsynced_;

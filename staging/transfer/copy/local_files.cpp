@@ -59,12 +59,12 @@ void LocalFiles::make_folders() {
 }
 
 UniqueFd LocalFiles::create(std::size_t file, int flags) {
-  // Read-only if an earlier copy had completed it, and its bytes have changed since.
+  // The file is read-only if an earlier copy had completed it and its bytes have changed since.
   const std::optional<struct stat> before = system_.status(path(file));
   if (before && (before->st_mode & S_IWUSR) == 0) system_.change_mode(path(file), 0600);
   UniqueFd fd = system_.open(path(file), O_WRONLY | O_CREAT | O_NOFOLLOW | flags, 0600);
-  // Its whole size at once: a full disk is noticed early, and parallel writers need not extend the file one
-  // by one.
+  // Allocates its whole size at once: a full disk is noticed early, and parallel writers need not extend the
+  // file one by one.
   if (plan_.first_chunk(file) != plan_.last_chunk(file))
     system_.allocate(fd.get(), plan_.file_bytes(file), path(file));
   return fd;

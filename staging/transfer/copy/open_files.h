@@ -26,7 +26,7 @@ class OpenFiles {
   /// twice.
   std::shared_ptr<const UniqueFd> get(std::size_t file);
 
-  /// Forgets the file; it stays open where it is in use.
+  /// Forgets the file; it stays open while it is in use.
   void drop(std::size_t file);
 
  private:

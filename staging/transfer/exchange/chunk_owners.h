@@ -1,7 +1,7 @@
-// Which node reads which chunk from the source. Every chunk has one owner and one successor, which replaces
-// the owner when that is lost. Both follow from the list of nodes, so that all nodes know them without a
-// message. Every node owns an equal share of the chunks, and the other nodes succeed to equal parts of that
-// share.
+// Decides which node reads which chunk from the source. Every chunk has one owner and one successor, which
+// replaces the owner if the owner is lost. Both follow from the list of nodes, so that all nodes know them
+// without a message. Every node owns an equal share of the chunks, and the other nodes succeed to equal parts
+// of that share.
 //
 // Threads: const members are safe from any.
 #pragma once

@@ -1,4 +1,4 @@
-// Where a node takes the chunks that other nodes ask it for: a copy in progress, or a complete object.
+// Provides the chunks that other nodes ask for: from a copy in progress, or from a complete object.
 //
 // Threads: safe from any.
 #pragma once
@@ -21,9 +21,9 @@ class ChunkProvider {
 
   virtual State state(std::size_t chunk, std::uint32_t asker) = 0;
   virtual std::uint32_t bytes(std::size_t chunk) const = 0;
-  /// Reads a chunk that is here. False if it cannot be read.
+  /// Reads a chunk that is here. Returns false if it cannot be read.
   virtual bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) = 0;
-  /// `node` has read all that it must read from the source.
+  /// Called when `node` has read all that it must read from the source.
   virtual void help_from(std::uint32_t /*node*/) {}
 };
 

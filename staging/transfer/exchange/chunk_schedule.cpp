@@ -18,7 +18,7 @@ ChunkSchedule::ChunkSchedule(std::size_t chunks, ChunkOwners owners, Node self, 
     if (!missing(chunk)) continue;
     from_[chunk] = owners_.owner(chunk);
     taken_[chunk] = false;
-    ++left_;
+    ++remaining_;
   }
 }
 
@@ -45,7 +45,7 @@ std::optional<std::size_t> ChunkSchedule::next(Node node) {
   return {};
 }
 
-// From the end, because this node begins at the front.
+// Takes chunks from the end, because this node begins at the front.
 std::optional<std::size_t> ChunkSchedule::next_for_helper(Node node) {
   for (std::size_t& end = helper_end_[node]; end > next_[self_]; --end) {
     const std::size_t chunk = end - 1;
@@ -61,7 +61,7 @@ std::optional<std::size_t> ChunkSchedule::next_for_helper(Node node) {
 void ChunkSchedule::done() {
   {
     const std::lock_guard lock(mutex_);
-    --left_;
+    --remaining_;
   }
   changed_.notify_all();
 }

@@ -1,15 +1,15 @@
-// Which chunks a node still needs, and from where: a node reads the chunks that it owns from the source, in
-// order. It asks the owner for any other chunk, then the successor (chunk_owners.h), and reads the chunk
-// itself if it can have it from neither. So each chunk is read once if nothing fails, and by the successor as
-// well if the owner is lost.
+// Tracks which chunks a node still needs, and where to get them. A node reads the chunks that it owns from
+// the source, in order. It asks the owner for any other chunk, then the successor (chunk_owners.h), and reads
+// the chunk itself if neither can give it. So each chunk is read once if nothing fails, and by the successor
+// as well if the owner is lost.
 //
 // No node waits for ever, because for one chunk no two nodes wait for each other. The owner reads the chunk
 // or has asked the successor to read it, and then says so to everybody who asks. The successor reads the
 // chunk or waits for the owner. All other nodes wait for one of the two.
 //
-// A slow owner gets help: when a node has read all that it must, its peers know it as idle, and an owner asks
-// an idle successor for chunks from the end of its own share. A node that the owner asks for a chunk reads
-// it.
+// A slow owner gets help: a node that has read all that it must tells its peers that it is idle, and an owner
+// asks an idle successor for chunks from the end of the owner's share. The successor reads the chunks for
+// which the owner asks.
 //
 // Threads: safe from any.
 #pragma once
@@ -60,7 +60,7 @@ class ChunkSchedule {
 
   /// Whether this node has no chunk left that it must read and has not begun.
   bool idle() const;
-  /// Another node is idle, and can read chunks of this node's.
+  /// Notes that another node is idle and can read chunks of this node's share.
   void help_from(Node node);
 
   /// The node that a chunk came from; this one if it read the chunk itself.
@@ -76,7 +76,7 @@ class ChunkSchedule {
   std::optional<std::size_t> next_for_helper(Node node);
   void assign(std::size_t chunk, Node node);
   Node provider(std::size_t chunk) const;
-  bool ended() const { return stopped_ || left_ == 0; }
+  bool ended() const { return stopped_ || remaining_ == 0; }
 
   const ChunkOwners owners_;
   const Node self_;
@@ -88,7 +88,7 @@ class ChunkSchedule {
   std::vector<std::size_t>
       helper_end_;  // of each idle node: it was asked for what this node owns from here on
   std::vector<bool> given_up_;
-  std::size_t left_ = 0;
+  std::size_t remaining_ = 0;
   bool stopped_ = false;
 };
 

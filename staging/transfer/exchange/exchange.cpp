@@ -89,7 +89,7 @@ void Exchange::accept_all() {
       if (!socket) fail_errno("accept");
       take_client(std::move(socket));
     } catch (const std::exception&) {
-      // No descriptor or no thread is left: the next one waits in the socket's queue.
+      // No descriptor or no thread is left: the next connection waits in the socket's queue.
       drop_oldest_unauthenticated();
       std::this_thread::sleep_for(kLook);
     }
@@ -108,8 +108,8 @@ void Exchange::take_client(UniqueFd socket) {
   }
 }
 
-// Makes room by dropping the oldest connection. That keeps its descriptor until its thread has closed it;
-// meanwhile the next one waits in the socket's queue.
+// Makes room by dropping the oldest connection, whose descriptor stays open until its thread has closed it.
+// Meanwhile the next connection waits in the socket's queue.
 bool Exchange::may_accept() {
   std::size_t open = 0;
   std::size_t closing = 0;
@@ -143,7 +143,7 @@ void Exchange::serve_client(Client& client) {
   try {
     PeerLink link(std::move(client.socket), Session::Role::server, options_.key, options_.step,
                   options_.timeouts);
-    // Before the link, and with it the socket, is closed.
+    // Runs before the link, and with it the socket, is closed.
     const std::unique_ptr<void, decltype(closing)> before(this, closing);
     const std::uint32_t node = link.handshake(options_.node_id);
     {

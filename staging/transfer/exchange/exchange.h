@@ -22,13 +22,13 @@
 // source is not read. Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads
 // them after the data, 40 to 50 bytes for each record of a TFRecord or RecordIO file.
 //
-// Failures: a chunk with a wrong digest is fetched again, from the next node. Three of them, silence for five
-// seconds (a stopped process, a dead machine), a chunk that takes half a minute, or a connection that breaks
-// twice, and the node is given up: the successors of its chunks read them and pass them on. A node whose own
-// source or disk hangs is ended by its parent (supervisor.h), and the others give it up. If a whole file does
-// not match the pack's index, its chunks are compared with the source, and the nodes that sent other bytes
-// are named. Data that has no index is compared between the nodes before it is published. No node waits for
-// ever, because a node that is silent at srun's rendezvous too fails the step there.
+// Failures: a chunk with a wrong digest is fetched again, from the next node. A node is given up after three
+// such chunks, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a
+// minute, or a connection that breaks twice: the successors of its chunks then read them and pass them on. A
+// node whose own source or disk hangs is ended by its parent (supervisor.h), and the others give it up. If a
+// whole file does not match the pack's index, its chunks are compared with the source, and the nodes that
+// sent other bytes are named. Data that has no index is compared between the nodes before it is published. No
+// node waits for ever, because a node that is silent at srun's rendezvous too fails the step there.
 //
 // A connection that has not authenticated within ten seconds is dropped. If there are too many of those (a
 // quarter of the process's descriptors), the oldest is dropped earlier.
@@ -85,7 +85,7 @@ class Exchange {
   /// they wait.
   void serve_list(std::size_t topic, std::shared_ptr<const std::string> list);
   void serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks);
-  /// Returns when no thread uses what was served any more.
+  /// Stops serving a topic. Returns when no thread uses its list or chunks any longer.
   void withdraw(std::size_t topic);
 
   /// Connects to another node; both authenticate. Throws PeerError.

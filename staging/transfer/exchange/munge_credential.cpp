@@ -40,8 +40,8 @@ struct Library {
 };
 
 const Library& library() {
-  static const Library the;
-  return the;
+  static const Library instance;
+  return instance;
 }
 
 }  // namespace

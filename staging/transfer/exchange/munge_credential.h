@@ -1,5 +1,5 @@
-// Proof by munge of the user at the other end of a connection: a credential that carries a text, that only
-// the same user can decode, and only once. libmunge is loaded at run time, because some sites do not have it.
+// Proves by munge which user is at the other end of a connection. A credential carries a text; only the same
+// user can decode it, and only once. libmunge is loaded at run time, because some sites do not have it.
 //
 // Threads: safe from any.
 #pragma once

@@ -33,7 +33,7 @@ PeerLink::PeerLink(UniqueFd socket, Session::Role role, const std::string& key, 
   notice_dead_peer(socket_);
 }
 
-// The text of a credential. The two sides have different ones, so neither can send the other its own back.
+// The text of a credential. It differs between the sides, so neither can send the other's credential back.
 std::string PeerLink::credential_of(Session::Role role) const {
   return fmt::format("lockstep-exchange {} {} {}", step_, session_.id(),
                      role == Session::Role::server ? "server" : "node");

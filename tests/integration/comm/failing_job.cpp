@@ -86,8 +86,8 @@ void go_wrong(lockstep::World& world, const std::string& how) {
   }
 }
 
-// Each rank starts a broadcast from the next rank and does not wait for it, so none of them matches.
-void ask_for_what_never_comes(lockstep::World& world) {
+// Each rank starts a broadcast from the next rank and does not wait for it, so no two of them match.
+void start_unmatched_broadcasts(lockstep::World& world) {
   static float value = 1;
   const int next = (world.rank() + 1) % world.size();
   world.communicator().broadcast({&value, 1, DataType::f32}, next, "nothing");
@@ -114,7 +114,7 @@ void work(int argc, char** argv) {
   if (how == "killed-inside") run_on(world);
   if (how == "more-steps") return;
   meet(world, "bucket 7");
-  if (how == "unmatched") ask_for_what_never_comes(world);
+  if (how == "unmatched") start_unmatched_broadcasts(world);
 }
 
 }  // namespace

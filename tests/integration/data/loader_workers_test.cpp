@@ -178,7 +178,7 @@ TEST_F(LoaderTest, ABatchThatIsReadyCountsNoWaitingTime) {
   std::atomic<std::size_t> reads = 0;
   const WatchedReader reader(*reader_, [&](std::size_t) {
     if (reads++ == 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the first one is waited for
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the loop waits for the first batch
   });
   PlanOptions plan = alone();
   plan.cap = 100'000;

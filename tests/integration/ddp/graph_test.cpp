@@ -259,8 +259,8 @@ TEST(GradientsOfGradients, ThatAccumulateNothingAreAllowed) {
 }
 
 /// Ranks use different branches, and another one in the next step. No rank uses `never`.
-struct BranchesImpl : torch::nn::Module {
-  BranchesImpl() {
+struct SharedBranchesImpl : torch::nn::Module {
+  SharedBranchesImpl() {
     common = register_module("common", torch::nn::Linear(6, 6));
     left = register_module("left", torch::nn::Linear(6, 6));
     right = register_module("right", torch::nn::Linear(6, 6));
@@ -277,13 +277,13 @@ struct BranchesImpl : torch::nn::Module {
   torch::nn::Linear never = nullptr;
   torch::nn::Linear common = nullptr;
 };
-TORCH_MODULE(Branches);
+TORCH_MODULE(SharedBranches);
 
 // Expects the mean over ranks of the gradients of each rank's branch.
 void check_branches(const DistributedDataParallelOptions& options, bool static_choice) {
-  Branches net;
+  SharedBranches net;
   DistributedDataParallel ddp(net, world(), options);
-  Branches alone;
+  SharedBranches alone;
   copy_parameters(*net, *alone);
   for (int step = 0; step < 4; ++step) {
     const auto uses_left = [&](int rank) { return (rank + (static_choice ? 0 : step)) % 2 == 0; };
@@ -331,9 +331,9 @@ TEST(ControlFlow, OfAForwardUnderNoSyncCountsInACommonBackward) {
   options.find_unused_parameters = true;
   options.first_bucket_bytes = 1;  // one parameter each
   options.bucket_cap_mb = 1e-6;
-  Branches net;
+  SharedBranches net;
   DistributedDataParallel ddp(net, world(), options);
-  Branches alone;
+  SharedBranches alone;
   copy_parameters(*net, *alone);
   for (int step = 0; step < 3; ++step) {
     const auto input = rows(2 * world().size(), 90 + static_cast<std::uint64_t>(step));
@@ -362,7 +362,7 @@ TEST(StaticGraph, LearnsUnusedParametersInTheFirstStep) {
 }
 
 TEST(StaticGraph, PutsUnusedParametersIntoTheLastBucket) {
-  Branches net;
+  SharedBranches net;
   auto options = small_buckets(Average::ranks);
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);
@@ -372,7 +372,7 @@ TEST(StaticGraph, PutsUnusedParametersIntoTheLastBucket) {
 }
 
 TEST(StaticGraph, ThatChangesIsRefusedByName) {
-  Branches net;
+  SharedBranches net;
   auto options = small_buckets(Average::ranks);
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);
@@ -382,7 +382,7 @@ TEST(StaticGraph, ThatChangesIsRefusedByName) {
 }
 
 TEST(StaticGraph, ThatLosesAParameterIsRefusedByName) {
-  Branches net;
+  SharedBranches net;
   auto options = small_buckets(Average::ranks);
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);
@@ -392,7 +392,7 @@ TEST(StaticGraph, ThatLosesAParameterIsRefusedByName) {
 }
 
 TEST(StaticGraph, IsLearnedByRanksThatSkipTheFirstStep) {
-  Branches net;
+  SharedBranches net;
   auto options = small_buckets();
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);

@@ -214,7 +214,7 @@ TEST(Lateness, NamesTheRankThatWasWaitedFor) {
   DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
   const int late = world().size() - 1;
   bool named = false;
-  // Another process may delay one of the other ranks for as long, but not each time.
+  // Another process may delay one of the other ranks for as long, but not in every step.
   for (int step = 0; step < 20 && !any_rank(named); ++step) {
     const auto loss = ddp(rows(2, 1)).sum();
     world().communicator().barrier("the start")->wait();

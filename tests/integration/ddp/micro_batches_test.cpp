@@ -1,5 +1,5 @@
-// Ranks may have different numbers of unsynchronised micro-batches in a step, also none. The gradients are
-// those of one process on the whole step.
+// Ranks may have different numbers of unsynchronised micro-batches in a step, including none. The gradients
+// are those of one process on the whole step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ void PrintTo(const Case& c, std::ostream* out) {
 
 /// `first` is used twice. The micro-batch decides about `left` and `right`. With buffers, the result of
 /// forward depends on all micro-batches of this rank since rank 0's buffers were sent.
-struct BranchesImpl : torch::nn::Module {
-  explicit BranchesImpl(const Case& c, bool recomputes)
+struct RankBranchesImpl : torch::nn::Module {
+  explicit RankBranchesImpl(const Case& c, bool recomputes)
       : recompute(recomputes), has_never(c.find_unused || c.static_graph) {
     first = register_module("first", torch::nn::Linear(6, 6));
     middle = register_module("middle", torch::nn::Linear(6, 6));
@@ -68,7 +68,7 @@ struct BranchesImpl : torch::nn::Module {
   torch::Tensor mean;
   Segment segment;
 };
-TORCH_MODULE(Branches);
+TORCH_MODULE(RankBranches);
 
 struct MicroBatch {
   std::int64_t rows = 1;
@@ -116,7 +116,7 @@ void run(Ddp& ddp, const Part& part) {
 }
 
 // Runs the parts of all ranks in one process, each with the buffers of rank 0 at the beginning of the step.
-std::int64_t run_alone(Branches& alone, const std::vector<Part>& parts) {
+std::int64_t run_alone(RankBranches& alone, const std::vector<Part>& parts) {
   std::int64_t tokens = 0;
   for (const auto& part : parts) {
     for (const auto& batch : part.micro_batches) tokens += batch.rows;
@@ -161,9 +161,9 @@ TEST_P(UnequalMicroBatches, GiveTheGradientsOfOneProcessOnTheWholeStep) {
   options.find_unused_parameters = c.find_unused;
   options.static_graph = c.static_graph;
   options.gradient_as_bucket_view = !c.own_gradients;
-  Branches net(c, c.checkpoints);
+  RankBranches net(c, c.checkpoints);
   DistributedDataParallel ddp(net, world(), options);
-  Branches alone(c, false);
+  RankBranches alone(c, false);
   copy_parameters(*net, *alone);
   torch::optim::SGD optimizer(net->parameters(), 0.02);
   torch::optim::SGD alone_optimizer(alone->parameters(), 0.02);

@@ -7,12 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "common/error.h"
@@ -71,7 +73,7 @@ class TextLm : public ::testing::Test {
                                         "--vocabulary=50",
                                         "--width=" + width_,
                                         "--layers=1",
-                                        "--heads=2",
+                                        "--heads=" + heads_,
                                         "--warm-up=2"};
     program.insert(program.end(), more.begin(), more.end());
     return lockstep::testing::mpi_command(std::to_string(ranks), program);
@@ -89,11 +91,13 @@ class TextLm : public ::testing::Test {
     return run_process(command);
   }
 
-  // Starts the job, and kills all its ranks and mpirun a random time after it has written its next
-  // checkpoint. Returns false if the job ended before that.
+  // Starts the job in the background and waits until it has written its next checkpoint. Returns the process
+  // of mpirun, or nullopt if the job ended before that.
+  std::optional<pid_t> start_until_next_checkpoint(int ranks, const std::vector<std::string>& more) const;
+  // The same, and kills all its ranks and mpirun a random time later. Returns false if the job ended before.
   bool kill(int ranks, const std::vector<std::string>& more, std::mt19937& random) const;
 
-  fs::path checkpoint() const { return folder_ / "checkpoint.pt"; }
+  fs::path checkpoint() const { return folder_ / "checkpoints"; }
 
   static int lines(const std::string& text, const std::string& with) {
     int count = 0;
@@ -103,13 +107,19 @@ class TextLm : public ::testing::Test {
 
   const lockstep::testing::MpiMemory memory_;
   std::string width_ = "16";
+  std::string heads_ = "2";
   fs::path folder_ = fs::path(::testing::TempDir()) / fmt::format("text_lm_test.{}", ::getpid());
 };
 
-// The file's inode, which changes each time that the file is replaced.
-ino_t inode_of(const fs::path& file) {
-  struct stat status {};
-  return ::stat(file.c_str(), &status) == 0 ? status.st_ino : 0;
+// The name of the newest checkpoint; empty if there is none.
+std::string newest_in(const fs::path& folder) {
+  std::string newest;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-")) newest = std::max(newest, name);
+  }
+  return newest;
 }
 
 std::vector<pid_t> children_of(pid_t process) {
@@ -117,8 +127,9 @@ std::vector<pid_t> children_of(pid_t process) {
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
-bool TextLm::kill(int ranks, const std::vector<std::string>& more, std::mt19937& random) const {
-  const ino_t before = inode_of(checkpoint());
+std::optional<pid_t> TextLm::start_until_next_checkpoint(int ranks,
+                                                         const std::vector<std::string>& more) const {
+  const std::string before = newest_in(checkpoint());
   const std::vector<std::string> command = call(ranks, "long", more);
   const pid_t launcher = ::fork();
   if (launcher == 0) {
@@ -134,15 +145,21 @@ bool TextLm::kill(int ranks, const std::vector<std::string>& more, std::mt19937&
   }
   int status = 0;
   bool ended = false;
-  while (inode_of(checkpoint()) == before && !ended) {
+  while (newest_in(checkpoint()) == before && !ended) {
     ended = ::waitpid(launcher, &status, WNOHANG) == launcher;
     ::usleep(1000);
   }
-  if (ended) return false;
+  return ended ? std::nullopt : std::optional(launcher);
+}
+
+bool TextLm::kill(int ranks, const std::vector<std::string>& more, std::mt19937& random) const {
+  const auto launcher = start_until_next_checkpoint(ranks, more);
+  if (!launcher) return false;
   ::usleep(std::uniform_int_distribution<useconds_t>(0, 200'000)(random));
-  for (const pid_t rank : children_of(launcher)) ::kill(rank, SIGKILL);
-  ::kill(launcher, SIGKILL);
-  ::waitpid(launcher, &status, 0);
+  for (const pid_t rank : children_of(*launcher)) ::kill(rank, SIGKILL);
+  ::kill(*launcher, SIGKILL);
+  int status = 0;
+  ::waitpid(*launcher, &status, 0);
   return WIFSIGNALED(status);
 }
 
@@ -155,7 +172,7 @@ TEST_F(TextLm, KilledAndResumedOnAnyNumberOfRanksItSeesEverySampleOnce) {
   SCOPED_TRACE(fmt::format("random seed {}", seed));
   int kills = 0;
   for (const int ranks : {1, 2, 3}) {
-    fs::remove(checkpoint());
+    fs::remove_all(checkpoint());
     kills += kill(2, more, random) ? 1 : 0;
     kills += kill(ranks, more, random) ? 1 : 0;  // again, after it was resumed
     const auto result = run(4 - ranks, "long", more);
@@ -180,9 +197,9 @@ TEST_F(TextLm, ResumedOnTheSameNumberOfRanksItGivesTheSameModel) {
                                     "--json",         "--checkpoint=" + (folder_ / file).string()};
   };
   std::mt19937 random(::getpid());
-  ASSERT_TRUE(kill(2, options("checkpoint.pt"), random));
-  const auto resumed = nlohmann::json::parse(run(2, "long", options("checkpoint.pt")).output);
-  const auto whole = nlohmann::json::parse(run(2, "long", options("whole.pt")).output);
+  ASSERT_TRUE(kill(2, options("checkpoints"), random));
+  const auto resumed = nlohmann::json::parse(run(2, "long", options("checkpoints")).output);
+  const auto whole = nlohmann::json::parse(run(2, "long", options("whole")).output);
   EXPECT_GT(resumed["resumed_at_step"], 0);
   EXPECT_EQ(resumed["steps"], whole["steps"]);
   EXPECT_EQ(resumed["tokens"], whole["tokens"]);
@@ -208,15 +225,38 @@ TEST_F(TextLm, ACheckpointThatDoesNotFitEndsItWithOneLine) {
   const auto wider = run(2, "train", {"--cap=50", "--steps=3", option});
   width_ = "16";
   EXPECT_NE(wider.exit_code, 0);
-  EXPECT_THAT(wider.error, HasSubstr("checkpoint.pt: its model has vocabulary 50, width 16"));
+  EXPECT_THAT(wider.error, HasSubstr("[50, 16] in the checkpoint, but Float [50, 32] here"));
+  heads_ = "4";
+  const auto more_heads = run(2, "train", {"--cap=50", "--steps=3", option});
+  heads_ = "2";
+  EXPECT_NE(more_heads.exit_code, 0);
+  EXPECT_THAT(more_heads.error, HasSubstr("its model has 2 heads, but this one has 4 heads"));
   const auto other_data = run(2, "heldout", {"--cap=50", "--steps=3", option});
   EXPECT_NE(other_data.exit_code, 0);
   EXPECT_THAT(other_data.error, HasSubstr("of other data"));
-  const std::string whole = read_text_file(checkpoint());
-  write_file_atomically(checkpoint(), whole.substr(0, whole.size() / 2));
+  fs::resize_file(checkpoint() / "step-000002/model.safetensors", 1000);
   const auto torn = run(2, "train", {"--cap=50", "--steps=3", option});
   EXPECT_NE(torn.exit_code, 0);
-  EXPECT_THAT(torn.error, HasSubstr("cannot resume from "));
+  EXPECT_THAT(torn.error, HasSubstr("step-000002 is damaged: model.safetensors has 1000 B instead of"));
+}
+
+TEST_F(TextLm, ASignalEndsItWithACheckpointFromWhichItContinues) {
+  make_pack("long", 1800, 50, 2);
+  const std::vector<std::string> more = {"--cap=60", "--epochs=1", "--checkpoint=" + checkpoint().string(),
+                                         "--checkpoint-steps=7", "--json"};
+  for (const int signal : {SIGUSR1, SIGTERM}) {
+    const auto launcher = start_until_next_checkpoint(2, more);
+    ASSERT_TRUE(launcher) << "the job ended before it could be stopped";
+    const auto ranks = children_of(*launcher);
+    ::kill(signal == SIGTERM ? ranks.at(1) : *launcher, signal);  // mpirun passes SIGUSR1 on
+    int status = 0;
+    ::waitpid(*launcher, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 75);
+  }
+  const auto json = nlohmann::json::parse(run(3, "long", more).output);
+  EXPECT_GT(json["resumed_at_step"], 7);
+  EXPECT_EQ(json["samples_seen_once"], 1800);
 }
 
 TEST_F(TextLm, LearnsAndPrintsThePerplexity) {
@@ -302,6 +342,21 @@ TEST_F(TextLm, AfterTheFirstStepNoRankWaitsForData) {
   const auto json = nlohmann::json::parse(run(2, "long", {"--cap=400", "--epochs=1", "--json"}).output);
   EXPECT_GT(json["steps"], 40);
   EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.002 * json["seconds"].get<double>());
+}
+
+TEST_F(TextLm, WithoutACudaDeviceItComputesOnTheCpuUnlessCudaIsAskedFor) {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", 1);  // also on a machine that has one
+  for (const std::string device : {"cpu", "auto"}) {
+    const auto result = run(2, "train", {"--cap=50", "--steps=1", "--json", "--device=" + device});
+    ASSERT_EQ(result.exit_code, 0) << result.error;
+    EXPECT_EQ(nlohmann::json::parse(result.output)["device"], "cpu");
+  }
+  const auto refused = run(2, "train", {"--cap=50", "--steps=1", "--device=cuda"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(lines(refused.error, "--device cuda: LibTorch "), 1) << refused.error;
+  EXPECT_THAT(refused.error, HasSubstr("finds no CUDA device; choose cpu or auto"));
+  EXPECT_EQ(run(1, "train", {"--device=gpu"}).exit_code, 2);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
 TEST_F(TextLm, MissingDataEndsItWithOneLine) {

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "common/error.h"
+#include "exporters/record/reader.h"
+#include "runtime/train/sync_detector.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {
@@ -52,6 +54,41 @@ TEST(GradScaler, AnInfinityOnOneRankSkipsTheStepOnAll) {
     EXPECT_EQ(alone.value(), 1);
     EXPECT_EQ(scaler.current_scale(), before / 2);
   }
+}
+
+TEST(GradScaler, ReadsOneNumberForAllGradients) {
+  std::vector<torch::Tensor> parameters;
+  for (int i = 1; i < 6; ++i) {
+    parameters.push_back(torch::ones({i}, i % 2 == 0 ? torch::kDouble : torch::kFloat).requires_grad_());
+    parameters.back().mutable_grad() = torch::ones_like(parameters.back()).detach();
+  }
+  torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.5));
+  GradScaler scaler(world(), small());
+  {
+    const SyncDetector detector(torch::kCPU);
+    EXPECT_TRUE(scaler.unscale(optimizer));
+    EXPECT_EQ(detector.text(), "aten::item (once)");
+  }
+  scaler.update();
+  parameters[3].mutable_grad()[2] = kInfinity;
+  EXPECT_FALSE(scaler.step(optimizer));
+}
+
+TEST(GradScaler, SkippedStepsAndTheScaleAreInTheRecord) {
+  if (world().timer().file().empty()) GTEST_SKIP() << "this job writes no record";
+  const auto counters = [] { return record::Reader(world().timer().file()).read().counters; };
+  world().timer().end_step({});
+  const auto before = counters().skipped_steps;
+  Alone alone;
+  GradScaler scaler(world(), small());
+  for (const double gradient : {1.0, kInfinity, kInfinity}) {
+    alone.set_gradient(gradient);
+    scaler.step(alone.optimizer);
+    scaler.update();
+  }
+  world().timer().end_step({});
+  EXPECT_EQ(counters().skipped_steps, before + 2);
+  EXPECT_EQ(counters().loss_scale, 2);
 }
 
 TEST(GradScaler, GrowsAfterGoodStepsInARow) {

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kTolerance = 1e-12;
+constexpr double kStatisticsTolerance = 1e-12;
 
 // Ranks have batches of different sizes: rank 0 has 2 samples, rank 1 has 3, ...
 std::int64_t first_row(int rank) {
@@ -51,11 +51,11 @@ void expect_like_one_process(torch::nn::BatchNormOptions options) {
     const torch::Tensor target = whole_batch(50 + step);
     const torch::Tensor expected = whole(all);
     const torch::Tensor got = synced(part);
-    EXPECT_LT(difference(got, mine(expected)), kTolerance);
+    EXPECT_LT(difference(got, mine(expected)), kStatisticsTolerance);
     (expected * target).square().sum().backward();
     (got * mine(target)).square().sum().backward();
     const double scale = all.grad().abs().max().item<double>();
-    EXPECT_LT(difference(part.grad(), mine(all.grad())) / scale, kTolerance);
+    EXPECT_LT(difference(part.grad(), mine(all.grad())) / scale, kStatisticsTolerance);
   }
   if (options.affine()) {
     // Each rank has its own part of the sum, as of all parameters: DistributedDataParallel adds them up.
@@ -63,17 +63,18 @@ void expect_like_one_process(torch::nn::BatchNormOptions options) {
          {std::make_pair(synced->weight, whole->weight), std::make_pair(synced->bias, whole->bias)}) {
       torch::Tensor sum = ours.grad().clone();
       all_reduce(world(), sum);
-      EXPECT_LT(difference(sum, theirs.grad()) / theirs.grad().abs().max().item<double>(), kTolerance);
+      EXPECT_LT(difference(sum, theirs.grad()) / theirs.grad().abs().max().item<double>(),
+                kStatisticsTolerance);
     }
   }
   if (options.track_running_stats()) {
-    EXPECT_LT(difference(synced->running_mean, whole->running_mean), kTolerance * 100);
-    EXPECT_LT(difference(synced->running_var, whole->running_var), kTolerance * 100);
+    EXPECT_LT(difference(synced->running_mean, whole->running_mean), kStatisticsTolerance * 100);
+    EXPECT_LT(difference(synced->running_var, whole->running_var), kStatisticsTolerance * 100);
     EXPECT_EQ(synced->num_batches_tracked.item<std::int64_t>(), 3);
     whole->eval();
     synced->eval();
     const torch::Tensor all = whole_batch(99);
-    EXPECT_LT(difference(synced(mine(all)), mine(whole(all))), kTolerance * 100);
+    EXPECT_LT(difference(synced(mine(all)), mine(whole(all))), kStatisticsTolerance * 100);
   }
 }
 
@@ -99,7 +100,7 @@ TEST(SyncBatchNorm, ARankMayHaveAnEmptyBatch) {
   const torch::Tensor got = norm(part.clone().requires_grad_());
   got.sum().backward();
   if (part.size(0) > 0) {
-    EXPECT_LT(difference(got, expected(all)), kTolerance);
+    EXPECT_LT(difference(got, expected(all)), kStatisticsTolerance);
   }
 }
 

@@ -33,7 +33,7 @@ class SlowDisk : public FileSystem {
   int calls_ = 0;
 };
 
-TEST(FileSystem, WritesAllOfItHoweverLittleTheDiskTakesAtOnce) {
+TEST(FileSystem, WritesAllBytesEvenIfTheDiskTakesFewAtATime) {
   std::string name = (fs::temp_directory_path() / "lockstep-file-XXXXXX").string();
   const UniqueFd fd(::mkstemp(name.data()));
   ASSERT_TRUE(fd);

@@ -52,7 +52,7 @@ TEST_F(PendingCallsTest, ACallThatWritesOutMayTakeSixTimesAsLong) {
   EXPECT_EQ(overdue->times, 6);
 }
 
-TEST_F(PendingCallsTest, CallsWithinACallAreItsOwnTime) {
+TEST_F(PendingCallsTest, CallsWithinACallCountAsPartOfIt) {
   const PendingCall whole("/whole");
   for (int n = 0; n < kLooks; ++n) {
     const PendingCall part("/whole/part");

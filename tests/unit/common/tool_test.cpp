@@ -32,22 +32,22 @@ std::string error_output() {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(ToolHabits, SuccessIsZeroAndSilent) {
+TEST(ToolHabits, SuccessExitsWithZeroAndPrintsNothing) {
   EXPECT_EQ(run({"work"}, [] {}), 0);
   EXPECT_EQ(error_output(), "");
 }
 
-TEST(ToolHabits, FailedWorkGivesOneLineAndOne) {
+TEST(ToolHabits, FailedWorkPrintsOneLineAndExitsWithOne) {
   EXPECT_EQ(run({"work"}, [] { throw Error("n2: no space"); }), 1);
   EXPECT_EQ(error_output(), "lockstep-test: n2: no space\n");
 }
 
-TEST(ToolHabits, AWrongValueGivesTwo) {
+TEST(ToolHabits, AWrongValueExitsWithTwo) {
   EXPECT_EQ(run({"work"}, [] { throw UsageError("bad"); }), 2);
   EXPECT_EQ(error_output(), "lockstep-test: bad\n");
 }
 
-TEST(ToolHabits, AnUnknownOptionGivesTwoAndPointsToHelp) {
+TEST(ToolHabits, AnUnknownOptionExitsWithTwoAndPointsToHelp) {
   EXPECT_EQ(run({"work", "--nonsense"}, [] {}), 2);
   EXPECT_NE(error_output().find("--help"), std::string::npos);
 }
@@ -63,7 +63,7 @@ TEST(ToolHabits, ANumberThatIsNotPositiveIsRefusedInAShortLine) {
   EXPECT_EQ(error_output(), "lockstep-test: --ranks: Value 0 is out of range; see lockstep-test --help\n");
 }
 
-TEST(ToolHabits, AMissingVerbGivesTwo) {
+TEST(ToolHabits, AMissingVerbExitsWithTwo) {
   EXPECT_EQ(run({}, [] {}), 2);
   EXPECT_NE(error_output(), "");
 }

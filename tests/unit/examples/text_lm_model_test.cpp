@@ -35,7 +35,7 @@ class TextLmModel : public ::testing::Test {
     torch::manual_seed(1);
     model_ = LanguageModel(ModelOptions{.vocabulary = 50, .width = 16, .layers = 2, .heads = 2});
     model_->to(torch::kFloat64);
-    // Longer than a block of queries, and of one token.
+    // One sequence is longer than a block of queries, and one has a single token.
     for (const std::int64_t length : {3, 1, 300, 40}) sequences_.push_back(torch::randint(50, {length}));
   }
 

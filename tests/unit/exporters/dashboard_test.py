@@ -37,7 +37,7 @@ def wait_for(what, condition):
         if result:
             return result
         time.sleep(0.1)
-    sys.exit(f"after {DEADLINE} s still not: {what}")
+    sys.exit(f"timed out after {DEADLINE} s, waiting until {what}")
 
 
 def get(url):
@@ -146,7 +146,7 @@ def main():
             url = json.loads(exporter.stdout.readline())["url"]
             prometheus = Prometheus(folder, url, arguments.exporters / "rules/lockstep.rules.yml")
             processes.append(prometheus.process)
-            # Rates need a few scrapes; rules that build on rules one round more.
+            # Rates need a few scrapes; rules that use other rules need one more round.
             wait_for("Prometheus has the rules' last series",
                      lambda: prometheus.samples("lockstep:straggler_score:ratio2m")
                      and prometheus.samples("lockstep:phase:ratio2m"))

@@ -133,12 +133,12 @@ TEST_F(ReportTest, FolderWithoutRecordsAndDamagedRecordsAreNamed) {
 
 TEST_F(ReportTest, AdviceFindsAJobThatWaitsForData) {
   for (int i = 0; i < 4; ++i) step(rank(i), 95, 61);
-  EXPECT_THAT(advice(), HasSubstr("61 % of the step waits for data on all ranks"));
+  EXPECT_THAT(advice(), HasSubstr("Waiting for data takes 61 % of the step on all ranks"));
 }
 
 TEST_F(ReportTest, AdviceFindsTheOneRankThatWaitsForData) {
   for (int i = 0; i < 4; ++i) step(rank(i), 95, i == 2 ? 60 : 0);
-  EXPECT_THAT(advice(), HasSubstr("60 % of the step of rank 2 on n2 waits for data"));
+  EXPECT_THAT(advice(), HasSubstr("Waiting for data takes 60 % of the step of rank 2 on n2"));
 }
 
 TEST_F(ReportTest, AdviceBlamesTheRankThatIsAlwaysSlow) {
@@ -160,7 +160,7 @@ TEST_F(ReportTest, AdviceBlamesNoNodeWhenTheLateRankChanges) {
   }
   EXPECT_THAT(advice(),
               HasSubstr("works 10 % longer than the median rank, but it is not always the same rank"));
-  EXPECT_THAT(advice(), HasSubstr("its tokens differ by 0 % from the median:"));
+  EXPECT_THAT(advice(), HasSubstr("The slowest rank's tokens differ by 0 % from the median:"));
   EXPECT_THAT(advice(), HasSubstr("lockstep-pin show"));
   EXPECT_THAT(advice(), Not(HasSubstr("Check its node")));
 }
@@ -173,8 +173,9 @@ TEST_F(ReportTest, AdviceBlamesTheTokensIfTheLateRankHasMoreOfThem) {
       step(writer, late ? 99 : 90, 0, 0, late ? 1100 : 1000);
     }
   }
-  EXPECT_THAT(advice(),
-              HasSubstr("it has 10 % more tokens than the median rank: balance the batches by cost"));
+  EXPECT_THAT(
+      advice(),
+      HasSubstr("The slowest rank has 10 % more tokens than the median rank: balance the batches by cost"));
   EXPECT_THAT(advice(), Not(HasSubstr("lockstep-pin show")));
 }
 
@@ -183,10 +184,20 @@ TEST_F(ReportTest, AdviceFindsPadding) {
   EXPECT_THAT(advice(), HasSubstr("50 % of the tokens are padding"));
 }
 
+TEST_F(ReportTest, AdviceNamesHowToFindTimeThatIsInNoPhase) {
+  Writer& writer = rank(0, 1);
+  writer.add_phase(Phase::forward, 60 * kMs);
+  writer.add_phase(Phase::other, 40 * kMs);
+  writer.end_step(100 * kMs, 0, {.tokens = 10, .samples = 1, .padding = 0});
+  EXPECT_THAT(advice(),
+              HasSubstr("40 % of the step is in no phase: give your data loader to timed_batches()"));
+}
+
 TEST_F(ReportTest, AdviceOnAGoodRunGivesTheNumbers) {
   for (int i = 0; i < 2; ++i) step(rank(i, 2), 98);
   EXPECT_THAT(advise(load({folder_.path()})),
-              ElementsAre(HasSubstr("Nothing stands out: 0.0 % of the step waits for data, 2.0 %")));
+              ElementsAre(HasSubstr(
+                  "Nothing stands out: waiting for data takes 0.0 % of the step, communication 2.0 %")));
 }
 
 TEST_F(ReportTest, RunWithoutAStepIsReportedToo) {

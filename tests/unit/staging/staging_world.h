@@ -1,4 +1,4 @@
-// What the staging tests build their worlds from: a folder that vanishes, files in it, packs of them, damage.
+// The fixture of the staging tests: a folder that is removed at the end, files and packs in it, and damage.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,10 +19,15 @@ namespace lockstep::staging_test {
 
 namespace fs = std::filesystem;
 
+/// The name of an object in a store.
+inline constexpr const char* kName = "00112233445566778899aabbccddeeff";
+/// A chunk size with which small data is many chunks.
+inline constexpr std::uint32_t kChunk = 16384;
+
 class StagingTest : public testing::Test {
  protected:
   StagingTest();
-  /// Ends what a test that failed has left running, and removes its folder.
+  /// Ends the processes that a failed test has left running, and removes its folder.
   ~StagingTest() override;
 
   /// Writes a file below the test's folder, making folders as needed.
@@ -52,15 +57,15 @@ void flip_byte(const fs::path& file, std::uint64_t offset);
 /// Every file below a folder with its content.
 std::map<std::string, std::string> content_of(const fs::path& folder);
 
-/// True once the condition holds; false where that takes more than half a minute.
+/// Returns true once the condition holds, or false after more than half a minute.
 bool wait_for(const std::function<bool()>& condition);
 
-/// Starts a process that does `work` and ends with 0, or with 1 after printing what it threw. It does not
-/// outlive this process, nor the test's world.
+/// Starts a process that does `work` and ends with 0, or prints the exception of `work` and ends with 1. It
+/// does not outlive this process, nor the fixture.
 pid_t start_child(const std::function<void()>& work);
-/// Waits for a child; its exit code, or 128 + the signal that ended it.
+/// Waits for a child. Returns its exit code, or 128 + the signal that ended it.
 int end_of(pid_t child);
-/// Both.
+/// Starts a child and waits for it.
 int in_child(const std::function<void()>& work);
 /// The only child of a process.
 pid_t child_of(pid_t process);

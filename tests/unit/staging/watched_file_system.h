@@ -1,4 +1,4 @@
-// A file system in which something happens before the n-th call: an error, a kill, or another process's turn.
+// A file system that runs code before each call: to fail the call, kill the process, or let another one run.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,9 @@
 
 namespace lockstep::staging_test {
 
-/// A file system in which something happens before each call that changes, locks or opens something. `before`
-/// gets the call and its number, from 1, and returns 0, or the error with which the call fails. Half of a
-/// write is done by then.
+/// A file system that calls `before` before each call that changes, locks or opens something. `before` gets
+/// the call and its number, from 1, and returns 0, or the error with which the call fails. Half of a write is
+/// done by then.
 class WatchedFileSystem : public FileSystem {
  public:
   using Before = std::function<int(int n, const FileCall& call)>;

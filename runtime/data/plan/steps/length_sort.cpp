@@ -10,14 +10,14 @@ namespace lockstep::data {
 namespace {
 
 // Fewer items than this are sorted by comparison.
-constexpr std::size_t kFew = 24;
+constexpr std::size_t kComparisonSortLimit = 24;
 // With larger digits, counters and items together do not fit into the first-level cache.
 constexpr unsigned kMaxDigitBits = 9;
 
 }  // namespace
 
 void LengthSort::longest_first(std::vector<Item>& items) {
-  if (items.size() < kFew) {
+  if (items.size() < kComparisonSortLimit) {
     std::ranges::stable_sort(items, std::greater<>(), &Item::length);
     return;
   }

@@ -181,10 +181,10 @@ void make(const Tool& tool, const LengthOptions& source, const PlanOptions& opti
 }
 
 void expect_plan_of(const Plan& plan, const Mixture& mixture) {
-  if (plan.mixture() == nullptr) fail("the plan is of an epoch, not of a mixture");
+  if (plan.mixture() == nullptr) fail("the plan is for an epoch, not for a mixture");
   const Mixture& planned = plan.mixture()->mixture;
   if (fingerprint_of(planned) != fingerprint_of(mixture) || planned.steps != mixture.steps) {
-    fail("the plan is of another mixture: {} steps of {}, not {} steps of {}", planned.steps,
+    fail("the plan is for another mixture: {} steps of {}, not {} steps of {}", planned.steps,
          fingerprint_of(planned), mixture.steps, fingerprint_of(mixture));
   }
 }

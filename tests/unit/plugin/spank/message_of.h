@@ -9,7 +9,7 @@
 
 namespace lockstep::spank {
 
-/// The text of the Error that `work` throws, or "" where it throws none.
+/// The text of the Error that `work` throws, or "" if it throws none.
 template <typename Work>
 std::string message_of(const Work& work) {
   try {

@@ -19,7 +19,7 @@ TEST(Durations, BeginAtTheEndOfThePreviousReduction) {
 
 TEST(LastRank, IsTheOneWithTheShortestDuration) {
   std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500}};
-  // Of ranks 0 to 2. This is rank 0; the times above are of its clock.
+  // The durations of ranks 0 to 2. This is rank 0; the times above are of its clock.
   const std::vector<std::uint64_t> durations{500, 120, 400};
   place_last_rank(reductions, durations, 3, 50);
   EXPECT_EQ(reductions[0].last_rank, 1);

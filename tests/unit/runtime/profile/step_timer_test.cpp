@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/files.h"
 #include "exporters/record/reader.h"
+#include "runtime/profile/timed_batches.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::profile {
@@ -204,6 +205,139 @@ TEST_F(StepTimerTest, ReportFolderThatCannotBeMadeIsReportedInOneLine) {
   timer.finish();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               ::testing::AllOf(::testing::HasSubstr("rank 3 on n1"), ::testing::HasSubstr("file/report")));
+}
+
+// The calls that DistributedDataParallel makes in a step of two micro-batches.
+void two_micro_batches(StepTimer& timer) {
+  for (const bool last : {false, true}) {
+    timer.begin_training_forward();
+    { const auto scope = timer.phase(Phase::forward); }
+    {
+      const auto scope = timer.phase(Phase::backward);
+      timer.add_backward_tokens(10);
+      if (last) timer.note_synchronised();
+    }
+  }
+}
+
+TEST_F(StepTimerTest, StepEndsWhenTheForwardAfterASynchronisedBackwardBegins) {
+  StepTimer timer(identity_);
+  timer.expect_backward();
+  two_micro_batches(timer);
+  work_for_us(2000);  // the optimizer's step belongs to the step
+  EXPECT_EQ(timer.totals().steps, 0);
+  two_micro_batches(timer);
+  EXPECT_EQ(timer.totals().steps, 1);
+  EXPECT_EQ(timer.last_step().counts.tokens, 20);
+  EXPECT_GE(ns(timer.last_step(), Phase::other), 2'000'000);
+  timer.finish();
+  EXPECT_EQ(timer.totals().steps, 2);
+  const Snapshot read = Reader(timer.file()).read();
+  EXPECT_EQ(read.counters.steps, 2);
+  EXPECT_EQ(read.counters.tokens, 40);
+}
+
+TEST_F(StepTimerTest, WaitForDataAfterASynchronisedBackwardBelongsToTheNextStep) {
+  StepTimer timer(identity_);
+  timer.expect_backward();
+  two_micro_batches(timer);
+  {
+    const auto scope = timer.phase(Phase::data_wait);
+    work_for_us(2000);
+  }
+  EXPECT_EQ(timer.totals().steps, 1);
+  EXPECT_EQ(ns(timer.last_step(), Phase::data_wait), 0);
+  two_micro_batches(timer);
+  timer.finish();
+  EXPECT_GE(ns(timer.last_step(), Phase::data_wait), 2'000'000);
+}
+
+TEST_F(StepTimerTest, EndStepOfTheProgramReplacesStepsThatEndOnTheirOwn) {
+  StepTimer timer(identity_);
+  timer.expect_backward();
+  for (int step = 0; step < 3; ++step) {
+    two_micro_batches(timer);
+    timer.end_step({.tokens = 7, .samples = 1, .padding = 0});
+    EXPECT_EQ(timer.last_step().counts.tokens, 7);
+  }
+  timer.finish();
+  EXPECT_EQ(timer.totals().steps, 3);
+}
+
+TEST_F(StepTimerTest, BatchesThatAreOnlyEvaluatedDoNotCount) {
+  StepTimer timer(identity_);
+  timer.expect_backward();
+  timer.request_batch(true);
+  timer.add_batch({.tokens = 5, .samples = 2, .padding = 1});
+  timer.begin_training_forward();
+  timer.add_backward_tokens(4);  // the loader's numbers are used: they have samples and padding
+  timer.note_synchronised();
+  timer.request_batch(true);
+  EXPECT_EQ(timer.totals().steps, 1);
+  for (int batch = 0; batch < 3; ++batch) {
+    timer.add_batch({.tokens = 100, .samples = 1, .padding = 0});
+    timer.request_batch(true);
+  }
+  EXPECT_EQ(timer.totals().steps, 1);
+  timer.finish();
+  EXPECT_EQ(timer.totals().counts.tokens, 5);
+  EXPECT_EQ(timer.totals().counts.samples, 2);
+  EXPECT_EQ(timer.totals().counts.padding, 1);
+}
+
+TEST_F(StepTimerTest, LoadersStepEndsOnceThoughEachMicroBatchIsSynchronised) {
+  StepTimer timer(identity_);
+  timer.expect_backward();
+  for (int batch = 0; batch < 4; ++batch) {
+    timer.request_batch(batch % 2 == 0);
+    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
+    timer.begin_training_forward();
+    timer.note_synchronised();
+  }
+  timer.finish();
+  EXPECT_EQ(timer.totals().steps, 2);
+  EXPECT_EQ(timer.last_step().counts.tokens, 10);
+}
+
+TEST_F(StepTimerTest, LoaderAloneEndsSteps) {
+  StepTimer timer(identity_);
+  for (int batch = 0; batch < 4; ++batch) {
+    timer.request_batch(batch % 2 == 0);
+    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
+  }
+  timer.request_batch(true);  // the end of the epoch
+  timer.request_batch(true);  // and the next one's first batch
+  EXPECT_EQ(timer.totals().steps, 2);
+  EXPECT_EQ(timer.totals().counts.tokens, 20);
+}
+
+TEST_F(StepTimerTest, WaitingForAnyRangeIsTimed) {
+  StepTimer timer(identity_);
+  timer.expect_backward();
+  struct Slow {
+    struct Iterator {
+      int at;
+      int operator*() const { return at; }
+      void operator++() {
+        work_for_us(2000);
+        ++at;
+      }
+      bool operator!=(const Iterator& other) const { return at != other.at; }
+    };
+    static Iterator begin() { return {0}; }
+    static Iterator end() { return {3}; }
+  } slow;
+  int seen = 0;
+  for (const int batch : timed_batches(timer, slow)) {
+    EXPECT_EQ(batch, seen++);
+    timer.begin_training_forward();
+    timer.note_synchronised();
+  }
+  timer.finish();
+  EXPECT_EQ(seen, 3);
+  // The wait for the end belongs to a fourth step, which has no backward and does not end.
+  EXPECT_EQ(timer.totals().steps, 3);
+  EXPECT_EQ(ns(timer.last_step(), Phase::data_wait) >= 2'000'000, true);
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include "common/error.h"
 #include "runtime/train/autocast.h"
+#include "runtime/train/operation_observer.h"
 
 namespace lockstep {
 namespace {
@@ -59,7 +61,7 @@ TEST(ActivationCheckpoint, GivesTheSameGradientsWithDropout) {
   EXPECT_EQ(block->calls, 2) << "forward, and once more in backward";
 }
 
-TEST(ActivationCheckpoint, LeavesTheRandomNumbersThatFollowAlone) {
+TEST(ActivationCheckpoint, DoesNotChangeTheRandomNumbersThatFollow) {
   Block block(0.5);
   const auto next = [&](bool checkpointed) {
     const torch::Tensor x = input();
@@ -95,7 +97,7 @@ TEST(ActivationCheckpoint, MayBeNested) {
   expect_equal(whole(true), whole(false));
 }
 
-TEST(ActivationCheckpoint, TakesAndGivesSeveralTensors) {
+TEST(ActivationCheckpoint, AcceptsAndReturnsSeveralTensors) {
   const auto function = [](const std::vector<torch::Tensor>& in) {
     return std::vector<torch::Tensor>{in[0] * in[1], in[0], torch::argmax(in[0]), in[1].exp()};
   };
@@ -129,6 +131,51 @@ TEST(ActivationCheckpoint, KeepsNoIntermediateResults) {
   EXPECT_TRUE(block->first->weight.grad().defined());
 }
 
+std::size_t heap_bytes() {
+  const auto heap = ::mallinfo2();
+  return heap.uordblks + heap.hblkhd;
+}
+
+struct Memory {
+  std::size_t kept = 0;  // between forward and backward, above what was there before
+  std::size_t peak = 0;  // at the end of any operation of forward and backward
+};
+
+Memory memory_of(bool checkpointed) {
+  constexpr std::int64_t kRows = 512;
+  constexpr std::int64_t kWidth = 256;
+  std::vector<torch::nn::Sequential> blocks;
+  for (int i = 0; i < 8; ++i) {
+    blocks.emplace_back(torch::nn::Linear(kWidth, 4 * kWidth), torch::nn::GELU(),
+                        torch::nn::Linear(4 * kWidth, kWidth));
+    for (auto& parameter : blocks.back()->parameters())
+      parameter.mutable_grad() = torch::zeros_like(parameter);
+  }
+  auto x = torch::randn({kRows, kWidth});
+  const std::size_t before = heap_bytes();
+  Memory memory;
+  const train::OperationObserver observer([&](const train::Operation& /*operation*/) {
+    memory.peak = std::max(memory.peak, heap_bytes() - std::min(before, heap_bytes()));
+  });
+  for (auto& block : blocks) x = checkpointed ? activation_checkpoint(block, x) : block->forward(x);
+  const auto loss = x.square().sum();
+  memory.kept = heap_bytes() - before;
+  loss.backward();
+  return memory;
+}
+
+// Without checkpoints each block keeps its input (512 KiB) and two results of 2 MiB; with them only its input.
+TEST(ActivationCheckpoint, TakesLessMemory) {
+  const Memory plain = memory_of(false);
+  const Memory checkpointed = memory_of(true);
+  const auto mib = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  fmt::print("kept {:.1f} MiB, with checkpoints {:.1f}; peak {:.1f} MiB, with checkpoints {:.1f}\n",
+             mib(plain.kept), mib(checkpointed.kept), mib(plain.peak), mib(checkpointed.peak));
+  EXPECT_NEAR(mib(plain.kept), 8 * 4.5, 2);
+  EXPECT_NEAR(mib(checkpointed.kept), 8 * 0.5, 2);
+  EXPECT_LT(checkpointed.peak, plain.peak / 2);
+}
+
 TEST(ActivationCheckpoint, RecomputesUnderTheSameAutocast) {
   Block block(0.0);
   block->to(torch::kFloat);
@@ -150,7 +197,7 @@ TEST(ActivationCheckpoint, RecomputesUnderTheSameAutocast) {
   EXPECT_THAT(types, testing::ElementsAre(torch::kBFloat16, torch::kBFloat16));
 }
 
-TEST(ActivationCheckpoint, CallsTheFunctionOnceWhereNoGradientIsNeeded) {
+TEST(ActivationCheckpoint, CallsTheFunctionOnceIfNoGradientIsNeeded) {
   Block block(0.0);
   {
     const torch::NoGradGuard no_grad;

@@ -57,7 +57,7 @@ using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-TEST(FusedOptimizer, SgdIsLibTorchs) {
+TEST(FusedOptimizer, SgdMakesLibTorchsSteps) {
   expect_same_steps<FusedSGD, torch::optim::SGD>(SGDOptions(0.1));
   expect_same_steps<FusedSGD, torch::optim::SGD>(SGDOptions(0.1).weight_decay(0.1));
   expect_same_steps<FusedSGD, torch::optim::SGD>(SGDOptions(0.1).momentum(0.9));
@@ -66,13 +66,13 @@ TEST(FusedOptimizer, SgdIsLibTorchs) {
   expect_same_steps<FusedSGD, torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true));
 }
 
-TEST(FusedOptimizer, AdamIsLibTorchs) {
+TEST(FusedOptimizer, AdamMakesLibTorchsSteps) {
   expect_same_steps<FusedAdam, torch::optim::Adam>(AdamOptions(0.01));
   expect_same_steps<FusedAdam, torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1).betas({0.8, 0.95}));
   expect_same_steps<FusedAdam, torch::optim::Adam>(AdamOptions(0.01).amsgrad(true));
 }
 
-TEST(FusedOptimizer, AdamWIsLibTorchs) {
+TEST(FusedOptimizer, AdamWMakesLibTorchsSteps) {
   expect_same_steps<FusedAdamW, torch::optim::AdamW>(AdamWOptions(0.01));
   expect_same_steps<FusedAdamW, torch::optim::AdamW>(AdamWOptions(0.01).weight_decay(0.3).eps(1e-4));
   expect_same_steps<FusedAdamW, torch::optim::AdamW>(AdamWOptions(0.01).amsgrad(true));
@@ -112,7 +112,7 @@ TEST(FusedOptimizer, AChangedParameterIsSeenByAutograd) {
 }
 
 // The paper's formulas, one parameter at a time, in double.
-TEST(FusedOptimizer, LambIsThePapers) {
+TEST(FusedOptimizer, LambFollowsThePapersFormulas) {
   torch::Tensor parameter = torch::linspace(-1, 2, 10, torch::kDouble).requires_grad_();
   const auto options = AdamWOptions(0.1).weight_decay(0.05).betas({0.9, 0.99}).eps(1e-6);
   Lamb optimizer(std::vector<torch::Tensor>{parameter}, options);

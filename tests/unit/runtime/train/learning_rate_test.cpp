@@ -26,21 +26,21 @@ torch::optim::SGD two_groups() {
   return torch::optim::SGD(groups, torch::optim::SGDOptions(1.0));
 }
 
-TEST(LearningRate, LinearIsLinearLR) {
+TEST(LearningRate, LinearMatchesLinearLR) {
   expect_factors(schedule::linear(0.1, 1, 10), {{0, 0.1}, {3, 0.37}, {10, 1}, {15, 1}});
 }
 
-TEST(LearningRate, CosineIsCosineAnnealingLR) {
+TEST(LearningRate, CosineMatchesCosineAnnealingLR) {
   expect_factors(
       schedule::cosine(100, 0.05),
       {{0, 1}, {25, 0.8608757210636102}, {50, 0.525}, {99, 0.05023438382627749}, {100, 0.05}, {200, 0.05}});
 }
 
-TEST(LearningRate, MultiStepIsMultiStepLR) {
+TEST(LearningRate, MultiStepMatchesMultiStepLR) {
   expect_factors(schedule::multi_step({10, 20}, 0.5), {{9, 1}, {10, 0.5}, {20, 0.25}, {30, 0.25}});
 }
 
-TEST(LearningRate, OneCycleIsOneCycleLR) {
+TEST(LearningRate, OneCycleMatchesOneCycleLR) {
   expect_factors(schedule::one_cycle(100), {{0, 0.04},
                                             {10, 0.29516394846410077},
                                             {28, 0.9971862194340926},
@@ -51,7 +51,7 @@ TEST(LearningRate, OneCycleIsOneCycleLR) {
                                             {500, 4e-06}});
 }
 
-TEST(LearningRate, SequenceIsSequentialLR) {
+TEST(LearningRate, SequenceMatchesSequentialLR) {
   expect_factors(schedule::sequence({{schedule::linear(0.01, 1, 10), 10}, {schedule::cosine(40)}}),
                  {{0, 0.01},
                   {5, 0.505},
@@ -114,7 +114,7 @@ TEST(LearningRate, PlateauLowersAfterPatience) {
   EXPECT_THROW(plateau.observe(std::nan("")), UsageError);
 }
 
-TEST(LearningRate, PlateauOfAnAccuracy) {
+TEST(LearningRate, PlateauLowersWhenAnAccuracyStopsGrowing) {
   auto optimizer = two_groups();
   ReduceOnPlateau plateau(optimizer, {.patience = 0, .maximize = true});
   EXPECT_FALSE(plateau.observe(0.5));

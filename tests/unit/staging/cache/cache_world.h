@@ -12,6 +12,8 @@
 
 namespace lockstep::staging_test {
 
+inline constexpr std::uint64_t kUnit = 10'000;  // bytes
+
 class CacheTest : public StagingTest {
  protected:
   fs::path cache() const { return folder_ / "cache"; }
@@ -25,7 +27,7 @@ class CacheTest : public StagingTest {
   /// The names in a folder; none if it does not exist.
   static std::vector<std::string> names(const fs::path& folder);
 
-  /// The lease file of a step that lives as long as this, as slurmstepd holds it.
+  /// The lease file of a step that lives as long as this object. It is held as slurmstepd holds it.
   class Step {
    public:
     Step(const cache::Store& store, const std::string& step);

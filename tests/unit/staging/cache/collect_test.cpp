@@ -1,5 +1,5 @@
-// Files that gc must keep although they look abandoned, and how gc counts: the parts of its conditions that
-// an intact store never needs.
+// Files that gc must keep although they look abandoned, and how gc counts: conditions of gc that an intact
+// store never meets.
 
 #include "staging/cache/collect.h"
 

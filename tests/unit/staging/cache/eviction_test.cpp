@@ -24,7 +24,7 @@ using std::chrono::seconds;
 constexpr const char* kA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 constexpr const char* kB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 constexpr const char* kC = "cccccccccccccccccccccccccccccccc";
-constexpr std::uint64_t kUnit = 10'000;
+using staging_test::kUnit;
 
 class CacheEviction : public CacheTest {
  protected:

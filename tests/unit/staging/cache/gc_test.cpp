@@ -274,7 +274,7 @@ TEST_F(CacheOfANode, AfterTheBudgetSlowStoresGetLessTime) {
   EXPECT_EQ(collect_node(cache(), system, options).stores.size(), 1U);
 }
 
-TEST_F(CacheOfANode, AUserWhoStopsTheProcessDelaysOnlyOwnStore) {
+TEST_F(CacheOfANode, AUserWhoStopsTheProcessDelaysOnlyTheirOwnStore) {
   EXPECT_THAT(
       [] {
         cache::as_user(kOne, kOne, seconds(0), [] {

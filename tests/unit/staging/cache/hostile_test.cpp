@@ -28,7 +28,7 @@ using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 
-constexpr const char* kName = "00112233445566778899aabbccddeeff";
+using staging_test::kName;
 
 mode_t mode_of(const fs::path& path) {
   struct stat status {};

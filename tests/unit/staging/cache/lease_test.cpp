@@ -23,7 +23,7 @@ using staging_test::ThrowsErrorWith;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr const char* kName = "00112233445566778899aabbccddeeff";
+using staging_test::kName;
 
 class CacheLease : public CacheTest {};
 

@@ -1,4 +1,4 @@
-// A umask or chmod has removed access to a store's own files: staging and gc still work.
+// Staging and gc work although a umask or chmod has removed access to a store's own files.
 
 #include <sys/stat.h>
 #include <unistd.h>

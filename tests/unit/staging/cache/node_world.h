@@ -17,7 +17,6 @@ using std::chrono::seconds;
 
 inline constexpr uid_t kOne = 54001;
 inline constexpr uid_t kTwo = 54002;
-inline constexpr std::uint64_t kUnit = 10'000;
 
 class CacheGc : public CacheTest {
  protected:

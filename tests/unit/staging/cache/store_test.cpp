@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 
-constexpr const char* kName = "00112233445566778899aabbccddeeff";
+using staging_test::kName;
 
 class CacheStore : public staging_test::StagingTest {
  protected:

@@ -28,7 +28,7 @@ using LockKind = FileSystem::LockKind;
 
 constexpr uid_t kOne = 54001;
 constexpr uid_t kTwo = 54002;
-constexpr std::uint64_t kUnit = 10'000;
+using staging_test::kUnit;
 constexpr std::uint64_t kTotal = 10 * kUnit;
 
 class CacheTotal : public CacheTest {

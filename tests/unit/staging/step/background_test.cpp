@@ -1,5 +1,5 @@
 // Runs `lockstep-stage step` as the plugin does: in the background, with the source as fallback, with leases,
-// on several nodes.
+// and on several nodes.
 
 #include <fcntl.h>
 #include <sys/file.h>

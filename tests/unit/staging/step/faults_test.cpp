@@ -52,7 +52,7 @@ class StageStepFaults : public StageStep {
     cache::share(shared, object, {}, FileSystem::real());
     return object;
   }
-  /// The process that stages a source in the background. Not `caller`, which has the same arguments.
+  /// The process that stages a source in the background, but not `caller`, which has the same arguments.
   static pid_t helper_of(const fs::path& source, pid_t caller = 0) {
     for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
       const pid_t pid = std::atoi(process.path().filename().c_str());
@@ -76,7 +76,7 @@ class StageStepFaults : public StageStep {
       const int number = std::atoi(entry.path().filename().c_str());
       const UniqueFd socket(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
       sockaddr_in6 peer{};
-      socklen_t length = sizeof peer;  // the port lies where that of IPv4 does
+      socklen_t length = sizeof peer;  // IPv6 has the port at the same place as IPv4
       if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
       if (ntohs(peer.sin6_port) == port && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
     }
@@ -193,7 +193,7 @@ TEST_F(StageStepFaults, ANodeThatCannotReachSrunDoesNotContinueAlone) {
   EXPECT_EQ(step(words, {pack.string()}), 1);
   EXPECT_EQ(lines(said()), 1) << said();
   ::unsetenv("LOCKSTEP_RENDEZVOUS");
-  EXPECT_EQ(step(words, {pack.string()}), 0) << "no node has one: " << said();
+  EXPECT_EQ(step(words, {pack.string()}), 0) << "no node has a rendezvous: " << said();
 }
 
 TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksLeadToTheSource) {
@@ -331,7 +331,7 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
   wait_for_helper();
   EXPECT_THAT(said(), HasSubstr("changed"));
   EXPECT_EQ(content_of(data("plain/")), content_of(folder_ / "plain"));
-  // Files that had been linked before are not taken for parts of the same version either.
+  // Files that had been linked before do not count as parts of the same version either.
   EXPECT_TRUE(fs::is_symlink(data("plain")) || fs::is_symlink(data("plain/a")));
   EXPECT_TRUE(fs::is_symlink(data("plain")) || fs::is_symlink(data("plain/b")));
   EXPECT_EQ(record().at("state"), "source");

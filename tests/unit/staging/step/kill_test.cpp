@@ -68,7 +68,7 @@ class StageStepKilled : public staging_test::StageStep {
     return stage(mode, "fail", good);
   }
 
-  /// Every name in the job's folder can be read and has the content of the source.
+  /// Expects that every name in the job's folder can be read and has the content of the source.
   void expect_readable() const {
     const fs::path top = folder_ / "cache0/jobs/7/data";
     std::error_code none;
@@ -84,7 +84,7 @@ class StageStepKilled : public staging_test::StageStep {
   void expect_all_names() const {
     for (const char* name : {"p", "plain", "c"}) EXPECT_TRUE(fs::exists(data(name))) << name;
   }
-  /// Every file is local, and there is nothing that a step does not need.
+  /// Expects that every file is local, and that there is nothing that a step does not need.
   void expect_done() const {
     EXPECT_EQ(content_of(data("p")), content_of(pack_));
     EXPECT_EQ(content_of(data("plain")), content_of(folder_ / "plain"));
@@ -154,15 +154,15 @@ void StageStepKilled::expect_survives_kills(const std::string& mode) {
   }
 }
 
-TEST_F(StageStepKilled, KilledAtAnyCallTheJobReadsNothingHalfAndTheNextStepWorks) {
+TEST_F(StageStepKilled, KilledAtAnyCallTheJobReadsNoPartialFileAndTheNextStepWorks) {
   expect_survives_kills("block");
 }
 
-TEST_F(StageStepKilled, KilledAtAnyCallInTheBackgroundNoLinkLeadsNowhereAndTheNextStepWorks) {
+TEST_F(StageStepKilled, KilledAtAnyCallInTheBackgroundNoLinkDanglesAndTheNextStepWorks) {
   expect_survives_kills("background");
 }
 
-TEST_F(StageStepKilled, RefusedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
+TEST_F(StageStepKilled, FailedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
   int told = 0;
   int call = 1;
   for (; call < kMaxCalls; ++call) {

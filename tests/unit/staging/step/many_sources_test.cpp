@@ -1,4 +1,4 @@
-// The cost of many sources: the last one takes as many system calls for files as the first.
+// Every source costs the same number of system calls for files, however many sources there are.
 
 #include <atomic>
 
@@ -37,7 +37,7 @@ class ManySources : public staging_test::StagingTest {
   }
 };
 
-TEST_F(ManySources, CostNoMoreCallsEachThanAFew) {
+TEST_F(ManySources, CostAFewCallsEach) {
   const std::vector<std::string> sources = make_sources(60);
   const auto calls_for = [&](std::size_t count, const std::string& cache) {
     CountsCalls system;
@@ -54,7 +54,7 @@ TEST_F(ManySources, CostNoMoreCallsEachThanAFew) {
   EXPECT_LT(many, 6 * few + few) << few << " for 10, " << many << " for 60";
 }
 
-TEST_F(ManySources, OfAStepAreRememberedAtOnce) {
+TEST_F(ManySources, OfAStepAreRecordedAtOnce) {
   class CountsNotes : public FileSystem {
    public:
     int notes() const { return notes_; }

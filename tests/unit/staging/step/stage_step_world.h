@@ -125,7 +125,7 @@ class Srun {
     thread_ = std::thread([this] { server_->run(alive_); });
   }
   ~Srun() { end(); }
-  /// Ends it; returns what it has printed.
+  /// Ends srun; returns the lines that it has printed.
   std::string end() {
     end_.reset();
     if (thread_.joinable()) thread_.join();

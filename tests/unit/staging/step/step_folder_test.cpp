@@ -55,19 +55,19 @@ TEST_F(JobsFolder, HoldsHardLinksUnderTheSourcesName) {
   EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
 }
 
-TEST_F(JobsFolder, AShardAloneHasItsIndexBesideIt) {
+TEST_F(JobsFolder, ASingleShardHasItsIndexBesideIt) {
   StepFolder(store_, 5).add({shard_result("/mnt/man/s.tar")});
   EXPECT_TRUE(fs::exists(data("s.tar")));
   EXPECT_TRUE(fs::exists(data("index.lockstep")));
 }
 
-TEST_F(JobsFolder, APatternIsAFolderAlsoWhereItMeansOneShard) {
+TEST_F(JobsFolder, APatternIsAFolderEvenIfItMatchesOneShard) {
   StepFolder(store_, 5).add({shard_result("/mnt/man/s*.tar")});
   EXPECT_TRUE(fs::exists(data("man/s.tar")));
   EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
 }
 
-TEST_F(JobsFolder, TheNextStepFindsItDone) {
+TEST_F(JobsFolder, TheNextStepFindsStagedSources) {
   { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
   const StepFolder next(store_, 5);
   EXPECT_THAT(next.missing({"/mnt/man", "/mnt/other"}), ElementsAre("/mnt/other"));
@@ -83,7 +83,7 @@ TEST_F(JobsFolder, AddingTwiceChangesNothing) {
   EXPECT_EQ(std::distance(fs::directory_iterator(data("man")), fs::directory_iterator()), 2);
 }
 
-TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedAlsoAcrossSteps) {
+TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedEvenInDifferentSteps) {
   { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
   const StepFolder next(store_, 5);
   EXPECT_NO_THROW(next.check_names({"/mnt/man", "/mnt/other"}));
@@ -95,8 +95,8 @@ TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedAlsoAcrossSteps) {
   }
 }
 
-// As gc does with the folder of a job that has ended.
-TEST_F(JobsFolder, AFolderThatIsRenamedAwayWhileWaitedForIsMadeAnew) {
+// gc renames the folder of an ended job like this.
+TEST_F(JobsFolder, AFolderRenamedDuringTheWaitForItsLockIsMadeAgain) {
   auto first = std::make_unique<StepFolder>(store_, 5);
   struct stat lock {};
   ASSERT_EQ(::stat((store_ / "jobs/5/lock").c_str(), &lock), 0);
@@ -123,7 +123,7 @@ TEST_F(JobsFolder, ADamagedListIsNamed) {
   EXPECT_THROW(StepFolder(store_, 5), Error);
 }
 
-TEST_F(JobsFolder, TheRecordIsForTheGroupWhateverTheUmask) {
+TEST_F(JobsFolder, TheRecordIsReadableForTheGroupWhateverTheUmask) {
   const mode_t before = ::umask(077);
   write_staging_record(store_, {.job = 5,
                                 .step = "0",

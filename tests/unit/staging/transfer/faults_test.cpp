@@ -89,12 +89,12 @@ TEST_F(TransferFaults, KilledAtAnyCallOfAPlainFoldersCopyItLeavesTheOldStateOrTh
   expect_survives_kills(folder_ / "d");
 }
 
-TEST_F(TransferFaults, KilledAgainAndAgainItStillComesToItsEnd) {
+TEST_F(TransferFaults, KilledAgainAndAgainItStillFinishes) {
   const fs::path pack = make_large_pack("p", 60);
   int kills = 0;
   for (; kills < kMaxCalls; ++kills) {
     const int code = in_child([&] {
-      // Each time a little later, so that each goes on from what the one before left.
+      // Each kill comes a little later, so that each process continues what the previous one left.
       Watched killer([&](int now) {
         if (now == 60 + kills) ::raise(SIGKILL);
         return 0;
@@ -152,7 +152,7 @@ TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothing
   EXPECT_LT(call, kMaxCalls);
 }
 
-TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingHalf) {
+TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingIncomplete) {
   const fs::path pack = make_large_pack("p", 25);
   int failures = 0;
   for (int call = 1; call < kMaxCalls; ++call) {
@@ -231,7 +231,7 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
       copying.tell();
       second_waits.wait();
     });
-    if (put_one(pack, &system).hit) fail("the first one found something");
+    if (put_one(pack, &system).hit) fail("the first job found a copy");
   });
   copying.wait();
   const int second = in_child([&] {
@@ -239,8 +239,8 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
     PutOptions waiting = options(&system);
     waiting.waiting = [&](const std::string&) { second_waits.tell(); };
     const PutResult result = put({pack.string()}, waiting).at(0);
-    if (!result.hit || result.from_source != 0) fail("the second one copied");
-    if (content_of(result.path) != content_of(pack)) fail("the second one got something else");
+    if (!result.hit || result.from_source != 0) fail("the second job copied");
+    if (content_of(result.path) != content_of(pack)) fail("the second job got other data");
   });
   EXPECT_EQ(second, 0);
   EXPECT_EQ(end_of(first), 0);
@@ -250,7 +250,7 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   ::munmap(shared, 4096);
 }
 
-/// Eight processes put `source` at the same time and check what they get: how much they read of it together.
+/// Eight processes put `source` at the same time and check it. Returns how many bytes they read together.
 std::uint64_t read_by_eight_at_once(const fs::path& source, PutOptions options,
                                     const std::function<void(const fs::path& copy)>& check) {
   void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -316,7 +316,7 @@ TEST_F(TransferFaults, AProcessThatWaitsContinuesTheCopyOfAKilledOne) {
     PutOptions waiting = options();
     waiting.waiting = [&](const std::string&) { waits.tell(); };
     const PutResult result = put({pack.string()}, waiting).at(0);
-    if (result.hit || content_of(result.path) != content_of(pack)) fail("it has not copied the whole");
+    if (result.hit || content_of(result.path) != content_of(pack)) fail("the copy is incomplete");
   });
   waits.wait();
   ASSERT_EQ(::kill(copier, SIGKILL), 0);

@@ -1,4 +1,4 @@
-// Nodes that together read a source once: the share of each, and how it is read when a node fails.
+// Nodes that together read a source once: which share each reads, and who reads it when a node fails.
 
 #include <pthread.h>
 #include <signal.h>
@@ -107,14 +107,14 @@ TEST_F(TransferNodes, NodeWhoseCacheLiesInTheSourceIsNamed) {
 
 TEST_F(TransferNodes, NodeThatSeesOtherTimesAdoptsTheFirstNodesIdentity) {
   const fs::path pack = make_large_pack("p", 100);
-  // The same pack, seen with other times.
+  // The second node sees the same pack with other times.
   fs::create_directories(folder_ / "view");
   fs::copy(pack, folder_ / "view/p", fs::copy_options::recursive);
   NodeChange other;
   other.before = [&] { see_instead(pack, folder_ / "view/p"); };
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   expect_good(put_on(2, pack, {{1, other}}), pack);
-  // And a view of another pack under the same name.
+  // Then it sees another pack under the same name.
   FileSystem::real().remove_all(folder_ / "view/p");
   fs::rename(make_large_pack("q", 90), folder_ / "view/p");
   for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
@@ -149,7 +149,7 @@ TEST_F(TransferNodes, NodeThatStopsForAWhileIsReplacedByTheSource) {
   resume(2);
   const auto ends = finish();
   EXPECT_GT(expect_good(ends, pack), size_of(pack));
-  // By one of them, or by both.
+  // One or both of the other nodes must say so.
   EXPECT_THAT(ends[0].note() + ends[1].note(), HasSubstr("its share is read from the source"));
 }
 
@@ -162,7 +162,7 @@ TEST_F(TransferNodes, SlowNodeIsHelpedAndDoesNotDelayTheOthers) {
   const auto begin = steady_clock::now();
   const auto ends = put_on(2, pack, {{1, change}});
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
-  // Alone it would have taken half of 56 chunks, two at a time: 8 s and more.
+  // Without help it would read half of 56 chunks, two at a time, which takes more than 8 s.
   EXPECT_LT(steady_clock::now() - begin, seconds(8));
   EXPECT_GT(ends[0].result.at("from_source"), size_of(pack) * 3 / 4);
 }
@@ -182,7 +182,7 @@ TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
 TEST_F(TransferNodes, WithoutAnIndexOtherBytesAreFoundByComparingAndTheDamagedCopyIsRemoved) {
   const fs::path plain = make_plain(10);
   write("d/large", std::string(2'000'000, 'l'));  // the quick check does not read all of it
-  // One has it in its cache, damaged, and serves the other.
+  // The first node has a damaged copy in its cache, and serves it to the other node.
   PutOptions alone;
   alone.cache_dir = cache(0);
   alone.chunk_bytes = kChunk;
@@ -221,7 +221,7 @@ TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
 }
 
-/// Flips a bit in bytes that are read to be sent to others.
+/// Flips a bit in bytes that are read for other nodes.
 class FlipsOnTheWay : public FileSystem {
  public:
   ssize_t call(const FileCall& call) override {
@@ -239,7 +239,7 @@ class FlipsOnTheWay : public FileSystem {
   std::atomic<int> reads_ = 0;
 };
 
-/// Flips a bit once in bytes that are read back from a copy to be hashed.
+/// Flips a bit, once, in bytes that are read back from a copy for hashing.
 class FlipsInMemory : public FileSystem {
  public:
   ssize_t call(const FileCall& call) override {
@@ -343,14 +343,14 @@ TEST_F(TransferNodes, NodeWhoseSourceIsMissingFailsAll) {
 
 TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndTheOthersDoNot) {
   const fs::path pack = make_large_pack("p", 300);
-  // The other job: holds the lock on node 1, and lets go when node 0 is done.
+  // The other job holds the lock on node 1, and releases it when node 0 is done.
   cache::Store store(cache(1));
   PutOptions probe;
   probe.cache_dir = folder_ / "probe";
   const std::string object = put({pack.string()}, probe).at(0).object;
   auto lock = std::make_unique<cache::ObjectLock>(store.lock(object, FileSystem::LockKind::exclusive));
   NodeChange first;
-  first.before = [&] { ::close(lock->fd()); };  // the copy of it that fork made
+  first.before = [&] { ::close(lock->fd()); };  // the inherited copy of the lock
   NodeChange waits = first;
   waits.options = [&](PutOptions& options) {
     options.waiting = [&](const std::string&) { write("waits", ""); };
@@ -362,7 +362,7 @@ TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndTheOthersDoNot) {
   EXPECT_EQ(expect_good(ends, pack), 2 * size_of(pack));
 }
 
-/// Two ends authenticate. Returns what the asking one throws, or "".
+/// Authenticates two ends with each other. Returns the error of the asking end, or "".
 std::string handshake(const std::string& key, const std::string& step) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");

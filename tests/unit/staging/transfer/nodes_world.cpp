@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 void have_own_mounts() {
   if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-    fail_errno("cannot have mounts of its own");
+    fail_errno("cannot make a separate mount namespace");
 }
 
 void see_instead(const fs::path& place, const fs::path& other) {

@@ -1,4 +1,4 @@
-// Nodes that put the same source, each in a process of its own.
+// Nodes that put the same source, each in a separate process.
 #pragma once
 
 #include <functional>
@@ -23,12 +23,12 @@ struct NodeEnd {
   std::string note() const { return result.value("note", ""); }
 };
 
-/// Gives this process and its children mounts of their own, which end with them. Needs root.
+/// Gives this process and its children a separate mount namespace. Needs root.
 void have_own_mounts();
-/// The same; the process then sees the content of `other` at `place`.
+/// As have_own_mounts(); the process then sees the content of `other` at `place`.
 void see_instead(const std::filesystem::path& place, const std::filesystem::path& other);
 
-/// All bytes of its files.
+/// The bytes of all files of a source.
 std::uint64_t size_of(const std::filesystem::path& source);
 
 /// Stops the process that works for a node and the one that supervises it, as a suspended job is stopped.

@@ -26,7 +26,7 @@ using staging_test::ThrowsErrorWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Moves this process into a mount namespace of its own, without root through a user namespace.
+/// Moves this process into a separate mount namespace; without root through a user namespace.
 bool own_mounts() {
   const uid_t uid = ::geteuid();
   const gid_t gid = ::getegid();
@@ -39,7 +39,7 @@ bool own_mounts() {
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
 
-constexpr std::uint32_t kChunk = 16384;  // so that small data is many chunks
+using staging_test::kChunk;
 
 class TransferPut : public staging_test::StagingTest {
  protected:
@@ -73,7 +73,7 @@ TEST_F(TransferPut, CopiesAPackOnceAndFindsItTheNextTime) {
   EXPECT_EQ(pack::open(warm.path)->fingerprint(), pack::open(pack)->fingerprint());
 }
 
-TEST_F(TransferPut, OneShardBecomesAPackOfItsOwn) {
+TEST_F(TransferPut, OneShardBecomesASeparatePack) {
   const fs::path pack = make_large_pack("p", 100);
   const PutResult one = put_one(pack / "shard-000002.tar");
   EXPECT_EQ(one.path.filename(), "shard-000002.tar");
@@ -87,7 +87,7 @@ TEST_F(TransferPut, OneShardBecomesAPackOfItsOwn) {
   EXPECT_LT(some.bytes, put_one(pack).bytes);
 }
 
-TEST_F(TransferPut, APackThatWasMadeAnewIsCopiedAnew) {
+TEST_F(TransferPut, ARecreatedPackIsCopiedAgain) {
   const PutResult old = put_one(make_pack("p", {{"a", "old"}}));
   fs::remove_all(folder_ / "p");
   const PutResult fresh = put_one(make_pack("p", {{"a", "new"}}));
@@ -222,7 +222,7 @@ TEST_F(TransferPut, ABinShorterThanItsIdxIsRefusedBeforeAnythingIsCopied) {
   EXPECT_EQ(put_one(folder_ / "m/text").path.filename(), "text.bin");
 }
 
-TEST_F(TransferPut, ALimitOfBandwidthIsKeptByAllCopiesTogether) {
+TEST_F(TransferPut, AllCopiesTogetherKeepTheBandwidthLimit) {
   write("a/x", std::string(200'000, 'a'));
   write("b/x", std::string(200'000, 'b'));
   PutOptions limited = options();
@@ -269,7 +269,7 @@ TEST_F(TransferPut, AnUnreadableSourceIsNamedForAnOrdinaryUser) {
   EXPECT_EQ(as_user([&] {
               const PutResult cold = put_one(pack);
               flip_byte(cold.path / "shard-000000.tar", 600);
-              // Replacing a read-only object is work for an ordinary user too.
+              // An ordinary user must also be able to replace a read-only object.
               const PutResult again = put_one(pack, Verify::full);
               if (cold.hit || again.hit || content_of(again.path) != content_of(pack))
                 fail("not as expected");
@@ -326,7 +326,7 @@ TEST_F(TransferPut, SeveralSourcesAreAllPutOrNamed) {
       ThrowsErrorWith("none: No such file"));
 }
 
-TEST(TransferVerify, ABadValueIsNamedWithTheGoodOnes) {
+TEST(TransferVerify, ABadValueIsNamedWithTheValidOnes) {
   EXPECT_EQ(parse_verify("full"), Verify::full);
   EXPECT_THAT([] { parse_verify("some"); }, ThrowsErrorWith("'some'", "quick, full or off"));
 }

@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 using staging_test::flip_byte;
 using testing::HasSubstr;
 
-constexpr std::uint32_t kChunk = 1U << 16U;
-constexpr std::uint64_t kLarge = (std::uint64_t{1} << 20U) + 3 * kChunk + 1234;
+constexpr std::uint32_t kLargeChunk = 1U << 16U;
+constexpr std::uint64_t kLarge = (std::uint64_t{1} << 20U) + 3 * kLargeChunk + 1234;
 constexpr int kMaxTries = 5000;
 
 class StageQuickCheck : public staging_test::StagingTest {
@@ -33,7 +33,7 @@ class StageQuickCheck : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
     options.verify = verify;
-    options.chunk_bytes = kChunk;
+    options.chunk_bytes = kLargeChunk;
     options.file_system = system;
     return put({(folder_ / "d").string()}, options).at(0);
   }
@@ -58,7 +58,7 @@ class StageQuickCheck : public staging_test::StagingTest {
 TEST_F(StageQuickCheck, AFlippedBitIsFoundWhenItsChunkIsChosen) {
   const PutResult copy = put_one();
   EXPECT_FALSE(finds_in_the_end(copy)) << "of a good copy";
-  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{kChunk}, kLarge / 2, kLarge - 1}) {
+  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{kLargeChunk}, kLarge / 2, kLarge - 1}) {
     SCOPED_TRACE(at);
     flip_byte(copy.path / "a", at);
     EXPECT_TRUE(finds_in_the_end(copy));
@@ -71,7 +71,7 @@ TEST_F(StageQuickCheck, AFlippedBitIsFoundWhenItsChunkIsChosen) {
 TEST_F(StageQuickCheck, IfEveryChunkIsDamagedTheFirstWarmHitFindsItAndCopiesAgain) {
   const PutResult copy = put_one();
   for (const char* name : {"a", "sub/c"}) {
-    for (std::uint64_t at = 17; at < kLarge - 100; at += kChunk / 2) flip_byte(copy.path / name, at);
+    for (std::uint64_t at = 17; at < kLarge - 100; at += kLargeChunk / 2) flip_byte(copy.path / name, at);
   }
   const PutResult again = put_one();
   EXPECT_FALSE(again.hit);
@@ -85,8 +85,8 @@ class FlipsOnTheWayToTheDisk : public FileSystem {
  public:
   ssize_t call(const FileCall& call) override {
     const ssize_t result = FileSystem::call(call);
-    if (call.kind == Kind::write && result == kChunk && call.offset == 2 * kChunk)
-      flip_byte(call.path, 2 * kChunk + 5);
+    if (call.kind == Kind::write && result == kLargeChunk && call.offset == 2 * kLargeChunk)
+      flip_byte(call.path, 2 * kLargeChunk + 5);
     return result;
   }
 };
@@ -132,7 +132,7 @@ TEST_F(StageQuickCheck, TheDigestOfALaterTryReplacesThatOfAKilledOne) {
   class Stops : public FileSystem {
    public:
     ssize_t call(const FileCall& call) override {
-      if (call.kind == Kind::read && call.size == kChunk && ++reads_ > 12) {
+      if (call.kind == Kind::read && call.size == kLargeChunk && ++reads_ > 12) {
         errno = EIO;
         return -1;
       }
@@ -144,7 +144,7 @@ TEST_F(StageQuickCheck, TheDigestOfALaterTryReplacesThatOfAKilledOne) {
   } stops;
   EXPECT_THROW(put_one(Verify::quick, &stops), Error);
   for (const std::string& name : FileSystem::real().list(folder_ / "cache/objects"))
-    flip_byte(folder_ / "cache/objects" / name / "files/a", 3 * kChunk);
+    flip_byte(folder_ / "cache/objects" / name / "files/a", 3 * kLargeChunk);
   const PutResult copy = put_one();
   EXPECT_GT(copy.resumed, 0U);
   EXPECT_TRUE(put_one(Verify::full).hit);

@@ -1,4 +1,4 @@
-// Staged TFRecord and RecordIO files: where their records lie is known from the source.
+// Staged TFRecord and RecordIO files: the copy takes over the source's index, so no node reads them through.
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -102,14 +102,14 @@ TEST_F(StageRecords, ThatAreIndexedLaterAreTheSameSource) {
 }
 
 TEST_F(StageRecords, WhoseIndexLiesInTheUsersFolderAreKnownByTheirTime) {
-  fs::create_directory(folder_ / "t/.a.tfrecord.lockstep");  // none can be made beside the file
+  fs::create_directory(folder_ / "t/.a.tfrecord.lockstep");  // so that no index can be made beside the file
   (void)pack::open(folder_ / "t/a.tfrecord");
   ASSERT_FALSE(content_of(folder_ / "home").empty());
   fs::remove(folder_ / "t/.a.tfrecord.lockstep");
   EXPECT_FALSE(is_read_through(put_one(folder_ / "t/a.tfrecord").path));
 }
 
-TEST_F(StageRecords, AnIndexThatIsDamagedOrOfOtherDataIsLeftBehind) {
+TEST_F(StageRecords, AnIndexThatIsDamagedOrOfOtherDataIsNotCopied) {
   for (const char* why : {"damaged", "other"}) {
     SCOPED_TRACE(why);
     (void)pack::open(folder_ / "t");
@@ -130,8 +130,8 @@ TEST_F(StageRecords, AnIndexThatIsDamagedOrOfOtherDataIsLeftBehind) {
   }
 }
 
-// The index describes the file as it was before it was written again.
-TEST_F(StageRecords, AnIndexOfAFileThatWasWrittenAnewIsNotBelieved) {
+// The index describes the file as it was before the rewrite.
+TEST_F(StageRecords, TheIndexOfARewrittenFileIsNotUsed) {
   (void)pack::open(folder_ / "t");
   write("t/a.tfrecord", tfrecord({std::string(6000, 'x'), std::string(5000, 'y'), std::string(5000, 'z')}));
   const fs::path file = folder_ / "t/a.tfrecord";
@@ -142,21 +142,21 @@ TEST_F(StageRecords, AnIndexOfAFileThatWasWrittenAnewIsNotBelieved) {
   reader->verify();
 }
 
-TEST_F(StageRecords, RoomForTheIndexesIsCounted) {
+TEST_F(StageRecords, SpaceForTheIndexesIsCounted) {
   (void)pack::open(folder_ / "t");
   std::uint64_t bytes = 0;
   for (const auto& [name, content] : content_of(folder_ / "t")) bytes += content.size();
   PutOptions options;
   options.cache_dir = folder_ / "cache";
   options.limits.quota = bytes - 1;
-  EXPECT_THROW(put({(folder_ / "t").string()}, options), cache::NoRoom);
+  EXPECT_THROW(put({(folder_ / "t").string()}, options), cache::NoSpace);
   options.limits.quota = bytes;
   EXPECT_EQ(put({(folder_ / "t").string()}, options).at(0).bytes, bytes);
   EXPECT_EQ(cache::Store(folder_ / "cache").usage(true).bytes(), bytes);
 }
 
-// A change of an index during the copy costs only the index, and no more space than the index took when the
-// copy began.
+// If an index changes during the copy, only the index is lost, and the copy takes no more space than the
+// index took when the copy began.
 TEST_F(StageRecords, AnIndexThatChangesWhileItIsCopiedIsLeftOutWithALine) {
   const fs::path index = folder_ / "t/.a.tfrecord.lockstep";
   const std::function<void()> grow = [&] { std::ofstream(index, std::ios::app) << std::string(5000, 'x'); };
@@ -217,7 +217,7 @@ TEST_F(StageRecords, SeveralIndexesThatAreLeftOutAreOneSentence) {
                                     "first opened"));
 }
 
-TEST_F(StageRecords, TheirIndexesAreReadNoFasterThanTheBandwidthAndWaitingForItIsNotTheSourcesSilence) {
+TEST_F(StageRecords, TheirIndexesAreReadWithinTheBandwidthAndWaitingForItIsNotAHang) {
   write("many/a.tfrecord", tfrecord(std::vector<std::string>(13'000, "x")));
   (void)pack::open(folder_ / "many");
   std::uint64_t bytes = 0;
@@ -240,8 +240,8 @@ TEST_F(StageRecords, TheirIndexesAreReadNoFasterThanTheBandwidthAndWaitingForItI
   EXPECT_EQ(code, 0) << "waiting for the limit counts as a call";
 }
 
-// Otherwise a job that opens it at once would find another time than its index has, and read all of the file.
-TEST_F(StageRecords, ACopyThatIsHandedOutBeforeTheOthersAreThereHasTheTimeOfTheOriginalAlready) {
+// With another time than in its index, a job that opens the copy at once would read all of the file.
+TEST_F(StageRecords, ACopyHandedOutEarlyAlreadyHasTheTimeOfTheOriginal) {
   std::map<std::string, fs::file_time_type> seen;
   for (const char* name : {"a.tfrecord", "sub/b.tfrecord"})
     fs::last_write_time(folder_ / "t" / name,

@@ -1,5 +1,5 @@
 // Makes every single call of a put at the source hang once, alone and with another node. The supervisor must
-// notice it. This program defines functions of the C library itself; they call the library's.
+// notice it. This program replaces functions of the C library by wrappers that call the library's.
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -133,7 +133,7 @@ class SourceCalls : public staging_test::StagingTest {
   };
 
   /// Starts a put whose n-th call at the source hangs, alone or as this node of two. Its process ends with
-  /// kNoticed when that is noticed.
+  /// kNoticed if the hang is noticed.
   Run start(const std::string& source, int n, std::optional<std::uint32_t> node) const {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");

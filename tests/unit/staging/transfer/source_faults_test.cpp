@@ -22,7 +22,7 @@ using staging_test::flip_byte;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr std::uint32_t kChunk = 16384;
+using staging_test::kChunk;
 constexpr int kMaxReads = 200;
 
 class StageSource : public staging_test::StagingTest {
@@ -32,7 +32,7 @@ class StageSource : public staging_test::StagingTest {
     write("plain/large", std::string(5 * kChunk, 'l'));
     for (const char* name : {"a", "b", "sub/c"}) write(fs::path("plain") / name, std::string(3000, name[0]));
     fs::create_directory(folder_ / "kept");
-    // An old time, so that every change of the file changes it.
+    // Sets an old time, so that every change of the file changes its time.
     for (const char* source : {"pack", "plain"}) {
       for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder_ / source))
         fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
@@ -62,8 +62,8 @@ class StageSource : public staging_test::StagingTest {
       fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
   }
 
-  /// Puts the source while `happens` at each read of it in turn, and after each looks at what is there.
-  /// Returns how many puts were refused, and by which words.
+  /// Puts the source once for each of its reads, with `happens` at that read, and then checks the cache.
+  /// Returns how many puts were refused, and adds the error messages to `words`.
   int at_every_read(const char* source, const SourceReads::Before& happens, const SourceReads::After& after,
                     std::set<std::string>& words) {
     int refused = 0;
@@ -91,7 +91,7 @@ class StageSource : public staging_test::StagingTest {
       FileSystem::real().remove_all(folder_ / "cache");
       if (HasFailure() || seam.reads() < read) return refused;
     }
-    ADD_FAILURE() << "there is no end of reads";
+    ADD_FAILURE() << "the reads do not end";
     return refused;
   }
 };

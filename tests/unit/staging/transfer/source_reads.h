@@ -1,4 +1,4 @@
-// A file system in which something happens at the n-th read of a source's files.
+// A file system that calls a function at the n-th read of a source's files.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class SourceReads : public FileSystem {
   /// `before` is called before each read of a file below the folder; `after` may change what was read.
   SourceReads(std::filesystem::path folder, Before before, After after = {})
       : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
-  /// So many there were.
+  /// The number of reads so far.
   int reads() const { return reads_; }
   ssize_t call(const FileCall& call) override;
 

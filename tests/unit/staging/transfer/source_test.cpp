@@ -18,7 +18,7 @@ class TransferSource : public staging_test::StagingTest {
   std::string name_of(const std::string& name) const { return look_at(resolve_source(at(name))).object; }
 };
 
-TEST_F(TransferSource, BracesCountWithTheirZeros) {
+TEST_F(TransferSource, BracesKeepLeadingZeros) {
   for (const char* name : {"a-08.tar", "a-09.tar", "a-10.tar"}) write(name, "");
   EXPECT_THAT(expand_pattern(at("a-{08..10}.tar")),
               ElementsAre(at("a-08.tar"), at("a-09.tar"), at("a-10.tar")));
@@ -26,14 +26,14 @@ TEST_F(TransferSource, BracesCountWithTheirZeros) {
   EXPECT_THAT([&] { expand_pattern(at("a-{08..11}.tar")); }, ThrowsErrorWith("a-11.tar: No such file"));
 }
 
-TEST_F(TransferSource, WildcardsMustMatchAndWrittenNamesStandForThemselves) {
+TEST_F(TransferSource, WildcardsMustMatchAndLiteralNamesAreKept) {
   for (const char* name : {"a-0.tar", "a-1.tar", "b[1].tar"}) write(name, "");
   EXPECT_THAT(expand_pattern(at("a-?.tar")), ElementsAre(at("a-0.tar"), at("a-1.tar")));
   EXPECT_THAT(expand_pattern(at("b[1].tar")), ElementsAre(at("b[1].tar")));
   EXPECT_THAT([&] { expand_pattern(at("c*")); }, ThrowsErrorWith("c*: matches nothing"));
 }
 
-TEST_F(TransferSource, AFolderAShardAndAPattern) {
+TEST_F(TransferSource, ResolvesAFolderAShardAndAPattern) {
   make_large_pack("p", 60);
   const Source whole = resolve_source(at("p") + "/");
   EXPECT_EQ(whole.folder, folder_ / "p");
@@ -54,7 +54,7 @@ TEST_F(TransferSource, APatternOverTwoPacksIsRefused) {
   EXPECT_THAT([&] { resolve_source(at("{p,q}")); }, ThrowsErrorWith("name each folder"));
 }
 
-TEST_F(TransferSource, TheObjectsNameFollowsPathAndState) {
+TEST_F(TransferSource, TheObjectsNameDependsOnPathAndState) {
   make_large_pack("p", 60);
   make_large_pack("q", 60);
   const std::string first = name_of("p");
@@ -68,7 +68,7 @@ TEST_F(TransferSource, TheObjectsNameFollowsPathAndState) {
   EXPECT_NE(name_of("p"), first);
 }
 
-TEST_F(TransferSource, NothingThereEmptyAndDamagedAreToldApart) {
+TEST_F(TransferSource, MissingEmptyAndDamagedSourcesHaveDifferentErrors) {
   fs::create_directory(folder_ / "empty");
   write("short/index.lockstep", "x");
   EXPECT_THAT([&] { resolve_source(at("none")); }, ThrowsErrorWith(at("none") + ": No such file"));
@@ -76,7 +76,7 @@ TEST_F(TransferSource, NothingThereEmptyAndDamagedAreToldApart) {
   EXPECT_THAT([&] { name_of("short"); }, ThrowsErrorWith(at("short"), "damaged index"));
 }
 
-TEST_F(TransferSource, OfOtherFilesTheObjectsNameFollowsEveryFilesState) {
+TEST_F(TransferSource, TheObjectsNameOfPlainFilesDependsOnEveryFilesState) {
   for (const char* name : {"d/a", "d/b", "d/sub/c"}) write(name, "x");
   const std::string first = name_of("d");
   EXPECT_EQ(name_of("d"), first);

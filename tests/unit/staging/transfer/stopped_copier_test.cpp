@@ -42,7 +42,7 @@ class StoppedCopier : public staging_test::StagingTest {
     return options;
   }
   PutResult put_one(milliseconds patience) const { return put({pack_.string()}, options(patience)).at(0); }
-  /// Starts a process that copies a part and then stops, as by kill -STOP.
+  /// Starts a process that copies a part and then stops, as after kill -STOP.
   pid_t start_and_stop() const {
     const pid_t copier = start_child([&] {
       PutOptions stopping = options(milliseconds(0));
@@ -125,7 +125,7 @@ TEST_F(StoppedCopier, OneThatIsKilledIsTakenOverAtOnce) {
   EXPECT_EQ(cache::Store(folder_ / "cache").list().size(), 1U);
 }
 
-// As one that waits for other nodes, or reads a copy back.
+// A process copies nothing, for example, while it waits for other nodes or reads a copy back.
 TEST_F(StoppedCopier, OneThatCopiesNothingForAWhileIsWaitedFor) {
   std::atomic<bool> begun = false;
   std::thread copier([&] {

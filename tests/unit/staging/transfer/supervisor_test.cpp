@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 class SupervisorTest : public staging_test::StagingTest {
  protected:
-  /// Supervises a child that does `work`, in a process of its own; what the supervisor sees, as text.
+  /// Supervises a child that does `work`, from a separate process. Returns as text what the supervisor sees.
   std::string see(const std::function<void()>& work, const SuperviseOptions& options = {}) const {
     staging_test::in_child([&] {
       const std::optional<ChildEnd> end = run_supervised(options);
@@ -26,7 +26,7 @@ class SupervisorTest : public staging_test::StagingTest {
     });
     return staging_test::read(folder_ / "seen");
   }
-  /// The same of a child that is stuck in a call for this path.
+  /// As see(), for a child that is stuck in a call for this path.
   std::string see_stuck(const fs::path& path) const {
     return see(
         [&] {
@@ -49,7 +49,7 @@ TEST_F(SupervisorTest, NamesTheFileOfACallThatDoesNotReturn) {
   EXPECT_THAT(see_stuck(folder_ / "cache2/x"), HasSubstr("source no answer from " + folder_.string()));
 }
 
-TEST_F(SupervisorTest, TellsTheDiskFromTheSource) {
+TEST_F(SupervisorTest, DistinguishesTheDiskFromTheSource) {
   EXPECT_THAT(see_stuck(folder_ / "cache/objects/x"),
               HasSubstr("disk no answer from the local disk of n1 for 100 ms: "));
 }

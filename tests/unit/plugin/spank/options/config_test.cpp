@@ -6,6 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+
 #include "plugin/spank/process/report.h"
 #include "tests/unit/plugin/spank/message_of.h"
 
@@ -40,6 +45,29 @@ TEST(Config, ReadsTheKeys) {
   EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::pin)), "auto,smt=1");
   EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::stage_verify)), "full");
   EXPECT_TRUE(config.enabled);
+}
+
+std::string text_of(const char* file) {
+  const std::ifstream stream(std::string(LOCKSTEP_SOURCE) + file);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+TEST(Config, InstalledSampleHasEveryKeyOfTheDocumentation) {
+  const std::string sample = text_of("plugin/spank/options/lockstep.conf.in");
+  const std::string pages = text_of("docs/admins/configuration.md");
+  const std::regex row(R"(\n\| `([a-z_]+)` \|)");
+  int keys = 0;
+  for (std::sregex_iterator it(pages.begin(), pages.end(), row), end; it != end; ++it, ++keys) {
+    EXPECT_TRUE(std::regex_search(sample, std::regex("\n#?" + (*it)[1].str() + " = "))) << (*it)[1];
+  }
+  EXPECT_GT(keys, 15);
+  // Every line that is commented out is valid too.
+  const std::string all = std::regex_replace(sample, std::regex(R"(\n#([a-z_\[]))"), "\n$1");
+  EXPECT_EQ(error_of(std::regex_replace(all, std::regex("@CMAKE_INSTALL_PREFIX@"), "/usr")), "");
+  EXPECT_EQ(parse_config(std::regex_replace(all, std::regex("@.*@"), "/usr"), "f", "").cache,
+            "/local/lockstep");
 }
 
 TEST(Config, OnlyTheJobsPartitionsSectionOverrides) {

@@ -56,7 +56,7 @@ TEST(Process, AHangingProcessIsKilledWithItsChildren) {
     EXPECT_EQ(result.exit_code, 128 + SIGKILL);
   }
   ::close(pipe[1]);
-  // Their children held the write end.
+  // The killed children held the write end.
   char byte = 0;
   ::alarm(60);
   EXPECT_EQ(::read(pipe[0], &byte, 1), 0);

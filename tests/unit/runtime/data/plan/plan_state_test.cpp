@@ -19,7 +19,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr std::size_t kBlock = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+constexpr std::size_t kBlockSamples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
 
 // Random options with the same order as `first`.
 PlanOptions on_other_ranks(RandomOptions& random, const PlanOptions& first, std::uint32_t longest,
@@ -94,7 +94,7 @@ TEST(PlanState, AnEpochMayStopAfterEveryStepAndResumeOnAnotherNumberOfRanks) {
 // Stops near the ends of blocks, where a step has samples of two blocks.
 TEST(PlanState, ResumesWithTheSameStepsAtTheEndsOfBlocks) {
   for (const TooLong too_long : {TooLong::refuse, TooLong::split, TooLong::skip}) {
-    const std::vector<std::uint32_t> lengths = length_lists(2 * kBlock + 9000, 500, 4)[1].lengths;
+    const std::vector<std::uint32_t> lengths = length_lists(2 * kBlockSamples + 9000, 500, 4)[1].lengths;
     const LengthsInMemory source(lengths, "data");
     PlanOptions options{.ranks = 16, .cap = 16384, .accumulate = 4, .cost = {3000, 1}, .too_long = too_long};
     if (too_long != TooLong::refuse) options.cap = 150;
@@ -159,7 +159,7 @@ TEST(PlanState, ResumesWithTheSameStepsForOtherTails) {
 }
 
 TEST(PlanState, AnotherCostIsUsedFromTheNextBlockOn) {
-  const std::vector<std::uint32_t> lengths = length_lists(2 * kBlock, 500, 4)[0].lengths;
+  const std::vector<std::uint32_t> lengths = length_lists(2 * kBlockSamples, 500, 4)[0].lengths;
   const LengthsInMemory source(lengths, "data");
   const PlanOptions options{.ranks = 4, .cap = 16384, .cost = {1, 0}};
   EpochPlanner planner(source, options);

@@ -26,7 +26,7 @@ class FormatMegatron : public staging_test::StagingTest {
     write("a.bin", std::string(data_bytes, 'x'));
   }
 
-  /// The valid index of lengths 3, 2 and 4 in i32, with these bytes at `offset` in place of its own.
+  /// The valid index of lengths 3, 2 and 4 in i32, with these bytes at `offset` instead of the right ones.
   std::string changed(std::size_t offset, const std::string& by) const {
     return megatron_index(4, {3, 2, 4}).replace(offset, by.size(), by);
   }

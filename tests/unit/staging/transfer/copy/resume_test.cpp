@@ -19,10 +19,10 @@ using staging_test::in_child;
 using testing::ElementsAre;
 using testing::StartsWith;
 
-constexpr std::uint32_t kChunk = 16384;
+using staging_test::kChunk;
 constexpr int kKilled = 99;
 
-/// Ends the process when so many marks have been written to the journal.
+/// Ends the process when this many marks have been written to the journal.
 class DiesAfterMark : public FileSystem {
  public:
   explicit DiesAfterMark(int marks) : marks_(marks) {}

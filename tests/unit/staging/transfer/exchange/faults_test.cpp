@@ -48,8 +48,8 @@ using Serve = std::function<void(UniqueFd socket, const std::string& key)>;
   }
 }
 
-/// Takes part in the rounds as any node does; another process serves its connections. With `killed` that is
-/// killed as soon as all nodes know what this one has.
+/// Takes part in the rounds as any node does; another process serves its connections. With `killed`, that
+/// process is killed as soon as all nodes know which data this node has.
 void take_part(const NodesOptions& nodes, const std::string& state, const Serve& serve, bool killed = false) {
   const std::string first = nodes.nodes.front();
   Hello hello{0,
@@ -133,7 +133,7 @@ struct Asked {
   std::vector<std::string> words;
 };
 
-/// A conversation that goes on as long as `answer` returns true for each request.
+/// Answers requests as long as `answer` returns true.
 void converse(UniqueFd socket, const std::string& key, const std::function<bool(const Asked&)>& answer) {
   const int fd = socket.get();
   PeerLink link(std::move(socket), Session::Role::server, key, "0.put", {});
@@ -217,7 +217,7 @@ TEST_F(ExchangeFaults, NodeThatIsKilledAfterItSaidWhatItHasIsReplacedByTheSource
   }
 }
 
-// It sends one node to the successors, and the other node gives it up.
+// The fake node sends one node to the successors, and the other node gives it up.
 TEST_F(ExchangeFaults, NodeThatAnswersOnlyOneOfTheOthersDelaysNeitherForEver) {
   const fs::path pack = make_large_pack("p", 300);
   const auto ends = put_with(pack, "needs", [](UniqueFd socket, const std::string& key) {
@@ -332,7 +332,7 @@ TEST_F(ExchangeFaults, NodeThatStopsForAMomentIsWaitedFor) {
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
 }
 
-TEST_F(ExchangeFaults, NodeWithoutRoomFailsAllWithALineThatSaysWhatToDo) {
+TEST_F(ExchangeFaults, NodeWithoutSpaceFailsAllWithALineThatSaysWhatToDo) {
   const fs::path pack = make_large_pack("p", 300);
   NodeChange full;
   full.options = [](PutOptions& options) { options.limits.quota = 500'000; };
@@ -345,11 +345,11 @@ TEST_F(ExchangeFaults, NodeWithoutRoomFailsAllWithALineThatSaysWhatToDo) {
   PutOptions alone;
   alone.cache_dir = cache(1);
   alone.limits.quota = 500'000;
-  EXPECT_THROW(put({pack.string()}, alone), cache::NoRoom) << "the caller can tell it from other errors";
+  EXPECT_THROW(put({pack.string()}, alone), cache::NoSpace) << "the caller can tell it from other errors";
   expect_good(put_on(3, pack), pack);
 }
 
-// The moment at which the next byte may be read is counted from the start of the machine.
+// The file holds the moment at which the next byte may be read, counted from the start of the machine.
 TEST_F(ExchangeFaults, LimitFromBeforeARebootDelaysNobody) {
   const fs::path pack = make_large_pack("p", 100);
   const std::array<std::uint64_t, 2> left{monotonic_ns() + std::uint64_t{3600} * 1'000'000'000, 1};
@@ -363,7 +363,7 @@ TEST_F(ExchangeFaults, LimitFromBeforeARebootDelaysNobody) {
   }
   const auto begin = steady_clock::now();
   expect_good(put_on(2, pack, {{0, limited}, {1, limited}}), pack);
-  EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "and not the hour";
+  EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "it waited for the limit of the earlier boot";
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class ExchangeHang : public NodesTest {
   ExchangeHang() { source_patience_ = seconds(2); }
 };
 
-TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
+TEST_F(ExchangeHang, NodeWhoseReadHangsFailsAllAndIsNamed) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads hangs(pack, [](const SourceRead& read) {
     if (read.n == 6) hang();
@@ -59,11 +59,11 @@ TEST_F(ExchangeHang, OneWhoseReadDoesNotComeBackEndsTheOthersByName) {
   expect_good(put_on(3, pack), pack);
 }
 
-// A disk that is dying is as silent as a file server that is gone.
-TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
+// A failing disk does not answer, just as a file server that is gone.
+TEST_F(ExchangeHang, NodeWhoseDiskHangsFailsAllAndIsNamed) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = milliseconds(500);
-  // fsync may wait for data of other processes, and so has more time.
+  // fsync has more time, because it may wait for data of other processes.
   const std::map<FileCall::Kind, std::string> patiences{{FileCall::Kind::write, "500 ms"},
                                                         {FileCall::Kind::fsync, "3.00 s"}};
   for (const auto& [stuck_in, patience] : patiences) {
@@ -84,8 +84,8 @@ TEST_F(ExchangeHang, OneWhoseDiskDoesNotComeBackEndsTheOthersByName) {
   expect_good(put_on(3, pack), pack);
 }
 
-// No srun has a part in it.
-TEST_F(ExchangeHang, WhereTheFirstNodeIsKilledTheOthersNameIt) {
+// srun takes no part in this put.
+TEST_F(ExchangeHang, FirstNodeThatIsKilledIsNamedByTheOthers) {
   const fs::path pack = make_large_pack("p", 300);
   staging_test::WatchedFileSystem disk([](int n, const FileCall& call) {
     if (n > 20 && call.kind == FileCall::Kind::write) ::raise(SIGKILL);
@@ -98,7 +98,7 @@ TEST_F(ExchangeHang, WhereTheFirstNodeIsKilledTheOthersNameIt) {
   EXPECT_THAT(ends[1].error, AllOf(HasSubstr("the first node's put (127.0.0.1:"), Not(HasSubstr("srun"))));
 }
 
-TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
+TEST_F(ExchangeHang, SlowNodeIsNotGivenUp) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = seconds(1);
   SourceReads slow(pack, [](const SourceRead&) { std::this_thread::sleep_for(milliseconds(150)); });
@@ -107,10 +107,10 @@ TEST_F(ExchangeHang, OneThatIsOnlySlowIsNotGivenUp) {
   expect_good(put_on(2, pack, {{0, change}, {1, change}}), pack);
 }
 
-// A process that is stopped, as in a job that is suspended, is not one whose source hangs.
+// A process that is stopped, as in a suspended job, must not look like one whose source hangs.
 TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   source_patience_ = seconds(1);
-  peer_timeouts_ = {};  // the other one does not give it up meanwhile
+  peer_timeouts_ = {};  // so that the other node does not give it up meanwhile
   const fs::path pack = make_large_pack("p", 100);
   SourceReads stops(pack, [](const SourceRead& read) {
     if (read.n != 6) return;
@@ -126,8 +126,8 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   expect_good(finish(), pack);
 }
 
-#ifdef LOCKSTEP_METERED_FS  // where there is fuse3
-/// A file system in user space that shows a folder elsewhere, until this ends.
+#ifdef LOCKSTEP_METERED_FS  // built if fuse3 is installed
+/// A file system in user space that shows a folder at another place, as long as this object lives.
 class Metered {
  public:
   Metered(const fs::path& folder, fs::path place, const std::string& meter) : place_(std::move(place)) {
@@ -156,9 +156,9 @@ class Metered {
   pid_t server_ = 0;
 };
 
-// A file system in user space that is stopped: its readers are as stuck as on a network file system whose
-// server is gone. The first node has it, which is to look at the source for all.
-TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
+// A stopped file system in user space blocks its readers, as a network file system without a server does.
+// Only the first node has it: the node that looks at the source for all.
+TEST_F(ExchangeHang, FileSystemThatDoesNotAnswerFailsAllNodes) {
   if (::geteuid() != 0 || ::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/fuse";
   const fs::path pack = make_large_pack("p", 300);
   fs::create_directories(folder_ / "real");
@@ -167,12 +167,12 @@ TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
   const std::string meter = folder_ / "meter";
   ASSERT_EQ(run_process({LOCKSTEP_METERED_FS, "meter", meter, "--create"}).exit_code, 0);
   have_own_mounts();
-  // Mounted for all; the first node's is another, which is stopped.
+  // The other nodes see a file system that answers.
   const Metered stopped(folder_ / "real/p", folder_ / "stopped", meter);
-  const Metered well(folder_ / "real/p", folder_ / "well", meter);
+  const Metered working(folder_ / "real/p", folder_ / "working", meter);
   std::map<int, NodeChange> changes;
   for (int node = 0; node < 3; ++node) {
-    changes[node].before = [&, node] { see_instead(pack, folder_ / (node == 0 ? "stopped" : "well")); };
+    changes[node].before = [&, node] { see_instead(pack, folder_ / (node == 0 ? "stopped" : "working")); };
   }
   ::kill(stopped.server(), SIGSTOP);
   const auto ends = put_on(3, pack, changes);
@@ -183,8 +183,8 @@ TEST_F(ExchangeHang, AFileSystemThatAnswersNobodyIsOneOutcomeForAll) {
 }
 #endif
 
-/// The read of the second chunk hangs. From then on, and not before, the first is there, and a little later a
-/// call hangs that links it into the job's folder, whose lock the process holds.
+/// The read of the second chunk hangs. Only then is the first chunk delivered. A little later, the call that
+/// links it into the job's folder hangs, while the process holds that folder's lock.
 class HangsWhileItLinks : public SourceReads {
  public:
   explicit HangsWhileItLinks(fs::path folder)
@@ -231,7 +231,7 @@ class StepHang : public staging_test::StageStep {
   static constexpr int kNodes = 3;
   static constexpr int kStuck = 1;
 
-  /// `before` is called in each node's process. The second one's calls go through `system_`.
+  /// Calls `before` in each node's process. The second node's calls go through `system_`.
   void start_all(const fs::path& pack, const std::string& mode, const std::string& on_error,
                  const std::function<void(int node)>& before = {}) {
     for (int node = 0; node < kNodes; ++node) {
@@ -276,7 +276,7 @@ class StepHang : public staging_test::StageStep {
           staging_test::read(folder_ / fmt::format("cache{}/jobs/7/staged.json", node)));
       from_source += from_source_of(staged);
     }
-    // What the stuck node was to read is read by one of the others, not by both.
+    // One of the other nodes, not both, reads the share of the stuck node.
     EXPECT_LE(from_source, size_of(pack) + ChunkPlan::kChunkBytes);
     EXPECT_THAT(said(kStuck), AllOf(HasSubstr("no answer from "), HasSubstr("from the source")));
     EXPECT_TRUE(fs::is_symlink(data("p", kStuck)) || fs::is_symlink(data("p/shard-000000.tar", kStuck)));
@@ -297,7 +297,7 @@ class StepHang : public staging_test::StageStep {
   std::string cooperate_ = "on";
 };
 
-TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
+TEST_F(StepHang, NodeWhoseReadHangsReadsFromTheSourceAndTheOthersGoOn) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
@@ -308,8 +308,8 @@ TEST_F(StepHang, OneWhoseReadHangsReadsFromTheSourceAndTheOthersGoOnWithoutIt) {
   expect_others_have(pack);
 }
 
-// As a process that waits for a broken disk: the supervisor's signal does not end it.
-TEST_F(StepHang, OneWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
+// The supervisor's signal does not end the process, as if it waited for a broken disk.
+TEST_F(StepHang, NodeWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be another user";
   const fs::path pack = make_big_pack("p");
   fs::permissions(folder_, fs::perms(0755));
@@ -334,19 +334,19 @@ TEST_F(StepHang, OneWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
   EXPECT_THAT(srun.end(), IsEmpty());
 }
 
-TEST_F(StepHang, InTheBackgroundTheOthersGoOnWithoutItToo) {
+TEST_F(StepHang, TheOthersGoOnInTheBackgroundToo) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
   Srun srun;
   start_all(pack, "background", "fail");
   EXPECT_THAT(finish(), testing::Each(0));
-  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // what works on in the background
+  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // the processes that go on in the background
   srun.end();
   expect_others_have(pack);
 }
 
-TEST_F(StepHang, WhereTheFirstHasLeftTheNextLooksAtTheSourceForAll) {
+TEST_F(StepHang, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   const fs::path pack = make_big_pack("p");
   fs::create_directory(folder_ / "nothing");
@@ -364,7 +364,7 @@ TEST_F(StepHang, WhereTheFirstHasLeftTheNextLooksAtTheSourceForAll) {
   }
 }
 
-TEST_F(StepHang, WhereAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
+TEST_F(StepHang, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
@@ -375,7 +375,7 @@ TEST_F(StepHang, WhereAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
               AllOf(testing::StartsWith("n2: no answer from " + pack.string()), HasSubstr(" for 2.00 s: ")));
 }
 
-TEST_F(StepHang, WhereADiskHangsTheLineSaysSoAndTheHelperEnds) {
+TEST_F(StepHang, IfADiskHangsTheLineSaysSoAndTheHelperEnds) {
   const fs::path pack = make_big_pack("p");
   WriteHangs hangs;
   system_ = &hangs;
@@ -390,14 +390,14 @@ TEST_F(StepHang, WhereADiskHangsTheLineSaysSoAndTheHelperEnds) {
   }
 }
 
-TEST_F(StepHang, WhereADiskHangsInTheBackgroundTheOthersGoOnWithoutIt) {
+TEST_F(StepHang, IfADiskHangsInTheBackgroundTheOthersGoOn) {
   const fs::path pack = make_big_pack("p");
   WriteHangs hangs;
   system_ = &hangs;
   Srun srun;
   start_all(pack, "background", "fail");
   EXPECT_THAT(finish(), testing::Each(0));
-  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // what works on in the background
+  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // the processes that go on in the background
   srun.end();
   for (const int node : {0, 2}) {
     EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
@@ -407,7 +407,7 @@ TEST_F(StepHang, WhereADiskHangsInTheBackgroundTheOthersGoOnWithoutIt) {
               HasSubstr(fmt::format("n2: no answer from the local disk of n2 ({})", at("cache1"))));
 }
 
-TEST_F(StepHang, WhoHasTheLockOfTheJobsFolderMeanwhileGivesItBack) {
+TEST_F(StepHang, AHangingNodeReleasesTheLockOfTheJobsFolder) {
   write("plain/a", "in the first chunk alone");
   write("plain/b", std::string(ChunkPlan::kChunkBytes + 1000, 'b'));
   HangsWhileItLinks hangs(folder_ / "plain");
@@ -419,7 +419,7 @@ TEST_F(StepHang, WhoHasTheLockOfTheJobsFolderMeanwhileGivesItBack) {
   for (int node = 0; node < kNodes; ++node) {
     int status = 0;
     EXPECT_GT(::wait(&status), 0);
-    EXPECT_TRUE(WIFEXITED(status)) << "no word of how the node ends";
+    EXPECT_TRUE(WIFEXITED(status)) << "the node was killed";
   }
   srun.end();
   EXPECT_THAT(said(kStuck), AllOf(HasSubstr("no answer from "), HasSubstr("from the source")));

@@ -1,4 +1,4 @@
-// The exchange on nodes that have munge, with a real munged of the test's own.
+// The exchange on nodes that have munge. The tests start a separate, real munged.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ using testing::Not;
 constexpr const char* kMunged = "/usr/sbin/munged";
 constexpr uid_t kOther = 4242;
 
-/// A /run of this process's own, without the machine's munged.
+/// Gives this process a separate /run, without the machine's munged.
 void own_run() {
   have_own_mounts();
   if (::mount("tmpfs", "/run", "tmpfs", 0, "mode=0755") != 0 || ::mkdir("/run/munge", 0755) != 0) {
@@ -37,7 +37,7 @@ void own_run() {
   }
 }
 
-/// munged, where libmunge looks for it, for those who join.
+/// A munged at the place where libmunge looks for it, for the processes that join().
 class Munged {
  public:
   explicit Munged(const fs::path& folder) {
@@ -53,7 +53,7 @@ class Munged {
               "--socket=/run/munge/munge.socket.2", nullptr);
       fail_errno("munged");
     });
-    // In a namespace of its own, so that who wants to know whether it answers joins it too.
+    // It runs in a separate mount namespace, so a process that checks whether it answers must join that too.
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (in_child([&] {
              join();
@@ -71,7 +71,7 @@ class Munged {
   Munged(const Munged&) = delete;
   Munged& operator=(const Munged&) = delete;
 
-  /// Lets this process see it.
+  /// Lets this process see that munged.
   void join() const {
     const UniqueFd space = open_file(fmt::format("/proc/{}/ns/mnt", pid_), O_RDONLY);
     if (::setns(space.get(), CLONE_NEWNS) != 0) fail_errno("setns");
@@ -84,7 +84,7 @@ class Munged {
 class ExchangeMunge : public NodesTest {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root to start a munged of its own and to be several users";
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to start a separate munged and to be several users";
     if (!fs::exists(kMunged)) GTEST_SKIP() << "munged is not installed (package munge)";
     if (in_child(own_run) != 0) GTEST_SKIP() << "needs a mount namespace";
     munged_ = std::make_unique<Munged>(folder_);
@@ -104,7 +104,7 @@ TEST_F(ExchangeMunge, NodesOfOneUserAcceptEachOther) {
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
 }
 
-TEST_F(ExchangeMunge, NodeOfAnotherUserIsRefusedThoughItHasTheKey) {
+TEST_F(ExchangeMunge, NodeOfAnotherUserIsRefusedEvenWithTheKey) {
   const fs::path pack = make_large_pack("p", 300);
   fs::permissions(folder_, fs::perms::all);
   NodeChange other;
@@ -120,7 +120,7 @@ TEST_F(ExchangeMunge, NodeOfAnotherUserIsRefusedThoughItHasTheKey) {
                 HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
   }
   EXPECT_THAT(ends[0].note(), Not(HasSubstr("gave up on 127.0.0.1")));
-  // Nor was it given anything.
+  // The refused node got no data either.
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
 }
 
@@ -138,24 +138,26 @@ TEST_F(ExchangeMunge, NodeWithoutMungeIsRefusedByThoseThatHaveIt) {
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
 }
 
-TEST_F(ExchangeMunge, ACredentialProvesOneThingOnce) {
+TEST_F(ExchangeMunge, ACredentialIsValidOnceAndForItsTextOnly) {
   EXPECT_EQ(in_child([&] {
               munged_->join();
               const std::string credential = munge_encode("this").value();
-              if (munge_verify(munge_encode("that").value(), "this")) fail("it is about something else");
-              if (!munge_verify(credential, "this")) fail("it is good");
-              if (munge_verify(credential, "this")) fail("it was used before");
-              if (munge_verify("-", "this") || munge_verify("", "this")) fail("it is none");
+              if (munge_verify(munge_encode("that").value(), "this"))
+                fail("a credential for another text was accepted");
+              if (!munge_verify(credential, "this")) fail("a valid credential was refused");
+              if (munge_verify(credential, "this")) fail("a credential was accepted twice");
+              if (munge_verify("-", "this") || munge_verify("", "this"))
+                fail("a text that is not a credential was accepted");
             }),
             0);
 }
 
-TEST_F(ExchangeMunge, OnlyTheSameUserCanReadWhatIsMeantForIt) {
+TEST_F(ExchangeMunge, OnlyTheSameUserCanVerifyACredential) {
   EXPECT_EQ(in_child([&] {
               munged_->join();
               const std::string credential = munge_encode("this").value();
               if (::setgid(kOther) != 0 || ::setuid(kOther) != 0) fail_errno("setuid");
-              if (munge_verify(credential, "this")) fail("another user has read it");
+              if (munge_verify(credential, "this")) fail("another user could verify it");
             }),
             0);
 }

@@ -1,8 +1,8 @@
-// Which node reads which chunk when connections break and nodes are lost, in every order of up to three such
-// failures between four nodes. The decisions are those of the exchange: the real ChunkSchedule, and copies of
-// what ChunkFetcher and Exchange do with its answers, with lists in the place of sockets and a random order
-// in the place of time. Each node must have each chunk in the end, and the source must not be read more often
-// than necessary.
+// Which node reads which chunk when connections break and nodes are lost, in every order of up to three
+// such failures between four nodes. The test uses the real ChunkSchedule, and copies of what
+// ChunkFetcher and Exchange do with its answers. Lists replace the sockets, and a random order replaces
+// time. In the end each node must have each chunk, and the source must not be read more often than
+// necessary.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ struct Fetcher {
   bool dead = false;
 };
 
-/// `from` loses its connection to `to`, or gives it up at once; or `to` dies, and all others lose it one
+/// `from` loses its connection to `to`, or gives up `to` at once; or `to` dies, and all others lose it one
 /// after the other.
 struct Failure {
   enum Kind { breaks, given_up, dies } kind = breaks;
@@ -58,7 +58,7 @@ class Model {
  public:
   struct Options {
     std::size_t chunks = 16;
-    std::uint32_t holders = 0;  ///< so many nodes, from the first, have all chunks already
+    std::uint32_t holders = 0;  ///< the number of nodes, from the first, that have all chunks already
     bool slow = true;           ///< one node is slow, so that the others help it
   };
 
@@ -113,7 +113,7 @@ class Model {
     return "";
   }
 
-  // A random one of the steps that are possible; false if there is none.
+  // Takes a random one of the possible steps. Returns false if no step is possible.
   bool one_step() {
     const std::uint32_t count = kNodes * kNodes * 4;
     const std::uint32_t first = draw(count);
@@ -122,7 +122,7 @@ class Model {
       const std::uint32_t node = what % kNodes;
       if (!dead_.contains(node) && step_of(what / kNodes / kNodes, node, what / kNodes % kNodes)) return true;
     }
-    // The slow node reads when nothing else is possible, or now and then.
+    // The slow node reads if nothing else is possible, and now and then.
     return slow_ < kNodes && !dead_.contains(slow_) && read(slow_);
   }
 
@@ -216,7 +216,7 @@ class Model {
     return false;
   }
 
-  // Requests that were sent over a connection that is broken may be received later.
+  // Requests sent over a broken connection may be received later.
   bool serve_broken(std::uint32_t node) {
     for (auto& [server, asker, connection] : broken_) {
       if (server == node && draw(4) == 0 && serve(node, asker, *connection)) return true;
@@ -369,7 +369,7 @@ ChunkSchedule schedule_of(std::uint32_t self, std::uint32_t count, std::size_t c
           [](std::size_t) { return true; }};
 }
 
-TEST(ChunkSchedule, OneThatIsAskedByTheOwnerReadsTheChunk) {
+TEST(ChunkSchedule, TheSuccessorReadsAChunkForWhichTheOwnerAsks) {
   ChunkSchedule schedule = schedule_of(1, 2, 6);
   EXPECT_TRUE(schedule.expects(2, 0));
   for (const std::size_t chunk : {1U, 2U, 3U, 5U}) EXPECT_EQ(schedule.take_own(), chunk);
@@ -388,7 +388,7 @@ TEST(ChunkSchedule, TheOwnerAsksAnIdleSuccessorForItsLastChunksAndSendsTheOthers
   for (const std::size_t chunk : {0U, 3U, 6U, 9U}) EXPECT_EQ(schedule.take_own(), chunk);
 }
 
-TEST(ChunkSchedule, AskedForNothingMoreTheWaitingReadersEnd) {
+TEST(ChunkSchedule, ReadersEndWhenAllChunksAreThere) {
   ChunkSchedule schedule = schedule_of(0, 2, 2);
   EXPECT_EQ(schedule.take_own(), 0U);
   EXPECT_EQ(schedule.take(1), 1U);

@@ -407,7 +407,7 @@ TEST_F(PlanTool, PlansChecksAndDescribesPackedFolders) {
   EXPECT_EQ(balance.exit_code, 0) << balance.error;
   EXPECT_EQ(nlohmann::json::parse(balance.output)["steps"], nlohmann::json::parse(made.output)["steps"]);
 
-  // In the other order they are other data; one pack alone has too few samples.
+  // In the other order they are other data, and one pack alone has too few samples.
   const ProcessResult swapped = tool({"check", plan(), second, first});
   EXPECT_EQ(swapped.exit_code, 1);
   EXPECT_THAT(swapped.error, HasSubstr("other data or another order"));

@@ -1,0 +1,185 @@
+#include "examples/digits_cnn/digits.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "common/clock.h"
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/process.h"
+#include "common/tool.h"
+#include "common/units.h"
+#include "examples/device.h"
+#include "runtime/comm/run_on_all_ranks.h"
+#include "runtime/data/batch/normalise_images.h"
+#include "runtime/data/loader.h"
+#include "runtime/ddp/collectives.h"
+#include "runtime/train/fused_optimizer.h"
+#include "runtime/train/learning_rate.h"
+
+namespace lockstep::digits {
+namespace {
+
+data::ImageOptions picture_options() {
+  return {.size = {.height = 8, .width = 8}, .channels = 1};
+}
+
+// The folder of the job's data that the plugin staged, under the names of prepare.sh.
+std::filesystem::path staged(const char* name) {
+  const auto folder = environment::get("LOCKSTEP_DATA");
+  return folder ? std::filesystem::path(*folder) / name : std::filesystem::path();
+}
+
+std::unique_ptr<pack::Reader> open_pictures(const std::filesystem::path& path, const char* option) {
+  if (path.empty()) fail("no data: give {} DIR, or submit with --stage (LOCKSTEP_DATA is not set)", option);
+  return pack::open(path);
+}
+
+std::uint64_t step_pictures(const Options& options, const World& world) {
+  return options.batch * static_cast<std::uint64_t>(world.size());
+}
+
+// Every step has one batch for each rank, as batch norm over all ranks needs: a last step of fewer pictures than
+// ranks is left out, and no step takes more pictures than the others.
+std::unique_ptr<data::Loader> make_loader(const Data& data, const Options& options, World& world) {
+  const data::PlanOptions plan{
+      .cap = options.batch,
+      .step_tokens = step_pictures(options, world),
+      .step_stretch = 1,
+      .seed = options.seed,
+      .tail = data::Tail::drop,
+  };
+  return std::make_unique<data::Loader>(
+      *data.training, plan, world, data::LoaderOptions{.device = data.device, .images = picture_options()});
+}
+
+torch::Tensor pixels_of(const data::Batch& batch) {
+  return data::normalise_images(batch.images, {.mean = {0.5}, .deviation = {0.5}});
+}
+
+// The held-out pictures are divided among the ranks.
+double accuracy(const Network& network, torch::nn::Module& module, const Data& data, World& world) {
+  const torch::NoGradGuard no_gradients;
+  // Without the world's timer, since this is not part of a training step.
+  data::Loader loader(*data.heldout, {.ranks = world.size(), .cap = 128, .order = data::Order::sequential},
+                      world.rank(), nullptr,
+                      {.device = data.device, .next_epoch_ahead = false, .images = picture_options()});
+  const auto counts = torch::zeros(2, torch::TensorOptions(torch::kInt64).device(data.device));
+  module.eval();
+  for (const auto& batch : loader) {
+    if (batch.empty) continue;
+    counts[0] += (network(pixels_of(batch)).argmax(1) == batch.labels).sum();
+    counts[1] += batch.labels.size(0);
+  }
+  module.train();
+  all_reduce(world, counts, ReduceOp::sum, "accuracy");
+  const auto sums = counts.to(torch::kCPU, torch::kDouble);
+  return (sums[0] / sums[1]).item<double>();
+}
+
+}  // namespace
+
+std::optional<int> parse(Options& options, const std::string& program, const std::string& summary,
+                         const std::function<void(CLI::App&)>& more, int argc, char** argv) {
+  options.data = staged("digits");
+  options.heldout = staged("digits-heldout");
+  bool parsed = false;
+  Tool tool(program, summary);
+  CLI::App& app = tool.app();
+  app.option_defaults()->always_capture_default();
+  app.add_option("--data", options.data, "Packed pictures to train on (default: $LOCKSTEP_DATA/digits)");
+  app.add_option("--heldout", options.heldout,
+                 "Packed pictures to measure on (default: $LOCKSTEP_DATA/digits-heldout)");
+  app.add_option("--device", options.device,
+                 "Where to compute: cpu, cuda, or auto: a CUDA device if there is one")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  app.add_option("--batch", options.batch, "Pictures of each rank in a step")->check(CLI::PositiveNumber);
+  app.add_option("--epochs", options.epochs, "Train this many times on all pictures")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
+  app.add_option("--seed", options.seed, "Seed of the parameters and of the order of the pictures");
+  more(app);
+  const int code = tool.run(argc, argv, [&] { parsed = true; });
+  options.json = tool.json();
+  if (parsed) return std::nullopt;
+  return code;
+}
+
+bool done_on_all_ranks(World& world, const std::string& program, const std::function<void()>& work) {
+  const auto failure = comm::run_on_all_ranks(world.communicator(), program, work);
+  if (failure && failure->rank == world.rank()) {
+    fmt::print(stderr, "{}: {}: {}\n", program, rank_name(world.rank(), world.node_name()), failure->reason);
+  }
+  return !failure;
+}
+
+Data open_data(const Options& options, const World& world) {
+  return {open_pictures(options.data, "--data"), open_pictures(options.heldout, "--heldout"),
+          choose_device(options.device, world)};
+}
+
+Result train(const Network& network, torch::nn::Module& module, DistributedDataParallelBase& ddp,
+             const Data& data, const Options& options, World& world) {
+  Result result;
+  result.accuracy_before = accuracy(network, module, data, world);
+  const auto loader = make_loader(data, options, world);
+  torch::optim::AdamW optimizer(
+      decay_groups(module, 0.05, torch::optim::AdamWOptions(options.learning_rate)));
+  const std::uint64_t pictures = step_pictures(options, world);
+  const std::uint64_t steps = options.epochs * ((data.training->size() + pictures - 1) / pictures);
+  LearningRate learning_rate(optimizer, schedule::one_cycle(static_cast<std::int64_t>(steps)));
+
+  const std::uint64_t begin = monotonic_ns();
+  // It stays on the device: reading it in every step would make the CPU wait for a GPU.
+  const auto losses = torch::zeros(2, torch::TensorOptions(torch::kDouble).device(data.device));
+  for (auto epoch = loader->epoch(); epoch < options.epochs; ++epoch) {
+    loader->set_epoch(epoch);
+    losses.zero_();
+    for (const auto& batch : *loader) {
+      const auto hold = ddp.no_sync_unless(batch.last_of_step);
+      const auto loss = torch::nn::functional::cross_entropy(
+          network(pixels_of(batch)), batch.labels,
+          torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
+      ddp.backward(loss, batch.loss_tokens);
+      losses[0] += loss.detach();
+      losses[1] += batch.loss_tokens;
+      if (!batch.last_of_step) continue;
+      const auto scope = world.timer().phase(profile::Phase::optimizer);
+      optimizer.step();
+      optimizer.zero_grad();
+      learning_rate.step();
+      ++result.steps;
+    }
+  }
+  all_reduce(world, losses, ReduceOp::sum, "loss");
+  result.loss = (losses[0] / losses[1]).item<double>();
+  result.seconds = seconds_between(begin, monotonic_ns());
+  // Each rank has the running statistics of its own last batch.
+  ddp.broadcast_buffers();
+  result.accuracy_after = accuracy(network, module, data, world);
+  return result;
+}
+
+void print(const Result& result, const Data& data, const Options& options, World& world) {
+  if (world.rank() != 0) return;
+  if (options.json) {
+    Tool::print({{"ranks", world.size()},
+                 {"device", data.device.str()},
+                 {"accuracy_before", result.accuracy_before},
+                 {"accuracy_after", result.accuracy_after},
+                 {"loss", result.loss},
+                 {"steps", result.steps},
+                 {"seconds", result.seconds}});
+    return;
+  }
+  fmt::print("trained {} steps on {} in {}; loss {:.3f}\n", result.steps, data.device.str(),
+             format_seconds(result.seconds), result.loss);
+  fmt::print("accuracy on {} held-out digits: {:.1f} % -> {:.1f} %\n", data.heldout->size(),
+             100 * result.accuracy_before, 100 * result.accuracy_after);
+  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
+  const auto folder = shared ? *shared : world.timer().file().parent_path().string();
+  if (!folder.empty()) fmt::print("where each rank's time went: lockstep-report {}\n", folder);
+}
+
+}  // namespace lockstep::digits

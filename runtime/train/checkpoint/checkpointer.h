@@ -1,0 +1,129 @@
+// Checkpoints of a training: the state of all objects that it is given, in one folder for each checkpoint,
+// from which the training continues on any number of ranks.
+//
+//   lockstep::Checkpointer checkpointer(world, "run/checkpoints");
+//   checkpointer.add("model", *model);
+//   checkpointer.add("optimizer", optimizer);
+//   checkpointer.add("loader", loader);
+//   checkpointer.load_latest();                                    // after DistributedDataParallel was made
+//   …
+//     if (step % 1000 == 0) checkpointer.save(step);
+//   …
+//   checkpointer.wait();
+//
+// save() copies the state to memory and returns; a thread writes it to disk while training goes on. A
+// checkpoint is complete or not there, also if the job is killed at any moment. docs/users/checkpoints.md
+// describes the files.
+//
+// Threads: the training thread. All ranks call save(), wait() and load_latest() together.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/comm/world.h"
+
+namespace lockstep {
+
+namespace checkpoint {
+class Item;
+}
+class DistributedOptimizerBase;
+class EarlyStopping;
+class FileSystem;
+class GradScaler;
+class LearningRate;
+class ReduceOnPlateau;
+class WeightAverage;
+
+struct CheckpointerOptions {
+  /// A folder on the node's own disk. A checkpoint is written there first, and then copied to the shared
+  /// folder, so that its memory is free again although the shared file system is slow. Empty: not used.
+  std::filesystem::path local_dir = {};
+  /// How many checkpoints stay; older ones are removed.
+  int keep = 2;
+  /// Seconds that rank 0 waits for the files of the other ranks.
+  double timeout = 300;
+  /// For tests: the file system to use; null: the operating system's.
+  FileSystem* file_system = nullptr;
+};
+
+/// Text that can be continued from: a data::Loader.
+template <typename Type>
+concept Resumable = requires(const Type& constant, Type& object, std::string text) {
+  { constant.state() } -> std::convertible_to<std::string>;
+  object.resume(text);
+};
+
+class Checkpointer {
+ public:
+  /// `folder` is on a file system that all ranks share. The state of each rank's random generators is always
+  /// part of a checkpoint. The world must outlive this object. Throws UsageError for options that make no
+  /// sense. All ranks call it.
+  Checkpointer(World& world, std::filesystem::path folder, const CheckpointerOptions& options = {});
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+  /// Waits for the checkpoints that are being written, and prints a line if one failed. If an exception is
+  /// passing, it does not wait for other ranks.
+  ~Checkpointer();
+
+  /// Adds an object that must outlive this one. Names are of letters, digits, '_' and '-'. All ranks add the
+  /// same objects; a program that loads a checkpoint adds objects of the same names and types. Add modules
+  /// before the optimizers of their parameters. Throws UsageError for a name that is taken, and for an
+  /// optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad and Lamb).
+  void add(const std::string& name, torch::nn::Module& module);
+  void add(const std::string& name, torch::optim::Optimizer& optimizer);
+  void add(const std::string& name, DistributedOptimizerBase& optimizer);
+  void add(const std::string& name, GradScaler& scaler);
+  void add(const std::string& name, LearningRate& learning_rate);
+  void add(const std::string& name, ReduceOnPlateau& learning_rate);
+  void add(const std::string& name, EarlyStopping& stopping);
+  void add(const std::string& name, WeightAverage& average);
+  /// Values of your own, the same on all ranks; rank 0's are saved. An undefined tensor takes the saved one.
+  void add(const std::string& name, torch::Tensor& value);
+  void add(const std::string& name, std::string& value);
+  void add(const std::string& name, std::int64_t& value);
+  void add(const std::string& name, double& value);
+  /// A text that `save` makes on rank 0 for each checkpoint. `load` may throw to refuse it.
+  void add(const std::string& name, std::function<std::string()> save,
+           std::function<void(const std::string&)> load);
+  template <Resumable Type>
+  void add(const std::string& name, Type& object) {
+    add(
+        name, [&object] { return std::string(object.state()); },
+        [&object](const std::string& text) { object.resume(text); });
+  }
+
+  /// Saves the state after `step` steps: copies it to memory, and begins to write it. Waits if the checkpoint
+  /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.
+  /// Throws Error on all ranks, naming the rank, if an earlier checkpoint could not be written; training can
+  /// go on, and the next save() tries again. Throws UsageError if `step` is not after the last one, and Error
+  /// if the folder has checkpoints of another training: one that load_latest() did not load.
+  void save(std::int64_t step);
+
+  /// Waits until all checkpoints are written. Throws Error as save() does.
+  void wait();
+
+  /// Continues from the newest checkpoint, which may come from another number of ranks, and returns its step;
+  /// nullopt if there is none. A damaged checkpoint is skipped with a line on standard error. Throws Error on
+  /// all ranks, naming the first difference, if the checkpoint does not fit the objects or all are damaged;
+  /// then files, modules and optimizers are unchanged.
+  std::optional<std::int64_t> load_latest();
+
+  /// The step of the last save() or load_latest(); -1 before.
+  std::int64_t last_step() const;
+
+ private:
+  struct State;
+  void add_item(const std::string& name, std::unique_ptr<checkpoint::Item> item);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace lockstep

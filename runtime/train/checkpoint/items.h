@@ -1,0 +1,56 @@
+// The kinds of objects that a checkpoint can hold. The objects must outlive the items.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/train/checkpoint/section.h"
+
+namespace lockstep {
+class DistributedOptimizerBase;
+class EarlyStopping;
+class GradScaler;
+class LearningRate;
+class ReduceOnPlateau;
+class WeightAverage;
+}  // namespace lockstep
+
+namespace lockstep::checkpoint {
+
+using ItemPointer = std::unique_ptr<Item>;
+/// The modules in a checkpoint; they give the parameters of optimizers their names.
+using Modules = std::vector<std::pair<std::string, const torch::nn::Module*>>;
+
+/// All parameters and buffers, each tensor once.
+std::vector<NamedTensor> tensors_of(const torch::nn::Module& module);
+
+ItemPointer module_item(torch::nn::Module& module);
+/// Throws UsageError for an optimizer whose state is not known (LBFGS, one of your own).
+ItemPointer optimizer_item(torch::optim::Optimizer& optimizer, const Modules& modules);
+ItemPointer optimizer_item(DistributedOptimizerBase& optimizer);
+
+ItemPointer value_item(GradScaler& scaler);
+ItemPointer value_item(LearningRate& learning_rate);
+ItemPointer value_item(ReduceOnPlateau& learning_rate);
+ItemPointer value_item(EarlyStopping& stopping);
+ItemPointer value_item(std::int64_t& value);
+ItemPointer value_item(double& value);
+ItemPointer value_item(std::string& value);
+ItemPointer tensor_item(torch::Tensor& tensor);
+ItemPointer tensor_item(WeightAverage& average);
+/// A text that is made when the checkpoint is, and that `load` may refuse.
+ItemPointer text_item(std::function<std::string()> save, std::function<void(const std::string&)> load);
+
+/// The states of this process's random generators: of the CPU, and of each CUDA device.
+ItemPointer random_item(int rank);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,57 @@
+// The manifest of a checkpoint, manifest.json: the step, the number of ranks, and size and digest of each
+// file. A folder is a checkpoint if it has one; it is written last.
+//
+// Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/error.h"
+
+namespace lockstep::checkpoint {
+
+inline constexpr int kFormat = 1;
+inline constexpr const char* kManifestName = "manifest.json";
+
+/// A checkpoint cannot be read, so the one before it is used. The message does not name the folder.
+class Damaged : public Error {
+ public:
+  using Error::Error;
+};
+
+struct FileEntry {
+  std::string name;
+  std::string item;  ///< the name in Checkpointer::add(); empty for the file of all small items
+  int rank = 0;      ///< that wrote it
+  std::uint64_t bytes = 0;
+  std::string digest;
+};
+
+struct Manifest {
+  std::int64_t step = 0;
+  int ranks = 0;
+  std::vector<FileEntry> files;
+};
+
+std::string to_text(const Manifest& manifest);
+/// Throws Damaged if the text is not a manifest or was modified, and Error for another format version.
+Manifest manifest_from_text(std::string_view text);
+
+/// A rank's message to rank 0: the files that it has written, or why it failed.
+struct RankReport {
+  std::string error;  ///< empty if it has written all
+  std::vector<FileEntry> files;
+};
+
+std::string to_text(const RankReport& report);
+RankReport report_from_text(std::string_view text);
+
+/// "step-000123", and back: -1 for other names.
+std::string folder_name(std::int64_t step);
+std::int64_t step_of(std::string_view folder_name);
+
+}  // namespace lockstep::checkpoint

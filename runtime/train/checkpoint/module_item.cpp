@@ -1,0 +1,51 @@
+#include <unordered_set>
+
+#include "runtime/train/checkpoint/items.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+class ModuleItem : public Item {
+ public:
+  explicit ModuleItem(torch::nn::Module& module) : module_(module) {}
+
+  std::string type() const override { return "module"; }
+  Kind kind() const override { return Kind::replicated; }
+
+  Section save() override { return {.tensors = tensors_of(module_)}; }
+
+  void check(const std::vector<Section>& ranks) override {
+    check_tensors(tensors_of(module_), ranks.at(0).tensors, "parameter");
+  }
+
+  void load(const std::vector<Section>& ranks) override {
+    const torch::NoGradGuard no_grad;
+    for (const NamedTensor& mine : tensors_of(module_))
+      mine.tensor.detach().copy_(tensor_in(ranks.at(0), mine.name));
+  }
+
+ private:
+  torch::nn::Module& module_;
+};
+
+}  // namespace
+
+std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  std::unordered_set<const void*> seen;
+  const auto add = [&](const auto& named) {
+    for (const auto& entry : named) {
+      if (entry.value().defined() && seen.insert(entry.value().unsafeGetTensorImpl()).second)
+        tensors.push_back({entry.key(), entry.value()});
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+  return tensors;
+}
+
+ItemPointer module_item(torch::nn::Module& module) {
+  return std::make_unique<ModuleItem>(module);
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,155 @@
+#include <map>
+
+#include "common/error.h"
+#include "runtime/torch_version.h"
+#include "runtime/train/checkpoint/items.h"
+#include "runtime/train/checkpoint/optimizer_section.h"
+#include "runtime/train/checkpoint/optimizer_type.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+/// An optimizer whose state is the same on all ranks.
+class ReplicatedOptimizer : public Item {
+ public:
+  ReplicatedOptimizer(torch::optim::Optimizer& optimizer, const Modules& modules)
+      : optimizer_(optimizer), modules_(modules), type_(optimizer_type(optimizer)) {}
+
+  std::string type() const override { return "optimizer"; }
+  Kind kind() const override { return Kind::replicated; }
+
+  Section save() override {
+    const OptimizerLayout layout = this->layout();
+    std::vector<OptimizerShard::Piece> pieces;
+    for (const auto& names : layout.groups) {
+      for (const std::string& name : names) {
+        const torch::Tensor& parameter = layout.parameters.at(name);
+        const auto found = optimizer_.state().find(torch_compat::optimizer_key(parameter));
+        if (found == optimizer_.state().end()) continue;
+        pieces.push_back({name, parameter, 0, parameter.numel(), in_memory_order(*found->second, parameter)});
+      }
+    }
+    return optimizer_section(layout, optimizer_, pieces);
+  }
+
+  void check(const std::vector<Section>& ranks) override { (void)whole_state(ranks, layout()); }
+
+  void load(const std::vector<Section>& ranks) override {
+    const OptimizerLayout layout = this->layout();
+    const OptimizerState whole = whole_state(ranks, layout);
+    auto& groups = optimizer_.param_groups();
+    for (std::size_t group = 0; group < groups.size(); ++group)
+      train::write_options(whole.groups[group], groups[group].options());
+    optimizer_.state().clear();
+    for (const auto& [name, saved] : whole.parameters) {
+      const torch::Tensor& parameter = layout.parameters.at(name);
+      ParameterState on_device;
+      for (const auto& [key, value] : saved)
+        on_device[key] = value.isTensor() ? c10::IValue(like(parameter, value.toTensor())) : value;
+      auto state = make_parameter_state(optimizer_);
+      train::write_state(on_device, *state);
+      optimizer_.state()[torch_compat::optimizer_key(parameter)] = std::move(state);
+    }
+  }
+
+ private:
+  // One-dimensional, in the order of the parameter's memory.
+  static ParameterState in_memory_order(const torch::optim::OptimizerParamState& state,
+                                        const torch::Tensor& parameter) {
+    const torch::NoGradGuard no_grad;
+    ParameterState flat = train::read_state(state);
+    for (auto& [key, value] : flat) {
+      if (!value.isTensor()) continue;
+      torch::Tensor tensor = value.toTensor();
+      if (tensor.sizes() != parameter.sizes())
+        fail_usage("a checkpoint cannot hold an optimizer's '{}': it is not of the parameter's shape", key);
+      if (tensor.strides() != parameter.strides())
+        tensor = torch::empty_strided(parameter.sizes(), parameter.strides(), tensor.options()).copy_(tensor);
+      value = tensor.as_strided({tensor.numel()}, {1});
+    }
+    return flat;
+  }
+
+  static torch::Tensor like(const torch::Tensor& parameter, const torch::Tensor& saved) {
+    const torch::NoGradGuard no_grad;
+    return torch::empty_like(parameter.detach()).copy_(saved);
+  }
+
+  OptimizerLayout layout() const {
+    std::map<const void*, std::string> names;
+    for (const auto& [item, module] : modules_) {
+      for (const NamedTensor& tensor : tensors_of(*module))
+        names.emplace(tensor.tensor.unsafeGetTensorImpl(), tensor.name);
+    }
+    OptimizerLayout layout{.type = type_, .groups = {}, .parameters = {}};
+    for (const auto& group : optimizer_.param_groups()) {
+      auto& in_group = layout.groups.emplace_back();
+      for (const torch::Tensor& parameter : group.params()) {
+        const auto found = names.find(parameter.unsafeGetTensorImpl());
+        const std::string name =
+            found != names.end()
+                ? found->second
+                : fmt::format("group {} parameter {}", layout.groups.size() - 1, in_group.size());
+        in_group.push_back(name);
+        if (!layout.parameters.emplace(name, parameter).second)
+          fail_usage(
+              "a checkpoint cannot hold an optimizer with two parameters '{}': use an optimizer for each "
+              "module",
+              name);
+        if (!parameter.is_non_overlapping_and_dense())
+          fail_usage("a checkpoint cannot hold the optimizer's state of '{}': the parameter is not dense",
+                     name);
+      }
+    }
+    return layout;
+  }
+
+  torch::optim::Optimizer& optimizer_;
+  const Modules& modules_;
+  std::string type_;
+};
+
+/// An optimizer whose state is spread over the ranks.
+class ShardedOptimizer : public Item {
+ public:
+  explicit ShardedOptimizer(DistributedOptimizerBase& optimizer)
+      : optimizer_(optimizer), type_(optimizer_type(optimizer.local_optimizer())) {}
+
+  std::string type() const override { return "optimizer"; }
+  Kind kind() const override { return Kind::per_rank; }
+
+  Section save() override {
+    const OptimizerShard shard = optimizer_.shard();
+    return optimizer_section(layout(shard), optimizer_.local_optimizer(), shard.pieces);
+  }
+
+  void check(const std::vector<Section>& ranks) override {
+    (void)whole_state(ranks, layout(optimizer_.shard()));
+  }
+
+  void load(const std::vector<Section>& ranks) override {
+    optimizer_.load_state_dict(whole_state(ranks, layout(optimizer_.shard())));
+  }
+
+ private:
+  OptimizerLayout layout(const OptimizerShard& shard) const {
+    OptimizerLayout layout{.type = type_, .groups = shard.groups, .parameters = {}};
+    for (const auto& [name, parameter] : shard.parameters) layout.parameters.emplace(name, parameter);
+    return layout;
+  }
+
+  DistributedOptimizerBase& optimizer_;
+  std::string type_;
+};
+
+}  // namespace
+
+ItemPointer optimizer_item(torch::optim::Optimizer& optimizer, const Modules& modules) {
+  return std::make_unique<ReplicatedOptimizer>(optimizer, modules);
+}
+
+ItemPointer optimizer_item(DistributedOptimizerBase& optimizer) {
+  return std::make_unique<ShardedOptimizer>(optimizer);
+}
+
+}  // namespace lockstep::checkpoint

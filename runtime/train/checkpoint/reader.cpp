@@ -1,0 +1,83 @@
+#include "runtime/train/checkpoint/reader.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+
+#include "common/error.h"
+#include "common/units.h"
+#include "runtime/train/checkpoint/digest.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+std::string read_file(FileSystem& system, const std::filesystem::path& path, std::uint64_t bytes) {
+  const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
+  std::string content(bytes, '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const std::size_t got =
+        system.read_at(fd.get(), std::as_writable_bytes(std::span(content)).subspan(done), done, path);
+    if (got == 0) break;
+    done += got;
+  }
+  content.resize(done);
+  return content;
+}
+
+std::string read_whole(FileSystem& system, const std::filesystem::path& path, const std::string& name) {
+  const auto status = system.status(path);
+  if (!status || !S_ISREG(status->st_mode)) throw Damaged(fmt::format("it has no {}", name));
+  return read_file(system, path, static_cast<std::uint64_t>(status->st_size));
+}
+
+}  // namespace
+
+std::vector<std::int64_t> steps_in(FileSystem& system, const std::filesystem::path& folder) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>{})) {
+    if (const std::int64_t step = step_of(name); step >= 0) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+Contents read(FileSystem& system, const std::filesystem::path& checkpoint) {
+  Contents contents{.folder = checkpoint, .manifest = {}, .files = {}};
+  contents.manifest = manifest_from_text(read_whole(system, checkpoint / kManifestName, kManifestName));
+  if (folder_name(contents.manifest.step) != checkpoint.filename())
+    throw Damaged(fmt::format("its manifest is of step {}", contents.manifest.step));
+  for (const FileEntry& file : contents.manifest.files) {
+    contents.files.push_back(read_whole(system, checkpoint / file.name, file.name));
+    const std::string& content = contents.files.back();
+    if (content.size() != file.bytes)
+      throw Damaged(fmt::format("{} has {} instead of {}", file.name, format_bytes(content.size()),
+                                format_bytes(file.bytes)));
+    if (digest_of(content) != file.digest)
+      throw Damaged(fmt::format("{} was modified: its digest differs from the manifest's", file.name));
+  }
+  return contents;
+}
+
+std::optional<Contents> read_newest(FileSystem& system, const std::filesystem::path& folder,
+                                    const std::function<void(const std::string&)>& skipped) {
+  std::string first;
+  for (const std::int64_t step : steps_in(system, folder)) {
+    const std::filesystem::path checkpoint = folder / folder_name(step);
+    try {
+      if (!first.empty()) skipped(first);
+      return read(system, checkpoint);
+    } catch (const Damaged& damage) {
+      first = fmt::format("the checkpoint {} is damaged: {}; using the one before it", checkpoint.string(),
+                          damage.what());
+    } catch (const Error& error) {
+      fail("cannot resume from {}: {}", checkpoint.string(), error.what());
+    }
+  }
+  if (first.empty()) return std::nullopt;
+  fail("{}, but there is none: move {} away to start from the beginning", first, folder.string());
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,63 @@
+// The state of one object in a checkpoint: named tensors and values; and the interface through which a
+// checkpoint takes it from the object and gives it back.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::checkpoint {
+
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+struct Section {
+  std::vector<NamedTensor> tensors;  ///< share memory with the object
+  nlohmann::json values = nlohmann::json::object();
+};
+
+/// An object that was given to Checkpointer::add().
+class Item {
+ public:
+  enum class Kind {
+    small,       ///< the same on all ranks; all small items are in one file of rank 0
+    replicated,  ///< the same on all ranks; a file of rank 0
+    per_rank,    ///< a file of each rank
+  };
+
+  virtual ~Item() = default;
+
+  /// The kind of object, "module": it must be the same when the checkpoint is loaded.
+  virtual std::string type() const = 0;
+  virtual Kind kind() const = 0;
+
+  virtual Section save() = 0;
+
+  /// Throws Error naming the first difference if load() could not load the state; changes nothing. `ranks`
+  /// has one section, or one for each rank that saved.
+  virtual void check(const std::vector<Section>& ranks) = 0;
+  virtual void load(const std::vector<Section>& ranks) = 0;
+
+  /// Items load in this order. `refusing` is for objects that can refuse only while they load.
+  enum class Order { refusing, tensors, last };
+  virtual Order order() const { return Order::tensors; }
+};
+
+/// Throws Error naming the first difference in names, types or shapes. `noun`: "parameter".
+void check_tensors(const std::vector<NamedTensor>& here, const std::vector<NamedTensor>& saved,
+                   const char* noun);
+
+/// Throws Error if the section does not have it.
+const torch::Tensor& tensor_in(const Section& section, const std::string& name);
+
+/// "float32 [16, 50]"
+std::string describe(const torch::Tensor& tensor);
+
+}  // namespace lockstep::checkpoint

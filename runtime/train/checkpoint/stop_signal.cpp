@@ -1,0 +1,49 @@
+#include "runtime/train/checkpoint/stop_signal.h"
+
+#include "common/error.h"
+
+namespace lockstep {
+namespace {
+
+volatile std::sig_atomic_t stop_received = 0;
+bool stop_exists = false;
+
+void note(int signal) {
+  stop_received = signal;
+}
+
+}  // namespace
+
+StopSignal::StopSignal(World& world, const std::vector<int>& signals) : world_(world) {
+  if (stop_exists) fail_usage("StopSignal: there is another one in this process");
+  stop_exists = true;
+  stop_received = 0;
+  for (const int signal : signals) {
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    if (::sigaction(signal, &action, &before) == 0) before_.emplace_back(signal, before);
+  }
+}
+
+StopSignal::~StopSignal() {
+  for (const auto& [signal, before] : before_) ::sigaction(signal, &before, nullptr);
+  stop_exists = false;
+}
+
+bool StopSignal::poll() {
+  if (work_) {
+    work_->wait();
+    work_.reset();
+    agreed_ = *asked_;
+  }
+  if (agreed_ != 0) return true;
+  if (!asked_) asked_ = std::make_shared<std::int32_t>(0);
+  *asked_ = stop_received;
+  work_ = world_.communicator().all_reduce({asked_.get(), 1, comm::DataType::i32}, "stop signal",
+                                           {.op = comm::ReduceOp::max, .keep = asked_});
+  return false;
+}
+
+}  // namespace lockstep

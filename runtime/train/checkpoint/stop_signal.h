@@ -1,0 +1,52 @@
+// Notices the signals with which a cluster announces the end of a job, so that the loop can save a last
+// checkpoint: SIGTERM, and the signal of Slurm's --signal.
+//
+//   lockstep::StopSignal stop(world);
+//   …
+//     optimizer.step();
+//     if (stop.poll()) { checkpointer.save(step); checkpointer.wait(); return lockstep::StopSignal::kExitCode; }
+//
+// The signals do not end the process any more. Only one object may exist.
+//
+// Threads: the training thread; a signal may reach any thread.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/comm/world.h"
+
+namespace lockstep {
+
+class StopSignal {
+ public:
+  /// The exit code of a training that saved its state and wants to be started again: EX_TEMPFAIL.
+  static constexpr int kExitCode = 75;
+
+  /// Throws UsageError if there is another one.
+  explicit StopSignal(World& world, const std::vector<int>& signals = {SIGTERM, SIGUSR1});
+  /// Restores the handlers that were there before.
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  /// Whether any rank has received a signal before its last call. All ranks call it once in each step, and
+  /// get the same answer. It does not wait for other ranks: their answers are collected while the next step
+  /// runs, so a signal is seen one step late.
+  bool poll();
+
+  /// The signal that was agreed on; 0 before.
+  int signal() const { return agreed_; }
+
+ private:
+  World& world_;
+  std::vector<std::pair<int, struct sigaction>> before_;
+  std::shared_ptr<std::int32_t> asked_;  // summed over the ranks while the next step runs
+  comm::WorkHandle work_;
+  int agreed_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+// Named tensors in a file of the format safetensors (https://github.com/huggingface/safetensors), which
+// Python reads with `safetensors.torch.load_file`: the length of the header (8 bytes, little endian), the
+// header (JSON), and the tensors' elements, end to end.
+//
+// Threads: the training thread; several may read at once.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/train/checkpoint/section.h"
+
+namespace lockstep::checkpoint {
+
+/// Memory for a file. It is kept for the next checkpoint, because the first use of memory is slow.
+class FileBuffer {
+ public:
+  FileBuffer() = default;
+  FileBuffer(FileBuffer&& other) noexcept;
+  FileBuffer& operator=(FileBuffer&&) = delete;
+  ~FileBuffer();
+
+  /// Sets the size; the content is undefined.
+  void resize(std::size_t bytes);
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+using Metadata = std::map<std::string, std::string>;
+
+/// Copies tensors into buffers. First all files are added, then run() copies with all of LibTorch's threads.
+class TensorCopies {
+ public:
+  /// Puts a file with these tensors into the buffer. The elements are copied by run(). The tensors may be on
+  /// any device. Throws UsageError naming a tensor whose type or layout has no place in the format.
+  void add(const std::vector<NamedTensor>& tensors, const Metadata& metadata, FileBuffer& buffer);
+  void run();
+
+ private:
+  struct Copy {
+    torch::Tensor from;
+    std::byte* to;
+  };
+  std::vector<Copy> copies_;
+};
+
+struct TensorFile {
+  std::vector<NamedTensor> tensors;  ///< views of the bytes
+  Metadata metadata;
+};
+
+/// `bytes` must outlive the tensors. Throws Error if they are not such a file.
+TensorFile read_tensor_file(const std::string& bytes);
+
+}  // namespace lockstep::checkpoint

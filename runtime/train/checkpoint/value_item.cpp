@@ -1,0 +1,128 @@
+// Items that are a few numbers. Floating-point numbers are kept as text, since JSON has neither infinities
+// nor NaN.
+
+#include <cstdlib>
+#include <utility>
+
+#include "common/error.h"
+#include "runtime/train/checkpoint/items.h"
+#include "runtime/train/early_stopping.h"
+#include "runtime/train/grad_scaler.h"
+#include "runtime/train/learning_rate.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+class ValueItem : public Item {
+ public:
+  using Save = std::function<json()>;
+  using Load = std::function<void(const json&)>;
+
+  ValueItem(std::string type, Save save, Load load)
+      : type_(std::move(type)), save_(std::move(save)), load_(std::move(load)) {}
+
+  std::string type() const override { return type_; }
+  Kind kind() const override { return Kind::small; }
+  Order order() const override { return Order::last; }
+
+  Section save() override {
+    Section section;
+    section.values = save_();
+    return section;
+  }
+  void check(const std::vector<Section>& /*ranks*/) override {}
+  void load(const std::vector<Section>& ranks) override { load_(ranks.at(0).values); }
+
+ private:
+  std::string type_;
+  Save save_;
+  Load load_;
+};
+
+ItemPointer make(const char* type, ValueItem::Save save, ValueItem::Load load) {
+  return std::make_unique<ValueItem>(type, std::move(save), std::move(load));
+}
+
+std::string text_of(double number) {
+  return fmt::format("{}", number);
+}
+
+double number_in(const json& values, const char* name) {
+  return std::strtod(values.at(name).get_ref<const std::string&>().c_str(), nullptr);
+}
+
+}  // namespace
+
+ItemPointer value_item(GradScaler& scaler) {
+  return make(
+      "grad_scaler",
+      [&scaler] {
+        return json{{"scale", text_of(scaler.state().scale)}, {"good_steps", scaler.state().good_steps}};
+      },
+      [&scaler](const json& saved) {
+        scaler.set_state({.scale = number_in(saved, "scale"), .good_steps = saved.at("good_steps")});
+      });
+}
+
+// Loaded after the optimizer, whose state also has learning rates: the schedule's are right.
+ItemPointer value_item(LearningRate& learning_rate) {
+  return make(
+      "learning_rate",
+      [&learning_rate] {
+        return json{{"step", learning_rate.current_step()}};
+      },
+      [&learning_rate](const json& saved) { learning_rate.set_step(saved.at("step")); });
+}
+
+ItemPointer value_item(ReduceOnPlateau& learning_rate) {
+  return make(
+      "reduce_on_plateau",
+      [&learning_rate] {
+        const auto& state = learning_rate.state();
+        return json{
+            {"best", text_of(state.best)}, {"observations", state.observations}, {"begun", state.begun}};
+      },
+      [&learning_rate](const json& saved) {
+        learning_rate.set_state({.best = number_in(saved, "best"),
+                                 .observations = saved.at("observations"),
+                                 .begun = saved.at("begun")});
+      });
+}
+
+ItemPointer value_item(EarlyStopping& stopping) {
+  return make(
+      "early_stopping",
+      [&stopping] {
+        const auto& state = stopping.state();
+        return json{{"best", text_of(state.best)},
+                    {"without_improvement", state.without_improvement},
+                    {"begun", state.begun}};
+      },
+      [&stopping](const json& saved) {
+        stopping.set_state({.best = number_in(saved, "best"),
+                            .without_improvement = saved.at("without_improvement"),
+                            .begun = saved.at("begun")});
+      });
+}
+
+ItemPointer value_item(std::int64_t& value) {
+  return make(
+      "integer",
+      [&value] {
+        return json{{"value", value}};
+      },
+      [&value](const json& saved) { value = saved.at("value"); });
+}
+
+ItemPointer value_item(double& value) {
+  return make(
+      "number",
+      [&value] {
+        return json{{"value", text_of(value)}};
+      },
+      [&value](const json& saved) { value = number_in(saved, "value"); });
+}
+
+}  // namespace lockstep::checkpoint

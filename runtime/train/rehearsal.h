@@ -1,0 +1,27 @@
+// The scope of a forward that must leave no trace: at its end, random numbers and the module's buffers (running
+// statistics) are what they were.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <vector>
+
+namespace lockstep::train {
+
+class [[nodiscard]] Rehearsal {
+ public:
+  explicit Rehearsal(const torch::nn::Module& module);
+  ~Rehearsal();
+  Rehearsal(const Rehearsal&) = delete;
+  Rehearsal& operator=(const Rehearsal&) = delete;
+
+ private:
+  std::vector<at::Generator> generators_;
+  std::vector<torch::Tensor> random_;  // the generators' states
+  std::vector<torch::Tensor> buffers_;
+  std::vector<torch::Tensor> kept_;  // the buffers' values
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,157 @@
+// Measures the time that a checkpoint takes from training: how long Checkpointer::save() blocks, beside a
+// training step. The model is bench_ddp's Transformer with an output layer, 20 M parameters, with FusedAdamW.
+// Steps alone, save() and steps during which the checkpoint is written are measured in turn; the medians are
+// printed. Several ranks: start it under mpirun; milliseconds are those of the slowest rank.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/tool.h"
+#include "runtime/lockstep.h"
+#include "tests/bench/transformer.h"
+
+namespace lockstep::bench {
+namespace {
+
+struct Plan {
+  std::string folder;
+  std::string tokens = "4x128";
+  int checkpoints = 7;
+  int steps = 3;  // measured before each checkpoint
+};
+
+struct ModelImpl : torch::nn::Module {
+  ModelImpl() {
+    body = register_module("body", Transformer());
+    head = register_module("head", torch::nn::Linear(kWidth, 2048));
+  }
+  torch::Tensor forward(const torch::Tensor& inputs) { return head(body(inputs)); }
+
+  Transformer body{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Model);
+
+double milliseconds(World& world, const std::function<void()>& work) {
+  world.communicator().barrier("before a measurement")->wait();
+  const std::uint64_t begin = monotonic_ns();
+  work();
+  double time = 1e3 * seconds_between(begin, monotonic_ns());
+  world.communicator()
+      .all_reduce({&time, 1, comm::DataType::f64}, "a time", {.op = comm::ReduceOp::max})
+      ->wait();
+  return time;
+}
+
+double median(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+void run(World& world, const Plan& plan, bool json) {
+  int sequences = 0;
+  int length = 0;
+  if (std::sscanf(plan.tokens.c_str(), "%dx%d", &sequences, &length) != 2 || sequences < 1 || length < 1)
+    fail_usage("--tokens {} is not like 4x128 (sequences x length)", plan.tokens);
+  Model model;
+  DistributedDataParallel ddp(model, world);
+  FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
+  const auto inputs = torch::randn({sequences, length, kWidth});
+  const auto step = [&] {
+    ddp.backward(ddp(inputs).square().sum(), sequences * length);
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  Checkpointer checkpointer(world, plan.folder, {.keep = 1});
+  checkpointer.add("model", *model);
+  checkpointer.add("optimizer", optimizer);
+
+  std::vector<double> alone;
+  std::vector<double> blocked;
+  std::vector<double> during;
+  std::vector<double> written;
+  double first = 0;
+  step();
+  for (int i = 0; i <= plan.checkpoints; ++i) {
+    for (int s = 0; s < plan.steps; ++s) alone.push_back(milliseconds(world, step));
+    const std::uint64_t begin = monotonic_ns();
+    const double save = milliseconds(world, [&] { checkpointer.save(i + 1); });
+    const double next = milliseconds(world, step);
+    checkpointer.wait();
+    if (i == 0) {
+      first = save;  // its memory is new
+      continue;
+    }
+    blocked.push_back(save);
+    during.push_back(next);
+    written.push_back(1e3 * seconds_between(begin, monotonic_ns()));
+  }
+  if (world.rank() != 0) return;
+  std::int64_t parameters = 0;
+  for (const auto& parameter : model->parameters()) parameters += parameter.numel();
+  const double share = median(blocked) / median(alone);
+  if (json) {
+    Tool::print({{"bench", "checkpoint"},
+                 {"parameters", parameters},
+                 {"ranks", world.size()},
+                 {"tokens", sequences * length},
+                 {"checkpoints", plan.checkpoints},
+                 {"step_ms", median(alone)},
+                 {"save_ms", median(blocked)},
+                 {"first_save_ms", first},
+                 {"share_of_a_step", share},
+                 {"step_during_write_ms", median(during)},
+                 {"written_ms", median(written)},
+                 {"torch", TORCH_VERSION},
+                 {"threads", at::get_num_threads()}});
+    return;
+  }
+  fmt::print(
+      "{} parameters: a step takes {:.0f} ms; save() {:.1f} ms ({:.1f} % of a step; the first one {:.0f} "
+      "ms); "
+      "a step during which it is written {:.0f} ms; written after {:.0f} ms\n",
+      parameters, median(alone), median(blocked), 100 * share, first, median(during), median(written));
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  World world(argc, argv);
+  bench::Plan plan;
+  bool quick = false;
+  Tool tool("bench_checkpoint", "Measure what a checkpoint takes from training.");
+  tool.app().add_option("--folder", plan.folder,
+                        "Where the checkpoints are written (default: a temporary folder)");
+  tool.app().add_option("--tokens", plan.tokens, "Sequences x length of a step")->capture_default_str();
+  tool.app()
+      .add_option("--checkpoints", plan.checkpoints, "How many are measured")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  tool.app()
+      .add_option("--steps", plan.steps, "Steps that are measured before each checkpoint")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  tool.app().add_flag("--quick", quick, "One checkpoint of small steps, to see that it works");
+  return tool.run(argc, argv, [&] {
+    if (quick) {
+      plan.checkpoints = 1;
+      plan.steps = 1;
+      plan.tokens = "1x32";
+    }
+    const bool temporary = plan.folder.empty();
+    if (temporary)
+      plan.folder = (std::filesystem::temp_directory_path() / "lockstep-bench-checkpoint").string();
+    if (temporary && world.rank() == 0) std::filesystem::remove_all(plan.folder);
+    bench::run(world, plan, tool.json());
+    if (temporary && world.rank() == 0) std::filesystem::remove_all(plan.folder);
+  });
+}

@@ -1,0 +1,411 @@
+// A training that is resumed from a checkpoint gives what it would have given, and a checkpoint that does not
+// fit changes nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+
+#include "common/environment.h"
+#include "common/files.h"
+#include "runtime/torch_version.h"
+#include "runtime/train/checkpoint/checkpointer.h"
+#include "tests/integration/train/checkpoint_world.h"
+
+namespace lockstep::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const auto kAdamW = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
+
+// A step on this rank's rows of a batch that is the same on any number of ranks.
+template <typename Ddp>
+void backward(Ddp& ddp, std::int64_t step) {
+  const auto inputs = rows(12, 100 + static_cast<std::uint64_t>(step));
+  const auto targets = rows(12, 200 + static_cast<std::uint64_t>(step));
+  const std::int64_t each = 12 / world().size();
+  const std::int64_t begin = each * world().rank();
+  const std::int64_t end = world().rank() + 1 == world().size() ? 12 : begin + each;
+  ddp.backward(sum_of_squares(ddp(inputs.slice(0, begin, end)), targets.slice(0, begin, end)), end - begin);
+}
+
+/// A training with all kinds of objects. Dropout makes the random generators matter.
+struct Training {
+  explicit Training(const fs::path& folder, CheckpointerOptions options = {})
+      : ddp(net, world(), small_buckets()),
+        optimizer(net->parameters(), kAdamW),
+        scaler(world(), {.initial_scale = 8, .growth_interval = 2}),
+        learning_rate(optimizer, schedule::cosine(50)),
+        average(*net, 0.9),
+        checkpointer(world(), folder, options) {
+    checkpointer.add("model", *net);
+    checkpointer.add("optimizer", optimizer);
+    checkpointer.add("scaler", scaler);
+    checkpointer.add("learning_rate", learning_rate);
+    checkpointer.add("average", average);
+    checkpointer.add("stopping", stopping);
+    checkpointer.add("losses", losses);
+    checkpointer.add("best", best);
+    checkpointer.add("note", note);
+    checkpointer.add("tokens", tokens);
+  }
+
+  void train(std::int64_t until) {
+    for (; step < until; ++step) {
+      const std::int64_t mine = 12 / world().size();
+      const auto noise =
+          torch::dropout(torch::ones({mine, 6}, torch::kDouble), 0.3, true);  // each rank's own
+      const auto inputs = rows(mine, 100 + static_cast<std::uint64_t>(step)) * noise;
+      const auto loss = sum_of_squares(ddp(inputs), torch::zeros({mine, 6}, torch::kDouble));
+      ddp.backward(scaler.scale(loss), mine);
+      scaler.step(optimizer);
+      scaler.update();
+      optimizer.zero_grad();
+      learning_rate.step();
+      average.update();
+      stopping.observe(static_cast<double>(step % 3));
+      losses[step % 8] = static_cast<double>(step);
+      tokens += 12;
+      best = std::numeric_limits<double>::infinity();
+      note = fmt::format("after step {} \xff\n", step);
+    }
+  }
+
+  Net net;
+  DistributedDataParallel<NetImpl> ddp;
+  torch::optim::AdamW optimizer;
+  GradScaler scaler;
+  LearningRate learning_rate;
+  WeightAverage average;
+  EarlyStopping stopping;
+  torch::Tensor losses = torch::zeros({8}, torch::kDouble);
+  double best = 0;
+  std::string note;
+  std::int64_t tokens = 0;
+  std::int64_t step = 0;
+  Checkpointer checkpointer;
+};
+
+void expect_same(Training& a, Training& b) {
+  EXPECT_TRUE(same_bits(*a.net, *b.net));
+  for (std::size_t i = 0; i < a.average.averages().size(); ++i)
+    EXPECT_TRUE(same_bits(a.average.averages()[i], b.average.averages()[i]));
+  EXPECT_EQ(a.average.updates(), b.average.updates());
+  EXPECT_EQ(a.scaler.state().scale, b.scaler.state().scale);
+  EXPECT_EQ(a.scaler.state().good_steps, b.scaler.state().good_steps);
+  EXPECT_EQ(a.learning_rate.values(), b.learning_rate.values());
+  EXPECT_EQ(a.stopping.state().without_improvement, b.stopping.state().without_improvement);
+  EXPECT_TRUE(same_bits(a.losses, b.losses));
+  EXPECT_EQ(a.note, b.note);
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.best, b.best);
+}
+
+TEST(Checkpointer, ResumedOnTheSameRanksATrainingIsTheSameToTheBit) {
+  const SharedFolder folder;
+  torch::manual_seed(1);
+  Training whole(folder / "run");
+  torch::manual_seed(static_cast<std::uint64_t>(world().rank() + 5));
+  whole.train(4);
+  whole.checkpointer.save(4);
+  whole.train(6);  // while it is written
+  whole.checkpointer.save(6);
+  whole.train(9);
+  whole.checkpointer.wait();
+
+  torch::manual_seed(99);
+  Training resumed(folder / "run");
+  resumed.step = resumed.checkpointer.load_latest().value_or(0);
+  ASSERT_EQ(resumed.step, 6);
+  EXPECT_EQ(resumed.checkpointer.last_step(), 6);
+  resumed.train(9);
+  expect_same(whole, resumed);
+}
+
+TEST(Checkpointer, WithALocalFolderGivesTheSame) {
+  const SharedFolder folder;
+  const SharedFolder local;
+  fs::create_directories(local.path());
+  Training whole(folder / "run", {.local_dir = local.path()});
+  for (const std::int64_t step : {2, 3, 4, 5}) {
+    whole.train(step);
+    whole.checkpointer.save(step);
+  }
+  whole.checkpointer.wait();
+  EXPECT_TRUE(fs::is_empty(local.path()));
+  Training resumed(folder / "run");
+  EXPECT_EQ(resumed.checkpointer.load_latest(), 5);
+  expect_same(whole, resumed);
+  EXPECT_FALSE(any_rank(fs::exists(folder / "run" / "step-000003")));
+}
+
+// Which ranks save and load is chosen by CMake (resume_checkpoint_*): the environment names the folder.
+class ResumedElsewhere : public ::testing::Test {
+ protected:
+  ResumedElsewhere() : folder(environment::get_or("LOCKSTEP_TEST_RESUME", "")) {
+    if (!folder.empty()) return;
+    own.emplace();
+    folder = own->path();
+  }
+  std::optional<SharedFolder> own;
+  fs::path folder;
+};
+
+/// SGD on one linear layer with whole numbers: each sum is exact, so the order and the number of ranks do not
+/// matter.
+struct ExactTraining {
+  explicit ExactTraining(const fs::path& folder)
+      : net(torch::nn::LinearOptions(6, 6).bias(false)), checkpointer(world(), folder) {
+    torch::NoGradGuard no_grad;
+    net->to(torch::kDouble);
+    net->weight.copy_((torch::arange(36, torch::kDouble) - 18).reshape({6, 6}));
+    ddp.emplace(net, world(), small_buckets());
+    checkpointer.add("model", *net);
+  }
+
+  template <typename Step>
+  void train(std::int64_t until, const Step& update) {
+    for (; step < until; ++step) {
+      torch::manual_seed(static_cast<std::uint64_t>(step));
+      const auto inputs = torch::randint(-2, 3, {16, 6}, torch::kDouble);
+      const std::int64_t each = 16 / world().size();
+      const std::int64_t begin = each * world().rank();
+      const std::int64_t end = world().rank() + 1 == world().size() ? 16 : begin + each;
+      ddp->backward(sum_of_squares((*ddp)(inputs.slice(0, begin, end)), inputs.slice(0, begin, end)),
+                    end - begin);
+      update();
+    }
+  }
+
+  torch::nn::Linear net;
+  std::optional<DistributedDataParallel<torch::nn::LinearImpl>> ddp;
+  std::int64_t step = 0;
+  Checkpointer checkpointer;
+};
+
+const auto kSgd = torch::optim::SGDOptions(1.0 / 1024).momentum(0.5);
+
+TEST_F(ResumedElsewhere, JobIsSaved) {
+  ExactTraining whole(folder / "exact");
+  torch::optim::SGD sgd(whole.net->parameters(), kSgd);
+  whole.checkpointer.add("optimizer", sgd);
+  whole.train(3, [&] {
+    sgd.step();
+    sgd.zero_grad();
+  });
+  whole.checkpointer.save(3);
+  whole.checkpointer.wait();
+
+  Net net;
+  {
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters())
+      parameter.copy_(torch::arange(parameter.numel()).reshape(parameter.sizes()) * 0.01);
+  }
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  Checkpointer checkpointer(world(), folder / "sharded");
+  checkpointer.add("model", *net);
+  checkpointer.add("optimizer", optimizer);
+  for (std::int64_t step = 0; step < 3; ++step) {
+    backward(ddp, step);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  checkpointer.save(3);
+  checkpointer.wait();
+}
+
+TEST_F(ResumedElsewhere, JobContinuesToTheBit) {
+  if (!fs::exists(folder / "exact")) GTEST_SKIP() << "run by resume_checkpoint_*";
+  ExactTraining resumed(folder / "exact");
+  torch::optim::SGD sgd(resumed.net->parameters(), kSgd);
+  resumed.checkpointer.add("optimizer", sgd);
+  const auto update = [&] {
+    sgd.step();
+    sgd.zero_grad();
+  };
+  ASSERT_EQ(resumed.checkpointer.load_latest(), 3);
+  resumed.step = 3;
+  resumed.train(5, update);
+
+  torch::nn::Linear alone(torch::nn::LinearOptions(6, 6).bias(false));
+  {
+    torch::NoGradGuard no_grad;
+    alone->to(torch::kDouble);
+    alone->weight.copy_((torch::arange(36, torch::kDouble) - 18).reshape({6, 6}));
+  }
+  torch::optim::SGD reference(alone->parameters(), kSgd);
+  for (std::int64_t step = 0; step < 5; ++step) {
+    torch::manual_seed(static_cast<std::uint64_t>(step));
+    const auto inputs = torch::randint(-2, 3, {16, 6}, torch::kDouble);
+    reference.zero_grad();
+    (sum_of_squares(alone(inputs), inputs) / 16.0).backward();
+    reference.step();
+  }
+  EXPECT_TRUE(same_bits(resumed.net->weight, alone->weight));
+}
+
+TEST_F(ResumedElsewhere, ShardedStateIsTheSameToTheBit) {
+  if (!fs::exists(folder / "sharded")) GTEST_SKIP() << "run by resume_checkpoint_*";
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  Checkpointer checkpointer(world(), folder / "sharded");
+  checkpointer.add("model", *net);
+  checkpointer.add("optimizer", optimizer);
+  ASSERT_EQ(checkpointer.load_latest(), 3);
+  const OptimizerState loaded = optimizer.state_dict(0);
+
+  // A plain optimizer loads the same state, and both continue alike.
+  Net other;
+  torch::optim::AdamW plain(other->parameters(), kAdamW);
+  Checkpointer plain_checkpointer(world(), folder / "sharded");
+  plain_checkpointer.add("model", *other);
+  plain_checkpointer.add("optimizer", plain);
+  ASSERT_EQ(plain_checkpointer.load_latest(), 3);
+  EXPECT_TRUE(same_bits(*net, *other));
+  if (world().rank() == 0) {
+    for (const auto& item : other->named_parameters()) {
+      const auto& state = loaded.parameters.at(item.key());
+      const auto found = plain.state().find(torch_compat::optimizer_key(item.value()));
+      ASSERT_NE(found, plain.state().end()) << item.key();
+      const auto& adamw = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+      EXPECT_EQ(state.at("step").toInt(), 3);
+      EXPECT_EQ(adamw.step(), 3);
+      EXPECT_TRUE(same_bits(adamw.exp_avg(), state.at("exp_avg").toTensor())) << item.key();
+      EXPECT_TRUE(same_bits(adamw.exp_avg_sq(), state.at("exp_avg_sq").toTensor())) << item.key();
+    }
+  }
+  DistributedDataParallel other_ddp(other, world(), small_buckets());
+  for (std::int64_t step = 3; step < 6; ++step) {
+    backward(ddp, step);
+    optimizer.step();
+    optimizer.zero_grad();
+    backward(other_ddp, step);
+    plain.step();
+    plain.zero_grad();
+  }
+  for (std::size_t i = 0; i < net->parameters().size(); ++i)
+    EXPECT_LT((net->parameters()[i] - other->parameters()[i]).abs().max().item<double>(), 1e-12);
+}
+
+TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
+  const SharedFolder folder;
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  backward(ddp, 0);
+  optimizer.step();
+  const OptimizerState before = optimizer.state_dict(0);
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("optimizer", optimizer);
+  checkpointer.save(1);
+  checkpointer.wait();
+
+  Net other;
+  DistributedDataParallel other_ddp(other, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> loaded(other_ddp, kAdamW);
+  Checkpointer again(world(), folder / "run");
+  again.add("optimizer", loaded);
+  ASSERT_EQ(again.load_latest(), 1);
+  again.save(2);
+  again.wait();
+  ASSERT_EQ(again.load_latest(), 2);
+  const OptimizerState after = loaded.state_dict(0);
+  ASSERT_EQ(after.parameters.size(), before.parameters.size());
+  for (const auto& [name, state] : before.parameters)
+    EXPECT_TRUE(
+        same_bits(state.at("exp_avg").toTensor(), after.parameters.at(name).at("exp_avg").toTensor()));
+}
+
+TEST(Checkpointer, ADamagedCheckpointIsSkippedOnAllRanks) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("value", value);
+    checkpointer.save(1);
+    value = 6;
+    checkpointer.save(2);
+  }
+  any_rank(false);
+  if (world().rank() == 0) write_file_atomically(folder / "run/step-000002/state.safetensors", "damaged");
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("value", value);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(checkpointer.load_latest(), 1);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(value, 5);
+  EXPECT_EQ(said.find("step-000002 is damaged") != std::string::npos, world().rank() == 0) << said;
+  value = 8;
+  checkpointer.save(2);
+  checkpointer.wait();
+  value = 0;
+  EXPECT_EQ(checkpointer.load_latest(), 2);
+  EXPECT_EQ(value, 8);
+}
+
+TEST(Checkpointer, CheckpointsOfAnotherTrainingAreNotMixed) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("value", value);
+    checkpointer.save(900);
+    checkpointer.wait();
+  }
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("value", value);
+  EXPECT_THAT(
+      error_of([&] { checkpointer.save(1); }),
+      AllOf(HasSubstr("has checkpoints of another training, of step 900"), HasSubstr("load_latest()")));
+  EXPECT_EQ(checkpointer.load_latest(), 900);
+  EXPECT_THAT(error_of([&] { checkpointer.save(900); }),
+              HasSubstr("must be called with a step after the last one, 900"));
+}
+
+TEST(Checkpointer, AnErrorOfTheThreadIsThrownOnAllRanksAndTheNextSaveTriesAgain) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  if (world().rank() == 0) write_file_atomically(folder.path().string(), "a file is in the way");
+  any_rank(false);
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("value", value);
+  EXPECT_THAT(error_of([&] {
+                checkpointer.save(1);
+                checkpointer.wait();
+              }),
+              HasSubstr("Not a directory"));
+  any_rank(false);
+  if (world().rank() == 0) {
+    fs::remove(folder.path());
+    fs::create_directories(folder.path());
+  }
+  any_rank(false);
+  checkpointer.save(2);
+  checkpointer.wait();
+  EXPECT_EQ(checkpointer.load_latest(), 2);
+}
+
+TEST(Checkpointer, RefusesMisuseWithAReason) {
+  const SharedFolder folder;
+  EXPECT_THAT(error_of([&] { Checkpointer(world(), ""); }), HasSubstr("the name of the folder is empty"));
+  EXPECT_THAT(error_of([&] { Checkpointer(world(), folder / "run", {.keep = 0}); }), HasSubstr("keep is 0"));
+  Checkpointer checkpointer(world(), folder / "run");
+  std::int64_t value = 0;
+  for (const char* name : {"", "a/b", "a b"})
+    EXPECT_THAT(error_of([&] { checkpointer.add(name, value); }), HasSubstr("must consist of"));
+  checkpointer.add("value", value);
+  for (const char* name : {"value", "random", "state"})
+    EXPECT_THAT(error_of([&] { checkpointer.add(name, value); }), HasSubstr("is taken"));
+  Net net;
+  torch::optim::LBFGS lbfgs(net->parameters());
+  EXPECT_THAT(error_of([&] { checkpointer.add("lbfgs", lbfgs); }), HasSubstr("cannot hold this optimizer"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

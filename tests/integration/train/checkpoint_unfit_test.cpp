@@ -1,0 +1,153 @@
+// A checkpoint that does not fit is refused, naming the first difference, and nothing is changed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "common/files.h"
+#include "runtime/train/checkpoint/manifest.h"
+#include "tests/integration/train/checkpoint_world.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const auto kAdamW = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
+
+/// What load_latest() throws for these objects; nothing may have changed.
+class Unfit : public ::testing::Test {
+ protected:
+  Unfit() {
+    Net net;
+    torch::optim::AdamW optimizer(net->parameters(), kAdamW);
+    std::int64_t tokens = 7;
+    Checkpointer checkpointer(world(), folder_ / "run");
+    checkpointer.add("model", *net);
+    checkpointer.add("optimizer", optimizer);
+    checkpointer.add("tokens", tokens);
+    checkpointer.save(1);
+    checkpointer.wait();
+  }
+
+  template <typename Module, typename Optimizer, typename... Values>
+  std::string refusal(Module& module, Optimizer& optimizer, [[maybe_unused]] const char* name,
+                      Values&... values) {
+    const auto copy = [&] {
+      std::vector<torch::Tensor> all;
+      for (const auto& parameter : module->parameters()) all.push_back(parameter.detach().clone());
+      return all;
+    };
+    const auto before = copy();
+    Checkpointer checkpointer(world(), folder_ / "run");
+    checkpointer.add("model", *module);
+    checkpointer.add("optimizer", optimizer);
+    (checkpointer.add(name, values), ...);
+    const std::string error = error_of([&] { checkpointer.load_latest(); });
+    const auto after = copy();
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(same_bits(before[i], after[i]));
+    EXPECT_THAT(error, HasSubstr("cannot resume from " + (folder_ / "run/step-000001").string()));
+    return error;
+  }
+
+  SharedFolder folder_;
+  std::int64_t tokens_ = 0;
+};
+
+TEST_F(Unfit, AShapeThatDiffersIsNamed) {
+  Net wider(9);
+  torch::optim::AdamW optimizer(wider->parameters(), kAdamW);
+  EXPECT_THAT(
+      refusal(wider, optimizer, "tokens", tokens_),
+      HasSubstr("parameter 'last.weight' is Double [8, 8] in the checkpoint, but Double [9, 9] here"));
+}
+
+TEST_F(Unfit, ATypeThatDiffersIsNamed) {
+  Net single;
+  single->to(torch::kFloat);
+  torch::optim::AdamW optimizer(single->parameters(), kAdamW);
+  EXPECT_THAT(refusal(single, optimizer, "tokens", tokens_),
+              HasSubstr("is Double [6] in the checkpoint, but Float [6]"));
+}
+
+TEST_F(Unfit, AParameterThatIsOnlyHereOrThereIsNamed) {
+  Net more;
+  more->register_parameter("extra", torch::zeros({2}, torch::kDouble));
+  torch::optim::AdamW optimizer(more->parameters(), kAdamW);
+  EXPECT_THAT(refusal(more, optimizer, "tokens", tokens_),
+              HasSubstr("the checkpoint has no parameter 'extra'"));
+  torch::nn::Sequential fewer;
+  fewer->push_back("last", torch::nn::Linear(8, 8));
+  fewer->to(torch::kDouble);
+  torch::optim::AdamW small(fewer->parameters(), kAdamW);
+  EXPECT_THAT(refusal(fewer, small, "tokens", tokens_), HasSubstr("which does not exist here"));
+}
+
+TEST_F(Unfit, AnotherOptimizerOrOtherGroupsAreNamed) {
+  Net net;
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
+  EXPECT_THAT(refusal(net, adam, "tokens", tokens_),
+              HasSubstr("the optimizer is AdamW in the checkpoint, but Adam here"));
+  Lamb lamb(net->parameters(), kAdamW);
+  EXPECT_THAT(refusal(net, lamb, "tokens", tokens_), HasSubstr("AdamW in the checkpoint, but Lamb here"));
+  torch::optim::AdamW grouped(decay_groups(*net, 0.1), kAdamW);
+  EXPECT_THAT(refusal(net, grouped, "tokens", tokens_),
+              HasSubstr("has 1 groups of parameters in the checkpoint, but 2 here"));
+  auto parameters = net->parameters();
+  std::reverse(parameters.begin(), parameters.end());
+  torch::optim::AdamW reversed(parameters, kAdamW);
+  EXPECT_THAT(refusal(net, reversed, "tokens", tokens_),
+              HasSubstr("parameter 0 of the optimizer's group 0 is 'out_bias'"));
+  parameters = net->parameters();
+  parameters.pop_back();
+  torch::optim::AdamW shorter(parameters, kAdamW);
+  EXPECT_THAT(refusal(net, shorter, "tokens", tokens_), HasSubstr("is only in the checkpoint"));
+}
+
+TEST_F(Unfit, AnObjectThatIsOnlyHereOrThereIsNamed) {
+  Net net;
+  torch::optim::AdamW optimizer(net->parameters(), kAdamW);
+  EXPECT_THAT(refusal(net, optimizer, "samples", tokens_),
+              HasSubstr("it has no 'samples', which this program added"));
+  double number = 0;
+  EXPECT_THAT(refusal(net, optimizer, "tokens", number),
+              HasSubstr("'tokens' is of type integer in the checkpoint, but number here"));
+  const std::string extra = refusal<Net, torch::optim::AdamW>(net, optimizer, "");
+  EXPECT_THAT(extra, HasSubstr("it has 'tokens', which this program did not add"));
+}
+
+TEST_F(Unfit, ATextThatAnObjectRefusesChangesNothing) {
+  const SharedFolder folder;
+  Net net;
+  std::string text = "old data";
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("model", *net);
+    checkpointer.add("data", text);
+    checkpointer.save(1);
+    checkpointer.wait();
+  }
+  Net other;
+  const auto before = other->out_bias.detach().clone();
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("model", *other);
+  checkpointer.add(
+      "data", [] { return ""; }, [](const std::string& saved) { fail("other data: {}", saved); });
+  EXPECT_THAT(error_of([&] { checkpointer.load_latest(); }), HasSubstr("other data: old data"));
+  EXPECT_TRUE(same_bits(before, other->out_bias));
+}
+
+TEST_F(Unfit, AnotherFormatVersionIsRefused) {
+  const auto path = folder_ / "run/step-000001" / checkpoint::kManifestName;
+  if (world().rank() == 0) {
+    std::string text = read_text_file(path);
+    const std::string version = "\"format\": 1";
+    write_file_atomically(path, text.replace(text.find(version), version.size(), "\"format\": 9"));
+  }
+  Net net;
+  torch::optim::AdamW optimizer(net->parameters(), kAdamW);
+  EXPECT_THAT(refusal(net, optimizer, "tokens", tokens_), HasSubstr("format version 9"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

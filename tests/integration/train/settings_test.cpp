@@ -1,0 +1,75 @@
+// Settings reach LibTorch, and contradictions end the job at its start.
+#include "runtime/train/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/torch.h>
+
+#include "common/error.h"
+#include "tests/integration/ddp/models.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Settings : ::testing::Test {
+  ~Settings() override { apply_settings(world()); }
+};
+
+TEST_F(Settings, ReachLibTorch) {
+  const auto& context = at::globalContext();
+  apply_settings(world(),
+                 {.deterministic = true, .matmul_precision = MatmulPrecision::high, .anomaly_mode = true});
+  EXPECT_TRUE(context.deterministicAlgorithms());
+  EXPECT_TRUE(context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGH);
+  EXPECT_TRUE(torch::autograd::AnomalyMode::is_enabled());
+  apply_settings(world(), {.cudnn_benchmark = true, .cudnn_tf32 = false});
+  EXPECT_FALSE(context.deterministicAlgorithms());
+  EXPECT_TRUE(context.benchmarkCuDNN());
+  EXPECT_FALSE(context.allowTF32CuDNN());
+  EXPECT_TRUE(context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST);
+  EXPECT_FALSE(torch::autograd::AnomalyMode::is_enabled());
+}
+
+TEST_F(Settings, ThatDifferBetweenRanksAreRefusedByName) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  const auto error = error_of([] { apply_settings(world(), {.deterministic = world().rank() == 1}); });
+  EXPECT_THAT(error, HasSubstr("setting deterministic"));
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+}
+
+TEST_F(Settings, ThatContradictEachOtherAreRefused) {
+  const auto error = [](const TrainingSettings& settings, bool cuda = false) {
+    return error_of([&] { train::check_settings(settings, cuda); });
+  };
+  EXPECT_EQ(error({}), "no error");
+  EXPECT_THAT(error({.deterministic = true, .cudnn_benchmark = true}),
+              HasSubstr("contradicts deterministic"));
+  EXPECT_THAT(error({.threads = -1}), HasSubstr("must not be negative"));
+  EXPECT_THAT(error({.threads = 7}), HasSubstr("OMP_NUM_THREADS is 1"));  // the tests set it
+  EXPECT_EQ(error({.deterministic = true}), "no error");
+  EXPECT_THAT(error({.deterministic = true}, /*cuda=*/true), HasSubstr("CUBLAS_WORKSPACE_CONFIG"));
+}
+
+TEST_F(Settings, AreDescribedInOneLine) {
+  EXPECT_EQ(train::describe({}, false), "deterministic algorithms off, anomaly mode off");
+  EXPECT_EQ(
+      train::describe({.deterministic = true, .threads = 2}, true),
+      "deterministic algorithms on, anomaly mode off, cuDNN autotuner off, matmul precision highest, TF32 in "
+      "convolutions on, 2 threads");
+}
+
+TEST_F(Settings, ThatAreSlowAreNamed) {
+  EXPECT_THAT(train::slow_settings({.threads = 2}, 2), IsEmpty());
+  EXPECT_THAT(train::slow_settings({.deterministic = true, .threads = 3, .anomaly_mode = true}, 2),
+              ElementsAre(HasSubstr("anomaly mode"), HasSubstr("deterministic"),
+                          HasSubstr("3 threads share 2 CPUs")));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,53 @@
+// A signal that one rank receives stops all ranks after the same step.
+#include "runtime/train/checkpoint/stop_signal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "common/error.h"
+#include "tests/integration/ddp/models.h"
+
+namespace lockstep::testing {
+namespace {
+
+// The number of the first poll that says stop, if the last rank receives a signal before poll `at`.
+int stopped_at(StopSignal& stop, int at, int signal) {
+  for (int poll = 0; poll < 20; ++poll) {
+    if (poll == at && world().rank() + 1 == world().size()) ::raise(signal);
+    if (stop.poll()) return poll;
+  }
+  return -1;
+}
+
+TEST(StopSignal, OfOneRankStopsAllAfterTheSameStep) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    StopSignal stop(world());
+    EXPECT_EQ(stopped_at(stop, 3, signal), 4);
+    EXPECT_EQ(stop.signal(), signal);
+    EXPECT_TRUE(stop.poll());
+  }
+}
+
+TEST(StopSignal, WithoutASignalNothingStops) {
+  StopSignal stop(world());
+  EXPECT_EQ(stopped_at(stop, 100, SIGTERM), -1);
+  EXPECT_EQ(stop.signal(), 0);
+}
+
+TEST(StopSignal, OnlyTheChosenSignalsAreTakenAndTheHandlersAreRestored) {
+  struct sigaction before {};
+  ::sigaction(SIGUSR2, nullptr, &before);
+  {
+    StopSignal stop(world(), {SIGUSR2});
+    EXPECT_EQ(stopped_at(stop, 0, SIGUSR2), 1);
+    EXPECT_THAT(error_of([] { StopSignal second(world()); }), ::testing::HasSubstr("there is another one"));
+  }
+  struct sigaction after {};
+  ::sigaction(SIGUSR2, nullptr, &after);
+  EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -1,0 +1,304 @@
+// Checkpoints on disk: whatever happens while one is written, the one before it can be loaded.
+#include "runtime/train/checkpoint/writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "runtime/train/checkpoint/reader.h"
+#include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/staging/watched_file_system.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using staging_test::FailsAt;
+using staging_test::KilledAt;
+using staging_test::WatchedFileSystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::ThrowsMessage;
+
+constexpr int kMaxCalls = 300;
+
+class Checkpoints : public ::testing::Test {
+ protected:
+  WriterOptions options(int rank = 0, int ranks = 1) const {
+    return {.folder = folder_ / "run",
+            .local_dir = local_,
+            .keep = 2,
+            .timeout_seconds = 20,
+            .rank = rank,
+            .ranks = ranks,
+            .node = "n1",
+            .run = "r"};
+  }
+
+  static std::string content(std::int64_t step, int rank) {
+    return fmt::format("step {} of rank {} ", step, rank) + std::string(2000, 'x');
+  }
+
+  static void write(Writer& writer, std::int64_t step, int rank = 0) {
+    const std::string text = content(step, rank);
+    const std::string more(100, static_cast<char>('a' + rank));
+    writer.write(step,
+                 {{fmt::format("model-{}", rank), "model", std::as_bytes(std::span(text))},
+                  {fmt::format("more-{}", rank), "", std::as_bytes(std::span(more))}},
+                 [] {});
+  }
+
+  void write(std::int64_t step) const {
+    Writer writer(options(), FileSystem::real());
+    write(writer, step);
+  }
+
+  /// The step of the newest checkpoint, after comparing its content; -1 if there is none.
+  std::int64_t newest(std::vector<std::string>* skipped = nullptr) const {
+    const auto found = read_newest(FileSystem::real(), folder_ / "run", [&](const std::string& line) {
+      if (skipped != nullptr) skipped->push_back(line);
+    });
+    if (!found) return -1;
+    EXPECT_EQ(found->files.at(0), content(found->manifest.step, 0));
+    return found->manifest.step;
+  }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ / "run"))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void use_local_dir() {
+    local_ = folder_ / "local";
+    fs::create_directory(local_);
+  }
+
+  void expect_previous_survives_every_kill();
+  void expect_previous_survives_a_full_disk(int error);
+
+  testing::TemporaryFolder folder_;
+  fs::path local_;
+};
+
+int end_of_child(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void Checkpoints::expect_previous_survives_every_kill() {
+  int call = 1;
+  for (; call < kMaxCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    fs::remove_all(folder_ / "run");
+    for (const int step : {1, 2}) write(step);
+    const int code = end_of_child([&] {
+      KilledAt system(call);
+      Writer writer(options(), system);
+      write(writer, 3);
+    });
+    const std::int64_t step = newest();
+    EXPECT_TRUE(step == 2 || step == 3) << step;
+    write(4);  // the next run
+    EXPECT_EQ(newest(), 4);
+    EXPECT_THAT(names(), AllOf(SizeIs(2), ::testing::Each(::testing::StartsWith("step-"))));
+    EXPECT_TRUE(local_.empty() || fs::is_empty(local_));
+    if (HasFailure() || code == 0) break;
+    ASSERT_EQ(code, staging_test::kKilled);
+  }
+  EXPECT_GT(call, 20) << "the calls do not go through the seam";
+  EXPECT_LT(call, kMaxCalls);
+}
+
+void Checkpoints::expect_previous_survives_a_full_disk(int error) {
+  for (int call = 1; call < kMaxCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    fs::remove_all(folder_ / "run");
+    for (const int step : {1, 2}) write(step);
+    FailsAt system(call, error);
+    Writer writer(options(), system);
+    bool failed = false;
+    try {
+      write(writer, 3);
+    } catch (const Error& thrown) {
+      failed = true;
+      EXPECT_THAT(thrown.what(), HasSubstr("cannot write the checkpoint of step 3: rank 0 on n1: "));
+    }
+    const std::int64_t step = newest();
+    EXPECT_TRUE(step == 2 || step == 3) << step;
+    EXPECT_TRUE(failed || step == 3);
+    if (!system.failed()) {
+      EXPECT_GT(call, 20) << "the calls do not go through the seam";
+      return;
+    }
+    write(writer, 4);  // training went on
+    EXPECT_EQ(newest(), 4);
+    EXPECT_THAT(names(), SizeIs(2));
+    if (HasFailure()) return;
+  }
+  FAIL() << "too many calls";
+}
+
+TEST_F(Checkpoints, KilledAtAnyCallThePreviousOneIsGood) {
+  expect_previous_survives_every_kill();
+}
+
+TEST_F(Checkpoints, KilledAtAnyCallWithALocalFolderThePreviousOneIsGood) {
+  use_local_dir();
+  expect_previous_survives_every_kill();
+}
+
+TEST_F(Checkpoints, OnAFullDiskThePreviousOneIsGoodAndTheNextOneIsWritten) {
+  expect_previous_survives_a_full_disk(ENOSPC);
+}
+
+TEST_F(Checkpoints, OnAFullDiskWithALocalFolderThePreviousOneIsGood) {
+  use_local_dir();
+  expect_previous_survives_a_full_disk(EIO);
+}
+
+// A kill leaves what was written; a node that loses power leaves what was synced.
+TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
+  const fs::path temporary = folder_ / "run/.step-000001.r";
+  std::set<std::string> not_synced;
+  bool renamed = false;
+  bool named_durably = false;
+  WatchedFileSystem system([&](int, const FileCall& call) {
+    const fs::path path = call.path;
+    if (call.kind == FileCall::Kind::write) not_synced.insert(path);
+    if (call.kind == FileCall::Kind::fsync) not_synced.erase(path);
+    if (path.parent_path() == temporary && call.kind == FileCall::Kind::open) not_synced.insert(temporary);
+    if (call.kind == FileCall::Kind::rename && path == temporary) {
+      EXPECT_THAT(not_synced, ::testing::IsEmpty());
+      renamed = true;
+    }
+    if (call.kind == FileCall::Kind::fsync && path == folder_ / "run") named_durably = renamed;
+    return 0;
+  });
+  Writer writer(options(), system);
+  write(writer, 1);
+  EXPECT_TRUE(named_durably);
+}
+
+TEST_F(Checkpoints, OnlyTheLastOnesAreKept) {
+  for (const int step : {5, 10, 15, 20}) write(step);
+  EXPECT_THAT(names(), ElementsAre("step-000015", "step-000020"));
+}
+
+TEST_F(Checkpoints, OtherPeoplesFilesAreNotRemoved) {
+  fs::create_directories(folder_ / "run/step-000001");  // not a checkpoint
+  write_file_atomically(folder_ / "run/notes.txt", "mine");
+  for (const int step : {5, 10, 15}) write(step);
+  EXPECT_THAT(names(), ElementsAre("notes.txt", "step-000001", "step-000010", "step-000015"));
+}
+
+TEST_F(Checkpoints, ADamagedOneIsSkippedWithALine) {
+  for (const int step : {5, 10}) write(step);
+  const std::string whole = read_text_file(folder_ / "run/step-000010/model-0");
+  std::string changed = whole;
+  changed[0] = 'X';
+  for (const std::string& damage : {whole.substr(1), changed, std::string()}) {
+    write_file_atomically(folder_ / "run/step-000010/model-0", damage);
+    std::vector<std::string> skipped;
+    EXPECT_EQ(newest(&skipped), 5);
+    EXPECT_THAT(skipped, ElementsAre(AllOf(HasSubstr("step-000010 is damaged: model-0 "),
+                                           HasSubstr("using the one before it"))));
+  }
+  fs::remove(folder_ / "run/step-000010/model-0");
+  EXPECT_EQ(newest(), 5);
+  write(10);  // the resumed training comes to this step again
+  EXPECT_EQ(newest(), 10);
+  EXPECT_THAT(names(), ElementsAre("step-000005", "step-000010"));
+}
+
+TEST_F(Checkpoints, IfAllAreDamagedTrainingDoesNotStartAgainSilently) {
+  for (const int step : {5, 10}) {
+    write(step);
+    fs::remove(folder_ / "run" / folder_name(step) / kManifestName);
+  }
+  EXPECT_THAT([&] { newest(); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("step-000005 is damaged: it has no manifest.json"),
+                                         HasSubstr("to start from the beginning"))));
+  write(10);
+  EXPECT_THAT(names(), ElementsAre("damaged-step-000010-r", "step-000005", "step-000010"));
+}
+
+TEST_F(Checkpoints, WithoutAFolderThereIsNone) {
+  EXPECT_EQ(newest(), -1);
+  write_file_atomically(folder_ / "run", "a file");
+  EXPECT_THAT([&] { newest(); }, ThrowsMessage<Error>(HasSubstr("cannot open")));
+}
+
+TEST_F(Checkpoints, TheLastRankToFinishMakesItValid) {
+  Writer first(options(0, 3), FileSystem::real());
+  Writer second(options(1, 3), FileSystem::real());
+  Writer third(options(2, 3), FileSystem::real());
+  std::thread rank0([&] { write(first, 7, 0); });
+  write(second, 7, 1);
+  EXPECT_EQ(newest(), -1) << "a rank is missing";
+  write(third, 7, 2);
+  rank0.join();
+  EXPECT_EQ(newest(), 7);
+  const auto contents = read(FileSystem::real(), folder_ / "run/step-000007");
+  ASSERT_EQ(contents.files.size(), 6U);
+  EXPECT_EQ(contents.files[4], content(7, 2));
+  EXPECT_EQ(contents.manifest.files[4].rank, 2);
+  EXPECT_EQ(contents.manifest.ranks, 3);
+}
+
+TEST_F(Checkpoints, AMissingRankIsNamed) {
+  auto impatient = options(0, 3);
+  impatient.timeout_seconds = 0.05;
+  Writer first(impatient, FileSystem::real());
+  Writer second(options(1, 3), FileSystem::real());
+  write(second, 7, 1);
+  EXPECT_THAT([&] { write(first, 7, 0); },
+              ThrowsMessage<Error>(HasSubstr("rank 2 has not written its files of step 7 within")));
+  EXPECT_EQ(newest(), -1);
+}
+
+TEST_F(Checkpoints, ARankThatCannotWriteIsNamedByRankZero) {
+  FailsAt full(4, ENOSPC);
+  Writer first(options(0, 2), FileSystem::real());
+  Writer second(options(1, 2), full);
+  EXPECT_THAT([&] { write(second, 7, 1); }, ThrowsMessage<Error>(HasSubstr("rank 1 on n1: cannot ")));
+  EXPECT_THAT([&] { write(first, 7, 0); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("rank 1 on n1: cannot "), HasSubstr("No space left"))));
+  EXPECT_EQ(newest(), -1);
+}
+
+TEST_F(Checkpoints, TheMemoryIsReleasedBeforeTheCopyFromTheLocalFolder) {
+  use_local_dir();
+  bool released = false;
+  bool copied_before = false;
+  WatchedFileSystem system([&](int, const FileCall& call) {
+    if (call.kind == FileCall::Kind::write && std::string(call.path).find(".step-") != std::string::npos &&
+        std::string(call.path).ends_with("model-0"))
+      copied_before = copied_before || !released;
+    return 0;
+  });
+  Writer writer(options(), system);
+  const std::string text = content(1, 0);
+  writer.write(1, {{"model-0", "model", std::as_bytes(std::span(text))}}, [&] { released = true; });
+  EXPECT_TRUE(released);
+  EXPECT_FALSE(copied_before);
+  EXPECT_EQ(newest(), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::checkpoint
