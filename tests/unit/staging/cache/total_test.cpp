@@ -15,7 +15,7 @@
 #include "common/files.h"
 #include "staging/cache/store.h"
 #include "staging/cache/usage_claims.h"
-#include "tests/unit/staging/cache/cache_world.h"
+#include "tests/unit/staging/cache/node_world.h"
 
 namespace lockstep::cache {
 namespace {
@@ -26,8 +26,8 @@ using staging_test::CacheTest;
 using staging_test::ThrowsErrorWith;
 using LockKind = FileSystem::LockKind;
 
-constexpr uid_t kOne = 54001;
-constexpr uid_t kTwo = 54002;
+using staging_test::kOne;
+using staging_test::kTwo;
 using staging_test::kUnit;
 constexpr std::uint64_t kTotal = 10 * kUnit;
 
@@ -158,8 +158,8 @@ TEST_F(CacheTotal, AClaimThatAnotherUserLocksCountsInFull) {
 // Each object takes more than half of the total, so two published at once would exceed it. The users count
 // this themselves, because a measurement from outside sees the two stores at different moments.
 TEST_F(CacheTotal, TwoUsersAtOnceNeverExceedTheTotal) {
-  constexpr std::size_t kBytes = sizeof(std::atomic<int>);
-  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  constexpr std::size_t kMapped = sizeof(std::atomic<int>);
+  void* const memory = ::mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   auto& published = *new (memory) std::atomic<int>(0);
   std::vector<pid_t> children;
@@ -192,7 +192,7 @@ TEST_F(CacheTotal, TwoUsersAtOnceNeverExceedTheTotal) {
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0) << "5: both had an object at once";
   }
-  ::munmap(memory, kBytes);
+  ::munmap(memory, kMapped);
 }
 
 TEST_F(CacheTotal, OnlyTheUsersOwnClaimCounts) {

@@ -31,7 +31,7 @@ std::string read_part(const Reader& reader, std::size_t i, std::size_t p) {
   return hex(payload);
 }
 
-std::string read_sample(const Reader& reader, std::size_t i) {
+std::string hex_of_sample(const Reader& reader, std::size_t i) {
   std::vector<std::byte> payload(reader.bytes(i));
   reader.read(i, payload);
   return hex(payload);
@@ -74,7 +74,7 @@ TEST_P(FormatVectors, HoldTheSamplesThatTheirOwnPackageReads) {
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const auto sample = samples[i].get<std::string>();
     EXPECT_EQ(reader->bytes(i), sample.size() / 2) << i;
-    EXPECT_EQ(read_sample(*reader, i), sample) << i;
+    EXPECT_EQ(hex_of_sample(*reader, i), sample) << i;
     EXPECT_EQ(read_part(*reader, i, 0), sample) << i;
     if (reader->can_view()) {
       EXPECT_EQ(hex(reader->view(i)), sample) << i;
@@ -124,7 +124,7 @@ TEST_P(FormatVectors, CanBeReadFromManyThreads) {
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&] {
         for (std::size_t i = 0; i < samples.size(); ++i) {
-          if (read_sample(*reader, i) != samples[i].get<std::string>()) ++wrong;
+          if (hex_of_sample(*reader, i) != samples[i].get<std::string>()) ++wrong;
           (void)reader->key(i);
         }
       });

@@ -20,7 +20,7 @@ using testing::ElementsAre;
 using testing::StartsWith;
 
 using staging_test::kChunk;
-constexpr int kKilled = 99;
+constexpr int kEndedEarly = 99;
 
 /// Ends the process when this many marks have been written to the journal.
 class DiesAfterMark : public FileSystem {
@@ -29,7 +29,7 @@ class DiesAfterMark : public FileSystem {
   ssize_t call(const FileCall& call) override {
     const ssize_t result = FileSystem::call(call);
     const bool mark = call.kind == Kind::fsync && fs::path(call.path).filename() == "journal";
-    if (mark && --marks_ == 0) ::_exit(kKilled);
+    if (mark && --marks_ == 0) ::_exit(kEndedEarly);
     return result;
   }
 
@@ -53,7 +53,7 @@ class TransferResume : public staging_test::StagingTest {
                 DiesAfterMark system(marks);
                 put({source.string()}, options(&system));
               }),
-              kKilled);
+              kEndedEarly);
   }
   fs::path incoming() const {
     for (const std::string& name : FileSystem::real().list(folder_ / "cache/objects")) {
