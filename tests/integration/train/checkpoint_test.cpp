@@ -19,8 +19,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const auto kAdamW = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
-
 // A step on this rank's rows of a batch that is the same on any number of ranks.
 template <typename Ddp>
 void backward(Ddp& ddp, std::int64_t step) {
@@ -36,7 +34,7 @@ void backward(Ddp& ddp, std::int64_t step) {
 struct Training {
   explicit Training(const fs::path& folder, CheckpointerOptions options = {})
       : ddp(net, world(), small_buckets()),
-        optimizer(net->parameters(), kAdamW),
+        optimizer(net->parameters(), kDecayingAdamW),
         scaler(world(), {.initial_scale = 8, .growth_interval = 2}),
         learning_rate(optimizer, schedule::cosine(50)),
         average(*net, 0.9),
@@ -206,7 +204,7 @@ TEST_F(ResumedElsewhere, JobIsSaved) {
       parameter.copy_(torch::arange(parameter.numel()).reshape(parameter.sizes()) * 0.01);
   }
   DistributedDataParallel ddp(net, world(), small_buckets());
-  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
   Checkpointer checkpointer(world(), folder / "sharded");
   checkpointer.add("model", *net);
   checkpointer.add("optimizer", optimizer);
@@ -253,7 +251,7 @@ TEST_F(ResumedElsewhere, ShardedStateIsTheSameToTheBit) {
   if (!fs::exists(folder / "sharded")) GTEST_SKIP() << "run by resume_checkpoint_*";
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
-  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
   Checkpointer checkpointer(world(), folder / "sharded");
   checkpointer.add("model", *net);
   checkpointer.add("optimizer", optimizer);
@@ -262,7 +260,7 @@ TEST_F(ResumedElsewhere, ShardedStateIsTheSameToTheBit) {
 
   // A plain optimizer loads the same state, and both continue alike.
   Net other;
-  torch::optim::AdamW plain(other->parameters(), kAdamW);
+  torch::optim::AdamW plain(other->parameters(), kDecayingAdamW);
   Checkpointer plain_checkpointer(world(), folder / "sharded");
   plain_checkpointer.add("model", *other);
   plain_checkpointer.add("optimizer", plain);
@@ -297,7 +295,7 @@ TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
   const SharedFolder folder;
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
-  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
   backward(ddp, 0);
   optimizer.step();
   const OptimizerState before = optimizer.state_dict(0);
@@ -308,7 +306,7 @@ TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
 
   Net other;
   DistributedDataParallel other_ddp(other, world(), small_buckets());
-  DistributedOptimizer<torch::optim::AdamW> loaded(other_ddp, kAdamW);
+  DistributedOptimizer<torch::optim::AdamW> loaded(other_ddp, kDecayingAdamW);
   Checkpointer again(world(), folder / "run");
   again.add("optimizer", loaded);
   ASSERT_EQ(again.load_latest(), 1);

@@ -13,14 +13,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const auto kAdamW = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
-
 /// What load_latest() throws for these objects; nothing may have changed.
 class Unfit : public ::testing::Test {
  protected:
   Unfit() {
     Net net;
-    torch::optim::AdamW optimizer(net->parameters(), kAdamW);
+    torch::optim::AdamW optimizer(net->parameters(), kDecayingAdamW);
     std::int64_t tokens = 7;
     Checkpointer checkpointer(world(), folder_ / "run");
     checkpointer.add("model", *net);
@@ -56,7 +54,7 @@ class Unfit : public ::testing::Test {
 
 TEST_F(Unfit, AShapeThatDiffersIsNamed) {
   Net wider(9);
-  torch::optim::AdamW optimizer(wider->parameters(), kAdamW);
+  torch::optim::AdamW optimizer(wider->parameters(), kDecayingAdamW);
   EXPECT_THAT(
       refusal(wider, optimizer, "tokens", tokens_),
       HasSubstr("parameter 'last.weight' is Double [8, 8] in the checkpoint, but Double [9, 9] here"));
@@ -65,7 +63,7 @@ TEST_F(Unfit, AShapeThatDiffersIsNamed) {
 TEST_F(Unfit, ATypeThatDiffersIsNamed) {
   Net single;
   single->to(torch::kFloat);
-  torch::optim::AdamW optimizer(single->parameters(), kAdamW);
+  torch::optim::AdamW optimizer(single->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(single, optimizer, "tokens", tokens_),
               HasSubstr("is Double [6] in the checkpoint, but Float [6]"));
 }
@@ -73,13 +71,13 @@ TEST_F(Unfit, ATypeThatDiffersIsNamed) {
 TEST_F(Unfit, AParameterThatIsOnlyHereOrThereIsNamed) {
   Net more;
   more->register_parameter("extra", torch::zeros({2}, torch::kDouble));
-  torch::optim::AdamW optimizer(more->parameters(), kAdamW);
+  torch::optim::AdamW optimizer(more->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(more, optimizer, "tokens", tokens_),
               HasSubstr("the checkpoint has no parameter 'extra'"));
   torch::nn::Sequential fewer;
   fewer->push_back("last", torch::nn::Linear(8, 8));
   fewer->to(torch::kDouble);
-  torch::optim::AdamW small(fewer->parameters(), kAdamW);
+  torch::optim::AdamW small(fewer->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(fewer, small, "tokens", tokens_), HasSubstr("which does not exist here"));
 }
 
@@ -88,25 +86,25 @@ TEST_F(Unfit, AnotherOptimizerOrOtherGroupsAreNamed) {
   torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01));
   EXPECT_THAT(refusal(net, adam, "tokens", tokens_),
               HasSubstr("the optimizer is AdamW in the checkpoint, but Adam here"));
-  Lamb lamb(net->parameters(), kAdamW);
+  Lamb lamb(net->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(net, lamb, "tokens", tokens_), HasSubstr("AdamW in the checkpoint, but Lamb here"));
-  torch::optim::AdamW grouped(decay_groups(*net, 0.1), kAdamW);
+  torch::optim::AdamW grouped(decay_groups(*net, 0.1), kDecayingAdamW);
   EXPECT_THAT(refusal(net, grouped, "tokens", tokens_),
               HasSubstr("has 1 groups of parameters in the checkpoint, but 2 here"));
   auto parameters = net->parameters();
   std::reverse(parameters.begin(), parameters.end());
-  torch::optim::AdamW reversed(parameters, kAdamW);
+  torch::optim::AdamW reversed(parameters, kDecayingAdamW);
   EXPECT_THAT(refusal(net, reversed, "tokens", tokens_),
               HasSubstr("parameter 0 of the optimizer's group 0 is 'out_bias'"));
   parameters = net->parameters();
   parameters.pop_back();
-  torch::optim::AdamW shorter(parameters, kAdamW);
+  torch::optim::AdamW shorter(parameters, kDecayingAdamW);
   EXPECT_THAT(refusal(net, shorter, "tokens", tokens_), HasSubstr("is only in the checkpoint"));
 }
 
 TEST_F(Unfit, AnObjectThatIsOnlyHereOrThereIsNamed) {
   Net net;
-  torch::optim::AdamW optimizer(net->parameters(), kAdamW);
+  torch::optim::AdamW optimizer(net->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(net, optimizer, "samples", tokens_),
               HasSubstr("it has no 'samples', which this program added"));
   double number = 0;
@@ -145,7 +143,7 @@ TEST_F(Unfit, AnotherFormatVersionIsRefused) {
     write_file_atomically(path, text.replace(text.find(version), version.size(), "\"format\": 9"));
   }
   Net net;
-  torch::optim::AdamW optimizer(net->parameters(), kAdamW);
+  torch::optim::AdamW optimizer(net->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(net, optimizer, "tokens", tokens_), HasSubstr("format version 9"));
 }
 

@@ -16,6 +16,8 @@
 
 namespace lockstep::testing {
 
+inline const auto kDecayingAdamW = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
+
 /// The same temporary folder on all ranks, removed when the test ends on all of them.
 class SharedFolder {
  public:
