@@ -6,6 +6,7 @@ set -u
 mpirun "$@" &
 launcher=$!
 trap 'kill -TERM $launcher 2>/dev/null' TERM INT
+trap 'kill -USR1 $launcher 2>/dev/null' USR1
 result=$(mktemp)
 
 watch_ranks() {

@@ -127,6 +127,11 @@ std::vector<pid_t> children_of(pid_t process) {
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
+// mpirun is the first child of mpirun.sh.
+std::vector<pid_t> ranks_of(pid_t launcher) {
+  return children_of(children_of(launcher).at(0));
+}
+
 std::optional<pid_t> TextLm::start_until_next_checkpoint(int ranks,
                                                          const std::vector<std::string>& more) const {
   const std::string before = newest_in(checkpoint());
@@ -156,7 +161,8 @@ bool TextLm::kill(int ranks, const std::vector<std::string>& more, std::mt19937&
   const auto launcher = start_until_next_checkpoint(ranks, more);
   if (!launcher) return false;
   ::usleep(std::uniform_int_distribution<useconds_t>(0, 200'000)(random));
-  for (const pid_t rank : children_of(*launcher)) ::kill(rank, SIGKILL);
+  for (const pid_t rank : ranks_of(*launcher)) ::kill(rank, SIGKILL);
+  for (const pid_t child : children_of(*launcher)) ::kill(child, SIGKILL);
   ::kill(*launcher, SIGKILL);
   int status = 0;
   ::waitpid(*launcher, &status, 0);
@@ -233,7 +239,7 @@ TEST_F(TextLm, ACheckpointThatDoesNotFitEndsItWithOneLine) {
   EXPECT_THAT(more_heads.error, HasSubstr("its model has 2 heads, but this one has 4 heads"));
   const auto other_data = run(2, "heldout", {"--cap=50", "--steps=3", option});
   EXPECT_NE(other_data.exit_code, 0);
-  EXPECT_THAT(other_data.error, HasSubstr("of other data"));
+  EXPECT_THAT(other_data.error, HasSubstr("belongs to other data"));
   fs::resize_file(checkpoint() / "step-000002/model.safetensors", 1000);
   const auto torn = run(2, "train", {"--cap=50", "--steps=3", option});
   EXPECT_NE(torn.exit_code, 0);
@@ -247,8 +253,7 @@ TEST_F(TextLm, ASignalEndsItWithACheckpointFromWhichItContinues) {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     const auto launcher = start_until_next_checkpoint(2, more);
     ASSERT_TRUE(launcher) << "the job ended before it could be stopped";
-    const auto ranks = children_of(*launcher);
-    ::kill(signal == SIGTERM ? ranks.at(1) : *launcher, signal);  // mpirun passes SIGUSR1 on
+    ::kill(signal == SIGTERM ? ranks_of(*launcher).at(1) : *launcher, signal);  // mpirun passes SIGUSR1 on
     int status = 0;
     ::waitpid(*launcher, &status, 0);
     ASSERT_TRUE(WIFEXITED(status));
