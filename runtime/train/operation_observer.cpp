@@ -16,7 +16,7 @@ std::atomic<OperationObserver*> active{nullptr};
 // The operations that this thread is in.
 thread_local int depth = 0;
 
-// LibTorch shows backward and each of its nodes as operations too. What they run counts as called by the program.
+// LibTorch shows backward and each of its nodes as operations too. Operations inside them count as called by the program.
 bool is_backward(std::string_view name) {
   return name == "aten::_backward" || name.starts_with("autograd::engine::");
 }
