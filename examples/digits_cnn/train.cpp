@@ -31,13 +31,6 @@ torch::nn::Sequential make_model() {
   return model;
 }
 
-// As the batches are: the channels of a pixel lie side by side. Convolutions then need no reordering.
-void to_channels_last(torch::nn::Module& model) {
-  for (auto& parameter : model.parameters()) {
-    if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(torch::MemoryFormat::ChannelsLast));
-  }
-}
-
 int run(const CnnOptions& options, int argc, char** argv) {
   World world(argc, argv);
   torch::manual_seed(options.seed);

@@ -51,6 +51,16 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--weight-decay", options.weight_decay, "Weight decay of the matrices")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
+  app.add_option("--optimizer", options.optimizer,
+                 "AdamW of this kind: fused (one pass over memory; on CPUs), libtorch, or distributed (each "
+                 "rank has a "
+                 "part of its state)")
+      ->check(CLI::IsMember({"fused", "libtorch", "distributed"}));
+  app.add_flag("--bf16", options.bf16, "Compute in bfloat16 where that is precise enough");
+  app.add_flag("--compress", options.compress, "Send gradients as bfloat16");
+  app.add_flag("--activation-checkpointing", options.model.activation_checkpointing,
+               "Compute each block again in backward: less memory, more time");
+  app.add_flag("--deterministic", options.deterministic, "Use only algorithms that give the same bits again");
   app.add_option("--seed", options.seed, "Seed of the parameters and of the order of the pages");
   auto* minutes =
       app.add_option("--minutes", options.minutes, "Train for this many minutes")->check(CLI::PositiveNumber);

@@ -36,6 +36,11 @@ struct Options {
   int warm_up = 10;  ///< steps
   double weight_decay = 0.05;
   double clip = 1.0;  ///< maximum norm of the gradients
+  std::string optimizer =
+      "fused";                 ///< AdamW: fused, libtorch, or distributed (each rank has a part of its state)
+  bool bf16 = false;           ///< forward in bfloat16 where that is precise enough
+  bool compress = false;       ///< send gradients as bfloat16
+  bool deterministic = false;  ///< only algorithms that give the same bits again
   std::uint64_t seed = 1;
 
   // The length of the training: one of these.

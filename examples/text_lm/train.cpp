@@ -22,6 +22,7 @@
 #include "examples/text_lm/options.h"
 #include "examples/text_lm/progress.h"
 #include "examples/text_lm/samples_seen.h"
+#include "examples/text_lm/update.h"
 #include "examples/text_lm/vocabulary.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
@@ -29,8 +30,6 @@
 
 namespace lockstep::text_lm {
 namespace {
-
-using Ddp = DistributedDataParallel<LanguageModelImpl>;
 
 std::unique_ptr<pack::Reader> open_pages(const std::filesystem::path& path, const char* option) {
   if (path.empty()) fail("no data: give {} DIR, or submit with --stage (LOCKSTEP_DATA is not set)", option);
@@ -67,7 +66,7 @@ std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options
       .accumulate = options.accumulate,
       // The costs of a token in the linear layers and in attention.
       .cost = {.a = 6.0 * static_cast<double>(options.model.width), .b = 1},
-      .seed = options.seed,
+      .seed = Seeds(options.seed).data(),
       .padded = options.padded,
       .speeds = options.speeds,
   };
@@ -82,33 +81,16 @@ std::uint64_t tokens_of(const pack::Reader& pages) {
   return tokens;
 }
 
-torch::optim::AdamW make_optimizer(const LanguageModel& model, const Options& options) {
-  const auto settings = [&](double decay) {
-    return std::make_unique<torch::optim::AdamWOptions>(
-        torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95}).weight_decay(decay));
-  };
-  std::vector<torch::Tensor> matrices;
-  std::vector<torch::Tensor> vectors;
-  for (const auto& parameter : model->parameters())
-    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(matrices, settings(options.weight_decay));
-  groups.emplace_back(vectors, settings(0));
-  return torch::optim::AdamW(groups);
-}
-
-void update(torch::optim::AdamW& optimizer, const LanguageModel& model, double learning_rate, double clip) {
+void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
   for (auto& group : optimizer.param_groups()) {
-    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(learning_rate);
+    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(rate);
   }
-  torch::nn::utils::clip_grad_norm_(model->parameters(), clip);
-  optimizer.step();
-  optimizer.zero_grad();
 }
 
-torch::Tensor forward(Ddp& ddp, const data::Batch& batch, World& world) {
+torch::Tensor forward(Ddp& ddp, const data::Batch& batch, const Options& options, World& world) {
   const auto scope = world.timer().phase(profile::Phase::forward);
   check_tokens(batch.tokens, ddp->options().vocabulary);
+  const Autocast autocast(batch.tokens.device().type(), torch::kBFloat16, options.bf16);
   return loss_sum(ddp, batch);
 }
 
@@ -135,14 +117,14 @@ struct Saved {
   torch::Tensor seen;
 };
 
-void add_all(Checkpointer& checkpointer, Job& job, torch::optim::Optimizer& optimizer, Saved& saved) {
+void add_all(Checkpointer& checkpointer, Job& job, Update& update, Saved& saved) {
   const auto require_same_model = [&saved](const std::string& model) {
     if (model != saved.model) fail("its model has {}, but this one has {}", model, saved.model);
   };
   checkpointer.add(
       "model_options", [&saved] { return saved.model; }, require_same_model);
   checkpointer.add("model", *job.model);
-  checkpointer.add("optimizer", optimizer);
+  update.add_to(checkpointer);
   checkpointer.add("loader", *job.loader);
   checkpointer.add("steps", saved.progress.steps);
   checkpointer.add("tokens", saved.progress.tokens);
@@ -151,7 +133,9 @@ void add_all(Checkpointer& checkpointer, Job& job, torch::optim::Optimizer& opti
 }
 
 Result train(Job& job, const Options& options, World& world) {
-  auto optimizer = make_optimizer(job.model, options);
+  Ddp ddp(job.model, world);
+  if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
+  Update update(ddp, job.model, options);
   SamplesSeen seen(job.pages->size());
   Progress progress(options, tokens_of(*job.pages), world);
   Result result;
@@ -162,7 +146,7 @@ Result train(Job& job, const Options& options, World& world) {
     stop.emplace(world);
     checkpointer.emplace(world, options.checkpoint,
                          CheckpointerOptions{.local_dir = options.checkpoint_local});
-    add_all(*checkpointer, job, optimizer, saved);
+    add_all(*checkpointer, job, update, saved);
     if ((result.resumed_at = checkpointer->load_latest())) {
       progress.resume(saved.progress);
       seen.resume(saved.seen, world);
@@ -177,23 +161,26 @@ Result train(Job& job, const Options& options, World& world) {
     checkpointer->save(progress.steps());
   };
 
-  Ddp ddp(job.model, world);
   while (!progress.over()) {
     for (const auto& batch : *job.loader) {
       const auto hold = ddp.no_sync_unless(batch.last_of_step);  // covers forward and backward
       if (batch.empty) {
         ddp.skip();
       } else {
-        const auto loss = forward(ddp, batch, world);
+        const auto loss = forward(ddp, batch, options, world);
         ddp.backward(loss, batch.loss_tokens);
-        progress.add(loss.item<double>(), batch);
+        const auto value = loss.item<double>();
+        check_loss(world, value, progress.steps(),
+                   [&] { return first_non_finite(*job.model, [&] { loss_sum(job.model, batch); }); });
+        progress.add(value, batch);
         seen.add(batch.sample_ids);
       }
       if (!batch.last_of_step) continue;
 
       {
         const auto scope = world.timer().phase(profile::Phase::optimizer);
-        update(optimizer, job.model, progress.learning_rate(), options.clip);
+        set_learning_rate(update.optimizer(), progress.learning_rate());
+        update.apply();
       }
       progress.end_step();
       if (progress.over()) break;
@@ -261,7 +248,9 @@ bool done_on_all_ranks(World& world, std::string_view label, const std::function
 
 int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
-  torch::manual_seed(options.seed);
+  apply_settings(world, {.deterministic = options.deterministic});
+  const Seeds seeds(options.seed);
+  seeds.seed_model();
   torch::Device device = torch::kCPU;
   const auto choose = [&] { device = choose_device(options.device, world); };
   if (!done_on_all_ranks(world, "choosing the device", choose)) return 2;

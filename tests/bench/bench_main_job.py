@@ -23,7 +23,7 @@ from ranks import Failure, say
 TECHNIQUES = [
     ("packed batches instead of padded rows", True, ["--padded"], {}),
     ("4 micro-batches per step, 3 of them under no_sync", False, ["--accumulate", "4"], {}),
-    ("bfloat16 autocast", False, ["--autocast"], {}),
+    ("bfloat16 autocast", False, ["--bf16"], {}),
     ("activation checkpointing", False, ["--activation-checkpointing"], {}),
     ("FusedAdamW instead of torch::optim::AdamW", True, ["--optimizer", "libtorch"], {}),
     ("DistributedOptimizer", False, ["--optimizer", "distributed"], {}),

@@ -15,10 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -26,7 +23,7 @@
 #include "common/error.h"
 #include "common/tool.h"
 #include "examples/text_lm/evaluate.h"
-#include "examples/text_lm/model.h"
+#include "examples/text_lm/update.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
@@ -35,17 +32,14 @@
 namespace lockstep::bench {
 namespace {
 
+using text_lm::Ddp;
 using text_lm::LanguageModel;
-using Ddp = DistributedDataParallel<text_lm::LanguageModelImpl>;
 
 struct Options : text_lm::Options {
   std::filesystem::path turn_file;
   std::string name;
   int rounds = 4;
   std::int64_t round_tokens = 16'000;
-  std::string optimizer = "fused";
-  bool autocast = false;
-  bool compress = false;
   bool copy_gradients = false;
 };
 
@@ -137,35 +131,8 @@ class Blocks {
   std::uint64_t begin_ns_ = 0;
 };
 
-struct Update {
-  std::shared_ptr<torch::optim::Optimizer> optimizer;
-  std::function<void()> apply;  // clips, updates, zeroes the gradients
-};
-
-Update make_update(Ddp& ddp, const LanguageModel& model, const Options& options) {
-  const auto defaults = torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95});
-  const auto groups = decay_groups(*model, options.weight_decay, defaults);
-  const double clip = options.clip;
-  if (options.optimizer == "distributed") {
-    const auto whole = std::make_shared<DistributedOptimizer<FusedAdamW>>(ddp, groups, defaults);
-    return {{whole, &whole->local()}, [whole, clip] {
-              whole->clip_grad_norm(clip);
-              whole->step();
-              whole->zero_grad();
-            }};
-  }
-  std::shared_ptr<torch::optim::Optimizer> optimizer = std::make_shared<FusedAdamW>(groups, defaults);
-  if (options.optimizer == "libtorch") optimizer = std::make_shared<torch::optim::AdamW>(groups, defaults);
-  return {optimizer, [optimizer, model, clip] {
-            clip_grad_norm(model->parameters(), clip);
-            optimizer->step();
-            optimizer->zero_grad();
-          }};
-}
-
-torch::Tensor forward(Ddp& ddp, const data::Batch& batch, bool autocast) {
-  std::optional<Autocast> bfloat16;
-  if (autocast) bfloat16.emplace(torch::kCPU);
+torch::Tensor forward(Ddp& ddp, const data::Batch& batch, bool bf16) {
+  const Autocast autocast(torch::kCPU, torch::kBFloat16, bf16);
   return text_lm::loss_sum(ddp, batch);
 }
 
@@ -201,8 +168,8 @@ void train(const pack::Reader& pages, LanguageModel& model, const Options& optio
   data::Loader loader(pages, plan_options(options, world), world);
   Ddp ddp(model, world, {.gradient_as_bucket_view = !options.copy_gradients});
   if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
-  const Update update = make_update(ddp, model, options);
-  LearningRate learning_rate(*update.optimizer, make_schedule(options));
+  text_lm::Update update(ddp, model, options);
+  LearningRate learning_rate(update.optimizer(), make_schedule(options));
   Blocks blocks(options, turns, world);
   while (!blocks.over()) {
     for (const auto& batch : loader) {
@@ -210,7 +177,7 @@ void train(const pack::Reader& pages, LanguageModel& model, const Options& optio
       if (batch.empty) {
         ddp.skip();
       } else {
-        ddp.backward(forward(ddp, batch, options.autocast), batch.loss_tokens);
+        ddp.backward(forward(ddp, batch, options.bf16), batch.loss_tokens);
       }
       blocks.add(batch);
       if (!batch.last_of_step) continue;
@@ -261,7 +228,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--accumulate", options.accumulate, "Micro-batches of each rank in a step");
   app.add_flag("--padded", options.padded, "Padded rows instead of packed batches");
   app.add_flag("--activation-checkpointing", options.model.activation_checkpointing);
-  app.add_flag("--autocast", options.autocast, "Forward in bfloat16");
+  app.add_flag("--bf16", options.bf16, "Forward in bfloat16");
   app.add_flag("--compress", options.compress, "Send gradients as bfloat16");
   app.add_flag("--copy-gradients", options.copy_gradients, "Gradients are copied into the buckets and back");
   app.add_option("--optimizer", options.optimizer)

@@ -27,6 +27,7 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -280,6 +281,27 @@ TEST_F(TextLm, LearnsAndPrintsThePerplexity) {
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);
   EXPECT_EQ(json["ranks"], 2);
   EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.02 * json["seconds"].get<double>());
+}
+
+// With the optimizer's state divided over the ranks it is the same training; what rounds to bfloat16 learns as well.
+TEST_F(TextLm, EverySwitchLearnsAsWell) {
+  const auto perplexity = [&](const std::vector<std::string>& switches) {
+    std::vector<std::string> more = {"--cap=50", "--epochs=6", "--json"};
+    more.insert(more.end(), switches.begin(), switches.end());
+    const auto result = run(2, "train", more);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    return nlohmann::json::parse(result.output)["perplexity_after"].get<double>();
+  };
+  const double libtorch = perplexity({"--optimizer=libtorch"});
+  EXPECT_NEAR(perplexity({"--optimizer=distributed", "--activation-checkpointing", "--deterministic"}),
+              libtorch, 1e-2 * libtorch);
+  EXPECT_NEAR(perplexity({"--bf16", "--compress"}), libtorch, 0.1 * libtorch);
+}
+
+TEST_F(TextLm, ALossThatIsNotFiniteEndsItWithTheStepAndTheOperation) {
+  const auto result = run(2, "train", {"--cap=50", "--epochs=12", "--lr=1e30", "--clip=1e30"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.error, AllOf(HasSubstr("the loss is "), HasSubstr(" in step ")));
 }
 
 TEST_F(TextLm, HeldOutPagesMeasureTheSameOnAnyNumberOfRanks) {
