@@ -251,7 +251,7 @@ TEST_F(PlanStateRefused, ForAPositionOutsideTheEpoch) {
   refused({.block = 0, .used = 1001}, "1001 items of block 0, which has 1000");
   refused({.block = 1, .used = 1}, "the number of blocks is 1");
   refused({.block = 2, .used = 0}, "the number of blocks is 1");
-  refused({.block = 0, .used = 0, .mixture = MixturePosition{}}, "of a mixture");
+  refused({.block = 0, .used = 0, .mixture = MixturePosition{}}, "belongs to a mixture");
   PlanState end = state_;
   for (const PlanPosition& position :
        {PlanPosition{.block = 1, .used = 0}, PlanPosition{.block = 0, .used = 1000}}) {

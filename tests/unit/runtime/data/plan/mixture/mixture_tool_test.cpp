@@ -194,7 +194,7 @@ TEST_F(MixtureTool, CheckFindsEachMistakeInAPlan) {
   expect_refused_plan(with([&](auto& lines) {
                         lines[0]["mixture"]["ranges"][1]["weights"] = {2, 1};
                       }),
-                      "of another mixture");
+                      "for another mixture");
   expect_refused_plan(with([&](auto& lines) { lines[0]["mixture"]["parts"][0]["samples"] = 39; }),
                       "44 samples together, but the data have 45");
   expect_refused_plan(with([&](auto& lines) { lines[0].erase("mixture"); }), "");
