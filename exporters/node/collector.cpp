@@ -1,5 +1,6 @@
 #include "exporters/node/collector.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 
@@ -29,6 +30,7 @@ std::string Collector::page() noexcept {
     own_.dropped_series += scan.dropped_files * series_per_rank();
     own_.record_errors += scan.record_errors;
     own_.staging_errors += scan.staging_errors;
+    if (options_.say) std::for_each(scan.new_errors.begin(), scan.new_errors.end(), options_.say);
   } catch (const std::exception&) {
     ++own_.scrape_errors;
     scan = {};

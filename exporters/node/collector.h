@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -20,6 +21,7 @@ struct CollectorOptions {
   std::filesystem::path cache;  ///< empty: no cache
   std::string node;             ///< the node label
   ScanLimits limits;
+  std::function<void(const std::string&)> say = {};  ///< takes one line about each new error; may be empty
 };
 
 class Collector {

@@ -152,6 +152,7 @@ int main(int argc, char** argv) {
   lockstep::exporter::add_server_options(tool.app(), arguments);
   return tool.run(argc, argv, [&] {
     arguments.collector.limits.hold = std::chrono::seconds(arguments.hold);
+    arguments.collector.say = [&](const std::string& line) { tool.say(line); };
     lockstep::exporter::run(arguments, tool.json());
   });
 }

@@ -126,6 +126,7 @@ ScanResult Scanner::scan(std::int64_t now_unix_ns) {
     }
   }
   std::erase_if(seen_, [&](const auto& entry) { return entry.second.scan != scans_; });
+  std::erase_if(broken_, [&](const auto& entry) { return entry.second != scans_; });
   return result;
 }
 
@@ -176,8 +177,9 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
       if (!served) continue;
       ++user.served;
       ++served_;
-    } catch (const record::RecordError&) {
+    } catch (const record::RecordError& error) {
       ++result.record_errors;
+      report_once(user.name + "/" + name, error.what(), result);
     }
   }
   serve_ended(std::move(ended), user, job);
@@ -185,8 +187,9 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
             [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
   try {
     job.staging = read_staging_record(fd.get(), "staging.json");
-  } catch (const Error&) {
+  } catch (const Error& error) {
     ++result.staging_errors;
+    report_once(user.name + "/" + name, error.what(), result);
   }
   if (job.ranks.empty()) {
     if (user.served == limits_.files_per_user || served_ == limits_.files ||
@@ -220,7 +223,16 @@ bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   struct stat ended {};
   if (::fstatat(folder, "ended", &ended, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
   constexpr std::int64_t kSecond = 1'000'000'000;
-  return now_ - ended.st_mtim.tv_sec * kSecond <= std::chrono::nanoseconds(limits_.hold).count();
+  return ended.st_mtim.tv_sec >= now_ / kSecond - limits_.hold.count();
+}
+
+// Root made the names of the folders.
+void Scanner::report_once(const std::string& job_folder, const std::string& what, ScanResult& result) {
+  const auto [entry, fresh] = broken_.try_emplace(job_folder);
+  entry->second = scans_;
+  if (!fresh) return;
+  result.new_errors.push_back(fmt::format("{}/{}: {}; more errors of this job step are only counted",
+                                          root_.string(), job_folder, what));
 }
 
 // A killed rank ended when it was first seen dead or, if this exporter never saw it alive, at its last step.
@@ -235,7 +247,9 @@ bool Scanner::is_still_served(const std::string& key, const record::Snapshot& sn
   }
   if (fresh || seen.ended_unix_ns == 0) {
     const std::int64_t last = seen.alive ? now_ : snapshot.last_unix_ns();
-    seen.ended_unix_ns = std::min(now_, snapshot.finished_unix_ns != 0 ? snapshot.finished_unix_ns : last);
+    // The user may have written any time.
+    const std::int64_t ended = snapshot.finished_unix_ns != 0 ? snapshot.finished_unix_ns : last;
+    seen.ended_unix_ns = std::clamp<std::int64_t>(ended, 0, now_);
   }
   return now_ - seen.ended_unix_ns <= std::chrono::nanoseconds(limits_.hold).count();
 }

@@ -58,6 +58,8 @@ struct ScanResult {
   std::size_t dropped_files = 0;  ///< because of a limit
   std::size_t record_errors = 0;
   std::size_t staging_errors = 0;
+  std::vector<std::string>
+      new_errors;  ///< one line for each job step with errors that had none in the last scan
 };
 
 class Scanner {
@@ -82,11 +84,13 @@ class Scanner {
   void serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job);
   bool staging_is_served(int folder, const JobRecords& job) const;
   bool is_still_served(const std::string& key, const record::Snapshot& snapshot);
+  void report_once(const std::string& job_folder, const std::string& what, ScanResult& result);
 
   std::filesystem::path root_;
   ScanLimits limits_;
   UniqueFd lock_;
   std::map<std::string, Seen> seen_;
+  std::map<std::string, std::uint64_t> broken_;  // job steps with errors, and the last scan that found one
   std::uint64_t scans_ = 0;
   std::int64_t now_ = 0;
   std::size_t served_ = 0;

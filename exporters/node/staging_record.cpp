@@ -43,6 +43,12 @@ StagingState state_of(const std::string& word) {
   return static_cast<StagingState>(found - kStagingStates.begin());
 }
 
+std::uint64_t count_of(const nlohmann::json& entry, const char* key) {
+  const nlohmann::json& value = entry.at(key);
+  if (!value.is_number_unsigned()) fail("'{}' is not a number of bytes", key);
+  return value.get<std::uint64_t>();
+}
+
 StagingRecord parse(const std::string& text, const std::string& name) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
@@ -52,15 +58,15 @@ StagingRecord parse(const std::string& text, const std::string& name) {
     for (const nlohmann::json& entry : json.at("sources")) {
       if (record.sources.size() == kMaxSources) break;
       record.sources.push_back({.source = entry.at("source").get<std::string>(),
-                                .bytes = entry.at("bytes").get<std::uint64_t>(),
-                                .done = entry.value("done", entry.at("bytes").get<std::uint64_t>()),
-                                .from_source = entry.at("from_source").get<std::uint64_t>(),
-                                .from_peers = entry.at("from_peers").get<std::uint64_t>(),
+                                .bytes = count_of(entry, "bytes"),
+                                .done = count_of(entry, entry.contains("done") ? "done" : "bytes"),
+                                .from_source = count_of(entry, "from_source"),
+                                .from_peers = count_of(entry, "from_peers"),
                                 .hit = entry.at("hit").get<bool>(),
                                 .seconds = entry.at("seconds").get<double>()});
     }
     return record;
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const std::exception& error) {
     fail("{} is not what lockstep-stage writes: {}", name, error.what());
   }
 }

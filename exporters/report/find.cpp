@@ -67,39 +67,56 @@ std::vector<fs::path> steps_in(const fs::path& records, const JobNumber& number)
   return found;
 }
 
-std::string joined(const std::vector<fs::path>& paths) {
+std::vector<fs::path> folders_of_copies(std::uint64_t job) {
+  std::vector<fs::path> folders = {fmt::format("report-{}", job), fmt::format("report/{}", job)};
+  if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) folders.insert(folders.begin(), *folder);
+  return folders;
+}
+
+std::vector<fs::path> folders_of_records() {
+  std::vector<fs::path> folders = {fmt::format("/run/lockstep/records/{}", ::geteuid()),
+                                   fmt::format("/dev/shm/lockstep-{}/records", ::geteuid())};
+  if (const auto folder = environment::get("XDG_RUNTIME_DIR")) {
+    folders.insert(folders.begin() + 1, fs::path(*folder) / "lockstep/records");
+  }
+  return folders;
+}
+
+std::string list(const std::vector<fs::path>& paths) {
   std::string text;
   for (const fs::path& path : paths) text += (text.empty() ? "" : ", ") + path.string();
   return text;
 }
 
+// In the first place that has any.
+std::vector<fs::path> find_live(const std::vector<fs::path>& places, const JobNumber& number) {
+  for (const fs::path& place : places) {
+    if (std::vector<fs::path> steps = steps_in(place, number); !steps.empty()) return steps;
+  }
+  return {};
+}
+
 }  // namespace
 
-std::vector<fs::path> find_records(const fs::path& argument) {
+std::vector<fs::path> find_records(const fs::path& argument, Prefer prefer) {
   std::error_code error;
   const std::string text = argument.string();
   const std::size_t dot = text.find('.');
   if (fs::exists(argument, error) || !is_number(text.substr(0, dot))) return {argument};
   const JobNumber number{.job = std::stoull(text.substr(0, dot)),
                          .step = dot == std::string::npos ? "" : text.substr(dot + 1)};
-  std::vector<fs::path> copies = {fmt::format("report-{}", number.job), fmt::format("report/{}", number.job)};
-  if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) copies.insert(copies.begin(), *folder);
+  const std::vector<fs::path> copies = folders_of_copies(number.job);
+  const std::vector<fs::path> places = folders_of_records();
+  const std::vector<fs::path> live = find_live(places, number);
+  if (prefer == Prefer::live && !live.empty()) return live;
   for (const fs::path& folder : copies) {
     if (has_records_of(folder, number)) return {folder};
   }
-  std::vector<fs::path> places = {fmt::format("/run/lockstep/records/{}", ::geteuid()),
-                                  fmt::format("/dev/shm/lockstep-{}/records", ::geteuid())};
-  if (const auto folder = environment::get("XDG_RUNTIME_DIR")) {
-    places.insert(places.begin() + 1, fs::path(*folder) / "lockstep/records");
-  }
-  for (const fs::path& place : places) {
-    if (std::vector<fs::path> steps = steps_in(place, number); !steps.empty()) return steps;
-  }
+  if (!live.empty()) return live;
   fail(
-      "job {} has no records on this node ({}) and none in {}: on its nodes, while it runs, use `srun "
-      "--jobid={} "
-      "--overlap lockstep-report {}`; for later, set LOCKSTEP_REPORT_DIR in the job",
-      text, joined(places), joined(copies), number.job, text);
+      "job {} has no records on this node ({}) and none in {}: while it runs, look on its nodes with `srun "
+      "--jobid={} --overlap …`; for later, set LOCKSTEP_REPORT_DIR in the job",
+      text, list(places), list(copies), number.job);
 }
 
 }  // namespace lockstep::report

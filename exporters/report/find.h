@@ -16,7 +16,10 @@ namespace lockstep::report {
 ///   /run/lockstep/records/UID/JOB.STEP                    this node's records with the plugin
 ///   $XDG_RUNTIME_DIR/lockstep/records/JOB.STEP, /dev/shm/lockstep-UID/records/JOB.STEP   and without it
 ///
-/// Without STEP all steps of the job in that place. Throws Error naming the places if none has it.
-std::vector<std::filesystem::path> find_records(const std::filesystem::path& argument);
+/// Without STEP all steps of the job in that place. Prefer::live looks for this node's records first. Throws Error
+/// naming the places if none has it.
+enum class Prefer { copies, live };
+std::vector<std::filesystem::path> find_records(const std::filesystem::path& argument,
+                                                Prefer prefer = Prefer::copies);
 
 }  // namespace lockstep::report

@@ -16,22 +16,35 @@ using record::Phase;
 using record::Snapshot;
 
 constexpr const char* kStyle = R"(
-  body { font: 15px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1a1a1a; background: #fff;
-         max-width: 1160px; margin: 28px auto; padding: 0 20px; }
+  :root { color-scheme: light dark; --text: #1a1a1a; --quiet: #444; --back: #fff; --box: #f4f6f8; --line: #d9d9d9;
+          --equal: #f0f0f0; --slow: #b2182b; --fast: #2166ac; }
+  @media (prefers-color-scheme: dark) {
+    :root { --text: #e8e8e8; --quiet: #b5bac1; --back: #16181b; --box: #22262b; --line: #3c4148; --equal: #2c3036;
+            --slow: #ff5f6d; --fast: #5fa8f5; } }
+  body { font: 15px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: var(--text); background: var(--back);
+         max-width: 1160px; margin: 28px auto; padding: 0 20px; overflow-wrap: anywhere; }
   h1 { font-size: 22px; margin: 0 0 2px; } h2 { font-size: 16px; margin: 30px 0 8px; }
-  .state { color: #444; margin: 0; }
+  .state { color: var(--quiet); margin: 0; }
   .numbers { display: flex; flex-wrap: wrap; gap: 36px; margin: 18px 0 4px; padding: 0; }
   .numbers div { min-width: 110px; } .numbers b { display: block; font-size: 24px; font-weight: 600; }
-  .numbers span { color: #444; font-size: 13px; }
-  .advice { background: #f4f6f8; border-left: 4px solid #0072B2; margin: 18px 0; padding: 10px 16px; }
+  .numbers span { color: var(--quiet); font-size: 13px; }
+  .advice { background: var(--box); border-left: 4px solid #0072B2; margin: 18px 0; padding: 10px 16px; }
   .advice p { margin: 4px 0; }
-  svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: #1a1a1a; } .grid { stroke: #d9d9d9; }
   .scroll { overflow-x: auto; }
+  svg { display: block; width: 100%; min-width: 820px; height: auto; }
+  svg text { font-size: 12px; fill: var(--text); } .grid { stroke: var(--line); }
+  .slow { fill: var(--slow); } .fast { fill: var(--fast); } .equal { fill: var(--equal); } .gap { fill: var(--back); }
   table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
-  th, td { text-align: right; padding: 3px 7px; border-bottom: 1px solid #e2e2e2; }
+  th, td { text-align: right; padding: 3px 7px; border-bottom: 1px solid var(--line); }
   th { font-weight: 600; border-bottom-color: #888; } td.name, th.name { text-align: left; }
-  .note { color: #444; font-size: 13px; }
+  .note { color: var(--quiet); font-size: 13px; }
+  @media (max-width: 600px) { body { margin: 14px auto; padding: 0 12px; } .numbers { gap: 14px 24px; } }
 )";
+
+// Narrow screens scroll a wide part, and only that part, sideways.
+std::string in_scroll(const std::string& wide) {
+  return "<div class=\"scroll\">" + wide + "</div>";
+}
 
 std::string number(const std::string& value, const std::string& meaning) {
   return fmt::format("<div><b>{}</b><span>{}</span></div>", escape(value), escape(meaning));
@@ -61,7 +74,7 @@ std::string numbers(const Run& run) {
 
 std::string table(const Run& run) {
   std::string html =
-      "<div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th><th>steps</th><th>step</th>";
+      "<table id=\"numbers\"><tr><th>rank</th><th class=\"name\">node</th><th>steps</th><th>step</th>";
   for (const auto& phase : record::kPhaseNames) html += fmt::format("<th>{}</th>", phase);
   html += "<th>comm_wait</th><th>tokens/s</th></tr>\n";
   for (const Snapshot& rank : run.ranks) {
@@ -74,14 +87,13 @@ std::string table(const Run& run) {
     html +=
         fmt::format("<td>{}</td><td>{}</td></tr>\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
-  return html + "</table></div>";
+  return in_scroll(html + "</table>");
 }
 
 std::string staging(const Run& run) {
   if (run.staging.empty()) return "";
   std::string html =
-      "<h2>Staging</h2><div class=\"scroll\"><table><tr><th class=\"name\">node</th><th "
-      "class=\"name\">source</th>"
+      "<table><tr><th class=\"name\">node</th><th class=\"name\">source</th>"
       "<th>cache</th><th>size</th><th>from the source</th><th>from peers</th><th>time</th></tr>\n";
   for (const auto& node : run.staging) {
     for (const auto& source : node.sources) {
@@ -93,7 +105,7 @@ std::string staging(const Run& run) {
           format_bytes(source.from_source), format_bytes(source.from_peers), format_seconds(source.seconds));
     }
   }
-  return html + "</table></div>";
+  return "<h2>Staging</h2>" + in_scroll(html + "</table>");
 }
 
 }  // namespace
@@ -102,14 +114,14 @@ std::string to_html(const Run& run) {
   const std::string name = escape(title(run));
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" "
-      "content=\"width=device-width\"><title>{}</title><style>{}</style></head><body>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\"><title>{}</title><style>{}</style></head><body>\n"
       "<h1>{}</h1><p class=\"state\">{}</p>\n",
       name, kStyle, name, state(run));
   html += numbers(run) + "<div class=\"advice\">";
   for (const std::string& line : advise(run)) html += "<p>" + escape(line) + "</p>";
-  html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + phase_bars(run);
-  html += "\n<h2>Slow ranks, step by step</h2>\n" + step_heatmap(run);
+  html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + in_scroll(phase_bars(run));
+  html += "\n<h2>Slow ranks, step by step</h2>\n" + in_scroll(step_heatmap(run));
   html +=
       "\n<p class=\"note\">Own time is the step without exposed communication, because that is where a rank "
       "waits "

@@ -78,18 +78,16 @@ std::string legend(double y) {
   return svg;
 }
 
-// Blue: faster than the median rank; white: equal; red: slower. Full colour at 25 %.
-std::string heat_colour(double ratio) {
-  constexpr std::array<double, 3> kFast = {33, 102, 172};
-  constexpr std::array<double, 3> kEqual = {247, 247, 247};
-  constexpr std::array<double, 3> kSlow = {178, 24, 43};
+// Blue: faster than the median rank; red: slower; the page's style has the colours. Full colour at 25 %.
+std::string heat(double ratio) {
   const double strength = std::clamp((ratio - 1) / 0.25, -1.0, 1.0);
-  const auto& end = strength < 0 ? kFast : kSlow;
-  std::array<int, 3> rgb{};
-  for (std::size_t i = 0; i < 3; ++i) {
-    rgb[i] = static_cast<int>(std::lround(kEqual[i] + (end[i] - kEqual[i]) * std::abs(strength)));
-  }
-  return fmt::format("#{:02x}{:02x}{:02x}", rgb[0], rgb[1], rgb[2]);
+  return fmt::format(R"(class="{}" fill-opacity="{:.2f}")", strength < 0 ? "fast" : "slow",
+                     std::abs(strength));
+}
+
+std::string rectangle(double x, double y, double width, double height, const std::string& look) {
+  return fmt::format(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" {})", x, y, width, height,
+                     look);
 }
 
 struct Cell {
@@ -131,8 +129,8 @@ std::string heat_legend(double y) {
   std::string svg = text_at(kLeft, y, "start", "own time relative to the median rank:");
   double x = kLeft + 275;
   for (int percent = -25; percent <= 25; percent += 5) {
-    svg += fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="26" height="12" fill="{}"/>)", x, y - 10,
-                       heat_colour(1 + percent / 100.0));
+    svg += rectangle(x, y - 10, 26, 12, R"(class="equal")") + "/>";
+    svg += rectangle(x, y - 10, 26, 12, heat(1 + percent / 100.0)) + "/>";
     if (percent % 25 == 0) {
       svg += text_at(x + 13, y + 16, "middle", percent == 0 ? "equal" : fmt::format("{:+d} %", percent));
     }
@@ -197,9 +195,8 @@ std::string phase_bars(const Run& run) {
     for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
       const double ms = phase_milliseconds(rank, static_cast<Phase>(phase));
       if (ms <= 0) continue;
-      svg += fmt::format(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}">)"
-                         "<title>{}: {} {:.2f} ms, {:.1f} % of the step</title></rect>",
-                         x, y + 2, ms * scale, row - 4, kColours[phase], rank_name(rank),
+      svg += rectangle(x, y + 2, ms * scale, row - 4, fmt::format(R"(fill="{}")", kColours[phase]));
+      svg += fmt::format("><title>{}: {} {:.2f} ms, {:.1f} % of the step</title></rect>", rank_name(rank),
                          record::kPhaseNames[phase], ms, 100 * ms / step_milliseconds(rank));
       x += ms * scale;
     }
@@ -213,8 +210,8 @@ std::string step_heatmap(const Run& run) {
   if (medians.empty()) return "";
   const std::uint64_t first = medians.begin()->first;
   const std::uint64_t count = medians.rbegin()->first - first + 1;
-  const std::uint64_t group = (count + kMaxColumns - 1) / kMaxColumns;
-  const auto columns = static_cast<std::size_t>((count + group - 1) / group);
+  const std::uint64_t group = (count - 1) / kMaxColumns + 1;
+  const auto columns = static_cast<std::size_t>((count - 1) / group + 1);
   const auto ranks = shown(run);
   const double row = ranks.size() <= 16 ? 22 : 11;
   const double cell = kWidth / static_cast<double>(columns);
@@ -226,21 +223,25 @@ std::string step_heatmap(const Run& run) {
     const double y = top + row * static_cast<double>(i);
     svg += text_at(kLeft - 8, y + row / 2 + 4, "end", rank_name(*ranks[i]));
     const auto cells = row_of(*ranks[i], medians, first, group, columns);
+    svg += rectangle(kLeft, y + 1, kWidth, row - 2, R"(class="equal")") + "/>";
     for (std::size_t column = 0; column < columns; ++column) {
-      if (cells[column].steps == 0) continue;
+      const double x = kLeft + cell * static_cast<double>(column);
+      if (cells[column].steps == 0) {
+        svg += rectangle(x, y + 1, cell, row - 2, R"(class="gap")") + "/>";
+        continue;
+      }
       const std::uint64_t step = first + column * group;
       const std::string steps =
           group == 1 ? fmt::format("step {}", step) : fmt::format("steps {}–{}", step, step + group - 1);
-      svg += fmt::format(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" fill="{}">)"
-                         "<title>{}, {}: works {:.2f} ms, {:+.1f} %</title></rect>",
-                         kLeft + cell * static_cast<double>(column), y + 1, cell, row - 2,
-                         heat_colour(cells[column].ratio), rank_name(*ranks[i]), steps, cells[column].own_ms,
-                         100 * (cells[column].ratio - 1));
+      svg += rectangle(x, y + 1, cell, row - 2, heat(cells[column].ratio));
+      svg += fmt::format("><title>{}, {}: works {:.2f} ms, {:+.1f} %</title></rect>", rank_name(*ranks[i]),
+                         steps, cells[column].own_ms, 100 * (cells[column].ratio - 1));
     }
   }
   const double distance = std::max(1.0, mark_distance(static_cast<double>(count)));
   const double first_mark = std::ceil(static_cast<double>(first) / distance) * distance;
-  for (int i = 0; first_mark + i * distance < static_cast<double>(first + count); ++i) {
+  const double end = static_cast<double>(first) + static_cast<double>(count);
+  for (int i = 0; first_mark + i * distance < end; ++i) {
     const double mark = first_mark + i * distance;
     const double x = kLeft + (mark - static_cast<double>(first)) / static_cast<double>(group) * cell;
     svg += text_at(x, bottom + 16, "middle", fmt::format("{:.0f}", mark));

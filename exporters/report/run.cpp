@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "common/error.h"
+#include "common/units.h"
 #include "exporters/record/reader.h"
 
 namespace lockstep::report {
@@ -21,16 +22,46 @@ bool is_staging(const fs::path& path) {
   return path.extension() == ".json" && path.filename().string().starts_with("staging");
 }
 
-void load_file(const fs::path& path, Run& run) {
+void load_staging(const fs::path& path, Run& run) {
+  auto staging = exporter::read_staging_record(path);
+  if (!staging) return;
+  staging->node = printable(staging->node);
+  for (exporter::StagedSource& source : staging->sources) source.source = printable(source.source);
+  run.staging.push_back(std::move(*staging));
+}
+
+void load_file(const fs::path& path, std::size_t last_steps, Run& run) {
   if (is_staging(path)) {
-    if (auto staging = exporter::read_staging_record(path)) run.staging.push_back(std::move(*staging));
+    load_staging(path, run);
     return;
   }
   try {
-    run.ranks.push_back(record::Reader(path).read());
+    Snapshot rank = record::Reader(path).read(last_steps);
+    rank.identity.node = printable(rank.identity.node);
+    rank.identity.program = printable(rank.identity.program);
+    run.ranks.push_back(std::move(rank));
   } catch (const record::RecordError& error) {
     fail("{}", error.what());
   }
+}
+
+// Returns why the first of the damaged files cannot be read; empty if there is none.
+std::string load_folder(const fs::path& folder, std::size_t last_steps, Run& run) {
+  std::string first;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& path = entry->path();
+    const bool hidden = path.filename().string().starts_with('.');  // being written
+    if (hidden || !(is_record(path) || is_staging(path))) continue;
+    try {
+      load_file(path, last_steps, run);
+    } catch (const Error& damaged) {
+      if (run.unreadable++ == 0) first = damaged.what();
+    }
+  }
+  if (error) fail("cannot read the folder {}: {}", folder.string(), error.message());
+  return first;
 }
 
 auto identity_of_run(const Snapshot& rank) {
@@ -59,20 +90,23 @@ void keep_latest_run(Run& run) {
 
 }  // namespace
 
-Run load(const std::vector<fs::path>& paths) {
+Run load(const std::vector<fs::path>& paths, std::size_t last_steps) {
   Run run;
+  std::string damaged;
   for (const fs::path& path : paths) {
     std::error_code error;
     if (!fs::is_directory(path, error)) {
-      load_file(path, run);
-      continue;
+      load_file(path, last_steps, run);
+    } else if (const std::string why = load_folder(path, last_steps, run); damaged.empty()) {
+      damaged = why;
     }
-    for (const auto& entry : fs::directory_iterator(path, error)) {
-      const bool hidden = entry.path().filename().string().starts_with('.');  // being written
-      if (!hidden && (is_record(entry.path()) || is_staging(entry.path()))) load_file(entry.path(), run);
-    }
-    if (error) fail("cannot read the folder {}: {}", path.string(), error.message());
   }
+  if (run.unreadable > 0) {
+    damaged = fmt::format("{} of the files cannot be read and {} left out; the first: {}", run.unreadable,
+                          run.unreadable == 1 ? "was" : "were", printable(damaged));
+    run.notes.push_back(damaged);
+  }
+  if (run.ranks.empty() && !damaged.empty()) fail("there is no record left: {}", damaged);
   if (run.ranks.empty()) {
     fail(
         "there are no records (rank-*.record) in {}; give the folder of one job step, such as "

@@ -114,11 +114,12 @@ nlohmann::json to_json(const Run& run) {
                        {"misses", node.sources.size() - node.hits()},
                        {"seconds", node.seconds()}});
   }
-  return {{"job", first.job_id},       {"step", first.step_id},
-          {"program", first.program},  {"size", first.size},
-          {"state", state(run)},       {"tokens_per_second", tokens_per_second(run)},
-          {"ranks", std::move(ranks)}, {"staging", std::move(staging)},
-          {"advice", advise(run)},     {"notes", run.notes}};
+  return {{"job", first.job_id},         {"step", first.step_id},
+          {"program", first.program},    {"size", first.size},
+          {"state", state(run)},         {"tokens_per_second", tokens_per_second(run)},
+          {"ranks", std::move(ranks)},   {"staging", std::move(staging)},
+          {"advice", advise(run)},       {"notes", run.notes},
+          {"unreadable", run.unreadable}};
 }
 
 }  // namespace lockstep::report

@@ -79,7 +79,8 @@ class ExporterServer(unittest.TestCase):
 
     def test_listens_on_loopback_unless_told_otherwise(self):
         usage = subprocess.run([BIN / "lockstep-exporter", "--help"], capture_output=True, text=True, check=True).stdout
-        self.assertRegex(usage, r"--listen TEXT \[127\.0\.0\.1:9753\]")
+        self.assertRegex(usage, r"--listen TEXT[ =\[]+127\.0\.0\.1:9753")
+
     def test_an_address_that_cannot_be_used_is_one_line(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -124,7 +125,11 @@ class ExporterServer(unittest.TestCase):
                 return status_and_text(request)[0]
             self.assertEqual(status_and_text(url)[0], 401)
             self.assertEqual(as_user("prometheus:test"), 200)
-            self.assertEqual({as_user("prometheus:wrong") for _ in range(4)}, {401, 429})
+            seen = set()  # one password a second is tried, and the right one above was one
+            deadline = time.monotonic() + 20
+            while 401 not in seen and time.monotonic() < deadline:
+                seen.add(as_user("prometheus:wrong"))
+            self.assertEqual(seen, {401, 429})
             self.assertEqual(as_user("prometheus:test"), 200)  # others' guesses do not lock it out
         config.write_text("basic_auth_users:\n  prometheus: test\n")
         self.assertIn("is not a bcrypt hash", self.refused("--web.config.file", config)[1])

@@ -84,13 +84,49 @@ TEST_F(ExporterTest, ServesARanksNumbersUnderTheJobOfItsFolder) {
   EXPECT_EQ(page.label("lockstep_job_info", "ranks"), "4");
 }
 
+TEST_F(ExporterTest, ABrokenRecordIsCountedInEachScrapeAndReportedOnce) {
+  const auto rank = rank_of("1000/7.0", 0);
+  write_file_atomically(root_ / "1000/7.0/rank-000001.record", "half");
+  write_file_atomically(root_ / "1000/7.0/rank-000002.record", "half");
+  std::vector<std::string> said;
+  Collector collector(
+      {.records = root_.path(), .cache = {}, .node = "n1", .limits = {}, .say = [&](const std::string& line) {
+         said.push_back(line);
+       }});
+  for (int scrape = 1; scrape <= 3; ++scrape) {
+    const ParsedPage page = lockstep::testing::parse_page(collector.page());
+    EXPECT_EQ(page.value("lockstep_exporter_errors_total", "what", "record"), 2 * scrape);
+    EXPECT_EQ(page.value("lockstep_exporter_ranks"), 1);
+  }
+  ASSERT_EQ(said.size(), 1);
+  EXPECT_THAT(said[0], ::testing::HasSubstr("1000/7.0: cannot read the record rank-00000"));
+}
+
+// A user may write any times into the record and touch files.
+TEST_F(ExporterTest, ImpossibleTimesDoNotKeepARecordForLong) {
+  rank_of("1000/7.0", 0).reset();
+  const auto path = root_ / "1000/7.0/rank-000000.record";
+  for (const std::int64_t finished : {INT64_MIN, INT64_MAX}) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(offsetof(record::File, live) + offsetof(record::Live, finished_unix_ns));
+    file.write(reinterpret_cast<const char*>(&finished), sizeof(finished));
+    file.close();
+    Scanner scanner(root_.path(), {});
+    EXPECT_EQ(scanner.scan(unix_now()).jobs.size(), finished > 0 ? 1 : 0);
+    EXPECT_TRUE(scanner.scan(unix_now() + 100 * kSecond).jobs.empty());
+  }
+}
+
 TEST_F(ExporterTest, UsersHaveTheirNamesBesideTheirNumbers) {
   const auto root = rank_of("0/7.0", 0);
   EXPECT_EQ(collect().label("lockstep_job_info", "user"), "0");
   EXPECT_EQ(collect().label("lockstep_job_info", "user_name"), "root");
   const auto nobody_known = rank_of("4000000000/6.0", 0);
-  EXPECT_EQ(collect().samples.at("lockstep_job_info").at(0).labels.at("user_name"), "root");
-  EXPECT_EQ(collect().samples.at("lockstep_job_info").at(1).labels.at("user_name"), "");
+  std::map<std::string, std::string> names;
+  for (const auto& sample : collect().samples.at("lockstep_job_info")) {
+    names[sample.labels.at("user")] = sample.labels.at("user_name");
+  }
+  EXPECT_EQ(names, (std::map<std::string, std::string>{{"0", "root"}, {"4000000000", ""}}));
 }
 
 TEST_F(ExporterTest, PhaseHistogramsAreOfAllRanksOfTheStepOnTheNode) {

@@ -131,6 +131,40 @@ TEST_F(ReportTest, FolderWithoutRecordsAndDamagedRecordsAreNamed) {
   EXPECT_THAT([&] { load({folder_.path()}); }, ThrowsMessage<Error>(HasSubstr("rank-000000.record")));
 }
 
+TEST_F(ReportTest, DamagedFilesAreLeftOutAndCountedInOneNote) {
+  for (int i = 0; i < 3; ++i) step(rank(i), 90);
+  write_file_atomically(folder_ / "rank-000003.record", "half");
+  write_file_atomically(folder_ / "staging-n1.json", R"({"node":"n1","sources":[{"bytes":-1}]})");
+  std::filesystem::resize_file(folder_ / "rank-000001.record", 9000);
+  const auto run = load({folder_.path()});
+  EXPECT_EQ(run.ranks.size(), 2);
+  EXPECT_THAT(run.notes,
+              ElementsAre(HasSubstr("3 of the files cannot be read and were left out; the first: "),
+                          HasSubstr("2 of 4 ranks")));
+  EXPECT_EQ(to_json(run)["unreadable"], 3);
+  EXPECT_THAT(to_text(run), HasSubstr("(3 of the files cannot be read"));
+  EXPECT_THAT([&] { load({folder_ / "rank-000001.record"}); },
+              ThrowsMessage<Error>(HasSubstr("rank-000001.record")));
+}
+
+TEST_F(ReportTest, NamesFromOutsideDoNotReachTheTerminalAsTheyAre) {
+  const record::Identity identity{.node = "n1\x1b]0;title\a", .program = "train\n\x1b[2J"};
+  Writer writer(folder_ / "rank-000000.record", identity);
+  step(writer, 90);
+  write_file_atomically(folder_ / "staging.json", R"({"node":"n\u001b[1m","sources":[]})");
+  const std::string text = to_text(load({folder_.path()}));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(text, HasSubstr("train\\x0a\\x1b[2J"));
+}
+
+// One rank claims the first steps and another one the last steps that a number can count.
+TEST_F(ReportTest, PageOfImpossibleStepNumbersIsMade) {
+  for (int i = 0; i < 2; ++i) step(rank(i, 2), 90);
+  auto run = load({folder_.path()});
+  run.ranks[1].steps[0].index = ~0ULL - 1;
+  EXPECT_THAT(step_heatmap(run), HasSubstr("</svg>"));
+}
+
 TEST_F(ReportTest, AdviceFindsAJobThatWaitsForData) {
   for (int i = 0; i < 4; ++i) step(rank(i), 95, 61);
   EXPECT_THAT(advice(), HasSubstr("Waiting for data takes 61 % of the step on all ranks"));
@@ -268,6 +302,8 @@ TEST_F(ReportTest, AJobIsFoundByItsNumber) {
   Writer(folder_ / "report/rank-000000.record", {.job_id = 987654321}).end_step(kMs, 0, {});
   EXPECT_EQ(find_records("987654321"), Paths{folder_ / "report"});
   EXPECT_EQ(find_records("987654321.1"), Paths{records / "987654321.1"});
+  EXPECT_EQ(find_records("987654321", Prefer::live),
+            (Paths{records / "987654321.0", records / "987654321.1"}));
   EXPECT_EQ(find_records(folder_ / "report"), Paths{folder_ / "report"});
   EXPECT_EQ(find_records("no-such-folder"), Paths{"no-such-folder"});  // load() reports it
   ::unsetenv("LOCKSTEP_REPORT_DIR");
@@ -275,10 +311,10 @@ TEST_F(ReportTest, AJobIsFoundByItsNumber) {
 
 TEST_F(ReportTest, TwoRunsAreComparedFigureByFigure) {
   for (int i = 0; i < 2; ++i) step(rank(i, 2), 90, 40);
-  const Run before = load({folder_.path()});
+  const auto before = load({folder_.path()});
   ranks_.clear();
   for (int i = 0; i < 2; ++i) step(rank(i, 2), 60, 10, 1000);
-  const Run now = load({folder_.path()});
+  const auto now = load({folder_.path()});
   const nlohmann::json json = comparison_json(now, before);
   EXPECT_DOUBLE_EQ(json["run"]["data_wait_ms"], 10);
   EXPECT_DOUBLE_EQ(json["baseline"]["data_wait_ms"], 40);

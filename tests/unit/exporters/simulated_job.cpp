@@ -1,7 +1,7 @@
 // A job that writes real records without training, for tests and to try the report and the dashboards.
 //
 //   simulated_job FOLDER [--ranks 4] [--steps N] [--step-ms 20] [--slow RANK] [--data-wait SHARE] [--hold]
-//   [--only RANK]
+//   [--only RANK] [--program NAME]
 //
 // Several processes can be the tasks of one job: each then writes only the record of its rank, --only. Steps
 // take real time. With --hold the records stay open, as if the ranks were alive, until standard input ends.
@@ -33,6 +33,7 @@ struct Job {
   double data_wait = 0.02;
   bool hold = false;
   int only = -1;
+  std::string program = "simulated_job";
 };
 
 std::uint64_t now_ns() {
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
   app.add_option("--slow", job.slow);
   app.add_option("--data-wait", job.data_wait);
   app.add_option("--only", job.only);
+  app.add_option("--program", job.program);
   app.add_flag("--hold", job.hold);
   CLI11_PARSE(app, argc, argv);
 
@@ -105,7 +107,7 @@ int main(int argc, char** argv) {
                                    .size = job.ranks,
                                    .local_rank = rank % 2,
                                    .node = "n" + std::to_string(1 + rank * 2 / job.ranks),
-                                   .program = "simulated_job"}));
+                                   .program = job.program}));
   }
   // In a task of a real job, staging writes the staging file.
   if (job.only < 0)
