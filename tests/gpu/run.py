@@ -54,16 +54,14 @@ def arguments():
 
 
 def torch_folder():
-    """The folder of this machine's PyTorch, or None."""
-    if os.environ.get("LOCKSTEP_TORCH_WHEEL"):
-        return pathlib.Path(os.environ["LOCKSTEP_TORCH_WHEEL"])
+    """The folder of this Python's PyTorch, or None."""
     found = importlib.util.find_spec("torch")
     return pathlib.Path(found.origin).parent if found and found.origin else None
 
 
 def torch_version(folder):
-    text = (folder / "version.py").read_text(encoding="utf-8")
-    return re.search(r"__version__ = '([^'+]*)", text).group(1)
+    found = re.search(r"__version__ = '([^'+]*)", (folder / "version.py").read_text(encoding="utf-8"))
+    return found.group(1) if found else "unknown"
 
 
 def environment(cpu, scratch):
@@ -115,22 +113,25 @@ class Runner:
         self.lines.append(line)
         print(json.dumps(line), file=self.file, flush=True)
 
-    def command(self, name, command, limit):
+    def command(self, name, command, limit, env=None):
         """Runs a command. Returns its exit code (None: it took too long) and what it printed."""
         limit = min(limit, self.deadline - time.monotonic())
         if limit <= 0:
             return None, ""
-        with subprocess.Popen(
-            list(map(str, command)), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-        ) as process:  # fmt: skip
-            try:
-                output, errors = process.communicate(timeout=limit)
-                code = process.returncode
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                output, errors = process.communicate()
-                code = None
+        try:
+            process = subprocess.Popen(
+                list(map(str, command)), env=env or self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            return 127, str(error)
+        try:
+            output, errors = process.communicate(timeout=limit)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            code = None
         log = self.out / (re.sub(r"[^A-Za-z0-9]+", "_", name) + ".log")
         log.write_text(output + errors, encoding="utf-8")
         return code, output + errors if code else output
@@ -145,10 +146,10 @@ class Runner:
         result, detail = verdict(code, output)
         return self.write({"check": name, "result": result, "seconds": round(time.monotonic() - begin, 1), "detail": detail})
 
-    def bench(self, name, command):
+    def bench(self, name, command, env=None):
         """Runs one side of the benchmark. Returns its lines."""
         begin = time.monotonic()
-        code, output = self.command(name, command, 3 * CHECK_SECONDS)
+        code, output = self.command(name, command, 3 * CHECK_SECONDS, env)
         lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"bench"')] if code == 0 else []
         detail = f"{len(lines)} modes" if code == 0 else last_line(code, output)
         result = "passed" if lines else "failed"
@@ -212,20 +213,17 @@ def run_all(runner, device):
         runner.check(*SANITIZED, prefix=[tool, *options])
     common = ["--device", "cpu" if cpu else "cuda", "--name", device, "--batch", runner.chosen.batch]
     common += ["--quick"] if cpu else []
-    with_torch = importlib.util.find_spec("torch") is not None
+    folder = torch_folder()
+    why_no_peer = f"{sys.executable} has no torch" if folder is None else ""
+    if folder and torch_version(folder).startswith("1."):
+        why_no_peer = f"torch {torch_version(folder)} has no scaled_dot_product_attention"
     for turn in (1,) if cpu else (1, 2):
         ours = runner.bench(f"bench_gpu, turn {turn}", [runner.chosen.programs / "bench_gpu", "--json", *common])
-        if ours and with_torch:
-            peak = ["--peak-tflops", ours[0]["peak_tflops"]]
-            # PyTorch finds its own libraries.
-            libraries = runner.env.pop("LD_LIBRARY_PATH", None)
-            runner.env.update({"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if "LD_LIBRARY_PATH" in os.environ else {})
-            runner.bench(f"PyTorch, turn {turn}", [sys.executable, HERE / "bench_gpu_peer.py", *peak, *common])
-            if libraries:
-                runner.env["LD_LIBRARY_PATH"] = libraries
+        if why_no_peer:
+            runner.write({"check": f"PyTorch, turn {turn}", "result": "skipped", "seconds": 0, "detail": why_no_peer})
         elif ours:
-            detail = f"{sys.executable} has no torch"
-            runner.write({"check": f"PyTorch, turn {turn}", "result": "skipped", "seconds": 0, "detail": detail})
+            peer = [sys.executable, HERE / "bench_gpu_peer.py", "--peak-tflops", ours[0]["peak_tflops"], *common]
+            runner.bench(f"PyTorch, turn {turn}", peer, os.environ)  # it finds its own libraries
 
 
 def table(lines):
