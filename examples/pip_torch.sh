@@ -4,20 +4,22 @@
 # on the CPU (0.8 GB; 1.4 GB on disk); with --gpu, all parts of CUDA that LibTorch needs on a GPU (5 GB on disk).
 # If you have PyTorch in a virtual environment, use that instead of this script:
 #   cmake --preset release-pip -DLOCKSTEP_TORCH_WHEEL=$(python3 -c 'import torch; print(torch.__path__[0])')
-# Usage: pip_torch.sh [--gpu]        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
+# Usage: pip_torch.sh [--gpu] [--version=2.11.0]        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
 set -euo pipefail
 
 version=2.15.0
 
 kind=cpu
-case "${1:-}" in
-  "") ;;
-  --gpu) kind=gpu ;;
-  *)
-    echo "Usage: pip_torch.sh [--gpu]" >&2
-    exit 2
-    ;;
-esac
+for argument in "$@"; do
+  case "$argument" in
+    --gpu) kind=gpu ;;
+    --version=[0-9]*) version=${argument#*=} ;;
+    *)
+      echo "Usage: pip_torch.sh [--gpu] [--version=$version]" >&2
+      exit 2
+      ;;
+  esac
+done
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep
 folder=$cache/torch-$version-$kind
@@ -50,7 +52,8 @@ if [ ! -d "$folder" ]; then
     --no-compile --only-binary=:all: --target "$partial")
   echo "pip_torch.sh: downloading torch $version to $folder" >&2
   if [ $kind = gpu ]; then
-    "${install[@]}" "torch==$version" >&2
+    # crt has headers that compiling needs, in the version that torch requires.
+    "${install[@]}" "torch==$version" "cuda-toolkit[crt]" >&2
   else
     "${install[@]}" --no-deps "torch==$version" >&2
     # The wheel's metadata has the versions that it needs.

@@ -9,6 +9,7 @@
 #include "common/environment.h"
 #include "common/process.h"
 #include "exporters/record/writer.h"
+#include "runtime/profile/device_phases.h"
 #include "runtime/profile/record_folder.h"
 
 namespace lockstep::profile {
@@ -46,9 +47,11 @@ void StepTimer::enter(Phase phase) {
   const std::uint64_t now = monotonic_ns();
   if (running_) {
     phase_ns_[record::index(current_)] += now - mark_ns_;
+    if (device_) device_->end_phase(current_);
   } else {
     running_ = true;
     step_begin_ns_ = now;
+    if (device_) device_->begin_step();
   }
   mark_ns_ = now;
   current_ = phase;
@@ -106,6 +109,7 @@ void StepTimer::begin_step() {
   if (step_over_) end_step_over();
   phase_ns_.fill(0);
   step_begin_ns_ = mark_ns_ = monotonic_ns();
+  if (device_) device_->begin_step();
   running_ = true;
 }
 
@@ -120,12 +124,14 @@ void StepTimer::end(const StepCounts& counts) {
   last_ = {.steps = 1, .step_ns = mark_ns_ - step_begin_ns_, .phase_ns = phase_ns_, .counts = counts};
   totals_.steps += 1;
   totals_.step_ns += last_.step_ns;
-  for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
-    totals_.phase_ns[phase] += phase_ns_[phase];
-    if (writer_) writer_->add_phase(static_cast<Phase>(phase), phase_ns_[phase]);
-  }
+  for (std::size_t phase = 0; phase < record::kPhases; ++phase) totals_.phase_ns[phase] += phase_ns_[phase];
   totals_.counts += counts;
-  if (writer_) writer_->end_step(last_.step_ns, mark_ns_, counts);
+  if (device_ && !device_->failed()) {
+    device_->end_step(mark_ns_, counts);
+    write_device_steps(false);
+  } else {
+    write_step(last_, mark_ns_);
+  }
   step_begin_ns_ = mark_ns_;
   phase_ns_.fill(0);
   batches_ = {};
@@ -133,10 +139,31 @@ void StepTimer::end(const StepCounts& counts) {
   backward_tokens_ = 0;
 }
 
+void StepTimer::write_step(const Times& step, std::uint64_t ended_ns) {
+  if (!writer_) return;
+  for (std::size_t phase = 0; phase < record::kPhases; ++phase)
+    writer_->add_phase(static_cast<Phase>(phase), step.phase_ns[phase]);
+  writer_->end_step(step.step_ns, ended_ns, step.counts);
+}
+
+void StepTimer::write_device_steps(bool wait) {
+  while (const auto step = device_->take(wait)) {
+    write_step({.steps = 1, .step_ns = step->step_ns, .phase_ns = step->phase_ns, .counts = step->counts},
+               step->ended_ns);
+  }
+}
+
+void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
+  if (device_ || !writer_) return;
+  device_ = std::make_unique<DevicePhases>(std::move(clock));
+}
+
 void StepTimer::finish() noexcept {
   if (step_over_) end_step_over();
   if (!writer_) return;
   try {
+    // After an exception the device may wait for a rank that has ended.
+    if (device_) write_device_steps(std::uncaught_exceptions() == 0);
     writer_->finish();
     writer_.reset();
     if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) {

@@ -15,6 +15,9 @@
 // synchronised backward, the step ends when the next training forward begins, or when the next batch is waited for,
 // or with the timer. The first end_step() of the program switches this off: then only end_step() ends steps.
 //
+// With a DeviceClock, the record's times are those of the device, and a step is recorded when the device has finished
+// it. last_step() and totals() are always times of the host.
+//
 // The record's folder is $LOCKSTEP_RECORD (set by the plugin), else the user's runtime folder. If it cannot
 // be made, the timer prints one line and writes no record. If LOCKSTEP_REPORT_DIR names a folder that all
 // nodes share, each rank copies its record there at its end, for a report on the whole job.
@@ -36,6 +39,9 @@ class Writer;
 }
 
 namespace lockstep::profile {
+
+class DeviceClock;
+class DevicePhases;
 
 using Identity = record::Identity;
 using StepCounts = record::StepCounts;
@@ -107,6 +113,9 @@ class StepTimer {
   /// end on their own.
   void end_step(const StepCounts& counts);
 
+  /// From now on the record has the times of the device that this clock measures. Calls after the first do nothing.
+  void use_device_clock(std::unique_ptr<DeviceClock> clock);
+
   /// What DistributedDataParallel reports, so that steps end on their own: that it exists; that a forward with
   /// gradients begins; the tokens of a backward; and that a backward has been synchronised.
   void expect_backward() { expects_backward_ = true; }
@@ -134,10 +143,13 @@ class StepTimer {
   void enter(Phase phase);
   void end_step_over();
   void end(const StepCounts& counts);
+  void write_step(const Times& step, std::uint64_t ended_ns);
+  void write_device_steps(bool wait);
 
   Identity identity_;
   std::filesystem::path file_;
   std::unique_ptr<record::Writer> writer_;
+  std::unique_ptr<DevicePhases> device_;  // if the record has the times of a device
   Phase current_ = Phase::other;
   bool running_ = false;  // a step has begun
   std::uint64_t step_begin_ns_ = 0;

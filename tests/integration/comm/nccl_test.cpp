@@ -35,6 +35,16 @@ TEST(NcclWithoutEnoughDevices, IsRejectedOnEveryRankWithTheReason) {
                                       HasSubstr("no usable CUDA device: " + why_no_devices()))));
 }
 
+TEST(NcclWithoutEnoughDevices, TwoRanksOnOneDeviceAreRejectedByName) {
+  if (world().size() < 2 || any_rank(devices() < 1)) {
+    GTEST_SKIP() << "fewer than two ranks, or a rank without a CUDA device (" << why_no_devices() << ")";
+  }
+  EXPECT_THAT(
+      [] { world().communicator_of_device(0); },
+      ThrowsMessage<UsageError>(AllOf(HasSubstr("ranks 0 and 1 on " + world().node_name()),
+                                      HasSubstr(identity_of(0)), HasSubstr("NCCL allows one rank per GPU"))));
+}
+
 class Nccl : public ::testing::Test {
  protected:
   void SetUp() override {

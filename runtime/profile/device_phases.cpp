@@ -1,0 +1,53 @@
+#include "runtime/profile/device_phases.h"
+
+#include <utility>
+
+namespace lockstep::profile {
+
+DevicePhases::DevicePhases(std::unique_ptr<DeviceClock> clock) : clock_(std::move(clock)) {
+  current_.begin = mark();
+}
+
+DeviceClock::Mark DevicePhases::mark() {
+  auto made = clock_->mark();
+  failed_ = failed_ || !made;
+  return made;
+}
+
+void DevicePhases::end_phase(record::Phase phase) {
+  if (auto end = mark()) current_.intervals.push_back({phase, std::move(end)});
+}
+
+void DevicePhases::begin_step() {
+  current_ = {};
+  current_.begin = mark();
+}
+
+void DevicePhases::end_step(std::uint64_t ended_ns, const record::StepCounts& counts) {
+  if (failed_ || current_.intervals.empty()) return;
+  current_.ended_ns = ended_ns;
+  current_.counts = counts;
+  Step next;
+  next.begin = current_.intervals.back().end;
+  ended_.push_back(std::exchange(current_, std::move(next)));
+}
+
+std::optional<DeviceStep> DevicePhases::take(bool wait) {
+  if (failed_ || ended_.empty()) return std::nullopt;
+  const auto& end = ended_.front().intervals.back().end;
+  if (wait) clock_->wait(end);
+  if (!wait && !clock_->reached(end)) return std::nullopt;
+  const Step step = std::move(ended_.front());
+  ended_.pop_front();
+  DeviceStep taken{.ended_ns = step.ended_ns, .counts = step.counts};
+  const DeviceClock::Mark* from = &step.begin;
+  for (const Interval& interval : step.intervals) {
+    const std::uint64_t ns = clock_->ns_between(*from, interval.end);
+    taken.phase_ns[record::index(interval.phase)] += ns;
+    taken.step_ns += ns;
+    from = &interval.end;
+  }
+  return taken;
+}
+
+}  // namespace lockstep::profile

@@ -1,0 +1,67 @@
+// The phases of steps on a device. The host marks where phases end, and the times are known when the device has got
+// there, which may be some steps later.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "exporters/record/phase.h"
+#include "exporters/record/snapshot.h"
+#include "runtime/profile/device_clock.h"
+
+namespace lockstep::profile {
+
+/// A step that the device has finished.
+struct DeviceStep {
+  std::array<std::uint64_t, record::kPhases> phase_ns{};  ///< add up to the step
+  std::uint64_t step_ns = 0;
+  std::uint64_t ended_ns = 0;  ///< when the host ended it (monotonic_ns())
+  record::StepCounts counts;
+};
+
+class DevicePhases {
+ public:
+  /// The first step begins now.
+  explicit DevicePhases(std::unique_ptr<DeviceClock> clock);
+
+  /// The device has failed: no more times will be known.
+  bool failed() const { return failed_; }
+
+  /// The time since the last call belongs to `phase`.
+  void end_phase(record::Phase phase);
+  /// The time since the end of the last step belongs to no step.
+  void begin_step();
+  /// Call end_phase() before.
+  void end_step(std::uint64_t ended_ns, const record::StepCounts& counts);
+
+  /// The oldest step that take() has not returned yet; nullopt if the device has not finished it, or has
+  /// failed. With `wait`, waits for the device; nullopt if no step is left.
+  std::optional<DeviceStep> take(bool wait);
+
+ private:
+  struct Interval {
+    record::Phase phase;
+    DeviceClock::Mark end;
+  };
+  struct Step {
+    DeviceClock::Mark begin;
+    std::vector<Interval> intervals;
+    std::uint64_t ended_ns = 0;
+    record::StepCounts counts;
+  };
+
+  DeviceClock::Mark mark();
+
+  std::unique_ptr<DeviceClock> clock_;
+  bool failed_ = false;
+  Step current_;
+  std::deque<Step> ended_;
+};
+
+}  // namespace lockstep::profile

@@ -1,0 +1,107 @@
+// The record's phases are those of a device that is later than the host.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
+
+#include "exporters/record/reader.h"
+#include "runtime/profile/device_clock.h"
+#include "runtime/profile/step_timer.h"
+#include "tests/unit/exporters/temporary_folder.h"
+
+namespace lockstep::profile {
+namespace {
+
+// A queue in which the test puts work of known length.
+struct Queue {
+  std::uint64_t queued_ns = 0;
+  std::uint64_t done_ns = 0;
+  bool works = true;
+
+  void run_all() { done_ns = queued_ns; }
+};
+
+class QueueClock : public DeviceClock {
+ public:
+  explicit QueueClock(Queue& queue) : queue_(queue) {}
+  Mark mark() noexcept override {
+    return queue_.works ? std::make_shared<std::uint64_t>(queue_.queued_ns) : nullptr;
+  }
+  bool reached(const Mark& mark) noexcept override { return at(mark) <= queue_.done_ns; }
+  void wait(const Mark& /*mark*/) noexcept override { queue_.run_all(); }
+  std::uint64_t ns_between(const Mark& from, const Mark& to) noexcept override { return at(to) - at(from); }
+
+ private:
+  static std::uint64_t at(const Mark& mark) { return *static_cast<const std::uint64_t*>(mark.get()); }
+  Queue& queue_;
+};
+
+class DevicePhasesTest : public ::testing::Test {
+ protected:
+  DevicePhasesTest() {
+    for (const char* name : {"LOCKSTEP_RECORD", "LOCKSTEP_REPORT_DIR", "LOCKSTEP_METRICS"}) ::unsetenv(name);
+    ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
+    timer_.emplace(Identity{.job_id = 5, .size = 1, .node = "n1", .program = "train"});
+    timer_->use_device_clock(std::make_unique<QueueClock>(queue_));
+  }
+
+  void step(std::uint64_t forward_ns, std::uint64_t backward_ns, std::uint64_t exposed_ns) {
+    {
+      const auto forward = timer_->phase(Phase::forward);
+      queue_.queued_ns += forward_ns;
+    }
+    {
+      const auto backward = timer_->phase(Phase::backward);
+      queue_.queued_ns += backward_ns;
+      const auto exposed = timer_->phase(Phase::comm_exposed);
+      queue_.queued_ns += exposed_ns;
+    }
+    timer_->end_step({.tokens = 10});
+  }
+
+  record::Counters counters() const { return record::Reader(timer_->file()).read().counters; }
+  static std::uint64_t of(const record::Counters& counters, Phase phase) {
+    return counters.phase_ns[record::index(phase)];
+  }
+
+  lockstep::testing::TemporaryFolder folder_;
+  Queue queue_;
+  std::optional<StepTimer> timer_;
+};
+
+TEST_F(DevicePhasesTest, AStepIsRecordedWithTheDevicesTimesWhenTheDeviceHasFinishedIt) {
+  step(1'000'000'000, 2'000'000'000, 500'000'000);
+  EXPECT_EQ(counters().steps, 0U);
+  queue_.run_all();
+  step(7'000'000'000, 0, 0);  // ends while the device works on it
+  const auto first = counters();
+  EXPECT_EQ(first.steps, 1U);
+  EXPECT_EQ(of(first, Phase::forward), 1'000'000'000U);
+  EXPECT_EQ(of(first, Phase::backward), 2'000'000'000U);
+  EXPECT_EQ(of(first, Phase::comm_exposed), 500'000'000U);
+  EXPECT_EQ(first.step_ns, 3'500'000'000U);
+  EXPECT_EQ(first.tokens, 10U);
+  EXPECT_LT(timer_->totals().step_ns, 1'000'000'000U) << "the host's";
+  timer_->finish();
+  const auto all = counters();
+  EXPECT_EQ(all.steps, 2U);
+  EXPECT_EQ(of(all, Phase::forward), 8'000'000'000U);
+}
+
+TEST_F(DevicePhasesTest, WorkBetweenStepsBelongsToNone) {
+  step(1'000, 0, 0);
+  queue_.queued_ns += 5'000;  // an evaluation
+  timer_->begin_step();
+  step(1'000, 0, 0);
+  timer_->finish();
+  EXPECT_EQ(counters().step_ns, 2'000U);
+}
+
+TEST_F(DevicePhasesTest, AfterTheDeviceHasFailedTheTimesAreTheHosts) {
+  queue_.works = false;
+  step(1'000'000'000'000, 0, 0);
+  EXPECT_EQ(counters().steps, 1U);
+  EXPECT_LT(counters().step_ns, 1'000'000'000'000U);
+}
+
+}  // namespace
+}  // namespace lockstep::profile
