@@ -5,6 +5,7 @@
 #include "runtime/comm/control/activity.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/timeout.h"
+#include "runtime/profile/spans.h"
 
 namespace lockstep::comm {
 
@@ -31,6 +32,14 @@ void Operation::finish(std::exception_ptr error) {
     const std::scoped_lock lock(mutex_);
     error_ = std::move(error);
     times_.ended_ns = monotonic_ns();
+    if (profile::tracing()) {
+      profile::add_span({.kind = profile::SpanKind::collective,
+                         .name = name_,
+                         .begin_ns = times_.asked_ns,
+                         .end_ns = times_.ended_ns,
+                         .all_asked_ns = times_.all_asked_ns,
+                         .last_rank = times_.last_rank});
+    }
     done_.store(true, std::memory_order_release);
   }
   changed_.notify_all();

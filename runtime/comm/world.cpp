@@ -3,19 +3,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
+#include "runtime/comm/clock_offset.h"
 #include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/cpu/communicator.h"
 #include "runtime/comm/failure.h"
@@ -24,6 +29,9 @@
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/process_settings.h"
 #include "runtime/comm/single/communicator.h"
+#include "runtime/profile/operators.h"
+#include "runtime/profile/profiler.h"
+#include "runtime/profile/record_folder.h"
 #ifdef LOCKSTEP_WITH_NCCL
 #include "runtime/comm/nccl/communicator.h"
 #endif
@@ -107,6 +115,17 @@ profile::Identity identity(const comm::Place& place, const char* program) {
   return identity;
 }
 
+// The ranks may have different environments.
+std::string value_of_rank_0(comm::Communicator& communicator, const char* variable) {
+  std::array<char, 256> text{};
+  if (communicator.rank() == 0) environment::get_or(variable, "").copy(text.data(), text.size() - 1);
+  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, 0, variable)->wait();
+  return text.data();
+}
+
+// LibTorch's operators are most of a trace. A browser opens those of this many ranks; further ranks show the rest.
+constexpr int kRanksWithOperators = 16;
+
 }  // namespace
 
 struct World::Impl {
@@ -114,10 +133,23 @@ struct World::Impl {
   std::unique_ptr<comm::mpi::Session> session;
   std::unique_ptr<comm::Communicator> communicator;
   std::unique_ptr<comm::Communicator> device_communicator;
+  std::optional<profile::Profiler> profiler;  // outlives the timer, which uses it
   std::optional<profile::StepTimer> timer;
+  bool profile_from_environment = false;
+  std::atomic<int> device{-1};
   int exceptions_at_start = std::uncaught_exceptions();
 
   void begin(int& argc, char**& argv);
+  void profile_as_environment_says();
+  void start_profile(const profile::Schedule& schedule);
+
+  void end_profile() {
+    timer->finish();
+    if (!profiler) return;
+    profiler->finish();
+    communicator->barrier("the end of the profile")->wait();
+    profiler->join();
+  }
 
   // After an exception the other ranks do not reach their end together with this one. The program can print
   // what it caught; then its exit ends the job.
@@ -164,6 +196,45 @@ void World::Impl::begin(int& argc, char**& argv) {
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(communicator->place(), argc > 0 ? argv[0] : nullptr));
+  profile_as_environment_says();
+}
+
+void World::Impl::profile_as_environment_says() {
+  const std::string schedule = value_of_rank_0(*communicator, "LOCKSTEP_PROFILE");
+  if (schedule.empty()) return;
+  try {
+    start_profile(profile::parse_schedule(schedule));
+    profile_from_environment = true;
+  } catch (const UsageError& error) {  // every rank has it
+    comm::end_job_once(fmt::format("LOCKSTEP_PROFILE: {}", error.what()));
+  }
+}
+
+void World::Impl::start_profile(const profile::Schedule& schedule) {
+  check_schedule(schedule);
+  const comm::Place& place = communicator->place();
+  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
+  if (shared) profile::check_report_folder(*shared);
+  const std::filesystem::path folder = shared ? std::filesystem::path(*shared) : timer->file().parent_path();
+  if (folder.empty())
+    fail_usage("this rank writes no record, so a profile needs LOCKSTEP_REPORT_DIR: set it to a folder");
+  if (!shared && place.nodes > 1 && place.rank == 0) {
+    std::fputs(
+        "lockstep: each node keeps the profile of its own ranks: for one of all ranks, set "
+        "LOCKSTEP_REPORT_DIR to a folder that all nodes share\n",
+        stderr);
+  }
+  const std::int64_t clock_offset = place.nodes > 1 ? comm::measure_clock_offset(*communicator).best() : 0;
+  profile::ProfilerOptions options = {.schedule = schedule,
+                                      .folder = folder,
+                                      .rank = {place.rank, place.node_name, clock_offset},
+                                      .ranks = shared ? place.size : place.local_size,
+                                      .joins = shared ? place.rank == 0 : place.local_rank == 0};
+  if (place.rank < kRanksWithOperators) options.trace_operators = profile::trace_operators;
+  options.device_bytes = [this] { return device < 0 ? 0 : profile::device_bytes(device); };
+  profiler.emplace(std::move(options));
+  communicator->barrier("the start of the profile")->wait();
+  timer->set_profiler(&*profiler);
 }
 
 World::World(int& argc, char**& argv) : impl_(std::make_unique<Impl>()) {
@@ -181,7 +252,9 @@ World::~World() {
     impl_->leave_by_exception();
     return;
   }
+  impl_->end_profile();
   impl_->timer.reset();
+  impl_->profiler.reset();
   impl_->device_communicator.reset();
   impl_->communicator.reset();
   comm::set_abort_function(nullptr);
@@ -202,6 +275,7 @@ comm::Communicator& World::communicator_of_device([[maybe_unused]] int device) {
   auto& made = impl_->device_communicator;
   if (!made) {
     const comm::Deadline deadline("the start of NCCL among all ranks");
+    impl_->device = device;
     made = comm::nccl::make_communicator(impl_->session ? MPI_COMM_WORLD : MPI_COMM_NULL, place(), device);
   }
   if (made->device() != device) {
@@ -219,6 +293,12 @@ comm::Communicator& World::communicator_of_device([[maybe_unused]] int device) {
 
 profile::StepTimer& World::timer() {
   return *impl_->timer;
+}
+
+void World::start_profile(const profile::Schedule& schedule) {
+  if (impl_->profile_from_environment) return;
+  if (impl_->profiler) fail_usage("the job is profiled already: call World::start_profile once");
+  impl_->start_profile(schedule);
 }
 
 }  // namespace lockstep

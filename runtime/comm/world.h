@@ -14,7 +14,8 @@
 // that names the rank and the node. So does an operation that does not end within LOCKSTEP_TIMEOUT seconds
 // (600).
 //
-// Environment: LOCKSTEP_CPUS, LOCKSTEP_MALLOC=off, LOCKSTEP_TIMEOUT, LOCKSTEP_WATCH=off, OMP_NUM_THREADS.
+// Environment: LOCKSTEP_CPUS, LOCKSTEP_MALLOC=off, LOCKSTEP_PROFILE, LOCKSTEP_TIMEOUT, LOCKSTEP_WATCH=off,
+// OMP_NUM_THREADS.
 //
 // Threads: made and destroyed by the main thread; the const members are safe from any.
 #pragma once
@@ -23,6 +24,7 @@
 #include <string>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/profile/schedule.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep {
@@ -53,6 +55,10 @@ class World {
   /// build without NCCL.
   comm::Communicator& communicator_of_device(int device);
   profile::StepTimer& timer();
+
+  /// Profiles steps from now on (docs/users/profiler.md). All ranks call it, once. Does nothing if LOCKSTEP_PROFILE is
+  /// set. Throws UsageError if the schedule is wrong or there is no folder for the profile.
+  void start_profile(const profile::Schedule& schedule);
 
  private:
   struct Impl;

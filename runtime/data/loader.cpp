@@ -21,6 +21,7 @@
 #include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/order/length_source.h"
+#include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::data {
@@ -93,7 +94,14 @@ struct Loader::State {
     const std::uint64_t begin = monotonic_ns();
     HostBatch built = builder->build(micro_batch, worker);
     if (!micro_batch.block) return built;
-    meter.add_build(monotonic_ns() - begin);
+    const std::uint64_t end = monotonic_ns();
+    meter.add_build(end - begin);
+    if (profile::tracing()) {
+      profile::add_span({.kind = profile::SpanKind::batch,
+                         .name = fmt::format("batch {} of step {}", micro_batch.index, micro_batch.step),
+                         .begin_ns = begin,
+                         .end_ns = end});
+    }
     if (timer != nullptr) timer->add_bytes_read(built.bytes_read);
     return built;
   }

@@ -67,9 +67,11 @@ Clock::time_point time_of(std::int64_t unix_ns) {
 }
 
 // Whether no process writes to this record, and none has since `then`. A record that cannot be read may still
-// be written. A record without its final name belongs to a rank that was killed while it made the record.
+// be written. A record without its final name belongs to a rank that was killed while it made the record. Profiles
+// do not count.
 bool is_over(const fs::path& file, Clock::time_point then) {
-  if (file.filename().string().starts_with(".rank-")) return true;
+  const std::string name = file.filename().string();
+  if (name.starts_with(".rank-") || name.starts_with("trace") || name == "operators.txt") return true;
   if (fs::path(file.filename()).extension() != ".record") return false;
   try {
     const record::Snapshot rank = record::Reader(file).read(0);

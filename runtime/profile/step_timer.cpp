@@ -10,11 +10,22 @@
 #include "common/process.h"
 #include "exporters/record/writer.h"
 #include "runtime/profile/device_phases.h"
+#include "runtime/profile/event_file.h"
+#include "runtime/profile/profiler.h"
 #include "runtime/profile/record_folder.h"
+#include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
+namespace {
+
+double milliseconds(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-6;
+}
+
+}  // namespace
 
 StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
+  open_event_file();
   if (!options.record || environment::get_or("LOCKSTEP_METRICS", "on") == "off") return;
   try {
     if (identity_.job_id == 0) identity_.job_id = local_job_id();
@@ -43,11 +54,28 @@ StepTimer::~StepTimer() {
   finish();
 }
 
+void StepTimer::open_event_file() {
+  const auto folder = environment::get("LOCKSTEP_TENSORBOARD");
+  if (!folder || identity_.rank != 0) return;
+  try {
+    events_ = std::make_unique<EventFile>(*folder);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: {} writes no event file to LOCKSTEP_TENSORBOARD: {}\n",
+               rank_name(identity_.rank, identity_.node), error.what());
+  }
+}
+
 void StepTimer::enter(Phase phase) {
   const std::uint64_t now = monotonic_ns();
   if (running_) {
     phase_ns_[record::index(current_)] += now - mark_ns_;
     if (device_) device_->end_phase(current_);
+    if (tracing() && current_ != Phase::other) {
+      add_span({.kind = SpanKind::phase,
+                .name = std::string(record::name(current_)),
+                .begin_ns = mark_ns_,
+                .end_ns = now});
+    }
   } else {
     running_ = true;
     step_begin_ns_ = now;
@@ -132,6 +160,15 @@ void StepTimer::end(const StepCounts& counts) {
   } else {
     write_step(last_, mark_ns_);
   }
+  if (events_) write_scalars();
+  if (tracing()) {
+    add_span({.kind = SpanKind::step,
+              .name = fmt::format("step {}", totals_.steps),
+              .begin_ns = step_begin_ns_,
+              .end_ns = mark_ns_});
+  }
+  // Writing a profile belongs to no step.
+  if (profiler_ != nullptr && profiler_->end_step()) mark_ns_ = monotonic_ns();
   step_begin_ns_ = mark_ns_;
   phase_ns_.fill(0);
   batches_ = {};
@@ -156,6 +193,31 @@ void StepTimer::write_device_steps(bool wait) {
 void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
   if (device_ || !writer_) return;
   device_ = std::make_unique<DevicePhases>(std::move(clock));
+}
+
+void StepTimer::add_scalar(std::string name, double value) {
+  if (events_) scalars_.emplace_back(std::move(name), value);
+}
+
+void StepTimer::write_scalars() {
+  scalars_.emplace_back("rank_0/step_ms", milliseconds(last_.step_ns));
+  for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
+    if (totals_.phase_ns[phase] == 0) continue;  // the job does not have this phase
+    scalars_.emplace_back(fmt::format("rank_0/{}_ms", record::kPhaseNames[phase]),
+                          milliseconds(last_.phase_ns[phase]));
+  }
+  if (last_.counts.tokens > 0) {
+    scalars_.emplace_back("rank_0/tokens_per_second",
+                          static_cast<double>(last_.counts.tokens) / milliseconds(last_.step_ns) * 1e3);
+  }
+  try {
+    events_->add(totals_.steps, scalars_);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: {} stops its event file for TensorBoard: {}\n",
+               rank_name(identity_.rank, identity_.node), error.what());
+    events_.reset();
+  }
+  scalars_.clear();
 }
 
 void StepTimer::finish() noexcept {

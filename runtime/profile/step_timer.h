@@ -20,7 +20,8 @@
 //
 // The record's folder is $LOCKSTEP_RECORD (set by the plugin), else the user's runtime folder. If it cannot
 // be made, the timer prints one line and writes no record. If LOCKSTEP_REPORT_DIR names a folder that all
-// nodes share, each rank copies its record there at its end, for a report on the whole job.
+// nodes share, each rank copies its record there at its end, for a report on the whole job. If LOCKSTEP_TENSORBOARD
+// names a folder, rank 0 writes the times of its steps, and what add_scalar() adds, to an event file there.
 //
 // Threads: the training thread; add_comm, add_bytes_read and add_bytes_staged from any thread.
 #pragma once
@@ -30,6 +31,9 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "exporters/record/phase.h"
 #include "exporters/record/snapshot.h"
@@ -42,6 +46,8 @@ namespace lockstep::profile {
 
 class DeviceClock;
 class DevicePhases;
+class EventFile;
+class Profiler;
 
 using Identity = record::Identity;
 using StepCounts = record::StepCounts;
@@ -129,6 +135,13 @@ class StepTimer {
   void request_batch(bool new_step);
   void add_batch(const StepCounts& counts);
 
+  /// A number of the current step for TensorBoard, such as its loss. Ignored without LOCKSTEP_TENSORBOARD, and on other
+  /// ranks than 0.
+  void add_scalar(std::string name, double value);
+
+  /// Is told each step's end. It must outlive this object. Null: none.
+  void set_profiler(Profiler* profiler) { profiler_ = profiler; }
+
   const Times& last_step() const { return last_; }
   const Times& totals() const { return totals_; }
 
@@ -145,11 +158,16 @@ class StepTimer {
   void end(const StepCounts& counts);
   void write_step(const Times& step, std::uint64_t ended_ns);
   void write_device_steps(bool wait);
+  void open_event_file();
+  void write_scalars();
 
   Identity identity_;
   std::filesystem::path file_;
   std::unique_ptr<record::Writer> writer_;
   std::unique_ptr<DevicePhases> device_;  // if the record has the times of a device
+  std::unique_ptr<EventFile> events_;     // of TensorBoard; null: none
+  std::vector<std::pair<std::string, double>> scalars_;
+  Profiler* profiler_ = nullptr;
   Phase current_ = Phase::other;
   bool running_ = false;  // a step has begun
   std::uint64_t step_begin_ns_ = 0;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "staging/pack/formats/crc32c.h"
+#include "common/crc32c.h"
 #include "staging/pack/formats/record_scan.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -30,7 +30,7 @@ void scan(std::span<const std::byte> bytes) {
 /// Corrects the checksums of every record that fits into the bytes.
 void correct_checksums(std::span<std::byte> rest) {
   const auto write = [](std::span<std::byte> at, std::span<const std::byte> of) {
-    const std::uint32_t crc = masked(crc32c(of));
+    const std::uint32_t crc = masked_crc32c(crc32c(of));
     std::memcpy(at.data(), &crc, sizeof(crc));
   };
   while (rest.size() >= 16) {

@@ -4,7 +4,7 @@
 # Usage: packages.sh        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
 set -euo pipefail
 
-packages=(megatron-core==0.16.1 webdataset==1.0.2 braceexpand==0.1.7)
+packages=(megatron-core==0.16.1 webdataset==1.0.2 braceexpand==0.1.7 tensorboard==2.21.0 protobuf==7.36.2 absl-py==2.5.1)
 python=/usr/bin/python3
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockstep
 # Each list of packages has its own folder.

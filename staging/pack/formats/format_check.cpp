@@ -2,9 +2,9 @@
 
 #include <cstring>
 
+#include "common/crc32c.h"
 #include "common/error.h"
 #include "staging/pack/format.h"
-#include "staging/pack/formats/crc32c.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/hdf5_file.h"
 #include "staging/pack/formats/lmdb_tree.h"
@@ -79,8 +79,9 @@ bool is_megatron_index(std::string_view first_bytes) {
 }
 
 bool is_tfrecord(std::string_view first_bytes) {
-  return first_bytes.size() >= 12 && masked(crc32c(std::as_bytes(std::span(first_bytes.substr(0, 8))))) ==
-                                         number_at<std::uint32_t>(first_bytes, 8);
+  return first_bytes.size() >= 12 &&
+         masked_crc32c(crc32c(std::as_bytes(std::span(first_bytes.substr(0, 8))))) ==
+             number_at<std::uint32_t>(first_bytes, 8);
 }
 
 bool is_lmdb(std::string_view first_bytes) {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <vector>
 
+#include "common/crc32c.h"
 #include "common/error.h"
 #include "staging/pack/digest.h"
-#include "staging/pack/formats/crc32c.h"
 
 namespace lockstep::pack {
 namespace {
@@ -46,7 +46,7 @@ void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::pa
     std::array<std::byte, kLength + kChecksum> header{};
     cursor.take(header);
     const auto length_bytes = std::span(header).first(kLength);
-    if (masked(crc32c(length_bytes)) != number_in<std::uint32_t>(std::span(header).last(kChecksum)))
+    if (masked_crc32c(crc32c(length_bytes)) != number_in<std::uint32_t>(std::span(header).last(kChecksum)))
       where.refuse("the checksum of the length does not match: the file is damaged, or not a TFRecord file");
     const auto length = number_in<std::uint64_t>(length_bytes);
     if (cursor.left() < kChecksum || length > cursor.left() - kChecksum)
@@ -63,7 +63,7 @@ void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::pa
     }
     std::array<std::byte, kChecksum> stored{};
     cursor.take(stored);
-    if (masked(crc) != number_in<std::uint32_t>(stored))
+    if (masked_crc32c(crc) != number_in<std::uint32_t>(stored))
       where.refuse("the checksum of its {} bytes does not match: the file is damaged", length);
     each({.begin = where.offset, .pieces = std::span(&payload, 1), .xxh3 = hasher.value()});
   }

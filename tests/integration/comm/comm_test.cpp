@@ -1,15 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "common/error.h"
+#include "common/files.h"
+#include "runtime/comm/clock_offset.h"
 #include "runtime/comm/half.h"
 #include "tests/integration/mpi_world.h"
 
@@ -17,6 +21,8 @@ namespace lockstep::comm {
 namespace {
 
 using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::world;
 
 Communicator& communicator() {
@@ -308,6 +314,42 @@ TEST(Communicator, KnowsWhichRankStartedLast) {
   EXPECT_THAT(ranks, Each(ranks[0])) << "the same on all ranks";
   if (world().rank() == ranks[0]) {
     EXPECT_EQ(work->times().asked_ns, work->times().all_asked_ns);
+  }
+}
+
+// The ranks share a clock here; each one says that its clock is ahead.
+TEST(ClockOffset, IsWithinItsBounds) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const std::int64_t ahead = world().rank() * 10 * kSecond;
+  const ClockOffset offset = measure_clock_offset(
+      communicator(), [&] { return monotonic_ns() + static_cast<std::uint64_t>(ahead); });
+  EXPECT_LE(offset.low, ahead);
+  EXPECT_GE(offset.high, ahead);
+  EXPECT_LT(offset.high - offset.low, 10 * kSecond) << "one of 16 all-gathers was faster than that";
+}
+
+TEST(World, IsProfiledFromTheProgram) {
+  namespace fs = std::filesystem;
+  profile::StepTimer& timer = world().timer();
+  // The simulated nodes have one folder of records.
+  const fs::path folder = timer.file().parent_path() / "report";
+  EXPECT_THROW(world().start_profile({.active = 0}), UsageError);
+  ::setenv("LOCKSTEP_REPORT_DIR", folder.c_str(), 1);
+  world().start_profile({.active = 1});
+  ::unsetenv("LOCKSTEP_REPORT_DIR");
+  EXPECT_THROW(world().start_profile({.active = 1}), UsageError) << "twice";
+  std::int32_t value = 1;
+  communicator().all_reduce({&value, 1, DataType::i32}, "a traced value")->wait();
+  timer.end_step({});
+  communicator().barrier("all have written their parts")->wait();
+  timer.end_step({});
+  if (world().rank() == 0) {
+    const std::string trace = read_text_file(folder / "trace.json");
+    for (int rank = 0; rank < world().size(); ++rank)
+      EXPECT_THAT(trace, HasSubstr("\"rank " + std::to_string(rank) + " on "));
+    EXPECT_THAT(trace, HasSubstr("all_reduce of a traced value (4 bytes)"));
+    EXPECT_THAT(trace, Not(HasSubstr("all have written")));
+    fs::remove_all(folder);
   }
 }
 

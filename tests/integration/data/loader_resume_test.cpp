@@ -185,7 +185,7 @@ TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
   EXPECT_THAT([&] { order.resume(state); }, ThrowsMessage<Error>(HasSubstr("order")));
   const auto changed = make<std::uint32_t>(4);
   Loader data(*changed, plan, 0, nullptr);
-  EXPECT_THAT([&] { data.resume(state); }, ThrowsMessage<Error>(HasSubstr("of other data")));
+  EXPECT_THAT([&] { data.resume(state); }, ThrowsMessage<Error>(HasSubstr("belongs to other data")));
   EXPECT_THROW(loader.resume("{}"), Error);
   EXPECT_THROW(loader.resume(state.substr(0, state.size() / 2)), Error);
 }

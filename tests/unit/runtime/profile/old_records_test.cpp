@@ -70,6 +70,8 @@ class OldRecords : public ::testing::Test {
 TEST_F(OldRecords, OfAJobThatEndedLongAgoAreRemovedByTheFirstRankOfTheNextJob) {
   record_of_ended_job(10);
   write_file_atomically(folder_of(10) / ".rank-000002.record.XcVbNm", "of a rank that was killed meanwhile");
+  for (const char* name : {"trace.json", "operators.txt", "trace-000000-000001.part"})
+    write_file_atomically(folder_of(10) / name, "of a profile");
   set_back(folder_of(10));
   const auto second_rank = start(20, 1);
   EXPECT_TRUE(fs::exists(folder_of(10)));

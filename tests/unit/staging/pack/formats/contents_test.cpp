@@ -3,8 +3,8 @@
 #include <atomic>
 #include <thread>
 
+#include "common/crc32c.h"
 #include "staging/pack/format.h"
-#include "staging/pack/formats/crc32c.h"
 #include "staging/pack/formats/number_keys.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 

@@ -2,13 +2,13 @@
 
 #include <array>
 
-#include "staging/pack/formats/crc32c.h"
+#include "common/crc32c.h"
 
 namespace lockstep::staging_test {
 namespace {
 
 std::string checksum(const std::string& bytes) {
-  return bytes_of(pack::masked(pack::crc32c(std::as_bytes(std::span(bytes)))));
+  return bytes_of(masked_crc32c(crc32c(std::as_bytes(std::span(bytes)))));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "staging/pack/formats/crc32c.h"
+#include "common/crc32c.h"
 
 #include <array>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace lockstep::pack {
+namespace lockstep {
 namespace {
 
 constexpr std::uint32_t kPolynomial = 0x82f63b78U;  // reversed
@@ -73,4 +73,4 @@ std::uint32_t crc32c_by_tables(std::span<const std::byte> data, std::uint32_t so
   return ~by_tables(data.data(), data.size(), ~so_far);
 }
 
-}  // namespace lockstep::pack
+}  // namespace lockstep

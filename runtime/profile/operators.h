@@ -1,0 +1,17 @@
+// What LibTorch adds to the spans of a profile (spans.h): its operators in all threads (those that the program calls,
+// those that they call, the nodes of backward, and the program's own RECORD_USER_SCOPE) and the GPU memory in use.
+//
+// Threads: trace_operators() is called by one at a time; device_bytes() is safe from any.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::profile {
+
+/// Begins or ends. Calling it again with the same value does nothing. An operator that runs at that moment is left out.
+void trace_operators(bool on);
+
+/// What LibTorch's allocator has given out on this GPU; 0 before its first use, and in a build without CUDA.
+std::uint64_t device_bytes(int device);
+
+}  // namespace lockstep::profile

@@ -1,0 +1,71 @@
+// Profiles steps of a job by a schedule and leaves trace.json, which shows all ranks on one time line, and operators.txt,
+// the table of LibTorch's operators of one rank (docs/users/profiler.md).
+//
+// Each rank writes its events to a file in the folder when its active steps end. The first rank that uses the folder
+// joins these files as soon as all are there. It looks for them when a step ends, so no rank waits for another one.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "exporters/record/snapshot.h"
+#include "runtime/profile/schedule.h"
+#include "runtime/profile/spans.h"
+#include "runtime/profile/trace_file.h"
+
+namespace lockstep::profile {
+
+struct ProfilerOptions {
+  Schedule schedule;
+  std::filesystem::path folder;
+  TraceRank rank;
+  int ranks = 1;       ///< that use the folder
+  bool joins = false;  ///< this is the first one of them
+  /// Begins or ends to add LibTorch's operators to the spans; null: they are not traced.
+  std::function<void(bool)> trace_operators = nullptr;
+  /// The GPU memory in use; null: no GPU.
+  std::function<std::uint64_t()> device_bytes = nullptr;
+};
+
+class Profiler {
+ public:
+  /// Removes what an earlier job left in the folder: the rank that `joins` must do so before another one ends a step.
+  /// Throws Error if it cannot.
+  explicit Profiler(ProfilerOptions options);
+  /// Ends the profile without writing it.
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// Called when a step has ended. Returns whether this took time (a file was written). Errors are printed in one line
+  /// and end the profile.
+  bool end_step() noexcept;
+
+  /// The training is over: writes the steps that are active. Then, when all ranks have done so, join() on the rank that
+  /// joins. Neither throws.
+  void finish() noexcept;
+  void join() noexcept;
+
+ private:
+  void enter(Schedule::State state);
+  void write_part();
+  bool join_parts(bool wait_for_all);
+  std::vector<std::filesystem::path> parts_of_cycle(std::uint64_t cycle) const;
+  template <typename Work>
+  bool without_throwing(Work work) noexcept;
+
+  ProfilerOptions options_;
+  Schedule::State state_ = Schedule::State::off;
+  std::uint64_t steps_ = 0;    // that have ended
+  std::uint64_t written_ = 0;  // cycles that are in parts of this rank
+  std::uint64_t joined_ = 0;   // cycles in the trace
+  std::string operators_;      // the tables so far
+  bool failed_ = false;
+};
+
+}  // namespace lockstep::profile

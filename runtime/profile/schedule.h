@@ -1,0 +1,34 @@
+// When the profiler looks at a training: it skips `wait` steps, profiles `warmup` steps without keeping them, keeps
+// `active` steps, and does this `repeat` times.
+//
+//   LOCKSTEP_PROFILE=wait:10,warmup:1,active:3 srun ./train      or      world.start_profile({.wait = 10, .active = 3});
+//
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep::profile {
+
+struct Schedule {
+  std::uint64_t wait = 0;    ///< steps to skip first, such as those that allocate memory
+  std::uint64_t warmup = 0;  ///< steps to profile without keeping them: the first profiled step is slower
+  std::uint64_t active = 1;  ///< steps to keep
+  std::uint64_t repeat = 1;  ///< how often
+
+  enum class State : std::uint8_t { off, warmup, active };
+  /// What the profiler does during a step; the first one is step 0.
+  State state(std::uint64_t step) const;
+  /// How many times the active steps are over when `steps` steps have ended.
+  std::uint64_t cycles_ended(std::uint64_t steps) const;
+};
+
+/// Reads "wait:W,warmup:U,active:A,repeat:R": `active` is required, the others are 0, 0 and 1 by default. Throws
+/// UsageError.
+Schedule parse_schedule(std::string_view text);
+
+/// Throws UsageError if nothing would be profiled or a number is larger than a million.
+void check_schedule(const Schedule& schedule);
+
+}  // namespace lockstep::profile

@@ -1,0 +1,63 @@
+// Collects what happens in this process while a profile is taken: steps, phases, LibTorch's operators, collective
+// operations, batches that the loader builds, and the memory in use.
+//
+//   if (tracing()) add_span({.kind = SpanKind::batch, .name = "batch", .begin_ns = begin, .end_ns = end});
+//
+// There is one collection per process, since LibTorch's callbacks and the communicators have no owner in common.
+// While nothing is collected, tracing() is all that it costs: one read of memory.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace lockstep::profile {
+
+enum class SpanKind : std::uint8_t { step, phase, operation, collective, batch };
+
+/// A time span in monotonic nanoseconds.
+struct Span {
+  SpanKind kind = SpanKind::operation;
+  std::string name;
+  std::uint64_t begin_ns = 0;
+  std::uint64_t end_ns = 0;
+  std::uint64_t all_asked_ns = 0;  ///< of a collective: when the last rank asked for it; 0: unknown
+  int last_rank = -1;              ///< that rank; -1: unknown
+  int thread = 0;                  ///< set by add_span(): the thread's number in the kernel
+};
+
+struct MemorySample {
+  std::uint64_t ns = 0;
+  std::uint64_t resident_bytes = 0;  ///< of the process
+  std::uint64_t device_bytes = 0;    ///< allocated by LibTorch on the rank's GPU
+};
+
+struct Spans {
+  std::vector<Span> spans;
+  std::vector<MemorySample> memory;  ///< one per millisecond at most
+  std::map<int, std::string> thread_names;
+  std::uint64_t dropped = 0;  ///< spans after the first kMaxSpans
+};
+
+/// About 100 MB; a trace with more is too large to look at.
+inline constexpr std::size_t kMaxSpans = 1'000'000;
+
+inline std::atomic<bool> tracing_now{false};
+inline bool tracing() {
+  return tracing_now.load(std::memory_order_relaxed);
+}
+
+/// Ignored unless tracing().
+void add_span(Span span);
+
+/// Begins to collect, and drops what is collected. `device_bytes` returns the GPU memory in use; null: no GPU.
+void start_spans(std::function<std::uint64_t()> device_bytes = nullptr);
+/// Ends collecting and returns what was collected.
+Spans stop_spans();
+
+}  // namespace lockstep::profile
