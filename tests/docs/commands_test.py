@@ -146,7 +146,7 @@ def run_blocks(page, folder):
     if not marked:
         return
     # Absolute paths of the documents lie in the test's folder.
-    paths = re.compile(r"(?<![\w/.])/(shared|local|opt)/")
+    paths = re.compile(r"(?<![\w/.])/(shared|local|x)/")
     script = "".join(f"echo '+ {block.place}' >&2\n" + paths.sub(rf"{folder}/\1/", block.text) for block in marked)
     command = ["bash", "-euo", "pipefail", "-c", f". {shlex.quote(str(ROOT / 'tests/docs/world.sh'))}\n{script}"]
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "LOCKSTEP_SOURCE": str(ROOT), "USER": "me",

@@ -20,6 +20,12 @@ cp -r "$LOCKSTEP_SOURCE/tests/data/formats/tfrecord" imagenet-tfrecord
 for ending in bin idx; do cp "$LOCKSTEP_SOURCE/tests/data/formats/megatron/uint16.$ending" corpus_text_document.$ending; done
 # The mixture that the page shows, with fewer steps.
 sed -n '/^```json$/,/^```$/{//!p}' "$LOCKSTEP_SOURCE/docs/users/batches.md" | sed "s/10000/20/" >mixture.json
+mkdir shared/corpus x
+for ending in bin idx; do cp corpus_text_document.$ending shared/corpus/text_document.$ending; done
+cp -r imagenet-tfrecord shared/imagenet-tfrecord
+cp "$LOCKSTEP_SOURCE/tests/data/formats/hdf5/several.h5" train.h5
+cp -r shared/data/tokens x/pack
+cp -r shared/data/tokens x/more
 
 {
   echo length
