@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The commands of the documents: every verb and option of our tools, of Slurm and of our scripts exists, every program
-and file that a command names is in the tree, Python blocks are valid Python, and blocks marked "test: run" run as printed.
+and file that a command or a sentence names is in the tree, Python blocks are valid Python, and blocks marked "test: run" run as printed.
 
 Usage: commands_test.py --bin FOLDER        the folder of the built tools
 """
@@ -22,6 +22,7 @@ INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 TOOL = re.compile(r"(?<![\w./-])(lockstep-(?:pack|stage|pin|plan|exporter|report|top|doctor))(?![\w.-])((?:[ =][^|;&>`#]*)?)")
 SLURM = re.compile(r"(?<![\w-])(srun|sbatch|salloc)((?: [^|;&>`]*)?)|^#SBATCH(.*)")
 SCRIPT = re.compile(r"(?<![\w/.-])(?:\./)?((?:examples|tests)/[\w./-]+)((?: [^|;&>`#]*)?)")
+SOURCE = re.compile(r"(?<![\w/.-])((?:common|plugin|staging|runtime|exporters|tests|examples|docs)/[\w/.-]+\.(?:h|cpp|py|sh|md|json|yml|conf|sbatch))\b")
 OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*")
 SLURM_OPTIONS = {"--help", "--version", "--cpu-bind"}  # --help shows the last one only beside task/affinity
 # The plugin's options, from its table.
@@ -105,6 +106,12 @@ def check_line(line, place, in_sentence=False):
         check_slurm(command or "sbatch", rest or directive.split(" # ")[0], place)
     for path, rest in SCRIPT.findall(line):
         check_script(path.rstrip(".,:"), rest, place)
+    for path in SOURCE.findall(line):
+        check((ROOT / path).exists(), place, f"{path} does not exist")
+    for names in re.findall(r"find_package\(lockstep\b[^)]*COMPONENTS ([\w ]+)", line):
+        for name in names.split():
+            check(f"lockstep_library({name}\n" in cmake_texts() or f"lockstep_library({name} " in cmake_texts(), place,
+                  f"there is no component {name}")
     for preset in re.findall(r"--preset[ =](\w[\w-]*)", line):
         presets = (ROOT / "CMakePresets.json").read_text()
         check(f'"name": "{preset}"' in presets, place, f"there is no preset {preset}")
@@ -126,6 +133,8 @@ def check_page(page):
             language = None if language is not None else line[3:].strip()
         elif language == "" and not re.match(r"(sudo |export |\w+=\S+ )?(lockstep-|mpirun|srun|sbatch|tests/|examples/)", line):
             continue  # output
+        elif language == "cmake":
+            check_line(line, place)
         elif language in ("sh", ""):
             joined += line
             if joined.endswith("\\"):
