@@ -27,6 +27,7 @@ if [ $preset = release ]; then
   examples/packages.sh build cluster corpus monitoring test peers pip
   # Without a package index these tests are skipped.
   if peers=$(tests/peers/packages.sh); then export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}; fi
+  if docs=$(tests/docs/packages.sh); then export LOCKSTEP_DOCS_PYTHON=$docs; fi
 else
   examples/packages.sh build cluster
   python3 -m pip --version >/dev/null 2>&1 || examples/packages.sh pip

@@ -8,4 +8,10 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/lockstep-config-version.cma
 install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION ${config_dir} COMPONENT development)
 install(FILES ${CMAKE_BINARY_DIR}/lockstep-config.cmake ${CMAKE_BINARY_DIR}/lockstep-config-version.cmake
         ${CMAKE_CURRENT_LIST_DIR}/LockstepTorchWheel.cmake DESTINATION ${config_dir} COMPONENT development)
-install(FILES README.md LICENSE CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tools)
+# The documents, and what they link to, at the same places as in the repository.
+file(GLOB pages RELATIVE ${PROJECT_SOURCE_DIR} README.md LICENSE CHANGELOG.md CONTRIBUTING.md docs/*.md docs/*/*.md docs/images/*
+     examples/*/README.md examples/*/*.sbatch examples/*/train.cpp examples/recipes/*.py)
+foreach(page IN LISTS pages)
+  get_filename_component(folder ${page} DIRECTORY)
+  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT tools)
+endforeach()

@@ -13,6 +13,7 @@ for tool in "$work"/prefix/bin/*; do
   "$tool" --help >/dev/null
 done
 test -s "$work/prefix/lib/lockstep/lockstep.so"
+"$here/../lint/links.py" "$work/prefix/share/doc/lockstep"
 
 # An installation for another generation of LibTorch is not overwritten.
 config=$(find "$work/prefix" -name lockstep-config.cmake)

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Every link between the documents leads to a file and a heading that exist."""
+"""Every link between the documents leads to a file and a heading that exist.
+
+Usage: links.py [FOLDER]      without one: the whole tree
+"""
 
 import functools
 import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""The recipes of examples/recipes make packs with exactly the tokens and images of their input, which the real packages
+tokenizers, datasets and pillow write and read here. Exits with 77 if these packages are missing (tests/docs/packages.sh).
+
+Usage: recipes_test.py --pack LOCKSTEP_PACK
+"""
+
+import argparse
+import gzip
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PYTHON = os.environ.get("LOCKSTEP_DOCS_PYTHON")
+if PYTHON and sys.executable != PYTHON:
+    os.environ.pop("PYTHONPATH", None)
+    os.execv(PYTHON, [PYTHON, *sys.argv])
+try:
+    import datasets
+    import PIL.Image
+    import tokenizers
+except ImportError as error:
+    print(f"skipped: {error}", file=sys.stderr)
+    sys.exit(77)
+
+RECIPES = pathlib.Path(__file__).resolve().parents[2] / "examples/recipes"
+TEXTS = [f"Page {number}: " + "the quick brown fox jumps over the lazy dog. " * (number % 7 + 1) for number in range(40)]
+
+
+def run(*command, fails_with=None):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    if fails_with is not None:
+        assert done.returncode != 0 and fails_with in done.stderr, f"{command}: {done.returncode}: {done.stderr}"
+    else:
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    return done.stdout
+
+
+def recipe(name, *arguments, **options):
+    return run(sys.executable, RECIPES / name, *arguments, **options)
+
+
+def tokens_of(pack, count):
+    lists = [json.loads(run(PACK, "cat", pack, "--sample", number, "--json")) for number in range(count)]
+    return [entry["tokens"] for entry in lists]
+
+
+def make_tokenizer(folder):
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(TEXTS, tokenizers.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<unk>", "<end>"], show_progress=False))
+    tokenizer.save(f"{folder}/tokenizer.json")
+    return tokenizer
+
+
+def check_tokens(folder):
+    tokenizer = make_tokenizer(folder)
+    end = tokenizer.token_to_id("<end>")
+    expected = [tokenizer.encode(text).ids + [end] for text in TEXTS]
+    common = ["--tokenizer", f"{folder}/tokenizer.json", "--end", "<end>"]
+
+    with open(f"{folder}/pages.jsonl", "w") as lines:
+        lines.writelines(json.dumps({"text": text}) + "\n" for text in TEXTS[:20])
+    with gzip.open(f"{folder}/more.jsonl.gz", "wt") as lines:
+        lines.writelines(json.dumps({"text": text}) + "\n" for text in TEXTS[20:39])
+    pathlib.Path(f"{folder}/last.txt").write_text(TEXTS[39])
+    recipe("text_to_tokens.py", f"{folder}/pages.jsonl", f"{folder}/more.jsonl.gz", f"{folder}/last.txt",
+           "--out", f"{folder}/corpus", *common)
+    run(PACK, "convert", f"{folder}/corpus", "--out", f"{folder}/pack")
+    run(PACK, "verify", f"{folder}/corpus", f"{folder}/pack")
+    assert tokens_of(f"{folder}/pack", len(TEXTS)) == expected
+
+    datasets.Dataset.from_dict({"body": TEXTS}).save_to_disk(f"{folder}/saved")
+    recipe("text_to_tokens.py", "--dataset", f"{folder}/saved", "--field", "body", "--out", f"{folder}/again", *common)
+    # The same bytes as from the files.
+    for ending in ("bin", "idx"):
+        assert pathlib.Path(f"{folder}/again.{ending}").read_bytes() == pathlib.Path(f"{folder}/corpus.{ending}").read_bytes()
+
+    recipe("text_to_tokens.py", f"{folder}/pages.jsonl", "--field", "body", "--out", f"{folder}/bad", *common,
+           fails_with="pages.jsonl:1: no JSON object with 'body'")
+    assert not list(pathlib.Path(folder).glob("bad*"))
+
+
+def check_large_vocabulary(folder):
+    sys.path.insert(0, str(RECIPES))
+    from token_file import TokenFile
+
+    with TokenFile(f"{folder}/wide", vocabulary=70000) as out:
+        out.add([69999, 0, 1])
+        out.add([])
+        out.add([65536])
+    run(PACK, "convert", f"{folder}/wide", "--out", f"{folder}/wide_pack")
+    assert tokens_of(f"{folder}/wide_pack", 2) == [[69999, 0, 1], [65536]]
+
+
+def check_images(folder):
+    def picture(number, kind):
+        out = io.BytesIO()
+        PIL.Image.new("RGB", (8 + number, 8), (number * 20, 255 - number, 3)).save(out, kind)
+        return out.getvalue()
+
+    kinds = ["PNG", "JPEG", "GIF", "PNG"]
+    files = [picture(number, kind) for number, kind in enumerate(kinds)]
+    data = datasets.Dataset.from_dict({"image": [{"bytes": file, "path": None} for file in files], "label": [3, 1, 4, 1]},
+                                      features=datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")}))
+    data.save_to_disk(f"{folder}/images")
+    out = f"{folder}/tars"
+    recipe("images_to_tars.py", f"{folder}/images", "--shard-size", "1", "--out", out)
+    run(PACK, "index", out)
+    run(PACK, "verify", out)
+    for number, (kind, file, label) in enumerate(zip(kinds, files, [3, 1, 4, 1])):
+        assert run(PACK, "cat", out, "--sample", number, "--kind", "cls") == str(label)
+        ending = "jpg" if kind == "JPEG" else "png"
+        got = subprocess.run([PACK, "cat", out, "--sample", str(number), "--kind", ending], capture_output=True, check=True).stdout
+        if kind == "GIF":
+            assert PIL.Image.open(io.BytesIO(got)).format == "PNG"
+        else:
+            assert got == file
+
+    folders = pathlib.Path(folder, "classes")  # an imagefolder: a folder for each class
+    for name in ("cat", "dog"):
+        (folders / name).mkdir(parents=True)
+        (folders / name / "1.png").write_bytes(files[0] if name == "cat" else files[3])
+    recipe("images_to_tars.py", folders, "--size", "16", "--out", f"{folder}/scaled")
+    run(PACK, "index", f"{folder}/scaled")
+    labels = [run(PACK, "cat", f"{folder}/scaled", "--sample", number, "--kind", "cls") for number in range(2)]
+    assert labels == ["0", "1"]
+    got = subprocess.run([PACK, "cat", f"{folder}/scaled", "--sample", "1", "--kind", "png"], capture_output=True, check=True).stdout
+    assert PIL.Image.open(io.BytesIO(got)).size == (16, 16)
+
+
+def main():
+    global PACK
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pack", required=True)
+    PACK = parser.parse_args().pack
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HF_HOME"] = f"{folder}/cache"
+        for check in (check_tokens, check_large_vocabulary, check_images):
+            check(folder)
+
+
+if __name__ == "__main__":
+    main()

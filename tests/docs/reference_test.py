@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""The reference pages have exactly what the code has: options, environment variables, configuration keys, metrics, alerts
+and phases. Messages that a table of a page explains exist in the code."""
+
+import os
+import pathlib
+import re
+import sys
+
+import blocks
+
+ROOT = blocks.ROOT
+PARTS = ("common", "plugin", "staging", "runtime", "exporters")
+# Variables that one of our processes sets for another one, and that nobody else may set.
+INTERNAL = {"LOCKSTEP_RENDEZVOUS", "LOCKSTEP_TEST_RESUME"}
+LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
+
+wrong = []
+
+
+def compare(page, what, in_code, on_page):
+    if not in_code:
+        wrong.append(f"{page}: found no {what} in the code")
+    for name in sorted(in_code - on_page):
+        wrong.append(f"{page}: the {what} '{name}' of the code is missing")
+    for name in sorted(on_page - in_code):
+        wrong.append(f"{page}: the code has no {what} '{name}'")
+
+
+def read(name):
+    return (ROOT / name).read_text()
+
+
+def sources():
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*")):
+            if path.suffix in (".cpp", ".h", ".py"):
+                yield path
+
+
+def rows(page, header):
+    """The rows of the tables of a page whose header line matches, as lists of cells."""
+    found, inside = [], False
+    for line in read(page).splitlines():
+        if not line.startswith("|"):
+            inside = False
+        elif re.match(header, line):
+            inside = True
+        elif inside and not re.match(r"\|[ -]+\|", line):
+            found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return found
+
+
+def codes(text):
+    return re.findall(r"`([^`]+)`", text.replace(r"\|", "|"))
+
+
+def names(page, header, pattern):
+    return {name for row in rows(page, header) for code in codes(row[0]) for name in re.findall(pattern, code)}
+
+
+def check_options():
+    table = re.findall(r'\{Option::\w+, "([\w-]+)".*?"(LOCKSTEP_\w+)"\}', read("plugin/spank/options/options.cpp"), re.DOTALL)
+    page = "docs/users/slurm-options.md"
+    on_page = {(codes(row[0])[0].split("=")[0][2:], codes(row[2])[0]) for row in rows(page, r"\| option \| meaning \| variable")}
+    compare(page, "option and variable", set(table), on_page)
+
+
+def check_configuration():
+    page = "docs/admins/configuration.md"
+    keys = set(re.findall(r'Key\{"(\w+)"', read("plugin/spank/options/config.cpp")))
+    compare(page, "key", keys, names(page, r"\| key \|", r"^(\w+)$"))
+    options = {name.replace("-", "_") for name in re.findall(r'\{Option::\w+, "([\w-]+)"', read("plugin/spank/options/options.cpp"))}
+    section = read(page).split("## Values of options")[1].split("\n## ")[0]
+    for name in options - {"stage"}:
+        if f"`{name}`" not in section:
+            wrong.append(f"{page}: the default '{name}' is missing")
+    sample = set(re.findall(r"^#?(\w+) = ", read("plugin/spank/options/lockstep.conf.in"), re.MULTILINE))
+    for name in sorted(keys - sample - {"enabled"}):
+        wrong.append(f"plugin/spank/options/lockstep.conf.in: the key '{name}' is missing")
+
+
+def check_environment():
+    page = "docs/users/environment.md"
+    in_code = set()
+    for path in sources():
+        text = path.read_text()
+        in_code |= set(re.findall(r'"(LOCKSTEP_[A-Z_]+)"', text))
+        in_code |= set(re.findall(r'environ(?:\.get\(|\[)"(LOCKSTEP_[A-Z_]+)"', text))
+    compare(page, "variable", in_code - INTERNAL, names(page, r"\| variable \|", r"^(LOCKSTEP_[A-Z_]+)$"))
+
+
+def check_metrics():
+    page = "docs/admins/monitoring.md"
+    text = "".join(path.read_text() for path in sorted((ROOT / "exporters/node").glob("*.cpp")))
+    in_code = set(re.findall(r'"(lockstep_[a-z_]+)"', text))
+    compare(page, "metric", in_code, names(page, r"\| metric \|", r"^(lockstep_[a-z_]+)"))
+
+
+def check_alerts():
+    rules = read("exporters/rules/lockstep.rules.yml")
+    alerts = set(re.findall(r"alert: (\w+)", rules))
+    runbooks = re.findall(r'alert: (\w+)(?:(?!alert:).)*?runbook: "docs/admins/runbooks.md#(\w+)"', rules, re.DOTALL)
+    compare("exporters/rules/lockstep.rules.yml", "runbook of", alerts, {alert for alert, anchor in runbooks if anchor == alert.lower()})
+    compare("docs/admins/runbooks.md", "alert", alerts, set(re.findall(r"^## (\w+)$", read("docs/admins/runbooks.md"), re.MULTILINE)))
+    compare("docs/admins/monitoring.md", "alert", alerts, names("docs/admins/monitoring.md", r"\| alert \|", r"^(\w+)$"))
+
+
+def check_phases():
+    page = "docs/users/metrics.md"
+    table = re.search(r"kPhaseNames[^{]*\{(.*?)\}", read("exporters/record/phase.h"), re.DOTALL)
+    compare(page, "phase", set(re.findall(r'"(\w+)"', table[1])), names(page, r"\| phase \|", r"^(\w+)$"))
+
+
+def messages_of_the_code():
+    """All texts of the code, with one space for each place where a value is inserted."""
+    texts = []
+    for path in sources():
+        code = re.sub(r"^\s*(?://|#include).*$", "", path.read_text(), flags=re.MULTILINE)
+        # Texts that are joined by + or << become one, with a gap.
+        code = re.sub(r'"\s*(?:\+|<<)[^";{}]*?(?:\+|<<)\s*"', "\0", code)
+        for match in LITERAL.finditer(code):
+            text = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[0]))
+            texts.append(re.sub(r"\{[^{}]*\}|\0", "\n", text.replace('\\"', '"').replace("\\n", "")))
+    return texts
+
+
+def is_message(part, texts):
+    def found(words):
+        pattern = r"[ \n]+".join(re.escape(word) for word in words)
+        return any(re.search(pattern, text) for text in texts)
+
+    words = part.split()
+    # A value that is a text too divides a part in two.
+    return found(words) or any(found(words[:i]) and found(words[i:]) for i in range(1, len(words)))
+
+
+def check_messages():
+    texts = messages_of_the_code() + [os.strerror(number) for number in range(1, 134)]
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        name = page.relative_to(ROOT).as_posix()
+        for row in rows(name, r"\| (?:message|line) \|"):
+            for code in codes(row[0]):
+                # The parts between values: an ellipsis, a capital letter alone, a number, a path, a quoted name.
+                parts = re.split(r"…|\b[A-Z]\b|/?\b[A-Z]+/[A-Z]+\b|\b[A-Z]{3,}\b|\b\d[\d.,]*(?: ?[KMGT]i?B?)?\b|'[^']*'|(?<!\w)/[\w./-]*|\bn\d\b", code)
+                parts = [part.strip(" :;,.()") for part in parts]
+                parts = [part for part in parts if len(part.split()) >= 3]
+                wrong.extend(f"{name}: no message of the code has '{part}'" for part in parts if not is_message(part, texts))
+
+
+def main():
+    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages):
+        check()
+    print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
