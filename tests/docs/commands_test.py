@@ -27,8 +27,10 @@ OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*")
 SLURM_OPTIONS = {"--help", "--version", "--cpu-bind"}  # --help shows the last one only beside task/affinity
 # The plugin's options, from its table.
 PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "plugin/spank/options/options.cpp").read_text())
-# Options that belong to the reader's own program on these pages.
-READERS = {"--data", "--epochs"}
+TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lockstep-exporter", "lockstep-report",
+         "lockstep-top", "lockstep-doctor")
+# Options of other programs: groupadd, torchrun, GoogleTest.
+OTHERS = {"--system", "--nproc-per-node", "--gtest_filter"}
 
 wrong = []
 
@@ -122,6 +124,20 @@ def check_line(line, place, in_sentence=False):
         check(re.search(rf"(?<![\w-]){program}(?![\w-])", cmake_texts()), place, f"no target makes {program}")
 
 
+@functools.cache
+def all_options():
+    """The help of all tools and of Slurm, the plugin's options, and our scripts and test programs."""
+    parts = [f"--{name}" for name in PLUGIN]
+    for tool in TOOLS:
+        if os.path.exists(f"{BIN}/{tool}"):
+            parts += [help_of(f"{BIN}/{tool}", *verb) or "" for verb in ([], *([verb] for verb in verbs_of(tool)))]
+    parts += [help_of(command) or "" for command in ("srun", "sbatch")]
+    files = [path for folder in ("tests", "examples") for path in sorted((ROOT / folder).rglob("*"))]
+    parts += [path.read_text(errors="replace") for path in files
+              if path.is_file() and path.suffix in (".py", ".sh", ".cpp", "") and path.parent != ROOT / "tests/docs"]
+    return "\n".join(parts)
+
+
 def check_page(page):
     name = page.relative_to(ROOT)
     lines = page.read_text().splitlines()
@@ -145,6 +161,8 @@ def check_page(page):
         elif language is None:
             for code in INLINE.findall(line):
                 check_line(code, place, in_sentence=True)
+                for option in OPTION.findall(code) if SLURM_CONF else ():
+                    check(option in OTHERS or has_option(all_options(), option), place, f"nothing has an option {option}")
             if line.startswith("    lockstep-"):
                 check_line(line, place)
 
