@@ -58,7 +58,7 @@ TEST_F(WebConfigTest, RefusesByLineWhatItDoesNotKnow) {
 }
 
 TEST(BasicAuth, OnlyTheRightPasswordIsAcceptedAndRememberedForLater) {
-  BasicAuth auth({{"prometheus", kHashOfTest}});
+  BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
   const auto now = BasicAuth::Clock::now();
   EXPECT_EQ(auth.check("prometheus", "wrong", now), Verdict::refused);
   EXPECT_EQ(auth.check("prometheus", "test", now), Verdict::too_many);  // a hash a second
@@ -69,9 +69,9 @@ TEST(BasicAuth, OnlyTheRightPasswordIsAcceptedAndRememberedForLater) {
 }
 
 TEST(BasicAuth, ANameThatDoesNotExistIsNotAcceptedWithTheDummysPassword) {
-  BasicAuth auth({{"prometheus", kHashOfTest}});
+  BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
   EXPECT_TRUE(auth.required());
-  EXPECT_FALSE(BasicAuth({}).required());
+  EXPECT_FALSE(BasicAuth(std::map<std::string, std::string>()).required());
   EXPECT_EQ(auth.check("", "", BasicAuth::Clock::now()), Verdict::refused);
 }
 
