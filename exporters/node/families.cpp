@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -157,6 +158,11 @@ class Families {
                        .with("ranks", std::to_string(first.size)),
                    std::uint64_t{1});
     }
+    page_.family(
+        "lockstep_waited_for_seconds", "gauge",
+        "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they "
+        "waited for longest: late_rank. Absent without waiting, or if it is not measured.");
+    for (const Job& job : jobs_) add_longest_wait(job);
     page_.family("lockstep_phase_duration_seconds", "histogram",
                  "Time of a step in each phase, over all ranks of the job step on this node. A phase without "
                  "any time is absent.");
@@ -267,6 +273,20 @@ class Families {
   void bytes(const char* name, const char* help, const std::optional<std::uint64_t>& value) {
     page_.family(name, "gauge", help);
     if (value) page_.sample(node_, *value);
+  }
+
+  // One rank, not all: a series for each pair of ranks would be too many.
+  void add_longest_wait(const Job& job) {
+    std::map<int, double> waits;
+    for (const RankRecord& rank : job.records->ranks) {
+      for (const auto& [late, seconds] : rank.waits) {
+        waits[late] += seconds / static_cast<double>(job.records->ranks.size());
+      }
+    }
+    const auto longest = std::max_element(waits.begin(), waits.end(),
+                                          [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (longest == waits.end()) return;
+    page_.sample(job.labels.with("late_rank", std::to_string(longest->first)), longest->second);
   }
 
   void add_phase(const Job& job, std::size_t phase) {

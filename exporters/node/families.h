@@ -1,6 +1,7 @@
 // Turns records into metrics: names, help, labels and units of everything that the exporter serves.
 //
 // The labels of a rank's series are job_id, step_id, node and rank, and at most `phase` or `origin` besides.
+// A node's series of a job may have `late_rank`, the rank that was waited for.
 // Texts that a user chooses appear only in lockstep_job_info.
 //
 // Histograms are classic ones: Prometheus' text format has no native ones. To keep the number of series small,

@@ -13,6 +13,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "exporters/record/reader.h"
+#include "exporters/record/waits.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -172,8 +173,10 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
       }
       const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot);
       const double own = own_seconds(snapshot.steps);
+      auto waits = record::waits_by_rank(snapshot.steps);
       snapshot.steps = {};
-      (served ? job.ranks : ended).push_back({.snapshot = std::move(snapshot), .own_seconds = own});
+      (served ? job.ranks : ended)
+          .push_back({.snapshot = std::move(snapshot), .own_seconds = own, .waits = std::move(waits)});
       if (!served) continue;
       ++user.served;
       ++served_;

@@ -35,7 +35,8 @@ struct ScanLimits {
 /// memory.
 struct RankRecord {
   record::Snapshot snapshot;
-  double own_seconds = 0;  ///< per step, over the last steps; 0 before the first step
+  double own_seconds = 0;         ///< per step, over the last steps; 0 before the first step
+  std::map<int, double> waits{};  ///< of the last steps: seconds per step by the rank that was waited for
 };
 
 /// Own time of a rank in its last steps, in seconds per step: the step without exposed communication, because

@@ -3,266 +3,287 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
+#include <array>
+#include <optional>
 
-#include "common/process.h"
+#include "common/units.h"
+#include "exporters/report/straggler_advice.h"
+#include "exporters/report/stragglers.h"
 
 namespace lockstep::report {
 namespace {
 
+using exporter::StagingRecord;
+using exporter::StagingState;
+using record::Counters;
 using record::Phase;
 using record::Snapshot;
 
 // Below these shares a change is not worth the effort.
 constexpr double kDataWait = 0.05;
-constexpr double kExposed = 0.10;
+constexpr double kCopy = 0.10;
 constexpr double kCheckpoint = 0.10;
 constexpr double kPadding = 0.10;
+constexpr double kOptimizer = 0.20;
 constexpr double kOther = 0.20;
-constexpr double kStraggler = 0.05;
-// Blame a rank if it is the slowest in this share of the steps.
-constexpr double kAlwaysTheSame = 0.6;
+constexpr double kSkipped = 0.05;
+constexpr double kStaging = 0.20;
+constexpr double kStagingSeconds = 60;
+constexpr double kSlower = 1.15;     // than in the past
+constexpr double kLongStep = 3;      // times the median step
+constexpr double kLongSteps = 0.10;  // at most this share of the steps, at least this share of the time
 
-double share(const Snapshot& rank, Phase phase) {
-  if (rank.counters.step_ns == 0) return 0;
-  return static_cast<double>(rank.counters.phase_ns[record::index(phase)]) /
-         static_cast<double>(rank.counters.step_ns);
+double share_of(const Snapshot& rank, Phase phase) {
+  const auto ns = static_cast<double>(rank.counters.phase_ns[record::index(phase)]);
+  return rank.counters.step_ns == 0 ? 0 : ns / static_cast<double>(rank.counters.step_ns);
 }
 
-template <typename Value>
-double mean_over_ranks(const Run& run, Value value) {
-  double sum = 0;
-  for (const Snapshot& rank : run.ranks) sum += value(rank);
-  return sum / static_cast<double>(run.ranks.size());
-}
+struct Facts {
+  const Run& run;
+  Stragglers late;
 
-double mean_share(const Run& run, Phase phase) {
-  return mean_over_ranks(run, [&](const Snapshot& rank) { return share(rank, phase); });
-}
-
-std::string name(const Snapshot& rank) {
-  return rank_name(rank.identity.rank, rank.identity.node);
-}
-
-const Snapshot& largest(const Run& run, double (*value)(const Snapshot&)) {
-  return *std::max_element(run.ranks.begin(), run.ranks.end(),
-                           [&](const auto& a, const auto& b) { return value(a) < value(b); });
-}
-
-double data_share(const Snapshot& rank) {
-  return share(rank, Phase::data_wait);
-}
-
-void advise_data(const Run& run, std::vector<std::string>& advice) {
-  const double mean = mean_share(run, Phase::data_wait);
-  const Snapshot& worst = largest(run, &data_share);
-  constexpr const char* kWhat =
-      "give the loader more workers (--pin=…,workers=N) or more batches ahead, and stage the data";
-  if (mean >= kDataWait) {
-    const bool all = std::all_of(run.ranks.begin(), run.ranks.end(),
-                                 [&](const Snapshot& rank) { return data_share(rank) >= mean / 2; });
-    advice.push_back(
-        all ? fmt::format("Waiting for data takes {:.0f} % of the step on all ranks: {}.", mean * 100, kWhat)
-            : fmt::format("Waiting for data takes {:.0f} % of the step of {}, {:.0f} % on average over all "
-                          "ranks: on that node, {}.",
-                          data_share(worst) * 100, name(worst), mean * 100, kWhat));
-  } else if (data_share(worst) >= 2 * kDataWait) {
-    advice.push_back(
-        fmt::format("Waiting for data takes {:.0f} % of the step of {}, but little of the other ranks' "
-                    "steps: check the disk and the loader's CPUs on that node.",
-                    data_share(worst) * 100, name(worst)));
+  /// At least half of the ranks reach this value, so one rank's fault is not taken for all ranks'.
+  template <typename Value>
+  double typical(const Value& value) const {
+    std::vector<double> values;
+    for (const Snapshot& rank : run.ranks) values.push_back(value(rank));
+    std::sort(values.begin(), values.end());
+    return values[(values.size() - 1) / 2];
   }
-}
-
-struct Lateness {
-  int rank = -1;           // the slowest one most often
-  double often = 0;        // share of the steps in which it was
-  double excess = 0;       // slowest ÷ median own time, mean over steps, less 1
-  double more_tokens = 0;  // the slowest one's tokens ÷ median tokens, mean over steps, less 1
+  double share(Phase phase) const {
+    return typical([&](const Snapshot& rank) { return share_of(rank, phase); });
+  }
+  std::uint64_t sum(std::uint64_t Counters::*field) const {
+    std::uint64_t total = 0;
+    for (const Snapshot& rank : run.ranks) total += rank.counters.*field;
+    return total;
+  }
 };
 
-// One rank in one step.
-struct Work {
-  double own_ns = 0;
-  int rank = -1;
-  double tokens = 0;
+using Advised = std::optional<Advice>;
 
-  bool operator<(const Work& other) const { return own_ns < other.own_ns; }
+bool reads_from_source(const StagingRecord& node) {
+  return node.state == StagingState::source || node.state == StagingState::failed;
+}
+
+Advised data_wait(const Facts& facts) {
+  const double share = facts.share(Phase::data_wait);
+  const auto& staging = facts.run.staging;
+  if (share < kDataWait || std::any_of(staging.begin(), staging.end(), reads_from_source)) return {};
+  const auto& ranks = facts.run.ranks;
+  const auto waiting = std::count_if(ranks.begin(), ranks.end(), [&](const Snapshot& rank) {
+    return share_of(rank, Phase::data_wait) >= share / 2;
+  });
+  const std::string finding = fmt::format(
+      "Waiting for data takes {:.0f} % of the step on {}.", 100 * share,
+      waiting == std::ssize(ranks) ? "all ranks" : fmt::format("{} of {} ranks", waiting, ranks.size()));
+  if (staging.empty() && facts.sum(&Counters::bytes_read) > 0) {
+    return Advice{"data-not-staged", finding,
+                  "The data is not on the nodes: #SBATCH --stage=FOLDER, and read it from $LOCKSTEP_DATA."};
+  }
+  return Advice{"data-workers", finding,
+                "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead "
+                "(LoaderOptions{.batches_ahead = 8})."};
+}
+
+Advised staging_failed(const Facts& facts) {
+  std::string nodes;
+  std::size_t count = 0;
+  for (const StagingRecord& node : facts.run.staging) {
+    if (!reads_from_source(node)) continue;
+    if (++count <= 4) nodes += (nodes.empty() ? "" : ", ") + node.node;
+  }
+  if (count == 0) return {};
+  return Advice{
+      "staging-failed",
+      fmt::format("{} of {} nodes read from the source, because their data could not be staged: {}.", count,
+                  facts.run.staging.size(), nodes),
+      "A line in the job's output says why; if the disk or the quota is full: lockstep-stage ls --cache "
+      "STORE, lockstep-stage gc --cache STORE."};
+}
+
+Advised staging_slow(const Facts& facts) {
+  double staged = 0;
+  for (const StagingRecord& node : facts.run.staging) staged = std::max(staged, node.seconds());
+  double trained = 0;
+  for (const Snapshot& rank : facts.run.ranks) {
+    trained = std::max(trained, static_cast<double>(rank.counters.step_ns) * 1e-9);
+  }
+  if (staged < kStagingSeconds || staged < kStaging * trained) return {};
+  return Advice{"staging-slow",
+                fmt::format("Staging took {}, and all steps until now {}.", format_seconds(staged),
+                            format_seconds(trained)),
+                "Start at once and copy meanwhile: #SBATCH --stage-mode=background."};
+}
+
+Advised padding(const Facts& facts) {
+  const auto tokens = static_cast<double>(facts.sum(&Counters::tokens));
+  const auto padded = static_cast<double>(facts.sum(&Counters::padding));
+  if (padded < kPadding * (tokens + padded) || padded == 0) return {};
+  return Advice{"padding",
+                fmt::format("{:.0f} % of the tokens are padding.", 100 * padded / (tokens + padded)),
+                "Use packed batches under a token cap (plan.padded = false, plan.cap), or batches of similar "
+                "lengths from our loader."};
+}
+
+Advised checkpoint(const Facts& facts) {
+  const double share = facts.share(Phase::checkpoint);
+  if (share < kCheckpoint) return {};
+  return Advice{"checkpoint", fmt::format("Writing checkpoints takes {:.0f} % of the step.", 100 * share),
+                "Write them less often (if (step % 1000 == 0) checkpointer.save(step)), and to the node's "
+                "disk first (CheckpointerOptions{.local_dir = …})."};
+}
+
+Advised optimizer(const Facts& facts) {
+  const double share = facts.share(Phase::optimizer);
+  if (share < kOptimizer) return {};
+  return Advice{"optimizer", fmt::format("The optimizer takes {:.0f} % of the step.", 100 * share),
+                "Use lockstep::FusedAdamW for torch::optim::AdamW, and lockstep::DistributedOptimizer, which "
+                "updates 1 / ranks of the parameters on each rank."};
+}
+
+Advised host_to_device(const Facts& facts) {
+  const double share = facts.share(Phase::host_to_device);
+  if (share < kCopy) return {};
+  return Advice{"host-to-device",
+                fmt::format("Copying batches to the device takes {:.0f} % of the step.", 100 * share),
+                "Let the loader copy them one batch ahead: LoaderOptions{.device = "
+                "torch::Device(torch::kCUDA, world.local_rank())}."};
+}
+
+Advised skipped_steps(const Facts& facts) {
+  const auto skipped = static_cast<double>(facts.sum(&Counters::skipped_steps));
+  const auto steps = static_cast<double>(facts.sum(&Counters::steps));
+  if (skipped < kSkipped * steps || skipped == 0) return {};
+  return Advice{
+      "skipped-steps",
+      fmt::format(
+          "The loss scaler skipped {:.0f} % of the steps because of infinite gradients; the scale is {:g}.",
+          100 * skipped / steps, facts.run.ranks.front().counters.loss_scale),
+      "Use bfloat16, which needs no scaling (lockstep::Autocast), or let the scale grow less often: "
+      "GradScalerOptions{.growth_interval = 20000}."};
+}
+
+Advised no_tokens(const Facts& facts) {
+  if (facts.sum(&Counters::tokens) > 0) return {};
+  return Advice{
+      "no-tokens",
+      fmt::format("None of the {} steps has tokens, so nothing is known of speed, padding and uneven input.",
+                  facts.run.ranks.front().counters.steps),
+      "Say how many there are: ddp.backward(loss, tokens), or timer.end_step({.tokens = tokens})."};
+}
+
+Advised slower(const Facts& facts) {
+  std::vector<double> ratios;
+  for (const RankScore& rank : facts.late.ranks) {
+    if (!rank.to_past) return {};
+    ratios.push_back(*rank.to_past);
+  }
+  if (ratios.empty()) return {};
+  std::sort(ratios.begin(), ratios.end());
+  const double typical = ratios[(ratios.size() - 1) / 2];
+  if (typical < kSlower) return {};
+  return Advice{"slower-than-before",
+                fmt::format("A step takes {:.0f} % more own time on most ranks than earlier in this run.",
+                            100 * (typical - 1)),
+                "If the samples did not get longer, look on the nodes for memory that grows (free -h) and "
+                "for a falling clock (grep MHz /proc/cpuinfo)."};
+}
+
+struct LongSteps {
+  Advice advice;
+  Phase phase = Phase::other;
 };
 
-// How far `value` is above the median of `all`, as a share of the median; 0 if the median is 0.
-double above_median(double value, const std::vector<double>& all) {
-  const double middle = median(all);
-  return middle == 0 ? 0 : value / middle - 1;
-}
-
-// Over the last steps that all ranks still have in their records.
-Lateness lateness(const Run& run) {
-  std::map<std::uint64_t, std::vector<Work>> steps;
-  for (const Snapshot& rank : run.ranks) {
-    for (const record::Step& step : rank.steps) {
-      steps[step.index].push_back({.own_ns = static_cast<double>(step.own_ns()),
-                                   .rank = rank.identity.rank,
-                                   .tokens = static_cast<double>(step.tokens)});
-    }
-  }
-  std::map<int, std::size_t> slowest;
-  std::size_t compared = 0;
-  Lateness result;
-  for (const auto& [index, work] : steps) {
-    if (work.size() != run.ranks.size()) continue;
-    std::vector<double> times;
-    std::vector<double> tokens;
-    for (const Work& one : work) {
-      times.push_back(one.own_ns);
-      tokens.push_back(one.tokens);
-    }
-    if (median(times) == 0) continue;
-    const Work& worst = *std::max_element(work.begin(), work.end());
-    result.excess += above_median(worst.own_ns, times);
-    result.more_tokens += above_median(worst.tokens, tokens);
-    ++slowest[worst.rank];
-    ++compared;
-  }
-  if (compared == 0) return {};
-  result.excess /= static_cast<double>(compared);
-  result.more_tokens /= static_cast<double>(compared);
-  for (const auto& [rank, count] : slowest) {
-    const double often = static_cast<double>(count) / static_cast<double>(compared);
-    if (often > result.often) {
-      result.often = often;
-      result.rank = rank;
-    }
-  }
-  return result;
-}
-
-// The phases that take a rank longer than the median rank ("forward, backward"), without exposed
-// communication.
-std::string slower_phases(const Run& run, const Snapshot& slow, double threshold_ms) {
-  std::string phases;
-  for (std::size_t i = 0; i < record::kPhases; ++i) {
-    const auto phase = static_cast<Phase>(i);
-    if (phase == Phase::comm_exposed) continue;
-    std::vector<double> all;
-    for (const Snapshot& rank : run.ranks) all.push_back(phase_milliseconds(rank, phase));
-    if (phase_milliseconds(slow, phase) - median(all) < threshold_ms) continue;
-    phases += (phases.empty() ? "" : ", ") + std::string(record::name(phase));
-  }
-  return phases;
-}
-
-void advise_stragglers(const Run& run, std::vector<std::string>& advice) {
-  if (run.ranks.size() < 2) return;
-  const Lateness late = lateness(run);
-  if (late.excess < kStraggler) return;
-  const auto slow = std::find_if(run.ranks.begin(), run.ranks.end(),
-                                 [&](const Snapshot& rank) { return rank.identity.rank == late.rank; });
+// Of one rank: the others are as long, or it is a straggler.
+std::optional<LongSteps> long_steps(const Snapshot& rank) {
   std::vector<double> own;
-  for (const Snapshot& rank : run.ranks) own.push_back(own_milliseconds(rank));
+  for (const record::Step& step : rank.steps) {
+    if (step.index >= 2) own.push_back(static_cast<double>(step.own_ns()));
+  }
   const double middle = median(own);
-  const double excess_ms = own_milliseconds(*slow) - middle;
-  if (late.often >= kAlwaysTheSame && excess_ms > 0) {
-    const std::string where = slower_phases(run, *slow, excess_ms / 10);
-    advice.push_back(fmt::format(
-        "The slowest rank is {}: it works {:.0f} % longer per step than the median rank{} and is last in "
-        "{:.0f} % "
-        "of the steps. Check its node (clock, memory, other processes, binding).",
-        name(*slow), 100 * excess_ms / middle, where.empty() ? "" : " (" + where + ")", 100 * late.often));
-    return;
+  double all = 0;
+  double more = 0;
+  std::size_t count = 0;
+  std::array<std::uint64_t, record::kPhases> phases{};
+  for (const record::Step& step : rank.steps) {
+    if (step.index < 2) continue;
+    const auto ns = static_cast<double>(step.own_ns());
+    all += ns;
+    if (ns < kLongStep * middle) continue;
+    ++count;
+    more += ns - middle;
+    for (std::size_t i = 0; i < record::kPhases; ++i) phases.at(i) += step.phase_ns.at(i);
   }
-  // Equal tokens can still be uneven work, because the cost of attention grows with the square of the length.
-  // The record cannot distinguish that from ranks that compete for cores.
-  const std::string why =
-      late.more_tokens >= late.excess / 2
-          ? fmt::format(
-                "The slowest rank has {:.0f} % more tokens than the median rank: balance the batches by "
-                "cost (lockstep-plan --cost)",
-                100 * late.more_tokens)
-          : fmt::format(
-                "The slowest rank's tokens differ by {:.0f} % from the median: if lengths differ much, "
-                "balance the batches by cost (lockstep-plan --cost); otherwise check whether ranks share "
-                "cores (lockstep-pin show)",
-                100 * std::abs(late.more_tokens));
-  advice.push_back(fmt::format(
-      "In each step the slowest rank works {:.0f} % longer than the median rank, but it is not "
-      "always the same rank (most often {}, in {:.0f} % of the steps), so no node is at fault. {}.",
-      100 * late.excess, name(*slow), 100 * late.often, why));
+  if (count == 0 || more < kLongSteps * all ||
+      static_cast<double>(count) > kLongSteps * static_cast<double>(own.size())) {
+    return {};
+  }
+  phases[record::index(Phase::comm_exposed)] = 0;
+  const auto phase = static_cast<Phase>(std::max_element(phases.begin(), phases.end()) - phases.begin());
+  if (phase == Phase::checkpoint || phase == Phase::data_wait) return {};  // these have their own rules
+  return LongSteps{{"long-steps",
+                    fmt::format("{} of the last {} steps take at least {:.0f} times as long as the median "
+                                "step, and {:.0f} % of the time, mostly in {}.",
+                                count, own.size(), kLongStep, 100 * more / all, record::name(phase)),
+                    "If these are evaluations, keep them out of the steps: world.timer().begin_step() after "
+                    "each; if their samples are long, set plan.step_stretch = 1."},
+                   phase};
 }
 
-double comm_wait_share(const Snapshot& rank) {
-  if (rank.counters.comm_transfer_ns == 0) return 0;
-  return std::min(1.0, static_cast<double>(rank.counters.comm_wait_ns) /
-                           static_cast<double>(rank.counters.comm_transfer_ns));
-}
-
-void advise_communication(const Run& run, std::vector<std::string>& advice) {
-  const double exposed = mean_share(run, Phase::comm_exposed);
-  if (exposed < kExposed) return;
-  const double waiting = mean_over_ranks(run, comm_wait_share);
-  if (waiting >= 0.5) {
-    advice.push_back(
-        fmt::format("Exposed communication takes {:.0f} % of the step, and {:.0f} % of communication is "
-                    "waiting for late ranks: balance the ranks before you tune the network.",
-                    exposed * 100, waiting * 100));
-  } else {
-    advice.push_back(
-        fmt::format("Communication that did not overlap with backward takes {:.0f} % of the step: accumulate "
-                    "more micro-batches per step, or give each rank more tokens.",
-                    exposed * 100));
-  }
-}
-
-void advise_padding(const Run& run, std::vector<std::string>& advice) {
-  std::uint64_t tokens = 0;
-  std::uint64_t padding = 0;
-  for (const Snapshot& rank : run.ranks) {
-    tokens += rank.counters.tokens;
-    padding += rank.counters.padding;
-  }
-  if (padding == 0) return;
-  const double part = static_cast<double>(padding) / static_cast<double>(tokens + padding);
-  if (part >= kPadding) {
-    advice.push_back(
-        fmt::format("{:.0f} % of the tokens are padding: use packed batches under a token cap "
-                    "(lockstep-plan --cap).",
-                    part * 100));
-  }
+void add(const Advised& advised, std::vector<Advice>& advice) {
+  if (advised) advice.push_back(*advised);
 }
 
 }  // namespace
 
-std::vector<std::string> advise(const Run& run) {
-  std::vector<std::string> advice;
-  const bool any_step = std::any_of(run.ranks.begin(), run.ranks.end(),
-                                    [](const Snapshot& rank) { return rank.counters.steps > 0; });
-  if (!any_step) return {"No step has ended yet."};
-  advise_data(run, advice);
-  advise_stragglers(run, advice);
-  advise_communication(run, advice);
-  advise_padding(run, advice);
-  if (const double part = mean_share(run, Phase::checkpoint); part >= kCheckpoint) {
-    advice.push_back(
-        fmt::format("Writing checkpoints takes {:.0f} % of the step: write them less often.", part * 100));
+std::vector<Advice> find_advice(const Run& run) {
+  std::vector<Advice> advice;
+  const Facts facts{.run = run, .late = find_stragglers(run)};
+  if (facts.sum(&Counters::steps) == 0) return advice;
+  add(staging_failed(facts), advice);
+  add(staging_slow(facts), advice);
+  add(data_wait(facts), advice);
+  for (const Straggler& late : facts.late.found) {
+    // If most ranks wait for data or write checkpoints, the difference between them has the same remedy.
+    const bool of_all = (late.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
+                        (late.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);
+    if (!of_all || !late.ranks.empty()) advice.push_back(advice_on(facts.late, late));
   }
-  if (const double part = mean_share(run, Phase::other); part >= kOther) {
-    advice.push_back(fmt::format(
-        "{:.0f} % of the step is in no phase: give your data loader to timed_batches(), and put the "
-        "optimizer in a scope of Phase::optimizer, to see which of them it is.",
-        part * 100));
+  add(padding(facts), advice);
+  add(checkpoint(facts), advice);
+  const auto rare = long_steps(run.ranks.front());
+  if (rare) advice.push_back(rare->advice);
+  if (const double share = facts.share(Phase::other);
+      share >= kOther && (!rare || rare->phase != Phase::other)) {
+    advice.push_back({"no-phase", fmt::format("{:.0f} % of the step is in no phase.", 100 * share),
+                      "Give your data loader to lockstep::profile::timed_batches(), and put the optimizer in "
+                      "a scope: auto scope = world.timer().phase(Phase::optimizer)."});
   }
-  if (advice.empty()) {
-    std::string slowest;
-    if (run.ranks.size() > 1) {
-      slowest = fmt::format(", and the slowest rank works {:.1f} % longer than the median rank",
-                            100 * lateness(run).excess);
-    }
-    advice.push_back(fmt::format(
-        "Nothing stands out: waiting for data takes {:.1f} % of the step, communication {:.1f} %{}.",
-        100 * mean_share(run, Phase::data_wait), 100 * mean_share(run, Phase::comm_exposed), slowest));
-  }
+  add(optimizer(facts), advice);
+  add(host_to_device(facts), advice);
+  add(skipped_steps(facts), advice);
+  add(slower(facts), advice);
+  add(no_tokens(facts), advice);
   return advice;
+}
+
+std::vector<std::string> advise(const Run& run) {
+  std::vector<std::string> texts;
+  for (const Advice& advice : find_advice(run)) texts.push_back(advice.text());
+  if (!texts.empty()) return texts;
+  const Stragglers late = find_stragglers(run);
+  const Facts facts{.run = run, .late = late};
+  if (facts.sum(&Counters::steps) == 0) return {"No step has ended yet."};
+  double slowest = 1;
+  for (const RankScore& rank : late.ranks) slowest = std::max(slowest, rank.to_peers);
+  const std::string ranks =
+      run.ranks.size() < 2 ? ""
+                           : fmt::format(", and the slowest rank works {:.1f} % longer than the median rank",
+                                         100 * (slowest - 1));
+  return {fmt::format(
+      "Nothing stands out: waiting for data takes {:.1f} % of the step, communication {:.1f} %{}.",
+      100 * facts.share(Phase::data_wait), 100 * facts.share(Phase::comm_exposed), ranks)};
 }
 
 }  // namespace lockstep::report

@@ -1,5 +1,5 @@
-// Advice on what to change. Each sentence has the number that shows the need. It distinguishes one rank that
-// is always slow (check its node) from ranks that take turns at being late (the work is uneven).
+// Advice on what to change. Each piece has the number that shows the need and the command, option or line of code that
+// mends it. docs/users/metrics.md lists the rules.
 //
 // Threads: safe from any.
 #pragma once
@@ -11,7 +11,18 @@
 
 namespace lockstep::report {
 
-/// Returns at least one sentence. If nothing stands out, the sentence has the numbers that show this.
+struct Advice {
+  std::string rule;     ///< its name in the documentation
+  std::string finding;  ///< a sentence with the number
+  std::string remedy;   ///< a sentence with the command, option or line of code
+
+  std::string text() const { return finding + " " + remedy; }
+};
+
+/// Empty if nothing stands out, or if no step has ended yet.
+std::vector<Advice> find_advice(const Run& run);
+
+/// The texts, at least one: if nothing stands out, the numbers that show this.
 std::vector<std::string> advise(const Run& run);
 
 }  // namespace lockstep::report

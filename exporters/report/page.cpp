@@ -7,6 +7,7 @@
 #include "common/units.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/picture.h"
+#include "exporters/report/straggler_view.h"
 #include "exporters/report/text.h"
 
 namespace lockstep::report {
@@ -127,6 +128,7 @@ std::string to_html(const Run& run) {
       "waits "
       "for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its "
       "numbers.</p>\n";
+  html += straggler_html(find_stragglers(run));
   html += staging(run) +
           "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps.</p>" + table(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";

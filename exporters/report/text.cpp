@@ -6,6 +6,7 @@
 
 #include "common/units.h"
 #include "exporters/report/advice.h"
+#include "exporters/report/straggler_view.h"
 
 namespace lockstep::report {
 namespace {
@@ -64,6 +65,7 @@ std::string to_text(const Run& run) {
     }
     text += fmt::format(" {:>9} {:>9}\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
+  text += straggler_text(find_stragglers(run));
   if (!run.staging.empty()) text += "\nstaging:\n";
   for (const auto& staging : run.staging) text += staging_line(staging);
   text += "\n";
@@ -114,11 +116,16 @@ nlohmann::json to_json(const Run& run) {
                        {"misses", node.sources.size() - node.hits()},
                        {"seconds", node.seconds()}});
   }
+  nlohmann::json rules = nlohmann::json::array();
+  for (const Advice& advice : find_advice(run)) {
+    rules.push_back({{"rule", advice.rule}, {"finding", advice.finding}, {"remedy", advice.remedy}});
+  }
   return {{"job", first.job_id},         {"step", first.step_id},
           {"program", first.program},    {"size", first.size},
           {"state", state(run)},         {"tokens_per_second", tokens_per_second(run)},
           {"ranks", std::move(ranks)},   {"staging", std::move(staging)},
-          {"advice", advise(run)},       {"notes", run.notes},
+          {"advice", advise(run)},       {"rules", std::move(rules)},
+          {"notes", run.notes},          {"stragglers", straggler_json(find_stragglers(run))},
           {"unreadable", run.unreadable}};
 }
 

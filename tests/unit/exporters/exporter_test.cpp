@@ -189,6 +189,25 @@ TEST_F(ExporterTest, SlowRankHasAHighStragglerScore) {
   EXPECT_DOUBLE_EQ(page.value("lockstep_straggler_score", "rank", "1"), 1.5);
 }
 
+TEST_F(ExporterTest, ServesTheRankThatANodesRanksWaitForLongest) {
+  std::vector<std::unique_ptr<Writer>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(rank_of("1000/7.0", rank));
+    ranks.back()->add_comm(50 * kMs, 30 * kMs, 3);
+    ranks.back()->end_step(100 * kMs, 0, {});
+    ranks.back()->add_comm(50 * kMs, (rank == 0 ? 10 : 0) * kMs, 1);
+    ranks.back()->end_step(100 * kMs, 0, {});
+  }
+  const auto alone = rank_of("1000/8.0", 0, 1);
+  alone->end_step(kMs, 0, {});
+  const ParsedPage page = collect();
+  ASSERT_EQ(page.samples.at("lockstep_waited_for_seconds").size(), 1);
+  const auto& waited = page.samples.at("lockstep_waited_for_seconds")[0];
+  EXPECT_EQ(waited.labels, (std::map<std::string, std::string>{
+                               {"job_id", "7"}, {"step_id", "0"}, {"node", "n1"}, {"late_rank", "3"}}));
+  EXPECT_DOUBLE_EQ(waited.value, 0.015);
+}
+
 TEST_F(ExporterTest, JobFoldersMayLieInTheRootAndStepsMayHaveNames) {
   const auto first = rank_of("7.batch", 0);
   const ParsedPage page = collect();

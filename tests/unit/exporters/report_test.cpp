@@ -50,12 +50,6 @@ class ReportTest : public ::testing::Test {
     rank.end_step(100 * kMs, 0, {.tokens = tokens, .samples = 1, .padding = padding});
   }
 
-  std::string advice() const {
-    std::string all;
-    for (const std::string& line : advise(load({folder_.path()}))) all += line + "\n";
-    return all;
-  }
-
   lockstep::testing::TemporaryFolder folder_;
   std::vector<std::unique_ptr<Writer>> ranks_;
 };
@@ -165,75 +159,6 @@ TEST_F(ReportTest, PageOfImpossibleStepNumbersIsMade) {
   EXPECT_THAT(step_heatmap(run), HasSubstr("</svg>"));
 }
 
-TEST_F(ReportTest, AdviceFindsAJobThatWaitsForData) {
-  for (int i = 0; i < 4; ++i) step(rank(i), 95, 61);
-  EXPECT_THAT(advice(), HasSubstr("Waiting for data takes 61 % of the step on all ranks"));
-}
-
-TEST_F(ReportTest, AdviceFindsTheOneRankThatWaitsForData) {
-  for (int i = 0; i < 4; ++i) step(rank(i), 95, i == 2 ? 60 : 0);
-  EXPECT_THAT(advice(), HasSubstr("Waiting for data takes 60 % of the step of rank 2 on n2"));
-}
-
-TEST_F(ReportTest, AdviceBlamesTheRankThatIsAlwaysSlow) {
-  for (int i = 0; i < 4; ++i) {
-    Writer& writer = rank(i);
-    for (int k = 0; k < 10; ++k) step(writer, i == 3 ? 99 : 90);
-  }
-  EXPECT_THAT(
-      advice(),
-      HasSubstr(
-          "The slowest rank is rank 3 on n2: it works 10 % longer per step than the median rank (forward) "
-          "and is last in 100 % of the steps"));
-}
-
-TEST_F(ReportTest, AdviceBlamesNoNodeWhenTheLateRankChanges) {
-  for (int i = 0; i < 4; ++i) {
-    Writer& writer = rank(i);
-    for (int k = 0; k < 12; ++k) step(writer, k % 4 == i ? 99 : 90);
-  }
-  EXPECT_THAT(advice(),
-              HasSubstr("works 10 % longer than the median rank, but it is not always the same rank"));
-  EXPECT_THAT(advice(), HasSubstr("The slowest rank's tokens differ by 0 % from the median:"));
-  EXPECT_THAT(advice(), HasSubstr("lockstep-pin show"));
-  EXPECT_THAT(advice(), Not(HasSubstr("Check its node")));
-}
-
-TEST_F(ReportTest, AdviceBlamesTheTokensIfTheLateRankHasMoreOfThem) {
-  for (int i = 0; i < 4; ++i) {
-    Writer& writer = rank(i);
-    for (int k = 0; k < 12; ++k) {
-      const bool late = k % 4 == i;
-      step(writer, late ? 99 : 90, 0, 0, late ? 1100 : 1000);
-    }
-  }
-  EXPECT_THAT(
-      advice(),
-      HasSubstr("The slowest rank has 10 % more tokens than the median rank: balance the batches by cost"));
-  EXPECT_THAT(advice(), Not(HasSubstr("lockstep-pin show")));
-}
-
-TEST_F(ReportTest, AdviceFindsPadding) {
-  for (int i = 0; i < 2; ++i) step(rank(i, 2), 98, 0, 1000);
-  EXPECT_THAT(advice(), HasSubstr("50 % of the tokens are padding"));
-}
-
-TEST_F(ReportTest, AdviceNamesHowToFindTimeThatIsInNoPhase) {
-  Writer& writer = rank(0, 1);
-  writer.add_phase(Phase::forward, 60 * kMs);
-  writer.add_phase(Phase::other, 40 * kMs);
-  writer.end_step(100 * kMs, 0, {.tokens = 10, .samples = 1, .padding = 0});
-  EXPECT_THAT(advice(),
-              HasSubstr("40 % of the step is in no phase: give your data loader to timed_batches()"));
-}
-
-TEST_F(ReportTest, AdviceOnAGoodRunGivesTheNumbers) {
-  for (int i = 0; i < 2; ++i) step(rank(i, 2), 98);
-  EXPECT_THAT(advise(load({folder_.path()})),
-              ElementsAre(HasSubstr(
-                  "Nothing stands out: waiting for data takes 0.0 % of the step, communication 2.0 %")));
-}
-
 TEST_F(ReportTest, RunWithoutAStepIsReportedToo) {
   rank(0, 1);
   const auto run = load({folder_.path()});
@@ -250,6 +175,22 @@ TEST_F(ReportTest, PageShowsEveryPhaseThatTookTimeAndIsSelfContained) {
   for (const char* outside : {"<script", "http://", "https://", "url(", "@import"}) {
     EXPECT_THAT(page, Not(HasSubstr(outside)));
   }
+}
+
+TEST_F(ReportTest, StragglersAndRulesAreInTheTextThePageAndTheJson) {
+  for (int i = 0; i < 4; ++i) {
+    Writer& writer = rank(i);
+    for (int k = 0; k < 10; ++k) step(writer, i == 3 ? 99 : 80);
+  }
+  const auto run = load({folder_.path()});
+  const nlohmann::json json = to_json(run);
+  EXPECT_EQ(json["stragglers"]["found"][0]["ranks"], nlohmann::json::array({3}));
+  EXPECT_EQ(json["rules"][0]["rule"], "slow-rank");
+  const std::string advice = json["advice"][0];
+  EXPECT_THAT(advice, HasSubstr("Slow worker: rank 3 on n2 works 24 % longer"));
+  EXPECT_THAT(to_text(run), HasSubstr(advice));
+  EXPECT_THAT(to_text(run), HasSubstr("waits_for"));
+  EXPECT_THAT(to_html(run), HasSubstr("Ranks that others wait for"));
 }
 
 TEST_F(ReportTest, PageOfVeryManyRanksShowsTheSlowest) {

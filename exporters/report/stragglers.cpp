@@ -1,0 +1,394 @@
+#include "exporters/report/stragglers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "common/process.h"
+#include "exporters/record/waits.h"
+
+namespace lockstep::report {
+namespace {
+
+using record::Phase;
+using record::Snapshot;
+using record::Step;
+
+// The first steps of a job are slower, so they are left out if enough others remain.
+constexpr std::uint64_t kFirstSteps = 2;
+constexpr std::size_t kFewSteps = 8;
+constexpr std::size_t kStepsForPast = 32;
+constexpr std::size_t kMaxFound = 16;
+// Smaller losses, as shares of the step, are not worth a look. Ranks that share a machine with others take turns at
+// being a little late, for no reason that the record knows.
+constexpr double kWorth = 0.05;
+constexpr double kWorthInTurns = 0.08;
+constexpr double kWorthNetwork = 0.10;
+// A rank is named if it alone causes this share of the lost time.
+constexpr double kPersistent = 0.6;
+
+constexpr std::array kCompute = {Phase::host_to_device, Phase::forward, Phase::backward, Phase::optimizer,
+                                 Phase::other};
+
+double milliseconds(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-6;
+}
+
+double phase_of(const Step& step, Phase phase) {
+  return milliseconds(step.phase_ns[record::index(phase)]);
+}
+
+double compute_of(const Step& step) {
+  double sum = 0;
+  for (const Phase phase : kCompute) sum += phase_of(step, phase);
+  return sum;
+}
+
+double tokens_of(const Step& step) {
+  return static_cast<double>(step.tokens + step.padding);
+}
+
+// A step that all ranks have: their entries, in the order of Run::ranks.
+using Row = std::vector<const Step*>;
+
+std::vector<Row> common_steps(const Run& run) {
+  std::map<std::uint64_t, Row> rows;
+  for (const Snapshot& rank : run.ranks) {
+    for (const Step& step : rank.steps) rows[step.index].push_back(&step);
+  }
+  std::vector<Row> common;
+  for (auto& [index, row] : rows) {
+    if (row.size() == run.ranks.size()) common.push_back(std::move(row));
+  }
+  if (common.size() > kFewSteps) {
+    std::erase_if(common, [](const Row& row) { return row.front()->index < kFirstSteps; });
+  }
+  return common;
+}
+
+// For each value the median of the other values; a single value is its own.
+std::vector<double> medians_of_others(const std::vector<double>& values) {
+  const std::size_t count = values.size();
+  if (count == 1) return values;
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::vector<double> medians(count);
+  for (std::size_t place = 0; place < count; ++place) {
+    const auto other = [&](std::size_t i) { return values[order[i < place ? i : i + 1]]; };
+    const std::size_t half = (count - 1) / 2;
+    medians[order[place]] = (count - 1) % 2 == 1 ? other(half) : (other(half - 1) + other(half)) / 2;
+  }
+  return medians;
+}
+
+template <typename Value>
+double median_of_others(const Row& row, std::size_t without, const Value& value) {
+  std::vector<double> others;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    if (i != without || row.size() == 1) others.push_back(value(*row[i]));
+  }
+  return median(std::move(others));
+}
+
+// The newest quarter of the values (one for each step, oldest first) ÷ those before.
+std::optional<double> newest_to_past(const std::vector<double>& values) {
+  if (values.size() < kStepsForPast) return std::nullopt;
+  const auto newest = values.end() - static_cast<std::ptrdiff_t>(values.size() / 4);
+  const double past = median({values.begin(), newest});
+  if (past <= 0) return std::nullopt;
+  return median({newest, values.end()}) / past;
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// The late rank of each step compared with the median of the others: means per step.
+struct Difference {
+  std::array<double, record::kPhases> phase_ms{};
+  double own_of_others = 0;
+  double compute_of_others = 0;
+  double tokens = 1;  // ÷ those of the others
+  double length = 1;  // of samples, ÷ that of the others
+
+  double of(Phase phase) const { return phase_ms[record::index(phase)]; }
+  double computing() const {
+    double sum = 0;
+    for (const Phase phase : kCompute) sum += of(phase);
+    return sum;
+  }
+};
+
+// Attention costs in proportion to the length of a sample, so tokens in longer samples take up to that much longer.
+Cause cause_of(const Difference& late) {
+  const double computing = std::max(0.0, late.computing());
+  const double by_input =
+      std::clamp(late.compute_of_others * (late.tokens * std::max(1.0, late.length) - 1), 0.0, computing);
+  const std::array<std::pair<double, Cause>, 4> parts = {{{computing - by_input, Cause::slow_worker},
+                                                          {by_input, Cause::uneven_input},
+                                                          {late.of(Phase::data_wait), Cause::input_data},
+                                                          {late.of(Phase::checkpoint), Cause::checkpoint}}};
+  return std::max_element(parts.begin(), parts.end(),
+                          [](const auto& a, const auto& b) { return a.first < b.first; })
+      ->second;
+}
+
+std::string phases_that_differ(const Difference& late, double threshold_ms) {
+  std::string phases;
+  for (std::size_t i = 0; i < record::kPhases; ++i) {
+    if (static_cast<Phase>(i) == Phase::comm_exposed || late.phase_ms[i] <= threshold_ms) continue;
+    phases += (phases.empty() ? "" : ", ") + std::string(record::kPhaseNames[i]);
+  }
+  return phases;
+}
+
+class Analysis {
+ public:
+  explicit Analysis(const Run& run) : run_(run), rows_(common_steps(run)) {
+    for (const Row& row : rows_) {
+      std::vector<double> own;
+      for (const Step* step : row) own.push_back(milliseconds(step->own_ns()));
+      others_.push_back(medians_of_others(own));
+      slowest_.push_back(static_cast<std::size_t>(std::max_element(own.begin(), own.end()) - own.begin()));
+      own_.push_back(std::move(own));
+    }
+  }
+
+  Stragglers take() {
+    Stragglers result;
+    result.steps = rows_.size();
+    if (rows_.empty()) return result;
+    result.step_ms = mean_over_rows([&](std::size_t row) {
+      double sum = 0;
+      for (const Step* step : rows_[row]) sum += milliseconds(step->step_ns);
+      return sum / static_cast<double>(rows_[row].size());
+    });
+    step_ms_ = result.step_ms;
+    score_ranks();
+    if (run_.ranks.size() > 1) {
+      find_late_ranks(result);
+      find_network(result);
+    }
+    result.ranks = std::move(scores_);
+    std::stable_sort(result.found.begin(), result.found.end(),
+                     [](const auto& a, const auto& b) { return a.lost_ms > b.lost_ms; });
+    return result;
+  }
+
+ private:
+  template <typename Value>
+  double mean_over_rows(const Value& value) const {
+    double sum = 0;
+    for (std::size_t row = 0; row < rows_.size(); ++row) sum += value(row);
+    return sum / static_cast<double>(rows_.size());
+  }
+
+  // How much longer a rank works than the median of the others.
+  double excess_of(std::size_t rank) const {
+    return mean_over_rows([&](std::size_t row) { return own_[row][rank] - others_[row][rank]; });
+  }
+
+  // The time that a step would save if these ranks were as the median rank: then another rank is the last one.
+  double saved_without(const std::vector<std::size_t>& ranks) const {
+    const auto is_one = [&](std::size_t i) {
+      return std::find(ranks.begin(), ranks.end(), i) != ranks.end();
+    };
+    return mean_over_rows([&](std::size_t row) {
+      if (!is_one(slowest_[row])) return 0.0;
+      double next = 0;
+      for (std::size_t i = 0; i < own_[row].size(); ++i) {
+        if (!is_one(i)) next = std::max(next, own_[row][i]);
+      }
+      return own_[row][slowest_[row]] - next;
+    });
+  }
+
+  double often(const std::vector<std::size_t>& ranks) const {
+    return mean_over_rows([&](std::size_t row) {
+      return std::find(ranks.begin(), ranks.end(), slowest_[row]) == ranks.end() ? 0.0 : 1.0;
+    });
+  }
+
+  void score_ranks() {
+    std::map<int, double> delays;
+    for (std::size_t i = 0; i < run_.ranks.size(); ++i) {
+      const Snapshot& rank = run_.ranks[i];
+      RankScore score{.rank = rank.identity.rank, .node = rank.identity.node, .to_past = {}};
+      std::vector<double> own;
+      for (const auto& row : own_) own.push_back(row[i]);
+      score.own_ms = mean(own);
+      const double others = mean_over_rows([&](std::size_t row) { return others_[row][i]; });
+      if (others > 0) score.to_peers = score.own_ms / others;
+      score.to_past = newest_to_past(own);
+      for (const auto& [late, seconds] : record::waits_by_rank(rank.steps)) {
+        delays[late] += seconds * 1e3 / std::max(1.0, static_cast<double>(run_.ranks.size() - 1));
+        if (seconds * 1e3 <= score.waits_ms) continue;
+        score.waits_for = late;
+        score.waits_ms = seconds * 1e3;
+      }
+      score.step_ms_if_median = step_ms_ - (run_.ranks.size() > 1 ? saved_without({i}) : 0);
+      scores_.push_back(std::move(score));
+    }
+    for (RankScore& score : scores_) score.delays_ms = delays[score.rank];
+  }
+
+  // `late[row]` is the late rank of each step.
+  Difference difference(const std::vector<std::size_t>& late) const {
+    Difference result;
+    double tokens = 0;
+    double tokens_of_others = 0;
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      const Step& step = *rows_[row][late[row]];
+      for (std::size_t i = 0; i < record::kPhases; ++i) {
+        const auto phase = static_cast<Phase>(i);
+        const auto value = [&](const Step& other) { return phase_of(other, phase); };
+        result.phase_ms[i] += phase_of(step, phase) - median_of_others(rows_[row], late[row], value);
+      }
+      result.own_of_others += others_[row][late[row]];
+      result.compute_of_others += median_of_others(rows_[row], late[row], compute_of);
+      tokens += tokens_of(step);
+      tokens_of_others += median_of_others(rows_[row], late[row], tokens_of);
+    }
+    const auto count = static_cast<double>(rows_.size());
+    for (double& ms : result.phase_ms) ms /= count;
+    result.own_of_others /= count;
+    result.compute_of_others /= count;
+    if (tokens_of_others > 0) result.tokens = tokens / tokens_of_others;
+    return result;
+  }
+
+  // Tokens per sample of this rank ÷ those of the median of the others; 1 if not all ranks have samples.
+  double length_of_samples(std::size_t rank) const {
+    std::vector<double> lengths;
+    for (const Snapshot& each : run_.ranks) {
+      if (each.counters.samples == 0) return 1;
+      lengths.push_back(static_cast<double>(each.counters.tokens) /
+                        static_cast<double>(each.counters.samples));
+    }
+    const double others = medians_of_others(lengths)[rank];
+    return others > 0 ? lengths[rank] / others : 1;
+  }
+
+  static Straggler straggler_of(const Difference& late, double lost_ms) {
+    Straggler found{.cause = cause_of(late), .lost_ms = lost_ms, .to_past = {}};
+    found.excess = late.own_of_others > 0 ? lost_ms / late.own_of_others : 0;
+    found.more_tokens = late.tokens - 1;
+    found.longer_samples = late.length - 1;
+    found.phases = phases_that_differ(late, lost_ms / 10);
+    return found;
+  }
+
+  void find_late_ranks(Stragglers& result) const {
+    const double lost = mean_over_rows(
+        [&](std::size_t row) { return own_[row][slowest_[row]] - others_[row][slowest_[row]]; });
+    if (lost < kWorth * step_ms_) return;
+    std::vector<std::pair<double, std::size_t>> persistent;
+    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+      const double excess = excess_of(rank);
+      if (excess >= std::max(kWorth * step_ms_, kPersistent * lost)) persistent.emplace_back(excess, rank);
+    }
+    std::sort(persistent.rbegin(), persistent.rend());
+    if (persistent.size() > kMaxFound) persistent.resize(kMaxFound);
+    for (const auto& [excess, rank] : persistent) add_rank(result, rank, excess);
+    if (persistent.empty()) add_turns(result, lost);
+  }
+
+  void add_rank(Stragglers& result, std::size_t rank, double excess) const {
+    Difference late = difference(std::vector<std::size_t>(rows_.size(), rank));
+    late.length = length_of_samples(rank);
+    Straggler found = straggler_of(late, excess);
+    const record::Identity& identity = run_.ranks[rank].identity;
+    found.node = identity.node;
+    found.ranks = {identity.rank};
+    found.to_past = scores_[rank].to_past;
+    found.often = often({rank});
+    found.step_ms_without = scores_[rank].step_ms_if_median;
+    const auto same = std::find_if(result.found.begin(), result.found.end(), [&](const Straggler& other) {
+      return other.node == found.node && other.cause == found.cause;
+    });
+    if (same == result.found.end()) {
+      result.found.push_back(std::move(found));
+      return;
+    }
+    same->ranks.push_back(identity.rank);
+    std::sort(same->ranks.begin(), same->ranks.end());
+    std::vector<std::size_t> together;
+    for (std::size_t i = 0; i < run_.ranks.size(); ++i) {
+      const auto& ranks = same->ranks;
+      if (std::binary_search(ranks.begin(), ranks.end(), run_.ranks[i].identity.rank)) together.push_back(i);
+    }
+    same->often = often(together);
+    same->step_ms_without = step_ms_ - saved_without(together);
+  }
+
+  void add_turns(Stragglers& result, double lost) const {
+    Straggler found = straggler_of(difference(slowest_), lost);
+    if (found.cause == Cause::slow_worker && lost < kWorthInTurns * step_ms_) return;
+    found.often = 1;
+    found.step_ms_without = step_ms_ - lost;
+    result.found.push_back(std::move(found));
+  }
+
+  // If some ranks' records are not here, the late rank may be one of those: then measured waiting is subtracted.
+  double network_of(const Row& row, bool complete) const {
+    double least = -1;
+    for (const Step* step : row) {
+      const double exposed =
+          phase_of(*step, Phase::comm_exposed) - (complete ? 0 : milliseconds(step->comm_wait_ns));
+      least = least < 0 ? exposed : std::min(least, exposed);
+    }
+    return std::max(0.0, least);
+  }
+
+  void find_network(Stragglers& result) const {
+    const bool complete = run_.ranks.size() == static_cast<std::size_t>(run_.ranks.front().identity.size);
+    const bool measured = std::all_of(run_.ranks.begin(), run_.ranks.end(), [](const Snapshot& rank) {
+      return rank.counters.communication_measured();
+    });
+    if (!complete && !measured) return;
+    std::vector<double> network;
+    for (const Row& row : rows_) network.push_back(network_of(row, complete));
+    result.network_ms = mean(network);
+    if (result.network_ms < kWorthNetwork * step_ms_) return;
+    Straggler found{
+        .cause = Cause::network, .lost_ms = result.network_ms, .to_past = newest_to_past(network)};
+    found.step_ms_without = step_ms_ - result.network_ms;
+    found.phases = "comm_exposed";
+    // The others wait for a late rank even if it works no longer than they do.
+    for (std::size_t i = 0; i < scores_.size(); ++i) {
+      const double late_ms = scores_[i].delays_ms - std::max(0.0, excess_of(i));
+      if (late_ms < result.network_ms / 2) continue;
+      found.ranks = {scores_[i].rank};
+      found.node = scores_[i].node;
+      found.lost_ms = late_ms;
+      found.step_ms_without = step_ms_ - late_ms;
+    }
+    result.found.push_back(std::move(found));
+  }
+
+  const Run& run_;
+  std::vector<Row> rows_;
+  std::vector<std::vector<double>> own_;     // milliseconds, by step and rank
+  std::vector<std::vector<double>> others_;  // median of the other ranks
+  std::vector<std::size_t> slowest_;         // by step
+  std::vector<RankScore> scores_;
+  double step_ms_ = 0;
+};
+
+}  // namespace
+
+Stragglers find_stragglers(const Run& run) {
+  return Analysis(run).take();
+}
+
+std::string who(const Straggler& straggler) {
+  if (straggler.ranks.size() == 1) return lockstep::rank_name(straggler.ranks.front(), straggler.node);
+  return fmt::format("{} ranks on {} ({})", straggler.ranks.size(), straggler.node,
+                     fmt::join(straggler.ranks, ", "));
+}
+
+}  // namespace lockstep::report

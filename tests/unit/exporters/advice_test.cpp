@@ -1,0 +1,169 @@
+// Each rule of the advisor against a run that has exactly one fault: only its advice appears, with the number and with
+// the command or code that mends it.
+#include "exporters/report/advice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "common/files.h"
+#include "tests/unit/exporters/made_up_run.h"
+
+namespace lockstep::report {
+namespace {
+
+using lockstep::testing::MadeUpRun;
+using lockstep::testing::RankStep;
+using record::Writer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Fault {
+  std::string rule;
+  MadeUpRun::Change change{};
+  std::string number{};  // in the finding
+  std::string remedy{};
+  std::function<void(MadeUpRun&)> prepare = {};
+};
+
+void PrintTo(const Fault& fault, std::ostream* out) {
+  *out << fault.rule;
+}
+
+// When, in the last quarter of the run.
+bool lately(int step) {
+  return step >= 48;
+}
+
+std::vector<Fault> faults() {
+  return {
+      {"data-workers", [](RankStep& does, int, int) { does.data_wait = 50; },
+       "takes 36 % of the step on all ranks", "--pin=auto,workers=4",
+       [](MadeUpRun& run) { run.staged("n1", 1, "done"); }},
+      {"data-not-staged", [](RankStep& does, int, int) { does.data_wait = 50; }, "36 %", "#SBATCH --stage=",
+       [](MadeUpRun& run) { run.also = [](Writer& writer, int, int) { writer.add_bytes_read(4096); }; }},
+      {"data-rank", [](RankStep& does, int rank, int) { does.data_wait = rank == 2 ? 31.5 : 1; },
+       "rank 2 on n2 waits for its data 30.", "iostat"},
+      {"data-in-turns",
+       [](RankStep& does, int rank, int step) { does.data_wait += step % 4 == rank ? 12 : 0; }, "12",
+       "batches_ahead = 8"},
+      {"staging-failed",
+       {},
+       "1 of 2 nodes read from the source",
+       "lockstep-stage gc",
+       [](MadeUpRun& run) {
+         run.staged("n1", 1, "done");
+         run.staged("n2", 1, "source");
+       }},
+      {"staging-slow",
+       {},
+       "Staging took 2 min",
+       "--stage-mode=background",
+       [](MadeUpRun& run) { run.staged("n1", 120, "done"); }},
+      {"slow-rank", [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 20 : 0; },
+       "rank 3 on n2 works 23 % longer per step than the median rank (backward)", "lockstep-pin show"},
+      {"slow-rank", [](RankStep& does, int rank, int) { does.slow_down(rank >= 2 ? 1.3 : 1); },
+       "2 ranks on n2 (2, 3)", "on n2 for other processes"},
+      {"slow-rank",
+       [](RankStep& does, int rank, int step) { does.slow_down(rank == 1 && lately(step) ? 1.5 : 1); },
+       "% slower than earlier in this run", "clock"},
+      {"slow-in-turns",
+       [](RankStep& does, int rank, int step) { does.backward += step % 4 == rank ? 20 : 0; }, "23 % longer",
+       "lockstep-pin show"},
+      {"uneven-input",
+       [](RankStep& does, int rank, int) {
+         if (rank != 1) return;
+         does.tokens = 1500;
+         does.slow_down(1.5);
+       },
+       "rank 1 on n1 works 45 % longer per step than the median rank, because it has 50 % more tokens",
+       "plan.cost"},
+      {"uneven-input",
+       [](RankStep& does, int rank, int) {
+         if (rank != 1) return;
+         does.samples = 4;
+         does.slow_down(1.8);
+       },
+       "because its samples are 150 % longer", "lockstep-plan make --cost"},
+      {"uneven-steps",
+       [](RankStep& does, int rank, int step) {
+         if (step % 4 != rank) return;
+         does.tokens = 1300;
+         does.slow_down(1.3);
+       },
+       "30 % more tokens", "plan.cost"},
+      {"network-rank", [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; },
+       "for the communication of rank 3 on n2", "ip -s link"},
+      {"network-slower", [](RankStep& does, int, int step) { does.network = lately(step) ? 60 : 3; },
+       "20.0 times as long as earlier", "ip -s link"},
+      {"communication", [](RankStep& does, int, int) { does.network = 30; }, "takes 26 % of the step",
+       "plan.accumulate"},
+      {"padding", [](RankStep& does, int, int) { does.padding = 500; }, "33 % of the tokens", "plan.cap"},
+      {"checkpoint", [](RankStep& does, int, int step) { does.checkpoint = step % 8 == 7 ? 120 : 0; },
+       "takes 14 % of the step", "checkpointer.save(step)"},
+      {"checkpoint-rank",
+       [](RankStep& does, int rank, int step) { does.checkpoint = rank == 0 && step % 8 == 7 ? 120 : 0; },
+       "while rank 0 on n1 writes", "local_dir"},
+      {"long-steps", [](RankStep& does, int, int step) { does.other += step % 32 == 31 ? 600 : 0; },
+       "2 of the last 62 steps", "world.timer().begin_step()"},
+      {"no-phase", [](RankStep& does, int, int) { does.other = 60; }, "40 % of the step is in no phase",
+       "timed_batches()"},
+      {"optimizer", [](RankStep& does, int, int) { does.optimizer = 40; }, "takes 32 % of the step",
+       "FusedAdamW"},
+      {"host-to-device", [](RankStep& does, int, int) { does.host_to_device = 20; }, "takes 18 % of the step",
+       "LoaderOptions{.device"},
+      {"skipped-steps",
+       {},
+       "skipped 11 % of the steps",
+       "Autocast",
+       [](MadeUpRun& run) {
+         run.also = [](Writer& writer, int, int step) {
+           writer.set_loss_scale(1024);
+           if (step % 10 == 0) writer.add_skipped_step();
+         };
+       }},
+      {"slower-than-before", [](RankStep& does, int, int step) { does.slow_down(lately(step) ? 1.4 : 1); },
+       "36 % more own time", "free -h"},
+      {"no-tokens", [](RankStep& does, int, int) { does.tokens = does.padding = does.samples = 0; },
+       "None of the 64 steps", "ddp.backward(loss, tokens)"},
+  };
+}
+
+class Advisor : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(Advisor, NamesTheFaultAndNothingElse) {
+  const Fault& fault = GetParam();
+  MadeUpRun made_up;
+  if (fault.prepare) fault.prepare(made_up);
+  const auto advice = find_advice(made_up.make(fault.change));
+  std::vector<std::string> rules;
+  for (const Advice& one : advice) rules.push_back(one.rule);
+  ASSERT_THAT(rules, ElementsAre(fault.rule));
+  EXPECT_THAT(advice[0].finding, HasSubstr(fault.number));
+  EXPECT_THAT(advice[0].remedy, HasSubstr(fault.remedy));
+  EXPECT_TRUE(advice[0].finding.ends_with('.') && advice[0].remedy.ends_with('.')) << advice[0].text();
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Advisor, ::testing::ValuesIn(faults()));
+
+TEST(Advice, ACleanRunGetsNone) {
+  for (const int ranks : {1, 2, 4}) {
+    MadeUpRun made_up{.ranks = ranks};
+    made_up.staged("n1", 30, "done");
+    EXPECT_THAT(find_advice(made_up.make()), IsEmpty()) << ranks << " ranks";
+  }
+  MadeUpRun made_up;
+  EXPECT_THAT(
+      advise(made_up.make()),
+      ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
+}
+
+TEST(Advice, EveryRuleIsDocumented) {
+  const std::string page = read_text_file(METRICS_PAGE);
+  for (const Fault& fault : faults()) EXPECT_THAT(page, HasSubstr("| `" + fault.rule + "` |"));
+}
+
+}  // namespace
+}  // namespace lockstep::report

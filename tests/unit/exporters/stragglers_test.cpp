@@ -1,0 +1,233 @@
+#include "exporters/report/stragglers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "exporters/record/waits.h"
+#include "exporters/report/straggler_view.h"
+#include "tests/unit/exporters/made_up_run.h"
+
+namespace lockstep::report {
+namespace {
+
+using lockstep::testing::MadeUpRun;
+using lockstep::testing::RankStep;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// The only straggler of a run with this change.
+Straggler only(MadeUpRun& made_up, const MadeUpRun::Change& change) {
+  const Stragglers all = find_stragglers(made_up.make(change));
+  EXPECT_THAT(all.found, SizeIs(1));
+  return all.found.empty() ? Straggler{} : all.found.front();
+}
+
+TEST(Stragglers, ACleanRunHasNone) {
+  for (const int ranks : {1, 2, 3, 8}) {
+    MadeUpRun made_up{.ranks = ranks};
+    const Stragglers all = find_stragglers(made_up.make());
+    EXPECT_THAT(all.found, IsEmpty()) << ranks << " ranks";
+    EXPECT_EQ(all.steps, 62) << "the first two steps are left out";
+    EXPECT_EQ(all.ranks.size(), ranks);
+  }
+}
+
+TEST(Stragglers, ASlowWorkerIsScoredAgainstItsPeersAndThoseWhoWaitNameIt) {
+  MadeUpRun made_up;
+  const Stragglers all = find_stragglers(made_up.make([](RankStep& does, int rank, int) {
+    if (rank == 3) does.backward += 20;
+  }));
+  ASSERT_THAT(all.found, SizeIs(1));
+  const Straggler& slow = all.found.front();
+  EXPECT_EQ(slow.cause, Cause::slow_worker);
+  EXPECT_THAT(slow.ranks, ElementsAre(3));
+  EXPECT_EQ(who(slow), "rank 3 on n2");
+  EXPECT_EQ(slow.phases, "backward");
+  EXPECT_NEAR(slow.lost_ms, 20, 0.5);
+  EXPECT_EQ(slow.often, 1);
+  EXPECT_NEAR(all.step_ms, 110, 1);
+  EXPECT_NEAR(slow.step_ms_without, 90, 1.5);
+  EXPECT_NEAR(all.ranks[3].to_peers, 1.23, 0.01);
+  EXPECT_NEAR(all.ranks[0].to_peers, 1.0, 0.01);
+  EXPECT_NEAR(all.ranks[3].delays_ms, 20, 0.5);
+  EXPECT_EQ(all.ranks[3].waits_for, -1);
+  EXPECT_EQ(all.ranks[0].waits_for, 3);
+  EXPECT_NEAR(all.ranks[0].waits_ms, 20, 0.5);
+  EXPECT_NEAR(all.ranks[3].step_ms_if_median, slow.step_ms_without, 1e-9);
+  EXPECT_NEAR(all.ranks[0].step_ms_if_median, all.step_ms, 1e-9);
+  EXPECT_NEAR(all.network_ms, 3, 0.1);
+}
+
+TEST(Stragglers, OfTwoRanksTheSlowOneIsNamed) {
+  MadeUpRun made_up{.ranks = 2};
+  const Straggler slow = only(made_up, [](RankStep& does, int rank, int) {
+    if (rank == 1) does.slow_down(1.3);
+  });
+  EXPECT_THAT(slow.ranks, ElementsAre(1));
+  EXPECT_EQ(slow.cause, Cause::slow_worker);
+  EXPECT_NEAR(slow.excess, 0.27, 0.02);
+}
+
+TEST(Stragglers, ARankIsComparedWithItsOwnPast) {
+  MadeUpRun made_up;
+  const Stragglers all = find_stragglers(made_up.make([](RankStep& does, int rank, int step) {
+    if (rank == 1 && step >= 48) does.slow_down(1.5);
+  }));
+  ASSERT_THAT(all.found, SizeIs(1));
+  EXPECT_THAT(all.found.front().ranks, ElementsAre(1));
+  EXPECT_NEAR(all.found.front().to_past.value(), 1.45, 0.05);
+  EXPECT_NEAR(all.ranks[0].to_past.value(), 1.0, 0.01);
+  MadeUpRun short_one{.steps = 20};
+  EXPECT_FALSE(find_stragglers(short_one.make()).ranks[0].to_past) << "too few steps";
+}
+
+TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
+  MadeUpRun made_up;
+  const Straggler slow = only(made_up, [](RankStep& does, int rank, int) {
+    if (rank >= 2) does.slow_down(1.3);
+  });
+  EXPECT_THAT(slow.ranks, ElementsAre(2, 3));
+  EXPECT_EQ(who(slow), "2 ranks on n2 (2, 3)");
+  EXPECT_NEAR(slow.step_ms_without, 90, 2) << "only both together make the step shorter";
+}
+
+TEST(Stragglers, RanksOfSeveralNodesHaveEachTheirOwnCause) {
+  MadeUpRun made_up{.ranks = 8};
+  const Stragglers all = find_stragglers(made_up.make([](RankStep& does, int rank, int) {
+    if (rank == 1) does.data_wait += 20;
+    if (rank == 6) does.backward += 25;
+  }));
+  ASSERT_THAT(all.found, SizeIs(2));
+  EXPECT_EQ(all.found[0].cause, Cause::slow_worker);
+  EXPECT_THAT(all.found[0].ranks, ElementsAre(6));
+  EXPECT_EQ(all.found[1].cause, Cause::input_data);
+  EXPECT_THAT(all.found[1].ranks, ElementsAre(1));
+}
+
+TEST(Stragglers, MoreTokensOrLongerSamplesAreUnevenInput) {
+  MadeUpRun made_up;
+  const Straggler more = only(made_up, [](RankStep& does, int rank, int) {
+    if (rank != 1) return;
+    does.tokens = 1500;
+    does.slow_down(1.5);
+  });
+  EXPECT_EQ(more.cause, Cause::uneven_input);
+  EXPECT_NEAR(more.more_tokens, 0.5, 0.01);
+  const Straggler longer = only(made_up, [](RankStep& does, int rank, int) {
+    if (rank != 1) return;
+    does.samples = 4;
+    does.slow_down(1.8);
+  });
+  EXPECT_EQ(longer.cause, Cause::uneven_input);
+  EXPECT_NEAR(longer.longer_samples, 1.5, 0.01);
+  const Straggler slow = only(made_up, [](RankStep& does, int rank, int) {
+    if (rank != 1) return;
+    does.tokens = 1100;  // explains only a small part
+    does.slow_down(1.8);
+  });
+  EXPECT_EQ(slow.cause, Cause::slow_worker);
+}
+
+TEST(Stragglers, TheCauseIsThePhaseThatTakesLonger) {
+  MadeUpRun made_up;
+  EXPECT_EQ(only(made_up, [](RankStep& does, int rank, int) { does.data_wait += rank == 2 ? 30 : 0; }).cause,
+            Cause::input_data);
+  const Straggler writer = only(made_up, [](RankStep& does, int rank, int step) {
+    does.checkpoint = rank == 0 && step % 8 == 0 ? 200 : 0;
+  });
+  EXPECT_EQ(writer.cause, Cause::checkpoint);
+  EXPECT_THAT(writer.ranks, ElementsAre(0));
+}
+
+TEST(Stragglers, RanksThatTakeTurnsAreNotBlamed) {
+  MadeUpRun made_up;
+  const Straggler late = only(made_up, [](RankStep& does, int rank, int step) {
+    if (step % 4 == rank) does.backward += 20;
+  });
+  EXPECT_THAT(late.ranks, IsEmpty());
+  EXPECT_EQ(late.node, "");
+  EXPECT_NEAR(late.step_ms_without, 90, 1.5);
+  const Straggler input = only(made_up, [](RankStep& does, int rank, int step) {
+    if (step % 4 != rank) return;
+    does.tokens = 1300;
+    does.slow_down(1.3);
+  });
+  EXPECT_EQ(input.cause, Cause::uneven_input);
+}
+
+TEST(Stragglers, CommunicationThatNoLateRankExplainsIsTheNetwork) {
+  MadeUpRun made_up;
+  const Straggler all_ranks = only(made_up, [](RankStep& does, int, int) { does.network = 30; });
+  EXPECT_EQ(all_ranks.cause, Cause::network);
+  EXPECT_THAT(all_ranks.ranks, IsEmpty());
+  EXPECT_NEAR(all_ranks.lost_ms, 30, 1);
+  EXPECT_NEAR(all_ranks.to_past.value(), 1, 0.01);
+  const Straggler now =
+      only(made_up, [](RankStep& does, int, int step) { does.network = step >= 48 ? 60 : 3; });
+  EXPECT_GT(now.to_past.value(), 10);
+}
+
+TEST(Stragglers, ARankThatComputesAsFastAsTheOthersAndIsWaitedForHasALateNetwork) {
+  MadeUpRun made_up;
+  const Straggler late =
+      only(made_up, [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; });
+  EXPECT_EQ(late.cause, Cause::network);
+  EXPECT_THAT(late.ranks, ElementsAre(3));
+  EXPECT_NEAR(late.lost_ms, 25, 1);
+  made_up.communication_measured = false;
+  const Straggler unknown =
+      only(made_up, [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; });
+  EXPECT_EQ(unknown.cause, Cause::network);
+  EXPECT_THAT(unknown.ranks, IsEmpty()) << "nothing says which rank it was";
+}
+
+TEST(Stragglers, WaitingForARankWhoseRecordIsNotHereIsNotTheNetwork) {
+  MadeUpRun made_up{.last_rank_written = 1};
+  const auto slow = [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 40 : 0; };
+  const Stragglers all = find_stragglers(made_up.make(slow));
+  EXPECT_THAT(all.found, IsEmpty());
+  EXPECT_EQ(all.ranks.at(0).waits_for, 3);
+  made_up.communication_measured = false;
+  EXPECT_THAT(find_stragglers(made_up.make(slow)).found, IsEmpty());
+}
+
+TEST(Stragglers, StepsThatNotAllRanksHaveAreNotCompared) {
+  MadeUpRun made_up;
+  auto run = made_up.make();
+  run.ranks[2].steps.clear();
+  EXPECT_EQ(find_stragglers(run).steps, 0);
+  EXPECT_THAT(find_stragglers(run).ranks, IsEmpty());
+  EXPECT_EQ(straggler_text(find_stragglers(run)), "");
+}
+
+TEST(Stragglers, AreShownAsTableAndJson) {
+  MadeUpRun made_up{.ranks = 12, .ranks_per_node = 6};
+  const Stragglers all = find_stragglers(
+      made_up.make([](RankStep& does, int rank, int) { does.backward += rank == 10 ? 20 : 0; }));
+  EXPECT_THAT(straggler_text(all), HasSubstr("the 8 slowest ranks, last 62 steps"));
+  EXPECT_THAT(straggler_text(all), HasSubstr("\n  10  n2"));
+  EXPECT_THAT(straggler_html(all), HasSubstr("<td>rank 10</td>"));
+  const nlohmann::json json = straggler_json(all);
+  EXPECT_EQ(json["ranks"].size(), 12);
+  EXPECT_EQ(json["ranks"][0]["waits_for"], 10);
+  EXPECT_TRUE(json["ranks"][10]["waits_for"].is_null());
+  EXPECT_EQ(json["found"][0]["cause"], "slow_worker");
+  EXPECT_EQ(json["found"][0]["ranks"], nlohmann::json::array({10}));
+}
+
+TEST(WaitsByRank, AddUpTheStepsOfEachRankWaitedFor) {
+  std::vector<record::Step> steps(4);
+  steps[0].waited_for = steps[1].waited_for = 3;
+  steps[0].comm_wait_ns = steps[1].comm_wait_ns = 2'000'000;
+  steps[2].waited_for = 1;
+  steps[2].comm_wait_ns = 6'000'000;
+  steps[3].comm_wait_ns = 6'000'000;  // nobody knows for which rank
+  EXPECT_EQ(record::waits_by_rank(steps), (std::map<int, double>{{1, 0.0015}, {3, 0.001}}));
+  EXPECT_TRUE(record::waits_by_rank({}).empty());
+}
+
+}  // namespace
+}  // namespace lockstep::report
