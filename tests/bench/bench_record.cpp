@@ -1,5 +1,5 @@
-// Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition) and a
-// step's end. Prints a line for each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
+// Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition), a step's
+// end, and a span while a profile is taken. Prints a line for each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
 
 #include <fmt/format.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
@@ -14,6 +14,7 @@
 #include "common/error.h"
 #include "common/tool.h"
 #include "exporters/record/record.h"
+#include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep {
@@ -64,6 +65,14 @@ void run(const std::filesystem::path& folder, bool json) {
              (void)monotonic_ns();
            }
          }));
+  profile::start_spans();
+  report(json, "span", median_nanoseconds([&] {
+           for (int i = 0; i < kCalls; ++i) {
+             const std::uint64_t now = monotonic_ns();
+             profile::add_span({.name = "aten::addmm", .begin_ns = now, .end_ns = now});
+           }
+         }));
+  profile::stop_spans();
 }
 
 }  // namespace
