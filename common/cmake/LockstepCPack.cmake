@@ -33,7 +33,7 @@ configure_file(packaging/debian/changelog.in ${package_dir}/changelog @ONLY)
 macro(lockstep_package group name summary description)
   cmake_parse_arguments(arg "" "DEPENDS;RECOMMENDS;SECTION" "CONTROL;COMPONENTS" ${ARGN})
   string(TOUPPER ${group} GROUP)
-  foreach(component IN ITEMS package_${group} ${arg_COMPONENTS})
+  foreach(component IN ITEMS ${arg_COMPONENTS} package_${group})  # installed in this order
     string(TOUPPER ${component} COMPONENT)
     list(APPEND CPACK_COMPONENTS_ALL ${component})
     set(CPACK_COMPONENT_${COMPONENT}_GROUP ${group})

@@ -28,7 +28,7 @@ endforeach()
 unset(found CACHE)
 lockstep_packages_of(library_depends ${loaded})
 lockstep_package(lib liblockstep "Libraries that Lockstep's training programs load (metapackage)"
-  "Install it on compute nodes. The libraries of Lockstep are part of the programs;\n this package depends on LibTorch, MPI and the others."
+  "Install it on compute nodes. The libraries of Lockstep are part of the\n programs; this package depends on LibTorch, MPI and the others."
   SECTION libs DEPENDS "${library_depends}")
 
 lockstep_package(dev liblockstep-dev "Training library for LibTorch: loader, DistributedDataParallel, checkpoints"
