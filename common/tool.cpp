@@ -7,7 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <string_view>
+#include <system_error>
 
+#include "common/completion.h"
 #include "common/error.h"
 #include "common/units.h"
 
@@ -51,12 +54,14 @@ std::string text_of(const std::filesystem::filesystem_error& error) {
 Tool::Tool(std::string name, std::string summary) : name_(std::move(name)), app_(std::move(summary), name_) {
   app_.set_version_flag("--version", fmt::format("{} {}", name_, version()));
   app_.add_flag("--json", json_, "Print JSON, and nothing else, on standard output");
+  app_.set_help_all_flag("--help-all", "Print this help with the options of every verb and exit");
   app_.fallthrough();
 }
 
 CLI::App& Tool::verb(const std::string& name, const std::string& summary, std::function<void()> work) {
   app_.require_subcommand(1);
   CLI::App& sub = *app_.add_subcommand(name, summary);
+  sub.set_help_all_flag();  // only the tool has it
   sub.callback([this, work = std::move(work)] { chosen_ = work; });
   return sub;
 }
@@ -92,8 +97,12 @@ int Tool::run(int argc, char** argv, const std::function<void()>& work) {
   survive_size_limit();
   chosen_ = work;
   try {
-    app_.parse(argc, argv);
-    if (chosen_) chosen_();
+    if (argc == 2 && std::string_view(argv[1]) == "--completion") {  // for packages; --help does not show it
+      fmt::print("{}", completion_script(app_));
+    } else {
+      app_.parse(argc, argv);
+      if (chosen_) chosen_();
+    }
     if (std::fflush(stdout) != 0) fail_errno("cannot write to standard output");
     return 0;
   } catch (const CLI::Success& success) {  // --help, --version
@@ -109,6 +118,11 @@ int Tool::run(int argc, char** argv, const std::function<void()>& work) {
     return 2;
   } catch (const std::filesystem::filesystem_error& error) {
     say(text_of(error));
+    return 1;
+  } catch (const std::system_error& error) {
+    // fmt::print() does not say which file it could not write.
+    say(std::ferror(stdout) != 0 ? "cannot write to standard output: " + error.code().message()
+                                 : error.what());
     return 1;
   } catch (const std::exception& error) {
     say(error.what());

@@ -2,6 +2,7 @@
 # Installs missing Debian packages that Lockstep needs, by group:
 #   build      compiler, libraries and headers          cluster    the embedded Slurm cluster and Open MPI
 #   corpus     the text example's corpus and tokeniser   monitoring Prometheus
+#   package    man pages and packages, and their checks
 #   test       only for the tests                    peers      for comparisons in tests and benchmarks, and plots
 # Usage: packages.sh [--list] GROUP...   (needs root only if packages are missing)
 set -euo pipefail
@@ -16,6 +17,7 @@ declare -A packages=(
   [corpus]="sentencepiece mandoc"
   [monitoring]="prometheus curl"
   [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
+  [package]="help2man lintian rpm"
   [test]="clang clang-format clang-tidy libclang-rt-14-dev shellcheck python3
     chromium-headless-shell openssl"
   [pip]="python3 python3-pip"

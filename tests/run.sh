@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 preset=release
 case "${1:-}" in
   -h | --help)
-    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, cluster, peers, fuzz, lint, tidy (tests/run.sh -L unit)"
+    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, install, cluster, peers, fuzz, lint, tidy (tests/run.sh -L unit)"
     exit 0
     ;;
   --torch=pip)
@@ -24,7 +24,7 @@ case "${1:-}" in
 esac
 
 if [ $preset = release ]; then
-  examples/packages.sh build cluster corpus monitoring test peers pip
+  examples/packages.sh build cluster corpus monitoring package test peers pip
   # Without a package index these tests are skipped.
   if peers=$(tests/peers/packages.sh); then export PYTHONPATH=$peers${PYTHONPATH:+:$PYTHONPATH}; fi
   if docs=$(tests/docs/packages.sh); then export LOCKSTEP_DOCS_PYTHON=$docs; fi

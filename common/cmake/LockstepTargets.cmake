@@ -66,6 +66,7 @@ function(lockstep_library name)
   if(NOT arg_INTERNAL)
     install(TARGETS ${target} EXPORT lockstep-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_COMPONENTS ${name})
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_EXPORTED ${target})
   endif()
   foreach(header IN LISTS arg_PUBLIC_HEADERS)
     get_filename_component(header_folder ${folder}/${header} DIRECTORY)
@@ -80,6 +81,14 @@ endfunction()
 # All that users and admins install: the tools and the plugin (component "tools").
 add_custom_target(tools)
 
+# lockstep_install(...): install(...) for the component "tools", and for the Debian package that LOCKSTEP_PACKAGE names:
+# tools, unless a folder sets it to plugin or exporter.
+set(LOCKSTEP_PACKAGE tools)
+function(lockstep_install)
+  install(${ARGN} COMPONENT tools)
+  install(${ARGN} COMPONENT package_${LOCKSTEP_PACKAGE} EXCLUDE_FROM_ALL)
+endfunction()
+
 # lockstep_program(lockstep-pack SOURCES main.cpp LINK lockstep::pack [INTERNAL]): a tool in bin/, installed unless INTERNAL.
 function(lockstep_program name)
   cmake_parse_arguments(arg "INTERNAL" "" "SOURCES;LINK" ${ARGN})
@@ -87,8 +96,9 @@ function(lockstep_program name)
   target_link_libraries(${name} PRIVATE ${arg_LINK} lockstep_build_flags)
   target_include_directories(${name} PRIVATE ${lockstep_SOURCE_DIR})
   if(NOT arg_INTERNAL)
-    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
+    lockstep_install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     add_dependencies(tools ${name})
+    lockstep_tool_manual(${name})
   endif()
 endfunction()
 

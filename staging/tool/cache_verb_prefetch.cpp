@@ -11,6 +11,7 @@
 #include "common/units.h"
 #include "staging/cache/shared.h"
 #include "staging/tool/cache_verbs.h"
+#include "staging/tool/copy_progress.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/source.h"
 
@@ -98,8 +99,13 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
   options.waiting = [&tool](const std::string& source) {
     tool.say(source + ": another process is copying it, waiting");
   };
+  CopyProgress progress;
+  options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
+    progress.update(source, done, total);
+  };
   for (const std::string& source : arguments.sources) {
     const PutResult result = put({source}, options).at(0);
+    progress.end();
     cache::share(arguments.cache, result.object, group, FileSystem::real());
     if (!result.note.empty()) tool.say(source + ": " + result.note);
     const std::string readers = group ? "group " + arguments.group : "all";

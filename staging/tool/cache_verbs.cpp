@@ -5,9 +5,11 @@
 #include <cstdio>
 #include <ctime>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "common/error.h"
+#include "common/progress.h"
 #include "common/units.h"
 #include "staging/transfer/check.h"
 
@@ -54,6 +56,17 @@ void run_ls(const Tool& tool, const std::string& folder) {
   }
 }
 
+void check_object(const cache::ObjectInfo& info, const fs::path& files, int threads) {
+  Progress progress("checking " + info.source, info.bytes);
+  std::mutex mutex;
+  std::uint64_t done = 0;
+  progress.update(0);
+  check_copy(files, Verify::full, threads, [&](std::uint64_t bytes) {
+    const std::lock_guard lock(mutex);
+    progress.update(done += bytes);
+  });
+}
+
 void run_verify(const Tool& tool, const std::string& folder, int threads) {
   cache::Store store = existing_store(folder);
   int damaged = 0;
@@ -64,7 +77,7 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
     if (!store.has(name)) continue;
     std::string reason = object.problem;
     try {
-      if (reason.empty()) check_copy(store.files(name), Verify::full, threads);
+      if (reason.empty()) check_object(object.info, store.files(name), threads);
     } catch (const Error& error) {
       reason = error.what();
     }

@@ -11,9 +11,9 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "common/progress.h"
 #include "common/units.h"
 #include "staging/tool/cache_verbs.h"
+#include "staging/tool/copy_progress.h"
 #include "staging/tool/nodes_key.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
@@ -33,25 +33,6 @@ struct PutArguments {
   int keep = -1;
   int source_patience = 0;
   std::string shared;
-};
-
-/// One progress line for each source that is copied.
-class CopyProgress {
- public:
-  /// Removes the progress line, so that another line can be printed.
-  void end() { progress_.reset(); }
-  void update(const std::string& source, std::uint64_t done, std::uint64_t total) {
-    if (!progress_ || source != source_) {
-      progress_.reset();
-      progress_ = std::make_unique<Progress>("staging " + source, total);
-      source_ = source;
-    }
-    progress_->update(done);
-  }
-
- private:
-  std::string source_;
-  std::unique_ptr<Progress> progress_;
 };
 
 std::string key_of(const PutArguments& arguments) {

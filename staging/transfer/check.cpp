@@ -136,8 +136,10 @@ void read_somewhere(const std::filesystem::path& folder, const cache::ObjectFile
     fail("{}: ends at byte {}", path.string(), at);
 }
 
+using Checked = std::function<void(std::uint64_t bytes)>;
+
 // Checks files that have no index, only object.json.
-void check_files(const std::filesystem::path& folder, Verify verify, int threads) {
+void check_files(const std::filesystem::path& folder, Verify verify, int threads, const Checked& checked) {
   const std::filesystem::path about = folder.parent_path() / "object.json";
   const cache::ObjectInfo info =
       cache::parse_object(read_text_file(about), folder.parent_path().filename().string(), about.string());
@@ -146,7 +148,9 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
     const cache::ObjectFile& file = info.files[f];
     const std::uint64_t size = size_of(folder / file.name);
     if (size != file.size) fail("{}: {} bytes, {} expected", (folder / file.name).string(), size, file.size);
-    if (verify == Verify::full) check_digest(folder, file);
+    if (verify != Verify::full) return;
+    check_digest(folder, file);
+    if (checked) checked(size);
   });
   if (verify == Verify::full) return;
   std::minstd_rand random(std::random_device{}());
@@ -165,17 +169,20 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
 
 }  // namespace
 
-void check_copy(const std::filesystem::path& folder, Verify verify, int threads) {
+void check_copy(const std::filesystem::path& folder, Verify verify, int threads, const Checked& checked) {
   if (verify == Verify::off) return;
-  if (!FileSystem::real().status(folder / pack::kIndexName)) return check_files(folder, verify, threads);
+  if (!FileSystem::real().status(folder / pack::kIndexName))
+    return check_files(folder, verify, threads, checked);
   const pack::Index index = pack::Index::load(folder / pack::kIndexName);
   if (verify == Verify::quick) {
     for (std::size_t s = 0; s < index.shards(); ++s) pack::check_shard_size(folder, index, s);
     check_some_samples(folder, index);
     return;
   }
-  parallel_for(index.shards(), threads,
-               [&](std::size_t s, const std::function<bool()>&) { pack::check_digests(folder, index, s); });
+  parallel_for(index.shards(), threads, [&](std::size_t s, const std::function<bool()>&) {
+    pack::check_digests(folder, index, s);
+    if (checked) checked(index.shard(s).size);
+  });
 }
 
 }  // namespace lockstep::transfer

@@ -1,0 +1,21 @@
+# cmake -DPROGRAM= -DNAME= -DSECTION= -DPAGE= -DHELP2MAN= -P man-page.cmake: writes the compressed man page of a program.
+set(ENV{LC_ALL} C.UTF-8)
+execute_process(COMMAND ${PROGRAM} --help OUTPUT_VARIABLE help COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCH "^[^\n]*" summary "${help}")
+string(REGEX REPLACE "[.]$" "" summary "${summary}")
+set(all --help)
+if(help MATCHES "--help-all")
+  set(all --help-all)
+endif()
+string(REGEX REPLACE "[.]gz$" "" plain "${PAGE}")
+cmake_path(GET PAGE PARENT_PATH folder)
+file(MAKE_DIRECTORY ${folder})
+execute_process(COMMAND ${HELP2MAN} --no-info --section=${SECTION} "--name=${summary}" --help-option=${all}
+                        --source=Lockstep --manual=Lockstep --output=${plain} ${PROGRAM} COMMAND_ERROR_IS_FATAL ANY)
+# help2man does not know verbs: each one gets a section of its own.
+file(READ ${plain} text)
+string(REPLACE "\nSubcommands:\n" "\n.SH VERBS\n" text "${text}")
+string(REGEX REPLACE "(\n[.]PP)?\n([a-z]+)\n[.]IP\n" "\n.SS \\2\n" text "${text}")
+string(REGEX REPLACE "(\n[.][IP]P)?\n(Positionals|Options):\n" "\n.PP\n\\2:\n" text "${text}")
+file(WRITE ${plain} "${text}")
+execute_process(COMMAND gzip -9nf ${plain} COMMAND_ERROR_IS_FATAL ANY)

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# The Debian packages: built, complete, without lintian's errors, installed by dpkg in an overlay of this system's root, and
+# their programs run there. Needs root. The packages stay in BUILD_DIR/packages for the cluster test.
+# Usage: packages_test.sh BUILD_DIR
+set -euo pipefail
+build=$(readlink -f "$1")
+source_root=$(cd "$(dirname "$0")/../.." && pwd)
+packages=$build/packages
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+if [ "${2:-}" = --installed ]; then # in the overlay
+  cd /
+  # Packages that this machine lacks are not downloaded; the sources need the same libraries.
+  dpkg --no-triggers --log=/dev/null -i "$packages"/*.deb >/tmp/dpkg.log 2>&1 || fail "dpkg -i: $(cat /tmp/dpkg.log)"
+  dpkg --verify lockstep-plugin lockstep-tools lockstep-exporter liblockstep-dev | grep . && fail "dpkg --verify found the differences above"
+  getent group lockstep >/dev/null || fail "no group lockstep"
+  [ "$(getent passwd lockstep | cut -d: -f7)" = /usr/sbin/nologin ] || fail "user lockstep: $(getent passwd lockstep)"
+  [ "$(stat -c '%a %G' /run/lockstep/records)" = "751 lockstep" ] || fail "/run/lockstep/records: $(stat -c '%a %G' /run/lockstep/records)"
+  for tool in $(dpkg -L lockstep-plugin lockstep-tools lockstep-exporter | grep '^/usr/bin/'); do
+    [[ $($tool --version) == "${tool##*/} "* ]] || fail "$tool --version"
+    man -w "${tool##*/}" >/dev/null 2>&1 || [ -s "/usr/share/man/man1/${tool##*/}.1.gz" ] || fail "no man page of $tool"
+    bash -n "/usr/share/bash-completion/completions/${tool##*/}" || fail "completion of $tool"
+  done
+  mkdir /tmp/data && printf '\1\0\2\0' >/tmp/data/a.tokens
+  lockstep-pack create /tmp/data --out /tmp/pack --token-bytes 2 >/dev/null
+  lockstep-stage put /tmp/pack --cache /tmp/cache --json | grep -q '"hit":false' || fail "lockstep-stage put"
+  # The completion offers verbs first, then the verb's options.
+  # shellcheck source=/dev/null
+  source /usr/share/bash-completion/completions/lockstep-stage
+  COMP_WORDS=(lockstep-stage pre) COMP_CWORD=1 && _lockstep_stage
+  [ "${COMPREPLY[*]}" = prefetch ] || fail "completion of a verb: ${COMPREPLY[*]}"
+  COMP_WORDS=(lockstep-stage prefetch --ev) COMP_CWORD=2 && _lockstep_stage
+  [ "${COMPREPLY[*]}" = --everyone ] || fail "completion of an option: ${COMPREPLY[*]}"
+  # A user's program builds with pkg-config.
+  mkdir /tmp/record
+  # shellcheck disable=SC2046  # split on purpose
+  g++ -O0 "$source_root/tests/install/light/time_pack.cpp" -o /tmp/time_pack $(pkg-config --cflags --libs lockstep) || fail "a build with pkg-config"
+  /tmp/time_pack /tmp/pack /tmp/record || fail "a program built with pkg-config"
+  # A changed configuration survives the removal of the package, and a purge removes it.
+  echo "# mine" >>/etc/lockstep/lockstep.conf
+  dpkg --no-triggers --log=/dev/null --remove lockstep-plugin >/dev/null
+  tail -n 1 /etc/lockstep/lockstep.conf | grep -q mine || fail "removing the package removed lockstep.conf"
+  dpkg --no-triggers --log=/dev/null --purge lockstep-plugin >/dev/null
+  [ ! -e /etc/lockstep/lockstep.conf ] || fail "purging the package left lockstep.conf"
+  exit 0
+fi
+
+if [ "$(id -u)" != 0 ]; then
+  echo "skipped: needs root"
+  exit 77
+fi
+rm -f "$packages"/*.deb
+cmake --build "$build" --target packages >"$build/packages.log" 2>&1 || fail "cannot build the packages: $(tail -n 20 "$build/packages.log")"
+
+# contains PACKAGE PATH...: files that the package must hold.
+contains() {
+  local list package=$1 path
+  list=$(dpkg-deb -c "$packages/${package}_"*.deb | awk '{ print $1, $2, $6 }')
+  shift
+  for path in "$@"; do grep -q "^-[^ ]* root/root \./$path$" <<<"$list" || fail "$package lacks $path: $list"; done
+  ! grep -v -E '^[dl-][^ ]* root/root ' <<<"$list" || fail "$package has files that do not belong to root"
+}
+contains lockstep-plugin usr/lib/lockstep/lockstep.so usr/bin/lockstep-pin usr/bin/lockstep-stage etc/lockstep/lockstep.conf \
+  etc/slurm/plugstack.conf.d/lockstep.conf usr/lib/sysusers.d/lockstep-plugin.conf usr/lib/systemd/system/lockstep-gc.service \
+  usr/share/man/man7/lockstep-plugin.7.gz usr/share/man/man1/lockstep-stage.1.gz
+[ ! -e "$build/bin/lockstep-doctor" ] || contains lockstep-plugin usr/bin/lockstep-doctor
+contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/share/lockstep/python/lockstep.py
+contains lockstep-exporter usr/bin/lockstep-exporter usr/lib/systemd/system/lockstep-exporter.service \
+  usr/lib/sysusers.d/lockstep.conf usr/lib/tmpfiles.d/lockstep.conf usr/share/lockstep/lockstep.rules.yml \
+  usr/share/lockstep/provisioning.yaml usr/share/lockstep/dashboards/lockstep-job.json
+contains liblockstep-dev usr/include/lockstep/runtime/lockstep.h usr/lib/cmake/lockstep/lockstep-config.cmake usr/lib/pkgconfig/lockstep.pc
+
+work=$(mktemp -d)
+trap 'umount -R "$work" 2>/dev/null || true; rm -rf "$work"' EXIT
+for package in "$packages"/*.deb; do
+  dpkg-deb -x "$package" "$work/x"
+  # Every path in a text file is that of the installation.
+  ! grep -rIE "@[A-Z_]+@|/opt/lockstep|$build|_CPack" "$work/x/etc" "$work/x/usr/lib/systemd" "$work/x/usr/share/lockstep" 2>/dev/null ||
+    fail "$package: the paths above are not those of the package"
+done
+grep -q '^ExecStart=/usr/bin/lockstep-exporter ' "$work/x/usr/lib/systemd/system/lockstep-exporter.service" || fail "path in the unit"
+grep -q 'path: /usr/share/lockstep/dashboards' "$work/x/usr/share/lockstep/provisioning.yaml" || fail "path in provisioning.yaml"
+
+if command -v lintian >/dev/null; then
+  errors=$(lintian --fail-on none --tag-display-limit 0 --allow-root "$packages"/*.deb 2>/dev/null | grep '^E:' || true)
+  [ -z "$errors" ] || fail "lintian: $errors"
+else
+  echo "lintian is not installed: not run"
+fi
+
+# An overlay of this system's root, in memory: dpkg checks the dependencies against the packages of this machine.
+mkdir "$work/layer"
+# shellcheck disable=SC2016  # expands inside
+unshare --mount --propagation private bash -c '
+  set -e
+  mount -t tmpfs tmpfs "$1/layer" && mkdir "$1/layer/"{upper,work,root}
+  mount -t overlay overlay -o "lowerdir=/,upperdir=$1/layer/upper,workdir=$1/layer/work" "$1/layer/root"
+  mount --rbind /proc "$1/layer/root/proc" && mount --rbind /dev "$1/layer/root/dev"
+  mount -t tmpfs tmpfs "$1/layer/root/tmp" && mount -t tmpfs tmpfs "$1/layer/root/run"
+  for folder in "$2" "$3"; do mkdir -p "$1/layer/root/$folder" && mount --bind "$folder" "$1/layer/root/$folder"; done
+  exec chroot "$1/layer/root" "$3/tests/install/packages_test.sh" "$2" --installed' bash "$work" "$build" "$source_root"
+echo "installed, used and removed: $(cd "$packages" && echo *.deb)"
+
+cd "$source_root"
+if git rev-parse HEAD >/dev/null 2>&1; then
+  cmake --build "$build" --target source-archive >/dev/null
+  first=$(sha256sum "$packages"/lockstep-*.tar.gz)
+  cmake --build "$build" --target source-archive >/dev/null
+  [ "$first" = "$(sha256sum "$packages"/lockstep-*.tar.gz)" ] || fail "the source archive differs between two runs"
+  if command -v rpmbuild >/dev/null; then
+    rpmbuild --define "_topdir $work/rpm" --nodeps -ts "$packages"/lockstep-*.tar.gz >"$work/rpm.log" 2>&1 || fail "rpmbuild: $(tail -n 5 "$work/rpm.log")"
+    [ -e "$work"/rpm/SRPMS/lockstep-"$(basename "$packages"/lockstep-*.tar.gz .tar.gz | cut -d- -f2)"-1.src.rpm ] || fail "the spec has another version"
+  fi
+fi
