@@ -14,9 +14,14 @@ struct Core {
   std::vector<int> cpus;  ///< its online hardware threads, also those that are not allowed
   int package = 0;        ///< index, 0…
   int domain = 0;         ///< index into Machine::domains
-  int cache = 0;          ///< index, 0…: cores with the same number share their largest cache
-  int kind = 0;           ///< 0 for the fastest kind of core; above 0 only on hybrid machines
+  int cache = 0;  ///< index, 0…: cores with the same number share their largest cache; or unshared_cache()
+  int kind = 0;   ///< 0 for the fastest kind of core; above 0 only on hybrid machines
 };
+
+/// Core::cache of all cores of a domain that share no cache.
+inline int unshared_cache(int domain) {
+  return -1 - domain;
+}
 
 /// A NUMA node that has cores.
 struct Domain {

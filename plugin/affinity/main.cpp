@@ -50,7 +50,11 @@ nlohmann::json to_json(const ProcessView& view) {
   }
   nlohmann::json memory = nlohmann::json::object();
   for (const auto& [node, bytes] : view.node_bytes) memory[std::to_string(node)] = bytes;
-  return {{"pid", view.pid}, {"command", view.command}, {"masks", threads}, {"numa_bytes", memory}};
+  return {{"pid", view.pid},
+          {"command", view.command},
+          {"masks", threads},
+          {"numa_bytes", memory},
+          {"policy_bytes", view.policy_bytes}};
 }
 
 void print_text(const ProcessView& view) {
@@ -62,6 +66,8 @@ void print_text(const ProcessView& view) {
   }
   for (const auto& [node, bytes] : view.node_bytes)
     fmt::print("  {:>11} on NUMA node {}\n", format_bytes(bytes), node);
+  for (const auto& [policy, bytes] : view.policy_bytes)
+    fmt::print("  {:>11} under the memory policy {}\n", format_bytes(bytes), policy);
 }
 
 void show(const Tool& tool, const std::vector<int>& pids) {
@@ -97,7 +103,8 @@ int main(int argc, char** argv) {
 
   std::vector<int> pids;
   CLI::App& show_verb =
-      tool.verb("show", "Print the CPUs and NUMA nodes of running processes", [&] { show(tool, pids); });
+      tool.verb("show", "Print the CPUs, NUMA nodes and memory policies of running processes",
+                [&] { show(tool, pids); });
   show_verb.add_option("PID", pids, "Process ids; default: all processes of this user");
 
   RunRequest run_request;

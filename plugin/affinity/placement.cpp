@@ -77,16 +77,25 @@ std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std:
   };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return choices(a) < choices(b); });
 
+  std::vector<std::size_t> group_of(near.size(), groups.size());
+  const auto place = [&](int task, const std::vector<int>& wanted) {
+    const std::size_t group = choose(wanted);
+    if (group == groups.size()) return;
+    group_of[static_cast<std::size_t>(task)] = group;
+    ++groups[group].tasks;
+    ++package_load[groups[group].package].first;
+  };
+  for (const int task : order) place(task, near[static_cast<std::size_t>(task)]);
+  // A task whose domains are full goes elsewhere last, so that it takes no core from a task that wants it.
+  for (const int task : order) {
+    if (group_of[static_cast<std::size_t>(task)] == groups.size()) place(task, {});
+  }
   std::map<std::vector<int>, std::pair<Tasks, std::vector<std::size_t>>>
       alike;  // wanted -> tasks, their groups
   for (const int task : order) {
-    const std::vector<int>& wanted = near[static_cast<std::size_t>(task)];
-    std::size_t group = choose(wanted);
-    if (group == groups.size()) group = choose({});
-    ++groups[group].tasks;
-    ++package_load[groups[group].package].first;
-    alike[wanted].first.push_back(task);
-    alike[wanted].second.push_back(group);
+    auto& [tasks, chosen] = alike[near[static_cast<std::size_t>(task)]];
+    tasks.push_back(task);
+    chosen.push_back(group_of[static_cast<std::size_t>(task)]);
   }
   std::vector<Tasks> members(groups.size());
   for (auto& [wanted, pair] : alike) {
@@ -281,13 +290,15 @@ class Distribution {
     return core_of;
   }
 
-  // The tasks, ordered by the first domain that they want; tasks without a wish last.
+  // The tasks, ordered by the first core that they want; tasks without a wish last.
   Tasks tasks_by_wish() const {
     Tasks order(static_cast<std::size_t>(request_.tasks));
     std::iota(order.begin(), order.end(), 0);
     const auto wish = [&](int task) {
       const auto& wanted = request_.near[static_cast<std::size_t>(task)];
-      return wanted.empty() ? INT_MAX : wanted.front();
+      return std::find_if(cores_.begin(), cores_.end(), [&](const Core* core) {
+        return std::count(wanted.begin(), wanted.end(), core->domain) > 0;
+      });
     };
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return wish(a) < wish(b); });
     return order;

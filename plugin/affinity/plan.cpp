@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
@@ -93,6 +95,37 @@ class Planner {
       fail("none of CPUs {} can be used: they are offline or not granted to this job",
            format_cpu_list(within));
     }
+    order_cores();
+  }
+
+  // Makes the plan depend on the usable CPUs alone, so that a restricted machine gets the plan of the smaller machine: a
+  // cache with one usable core is not shared, and cores are ordered as hwloc orders them, by the first CPU of their
+  // package, NUMA node and cache.
+  void order_cores() {
+    std::map<int, int> sharers;
+    for (const Core& core : cores_) ++sharers[core.cache];
+    for (Core& core : cores_) {
+      if (sharers[core.cache] == 1) core.cache = unshared_cache(core.domain);
+    }
+    std::map<int, int> packages;
+    std::map<int, int> domains;
+    std::map<int, int> caches;
+    const auto lower = [](std::map<int, int>& first, int group, int cpu) {
+      int& lowest = first.try_emplace(group, cpu).first->second;
+      lowest = std::min(lowest, cpu);
+    };
+    for (const Core& core : cores_) {
+      const int cpu = *std::min_element(core.cpus.begin(), core.cpus.end());
+      lower(packages, core.package, cpu);
+      lower(domains, core.domain, cpu);
+      lower(caches, core.cache, cpu);
+    }
+    const auto place = [&](const Core& core) {
+      return std::tuple(packages[core.package], domains[core.domain], caches[core.cache],
+                        *std::min_element(core.cpus.begin(), core.cpus.end()));
+    };
+    std::sort(cores_.begin(), cores_.end(),
+              [&](const Core& a, const Core& b) { return place(a) < place(b); });
   }
 
   // Task i gets GPU i of the list, as programs expect that choose a device by local rank.

@@ -57,12 +57,14 @@ std::string command_of(const fs::path& folder) {
   return command;
 }
 
-// Sums the fields "N1=25", which count pages of the size at the end of the line.
-std::map<int, std::uint64_t> node_bytes(const fs::path& folder) {
-  std::map<int, std::uint64_t> bytes;
+// Each line is a mapping: its address, its policy, and fields such as "N1=25", which count pages of the size at the end.
+void read_memory(const fs::path& folder, ProcessView& view) {
   std::istringstream lines(read_if_there(folder / "numa_maps"));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
+    std::string address;
+    std::string policy;
+    words >> address >> policy;
     std::map<int, std::uint64_t> pages;
     std::uint64_t page = 4096;
     for (std::string word; words >> word;) {
@@ -73,16 +75,19 @@ std::map<int, std::uint64_t> node_bytes(const fs::path& folder) {
       if (node >= 0) pages[node] += value;
       if (word.starts_with("kernelpagesize_kB=")) page = value * 1024;
     }
-    for (const auto& [node, count] : pages) bytes[node] += count * page;
+    for (const auto& [node, count] : pages) {
+      view.node_bytes[node] += count * page;
+      view.policy_bytes[policy] += count * page;
+    }
   }
-  return bytes;
 }
 
 }  // namespace
 
 ProcessView view_process(pid_t pid) {
   const fs::path folder = fs::path("/proc") / std::to_string(pid);
-  ProcessView view{pid, command_of(folder), {}, node_bytes(folder)};
+  ProcessView view{pid, command_of(folder), {}, {}, {}};
+  read_memory(folder, view);
   struct Seen {
     int threads = 0;
     std::set<int> last;

@@ -47,13 +47,13 @@ std::vector<hwloc_obj_t> objects(hwloc_topology_t topology, hwloc_obj_type_t typ
 // Numbers things 0, 1, … in the order in which they are first seen.
 class Numbering {
  public:
-  int of(const void* thing, int within = 0) {
-    return numbers_.try_emplace({within, thing}, static_cast<int>(numbers_.size())).first->second;
+  int of(const void* thing) {
+    return numbers_.try_emplace(thing, static_cast<int>(numbers_.size())).first->second;
   }
   int size() const { return static_cast<int>(numbers_.size()); }
 
  private:
-  std::map<std::pair<int, const void*>, int> numbers_;
+  std::map<const void*, int> numbers_;
 };
 
 // Reads one loaded topology into a Machine.
@@ -61,6 +61,9 @@ class TopologyReader {
  public:
   explicit TopologyReader(hwloc_topology_t topology) : topology_(topology) {
     nodes_ = objects(topology, HWLOC_OBJ_NUMANODE);
+    // By number: hwloc's own order depends on which CPUs are there.
+    std::sort(nodes_.begin(), nodes_.end(),
+              [](hwloc_obj_t a, hwloc_obj_t b) { return a->os_index < b->os_index; });
     for (const hwloc_obj_t node : nodes_) any_memory_ = any_memory_ || node->attr->numanode.local_memory > 0;
   }
 
@@ -102,7 +105,8 @@ class TopologyReader {
       const int node = near.empty() ? 0 : static_cast<int>(near.front()->os_index);
       machine.domains.push_back({node, memory_for(near), core.package});
     }
-    core.cache = caches_.of(largest_shared_cache(object), core.domain);
+    const void* const cache = largest_shared_cache(object);
+    core.cache = cache != nullptr ? caches_.of(cache) : unshared_cache(core.domain);
     core.kind = raw_kind(object);
     return core;
   }

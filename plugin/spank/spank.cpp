@@ -11,6 +11,10 @@ extern const char plugin_type[];
 extern const unsigned int plugin_version;
 extern const unsigned int spank_plugin_version;
 }
+// Since Slurm 25.05 a failed init drains the node, unless the plugin says that the job is at fault.
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
+int slurm_spank_init_failure_mode = ESPANK_JOB_FAILURE;
+#endif
 #pragma GCC visibility pop
 
 #include "plugin/spank/contexts/context.h"

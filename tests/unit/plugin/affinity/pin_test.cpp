@@ -147,6 +147,28 @@ TEST(PinShow, PrintsTheMaskOfAProcess) {
   EXPECT_EQ(json.at("masks").at(0).at("cpus"), format_cpu_list(cpus_of_this_thread()));
 }
 
+// The oracle is the kernel's numa_maps: each line has the policy of a mapping.
+TEST(PinShow, PrintsTheMemoryPolicyOfThisTask) {
+  const auto policies = [](const std::string& memory) {
+    const ProcessResult result = pin(
+        {"run", "--tasks", "1", "--mem", memory, "--", "sh", "-c",
+         std::string("'") + LOCKSTEP_PIN + "' show $$ --json; cut -d ' ' -f 2 /proc/$$/numa_maps | sort -u"});
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    const auto end = result.output.find('\n');
+    std::string shown;
+    const auto json = nlohmann::json::parse(result.output.substr(0, end));
+    for (const auto& [policy, bytes] : json.at("policy_bytes").items()) {
+      shown += policy + "\n";
+      EXPECT_GT(bytes, 0);
+    }
+    EXPECT_EQ(shown, result.output.substr(end + 1));
+    return shown;
+  };
+  if (!std::filesystem::exists("/proc/self/numa_maps")) GTEST_SKIP() << "the kernel has no memory policies";
+  EXPECT_THAT(policies("interleave"), HasSubstr("interleave"));
+  EXPECT_EQ(policies("local"), "default\n");
+}
+
 TEST(PinShow, AProcessThatDoesNotExistIsAnError) {
   const ProcessResult result = pin({"show", "4194305"});
   EXPECT_EQ(result.exit_code, 1);
