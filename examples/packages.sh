@@ -16,7 +16,7 @@ declare -A packages=(
   [corpus]="sentencepiece mandoc"
   [monitoring]="prometheus curl"
   [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
-  [test]="clang clang-format clang-tidy libclang-rt-14-dev shellcheck python3"
+  [test]="clang clang-format clang-tidy libclang-rt-14-dev shellcheck python3 faketime"
   [pip]="python3 python3-pip"
 )
 
