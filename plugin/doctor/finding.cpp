@@ -68,7 +68,9 @@ std::string to_text(const std::string& node, const Report& report, bool verbose)
       if (finding.level != level || (level == Level::ok && !verbose)) continue;
       text += fmt::format("{}: {}: {}: {}\n", node, name_of(level), finding.id, printable(finding.what));
       if (level == Level::ok) continue;
-      text += fmt::format("  why: {}\n  do:  {}\n", printable(finding.why), printable(finding.remedy));
+      // srun may mix the lines of several nodes.
+      text += fmt::format("{0}:   why: {1}\n{0}:   do:  {2}\n", node, printable(finding.why),
+                          printable(finding.remedy));
     }
   }
   const auto errors = count(Level::error);

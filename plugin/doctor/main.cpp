@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "common/process.h"
 #include "common/tool.h"
 #include "plugin/doctor/configuration.h"
@@ -57,9 +55,7 @@ bool examine(const Tool& tool, const Call& call) {
   if (tool.json()) {
     Tool::print(to_json(node_name(), report));
   } else {
-    // One write: the lines of several nodes do not mix.
-    const std::string text = to_text(node_name(), report, call.verbose);
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    fmt::print("{}", to_text(node_name(), report, call.verbose));
   }
   return !report.failed();
 }
