@@ -20,7 +20,14 @@ int slurm_spank_init_failure_mode = ESPANK_JOB_FAILURE;
 #include "plugin/spank/contexts/context.h"
 #include "plugin/spank/process/report.h"
 
+#define LOCKSTEP_EXPANDED_TEXT(number) #number
+#define LOCKSTEP_TEXT(number) LOCKSTEP_EXPANDED_TEXT(number)
+
 namespace {
+
+// lockstep-doctor reads it from the file, because only SPANK's symbols are exported.
+[[gnu::used]] constexpr char kVersion[] =
+    "lockstep.so version " LOCKSTEP_VERSION " " LOCKSTEP_TEXT(SLURM_VERSION_NUMBER);
 
 using namespace lockstep::spank;  // NOLINT: a file of callbacks only
 

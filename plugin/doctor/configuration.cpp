@@ -1,0 +1,115 @@
+#include "plugin/doctor/configuration.h"
+
+#include <glob.h>
+#include <strings.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/files.h"
+
+namespace lockstep::doctor {
+namespace {
+
+constexpr const char* kDefaultConfig = "/etc/lockstep/lockstep.conf";
+constexpr int kMaxIncludes = 8;
+
+bool equal_ignoring_case(const std::string& a, const char* b) {
+  return ::strcasecmp(a.c_str(), b) == 0;
+}
+
+std::filesystem::path slurm_conf() {
+  if (const auto named = environment::get("SLURM_CONF")) return *named;
+  // The second one is where slurmd keeps the file on nodes that get it from slurmctld.
+  for (const char* const path : {"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"}) {
+    if (std::filesystem::exists(path)) return path;
+  }
+  return "/etc/slurm/slurm.conf";
+}
+
+std::vector<std::filesystem::path> expand(const std::string& pattern, const std::filesystem::path& folder) {
+  const std::string whole = pattern.starts_with('/') ? pattern : (folder / pattern).string();
+  glob_t found{};
+  std::vector<std::filesystem::path> paths;
+  if (::glob(whole.c_str(), 0, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  ::globfree(&found);
+  return paths;
+}
+
+std::optional<PluginLine> find_line(const std::filesystem::path& file, int depth) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string kind;
+    std::string path;
+    words >> kind >> path;
+    if (equal_ignoring_case(kind, "include") && depth < kMaxIncludes) {
+      for (const auto& included : expand(path, parent_of(file))) {
+        if (auto found = find_line(included, depth + 1)) return found;
+      }
+    }
+    if (std::filesystem::path(path).filename() != "lockstep.so") continue;
+    PluginLine found{file, path, kDefaultConfig};
+    for (std::string argument; words >> argument;) {
+      if (argument.starts_with("conf=")) found.config = argument.substr(5);
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::filesystem::path plugstack_file() {
+  const std::filesystem::path conf = slurm_conf();
+  std::ifstream lines(conf);
+  for (std::string line; std::getline(lines, line);) {
+    const auto equals = line.find('=');
+    if (equals == std::string::npos || !equal_ignoring_case(line.substr(0, equals), "PlugStackConfig"))
+      continue;
+    std::istringstream value(line.substr(equals + 1));
+    std::string path;
+    value >> path;
+    return path;
+  }
+  return parent_of(conf) / "plugstack.conf";
+}
+
+std::optional<PluginLine> find_plugin_line(const std::filesystem::path& plugstack) {
+  return find_line(plugstack, 0);
+}
+
+std::optional<spank::Config> read_configuration(const std::string& path, bool required, Report& report) {
+  const std::string file = path.empty() ? kDefaultConfig : path;
+  if (!required && !std::filesystem::exists(file)) return std::nullopt;
+  try {
+    auto config = spank::read_config(file, environment::get_or("SLURM_JOB_PARTITION", ""));
+    report.ok("configuration", fmt::format("{} has no mistake", file));
+    return config;
+  } catch (const Error& error) {
+    report.error("configuration", error.what(),
+                 "Jobs with --stage, --pin or --metrics are refused until the file can be used.",
+                 fmt::format("correct {}; share/lockstep/lockstep.conf is a sample", file));
+    return std::nullopt;
+  }
+}
+
+ProcessResult run_quickly(std::vector<std::string> command) {
+  static constexpr std::array kLimit{"timeout", "--kill-after=1", "5"};
+  command.insert(command.begin(), kLimit.begin(), kLimit.end());
+  return run_process(command);
+}
+
+std::string text_in(const std::filesystem::path& file, const std::string& expression) {
+  // grep does not need the memory that a library of CUDA's would take.
+  const std::string found = run_quickly({"grep", "-aoEm1", "-e", expression, file}).output;
+  return found.substr(0, found.find('\n'));
+}
+
+}  // namespace lockstep::doctor

@@ -1,0 +1,42 @@
+// What the checks know about the node before they begin: which configuration applies, and how to ask the
+// node's programs.
+//
+// Threads: values; run_quickly() is safe from any.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/process.h"
+#include "plugin/doctor/finding.h"
+#include "plugin/spank/options/config.h"
+
+namespace lockstep::doctor {
+
+/// The line of plugstack.conf that names the plugin.
+struct PluginLine {
+  std::filesystem::path file;    ///< where the line is
+  std::filesystem::path plugin;  ///< lockstep.so, as written
+  std::string config;            ///< of conf=, or the default
+};
+
+/// The file plugstack.conf of this node's Slurm, or where it would be.
+std::filesystem::path plugstack_file();
+
+/// The plugin's line in a plugstack.conf or in the files that it includes; nullopt if there is none.
+std::optional<PluginLine> find_plugin_line(const std::filesystem::path& plugstack);
+
+/// Reads lockstep.conf for the partition of this job. nullopt if there is no such file or it has a mistake;
+/// then `report` says so. `required`: plugstack.conf names the file.
+std::optional<spank::Config> read_configuration(const std::string& path, bool required, Report& report);
+
+/// Runs a program and ends it after 5 seconds: then its exit code is 124, and 127 if there is no such
+/// program.
+ProcessResult run_quickly(std::vector<std::string> command);
+
+/// The first text in a file, also in a binary one, that matches an extended regular expression; "" if there is none.
+std::string text_in(const std::filesystem::path& file, const std::string& expression);
+
+}  // namespace lockstep::doctor

@@ -1,0 +1,52 @@
+// What lockstep-doctor has found on a node, and how it is printed.
+//
+// Threads: values.
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace lockstep::doctor {
+
+enum class Level {
+  ok,
+  warning,  ///< something is missing or slower than it could be
+  error     ///< training would fail, hang or be much slower
+};
+
+struct Finding {
+  std::string id;  ///< of the check; several findings may have the same
+  Level level;
+  std::string what;
+  std::string why;     ///< why it matters; "" if all is well
+  std::string remedy;  ///< the command or the setting that mends it; "" if all is well
+};
+
+/// The findings of one node.
+class Report {
+ public:
+  void ok(std::string id, std::string what);
+  void warning(std::string id, std::string what, std::string why, std::string remedy);
+  void error(std::string id, std::string what, std::string why, std::string remedy);
+
+  const std::vector<Finding>& findings() const { return findings_; }
+  /// True if a finding is an error.
+  bool failed() const;
+
+  /// Versions that must be the same on all nodes of a job: "LibTorch" -> "1.13".
+  std::map<std::string, std::string> versions;
+
+ private:
+  std::vector<Finding> findings_;
+};
+
+/// {"node": NAME, "findings": [{"id", "level", "what", "why", "do"}]}.
+nlohmann::json to_json(const std::string& node, const Report& report);
+
+/// Lines for people: errors first, then warnings, then the number of checks without a finding, or, with
+/// `verbose`, what each of them saw.
+std::string to_text(const std::string& node, const Report& report, bool verbose);
+
+}  // namespace lockstep::doctor

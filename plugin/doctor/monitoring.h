@@ -1,0 +1,20 @@
+// Checks of the way from the ranks' records to Prometheus.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <string>
+
+#include "plugin/doctor/finding.h"
+#include "plugin/spank/options/config.h"
+
+namespace lockstep::doctor {
+
+/// "exporter": lockstep-exporter runs on this node. Without the group of the exporter nobody expects one.
+void check_exporter(const spank::Config& config, Report& report);
+
+/// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter as a healthy
+/// target.
+void check_prometheus(const std::string& url, const std::string& node, Report& report);
+
+}  // namespace lockstep::doctor

@@ -1,0 +1,32 @@
+// Checks between the nodes of a step: each node connects to the next one, and to the first one, whose clock and versions
+// count. Nobody trusts the answers with more than two numbers and a few short texts.
+//
+// Threads: main's thread; answers the other nodes in another one.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/doctor/finding.h"
+#include "plugin/spank/options/config.h"
+
+namespace lockstep::doctor {
+
+/// The nodes of this step of srun.
+struct StepNodes {
+  std::vector<std::string> names;
+  std::size_t self = 0;   ///< index of this node
+  unsigned long key = 0;  ///< the step's number among all steps
+};
+
+/// nullopt outside of a step of srun on several nodes.
+std::optional<StepNodes> nodes_of_step();
+
+/// "ports": this node reaches the next one and the first one at ports of lockstep.conf, and they reach this node.
+/// "clocks": its clock is that of the first node. "versions": so are the versions in `report`. Takes up to 15 seconds
+/// if a node does not answer.
+void check_neighbours(const StepNodes& nodes, const spank::Config& config, Report& report);
+
+}  // namespace lockstep::doctor

@@ -1,0 +1,168 @@
+#include "plugin/doctor/slurm.h"
+
+#include <unistd.h>
+
+#include <regex>
+#include <sstream>
+
+#include "common/environment.h"
+#include "common/error.h"
+#include "common/files.h"
+#include "common/tool.h"
+#include "common/units.h"
+
+namespace lockstep::doctor {
+namespace {
+
+constexpr const char* kWithoutPlugin = "Jobs cannot use --stage, --pin and --metrics.";
+
+struct PluginVersion {
+  std::string own;
+  unsigned slurm_number = 0;  // 0x160508 for 22.05.8
+  std::string slurm() const {
+    return fmt::format("{}.{:02}", slurm_number >> 16U, (slurm_number >> 8U) & 0xffU);
+  }
+};
+
+// The plugin exports only Slurm's symbols; its file contains its version as text (plugin/spank/spank.cpp).
+std::optional<PluginVersion> version_in(const std::filesystem::path& plugin) {
+  // "lockstep.so version 0.1.0 0x160508"
+  std::istringstream words(text_in(plugin, "lockstep[.]so version [0-9.]+ 0x[0-9a-f]+"));
+  PluginVersion version;
+  std::string slurm;
+  if (!(words >> slurm >> slurm >> version.own >> std::hex >> version.slurm_number)) return std::nullopt;
+  return version;
+}
+
+// "slurm-wlm 22.05.8" -> "22.05"; "" if srun does not say it.
+std::string slurm_version() {
+  const std::string text = run_quickly({"srun", "--version"}).output;
+  std::smatch match;
+  return std::regex_search(text, match, std::regex(" ([0-9]+[.][0-9]+)")) ? match[1].str() : "";
+}
+
+std::string first_line(const std::string& text) {
+  constexpr std::size_t kMaxBytes = 200;
+  return printable(text.substr(0, text.find('\n')), kMaxBytes);
+}
+
+bool same_versions(const PluginLine& line, Report& report) {
+  const auto version = version_in(line.plugin);
+  if (!version || version->own != lockstep::version()) {
+    report.error("plugin",
+                 fmt::format("{} has version {}, and lockstep-doctor has {}", line.plugin.string(),
+                             version ? version->own : "unknown", lockstep::version()),
+                 "The plugin and its helpers exchange messages that only the same version understands.",
+                 "install the plugin and the tools from the same build or packages");
+    return false;
+  }
+  report.versions["the plugin"] = version->own;
+  const std::string slurm = slurm_version();
+  if (slurm.empty() || slurm == version->slurm()) return true;
+  report.error("plugin",
+               fmt::format("{} is built for Slurm {}, and this is Slurm {}", line.plugin.string(),
+                           version->slurm(), slurm),
+               "Slurm does not load a plugin for another major.minor version.",
+               fmt::format("build the plugin with the headers of Slurm {}", slurm));
+  return false;
+}
+
+void check_helper(const std::filesystem::path& helper, Report& report) {
+  const ProcessResult result = run_quickly({helper, "--version"});
+  const std::string wanted = fmt::format("{} {}\n", helper.filename().string(), version());
+  if (result.exit_code == 0 && result.output == wanted) {
+    return report.ok("helpers", fmt::format("{} has version {}", helper.string(), version()));
+  }
+  const std::string why =
+      "The plugin runs this program on every node; without it, steps with its option end or run unpinned.";
+  if (::access(helper.c_str(), X_OK) != 0) {
+    return report.error("helpers", fmt::format("cannot run {}: {}", helper.string(), errno_text(errno)), why,
+                        "set 'helpers' in lockstep.conf to the folder of the tools, or install them there");
+  }
+  report.error("helpers",
+               fmt::format("{} is not {}: {}", helper.string(), wanted.substr(0, wanted.size() - 1),
+                           first_line(result.output.empty() ? result.error : result.output)),
+               why, "install the plugin and the tools from the same build or packages");
+}
+
+}  // namespace
+
+bool check_slurm(Report& report) {
+  if (run_quickly({"srun", "--version"}).exit_code != 127) return true;
+  report.ok("slurm", "Slurm is not installed, so its part is not checked");
+  return false;
+}
+
+void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report) {
+  if (!line) {
+    return report.warning("plugin", fmt::format("{} has no line for lockstep.so", plugstack_file().string()),
+                          kWithoutPlugin,
+                          "add the line of share/lockstep/plugstack.conf to it on all nodes and login nodes");
+  }
+  // Slurm looks for a relative path in its own folder of plugins.
+  if (line->plugin.is_absolute()) {
+    if (::access(line->plugin.c_str(), R_OK) != 0) {
+      return report.error(
+          "plugin",
+          fmt::format("{} names {}: {}", line->file.string(), line->plugin.string(), errno_text(errno)),
+          kWithoutPlugin, "install lockstep.so there, or correct the line");
+    }
+    if (!same_versions(*line, report)) return;
+  }
+  const std::string option = fmt::format("--{}stage=", option_prefix);
+  if (run_quickly({"srun", "--help"}).output.find(option) == std::string::npos) {
+    return report.error(
+        "plugin", fmt::format("srun does not show the option {}", option), kWithoutPlugin,
+        "srun -vv true 2>&1 | grep -i -e spank -e plugin  # shows why Slurm does not load it");
+  }
+  report.ok("plugin", fmt::format("{} {} is loaded", line->plugin.string(), version()));
+}
+
+void check_helpers(const spank::Config& config, Report& report) {
+  for (const char* const name : {"lockstep-stage", "lockstep-pin"}) {
+    check_helper(std::filesystem::path(config.helpers) / name, report);
+  }
+}
+
+void check_pmix(Report& report) {
+  const std::string why = "Without it each rank of an MPI program finds itself alone, and trains alone.";
+  const bool in_step =
+      environment::get("SLURM_STEP_TASKS_PER_NODE") && !environment::get("OMPI_COMM_WORLD_RANK");
+  if (in_step) {
+    if (environment::get("PMIX_NAMESPACE") || environment::get("PMI_RANK")) {
+      return report.ok("pmix", "srun's tasks can find each other");
+    }
+    return report.error("pmix", "this srun started its tasks without PMIx", why,
+                        "srun --mpi=pmix, or MpiDefault=pmix in slurm.conf");
+  }
+  if (run_quickly({"srun", "--mpi=list"}).output.find("pmix") != std::string::npos) {
+    return report.ok("pmix", "srun offers PMIx");
+  }
+  report.warning("pmix", "srun --mpi=list does not show pmix", why,
+                 "install Slurm's plugin mpi_pmix (Debian: slurm-wlm-basic-plugins)");
+}
+
+void check_munge(Report& report) {
+  if (run_quickly({"munge", "--version"}).exit_code == 127) {
+    report.ok("munge", "munge is not installed");
+  } else {
+    const ProcessResult munge = run_quickly({"sh", "-c", "munge -n | unmunge"});
+    if (munge.exit_code == 0) {
+      report.ok("munge", "munge makes and reads a credential");
+    } else {
+      report.error("munge", fmt::format("munge does not work: {}", first_line(munge.error)),
+                   "Slurm trusts no message of this node, and staging nodes do not trust each other.",
+                   "systemctl restart munge; journalctl -u munge");
+    }
+  }
+  const ProcessResult ping = run_quickly({"scontrol", "ping"});
+  if (ping.output.find(" UP") != std::string::npos) return report.ok("slurmctld", "slurmctld answers");
+  report.error(
+      "slurmctld",
+      fmt::format("slurmctld does not answer: {}",
+                  first_line(ping.output.empty() ? ping.error : ping.output)),
+      "It is down, out of reach, or has another munge key, so no job can start here.",
+      "systemctl status slurmctld on its machine; compare md5sum /etc/munge/munge.key there and here");
+}
+
+}  // namespace lockstep::doctor

@@ -1,0 +1,149 @@
+// What lockstep-doctor reads from files: plugstack.conf, mounts, and the versions of libraries. tests/cluster/doctor_test.sh
+// makes the faults on a cluster.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/leaf/cpu_list.h"
+#include "common/process.h"
+#include "plugin/doctor/configuration.h"
+#include "plugin/doctor/files.h"
+#include "plugin/doctor/libraries.h"
+
+namespace lockstep::doctor {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+class DoctorFiles : public testing::Test {
+ protected:
+  DoctorFiles() {
+    std::string name = (std::filesystem::temp_directory_path() / "doctor_test.XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~DoctorFiles() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path write(const std::string& name, const std::string& content) const {
+    const auto path = folder_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << content;
+    return path;
+  }
+
+  std::filesystem::path folder_;
+};
+
+using PluginLines = DoctorFiles;
+using Versions = DoctorFiles;
+
+TEST_F(PluginLines, AreFoundInIncludedFilesAndNotInComments) {
+  write("plugstack.conf.d/a.conf", "# optional /old/lockstep.so\nrequired /usr/lib/other.so\n");
+  write("plugstack.conf.d/b.conf", "Optional /opt/lib/lockstep.so  conf=/etc/site.conf # ours\n");
+  const auto line = find_plugin_line(write("plugstack.conf", "include plugstack.conf.d/*.conf\n"));
+  ASSERT_TRUE(line);
+  EXPECT_EQ(line->plugin, "/opt/lib/lockstep.so");
+  EXPECT_EQ(line->config, "/etc/site.conf");
+  EXPECT_EQ(line->file, folder_ / "plugstack.conf.d/b.conf");
+}
+
+TEST_F(PluginLines, AMissingOneAndACircleOfIncludesEnd) {
+  EXPECT_FALSE(find_plugin_line(folder_ / "missing"));
+  EXPECT_FALSE(find_plugin_line(write("plugstack.conf", "include plugstack.conf\n")));
+}
+
+TEST_F(PluginLines, SlurmConfNamesThePlugstack) {
+  ::setenv("SLURM_CONF", write("slurm.conf", "ClusterName=c\n").c_str(), 1);
+  EXPECT_EQ(plugstack_file(), folder_ / "plugstack.conf");
+  write("slurm.conf", "ClusterName=c\nplugstackconfig=/site/plugstack.conf # here\n");
+  EXPECT_EQ(plugstack_file(), "/site/plugstack.conf");
+  ::unsetenv("SLURM_CONF");
+}
+
+TEST(Disks, AreJudgedByTheKernelsName) {
+  for (const char* const type : {"ext4", "xfs", "btrfs", "zfs", "overlay"})
+    EXPECT_EQ(disk_of(type), Disk::local);
+  for (const char* const type :
+       {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "fuse.sshfs"}) {
+    EXPECT_EQ(disk_of(type), Disk::network) << type;
+  }
+  EXPECT_EQ(disk_of("tmpfs"), Disk::memory);
+  EXPECT_EQ(disk_of("fuse.mergerfs"), Disk::unsure);
+  EXPECT_EQ(file_system_type("/proc/self"), "proc");
+}
+
+TEST_F(Versions, OfLibTorchComeFromItsNameOrTheFilesBesideIt) {
+  const auto distribution = write("lib/libtorch_cpu.so.1.13", "");
+  std::filesystem::create_symlink(distribution, folder_ / "lib/libtorch_cpu.so");
+  EXPECT_EQ(torch_version(folder_ / "lib/libtorch_cpu.so"), "1.13");
+  write("wheel/version.py", "from typing import Optional\n__version__ = '2.4.1+cpu'\ndebug = False\n");
+  EXPECT_EQ(torch_version(write("wheel/lib/libtorch_cpu.so", "")), "2.4.1+cpu");
+  write("archive/build-version", "2.3.0+cu121\n");
+  EXPECT_EQ(torch_version(write("archive/lib/libtorch_cpu.so", "")), "2.3.0+cu121");
+  EXPECT_EQ(torch_version(write("own/lib/libtorch_cpu.so", "")), "");
+}
+
+TEST_F(Versions, OfNcclComeFromItsNameOrItsContent) {
+  EXPECT_EQ(nccl_version(write("libnccl.so.2.18.5", "")), "2.18.5");
+  const std::string content("ELF\0Mismatched NCCL version detected\0NCCL version 2.20.5+cuda12.4\n\0", 70);
+  EXPECT_EQ(nccl_version(write("libnccl.so.2", content)), "2.20.5");
+  EXPECT_EQ(nccl_version(write("other/libnccl.so.2", "no number")), "");
+}
+
+// The findings of a task that may use one CPU, as "LEVEL ID".
+std::vector<std::string> findings_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> command{"env"};
+  command.insert(command.end(), variables.begin(), variables.end());
+  const std::string cpu = std::to_string(cpus_of_this_thread().front());
+  command.insert(command.end(), {"taskset", "--cpu-list", cpu, LOCKSTEP_DOCTOR, "--json"});
+  const auto report = nlohmann::json::parse(run_process(command).output);
+  std::vector<std::string> found;
+  for (const auto& finding : report.at("findings")) {
+    EXPECT_EQ(finding.size(), 5U);
+    EXPECT_EQ(finding.at("level") == "ok", finding.at("why") == "" && finding.at("do") == "") << finding;
+    found.push_back(finding.at("level").get<std::string>() + " " + finding.at("id").get<std::string>());
+  }
+  return found;
+}
+
+TEST(Tasks, OnOneCoreOfALargeJobAreNamed) {
+  const std::vector<std::string> srun{"SLURM_LOCALID=0", "SLURM_STEP_TASKS_PER_NODE=2", "SLURM_JOB_ID=1"};
+  auto large = srun;
+  large.emplace_back("SLURM_JOB_CPUS_PER_NODE=64(x2)");
+  EXPECT_THAT(findings_with(large), Contains("warning binding"));
+  auto small = srun;
+  small.emplace_back("SLURM_JOB_CPUS_PER_NODE=2(x2)");
+  EXPECT_THAT(findings_with(small), Contains("ok binding"));
+}
+
+TEST(Tasks, WithMoreThreadsThanCpusAreNamed) {
+  const std::vector<std::string> mpirun{"OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=1"};
+  auto two = mpirun;
+  two.emplace_back("OMP_NUM_THREADS=2,1");
+  EXPECT_THAT(findings_with(two), Contains("error threads"));
+  auto one = mpirun;
+  one.emplace_back("OMP_NUM_THREADS=1");
+  EXPECT_THAT(findings_with(one), Contains("ok threads"));
+}
+
+TEST(Tasks, OtherThanTheFirstOneOfANodeSayNothing) {
+  const ProcessResult result =
+      run_process({"env", "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2", LOCKSTEP_DOCTOR});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.output + result.error, "");
+}
+
+TEST(Calls, ThatAreWrongEndWithCodeTwo) {
+  EXPECT_EQ(run_process({LOCKSTEP_DOCTOR, "--program", ""}).exit_code, 2);
+  const ProcessResult unknown = run_process({LOCKSTEP_DOCTOR, "--nodes"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.error, HasSubstr("lockstep-doctor --help"));
+}
+
+}  // namespace
+}  // namespace lockstep::doctor
