@@ -113,11 +113,12 @@ function(lockstep_install_template template destination)
 endfunction()
 
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
-#               [TIMEOUT 120] [ENVIRONMENT A=B ...])
+#               [TIMEOUT 120] [ENVIRONMENT A=B ...] [SERIAL])
 # makes a GoogleTest program. Without RANKS each TEST is one ctest case. With RANKS the whole program is one ctest case
-# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each.
+# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each. Beside a case without
+# RANKS that is SERIAL no other test runs.
 function(lockstep_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
   if(NOT LOCKSTEP_BUILD_TESTS)
     return()
   endif()
@@ -157,7 +158,7 @@ function(lockstep_test name)
     endforeach()
   else()
     gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENVIRONMENT}")
+      PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENVIRONMENT}" RUN_SERIAL ${arg_SERIAL})
   endif()
 endfunction()
 

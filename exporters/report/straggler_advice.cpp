@@ -28,7 +28,7 @@ Advice slow_worker(const Stragglers& all, const Straggler& late) {
       "slow-rank",
       fmt::format(
           "Slow worker: {} works {:.0f} % longer per step than the median rank ({}) and is last in {:.0f} % "
-          "of the steps{}; without it {}.",
+          "of the steps{}; without this delay {}.",
           who(late), 100 * late.excess, late.phases, 100 * late.often,
           slower ? fmt::format(", {:.0f} % slower than earlier in this run", 100 * (*late.to_past - 1)) : "",
           what_if(all, late)),
