@@ -67,6 +67,12 @@ std::vector<fs::path> steps_in(const fs::path& records, const JobNumber& number)
   return found;
 }
 
+std::string joined(const std::vector<fs::path>& paths) {
+  std::string text;
+  for (const fs::path& path : paths) text += (text.empty() ? "" : ", ") + path.string();
+  return text;
+}
+
 }  // namespace
 
 std::vector<fs::path> find_records(const fs::path& argument) {
@@ -93,8 +99,7 @@ std::vector<fs::path> find_records(const fs::path& argument) {
       "job {} has no records on this node ({}) and none in {}: on its nodes, while it runs, use `srun "
       "--jobid={} "
       "--overlap lockstep-report {}`; for later, set LOCKSTEP_REPORT_DIR in the job",
-      text, fmt::join(places.begin(), places.end(), ", "), fmt::join(copies.begin(), copies.end(), ", "),
-      number.job, text);
+      text, joined(places), joined(copies), number.job, text);
 }
 
 }  // namespace lockstep::report
