@@ -168,6 +168,7 @@ class Analysis {
       return sum / static_cast<double>(rows_[row].size());
     });
     step_ms_ = result.step_ms;
+    own_loss_ = loss_of([](const Step& step) { return milliseconds(step.own_ns()); });
     score_ranks();
     if (run_.ranks.size() > 1) {
       find_late_ranks(result);
@@ -187,9 +188,31 @@ class Analysis {
     return sum / static_cast<double>(rows_.size());
   }
 
-  // How much longer a rank works than the median of the others.
-  double excess_of(std::size_t rank) const {
-    return mean_over_rows([&](std::size_t row) { return own_[row][rank] - others_[row][rank]; });
+  // How much more a phase takes on each rank than on the median of the others, and on the rank that it takes longest in
+  // each step: means per step. If one rank is always that rank, both are equal.
+  struct Loss {
+    std::vector<double> by_rank{};
+    double by_worst = 0;
+  };
+
+  template <typename Value>
+  Loss loss_of(const Value& value) const {
+    Loss loss{.by_rank = std::vector<double>(run_.ranks.size())};
+    const auto count = static_cast<double>(rows_.size());
+    for (const Row& row : rows_) {
+      std::vector<double> values;
+      for (const Step* step : row) values.push_back(value(*step));
+      const std::vector<double> others = medians_of_others(values);
+      for (std::size_t i = 0; i < row.size(); ++i) loss.by_rank[i] += (values[i] - others[i]) / count;
+      const auto worst = std::max_element(values.begin(), values.end()) - values.begin();
+      loss.by_worst +=
+          (values[static_cast<std::size_t>(worst)] - others[static_cast<std::size_t>(worst)]) / count;
+    }
+    return loss;
+  }
+
+  bool persistent(const Loss& loss, std::size_t rank) const {
+    return loss.by_rank[rank] >= std::max(kWorth * step_ms_, kPersistent * loss.by_worst);
   }
 
   // The time that a step would save if these ranks were as the median rank: then another rank is the last one.
@@ -282,19 +305,22 @@ class Analysis {
     return found;
   }
 
+  // Ranks that take turns for another reason do not hide the rank that reads or writes slowly.
   void find_late_ranks(Stragglers& result) const {
-    const double lost = mean_over_rows(
-        [&](std::size_t row) { return own_[row][slowest_[row]] - others_[row][slowest_[row]]; });
-    if (lost < kWorth * step_ms_) return;
-    std::vector<std::pair<double, std::size_t>> persistent;
+    const Loss reading = loss_of([](const Step& step) { return phase_of(step, Phase::data_wait); });
+    const Loss writing = loss_of([](const Step& step) { return phase_of(step, Phase::checkpoint); });
+    std::vector<std::pair<double, std::size_t>> late;
     for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-      const double excess = excess_of(rank);
-      if (excess >= std::max(kWorth * step_ms_, kPersistent * lost)) persistent.emplace_back(excess, rank);
+      const double excess = own_loss_.by_rank[rank];
+      if (excess < kWorth * step_ms_) continue;
+      if (persistent(own_loss_, rank) || persistent(reading, rank) || persistent(writing, rank)) {
+        late.emplace_back(excess, rank);
+      }
     }
-    std::sort(persistent.rbegin(), persistent.rend());
-    if (persistent.size() > kMaxFound) persistent.resize(kMaxFound);
-    for (const auto& [excess, rank] : persistent) add_rank(result, rank, excess);
-    if (persistent.empty()) add_turns(result, lost);
+    std::sort(late.rbegin(), late.rend());
+    if (late.size() > kMaxFound) late.resize(kMaxFound);
+    for (const auto& [excess, rank] : late) add_rank(result, rank, excess);
+    if (late.empty() && own_loss_.by_worst >= kWorth * step_ms_) add_turns(result, own_loss_.by_worst);
   }
 
   void add_rank(Stragglers& result, std::size_t rank, double excess) const {
@@ -360,7 +386,7 @@ class Analysis {
     found.phases = "comm_exposed";
     // The others wait for a late rank even if it works no longer than they do.
     for (std::size_t i = 0; i < scores_.size(); ++i) {
-      const double late_ms = scores_[i].delays_ms - std::max(0.0, excess_of(i));
+      const double late_ms = scores_[i].delays_ms - std::max(0.0, own_loss_.by_rank[i]);
       if (late_ms < result.network_ms / 2) continue;
       found.ranks = {scores_[i].rank};
       found.node = scores_[i].node;
@@ -377,6 +403,7 @@ class Analysis {
   std::vector<std::size_t> slowest_;         // by step
   std::vector<RankScore> scores_;
   double step_ms_ = 0;
+  Loss own_loss_;
 };
 
 }  // namespace

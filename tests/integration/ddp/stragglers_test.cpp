@@ -88,6 +88,10 @@ TEST_F(StragglingJob, WithSlowReadsOnARankHasLateInputData) {
   expect_rank_1("reads", Cause::input_data);
 }
 
+TEST_F(StragglingJob, WithARankThatWritesCheckpointsAloneWaitsForThem) {
+  expect_rank_1("checkpoint", Cause::checkpoint);
+}
+
 // A delayed message is late on both ends of the link, so it names no rank.
 TEST_F(StragglingJob, WithADelayedLinkWaitsForTheNetwork) {
   const report::Run job = run("link");

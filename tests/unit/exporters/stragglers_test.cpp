@@ -158,6 +158,17 @@ TEST(Stragglers, RanksThatTakeTurnsAreNotBlamed) {
   EXPECT_EQ(input.cause, Cause::uneven_input);
 }
 
+TEST(Stragglers, RanksThatTakeTurnsDoNotHideTheOneThatWritesSlowly) {
+  MadeUpRun made_up;
+  made_up.ranks = 2;
+  const Straggler writer = only(made_up, [](RankStep& does, int rank, int step) {
+    does.backward += step % 2 == rank ? 25 : 0;
+    does.checkpoint = rank == 1 && step % 10 == 9 ? 150 : 0;
+  });
+  EXPECT_EQ(writer.cause, Cause::checkpoint);
+  EXPECT_THAT(writer.ranks, ElementsAre(1));
+}
+
 TEST(Stragglers, CommunicationThatNoLateRankExplainsIsTheNetwork) {
   MadeUpRun made_up;
   const Straggler all_ranks = only(made_up, [](RankStep& does, int, int) { does.network = 30; });
