@@ -1,5 +1,6 @@
 // The callbacks that Slurm finds in lockstep.so. Each calls the function of its context (contexts/context.h)
-// and catches its exceptions: one that left would end slurmstepd or srun.
+// and catches its exceptions: one that left would end slurmstepd or srun. No callback returns an error: if the plugin is
+// `required`, Slurm answers some with a drained node.
 
 // Slurm's header declares the callbacks without extern "C".
 #pragma GCC visibility push(default)
@@ -17,6 +18,11 @@ int slurm_spank_init_failure_mode = ESPANK_JOB_FAILURE;
 #endif
 #pragma GCC visibility pop
 
+#include <array>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
 #include "plugin/spank/contexts/context.h"
 #include "plugin/spank/process/report.h"
 
@@ -31,17 +37,56 @@ namespace {
 
 using namespace lockstep::spank;  // NOLINT: a file of callbacks only
 
-template <typename Work>
-int guarded(const Work& work) noexcept {
+#ifdef LOCKSTEP_TEST_FAULTS
+// For tests: the argument fail=CONTEXT:CALLBACK of plugstack.conf makes this callback fail.
+void fail_if_told(const char* callback, int argc, char** argv) {
+  constexpr std::array<const char*, 6> kContexts{"error",     "local",  "remote",
+                                                 "allocator", "slurmd", "job_script"};
+  const std::string here = std::string("fail=") + kContexts.at(spank_context()) + ":" + callback;
+  for (int i = 0; i < argc; ++i) {
+    if (here == argv[i]) throw std::runtime_error("made to fail");
+  }
+}
+#else
+void fail_if_told(const char* /*callback*/, int /*argc*/, char** /*argv*/) {
+}
+#endif
+
+// `failed` gets one line about what happened. It ends this process, if somebody's job would otherwise run without its
+// data, or returns.
+template <typename Work, typename Failed>
+int guarded(const char* callback, int argc, char** argv, const Work& work, const Failed& failed) noexcept {
   try {
-    work();
-    return ESPANK_SUCCESS;
-  } catch (const std::exception& error) {
-    log(error.what());
+    try {
+      fail_if_told(callback, argc, argv);
+      work();
+    } catch (const std::exception& error) {
+      failed(std::string(callback) + " failed: " + error.what());
+    }
   } catch (...) {
     log("an unknown exception");
   }
-  return ESPANK_ERROR;
+  return ESPANK_SUCCESS;
+}
+
+// The same for a callback whose failure does no harm to the job.
+template <typename Work>
+int guarded(const char* callback, int argc, char** argv, const Work& work) noexcept {
+  return guarded(callback, argc, argv, work, [](const std::string& what) { log(what); });
+}
+
+// A failure before the tasks start: sbatch, salloc and srun end if the user needs the plugin; on a node the tasks learn of it.
+void failed_before_tasks(const std::string& what) {
+  switch (spank_context()) {
+    case S_CTX_ALLOCATOR:
+    case S_CTX_LOCAL:
+      return exit_if_needed(what);
+    case S_CTX_REMOTE:
+      log(what);
+      return remote::refuse(what);
+    default:
+      return log(what);
+  }
 }
 
 }  // namespace
@@ -51,7 +96,7 @@ extern "C" {
 SPANK_PLUGIN(lockstep, 1)
 
 int slurm_spank_init(spank_t spank, int argc, char** argv) {
-  return guarded([&] {
+  const auto work = [&] {
     switch (spank_context()) {
       case S_CTX_ALLOCATOR:
         return allocator::init(spank, argc, argv);
@@ -62,11 +107,12 @@ int slurm_spank_init(spank_t spank, int argc, char** argv) {
       default:
         return;
     }
-  });
+  };
+  return guarded("init", argc, argv, work, failed_before_tasks);
 }
 
-int slurm_spank_init_post_opt(spank_t spank, int /*argc*/, char** /*argv*/) {
-  return guarded([&] {
+int slurm_spank_init_post_opt(spank_t spank, int argc, char** argv) {
+  const auto work = [&] {
     switch (spank_context()) {
       case S_CTX_ALLOCATOR:
         return allocator::init_post_opt(spank);
@@ -77,33 +123,37 @@ int slurm_spank_init_post_opt(spank_t spank, int /*argc*/, char** /*argv*/) {
       default:
         return;
     }
-  });
+  };
+  return guarded("init_post_opt", argc, argv, work, failed_before_tasks);
 }
 
-int slurm_spank_local_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
-  return guarded([&] { local::user_init(); });
+int slurm_spank_local_user_init(spank_t /*spank*/, int argc, char** argv) {
+  return guarded("local_user_init", argc, argv, [] { local::user_init(); });
 }
 
-int slurm_spank_user_init(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
-  return guarded([&] { remote::user_init(); });
+int slurm_spank_user_init(spank_t /*spank*/, int argc, char** argv) {
+  return guarded(
+      "user_init", argc, argv, [] { remote::user_init(); }, failed_before_tasks);
 }
 
-int slurm_spank_task_init(spank_t spank, int /*argc*/, char** /*argv*/) {
-  return guarded([&] { remote::task_init(spank); });
+int slurm_spank_task_init(spank_t spank, int argc, char** argv) {
+  return guarded(
+      "task_init", argc, argv, [&] { remote::task_init(spank); },
+      [&](const std::string& what) { remote::end_task_if_needed(spank, what); });
 }
 
-int slurm_spank_task_exit(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
-  return guarded([&] { remote::task_exit(); });
+int slurm_spank_task_exit(spank_t /*spank*/, int argc, char** argv) {
+  return guarded("task_exit", argc, argv, [] { remote::task_exit(); });
 }
 
-int slurm_spank_exit(spank_t /*spank*/, int /*argc*/, char** /*argv*/) {
-  return guarded([&] {
+int slurm_spank_exit(spank_t /*spank*/, int argc, char** argv) {
+  return guarded("exit", argc, argv, [] {
     if (spank_context() == S_CTX_REMOTE) remote::exit();
   });
 }
 
 int slurm_spank_job_epilog(spank_t spank, int argc, char** argv) {
-  return guarded([&] { job_script::epilog(spank, argc, argv); });
+  return guarded("job_epilog", argc, argv, [&] { job_script::epilog(spank, argc, argv); });
 }
 
 }  // extern "C"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures communicator, DDP, staging, planner, loader and pinning for docs/benchmarks.md and rewrites its tables
-# and pictures: about an hour, as root (two of the cases need the embedded cluster, others drop the page cache and mount
+# Measures communicator, DDP, staging, planner, loader, launch and pinning for docs/benchmarks.md and rewrites its tables
+# and pictures: about an hour, as root (three of the cases need the embedded cluster, others drop the page cache and mount
 # the metered file system), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [main_job] [pin] [page]
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [main_job] [launch] [pin] [page]
 # Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -57,15 +57,17 @@ main_job() {
   into main_job_512 $bench --peers --widths 512 --cap 2048
   into main_job_techniques $bench --techniques --widths 128 --cap 1024
 }
+launch() { into launch $bin/bench_launch --json; }
 pin() { into pin $bin/bench_pin --json; }
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader main_job pin page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader main_job launch pin page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | planner | loader | main_job | pin | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | planner | loader | main_job | launch | pin | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, main_job, pin, page" >&2
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, main_job, launch, pin," \
+        "page" >&2
       exit 2
       ;;
   esac

@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 
+import launch_page
 import main_job_page
-import pin_page
 import planner_page
 import staging_page
 from lines import only, read, select
@@ -293,8 +293,10 @@ def main():
         text = replace(text, "main job", main_job_page.beside_pytorch(lines, table, verdict))
     if select(lines, bench="main_job_technique"):
         text = replace(text, "techniques", main_job_page.techniques(lines, table))
+    if select(lines, bench="launch"):
+        text = replace(text, "launch", launch_page.launch(lines, table, verdict))
     if select(lines, bench="pin"):
-        text = replace(text, "pinning", pin_page.pinning(lines, table))
+        text = replace(text, "pinning", launch_page.pinning(lines, table))
     PAGE.write_text(text, encoding="utf-8")
 
 

@@ -58,6 +58,20 @@ Settings settings_or_exit() {
   }
 }
 
+void exit_if_needed(const std::string& what) {
+  // After a failed init Slurm passes no options. Those of the command line are then errors, but variables are not.
+  bool needed = invocation().has_options();
+  for (const OptionRow& row : option_table()) {
+    for (const std::string& name :
+         {std::string(row.variable), "SLURM_SPANK_" + option_variable(row.option)}) {
+      needed = needed || std::getenv(name.c_str()) != nullptr;
+    }
+  }
+  if (!needed) return log(what);
+  say(what);
+  ::_exit(1);
+}
+
 namespace allocator {
 
 void init(spank_t spank, int argc, char** argv) {

@@ -25,6 +25,10 @@ inline constexpr int kStagingFailed = 3;
 inline constexpr const char* kBoundByHand = "SLURM_LOCKSTEP_CPU_BIND";
 inline constexpr const char* kYes = "yes";
 
+/// The variable by which srun tells the nodes whether the step stages data, in case that the plugin fails there before
+/// Slurm passes it the options.
+inline constexpr const char* kStages = "SLURM_LOCKSTEP_STAGES";
+
 /// A file in a step's folder of records whose time is the end of the job.
 inline constexpr const char* kEndedFile = "ended";
 
@@ -46,6 +50,13 @@ void user_init();
 void task_init(spank_t spank);
 void task_exit();
 void exit();
+
+/// The plugin has failed in this slurmstepd; `what` is one line. The step's task_init calls end_task_if_needed().
+void refuse(const std::string& what);
+
+/// Prints one line and ends the task with kStagingFailed if the step needs data. Otherwise the task runs without the
+/// plugin, and the line is in slurmd's log.
+void end_task_if_needed(spank_t spank, const std::string& what);
 }  // namespace remote
 
 namespace job_script {
@@ -55,6 +66,10 @@ void epilog(spank_t spank, int argc, char** argv);
 /// For sbatch, salloc and srun: the settings with absolute, checked sources. A mistake prints one line and
 /// ends the process: Slurm ignores the result of an optional plugin's callback.
 Settings settings_or_exit();
+
+/// For the same commands, after an unexpected failure: prints one line and ends the process if the user has given any of
+/// our options, and only logs the line otherwise.
+void exit_if_needed(const std::string& what);
 
 /// A variable of the job or task; "" if it is not set.
 std::string job_variable(spank_t spank, const char* name);

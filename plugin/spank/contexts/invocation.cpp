@@ -71,6 +71,11 @@ bool Invocation::has_options() const {
   return std::any_of(values.begin(), values.end(), [](const auto& value) { return value.has_value(); });
 }
 
+bool Invocation::stages() const {
+  const auto& sources = values.at(static_cast<std::size_t>(Option::stage));
+  return sources && *sources != "none";
+}
+
 Settings Invocation::settings() const {
   if (!config_error.empty()) throw Error(config_error);
   Settings settings;

@@ -30,6 +30,8 @@ struct Invocation {
   Settings settings() const;
   /// True if any option has a value.
   bool has_options() const;
+  /// True if --stage names data.
+  bool stages() const;
 };
 
 Invocation& invocation();

@@ -119,6 +119,7 @@ void init_post_opt(spank_t /*spank*/) {
 }
 
 void user_init() {
+  if (invocation().has_options()) ::setenv(kStages, invocation().stages() ? kYes : "no", 1);
   const bool by_hand = bound_by_hand();
   // unsetenv() would not help: tasks still get a variable that is removed here.
   if (by_hand || !variable(kBoundByHand).empty()) ::setenv(kBoundByHand, by_hand ? kYes : "no", 1);

@@ -65,6 +65,12 @@ std::unique_ptr<PreparedStep>& prepared_step() {
   return instance;
 }
 
+// The failure in slurmstepd before the tasks, or "".
+std::string& failure() {
+  static std::string instance;
+  return instance;
+}
+
 template <typename T>
 T item(spank_t spank, spank_item_t which) {
   T value{};
@@ -358,9 +364,29 @@ void exit() {
   if (prepared_step() && prepared_step()->lease) prepared_step()->lease->remove_name();
 }
 
+void refuse(const std::string& what) {
+  failure() = what;
+}
+
+void end_task_if_needed(spank_t spank, const std::string& what) {
+  bool needed = invocation().stages();
+  if (!invocation().has_options()) {
+    const std::string by_srun = job_variable(spank, kStages);
+    const std::string by_sbatch =
+        job_variable(spank, ("SLURM_SPANK_" + option_variable(Option::stage)).c_str());
+    needed = by_srun.empty() ? !by_sbatch.empty() && by_sbatch != "none" : by_srun == kYes;
+  }
+  spank_unsetenv(spank, kStages);
+  if (!needed) return log(what);
+  say(this_node(spank) + ": " + what + "; the task ends because its data cannot be staged");
+  ::_exit(kStagingFailed);
+}
+
 void task_init(spank_t spank) {
+  if (!failure().empty()) return end_task_if_needed(spank, failure());
   const bool bound_by_hand = job_variable(spank, kBoundByHand) == kYes;
   spank_unsetenv(spank, kBoundByHand);
+  spank_unsetenv(spank, kStages);
   if (!prepared_step()) return;
   PreparedStep& step = *prepared_step();
   identify_by_variables(spank, step.step);

@@ -1,6 +1,30 @@
-"""The table of docs/benchmarks.md on pinning."""
+"""The tables of docs/benchmarks.md on launching with the plugin, and on pinning."""
 
 from lines import select
+
+OPTIONS = {
+    "no_plugin": "no plugin",
+    "none": "plugin, no option",
+    "pin": "`--pin=auto`",
+    "stage": "`--stage`, data on the node",
+}
+GOALS = {"none": 10, "pin": 20, "stage": 20}
+
+
+def launch(lines, table, verdict):
+    rows = []
+    for line in select(lines, bench="launch"):
+        goal = GOALS.get(line["options"])
+        added = line["added_milliseconds"]
+        rows.append(
+            [
+                OPTIONS[line["options"]],
+                f"{line['milliseconds']:.0f} ms",
+                f"{added:.1f} ms" if goal else "–",
+                verdict(added, goal, f"≤ {goal} ms") if goal else "–",
+            ]
+        )
+    return table(["srun of one task", "time", "added", "goal"], rows)
 
 
 def pinning(lines, table):

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Times srun of `true` on the embedded cluster without the plugin, with it, with --pin, and with --stage of data that is
+already on the node. The four take turns; what the plugin adds is the median difference to the same turn without it."""
+
+import argparse
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+import program
+from ranks import ROOT, Failure, json_lines, run
+
+# Runs inside the cluster as root: Slurm reads plugstack.conf at each launch. The first turn warms up and does not count.
+TURNS = """
+import json, subprocess, sys, time
+plugin, turns = "optional /mnt/lockstep/lib/lockstep/lockstep.so conf=/etc/lockstep/lockstep.conf\\n", int(sys.argv[1])
+cases = {
+    "no_plugin": ("", []),
+    "none": (plugin, []),
+    "pin": (plugin, ["--pin=auto"]),
+    "stage": (plugin, ["--stage=/mnt/shared/pack"]),
+}
+for turn in range(turns + 1):
+    took, order = {}, list(cases)
+    for options in order[turn % 4 :] + order[: turn % 4]:
+        lines, words = cases[options]
+        with open("/etc/slurm/plugstack.conf", "w") as file:
+            file.write(lines)
+        begin = time.monotonic()
+        done = subprocess.run(["srun", "-w", "n1", "-n1", *words, "true"], user="alice", capture_output=True, text=True)
+        took[options] = 1e3 * (time.monotonic() - begin)
+        if done.returncode != 0:
+            sys.exit(f"srun {words}: exit code {done.returncode}: {done.stderr}")
+    if turn > 0:
+        print(json.dumps(took), flush=True)
+"""
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="bench_launch", description=__doc__)
+    parser.add_argument(
+        "--version", action="version", version=f"bench_launch {os.environ.get('LOCKSTEP_VERSION', '')}"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser.add_argument("--quick", action="store_true", help="few turns, to test the benchmark")
+    parser.add_argument("--turns", type=int, default=41)
+    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.turns = 2
+    if chosen.turns < 1:
+        parser.error("--turns must be at least 1")
+    return chosen
+
+
+class Cluster:
+    """One node, with the programs and the plugin of this build tree."""
+
+    def __init__(self, programs):
+        self.programs = programs
+        self.name = f"bench-launch-{os.getpid()}"
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
+
+    def call(self, verb, *words):
+        return run([ROOT / "examples/cluster/cluster", verb, "--name", self.name, *words], f"cluster {verb}")
+
+    def __enter__(self):
+        try:
+            self.folder.chmod(0o755)
+            prefix = self.folder / "prefix"
+            (prefix / "lib/lockstep").mkdir(parents=True)
+            (prefix / "bin").mkdir()
+            for name in ("lockstep-stage", "lockstep-pin"):
+                shutil.copy2(self.programs / name, prefix / "bin")
+            shutil.copy2(self.programs.parent / "lib/lockstep.so", prefix / "lib/lockstep")
+            self.call("up", "--nodes", "1", "--prefix", prefix, "--state", self.folder / "state")
+            raw = self.folder / "raw"
+            raw.mkdir()
+            for number in range(8):
+                (raw / f"{number}.bin").write_bytes(os.urandom(1 << 20))
+            pack = self.folder / "state/shared/pack"
+            run([self.programs / "lockstep-pack", "create", raw, "--out", pack], "lockstep-pack")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *unused):
+        cluster = [ROOT / "examples/cluster/cluster", "down", "--name", self.name]
+        subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def turns(self, count):
+        output = self.call("exec", "--user", "root", "--cwd", "/", "--", "python3", "-c", TURNS, str(count))
+        return json_lines(output)
+
+
+def measure(chosen):
+    if os.geteuid() != 0:
+        raise Failure("the embedded cluster needs root")
+    load = os.getloadavg()[0]
+    with Cluster(pathlib.Path(chosen.programs).resolve()) as cluster:
+        turns = cluster.turns(chosen.turns)
+    for options in turns[0]:
+        yield {
+            "bench": "launch",
+            "options": options,
+            "milliseconds": statistics.median(turn[options] for turn in turns),
+            "added_milliseconds": statistics.median(turn[options] - turn["no_plugin"] for turn in turns),
+            "runs": len(turns),
+            "load_before": load,
+        }
+
+
+def describe(found):
+    return f"{found['options']:<10} {found['milliseconds']:7.1f} ms, {found['added_milliseconds']:+.1f} ms"
+
+
+def main():
+    chosen = arguments()
+    program.show(measure(chosen), chosen, describe)
+
+
+program.run("bench_launch", main)
