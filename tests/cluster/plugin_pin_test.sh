@@ -116,10 +116,11 @@ assert_lacks "$output" "--pin has no effect"
 assert_lacks "$output" "[] [] []"
 
 test_case "a lockstep-pin that hangs is killed, the tasks run, and one line says so"
-root_on_node n1 sh -c 'mkdir -p /run/fake && printf "#!/bin/sh\nsleep 1000\n" >/run/fake/pin && chmod 755 /run/fake/pin && mount --bind /run/fake/pin /mnt/lockstep/bin/lockstep-pin'
-trap 'root_on_node n1 umount /mnt/lockstep/bin/lockstep-pin' EXIT
+pin=$(on_node n1 sh -c 'command -v lockstep-pin')
+root_on_node n1 sh -c 'mkdir -p /run/fake && printf "#!/bin/sh\nsleep 1000\n" >/run/fake/pin && chmod 755 /run/fake/pin && mount --bind /run/fake/pin "$0"' "$pin"
+trap 'root_on_node n1 umount "$pin"' EXIT
 output=$(cluster exec -- timeout 60 srun -w n1 -n2 --pin=auto bash -c "$look" 2>&1)
-root_on_node n1 umount /mnt/lockstep/bin/lockstep-pin
+root_on_node n1 umount "$pin"
 assert_equal "lockstep: n1: tasks keep the CPUs that Slurm gave them: lockstep-pin did not end within 10 s and was killed" \
   "$(grep '^lockstep: ' <<<"$output")"
 assert_equal 2 "$(grep -c '^n1 ' <<<"$output")" "tasks in '$output'"

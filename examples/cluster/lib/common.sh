@@ -76,6 +76,9 @@ save_settings() {
 supervisor_pid() { living_process "$cluster_state/live/supervisor"; }
 machine_pid() { living_process "$cluster_state/live/$1.keeper"; }
 
+# The folder of the installed Lockstep as the machines see it.
+lockstep_prefix() { if [ -n "${cluster_packages:-}" ]; then echo /usr; else echo /mnt/lockstep; fi; }
+
 # Print the names of the nodes, and of all machines.
 node_names() { seq -f 'n%g' 1 "$cluster_nodes"; }
 machine_names() {

@@ -38,7 +38,7 @@ SlurmdParameters=config_overrides
 TmpFS=/mnt/local
 FirstJobId=$1
 
-# As on real clusters, except for the variants of `cluster up`.
+# As on real clusters, except for the variants of "cluster up".
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
@@ -94,12 +94,12 @@ write_cgroup_conf() {
 
 write_prometheus_yml() {
   local node
-  cat <<'CONF'
+  cat <<CONF
 global:
   scrape_interval: 1s
   scrape_timeout: 1s
   evaluation_interval: 1s
-rule_files: [/mnt/lockstep/share/lockstep/lockstep.rules.yml]
+rule_files: [$(lockstep_prefix)/share/lockstep/lockstep.rules.yml]
 scrape_configs:
   - job_name: lockstep
     static_configs:
@@ -121,7 +121,11 @@ write_etc() {
   cp -a /etc/. "$etc" || return 1
   add_account alice 6001 /mnt/shared/home/alice /bin/bash
   add_account bob 6003 /mnt/shared/home/bob /bin/bash
-  add_account lockstep 6002 /nonexistent /usr/sbin/nologin
+  if [ -n "$cluster_packages" ]; then # a package makes this account
+    sed -i '/^lockstep:/d' "$etc"/{passwd,group,shadow,gshadow}
+  else
+    add_account lockstep 6002 /nonexistent /usr/sbin/nologin
+  fi
   {
     echo "127.0.0.1 localhost"
     echo "$head_address head"
@@ -137,10 +141,14 @@ write_etc() {
     echo "Name=gpu File=/run/cluster/state/live/gpu[0-$((cluster_gpus - 1))]" >"$etc/slurm/gres.conf"
   fi
   printf 'AutoBasePath=true\nBasePath=/mnt/local/.containers\n' >"$etc/slurm/job_container.conf"
+  write_prometheus_yml >"$etc/lockstep/prometheus.yml"
   : >"$etc/slurm/plugstack.conf"
+  if [ -n "$cluster_packages" ]; then
+    echo "include /etc/slurm/plugstack.conf.d/*.conf" >"$etc/slurm/plugstack.conf"
+    return
+  fi
   if [ -e "$cluster_prefix/lib/lockstep/lockstep.so" ]; then
     echo "optional /mnt/lockstep/lib/lockstep/lockstep.so conf=/etc/lockstep/lockstep.conf" >"$etc/slurm/plugstack.conf"
   fi
   printf 'cache = /mnt/local/lockstep\nsources = /mnt/shared\nhelpers = /mnt/lockstep/bin\n' >"$etc/lockstep/lockstep.conf"
-  write_prometheus_yml >"$etc/lockstep/prometheus.yml"
 }

@@ -113,7 +113,7 @@ start_slurmd() {
 start_exporter() {
   launch exporter setpriv --reuid lockstep --regid lockstep --clear-groups bash -c \
     'while :; do "$@"; sleep 1; done' exporter \
-    /mnt/lockstep/bin/lockstep-exporter --records /run/lockstep/records --cache /mnt/local/lockstep --listen 0.0.0.0:9753
+    "$(lockstep_prefix)/bin/lockstep-exporter" --records /run/lockstep/records --cache /mnt/local/lockstep --listen 0.0.0.0:9753
 }
 
 start_missing() {
@@ -135,10 +135,14 @@ if [ "$machine" = head ]; then
   services+=(slurmctld)
   [ -z "$cluster_prometheus" ] || services+=(prometheus)
 else
-  chgrp lockstep /run/lockstep/records
+  if [ -n "$cluster_packages" ]; then
+    systemd-tmpfiles --create lockstep-plugin.conf || give_up "cannot make the folders of the packages"
+  else
+    chgrp lockstep /run/lockstep/records
+  fi
   install -d -m 755 /mnt/local/lockstep
   services+=(slurmd)
-  [ ! -x /mnt/lockstep/bin/lockstep-exporter ] || services+=(exporter)
+  [ ! -x "$(lockstep_prefix)/bin/lockstep-exporter" ] || services+=(exporter)
 fi
 
 trap 'wanted=yes' USR1

@@ -22,6 +22,24 @@ mount -t tmpfs -o mode=755 tmpfs "$live/base"
 mkdir "$live/base/etc" "$live/base/run"
 write_etc "$live/base/etc" "$2"
 
+# Installs the packages over this machine's files: an overlay in memory takes what dpkg writes.
+install_packages() {
+  local folder layer=$live/packages
+  mkdir -p "$layer"
+  mount -t tmpfs -o mode=755 tmpfs "$layer"
+  for folder in usr var/lib/dpkg; do
+    mkdir -p "$layer/upper/$folder" "$layer/work/$folder"
+    mount -t overlay overlay -o "lowerdir=/$folder,upperdir=$layer/upper/$folder,workdir=$layer/work/$folder" "/$folder"
+  done
+  mount --bind "$live/base/etc" /etc
+  # The host's /run is still mounted here; the machines get their own later.
+  # shellcheck disable=SC2016  # expands in the inner shell
+  unshare --mount bash -c 'mount -t tmpfs tmpfs /run && exec dpkg --no-triggers --log=/dev/null -i "$@"' dpkg "$cluster_packages"/lockstep-*.deb
+  printf 'cache = /mnt/local/lockstep\nsources = /mnt/shared\n' >>/etc/lockstep/lockstep.conf
+}
+
+if [ -n "$cluster_packages" ]; then install_packages; fi
+
 ip link set lo up
 ip link add br0 type bridge
 ip addr add "$head_address/24" dev br0

@@ -15,6 +15,11 @@ check_options() {
     [ -d "$prefix" ] || die_usage "--prefix $prefix: no such folder"
     prefix=$(readlink -f "$prefix")
   fi
+  if [ -n "$packages" ]; then
+    [ -z "$prefix" ] || die_usage "--packages and --prefix exclude each other"
+    compgen -G "$packages/lockstep-*.deb" >/dev/null || die_usage "--packages $packages: the folder contains no lockstep-*.deb"
+    packages=$(readlink -f "$packages")
+  fi
   state=$(readlink -m "${state:-/var/tmp/lockstep-cluster/$name}")
 }
 
@@ -76,7 +81,7 @@ make_state() {
 }
 
 remember_settings() {
-  cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_gpus=$gpus cluster_prefix=$prefix cluster_state=$state
+  cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_gpus=$gpus cluster_prefix=$prefix cluster_packages=$packages cluster_state=$state
   cluster_variant=$variant cluster_prometheus=$prometheus cluster_metered_fs=$metered_fs
   cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
 }
