@@ -28,7 +28,7 @@ compile() {
   local flags=(-std=c++20 -fPIC -fvisibility=hidden -Wall -Wextra -Wshadow -Werror -Wno-restrict -I "$source_root" -isystem "$1")
   (cd "$source_root" && printf '#include "%s"\n' plugin/spank/contexts/*.cpp plugin/spank/process/report_log.cpp) |
     "$compiler" "${flags[@]}" -fsyntax-only -Wno-subobject-linkage -x c++ - || return 1
-  "$compiler" "${flags[@]}" -c "$source_root/plugin/spank/spank.cpp" -o "$folder/spank.o" && nm "$folder/spank.o"
+  "$compiler" "${flags[@]}" -DLOCKSTEP_VERSION='"0"' -c "$source_root/plugin/spank/spank.cpp" -o "$folder/spank.o" && nm "$folder/spank.o"
 }
 
 tried=0
