@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests; without ctest options all but clang-tidy, which takes
-# longer than the others together (-L tidy). Root is needed for the packages and the cluster tests.
+# longer than the others together (-L tidy), and tests that need a machine on which nothing else runs (-L quiet). Root is needed for the packages and the cluster tests.
 # With --torch=pip all that links LibTorch is built against the PyTorch wheel that examples/pip_torch.sh fetches, in
 # build/release-pip, and the unit and integration tests are run; those that need a GPU are skipped where there is none.
 # Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 preset=release
 case "${1:-}" in
   -h | --help)
-    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, install, cluster, peers, fuzz, lint, tidy (tests/run.sh -L unit)"
+    echo "Usage: tests/run.sh [--torch=pip] [ctest options]; labels: unit, integration, install, cluster, peers, fuzz, lint, quiet, tidy (tests/run.sh -L unit)"
     exit 0
     ;;
   --torch=pip)
@@ -36,10 +36,10 @@ else
   LOCKSTEP_TORCH_WHEEL=${LOCKSTEP_TORCH_WHEEL:-$(examples/pip_torch.sh "${gpu[@]}")}
   export LOCKSTEP_TORCH_WHEEL
   # These tests do not depend on LibTorch; the cluster tests need the plugin, which is not built here.
-  set -- -LE 'lint|tidy|fuzz|peers|cluster' "$@"
+  set -- -LE 'lint|tidy|quiet|fuzz|peers|cluster' "$@"
 fi
 
-[ $# -gt 0 ] || set -- -LE tidy
+[ $# -gt 0 ] || set -- -LE 'tidy|quiet'
 jobs=$(nproc)
 # A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
