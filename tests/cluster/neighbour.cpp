@@ -1,6 +1,11 @@
 // Another site plugin for the stack of plugin_callbacks_test.sh: it has its own --pin, and gives the tasks its value.
 extern "C" {
 #include <slurm/spank.h>
+// Without these the constants of the macro are local to this file.
+extern const char plugin_name[];
+extern const char plugin_type[];
+extern const unsigned int plugin_version;
+extern const unsigned int spank_plugin_version;
 SPANK_PLUGIN(neighbour, 1)
 }
 

@@ -54,7 +54,7 @@ for word in optional required; do
 
     staged_step
     case $at in
-      local:init) ends 1 ;; # the option is then unknown to srun
+      local:init) ends 255 ;; # the option is then unknown to srun
       local:init_post_opt) ends 1 "lockstep: init_post_opt failed: made to fail" ;;
       remote:init | remote:init_post_opt | remote:user_init | remote:task_init)
         ends 3 "lockstep: n1: $callback $refused"
@@ -64,13 +64,14 @@ for word in optional required; do
 
     # A batch script, whose step has the option from its environment.
     code=0
-    job=$(submit_there -w n1 -n1 --stage=good --wrap "$task; srun sh -c '$task'" 2>&1) || code=$?
+    submitted=$(submit_there -w n1 -n1 --stage=good --wrap "$task; srun sh -c '$task'" 2>&1) || code=$?
     case $at in
-      allocator:init) assert_equal 1 $code "$job" ;;
+      allocator:init) assert_equal 255 $code "$submitted" ;;  # the option is then unknown to sbatch
       allocator:init_post_opt)
-        assert_equal "1 lockstep: init_post_opt failed: made to fail" "$code $job"
+        assert_equal "1 lockstep: init_post_opt failed: made to fail" "$code $submitted"
         ;;
       *)
+        job=$(grep -xE '[0-9]+' <<<"$submitted") || fail "not submitted: $submitted"
         await_job "$job"
         output=$(job_output "$job")
         case $at in

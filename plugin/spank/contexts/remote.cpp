@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <grp.h>
 #include <sys/file.h>
 #include <sys/types.h>
@@ -12,6 +13,7 @@
 
 #include "common/leaf/cpu_list.h"
 #include "common/leaf/host_name.h"
+#include "common/leaf/unique_fd.h"
 #include "plugin/spank/contexts/context.h"
 #include "plugin/spank/contexts/invocation.h"
 #include "plugin/spank/pinning/gpus.h"
@@ -173,9 +175,9 @@ void make_lifetime_pipe(PreparedStep& step) {
 
 // The exporter holds a shared lock on the folder of the records (exporters/node/scanner.h).
 bool exporter_runs(const Folder& records) {
-  if (::flock(records.fd(), LOCK_EX | LOCK_NB) != 0) return true;
-  ::flock(records.fd(), LOCK_UN);
-  return false;
+  // A descriptor with O_PATH cannot be locked.
+  const UniqueFd folder(::openat(records.fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return !folder || ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
 void make_record_folder(PreparedStep& step) {
