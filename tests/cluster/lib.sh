@@ -99,6 +99,28 @@ job_ended() { [[ $(job_state "$1") != @(PENDING|RUNNING|COMPLETING|CONFIGURING)*
 await_job() { assert_within "${2:-60}" job_ended "$1"; }
 job_output() { on_head cat "job-$1.out"; }
 
+# token_packs FOLDER: makes the packs manpages and manpages-heldout of text_lm there, with 300 short samples each.
+token_packs() {
+  local raw name
+  raw=$(mktemp -d)
+  for name in manpages manpages-heldout; do
+    python3 - "$raw/$name" <<'PYTHON'
+import pathlib, struct, sys
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir()
+for i in range(300):
+    (folder / f"{i}.tokens").write_bytes(b"".join(struct.pack("<H", (3 * i + t) % 50) for t in range(20 + i % 40)))
+PYTHON
+    "$build/bin/lockstep-pack" create "$raw/$name" --token-bytes 2 --out "$1/$name" >/dev/null || fail "cannot make $name"
+  done
+  rm -rf "$raw"
+}
+
+# home_program NAME FOLDER: copies a program of the build into a folder of alice's home.
+home_program() {
+  on_head sh -c "mkdir -p $2 && cat >$2/$1 && chmod +x $2/$1" <"$build/bin/$1"
+}
+
 # True if all nodes are idle: none is drained or down.
 sinfo_all_idle() { [ "$(on_head sinfo -h -N -o %T | sort -u)" = idle ]; }
 assert_all_idle() {

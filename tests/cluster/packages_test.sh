@@ -38,6 +38,16 @@ on_head scancel "$job"
 await_job "$job"
 as_root sed -i '/^bandwidth/d' /etc/lockstep/lockstep.conf
 
+test_case "the doctor is content, and the job of the quickstart trains"
+assert_exit 0 on_head srun -Q -N2 lockstep-doctor
+token_packs "$shared/home/alice/data"
+home_program text_lm text_lm
+on_head sh -c 'cat >text_lm/text_lm.sbatch' <"$source_root/examples/text_lm/text_lm.sbatch"
+assert_exit 0 cluster exec --cwd /mnt/shared/home/alice/text_lm -- \
+  sbatch --wait --output=job.out --export=ALL,MINUTES=0.05,OMP_NUM_THREADS=1 text_lm.sbatch
+assert_contains "$(on_head cat text_lm/job.out)" "perplexity on held-out pages"
+assert_equal 4 "$(on_head sh -c 'ls text_lm/report/*.record | wc -l')" "records"
+
 # The test of pinning, on this cluster.
 LOCKSTEP_TEST_CLUSTER=$cluster_name "$(dirname "$0")/plugin_pin_test.sh" || fail "plugin_pin_test.sh"
 assert_all_idle

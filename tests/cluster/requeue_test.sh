@@ -5,20 +5,9 @@
 source "$(dirname "$0")/lib.sh"
 
 own_cluster --nodes 2
-raw=$(mktemp -d)
-mkdir -p "$shared/requeue"
-for pack in manpages manpages-heldout; do
-  python3 - "$raw/$pack" <<'PYTHON'
-import pathlib, struct, sys
-folder = pathlib.Path(sys.argv[1])
-folder.mkdir()
-for i in range(300):
-    (folder / f"{i}.tokens").write_bytes(b"".join(struct.pack("<H", (3 * i + t) % 50) for t in range(20 + i % 40)))
-PYTHON
-  "$build/bin/lockstep-pack" create "$raw/$pack" --token-bytes 2 --out "$shared/requeue/$pack" >/dev/null || fail "cannot make $pack"
-done
-rm -rf "$raw"
-on_head bash -c 'cat >text_lm && chmod +x text_lm' <"$build/bin/text_lm"
+mkdir "$shared/requeue"
+token_packs "$shared/requeue"
+home_program text_lm .
 
 says() { job_output "$job" | grep -q "$1"; }
 restarted() { on_head scontrol --oneliner show job "$job" | grep -q 'Restarts=1 '; }
