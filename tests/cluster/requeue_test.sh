@@ -20,6 +20,8 @@ job=$({
 assert_within 120 says '^step '
 on_head scancel --signal=USR1 "$job"
 assert_within 60 restarted
+# Slurm starts a job that was queued again only after two minutes.
+as_root scontrol update job "$job" StartTime=now
 await_job "$job" 400
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 assert_contains "$(job_output "$job")" "resumed from checkpoints/$job: "
