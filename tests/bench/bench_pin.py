@@ -48,7 +48,7 @@ def arguments():
 
 def command(chosen, folder, rank, variant):
     pinned, loads, own_cpus = VARIANTS[variant]
-    programs = pathlib.Path(chosen.programs)
+    programs = pathlib.Path(chosen.programs).resolve()
     share = max(1, len(os.sched_getaffinity(0)) // chosen.ranks)
     threads = max(1, share - chosen.loaders) if loads else share
     words = [programs / "bench_pin_rank", "--ranks", chosen.ranks, "--threads", threads, "--steps", chosen.steps]
@@ -76,7 +76,7 @@ def turn(chosen, variant):
 
 
 def measure(chosen):
-    plan = [pathlib.Path(chosen.programs) / "lockstep-pin", "plan", "--tasks", str(chosen.ranks), "--json"]
+    plan = [pathlib.Path(chosen.programs).resolve() / "lockstep-pin", "plan", "--tasks", str(chosen.ranks), "--json"]
     numa_nodes = json.loads(run(plan, "lockstep-pin"))["topology"]["numa_nodes"]
     if numa_nodes == 1:
         print(

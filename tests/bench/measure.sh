@@ -55,7 +55,7 @@ main_job() {
   local bench="$bin/bench_main_job --json"
   into main_job $bench --peers --widths 128,256
   into main_job_512 $bench --peers --widths 512 --cap 2048
-  into main_job_techniques $bench --techniques --widths 128 --cap 1024
+  into main_job_techniques $bench --techniques --widths 128
 }
 launch() { into launch $bin/bench_launch --json; }
 pin() { into pin $bin/bench_pin --json; }
