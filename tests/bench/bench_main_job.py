@@ -30,7 +30,7 @@ TECHNIQUES = [
     ("gradients as views of the buckets", True, ["--copy-gradients"], {}),
     ("bf16_compress_hook", False, ["--compress"], {}),
     ("heap that keeps its pages (LOCKSTEP_MALLOC)", True, [], {"LOCKSTEP_MALLOC": "off"}),
-    ("records of the step times (LOCKSTEP_REPORT_DIR)", False, [], {"LOCKSTEP_REPORT_DIR": "{folder}"}),
+    ("records of the step times (LOCKSTEP_METRICS)", True, [], {"LOCKSTEP_METRICS": "off"}),
 ]
 
 
@@ -124,8 +124,7 @@ def sized(chosen, width):
 def lockstep(site, chosen, width, name, options, environment):
     command = site.program("bench_main_job_rank") + sized(chosen, width) + options
     command += ["--data", site.folder / "train.pack", "--heldout", site.folder / "heldout.pack"]
-    variables = {key: value.format(folder=site.folder) for key, value in environment.items()}
-    return Program(site, name, command, chosen.ranks, {**starting.LOCKSTEP_ALLOCATOR[chosen.allocator], **variables})
+    return Program(site, name, command, chosen.ranks, {**starting.LOCKSTEP_ALLOCATOR[chosen.allocator], **environment})
 
 
 def pytorch(site, chosen, width, name, batches, attention, step_tokens):
