@@ -4,22 +4,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/environment.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "plugin/doctor/configuration.h"
 #include "plugin/doctor/files.h"
 #include "plugin/doctor/libraries.h"
+#include "plugin/doctor/monitoring.h"
 
 namespace lockstep::doctor {
 namespace {
 
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 class DoctorFiles : public testing::Test {
  protected:
@@ -39,7 +43,9 @@ class DoctorFiles : public testing::Test {
   std::filesystem::path folder_;
 };
 
+using Exporter = DoctorFiles;
 using PluginLines = DoctorFiles;
+using Steps = DoctorFiles;
 using Versions = DoctorFiles;
 
 TEST_F(PluginLines, AreFoundInIncludedFilesAndNotInComments) {
@@ -95,6 +101,28 @@ TEST_F(Versions, OfNcclComeFromItsNameOrItsContent) {
   EXPECT_EQ(nccl_version(write("other/libnccl.so.2", "no number")), "");
 }
 
+TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
+  namespace fs = std::filesystem;
+  spank::Config config;
+  config.group = "root";  // exists
+  config.records = folder_ / "records";
+  fs::create_directory(config.records);
+  const auto level = [&] {
+    Report report;
+    check_exporter(config, report);
+    return report.findings().at(0).level;
+  };
+  EXPECT_EQ(level(), Level::warning);
+  fs::permissions(config.records, fs::perms::none);
+  const bool root = ::geteuid() == 0;
+  constexpr uid_t kNobody = 65534;
+  if (root) ASSERT_EQ(::seteuid(kNobody), 0);
+  const Level hidden = level();
+  if (root) ASSERT_EQ(::seteuid(0), 0);
+  fs::permissions(config.records, fs::perms::owner_all);
+  EXPECT_EQ(hidden, Level::ok);
+}
+
 // The findings of a task that may use one CPU, as "LEVEL ID".
 std::vector<std::string> findings_with(const std::vector<std::string>& variables) {
   std::vector<std::string> command{"env"};
@@ -136,6 +164,19 @@ TEST(Tasks, OtherThanTheFirstOneOfANodeSayNothing) {
       run_process({"env", "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2", LOCKSTEP_DOCTOR});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.output + result.error, "");
+}
+
+TEST_F(Steps, WithoutPmixAreAnErrorOnlyIfSlurmLacksIt) {
+  const auto with = [&](const std::string& list, const std::string& variable) {
+    const auto srun = write("srun", "#!/bin/sh\necho " + list + "\n");
+    std::filesystem::permissions(srun, std::filesystem::perms::owner_all);
+    return findings_with({"PATH=" + folder_.string() + ":" + environment::get_or("PATH", ""),
+                          "SLURM_STEP_TASKS_PER_NODE=1", variable});
+  };
+  EXPECT_THAT(with("none pmix", "NO=1"), Contains("warning pmix"));
+  EXPECT_THAT(with("none pmix", "PMI_RANK=0"), Contains("ok pmix"));
+  EXPECT_THAT(with("none", "NO=1"), Contains("error pmix"));
+  EXPECT_THAT(with("none", "TORCHELASTIC_RUN_ID=1"), Not(Contains(HasSubstr("pmix"))));
 }
 
 TEST(Calls, ThatAreWrongEndWithCodeTwo) {
