@@ -27,7 +27,7 @@ class BasicAuth {
 
  private:
   std::map<std::string, std::string> users_;
-  std::map<std::string, std::string> accepted_;  // password by name
+  std::map<std::string, std::string> accepted_;        // password by name
   std::map<std::string, Clock::time_point> next_try_;  // by client
 };
 

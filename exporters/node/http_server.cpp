@@ -172,7 +172,8 @@ int fd_of(MHD_Connection* connection) {
 // The bytes of the client's address. A local user may take any address of 127.0.0.0/8, and an IPv6 machine any of its
 // /64, so these count as one client each.
 std::string client_of(MHD_Connection* connection) {
-  const sockaddr* client = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
+  const sockaddr* client =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
   const auto bytes = [](const void* begin, std::size_t count) {
     return std::string(static_cast<const char*>(begin), count);
   };

@@ -88,8 +88,9 @@ void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, 
   paths["/metrics"] = {.type = "text/plain; version=0.0.4; charset=utf-8",
                        .make = [&collector] { return collector.page(); }};
   if (arguments.serve_targets) {
-    paths["/targets"] = {.type = "application/json",
-                         .make = [page = TargetsPage(arguments.target_port)]() mutable { return page.get(); }};
+    paths["/targets"] = {
+        .type = "application/json",
+        .make = [page = TargetsPage(arguments.target_port)]() mutable { return page.get(); }};
   }
   const HttpServer server(arguments.http, std::move(paths));
   const std::string url = server.url() + "/metrics";

@@ -91,7 +91,8 @@ class Scanner {
   ScanLimits limits_;
   UniqueFd lock_;
   std::map<std::string, Seen> seen_;
-  std::map<std::string, std::uint64_t> broken_;  // job steps with errors, and the last scan that saw their folder
+  std::map<std::string, std::uint64_t>
+      broken_;  // job steps with errors, and the last scan that saw their folder
   std::uint64_t scans_ = 0;
   std::int64_t now_ = 0;
   std::size_t served_ = 0;

@@ -55,7 +55,8 @@ std::uint64_t count_of(const nlohmann::json& entry, const char* key) {
 StagingRecord parse(const std::string& text, const std::string& name) {
   try {
     // A megabyte of brackets would take 80 MB.
-    const auto check_depth = [](int depth, nlohmann::json::parse_event_t /*event*/, nlohmann::json& /*value*/) {
+    const auto check_depth = [](int depth, nlohmann::json::parse_event_t /*event*/,
+                                nlohmann::json& /*value*/) {
       if (depth > kMaxDepth) fail("it is nested deeper than {} levels", kMaxDepth);
       return true;
     };

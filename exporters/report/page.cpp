@@ -65,8 +65,7 @@ std::string numbers(const Run& run) {
   return "<div class=\"numbers\">" + number(format_count(tokens_per_second(run)), "tokens per second") +
          number(format_seconds(step * 1e-3), "per step, mean of the slowest rank") +
          number(percent(Phase::data_wait), "of the step spent waiting for data") +
-         number(percent(Phase::comm_exposed), "of the step spent waiting for communication") +
-         "</div>";
+         number(percent(Phase::comm_exposed), "of the step spent waiting for communication") + "</div>";
 }
 
 std::string table(const Run& run) {

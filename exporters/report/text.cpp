@@ -122,12 +122,18 @@ nlohmann::json to_json(const Run& run) {
   for (const Advice& advice : find_advice(run, stragglers)) {
     rules.push_back({{"rule", advice.rule}, {"finding", advice.finding}, {"remedy", advice.remedy}});
   }
-  return {{"job", first.job_id},         {"step", first.step_id},
-          {"program", first.program},    {"size", first.size},
-          {"state", state(run)},         {"tokens_per_second", tokens_per_second(run)},
-          {"ranks", std::move(ranks)},   {"staging", std::move(staging)},
-          {"advice", advise(run, stragglers)}, {"rules", std::move(rules)},
-          {"notes", run.notes},          {"stragglers", straggler_json(stragglers)},
+  return {{"job", first.job_id},
+          {"step", first.step_id},
+          {"program", first.program},
+          {"size", first.size},
+          {"state", state(run)},
+          {"tokens_per_second", tokens_per_second(run)},
+          {"ranks", std::move(ranks)},
+          {"staging", std::move(staging)},
+          {"advice", advise(run, stragglers)},
+          {"rules", std::move(rules)},
+          {"notes", run.notes},
+          {"stragglers", straggler_json(stragglers)},
           {"unreadable", run.unreadable}};
 }
 

@@ -49,8 +49,8 @@ std::string names_of(const std::string& node) {
     const bool v6 = each->ifa_addr->sa_family == AF_INET6;
     if (!v6 && each->ifa_addr->sa_family != AF_INET) continue;
     std::array<char, NI_MAXHOST> text{};
-    if (::getnameinfo(each->ifa_addr, v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), text.data(), text.size(),
-                      nullptr, 0, NI_NUMERICHOST) != 0) {
+    if (::getnameinfo(each->ifa_addr, v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), text.data(),
+                      text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
       continue;
     }
     const std::string address = text.data();
@@ -74,15 +74,17 @@ void check_exporter(const spank::Config& config, Report& report) {
   if (::getgrnam(config.group.c_str()) == nullptr) return;  // "group" has said so
   const std::optional<bool> runs = exporter_runs(config.records);
   if (!runs) {
-    return report.ok("exporter",
-                     fmt::format("not known whether lockstep-exporter runs: only root and the group '{}' can tell",
-                                 config.group));
+    return report.ok(
+        "exporter",
+        fmt::format("not known whether lockstep-exporter runs: only root and the group '{}' can tell",
+                    config.group));
   }
   if (*runs) return report.ok("exporter", "lockstep-exporter runs");
-  report.warning("exporter", "no lockstep-exporter runs on this node",
-                 "The step times of its jobs do not reach Prometheus.",
-                 "systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter. After an installation "
-                 "from the sources, first copy share/lockstep/lockstep-exporter.service to /etc/systemd/system");
+  report.warning(
+      "exporter", "no lockstep-exporter runs on this node",
+      "The step times of its jobs do not reach Prometheus.",
+      "systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter. After an installation "
+      "from the sources, first copy share/lockstep/lockstep-exporter.service to /etc/systemd/system");
 }
 
 void check_prometheus(const std::string& url, const std::string& node, Report& report) {

@@ -70,11 +70,12 @@ void check_cpus(const Task& task, const std::string& option_prefix, Report& repo
   const int share = job_cpus / task.on_node;
   const std::string tasks = fmt::format("{} task{}", task.on_node, task.on_node == 1 ? "" : "s");
   if (place.cores == 1 && share >= 2 * place.threads_per_core) {
-    report.warning("binding",
-                   fmt::format("this task has one core (CPU {}), and the job has {} CPUs for {} on this node",
-                               format_cpu_list(mask), job_cpus, tasks),
-                   "Training on one core leaves the others idle.",
-                   fmt::format("srun --cpus-per-task={} --{}pin=auto, or mpirun --bind-to none", share, option_prefix));
+    report.warning(
+        "binding",
+        fmt::format("this task has one core (CPU {}), and the job has {} CPUs for {} on this node",
+                    format_cpu_list(mask), job_cpus, tasks),
+        "Training on one core leaves the others idle.",
+        fmt::format("srun --cpus-per-task={} --{}pin=auto, or mpirun --bind-to none", share, option_prefix));
   } else {
     report.ok("binding", fmt::format("this task may use the CPUs {}", format_cpu_list(mask)));
   }

@@ -137,7 +137,7 @@ TEST_P(Advisor, NamesTheFaultAndNothingElse) {
   const Fault& fault = GetParam();
   MadeUpRun made_up;
   if (fault.prepare) fault.prepare(made_up);
-  const Run run = made_up.make(fault.change);
+  const auto run = made_up.make(fault.change);
   const auto advice = find_advice(run, find_stragglers(run));
   std::vector<std::string> rules;
   for (const Advice& one : advice) rules.push_back(one.rule);
@@ -153,11 +153,11 @@ TEST(Advice, ACleanRunGetsNone) {
   for (const int ranks : {1, 2, 4}) {
     MadeUpRun made_up{.ranks = ranks};
     made_up.staged("n1", 30, "done");
-    const Run run = made_up.make();
+    const auto run = made_up.make();
     EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty()) << ranks << " ranks";
   }
   MadeUpRun made_up;
-  const Run run = made_up.make();
+  const auto run = made_up.make();
   EXPECT_THAT(
       advise(run, find_stragglers(run)),
       ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
