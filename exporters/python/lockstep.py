@@ -55,7 +55,7 @@ _OTHER = PHASES.index("other")
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # Hydra: MPICH, Intel MPI. srun --mpi=pmi2 sets only the first two
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # Hydra: MPICH, Intel MPI; srun --mpi=pmi2 lacks the third
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 
@@ -64,10 +64,10 @@ class _Identity:
     """The rank, from the environment. Raises ValueError if a variable is not an integer."""
 
     def __init__(self):
-        found = next((names for names in _LAUNCHERS if all(os.environ.get(name) for name in names[:2])), None)
-        self.rank, self.size = [int(os.environ[name]) for name in found[:2]] if found else (0, 1)
-        local_rank = (os.environ.get(found[2]) or os.environ.get("SLURM_LOCALID")) if found else None
-        self.local_rank = int(local_rank or 0)
+        # Programs that set RANK and WORLD_SIZE themselves may not set LOCAL_RANK.
+        found = next((names for names in _LAUNCHERS
+                      if all(os.environ.get(name) or name == "LOCAL_RANK" for name in names)), None)
+        self.rank, self.size, self.local_rank = [int(os.environ.get(name, "0")) for name in found] if found else (0, 1, 0)
         self.job = int(os.environ.get("SLURM_JOB_ID") or os.getppid())
         step = os.environ.get("SLURM_STEP_ID", "")
         self.step = int(step) if step.isdigit() and int(step) < 2**32 else 0
