@@ -9,8 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "common/environment.h"
+#include "common/files.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "plugin/doctor/configuration.h"
@@ -121,6 +123,24 @@ TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
   ASSERT_TRUE(!root || ::seteuid(0) == 0);
   fs::permissions(config.records, fs::perms::owner_all);
   EXPECT_EQ(hidden, Level::ok);
+}
+
+TEST_F(Exporter, IsLookedForInPrometheusByNameAndByEachAddress) {
+  const std::string query = folder_ / "query";
+  const std::string answer = R"({"data":{"result":[{"value":[0,"1"]}]}})";
+  std::filesystem::permissions(
+      write("curl", "#!/bin/sh\necho \"$*\" >" + query + "\necho '" + answer + "'\n"),
+      std::filesystem::perms::owner_all);
+  const std::string path = environment::get_or("PATH", "");
+  ::setenv("PATH", (folder_.string() + ":" + path).c_str(), 1);
+  Report report;
+  check_prometheus("http://head:9090", "n1", report);
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(report.findings().at(0).level, Level::ok) << report.findings().at(0).what;
+  const std::string asked = read_text_file(query);
+  EXPECT_THAT(asked, HasSubstr("n1"));
+  std::istringstream addresses(run_process({"hostname", "-I"}).output);
+  for (std::string address; addresses >> address;) EXPECT_THAT(asked, HasSubstr(address));
 }
 
 // The findings of a task that may use one CPU, as "LEVEL ID".
