@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): sigset_t
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,12 +46,20 @@ ProcessResult run_process(const std::vector<std::string>& command) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, output.write_end.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, error.write_end.get(), STDERR_FILENO);
+  // The program must end by signals that this process has blocked.
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   std::vector<char*> arguments;
   arguments.reserve(command.size() + 1);
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   pid_t child = -1;
-  const int failed = ::posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+  const int failed = ::posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) fail("cannot run {}: {}", command.front(), errno_text(failed));
   output.write_end.reset();

@@ -16,8 +16,8 @@ struct ProcessResult {
   std::string error;   ///< standard error
 };
 
-/// Runs a program (looked up in PATH) without a shell and waits for it. Throws Error if the program cannot be
-/// started.
+/// Runs a program (looked up in PATH) without a shell and waits for it. It begins with no signal blocked. Throws Error
+/// if the program cannot be started.
 ProcessResult run_process(const std::vector<std::string>& command);
 
 /// The name that people use for this node: SLURMD_NODENAME, or else the host name.

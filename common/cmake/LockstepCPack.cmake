@@ -72,23 +72,26 @@ function(lockstep_package_file group template path)
     COMPONENT package_${group} EXCLUDE_FROM_ALL)
 endfunction()
 
-# lockstep_package_postinst(plugin lockstep-plugin.conf): sets `control` to the folder of a postinst that makes what this
-# file of sysusers.d and tmpfiles.d describes.
-function(lockstep_package_postinst group file)
+# lockstep_package_scripts(plugin lockstep-plugin.conf lockstep-gc.timer): a postinst that makes what this file of sysusers.d
+# and tmpfiles.d describes and restarts the unit after an upgrade, and a prerm that stops the unit.
+function(lockstep_package_scripts group file unit)
   set(LOCKSTEP_SYSTEM_FILE ${file})
-  configure_file(packaging/debian/postinst.in ${package_dir}/${group}/postinst @ONLY)
-  file(CHMOD ${package_dir}/${group}/postinst PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
-       WORLD_READ WORLD_EXECUTE)
+  set(LOCKSTEP_UNIT ${unit})
+  foreach(script IN ITEMS postinst prerm)
+    configure_file(packaging/debian/${script}.in ${package_dir}/${group}/${script} @ONLY)
+    file(CHMOD ${package_dir}/${group}/${script} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
+         WORLD_READ WORLD_EXECUTE)
+  endforeach()
 endfunction()
 
 set(sysusers "systemd | systemd-standalone-sysusers | systemd-sysusers")
 if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
-  lockstep_package_postinst(plugin lockstep-plugin.conf)
+  lockstep_package_scripts(plugin lockstep-plugin.conf lockstep-gc.timer)
   file(WRITE ${package_dir}/plugin/conffiles "/etc/lockstep/lockstep.conf\n/etc/slurm/plugstack.conf.d/lockstep.conf\n")
   lockstep_package(plugin lockstep-plugin "Slurm plugin that stages data, binds tasks and records step times"
     "Adds --stage, --pin and --metrics to sbatch, salloc and srun. Install it\n on every machine where jobs are submitted or run, and add this line to\n plugstack.conf: include /etc/slurm/plugstack.conf.d/*.conf"
     DEPENDS "${sysusers}" RECOMMENDS "munge, slurmd | slurm-client"
-    CONTROL ${package_dir}/plugin/conffiles ${package_dir}/plugin/postinst)
+    CONTROL ${package_dir}/plugin/conffiles ${package_dir}/plugin/postinst ${package_dir}/plugin/prerm)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in /etc/lockstep/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/plugstack.conf.in /etc/slurm/plugstack.conf.d/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/sysusers.conf lib/sysusers.d/lockstep-plugin.conf)
@@ -101,10 +104,10 @@ if(LOCKSTEP_WITH_STAGING AND LOCKSTEP_WITH_EXPORTERS)
     "lockstep-pack makes and reads packed data, lockstep-plan makes batches of equal\n work, lockstep-report and lockstep-top show where the time of a job goes.")
 endif()
 if(LOCKSTEP_WITH_EXPORTERS)
-  lockstep_package_postinst(exporter lockstep.conf)
+  lockstep_package_scripts(exporter lockstep.conf lockstep-exporter.service)
   lockstep_package(exporter lockstep-exporter "Step times of training jobs for Prometheus"
     "Serves the records of all ranks of all jobs on a node. Rules for\n Prometheus and dashboards for Grafana are in /usr/share/lockstep."
-    DEPENDS "${sysusers}" CONTROL ${package_dir}/exporter/postinst)
+    DEPENDS "${sysusers}" CONTROL ${package_dir}/exporter/postinst ${package_dir}/exporter/prerm)
   lockstep_package_file(exporter exporters/node/lockstep-exporter.service.in lib/systemd/system/lockstep-exporter.service)
   lockstep_package_file(exporter exporters/node/sysusers.conf lib/sysusers.d/lockstep.conf)
   lockstep_package_file(exporter exporters/node/tmpfiles.conf lib/tmpfiles.d/lockstep.conf)

@@ -19,15 +19,16 @@ class BasicAuth {
 
   bool required() const { return !users_.empty(); }
 
-  /// A hash takes tenths of a second by design. So a password that was right once is remembered, and at most one
-  /// other password a second is tried; the answer for more is too_many. A name that does not exist takes as long
-  /// as a wrong password.
-  Verdict check(const std::string& name, const std::string& password, Clock::time_point now);
+  /// A hash takes tenths of a second by design. So a password that was right once is remembered. Of other passwords,
+  /// at most one a second is tried for each client, and four for all clients; the answer for more is too_many. A name
+  /// that does not exist takes as long as a wrong password. Needs required().
+  Verdict check(const std::string& name, const std::string& password, const std::string& client,
+                Clock::time_point now);
 
  private:
   std::map<std::string, std::string> users_;
-  std::map<std::string, std::string> accepted_;  // password by name
-  Clock::time_point next_try_;
+  std::map<std::string, std::string> accepted_;        // password by name
+  std::map<std::string, Clock::time_point> next_try_;  // by client
 };
 
 }  // namespace lockstep::exporter

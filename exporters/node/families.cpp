@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/median.h"
 #include "exporters/node/metrics_page.h"
 #include "exporters/record/phase.h"
 
@@ -75,16 +76,14 @@ struct Job {
 // Compares ranks of this node only; lockstep:straggler_score:ratio2m (rules) compares the ranks of the whole
 // job.
 void set_straggler_scores(Job& job) {
-  std::vector<double> sorted;
+  std::vector<double> own;
   for (const RankRecord& rank : job.records->ranks) {
-    if (rank.own_seconds > 0) sorted.push_back(rank.own_seconds);
+    if (rank.own_seconds > 0) own.push_back(rank.own_seconds);
   }
-  if (sorted.empty()) return;
-  std::sort(sorted.begin(), sorted.end());
-  const std::size_t half = sorted.size() / 2;
-  const double median = sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  if (own.empty()) return;
+  const double middle = median(std::move(own));
   for (std::size_t i = 0; i < job.ranks.size(); ++i) {
-    job.ranks[i].straggler_score = job.records->ranks[i].own_seconds / median;
+    job.ranks[i].straggler_score = job.records->ranks[i].own_seconds / middle;
   }
 }
 

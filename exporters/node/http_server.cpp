@@ -2,6 +2,7 @@
 
 #include <microhttpd.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -72,23 +73,32 @@ int port_of(const UniqueFd& socket) {
   return std::stoi(port.data());
 }
 
-// So many requests a second on average; as many at once after a pause.
+// So many requests of each client a second on average; as many at once after a pause.
 class RequestLimit {
  public:
-  explicit RequestLimit(double per_second) : per_second_(per_second), tokens_(per_second) {}
-  bool take(Clock::time_point now) {
-    tokens_ =
-        std::min(per_second_, tokens_ + per_second_ * std::chrono::duration<double>(now - last_).count());
-    last_ = now;
-    if (tokens_ < 1) return false;
-    tokens_ -= 1;
+  explicit RequestLimit(double per_second) : per_second_(per_second) {}
+  bool take(const std::string& client, Clock::time_point now) {
+    constexpr std::chrono::seconds kPause{1};  // after it a client has all its tokens again
+    if (now - cleaned_ >= kPause) {
+      std::erase_if(clients_, [&](const auto& entry) { return now - entry.second.last >= kPause; });
+      cleaned_ = now;
+    }
+    Tokens& tokens = clients_.try_emplace(client, Tokens{per_second_, now}).first->second;
+    const double seconds = std::chrono::duration<double>(now - tokens.last).count();
+    tokens = {std::min(per_second_, tokens.count + per_second_ * seconds), now};
+    if (tokens.count < 1) return false;
+    tokens.count -= 1;
     return true;
   }
 
  private:
+  struct Tokens {
+    double count;
+    Clock::time_point last;
+  };
   double per_second_;
-  double tokens_;
-  Clock::time_point last_ = Clock::now();
+  std::map<std::string, Tokens> clients_;
+  Clock::time_point cleaned_;
 };
 
 // The pages of one path.
@@ -157,6 +167,25 @@ class ConnectionDeadlines {
 
 int fd_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
+
+// The bytes of the client's address. A local user may take any address of 127.0.0.0/8, and an IPv6 machine any of its
+// /64, so these count as one client each.
+std::string client_of(MHD_Connection* connection) {
+  const sockaddr* client =
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
+  const auto bytes = [](const void* begin, std::size_t count) {
+    return std::string(static_cast<const char*>(begin), count);
+  };
+  std::string v4;
+  if (client->sa_family == AF_INET6) {
+    const auto& address = reinterpret_cast<const sockaddr_in6*>(client)->sin6_addr;
+    if (!IN6_IS_ADDR_V4MAPPED(&address)) return bytes(&address, 8);
+    v4 = bytes(&address.s6_addr[12], 4);
+  } else {
+    v4 = bytes(&reinterpret_cast<const sockaddr_in*>(client)->sin_addr, 4);
+  }
+  return v4.front() == IN_LOOPBACKNET ? "loopback" : v4;
 }
 
 void free_page(void* page) {
@@ -237,9 +266,10 @@ class HttpServer::State {
 
   MHD_Result answer(MHD_Connection* connection, const std::string& url, const std::string& method) {
     const Clock::time_point now = Clock::now();
-    if (!limit_.take(now)) return send(connection, 429, "too many requests\n");
+    const std::string client = client_of(connection);
+    // First, so that clients without a password do not use up the limit.
     if (auth_.required()) {
-      switch (check_password(connection, now)) {
+      switch (check_password(connection, client, now)) {
         case Verdict::accepted:
           break;
         case Verdict::refused:
@@ -248,20 +278,21 @@ class HttpServer::State {
           return send(connection, 429, "too many passwords\n");
       }
     }
+    if (!limit_.take(client, now)) return send(connection, 429, "too many requests\n");
     if (method != "GET" && method != "HEAD") return send(connection, 405, "only GET\n");
     const auto source = paths_.find(url);
     if (source == paths_.end()) return send(connection, 404, "the metrics are at /metrics\n");
     return send(connection, MHD_HTTP_OK, source->second.page(now), source->second.type());
   }
 
-  Verdict check_password(MHD_Connection* connection, Clock::time_point now) {
+  Verdict check_password(MHD_Connection* connection, const std::string& client, Clock::time_point now) {
     const auto free_text = [](char* text) { MHD_free(text); };
     char* given = nullptr;
     const std::unique_ptr<char, void (*)(char*)> name(
         MHD_basic_auth_get_username_password(connection, &given), free_text);
     const std::unique_ptr<char, void (*)(char*)> password(given, free_text);
     if (!name || !password) return Verdict::refused;
-    return auth_.check(name.get(), password.get(), now);
+    return auth_.check(name.get(), password.get(), client, now);
   }
 
   static MHD_Result send(MHD_Connection* connection, unsigned status, const char* text) {

@@ -1,7 +1,7 @@
 // A small HTTP server for pages of metrics, with TLS and basic authentication, on one thread that never waits
 // for a client. Clients cannot hold it up: there are limits for the connections (also of one address), for their
-// duration and for the requests per second, and slow clients share pages, so that their number does not cost
-// memory.
+// duration and for the requests per second of one address, and slow clients share pages, so that their number does
+// not cost memory.
 //
 // Threads: the constructor returns when the server serves; pages are made on its thread, one at a time.
 #pragma once
@@ -25,7 +25,7 @@ struct Content {
 struct HttpOptions {
   std::string listen;  ///< ADDRESS:PORT, [IPV6]:PORT, or :PORT for all addresses; port 0: any free port
   WebConfig web;
-  double requests_per_second = 20;               ///< more are answered with 429 Too Many Requests
+  double requests_per_second = 20;  ///< of one address; more are answered with 429 Too Many Requests
   std::chrono::milliseconds connection{10'000};  ///< longest duration of a connection
 };
 

@@ -3,6 +3,7 @@
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigwait
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 
@@ -61,14 +62,35 @@ std::string answer_targets(int port) {
   }
 }
 
+// The answer at /targets. sinfo may take seconds, and the server has one thread, so an answer is kept for a while.
+class TargetsPage {
+ public:
+  explicit TargetsPage(int port) : port_(port) {}
+
+  std::string get() {
+    using Clock = std::chrono::steady_clock;
+    if (Clock::now() >= kept_until_) {
+      answer_ = answer_targets(port_);
+      kept_until_ = Clock::now() + std::chrono::seconds(30);
+    }
+    return answer_;
+  }
+
+ private:
+  int port_;
+  std::string answer_;
+  std::chrono::steady_clock::time_point kept_until_;
+};
+
 void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, bool json) {
   if (!arguments.web_config.empty()) arguments.http.web = read_web_config(arguments.web_config);
   std::map<std::string, Content> paths;
   paths["/metrics"] = {.type = "text/plain; version=0.0.4; charset=utf-8",
                        .make = [&collector] { return collector.page(); }};
   if (arguments.serve_targets) {
-    paths["/targets"] = {.type = "application/json",
-                         .make = [port = arguments.target_port] { return answer_targets(port); }};
+    paths["/targets"] = {
+        .type = "application/json",
+        .make = [page = TargetsPage(arguments.target_port)]() mutable { return page.get(); }};
   }
   const HttpServer server(arguments.http, std::move(paths));
   const std::string url = server.url() + "/metrics";
@@ -121,7 +143,7 @@ void add_server_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--web.config.file", arguments.web_config,
                  "TLS and basic authentication, in the format that Prometheus' exporters share");
   app.add_option("--max-requests", arguments.http.requests_per_second,
-                 "Requests answered per second; more get 429 Too Many Requests")
+                 "Requests of one address answered per second; more get 429 Too Many Requests")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1e6));
   app.add_option("--textfile", arguments.textfile,

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iterator>
+#include <limits>
 
 namespace lockstep::exporter {
 
@@ -37,6 +39,10 @@ void MetricsPage::line(std::string_view suffix, std::string_view labels, Value v
   begun_ = true;
   text_.append(name_).append(suffix);
   if (!labels.empty()) text_.append("{").append(labels).append("}");
+  if constexpr (std::is_floating_point_v<Value>) {
+    // A user's record may hold a negative NaN. Prometheus refuses a page with "-nan".
+    if (std::isnan(value)) value = std::numeric_limits<Value>::quiet_NaN();
+  }
   fmt::format_to(out, " {}\n", value);
 }
 

@@ -28,6 +28,7 @@ class MetricsPage {
   /// nothing on the page. The texts must outlive the family.
   void family(std::string_view name, std::string_view type, std::string_view help);
 
+  /// Any NaN is written as "nan".
   void sample(const Labels& labels, double value);
   void sample(const Labels& labels, std::uint64_t value);
 

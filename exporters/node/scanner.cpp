@@ -62,11 +62,13 @@ UniqueFd open_folder(int parent, const std::string& name) {
 
 // At most `limit` names in a folder, latest job first, so that a limit drops the oldest jobs.
 std::vector<std::string> names_in(int folder, std::size_t limit) {
-  const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (copy < 0) return {};
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy), &::closedir);
+  UniqueFd copy(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!copy) return {};
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy.get()), &::closedir);
+  if (!stream) return {};
+  copy.release();  // the stream closes it
   std::vector<std::string> names;
-  while (stream && names.size() < limit) {
+  while (names.size() < limit) {
     const dirent* entry = ::readdir(stream.get());
     if (entry == nullptr) break;
     if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
@@ -144,6 +146,8 @@ void Scanner::scan_user(int folder, const std::string& user, ScanResult& result)
 }
 
 void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResult& result) {
+  const auto broken = broken_.find(user.name + "/" + name);
+  if (broken != broken_.end()) broken->second = scans_;
   const UniqueFd fd = open_folder(folder, name);
   if (!fd) {
     if (errno != ENOENT) ++result.record_errors;  // it may have been removed since it was listed
@@ -229,11 +233,10 @@ bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   return ended.st_mtim.tv_sec >= now_ / kSecond - limits_.hold.count();
 }
 
-// Root made the names of the folders.
+// Root made the names of the folders. A step stays in broken_ while its folder exists: else a user who repairs and breaks a
+// file again and again would fill the log.
 void Scanner::report_once(const std::string& job_folder, const std::string& what, ScanResult& result) {
-  const auto [entry, fresh] = broken_.try_emplace(job_folder);
-  entry->second = scans_;
-  if (!fresh) return;
+  if (!broken_.try_emplace(job_folder, scans_).second) return;
   result.new_errors.push_back(fmt::format("{}/{}: {}; more errors of this job step are only counted",
                                           root_.string(), job_folder, what));
 }

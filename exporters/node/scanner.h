@@ -60,7 +60,7 @@ struct ScanResult {
   std::size_t record_errors = 0;
   std::size_t staging_errors = 0;
   std::vector<std::string>
-      new_errors;  ///< one line for each job step with errors that had none in the last scan
+      new_errors;  ///< one line for each job step in which this scan found the first error
 };
 
 class Scanner {
@@ -91,7 +91,8 @@ class Scanner {
   ScanLimits limits_;
   UniqueFd lock_;
   std::map<std::string, Seen> seen_;
-  std::map<std::string, std::uint64_t> broken_;  // job steps with errors, and the last scan that found one
+  std::map<std::string, std::uint64_t>
+      broken_;  // job steps with errors, and the last scan that saw their folder
   std::uint64_t scans_ = 0;
   std::int64_t now_ = 0;
   std::size_t served_ = 0;

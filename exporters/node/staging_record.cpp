@@ -9,12 +9,15 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/units.h"
 
 namespace lockstep::exporter {
 namespace {
 
 constexpr off_t kMaxBytes = 1 << 20;
 constexpr std::size_t kMaxSources = 1000;
+constexpr int kMaxDepth = 8;
+constexpr std::size_t kMaxReason = 200;  // the parser's message holds what it read last
 
 template <typename T>
 T sum(const std::vector<StagedSource>& sources, T StagedSource::*field) {
@@ -51,7 +54,13 @@ std::uint64_t count_of(const nlohmann::json& entry, const char* key) {
 
 StagingRecord parse(const std::string& text, const std::string& name) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    // A megabyte of brackets would take 80 MB.
+    const auto check_depth = [](int depth, nlohmann::json::parse_event_t /*event*/,
+                                nlohmann::json& /*value*/) {
+      if (depth > kMaxDepth) fail("it is nested deeper than {} levels", kMaxDepth);
+      return true;
+    };
+    const nlohmann::json json = nlohmann::json::parse(text, check_depth);
     StagingRecord record;
     record.node = json.value("node", "");
     record.state = state_of(json.value("state", ""));
@@ -67,7 +76,7 @@ StagingRecord parse(const std::string& text, const std::string& name) {
     }
     return record;
   } catch (const std::exception& error) {
-    fail("{} is not what lockstep-stage writes: {}", name, error.what());
+    fail("{} is not what lockstep-stage writes: {}", name, printable(error.what(), kMaxReason));
   }
 }
 

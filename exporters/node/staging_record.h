@@ -48,7 +48,8 @@ struct StagingRecord {
 };
 
 /// Reads `name` in an open folder; returns nullopt if there is no such file. Throws Error naming the file if
-/// it is a link or not a regular file, is larger than 1 MiB, or is not what lockstep-stage writes.
+/// it is a link or not a regular file, is larger than 1 MiB, or is not what lockstep-stage writes. The message is short,
+/// whatever the file holds.
 std::optional<StagingRecord> read_staging_record(int folder, const std::string& name);
 
 /// The same for a path.

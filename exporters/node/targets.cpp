@@ -23,7 +23,14 @@ std::string targets_of(const std::string& sinfo, int port) {
 }
 
 std::string targets_of_slurm(int port) {
-  const ProcessResult result = run_process({"sinfo", "--noheader", "--Node", "--format=%N %T"});
+  // A sinfo that slurmctld does not answer would wait for minutes.
+  const ProcessResult result =
+      run_process({"timeout", "--kill-after=1", "10", "sinfo", "--noheader", "--Node", "--format=%N %T"});
+  constexpr int kTimedOut = 124;
+  constexpr int kKilled = 137;
+  if (result.exit_code == kTimedOut || result.exit_code == kKilled) {
+    fail("sinfo did not answer within 10 s, so the nodes are unknown: check slurmctld");
+  }
   if (result.exit_code != 0) {
     fail("sinfo failed, so the nodes are unknown: {}", result.error.substr(0, result.error.find('\n')));
   }

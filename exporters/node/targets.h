@@ -9,7 +9,7 @@
 namespace lockstep::exporter {
 
 /// The exporters of all nodes that `sinfo` lists, except those that are powered down or do not exist yet, at
-/// `port`: [{"targets":["n1:9753",...]}]. Throws Error if sinfo cannot be run or fails.
+/// `port`: [{"targets":["n1:9753",...]}]. Throws Error if sinfo cannot be run, fails, or takes longer than 10 s.
 std::string targets_of_slurm(int port);
 
 /// The same from what `sinfo --noheader --Node --format="%N %T"` prints.

@@ -15,7 +15,7 @@ Each rank writes its record into $LOCKSTEP_RECORD, which `sbatch --metrics=on` s
 $LOCKSTEP_REPORT_DIR when it ends. Where neither is set, rank 0 prints one line and nothing is recorded. Errors never end
 the job: they print one line. The file is that of exporters/record/layout.h, version 1.
 
-The rank and the job come from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), srun or mpirun. Needs Python
+The rank comes from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), else of mpirun, else of srun. Needs Python
 3.9 on Linux and no packages. Threads: call it from one thread, the one that trains. Processes that this one forks, such
 as the workers of a DataLoader, record nothing.
 """
@@ -51,10 +51,12 @@ _COUNTERS_WORDS = _PHASE_HISTOGRAM + len(PHASES) * _BUCKETS
 _NO_RANK = 2**64 - 1
 _OTHER = PHASES.index("other")
 
+# Slurm's last: a rank that mpirun starts in a job also has Slurm's variables, those of mpirun's daemon.
 _LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # Hydra: MPICH, Intel MPI; srun --mpi=pmi2 lacks the third
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 
 
@@ -62,7 +64,9 @@ class _Identity:
     """The rank, from the environment. Raises ValueError if a variable is not an integer."""
 
     def __init__(self):
-        found = next((names for names in _LAUNCHERS if all(os.environ.get(name) for name in names[:2])), None)
+        # Programs that set RANK and WORLD_SIZE themselves may not set LOCAL_RANK.
+        found = next((names for names in _LAUNCHERS
+                      if all(os.environ.get(name) or name == "LOCAL_RANK" for name in names)), None)
         self.rank, self.size, self.local_rank = [int(os.environ.get(name, "0")) for name in found] if found else (0, 1, 0)
         self.job = int(os.environ.get("SLURM_JOB_ID") or os.getppid())
         step = os.environ.get("SLURM_STEP_ID", "")
@@ -211,6 +215,7 @@ def _make_record():
     if os.environ.get("LOCKSTEP_METRICS") == "off":
         return None
     folder = os.environ.get("LOCKSTEP_RECORD")
+    identity = None
     try:
         identity = _Identity()
         _check_report_folder(identity)
@@ -220,7 +225,7 @@ def _make_record():
             _print("step times are not recorded, because LOCKSTEP_RECORD is not set: submit the job with --metrics=on, or set "
                    "LOCKSTEP_REPORT_DIR to a folder for the report")
     except (OSError, ValueError) as error:
-        where = f"rank {os.environ.get('RANK') or os.environ.get('SLURM_PROCID', '0')} on {os.uname().nodename}"
+        where = identity or f"a rank on {os.uname().nodename}"
         _print(f"{where} cannot record its step times in {folder}: {error}: check that the folder exists, is this user's, "
                "and has space")
     return None
@@ -255,6 +260,9 @@ class _Timer:
             self.record.set_doing(phase, now)
 
     def end_step(self, tokens, samples, padding):
+        if not self.begun:
+            self.begin_step()
+            return
         self.enter(self.current)
         if self.record:
             self.record.end_step(self.mark - self.step_begin, self.phase_ns, self.mark, tokens, samples, padding)
@@ -340,6 +348,9 @@ def begin_step():
 
 def end_step(tokens=0, samples=0, padding=0):
     """Ends the step and begins the next one. Time outside all phases counts as `other`.
+
+    If neither a phase nor begin_step() has begun the first step, the first call begins it and records nothing: nobody knows
+    when the work before it began.
 
     The arguments are this rank's amounts of work in the step: integers, or anything that int() takes; padding tokens do
     not count as tokens. Raises ValueError if one is negative.

@@ -81,7 +81,7 @@ struct Counters {
   std::uint64_t padding = 0;        ///< padding tokens, not in `tokens`
   std::uint64_t skipped_steps = 0;  ///< by the loss scaler, for infinite gradients
   std::uint64_t bytes_read = 0;     ///< by the loader, from packed files
-  std::uint64_t bytes_staged = 0;
+  std::uint64_t unused = 0;
   double loss_scale = 0;               ///< 0: no loss scaler
   std::uint64_t last_step_end_ns = 0;  ///< CLOCK_MONOTONIC
   Histogram step_histogram{};

@@ -195,7 +195,6 @@ void Writer::finish() noexcept {
 
 void Writer::publish() noexcept {
   totals_.bytes_read = bytes_read_.load(std::memory_order_relaxed);
-  totals_.bytes_staged = bytes_staged_.load(std::memory_order_relaxed);
   std::atomic_ref publications(file_->live.publications);
   const std::uint64_t next = publications.load(std::memory_order_relaxed) + 1;
   store_words(file_->counters[next % 2], totals_);

@@ -7,7 +7,7 @@
 // it for as long as the process lives (so that readers can tell, also from other PID namespaces), and then
 // renames it.
 //
-// Threads: the training thread; add_comm, add_bytes_read and add_bytes_staged from any thread.
+// Threads: the training thread; add_comm and add_bytes_read from any thread.
 #pragma once
 
 #include <atomic>
@@ -42,9 +42,6 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }
-  void add_bytes_staged(std::uint64_t bytes) noexcept {
-    bytes_staged_.fetch_add(bytes, std::memory_order_relaxed);
-  }
   void add_skipped_step() noexcept { ++totals_.skipped_steps; }
   void set_loss_scale(double scale) noexcept { totals_.loss_scale = scale; }
 
@@ -73,7 +70,6 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<std::uint64_t> comm_wait_ns_{0};
   std::atomic<std::uint64_t> longest_wait_{0};  // nanoseconds << 24 | rank
   std::atomic<std::uint64_t> bytes_read_{0};
-  std::atomic<std::uint64_t> bytes_staged_{0};
 };
 
 }  // namespace lockstep::record

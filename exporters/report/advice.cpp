@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 
+#include "common/median.h"
 #include "common/units.h"
 #include "exporters/report/straggler_advice.h"
 #include "exporters/report/stragglers.h"
@@ -40,7 +41,7 @@ double share_of(const Snapshot& rank, Phase phase) {
 
 struct Facts {
   const Run& run;
-  Stragglers late;
+  const Stragglers& late;
 
   /// At least half of the ranks reach this value, so one rank's fault is not taken for all ranks'.
   template <typename Value>
@@ -237,18 +238,18 @@ void add(const Advised& advised, std::vector<Advice>& advice) {
 
 }  // namespace
 
-std::vector<Advice> find_advice(const Run& run) {
+std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   std::vector<Advice> advice;
-  const Facts facts{.run = run, .late = find_stragglers(run)};
+  const Facts facts{.run = run, .late = late};
   if (facts.sum(&Counters::steps) == 0) return advice;
   add(staging_failed(facts), advice);
   add(staging_slow(facts), advice);
   add(data_wait(facts), advice);
-  for (const Straggler& late : facts.late.found) {
+  for (const Straggler& found : late.found) {
     // If most ranks wait for data or write checkpoints, the difference between them has the same remedy.
-    const bool of_all = (late.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
-                        (late.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);
-    if (!of_all || !late.ranks.empty()) advice.push_back(advice_on(facts.late, late));
+    const bool of_all = (found.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
+                        (found.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);
+    if (!of_all || !found.ranks.empty()) advice.push_back(advice_on(late, found));
   }
   add(padding(facts), advice);
   add(checkpoint(facts), advice);
@@ -268,11 +269,10 @@ std::vector<Advice> find_advice(const Run& run) {
   return advice;
 }
 
-std::vector<std::string> advise(const Run& run) {
+std::vector<std::string> advise(const Run& run, const Stragglers& late) {
   std::vector<std::string> texts;
-  for (const Advice& advice : find_advice(run)) texts.push_back(advice.text());
+  for (const Advice& advice : find_advice(run, late)) texts.push_back(advice.text());
   if (!texts.empty()) return texts;
-  const Stragglers late = find_stragglers(run);
   const Facts facts{.run = run, .late = late};
   if (facts.sum(&Counters::steps) == 0) return {"No step has ended yet."};
   double slowest = 1;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "exporters/report/run.h"
+#include "exporters/report/stragglers.h"
 
 namespace lockstep::report {
 
@@ -19,10 +19,10 @@ struct Advice {
   std::string text() const { return finding + " " + remedy; }
 };
 
-/// Empty if nothing stands out, or if no step has ended yet.
-std::vector<Advice> find_advice(const Run& run);
+/// Empty if nothing stands out, or if no step has ended yet. `late` is find_stragglers(run).
+std::vector<Advice> find_advice(const Run& run, const Stragglers& late);
 
 /// The texts, at least one: if nothing stands out, the numbers that show this.
-std::vector<std::string> advise(const Run& run);
+std::vector<std::string> advise(const Run& run, const Stragglers& late);
 
 }  // namespace lockstep::report

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/median.h"
 #include "exporters/report/text.h"
 
 namespace lockstep::report {

@@ -53,24 +53,19 @@ std::string number(const std::string& value, const std::string& meaning) {
 
 std::string numbers(const Run& run) {
   double step = 0;
-  double waiting = 0;
-  for (const Snapshot& rank : run.ranks) {
-    step = std::max(step, step_milliseconds(rank));
-    const double own_step = step_milliseconds(rank);
-    if (own_step > 0) waiting += phase_milliseconds(rank, Phase::data_wait) / own_step;
-  }
-  waiting /= static_cast<double>(run.ranks.size());
-  double exposed = 0;
-  for (const Snapshot& rank : run.ranks) {
-    if (step_milliseconds(rank) > 0)
-      exposed += phase_milliseconds(rank, Phase::comm_exposed) / step_milliseconds(rank);
-  }
-  exposed /= static_cast<double>(run.ranks.size());
+  for (const Snapshot& rank : run.ranks) step = std::max(step, step_milliseconds(rank));
+  const auto percent = [&](Phase phase) {  // of the step, mean over the ranks
+    double sum = 0;
+    for (const Snapshot& rank : run.ranks) {
+      const double own_step = step_milliseconds(rank);
+      if (own_step > 0) sum += 100 * phase_milliseconds(rank, phase) / own_step;
+    }
+    return fmt::format("{:.1f} %", sum / static_cast<double>(run.ranks.size()));
+  };
   return "<div class=\"numbers\">" + number(format_count(tokens_per_second(run)), "tokens per second") +
          number(format_seconds(step * 1e-3), "per step, mean of the slowest rank") +
-         number(fmt::format("{:.1f} %", 100 * waiting), "of the step spent waiting for data") +
-         number(fmt::format("{:.1f} %", 100 * exposed), "of the step spent waiting for communication") +
-         "</div>";
+         number(percent(Phase::data_wait), "of the step spent waiting for data") +
+         number(percent(Phase::comm_exposed), "of the step spent waiting for communication") + "</div>";
 }
 
 std::string table(const Run& run) {
@@ -120,7 +115,8 @@ std::string to_html(const Run& run) {
       "<h1>{}</h1><p class=\"state\">{}</p>\n",
       name, kStyle, name, state(run));
   html += numbers(run) + "<div class=\"advice\">";
-  for (const std::string& line : advise(run)) html += "<p>" + escape(line) + "</p>";
+  const Stragglers stragglers = find_stragglers(run);
+  for (const std::string& line : advise(run, stragglers)) html += "<p>" + escape(line) + "</p>";
   html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + in_scroll(phase_bars(run));
   html += "\n<h2>Slow ranks, step by step</h2>\n" + in_scroll(step_heatmap(run));
   html +=
@@ -128,7 +124,7 @@ std::string to_html(const Run& run) {
       "waits "
       "for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its "
       "numbers.</p>\n";
-  html += straggler_html(find_stragglers(run));
+  html += straggler_html(stragglers);
   html += staging(run) +
           "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps.</p>" + table(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";

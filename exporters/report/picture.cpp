@@ -7,6 +7,8 @@
 #include <cmath>
 #include <map>
 
+#include "common/median.h"
+
 namespace lockstep::report {
 namespace {
 

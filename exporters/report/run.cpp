@@ -151,11 +151,4 @@ double tokens_per_second(const Run& run) {
   return longest_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(longest_ns);
 }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 }  // namespace lockstep::report

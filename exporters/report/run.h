@@ -37,6 +37,4 @@ double tokens_per_second(const record::Snapshot& rank);
 /// Of the whole run: the tokens of all ranks divided by the time of the rank that took longest.
 double tokens_per_second(const Run& run);
 
-double median(std::vector<double> values);
-
 }  // namespace lockstep::report

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "common/median.h"
 #include "common/process.h"
 #include "exporters/record/waits.h"
 
@@ -387,7 +388,7 @@ class Analysis {
     // The others wait for a late rank even if it works no longer than they do.
     for (std::size_t i = 0; i < scores_.size(); ++i) {
       const double late_ms = scores_[i].delays_ms - std::max(0.0, own_loss_.by_rank[i]);
-      if (late_ms < result.network_ms / 2) continue;
+      if (late_ms < result.network_ms / 2 || (!found.ranks.empty() && late_ms <= found.lost_ms)) continue;
       found.ranks = {scores_[i].rank};
       found.node = scores_[i].node;
       found.lost_ms = late_ms;

@@ -65,11 +65,12 @@ std::string to_text(const Run& run) {
     }
     text += fmt::format(" {:>9} {:>9}\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
-  text += straggler_text(find_stragglers(run));
+  const Stragglers stragglers = find_stragglers(run);
+  text += straggler_text(stragglers);
   if (!run.staging.empty()) text += "\nstaging:\n";
   for (const auto& staging : run.staging) text += staging_line(staging);
   text += "\n";
-  for (const std::string& line : advise(run)) text += "- " + line + "\n";
+  for (const std::string& line : advise(run, stragglers)) text += "- " + line + "\n";
   for (const std::string& note : run.notes) text += "(" + note + ")\n";
   return text;
 }
@@ -116,16 +117,23 @@ nlohmann::json to_json(const Run& run) {
                        {"misses", node.sources.size() - node.hits()},
                        {"seconds", node.seconds()}});
   }
+  const Stragglers stragglers = find_stragglers(run);
   nlohmann::json rules = nlohmann::json::array();
-  for (const Advice& advice : find_advice(run)) {
+  for (const Advice& advice : find_advice(run, stragglers)) {
     rules.push_back({{"rule", advice.rule}, {"finding", advice.finding}, {"remedy", advice.remedy}});
   }
-  return {{"job", first.job_id},         {"step", first.step_id},
-          {"program", first.program},    {"size", first.size},
-          {"state", state(run)},         {"tokens_per_second", tokens_per_second(run)},
-          {"ranks", std::move(ranks)},   {"staging", std::move(staging)},
-          {"advice", advise(run)},       {"rules", std::move(rules)},
-          {"notes", run.notes},          {"stragglers", straggler_json(find_stragglers(run))},
+  return {{"job", first.job_id},
+          {"step", first.step_id},
+          {"program", first.program},
+          {"size", first.size},
+          {"state", state(run)},
+          {"tokens_per_second", tokens_per_second(run)},
+          {"ranks", std::move(ranks)},
+          {"staging", std::move(staging)},
+          {"advice", advise(run, stragglers)},
+          {"rules", std::move(rules)},
+          {"notes", run.notes},
+          {"stragglers", straggler_json(stragglers)},
           {"unreadable", run.unreadable}};
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "common/median.h"
+#include "exporters/record/waits.h"
 #include "exporters/report/text.h"
 
 namespace lockstep::top {
@@ -21,14 +23,11 @@ std::string state_of(const Snapshot& rank) {
 }
 
 std::optional<int> waited_for(const std::vector<Step>& steps) {
-  std::map<std::int64_t, double> waits;
-  for (const Step& step : steps) {
-    if (step.waited_for >= 0) waits[step.waited_for] += static_cast<double>(step.comm_wait_ns);
-  }
+  const std::map<int, double> waits = record::waits_by_rank(steps);
   const auto longest = std::max_element(waits.begin(), waits.end(),
                                         [](const auto& a, const auto& b) { return a.second < b.second; });
   if (longest == waits.end()) return std::nullopt;
-  return static_cast<int>(longest->first);
+  return longest->first;
 }
 
 void average(const Snapshot& rank, LiveRank& live) {
@@ -87,7 +86,7 @@ Live measure(const report::Run& run, std::uint64_t now_ns) {
     live.tokens_per_second += live.ranks.back().tokens_per_second;
     if (live.ranks.back().own_ms > 0) own.push_back(live.ranks.back().own_ms);
   }
-  live.median_own_ms = report::median(std::move(own));
+  live.median_own_ms = median(std::move(own));
   return live;
 }
 

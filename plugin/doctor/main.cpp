@@ -29,7 +29,8 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
   const auto line = slurm ? find_plugin_line(plugstack_file()) : std::nullopt;
   const std::string file = !call.config.empty() ? call.config : line ? line->config : "";
   const auto config = read_configuration(file, line || !call.config.empty(), report);
-  if (slurm) check_plugin(line, config ? config->prefix : "", report);
+  const std::string prefix = config ? config->prefix : "";
+  if (slurm) check_plugin(line, prefix, report);
   if (config) {
     check_helpers(*config, report);
     check_group(*config, report);
@@ -42,7 +43,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
   if (slurm) check_pmix(report);
   check_shared_memory("/dev/shm", report);
   check_libraries(call.program, report);
-  if (task) check_cpus(*task, report);
+  if (task) check_cpus(*task, prefix, report);
   if (const auto nodes = nodes_of_step()) check_neighbours(*nodes, config.value_or(spank::Config{}), report);
 }
 

@@ -10,11 +10,12 @@
 
 namespace lockstep::doctor {
 
-/// "exporter": lockstep-exporter runs on this node. Without the group of the exporter nobody expects one.
+/// "exporter": lockstep-exporter runs on this node, as far as this user can tell. Without the group of the exporter
+/// nobody expects one.
 void check_exporter(const spank::Config& config, Report& report);
 
-/// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter as a healthy
-/// target.
+/// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter, by the node's name or
+/// one of its addresses, as a healthy target.
 void check_prometheus(const std::string& url, const std::string& node, Report& report);
 
 }  // namespace lockstep::doctor

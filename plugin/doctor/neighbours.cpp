@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <array>
@@ -46,13 +45,19 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Reads one line; "" if there is none. A process that sends slowly holds up nobody for long.
+std::chrono::milliseconds time_until(Clock::time_point end) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+}
+
+// Reads one line within two seconds; "" if there is none. A process that sends slowly holds up nobody for long.
 std::string read_line(const UniqueFd& socket) {
-  const timeval limit{.tv_sec = 2, .tv_usec = 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  const auto end = Clock::now() + std::chrono::seconds(2);
   std::string line;
   std::array<char, kMaxLine> buffer{};
   while (line.size() < kMaxLine && !line.ends_with('\n')) {
+    const auto left = time_until(end);
+    pollfd wait{socket.get(), POLLIN, 0};
+    if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) <= 0) return "";
     const ssize_t got = ::recv(socket.get(), buffer.data(), buffer.size() - line.size(), 0);
     if (got <= 0) return "";
     line.append(buffer.data(), static_cast<std::size_t>(got));
@@ -90,7 +95,7 @@ class Answers {
     const std::size_t count = nodes.names.size();
     waiting_.insert(nodes.names.at((nodes.self + count - 1) % count));
     if (nodes.self == 0) waiting_.insert(nodes.names.begin() + 1, nodes.names.end());
-    thread_ = std::thread([this] { serve(); });
+    thread_ = std::jthread([this] { serve(); });
   }
 
   /// The nodes that have not connected.
@@ -102,7 +107,7 @@ class Answers {
  private:
   void serve() {
     while (!waiting_.empty()) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+      const auto left = time_until(deadline_);
       pollfd wait{socket_.get(), POLLIN, 0};
       if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) <= 0) return;
       const UniqueFd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -122,7 +127,7 @@ class Answers {
   Hello hello_;
   Clock::time_point deadline_;
   std::set<std::string> waiting_;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 struct Answer {
@@ -165,7 +170,9 @@ void check_clock(const Answer& answer, Report& report) {
   const std::string what = fmt::format("the clock is {} {} {}'s", format_seconds(std::abs(answer.ahead)),
                                        answer.ahead > 0 ? "behind" : "ahead of", answer.hello.node);
   const std::string why = "Times in logs and metrics do not fit, and munge refuses credentials at 5 minutes.";
-  const std::string remedy = "systemctl restart chrony; chronyc tracking";
+  const std::string remedy =
+      "timedatectl shows whether a service sets the clock; restart it: systemctl restart chrony, or "
+      "systemd-timesyncd";
   if (apart < kFail) {
     report.warning("clocks", what, why, remedy);
   } else {

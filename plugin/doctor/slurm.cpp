@@ -125,21 +125,23 @@ void check_helpers(const spank::Config& config, Report& report) {
 }
 
 void check_pmix(Report& report) {
+  // The ranks of torchrun need no PMIx.
+  if (environment::get("TORCHELASTIC_RUN_ID") || environment::get("LOCAL_WORLD_SIZE")) return;
   const std::string why = "Without it each rank of an MPI program finds itself alone, and trains alone.";
   const bool in_step =
       environment::get("SLURM_STEP_TASKS_PER_NODE") && !environment::get("OMPI_COMM_WORLD_RANK");
-  if (in_step) {
-    if (environment::get("PMIX_NAMESPACE") || environment::get("PMI_RANK")) {
-      return report.ok("pmix", "srun's tasks can find each other");
-    }
-    return report.error("pmix", "this srun started its tasks without PMIx", why,
-                        "srun --mpi=pmix, or MpiDefault=pmix in slurm.conf");
+  if (in_step && (environment::get("PMIX_NAMESPACE") || environment::get("PMI_RANK"))) {
+    return report.ok("pmix", "srun's tasks can find each other");
   }
   if (run_quickly({"srun", "--mpi=list"}).output.find("pmix") != std::string::npos) {
-    return report.ok("pmix", "srun offers PMIx");
+    if (!in_step) return report.ok("pmix", "srun offers PMIx");
+    return report.warning("pmix", "this srun started its tasks without PMIx", why,
+                          "for programs that use MPI: srun --mpi=pmix, or MpiDefault=pmix in slurm.conf");
   }
-  report.warning("pmix", "srun --mpi=list does not show pmix", why,
-                 "install Slurm's plugin mpi_pmix (Debian: slurm-wlm-basic-plugins)");
+  const std::string what = "srun --mpi=list does not show pmix";
+  const std::string remedy = "install Slurm's plugin mpi_pmix (Debian: slurm-wlm-basic-plugins)";
+  if (in_step) return report.error("pmix", what, why, remedy);
+  report.warning("pmix", what, why, remedy);
 }
 
 void check_munge(Report& report) {

@@ -62,7 +62,7 @@ std::optional<Task> this_task() {
   return task;
 }
 
-void check_cpus(const Task& task, Report& report) {
+void check_cpus(const Task& task, const std::string& option_prefix, Report& report) {
   const affinity::Machine machine = affinity::load_live(affinity::Devices::skip);
   const int job_cpus = cpus_of_job(machine);
   const std::vector<int> mask = cpus_of_this_thread();
@@ -70,11 +70,12 @@ void check_cpus(const Task& task, Report& report) {
   const int share = job_cpus / task.on_node;
   const std::string tasks = fmt::format("{} task{}", task.on_node, task.on_node == 1 ? "" : "s");
   if (place.cores == 1 && share >= 2 * place.threads_per_core) {
-    report.warning("binding",
-                   fmt::format("this task has one core (CPU {}), and the job has {} CPUs for {} on this node",
-                               format_cpu_list(mask), job_cpus, tasks),
-                   "Training on one core leaves the others idle.",
-                   fmt::format("srun --cpus-per-task={} --pin=auto, or mpirun --bind-to none", share));
+    report.warning(
+        "binding",
+        fmt::format("this task has one core (CPU {}), and the job has {} CPUs for {} on this node",
+                    format_cpu_list(mask), job_cpus, tasks),
+        "Training on one core leaves the others idle.",
+        fmt::format("srun --cpus-per-task={} --{}pin=auto, or mpirun --bind-to none", share, option_prefix));
   } else {
     report.ok("binding", fmt::format("this task may use the CPUs {}", format_cpu_list(mask)));
   }
@@ -89,7 +90,7 @@ void check_cpus(const Task& task, Report& report) {
       fmt::format("OMP_NUM_THREADS={} for {}: the job has {} CPUs on this node, and this task may use {}",
                   threads, tasks, job_cpus, mask.size()),
       "OpenMP threads that share a CPU wait for each other at every operation.",
-      fmt::format("export OMP_NUM_THREADS={}, or unset it and use --pin=auto", fitting));
+      fmt::format("export OMP_NUM_THREADS={}, or unset it and use --{}pin=auto", fitting, option_prefix));
 }
 
 }  // namespace lockstep::doctor

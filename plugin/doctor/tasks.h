@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "plugin/doctor/finding.h"
 
@@ -19,7 +20,7 @@ struct Task {
 std::optional<Task> this_task();
 
 /// "binding": a task has more than one core if the job has more for it. "threads": the tasks' OpenMP threads
-/// fit on the CPUs.
-void check_cpus(const Task& task, Report& report);
+/// fit on the CPUs. `option_prefix` begins the names of the plugin's options.
+void check_cpus(const Task& task, const std::string& option_prefix, Report& report);
 
 }  // namespace lockstep::doctor

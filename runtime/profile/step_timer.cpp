@@ -94,10 +94,6 @@ void StepTimer::add_bytes_read(std::uint64_t bytes) {
   if (writer_) writer_->add_bytes_read(bytes);
 }
 
-void StepTimer::add_bytes_staged(std::uint64_t bytes) {
-  if (writer_) writer_->add_bytes_staged(bytes);
-}
-
 void StepTimer::set_loss_scale(double scale) {
   if (writer_) writer_->set_loss_scale(scale);
 }

@@ -23,7 +23,7 @@
 // nodes share, each rank copies its record there at its end, for a report on the whole job. If LOCKSTEP_TENSORBOARD
 // names a folder, rank 0 writes the times of its steps, and what add_scalar() adds, to an event file there.
 //
-// Threads: the training thread; add_comm, add_bytes_read and add_bytes_staged from any thread.
+// Threads: the training thread; add_comm and add_bytes_read from any thread.
 #pragma once
 
 #include <array>
@@ -104,9 +104,8 @@ class StepTimer {
   /// waiting for the last rank (`waited_for_rank`, -1 if unknown). Any thread.
   void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank);
 
-  /// Bytes that the loader read from packed files, or that this process staged. Any thread.
+  /// Bytes that the loader read from packed files. Any thread.
   void add_bytes_read(std::uint64_t bytes);
-  void add_bytes_staged(std::uint64_t bytes);
 
   void set_loss_scale(double scale);
   /// The loss scaler found infinite gradients, so the optimizer skipped the step.

@@ -150,6 +150,10 @@ test_case "no exporter runs, or Prometheus does not get its metrics"
 root_on_node n1 mkdir -p /run/lockstep/other
 configure "records = /run/lockstep/other"
 finds warning exporter "no lockstep-exporter runs" doctor
+# A user who may neither list the records nor connect does not know.
+root_on_node n1 chmod 751 /run/lockstep/other
+output=$(root_on_node n1 unshare --net setpriv --reuid=6001 --regid=6001 --clear-groups lockstep-doctor --verbose) || true
+assert_contains "$output" "n1: ok: exporter: not known whether lockstep-exporter runs"
 restore_configuration
 finds warning prometheus "no answer from http://head:1" doctor --prometheus http://head:1
 if command -v prometheus >/dev/null; then
@@ -179,9 +183,12 @@ cluster restart n4 >/dev/null || fail "n4 did not come back"
 assert_all_idle 60
 
 test_case "srun starts tasks without PMIx, or does not have it"
-finds error pmix "without PMIx" on_head srun -Q -w n1 --mpi=none lockstep-doctor
+finds warning pmix "without PMIx" on_head srun -Q -w n1 --mpi=none lockstep-doctor
+assert_exit 0 on_head srun -Q -w n1 --mpi=none env TORCHELASTIC_RUN_ID=1 lockstep-doctor --verbose
+assert_lacks "$output" ": pmix: "
 root_on_node n1 sh -c 'for f in /usr/lib/*/slurm-wlm/mpi_pmix_v*.so; do mount --bind /dev/null "$f"; done'
 finds warning pmix "srun --mpi=list does not show pmix" root_doctor
+finds error pmix "srun --mpi=list does not show pmix" root_on_node n1 env SLURM_STEP_TASKS_PER_NODE=1 lockstep-doctor
 root_on_node n1 sh -c 'for f in /usr/lib/*/slurm-wlm/mpi_pmix_v*.so; do umount "$f"; done'
 
 test_case "/dev/shm is small, or not open to all"

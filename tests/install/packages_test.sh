@@ -40,6 +40,15 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   # shellcheck disable=SC2046  # split on purpose
   g++ -O0 "$source_root/tests/install/light/time_pack.cpp" -o /tmp/time_pack $(pkg-config --cflags --libs lockstep) || fail "a build with pkg-config"
   /tmp/time_pack /tmp/pack /tmp/record || fail "a program built with pkg-config"
+  # With systemd, an upgrade restarts the units that run, and a removal stops them.
+  mkdir -p /run/systemd/system
+  # shellcheck disable=SC2016  # expands in the script
+  printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.calls\n' >/tmp/systemctl
+  chmod 755 /tmp/systemctl
+  PATH=/tmp:$PATH dpkg --no-triggers --log=/dev/null -i "$packages"/lockstep-exporter_*.deb >/dev/null
+  PATH=/tmp:$PATH dpkg --no-triggers --log=/dev/null --remove lockstep-exporter >/dev/null
+  expected="--system daemon-reload;--system try-restart lockstep-exporter.service;--system disable --now lockstep-exporter.service;"
+  [ "$(tr '\n' ';' </tmp/systemctl.calls)" = "$expected" ] || fail "calls of systemctl: $(cat /tmp/systemctl.calls)"
   # A changed configuration survives the removal of the package, and a purge removes it.
   echo "# mine" >>/etc/lockstep/lockstep.conf
   dpkg --no-triggers --log=/dev/null --remove lockstep-plugin >/dev/null

@@ -1,6 +1,7 @@
 #include "common/process.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): pthread_sigmask
 
 #include "common/error.h"
 
@@ -22,6 +23,17 @@ TEST(Process, ReadsMoreThanAPipeHoldsFromBothEnds) {
 
 TEST(Process, ASignalGivesTheExitCodeOfAShell) {
   EXPECT_EQ(run_process({"sh", "-c", "kill -9 $$"}).exit_code, 137);
+}
+
+TEST(Process, ASignalThatThisProcessBlocksEndsTheProgram) {
+  sigset_t blocked;
+  sigset_t before;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  const int code = run_process({"sh", "-c", "kill -TERM $$"}).exit_code;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(code, 128 + SIGTERM);
 }
 
 TEST(Process, AMissingProgramIsAnError) {

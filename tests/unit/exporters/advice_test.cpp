@@ -137,7 +137,8 @@ TEST_P(Advisor, NamesTheFaultAndNothingElse) {
   const Fault& fault = GetParam();
   MadeUpRun made_up;
   if (fault.prepare) fault.prepare(made_up);
-  const auto advice = find_advice(made_up.make(fault.change));
+  const auto run = made_up.make(fault.change);
+  const auto advice = find_advice(run, find_stragglers(run));
   std::vector<std::string> rules;
   for (const Advice& one : advice) rules.push_back(one.rule);
   ASSERT_THAT(rules, ElementsAre(fault.rule));
@@ -152,11 +153,13 @@ TEST(Advice, ACleanRunGetsNone) {
   for (const int ranks : {1, 2, 4}) {
     MadeUpRun made_up{.ranks = ranks};
     made_up.staged("n1", 30, "done");
-    EXPECT_THAT(find_advice(made_up.make()), IsEmpty()) << ranks << " ranks";
+    const auto run = made_up.make();
+    EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty()) << ranks << " ranks";
   }
   MadeUpRun made_up;
+  const auto run = made_up.make();
   EXPECT_THAT(
-      advise(made_up.make()),
+      advise(run, find_stragglers(run)),
       ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
 }
 

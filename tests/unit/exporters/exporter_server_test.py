@@ -52,7 +52,8 @@ class ExporterServer(unittest.TestCase):
     @contextlib.contextmanager
     def exporter(self, *options, **environment):
         """Yields the URL of a running exporter; in the end it must end by SIGTERM."""
-        process = subprocess.Popen(self.command("--listen", "127.0.0.1:0", "--json", *options), stdout=subprocess.PIPE, text=True,
+        listen = () if "--listen" in options else ("--listen", "127.0.0.1:0")
+        process = subprocess.Popen(self.command(*listen, "--json", *options), stdout=subprocess.PIPE, text=True,
                                    env={**os.environ, **environment})
         try:
             yield json.loads(process.stdout.readline())["url"]
@@ -123,7 +124,8 @@ class ExporterServer(unittest.TestCase):
                 request = urllib.request.Request(url)
                 request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
                 return status_and_text(request)[0]
-            self.assertEqual(status_and_text(url)[0], 401)
+            # More than --max-requests: clients without a password do not use up Prometheus' requests.
+            self.assertEqual({status_and_text(url)[0] for _ in range(40)}, {401})
             self.assertEqual(as_user("prometheus:test"), 200)
             seen = set()  # one password a second is tried, and the right one above was one
             deadline = time.monotonic() + 20
@@ -158,6 +160,17 @@ class ExporterServer(unittest.TestCase):
                 time.sleep(0.1)
             self.assertEqual(last, 200)
 
+    def test_the_limit_of_requests_is_that_of_each_address(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("needs IPv6")
+        with self.exporter("--max-requests", "2", "--listen", "[::]:0") as url:
+            url = re.sub(r"//.*:", "//127.0.0.1:", url)
+            answers = [status_and_text(url)[0] for _ in range(20)]
+            self.assertIn(429, answers)
+            self.assertEqual(status_and_text(url.replace("127.0.0.1", "[::1]"))[0], 200)
+
     def test_a_textfile_for_node_exporter_goes_with_the_exporter(self):
         file = self.folder / "lockstep.prom"
         process = subprocess.Popen(self.command("--textfile", file, "--interval", "1"))
@@ -174,12 +187,15 @@ class ExporterServer(unittest.TestCase):
 
     def test_targets_for_service_discovery(self):
         sinfo = self.folder / "sinfo"
-        sinfo.write_text('#!/bin/sh\n[ "$*" = "--noheader --Node --format=%N %T" ] && printf "n2 idle\\nn1 idle\\nn1 idle\\n"\n')
+        sinfo.write_text('#!/bin/sh\n[ "$*" = "--noheader --Node --format=%N %T" ] && echo >>"$0.calls" && '
+                         'printf "n2 idle\\nn1 idle\\nn1 idle\\n"\n')
         sinfo.chmod(0o755)
         expected = [{"targets": ["n1:9000", "n2:9000"]}]
         path = f"{self.folder}:{os.environ['PATH']}"
         with self.exporter("--serve-targets", "--target-port", "9000", PATH=path) as url:
-            self.assertEqual(json.loads(status_and_text(url.replace("metrics", "targets"))[1]), expected)
+            for _ in range(3):
+                self.assertEqual(json.loads(status_and_text(url.replace("metrics", "targets"))[1]), expected)
+            self.assertEqual((self.folder / "sinfo.calls").read_text(), "\n")  # the answer is kept
         printed = subprocess.run(self.command("--print-targets", "--target-port", "9000"), env={**os.environ, "PATH": path},
                                  capture_output=True, check=True)
         self.assertEqual(json.loads(printed.stdout), expected)

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "common/error.h"
@@ -100,6 +101,34 @@ TEST_F(ExporterTest, ABrokenRecordIsCountedInEachScrapeAndReportedOnce) {
   }
   ASSERT_EQ(said.size(), 1);
   EXPECT_THAT(said[0], ::testing::HasSubstr("1000/7.0: cannot read the record rank-00000"));
+}
+
+TEST_F(ExporterTest, ABrokenStagingFileIsReportedOnceAndBrieflyHoweverOftenItIsRepaired) {
+  const std::filesystem::path file = job_folder("1000/7.0") / "staging.json";
+  Scanner scanner(root_.path(), {});
+  std::vector<std::string> said;
+  const auto scan = [&](const std::string& content) {
+    write_file_atomically(file, content);
+    const ScanResult result = scanner.scan(unix_now());
+    said.insert(said.end(), result.new_errors.begin(), result.new_errors.end());
+  };
+  for (int i = 0; i < 2; ++i) {
+    scan("{\"sources\": \"" + std::string(900'000, 'x'));
+    scan(R"({"sources":[]})");
+  }
+  ASSERT_EQ(said.size(), 1);
+  EXPECT_LT(said[0].size(), 500);
+  std::filesystem::remove_all(file.parent_path());
+  scanner.scan(unix_now());
+  job_folder("1000/7.0");
+  scan("{");
+  EXPECT_EQ(said.size(), 2) << "a new folder of this name";
+}
+
+TEST_F(ExporterTest, AStagingFileOfBracketsIsRefusedForItsDepth) {
+  write_file_atomically(root_ / "staging.json", std::string(1'000'000, '['));
+  EXPECT_THAT([&] { read_staging_record(root_ / "staging.json"); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("nested deeper than 8 levels")));
 }
 
 // A user may write any times into the record and touch files.
@@ -284,6 +313,17 @@ TEST_F(ExporterTest, BrokenAndHostileFilesOnlyCountAsErrors) {
 TEST_F(ExporterTest, AProgramNameCannotBreakThePage) {
   const Writer rank(job_folder("1000/7.0") / "rank-000000.record", {.program = "a\"b\\c\nd\xff"});
   EXPECT_EQ(collect().label("lockstep_job_info", "program"), "a_b_c_d_");
+}
+
+TEST_F(ExporterTest, ANegativeNanInARecordIsServedAsPrometheusReadsIt) {
+  const auto rank = rank_of("1000/7.0", 0);
+  rank->set_loss_scale(std::copysign(std::nan(""), -1.0));
+  rank->end_step(kMs, 0, {});
+  Collector collector({.records = root_.path(), .cache = {}, .node = "n1", .limits = {}});
+  const std::string page = collector.page();
+  EXPECT_THAT(page, ::testing::HasSubstr("lockstep_loss_scale{job_id=\"7\""));
+  EXPECT_THAT(page, ::testing::HasSubstr(" nan\n"));
+  EXPECT_THAT(page, ::testing::Not(::testing::HasSubstr("-nan")));
 }
 
 TEST_F(ExporterTest, NodeWithoutJobsServesItsOwnCounts) {

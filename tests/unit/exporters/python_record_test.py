@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -111,8 +112,30 @@ class PythonRecord(unittest.TestCase):
         run = self.report()
         self.assertEqual((run["ranks"][0]["rank"], run["size"]), (5, 8))
 
+    def ranks_of(self, **variables):
+        """Rank, size and local rank in the record of a job with these variables and Slurm's."""
+        self.run_job(TWO_STEPS, **variables)
+        file, = self.records.glob("*.record")
+        content = file.read_bytes()
+        file.unlink()
+        return struct.unpack_from("=iii", content, 36)
+
+    def test_mpiruns_variables_come_before_slurms(self):
+        # In a job, mpirun's daemon is a task of srun, and its ranks on a node have the variables of that task.
+        daemon = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0"}
+        self.assertEqual(self.ranks_of(**daemon, OMPI_COMM_WORLD_RANK="5", OMPI_COMM_WORLD_SIZE="8",
+                                       OMPI_COMM_WORLD_LOCAL_RANK="2"), (5, 8, 2))
+        self.assertEqual(self.ranks_of(**daemon, PMI_RANK="6", PMI_SIZE="8", MPI_LOCALRANKID="3"), (6, 8, 3))
+        self.assertEqual(self.ranks_of(PMI_RANK="3", PMI_SIZE="4"), (3, 4, 1))  # srun --mpi=pmi2
+
+    def test_without_phases_the_first_call_begins_the_first_step(self):
+        self.run_job("import lockstep\nnow = [10**9]\nlockstep.time.monotonic_ns = lambda: now[0]\n"
+                     "for tokens in (1, 2, 4):\n    now[0] += 50 * 10**6\n    lockstep.end_step(tokens=tokens)\n")
+        rank = self.report()["ranks"][0]
+        self.assertEqual((rank["steps"], rank["tokens"], rank["step_ms"]), (2, 6, 50))
+
     def test_a_snapshot_of_a_running_job_is_whole(self):
-        job = self.start_job("import lockstep\nlockstep.end_step()\nprint(flush=True)\n"
+        job = self.start_job("import lockstep\nlockstep.begin_step()\nlockstep.end_step()\nprint(flush=True)\n"
                              "import threading; ended = []\n"
                              "threading.Thread(target=lambda: ended.append(input()), daemon=True).start()\n"
                              "while not ended:\n"

@@ -195,6 +195,17 @@ TEST(Stragglers, ARankThatComputesAsFastAsTheOthersAndIsWaitedForHasALateNetwork
   EXPECT_THAT(unknown.ranks, IsEmpty()) << "nothing says which rank it was";
 }
 
+TEST(Stragglers, OfTwoRanksWithALateNetworkTheWorseIsNamed) {
+  MadeUpRun made_up;
+  const Straggler late = only(made_up, [](RankStep& does, int rank, int step) {
+    does.network = 0;
+    does.backward += rank == 0 ? 5 : 0;
+    if (rank == (step % 2 == 0 ? 1 : 3)) does.late_network = rank == 1 ? 40 : 38;
+  });
+  EXPECT_EQ(late.cause, Cause::network);
+  EXPECT_THAT(late.ranks, ElementsAre(1));
+}
+
 TEST(Stragglers, WaitingForARankWhoseRecordIsNotHereIsNotTheNetwork) {
   MadeUpRun made_up{.last_rank_written = 1};
   const auto slow = [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 40 : 0; };

@@ -60,19 +60,31 @@ TEST_F(WebConfigTest, RefusesByLineWhatItDoesNotKnow) {
 TEST(BasicAuth, OnlyTheRightPasswordIsAcceptedAndRememberedForLater) {
   BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
   const auto now = BasicAuth::Clock::now();
-  EXPECT_EQ(auth.check("prometheus", "wrong", now), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "test", now), Verdict::too_many);  // a hash a second
-  EXPECT_EQ(auth.check("nobody", "test", now + seconds(1)), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "test", now + seconds(2)), Verdict::accepted);
-  EXPECT_EQ(auth.check("prometheus", "", now + seconds(3)), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "test", now + seconds(3)), Verdict::accepted);  // without a hash
+  EXPECT_EQ(auth.check("prometheus", "wrong", "a", now), Verdict::refused);
+  EXPECT_EQ(auth.check("prometheus", "test", "a", now), Verdict::too_many);  // a hash a second
+  EXPECT_EQ(auth.check("nobody", "test", "a", now + seconds(1)), Verdict::refused);
+  EXPECT_EQ(auth.check("prometheus", "test", "a", now + seconds(2)), Verdict::accepted);
+  EXPECT_EQ(auth.check("prometheus", "", "a", now + seconds(3)), Verdict::refused);
+  EXPECT_EQ(auth.check("prometheus", "test", "a", now + seconds(3)), Verdict::accepted);  // without a hash
 }
 
-TEST(BasicAuth, ANameThatDoesNotExistIsNotAcceptedWithTheDummysPassword) {
+TEST(BasicAuth, AGuesserDoesNotKeepOthersOutAndManyAreLimitedTogether) {
+  BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
+  const auto now = BasicAuth::Clock::now();
+  EXPECT_EQ(auth.check("prometheus", "wrong", "guesser", now), Verdict::refused);
+  EXPECT_EQ(auth.check("prometheus", "wrong", "guesser", now), Verdict::too_many);
+  EXPECT_EQ(auth.check("prometheus", "test", "head", now), Verdict::accepted);
+  EXPECT_EQ(auth.check("prometheus", "wrong", "third", now), Verdict::refused);
+  EXPECT_EQ(auth.check("prometheus", "wrong", "fourth", now), Verdict::refused);
+  EXPECT_EQ(auth.check("prometheus", "wrong", "fifth", now), Verdict::too_many);
+  EXPECT_EQ(auth.check("prometheus", "wrong", "fifth", now + seconds(1)), Verdict::refused);
+}
+
+TEST(BasicAuth, IsRequiredWithUsersAndRefusesANameThatDoesNotExist) {
   BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
   EXPECT_TRUE(auth.required());
   EXPECT_FALSE(BasicAuth(std::map<std::string, std::string>()).required());
-  EXPECT_EQ(auth.check("", "", BasicAuth::Clock::now()), Verdict::refused);
+  EXPECT_EQ(auth.check("", "", "a", BasicAuth::Clock::now()), Verdict::refused);
 }
 
 TEST(Targets, AreTheNodesThatExistEachOnce) {

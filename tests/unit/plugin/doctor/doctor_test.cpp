@@ -4,22 +4,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "common/environment.h"
+#include "common/files.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "plugin/doctor/configuration.h"
 #include "plugin/doctor/files.h"
 #include "plugin/doctor/libraries.h"
+#include "plugin/doctor/monitoring.h"
 
 namespace lockstep::doctor {
 namespace {
 
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 class DoctorFiles : public testing::Test {
  protected:
@@ -39,7 +45,9 @@ class DoctorFiles : public testing::Test {
   std::filesystem::path folder_;
 };
 
+using Exporter = DoctorFiles;
 using PluginLines = DoctorFiles;
+using Steps = DoctorFiles;
 using Versions = DoctorFiles;
 
 TEST_F(PluginLines, AreFoundInIncludedFilesAndNotInComments) {
@@ -95,6 +103,46 @@ TEST_F(Versions, OfNcclComeFromItsNameOrItsContent) {
   EXPECT_EQ(nccl_version(write("other/libnccl.so.2", "no number")), "");
 }
 
+TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
+  namespace fs = std::filesystem;
+  spank::Config config;
+  config.group = "root";  // exists
+  config.records = folder_ / "records";
+  fs::create_directory(config.records);
+  const auto level = [&] {
+    Report report;
+    check_exporter(config, report);
+    return report.findings().at(0).level;
+  };
+  EXPECT_EQ(level(), Level::warning);
+  fs::permissions(config.records, fs::perms::none);
+  const bool root = ::geteuid() == 0;
+  constexpr uid_t kNobody = 65534;
+  ASSERT_TRUE(!root || ::seteuid(kNobody) == 0);
+  const Level hidden = level();
+  ASSERT_TRUE(!root || ::seteuid(0) == 0);
+  fs::permissions(config.records, fs::perms::owner_all);
+  EXPECT_EQ(hidden, Level::ok);
+}
+
+TEST_F(Exporter, IsLookedForInPrometheusByNameAndByEachAddress) {
+  const std::string query = folder_ / "query";
+  const std::string answer = R"({"data":{"result":[{"value":[0,"1"]}]}})";
+  std::filesystem::permissions(
+      write("curl", "#!/bin/sh\necho \"$*\" >" + query + "\necho '" + answer + "'\n"),
+      std::filesystem::perms::owner_all);
+  const std::string path = environment::get_or("PATH", "");
+  ::setenv("PATH", (folder_.string() + ":" + path).c_str(), 1);
+  Report report;
+  check_prometheus("http://head:9090", "n1", report);
+  ::setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(report.findings().at(0).level, Level::ok) << report.findings().at(0).what;
+  const std::string asked = read_text_file(query);
+  EXPECT_THAT(asked, HasSubstr("n1"));
+  std::istringstream addresses(run_process({"hostname", "-I"}).output);
+  for (std::string address; addresses >> address;) EXPECT_THAT(asked, HasSubstr(address));
+}
+
 // The findings of a task that may use one CPU, as "LEVEL ID".
 std::vector<std::string> findings_with(const std::vector<std::string>& variables) {
   std::vector<std::string> command{"env"};
@@ -136,6 +184,19 @@ TEST(Tasks, OtherThanTheFirstOneOfANodeSayNothing) {
       run_process({"env", "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2", LOCKSTEP_DOCTOR});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.output + result.error, "");
+}
+
+TEST_F(Steps, WithoutPmixAreAnErrorOnlyIfSlurmLacksIt) {
+  const auto with = [&](const std::string& list, const std::string& variable) {
+    const auto srun = write("srun", "#!/bin/sh\necho " + list + "\n");
+    std::filesystem::permissions(srun, std::filesystem::perms::owner_all);
+    return findings_with({"PATH=" + folder_.string() + ":" + environment::get_or("PATH", ""),
+                          "SLURM_STEP_TASKS_PER_NODE=1", variable});
+  };
+  EXPECT_THAT(with("none pmix", "NO=1"), Contains("warning pmix"));
+  EXPECT_THAT(with("none pmix", "PMI_RANK=0"), Contains("ok pmix"));
+  EXPECT_THAT(with("none", "NO=1"), Contains("error pmix"));
+  EXPECT_THAT(with("none", "TORCHELASTIC_RUN_ID=1"), Not(Contains(HasSubstr("pmix"))));
 }
 
 TEST(Calls, ThatAreWrongEndWithCodeTwo) {

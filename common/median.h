@@ -1,0 +1,19 @@
+// The median of numbers.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+namespace lockstep {
+
+/// The mean of the two in the middle if their number is even; 0 without numbers.
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace lockstep
