@@ -9,6 +9,7 @@
 #include "runtime/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "runtime/ddp/hooks/compress.h"             // IWYU pragma: export
 #include "runtime/ddp/hooks/power_sgd.h"            // IWYU pragma: export
+#include "runtime/ddp/parameters.h"                 // IWYU pragma: export
 #include "runtime/profile/step_timer.h"             // IWYU pragma: export
 #include "runtime/train/activation_checkpoint.h"    // IWYU pragma: export
 #include "runtime/train/autocast.h"                 // IWYU pragma: export

@@ -2,16 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/error.h"
-#include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"
 #include "examples/device.h"
-#include "runtime/comm/run_on_all_ranks.h"
 #include "runtime/data/batch/normalise_images.h"
 #include "runtime/data/loader.h"
 #include "runtime/ddp/collectives.h"
@@ -104,14 +100,6 @@ std::optional<int> parse(Options& options, const std::string& program, const std
   options.json = tool.json();
   if (parsed) return std::nullopt;
   return code;
-}
-
-bool done_on_all_ranks(World& world, const std::string& program, const std::function<void()>& work) {
-  const auto failure = comm::run_on_all_ranks(world.communicator(), program, work);
-  if (failure && failure->rank == world.rank()) {
-    fmt::print(stderr, "{}: {}: {}\n", program, rank_name(world.rank(), world.node_name()), failure->reason);
-  }
-  return !failure;
 }
 
 Data open_data(const Options& options, const World& world) {

@@ -36,10 +36,6 @@ struct Options {
 std::optional<int> parse(Options& options, const std::string& program, const std::string& summary,
                          const std::function<void(CLI::App&)>& more, int argc, char** argv);
 
-/// Whether `work` succeeded on all ranks, which call it together. If not, the lowest rank that failed prints
-/// why, in one line.
-bool done_on_all_ranks(World& world, const std::string& program, const std::function<void()>& work);
-
 /// The data of this rank, and its device.
 struct Data {
   std::unique_ptr<pack::Reader> training;

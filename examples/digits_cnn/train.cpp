@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "examples/digits_cnn/digits.h"
+#include "examples/done_on_all_ranks.h"
 #include "runtime/lockstep.h"
 
 namespace lockstep::digits {
@@ -35,7 +36,8 @@ int run(const CnnOptions& options, int argc, char** argv) {
   World world(argc, argv);
   torch::manual_seed(options.seed);
   Data data;
-  if (!done_on_all_ranks(world, "digits_cnn", [&] { data = open_data(options, world); })) return 1;
+  if (!done_on_all_ranks(world, "digits_cnn", "opening the data", [&] { data = open_data(options, world); }))
+    return 1;
   auto model = make_model();
   if (options.sync_batch_norm) convert_sync_batch_norm(world, model);
   model->to(data.device);

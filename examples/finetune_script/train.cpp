@@ -6,6 +6,7 @@
 
 #include "common/error.h"
 #include "examples/digits_cnn/digits.h"
+#include "examples/done_on_all_ranks.h"
 #include "runtime/lockstep.h"
 
 namespace lockstep::digits {
@@ -32,7 +33,7 @@ int run(const ScriptOptions& options, int argc, char** argv) {
     data = open_data(options, world);
     model = load(options.model, data.device);
   };
-  if (!done_on_all_ranks(world, "finetune_script", open)) return 1;
+  if (!done_on_all_ranks(world, "finetune_script", "opening the data and the model", open)) return 1;
   DistributedDataParallel ddp(model, world);
   const auto network = [&](const torch::Tensor& pixels) { return ddp(pixels).toTensor(); };
   print(train(network, *model, ddp, data, options, world), data, options, world);

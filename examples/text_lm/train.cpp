@@ -4,19 +4,17 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"
 #include "examples/device.h"
+#include "examples/done_on_all_ranks.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/model.h"
 #include "examples/text_lm/options.h"
@@ -82,9 +80,7 @@ std::uint64_t tokens_of(const pack::Reader& pages) {
 }
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
-  for (auto& group : optimizer.param_groups()) {
-    static_cast<torch::optim::AdamWOptions&>(group.options()).lr(rate);
-  }
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
 }
 
 torch::Tensor forward(Ddp& ddp, const data::Batch& batch, const Options& options, World& world) {
@@ -170,8 +166,12 @@ Result train(Job& job, const Options& options, World& world) {
         const auto loss = forward(ddp, batch, options, world);
         ddp.backward(loss, batch.loss_tokens);
         const auto value = loss.item<double>();
-        check_loss(world, value, progress.steps(),
-                   [&] { return first_non_finite(*job.model, [&] { loss_sum(job.model, batch); }); });
+        check_loss(world, value, progress.steps(), [&] {
+          return first_non_finite(*job.model, [&] {
+            const Autocast autocast(batch.tokens.device().type(), torch::kBFloat16, options.bf16);
+            loss_sum(job.model, batch);
+          });
+        });
         progress.add(value, batch);
         seen.add(batch.sample_ids);
       }
@@ -237,15 +237,6 @@ void write_results(Job& job, const Options& options, World& world) {
   if (!folder.empty()) say(options, world, "where each rank's time went: lockstep-report {}\n", folder);
 }
 
-// Whether `work` succeeded on all ranks. If it did not, the lowest rank that failed prints why.
-bool done_on_all_ranks(World& world, std::string_view label, const std::function<void()>& work) {
-  const auto failure = comm::run_on_all_ranks(world.communicator(), label, work);
-  if (failure && failure->rank == world.rank()) {
-    fmt::print(stderr, "text_lm: {}: {}\n", rank_name(world.rank(), world.node_name()), failure->reason);
-  }
-  return !failure;
-}
-
 int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
   apply_settings(world, {.deterministic = options.deterministic});
@@ -253,12 +244,12 @@ int run(const Options& options, int argc, char** argv) {
   seeds.seed_model();
   torch::Device device = torch::kCPU;
   const auto choose = [&] { device = choose_device(options.device, world); };
-  if (!done_on_all_ranks(world, "choosing the device", choose)) return 2;
+  if (!done_on_all_ranks(world, "text_lm", "choosing the device", choose)) return 2;
   std::unique_ptr<Job> job;
   const auto open_data = [&] { job = std::make_unique<Job>(options, device); };
-  if (!done_on_all_ranks(world, "opening the data", open_data)) return 1;
+  if (!done_on_all_ranks(world, "text_lm", "opening the data", open_data)) return 1;
   const auto set_up_loader = [&] { job->loader = make_loader(*job, options, world); };
-  if (!done_on_all_ranks(world, "making the loader", set_up_loader)) return 1;
+  if (!done_on_all_ranks(world, "text_lm", "making the loader", set_up_loader)) return 1;
 
   print_setup(*job, options, world);
   const auto before = measure(*job, options, world, "before");

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_set>
 
 #include "common/error.h"
 #include "runtime/ddp/flat_bucket.h"
+#include "runtime/ddp/parameters.h"
 #include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
@@ -53,12 +53,12 @@ comm::Buffer buffer_of(const torch::Tensor& tensor) {
 
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> parameters;
-  std::unordered_set<const void*> seen;
+  SeenTensors seen;
   const auto sparse = sparse_parameters_of(module);
   for (const auto& entry : module.named_parameters()) {
-    const void* const identity = entry.value().unsafeGetTensorImpl();
-    if (seen.insert(identity).second)
-      parameters.push_back({entry.key(), entry.value(), sparse.contains(identity)});
+    if (seen.add(entry.value()))
+      parameters.push_back(
+          {entry.key(), entry.value(), sparse.contains(entry.value().unsafeGetTensorImpl())});
   }
   return parameters;
 }

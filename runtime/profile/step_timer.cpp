@@ -164,7 +164,10 @@ void StepTimer::end(const StepCounts& counts) {
               .end_ns = mark_ns_});
   }
   // Writing a profile belongs to no step.
-  if (profiler_ != nullptr && profiler_->end_step()) mark_ns_ = monotonic_ns();
+  if (profiler_ != nullptr && profiler_->end_step()) {
+    mark_ns_ = monotonic_ns();
+    if (device_) device_->begin_step();
+  }
   step_begin_ns_ = mark_ns_;
   phase_ns_.fill(0);
   batches_ = {};

@@ -1,14 +1,12 @@
 #include "runtime/train/activation_checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Context.h>
-
 #include <array>
-#include <mutex>
 #include <optional>
 
 #include "common/error.h"
+#include "runtime/ddp/parameters.h"
 #include "runtime/torch_version.h"
+#include "runtime/train/random_state.h"
 
 namespace lockstep {
 namespace {
@@ -20,8 +18,8 @@ constexpr std::array kAutocastDevices = {torch::kCPU, torch::kCUDA};
 // The settings of the calling thread that forward depends on.
 class ForwardState {
  public:
-  explicit ForwardState(std::optional<torch::Device> cuda) : cuda_(cuda) {
-    for (const at::Generator& generator : generators()) random_.push_back(state_of(generator));
+  explicit ForwardState(std::optional<torch::Device> cuda)
+      : cuda_(cuda), random_(train::default_generators(cuda)) {
     for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
       enabled_[i] = torch_compat::autocast_enabled(kAutocastDevices[i]);
       type_[i] = torch_compat::autocast_type(kAutocastDevices[i]);
@@ -29,12 +27,7 @@ class ForwardState {
   }
 
   void restore() const {
-    const auto now = generators();
-    for (std::size_t i = 0; i < now.size(); ++i) {
-      at::Generator generator = now[i];
-      const std::lock_guard<std::mutex> lock(generator.mutex());
-      generator.set_state(random_[i]);
-    }
+    random_.restore();
     for (std::size_t i = 0; i < kAutocastDevices.size(); ++i)
       torch_compat::set_autocast(kAutocastDevices[i], enabled_[i], type_[i]);
   }
@@ -42,21 +35,25 @@ class ForwardState {
   std::optional<torch::Device> cuda() const { return cuda_; }
 
  private:
-  std::vector<at::Generator> generators() const {
-    std::vector<at::Generator> result = {at::detail::getDefaultCPUGenerator()};
-    if (cuda_) result.push_back(at::globalContext().defaultGenerator(*cuda_));
-    return result;
-  }
-  static torch::Tensor state_of(const at::Generator& generator) {
-    at::Generator locked = generator;
-    const std::lock_guard<std::mutex> lock(locked.mutex());
-    return locked.get_state();
-  }
-
   std::optional<torch::Device> cuda_;
-  Tensors random_;
+  train::RandomState random_;
   std::array<bool, kAutocastDevices.size()> enabled_{};
   std::array<torch::ScalarType, kAutocastDevices.size()> type_{};
+};
+
+// LibTorch keeps casted copies of parameters until the outermost Autocast ends. Copies from a forward without
+// gradients lead to none, and recomputing has no Autocast that ends: its copies would outlive the optimizer's step.
+class WithoutCastCache {
+ public:
+  WithoutCastCache() : before_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~WithoutCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
+  WithoutCastCache(const WithoutCastCache&) = delete;
+  WithoutCastCache& operator=(const WithoutCastCache&) = delete;
+
+ private:
+  bool before_;
 };
 
 struct Segment : torch::CustomClassHolder {
@@ -70,6 +67,7 @@ struct Segment : torch::CustomClassHolder {
 Tensors recompute(const Segment& segment, const Tensors& inputs) {
   const ForwardState before(segment.state.cuda());
   segment.state.restore();
+  const WithoutCastCache without_cast_cache;
   const torch::AutoGradMode with_grad(true);
   try {
     Tensors results = segment.function(inputs);
@@ -87,6 +85,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
                          const c10::intrusive_ptr<Segment>& segment, const torch::TensorList& tensors) {
     context->saved_data["segment"] = c10::IValue::make_capsule(segment);
     context->save_for_backward(tensors.vec());
+    const WithoutCastCache without_cast_cache;
     Tensors results =
         segment->function({tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(segment->inputs)});
     // Autograd does not accept a result that is itself an input, so return a view of it.
@@ -152,7 +151,10 @@ std::vector<torch::Tensor> activation_checkpoint(const train::TensorFunction& fu
                                                  const std::vector<torch::Tensor>& inputs,
                                                  const std::vector<torch::Tensor>& parameters) {
   Tensors tensors = inputs;
-  tensors.insert(tensors.end(), parameters.begin(), parameters.end());
+  SeenTensors seen;  // a parameter that is listed twice would get its gradient twice
+  for (const auto& parameter : parameters) {
+    if (seen.add(parameter)) tensors.push_back(parameter);
+  }
   bool needed = false;
   std::optional<torch::Device> cuda;
   for (const auto& tensor : tensors) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_set>
 
 #include "common/error.h"
+#include "runtime/ddp/parameters.h"
 
 namespace lockstep {
 namespace train {
@@ -64,10 +64,9 @@ void scale(const std::vector<torch::Tensor>& tensors, double factor) {
 double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
                       const ClipOptions& options) {
   std::vector<torch::Tensor> gradients;
-  std::unordered_set<const void*> seen;  // Module::parameters() lists a tensor with two names twice
+  SeenTensors seen;
   for (const auto& parameter : parameters) {
-    if (parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
-      gradients.push_back(parameter.grad());
+    if (parameter.grad().defined() && seen.add(parameter)) gradients.push_back(parameter.grad());
   }
   const double norm = train::norm_of_part(train::norm_part(gradients, options.norm_type), options.norm_type);
   train::scale(gradients, train::clip_factor(norm, max_norm, options));

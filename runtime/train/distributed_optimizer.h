@@ -35,11 +35,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "runtime/ddp/distributed_data_parallel.h"
+#include "runtime/ddp/parameters.h"
 #include "runtime/train/clip_grad_norm.h"
 #include "runtime/train/fused_optimizer.h"
 #include "runtime/train/optimizer_state.h"
@@ -204,10 +204,8 @@ class DistributedOptimizer : public DistributedOptimizerBase {
 
   static std::vector<torch::Tensor> trained(const torch::nn::Module& module) {
     std::vector<torch::Tensor> parameters;
-    std::unordered_set<const void*> seen;  // parameters() lists a tensor with two names twice
-    for (const auto& parameter : module.parameters()) {
-      if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second)
-        parameters.push_back(parameter);
+    for (const auto& parameter : parameters_of(module)) {
+      if (parameter.requires_grad()) parameters.push_back(parameter);
     }
     return parameters;
   }

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/error.h"
+#include "runtime/ddp/parameters.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/fused_kernels.h"
 
@@ -185,7 +186,7 @@ std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Mod
                                                             const torch::optim::AdamWOptions& defaults) {
   std::vector<Tensor> decayed;
   std::vector<Tensor> others;
-  for (const auto& parameter : module.parameters())
+  for (const auto& parameter : parameters_of(module))
     (parameter.dim() >= 2 ? decayed : others).push_back(parameter);
   const auto options = [&](double decay) {
     auto copy = std::make_unique<torch::optim::AdamWOptions>(defaults);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/error.h"
+#include "runtime/ddp/parameters.h"
 
 namespace lockstep {
 namespace {
@@ -30,9 +31,10 @@ bool all_finite(const std::vector<torch::Tensor>& tensors) {
 
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> gradients;
+  SeenTensors seen;
   for (auto& group : optimizer.param_groups()) {
     for (auto& parameter : group.params()) {
-      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+      if (parameter.grad().defined() && seen.add(parameter)) gradients.push_back(parameter.grad());
     }
   }
   return gradients;

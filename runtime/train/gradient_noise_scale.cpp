@@ -1,6 +1,7 @@
 #include "runtime/train/gradient_noise_scale.h"
 
 #include <array>
+#include <cmath>
 
 #include "common/error.h"
 
@@ -30,6 +31,11 @@ CommFuture GradientNoiseScale::start(GradBucket& bucket, comm::Communicator& com
             global_.push_back(squared_norm(buffer));
             return {};
           }};
+}
+
+std::string GradientNoiseScale::refuses_join() const {
+  return "GradientNoiseScale compares all ranks in each step; average by tokens and call skip(), or train "
+         "without it";
 }
 
 void GradientNoiseScale::gradients_scaled(double factor) {
@@ -63,10 +69,14 @@ void GradientNoiseScale::end_step(std::int64_t tokens) {
   const auto [squares, inverses, all_tokens, ranks] = sums;
   if (ranks < 2) return;
   const double size = world_.size();
-  // The bucket has the mean over all ranks.
-  const double together = by_tokens ? mean * size * size / (all_tokens * all_tokens) : mean;
-  const double noise = (squares / ranks - together) / (inverses / ranks - 1 / all_tokens);
-  const double signal = together - noise / all_tokens;
+  // The bucket has the mean over all ranks, also over those without data.
+  const double share = by_tokens ? size / all_tokens : size / ranks;
+  const double together = mean * share * share;
+  // The noise in the sum over the ranks, as a part of one token's. By ranks each rank counts as much as another.
+  const double of_all = by_tokens ? 1 / all_tokens : inverses / (ranks * ranks);
+  const double noise = (squares / ranks - together) / (inverses / ranks - of_all);
+  const double signal = together - noise * of_all;
+  if (!std::isfinite(noise) || !std::isfinite(signal)) return;
   noise_ = known_ ? decay_ * noise_ + (1 - decay_) * noise : noise;
   signal_ = known_ ? decay_ * signal_ + (1 - decay_) * signal : signal;
   known_ = true;

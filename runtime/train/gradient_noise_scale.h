@@ -11,7 +11,7 @@
 //
 // It compares the gradient of each rank, before they are summed, with the sum; so it needs at least two ranks, and
 // counts all micro-batches that a rank accumulated. It takes the place of the model's communication hook: not with
-// compression and not with DistributedOptimizer. It costs two passes over the gradients.
+// compression, not with DistributedOptimizer and not within join(). It costs two passes over the gradients.
 //
 // Threads: start() as CommHook; the rest: the training thread.
 #pragma once
@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -36,13 +37,14 @@ class GradientNoiseScale : public CommHook {
 
   CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override;
   void gradients_scaled(double factor) override;
+  std::string refuses_join() const override;
 
   /// Call it after each synchronised backward, on all ranks. `tokens`: of this rank in this step, all micro-batches
   /// together; 0 on a rank without data. With Average::ranks it is the number of samples.
   void end_step(std::int64_t tokens);
 
-  /// In the unit of end_step(); the same on all ranks. None until two ranks had data in a step, or while the noise hides
-  /// the gradient: then it is much larger than the step.
+  /// In the unit of end_step(); the same on all ranks. Steps with gradients that are not finite do not count. None until
+  /// two ranks had data in a step, or while the noise hides the gradient: then it is much larger than the step.
   std::optional<double> value() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "runtime/train/non_finite.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <unordered_map>
@@ -27,18 +28,22 @@ void look_at(const torch::Tensor& tensor, Kinds& kinds) {
   kinds.infinite = kinds.infinite || tensor.isinf().any().item<bool>();
 }
 
-Kinds kinds_of(const std::vector<c10::IValue>& values) {
-  Kinds kinds;
-  for (const auto& value : values) {
-    if (value.isTensor()) look_at(value.toTensor(), kinds);
-    if (value.isTensorList()) {
-      for (const auto& tensor : value.toTensorVector()) look_at(tensor, kinds);
-    }
-    if (value.isDouble()) kinds.infinite = kinds.infinite || std::isinf(value.toDouble());
-    if (value.isScalar() && value.toScalar().isFloatingPoint())
-      kinds.infinite = kinds.infinite || std::isinf(value.toScalar().toDouble());
+void look_at(const c10::IValue& value, Kinds& kinds) {
+  if (value.isTensor()) look_at(value.toTensor(), kinds);
+  if (value.isTensorList()) {
+    for (const auto& tensor : value.toTensorVector()) look_at(tensor, kinds);
   }
-  return kinds;
+  if (value.isDouble()) kinds.infinite = kinds.infinite || std::isinf(value.toDouble());
+  if (value.isScalar() && value.toScalar().isFloatingPoint())
+    kinds.infinite = kinds.infinite || std::isinf(value.toScalar().toDouble());
+}
+
+// Whether the operation wrote its result into this input.
+bool changed_in_place(const c10::IValue& input, const train::Operation& operation) {
+  if (!input.isTensor() || !std::string_view(operation.name).ends_with('_')) return false;
+  return std::any_of(operation.results.begin(), operation.results.end(), [&](const c10::IValue& result) {
+    return result.isTensor() && result.toTensor().is_same(input.toTensor());
+  });
 }
 
 // The results of these are memory that has not been written yet.
@@ -80,6 +85,9 @@ std::string first_non_finite(const torch::nn::Module& module, const std::functio
         return item.key() + (kinds.nan ? " has values that are not numbers" : " has infinite values");
     }
   }
+  // What the last operation on this memory left there: inputs are seen after the operation, which may have changed
+  // them in place.
+  std::unordered_map<const void*, Kinds> left;
   std::string found;
   std::string last_module;
   const train::OperationObserver observer([&](const train::Operation& operation) {
@@ -90,9 +98,26 @@ std::string first_non_finite(const torch::nn::Module& module, const std::functio
       const auto entry = owners.find(memory_of(input.toTensor()));
       if (entry != owners.end()) owner = last_module = entry->second;
     }
-    const Kinds before = kinds_of(operation.inputs);
-    if (!before.tensors || makes_empty(operation.name)) return;
-    const Kinds after = kinds_of(operation.results);
+    Kinds before;
+    for (const auto& input : operation.inputs) {
+      if (!changed_in_place(input, operation)) {
+        look_at(input, before);
+        continue;
+      }
+      const Kinds& kinds = left[memory_of(input.toTensor())];
+      before.tensors = true;
+      before.nan = before.nan || kinds.nan;
+      before.infinite = before.infinite || kinds.infinite;
+    }
+    Kinds after;
+    for (const auto& result : operation.results) {
+      Kinds kinds;
+      if (!makes_empty(operation.name)) look_at(result, kinds);
+      if (result.isTensor()) left[memory_of(result.toTensor())] = kinds;
+      after.nan = after.nan || kinds.nan;
+      after.infinite = after.infinite || kinds.infinite;
+    }
+    if (!before.tensors) return;
     // Masks of -infinity are common, so infinities that come from infinities are not reported.
     const bool makes_nan = after.nan && !before.nan;
     if (!makes_nan && !(after.infinite && !before.nan && !before.infinite)) return;

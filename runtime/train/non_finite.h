@@ -1,7 +1,10 @@
 // Ends a training whose loss is infinite or not a number, and finds the place where the first such value was made.
 //
 //   lockstep::check_loss(world, loss, step, [&] {
-//     return lockstep::first_non_finite(*model, [&] { loss_of(model(batch.inputs), batch.targets); });
+//     return lockstep::first_non_finite(*model, [&] {
+//       const lockstep::Autocast autocast(torch::kCPU);  // if the training has one
+//       loss_of(model(batch.inputs), batch.targets);
+//     });
 //   });
 //
 // Threads: the training thread. Neither function communicates.
@@ -24,7 +27,8 @@ void check_loss(const World& world, double loss, std::int64_t step,
 
 /// Describes where the first value that is infinite or not a number comes from: a parameter or buffer, or the first
 /// operation that made one out of finite values, with the module to which its weights belong (or that ran last). For
-/// that it runs `forward` once, slowly; buffers and random numbers stay as they were. Says so if it finds nothing.
+/// that it runs `forward` once, slowly. `forward` must compute as the training does, with the same Autocast.
+/// Buffers and random numbers stay as they were. Says so if it finds nothing.
 std::string first_non_finite(const torch::nn::Module& module, const std::function<void()>& forward);
 
 }  // namespace lockstep

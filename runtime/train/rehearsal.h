@@ -8,6 +8,8 @@
 
 #include <vector>
 
+#include "runtime/train/random_state.h"
+
 namespace lockstep::train {
 
 class [[nodiscard]] Rehearsal {
@@ -18,8 +20,7 @@ class [[nodiscard]] Rehearsal {
   Rehearsal& operator=(const Rehearsal&) = delete;
 
  private:
-  std::vector<at::Generator> generators_;
-  std::vector<torch::Tensor> random_;  // the generators' states
+  RandomState random_;
   std::vector<torch::Tensor> buffers_;
   std::vector<torch::Tensor> kept_;  // the buffers' values
 };

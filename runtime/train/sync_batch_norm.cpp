@@ -135,9 +135,9 @@ void SyncBatchNormImpl::_check_input_dim(const Tensor& input) {
 
 Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   _check_input_dim(input);
-  if (!is_training() && options.track_running_stats()) {
-    return torch::batch_norm(input, weight, bias, running_mean, running_var, /*training=*/false, 0,
-                             options.eps(),
+  if (!is_training()) {
+    return torch::batch_norm(input, weight, bias, running_mean, running_var,
+                             /*training=*/!options.track_running_stats(), 0, options.eps(),
                              /*cudnn_enabled=*/true);
   }
   const bool half = input.scalar_type() == torch::kHalf || input.scalar_type() == torch::kBFloat16;
@@ -148,7 +148,7 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
     if (statistics.count < 2)
       fail_usage("SyncBatchNorm: all ranks together have {} values per channel; statistics need at least 2",
                  statistics.count);
-    if (is_training() && options.track_running_stats()) {
+    if (options.track_running_stats()) {
       num_batches_tracked += 1;
       const double momentum =
           options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();

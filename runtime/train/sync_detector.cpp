@@ -19,8 +19,7 @@ const std::set<std::string> kWaiting = {"aten::_local_scalar_dense",
                                         "aten::unique_dim",
                                         "aten::bincount",
                                         "aten::unique_consecutive",
-                                        "aten::masked_select",
-                                        "aten::is_nonzero"};
+                                        "aten::masked_select"};
 
 // An inner operation of the one that the program called has waited.
 thread_local bool waited = false;

@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "runtime/ddp/parameters.h"
 
 namespace lockstep {
 
 WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(decay) {
   if (!(decay >= 0 && decay <= 1)) fail_usage("WeightAverage: decay is {}; it must be from 0 to 1", decay);
   const torch::NoGradGuard no_grad;
-  for (const auto& parameter : module.parameters()) {
+  for (const auto& parameter : parameters_of(module)) {
     if (!parameter.is_floating_point()) continue;
     weights_.push_back(parameter);
     averages_.push_back(parameter.detach().clone());

@@ -46,8 +46,10 @@ class WeightAverage {
     WeightAverage& average_;
   };
   Swapped swap() { return Swapped(*this); }
+  /// Whether the module has the averages now.
+  bool swapped() const { return swapped_; }
 
-  /// For checkpoints: the averages, in the order of the module's parameters, and the number of updates.
+  /// For checkpoints: the averages, in the order of parameters_of(module), and the number of updates.
   const std::vector<torch::Tensor>& averages() const { return averages_; }
   std::int64_t updates() const { return updates_; }
   /// Throws UsageError, and changes nothing, if the number or the shapes differ.

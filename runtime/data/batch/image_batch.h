@@ -50,7 +50,7 @@ struct ImageOptions {
   std::string label_key = "label";
   /// A PNG or JPEG with more pixels is refused before memory is allocated for it, because a header of a few
   /// bytes can claim billions. Images of the batch's size are always accepted.
-  std::size_t most_pixels = std::size_t{64} << 20U;
+  std::size_t max_pixels = std::size_t{64} << 20U;
   /// Without a transform every image must have the batch's size.
   ImageTransform transform = nullptr;
 };

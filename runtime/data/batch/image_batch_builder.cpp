@@ -127,9 +127,9 @@ std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int
     fail("the image is {} x {}, not {} x {}: scale it in a transform, with crop_and_scale()", size.height,
          size.width, images.size.height, images.size.width);
   }
-  if (compressed && !direct && size.height > 0 && size.width > images.most_pixels / size.height) {
-    fail("the image is {} x {}, more than the {} pixels that ImageOptions::most_pixels allows", size.height,
-         size.width, images.most_pixels);
+  if (compressed && !direct && size.height > 0 && size.width > images.max_pixels / size.height) {
+    fail("the image is {} x {}, more than the {} pixels that ImageOptions::max_pixels allows", size.height,
+         size.width, images.max_pixels);
   }
   std::span<const std::uint8_t> pixels;
   if (compressed) {

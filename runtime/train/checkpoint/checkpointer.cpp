@@ -60,6 +60,9 @@ struct Checkpointer::State {
   // The newest checkpoint, which rank 0 reads: on a shared file system other nodes may see an older state.
   std::optional<Contents> read_on_all_ranks() const;
 
+  // Rank 0, before it writes. Throws Error if the folder has checkpoints of another training.
+  void prepare_folder();
+
   World& world;
   std::filesystem::path folder;
   FileSystem& system;
@@ -70,12 +73,13 @@ struct Checkpointer::State {
   checkpoint::Background background;  // destroyed first: its work uses the writer and the buffers
   std::int64_t last = -1;
   bool folder_is_ours = false;
+  std::vector<std::filesystem::path> damaged;  // checkpoints that load_latest() skipped; on rank 0 only
   int exceptions = std::uncaught_exceptions();
 };
 
 Checkpointer::Checkpointer(World& world, std::filesystem::path folder, const CheckpointerOptions& options)
     : state_(std::make_unique<State>(world, std::move(folder), options)) {
-  state_->items.push_back({kRandom, checkpoint::random_item(world.rank())});
+  state_->items.push_back({kRandom, checkpoint::random_item(world.rank(), state_->modules)});
 }
 
 Checkpointer::~Checkpointer() {
@@ -93,25 +97,34 @@ void Checkpointer::save(std::int64_t step) {
   if (step < 0 || step <= state_->last)
     fail_usage("Checkpointer: save({}) must be called with a step after the last one, {}", step,
                state_->last);
+  std::vector<checkpoint::OutgoingFile> files;
   state_->run_everywhere(fmt::format("the checkpoint of step {}", step), [&] {
     state_->background.wait_for_memory();
     state_->background.rethrow();
-    if (state_->world.rank() != 0 || state_->folder_is_ours) return;
-    const auto steps = checkpoint::steps_in(state_->system, state_->folder);
+    if (state_->world.rank() == 0) state_->prepare_folder();
+    files = checkpoint::snapshot(state_->items, state_->world.rank(), state_->buffers);
+  });
+  state_->folder_is_ours = true;
+  state_->last = step;
+  state_->background.start([this, step, files = std::move(files)](const std::function<void()>& released) {
+    state_->writer.write(step, files, released);
+  });
+}
+
+void Checkpointer::State::prepare_folder() {
+  if (!folder_is_ours) {
+    const auto steps = checkpoint::steps_in(system, folder);
     if (!steps.empty()) {
       fail(
           "{} has checkpoints of another training, of step {} and before: continue from them with "
           "load_latest(), "
           "or use another folder",
-          state_->folder.string(), steps.front());
+          folder.string(), steps.front());
     }
-  });
-  state_->folder_is_ours = true;
-  auto files = checkpoint::snapshot(state_->items, state_->world.rank(), state_->buffers);
-  state_->last = step;
-  state_->background.start([this, step, files = std::move(files)](const std::function<void()>& released) {
-    state_->writer.write(step, files, released);
-  });
+  }
+  // A damaged one must not count among those that are kept.
+  for (const auto& checkpoint : damaged) writer.set_aside(checkpoint);
+  damaged.clear();
 }
 
 void Checkpointer::wait() {
@@ -145,8 +158,10 @@ std::optional<Contents> Checkpointer::State::read_on_all_ranks() const {
 
 std::optional<std::int64_t> Checkpointer::load_latest() {
   const auto contents = state_->read_on_all_ranks();
-  state_->folder_is_ours = true;
-  if (!contents) return std::nullopt;
+  if (!contents) {
+    state_->folder_is_ours = true;
+    return std::nullopt;
+  }
   std::map<std::string, checkpoint::SavedItem> saved;
   const auto load = [&](Item::Order order) {
     for (const auto& [name, item] : state_->items) {
@@ -164,6 +179,8 @@ std::optional<std::int64_t> Checkpointer::load_latest() {
   });
   load(Item::Order::tensors);
   load(Item::Order::last);
+  state_->folder_is_ours = true;
+  state_->damaged = contents->damaged;
   state_->last = contents->manifest.step;
   return state_->last;
 }

@@ -76,8 +76,9 @@ class Checkpointer {
 
   /// Adds an object that must outlive this one. Names are of letters, digits, '_' and '-'. All ranks add the
   /// same objects; a program that loads a checkpoint adds objects of the same names and types. Add modules
-  /// before the optimizers of their parameters. Throws UsageError for a name that is taken, and for an
-  /// optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad and Lamb).
+  /// before the optimizers of their parameters. Throws UsageError for a name that is taken, for an
+  /// optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad and Lamb), and for one that has two
+  /// parameters of the same name.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);
@@ -105,16 +106,17 @@ class Checkpointer {
   /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.
   /// Throws Error on all ranks, naming the rank, if an earlier checkpoint could not be written; training can
   /// go on, and the next save() tries again. Throws UsageError if `step` is not after the last one, and Error
-  /// if the folder has checkpoints of another training: one that load_latest() did not load.
+  /// on all ranks if an object cannot be saved now, or if the folder has checkpoints of another training: one that
+  /// load_latest() did not load.
   void save(std::int64_t step);
 
   /// Waits until all checkpoints are written. Throws Error as save() does.
   void wait();
 
   /// Continues from the newest checkpoint, which may come from another number of ranks, and returns its step;
-  /// nullopt if there is none. A damaged checkpoint is skipped with a line on standard error. Throws Error on
-  /// all ranks, naming the first difference, if the checkpoint does not fit the objects or all are damaged;
-  /// then files, modules and optimizers are unchanged.
+  /// nullopt if there is none. A damaged checkpoint is skipped with a line on standard error; the next save() renames
+  /// it. Throws Error on all ranks, naming the first difference, if the checkpoint does not fit the objects or all are
+  /// damaged; then files, modules and optimizers are unchanged, and save() does not write into the folder.
   std::optional<std::int64_t> load_latest();
 
   /// The step of the last save() or load_latest(); -1 before.

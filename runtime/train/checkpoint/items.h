@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,8 @@ using Modules = std::vector<std::pair<std::string, const torch::nn::Module*>>;
 std::vector<NamedTensor> tensors_of(const torch::nn::Module& module);
 
 ItemPointer module_item(torch::nn::Module& module);
-/// Throws UsageError for an optimizer whose state is not known (LBFGS, one of your own).
+/// Throws UsageError for an optimizer whose state is not known (LBFGS, one of your own), and for parameters that a
+/// checkpoint cannot hold: two of the same name, or one that is not dense.
 ItemPointer optimizer_item(torch::optim::Optimizer& optimizer, const Modules& modules);
 ItemPointer optimizer_item(DistributedOptimizerBase& optimizer);
 
@@ -50,7 +50,8 @@ ItemPointer tensor_item(WeightAverage& average);
 /// A text that is made when the checkpoint is, and that `load` may refuse.
 ItemPointer text_item(std::function<std::string()> save, std::function<void(const std::string&)> load);
 
-/// The states of this process's random generators: of the CPU, and of each CUDA device.
-ItemPointer random_item(int rank);
+/// The states of this process's random generators: of the CPU, of each CUDA device, and of the one that the modules
+/// are on.
+ItemPointer random_item(int rank, const Modules& modules);
 
 }  // namespace lockstep::checkpoint

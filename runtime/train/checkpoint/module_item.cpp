@@ -1,5 +1,4 @@
-#include <unordered_set>
-
+#include "runtime/ddp/parameters.h"
 #include "runtime/train/checkpoint/items.h"
 
 namespace lockstep::checkpoint {
@@ -32,11 +31,10 @@ class ModuleItem : public Item {
 
 std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> tensors;
-  std::unordered_set<const void*> seen;
+  SeenTensors seen;
   const auto add = [&](const auto& named) {
     for (const auto& entry : named) {
-      if (entry.value().defined() && seen.insert(entry.value().unsafeGetTensorImpl()).second)
-        tensors.push_back({entry.key(), entry.value()});
+      if (entry.value().defined() && seen.add(entry.value())) tensors.push_back({entry.key(), entry.value()});
     }
   };
   add(module.named_parameters());

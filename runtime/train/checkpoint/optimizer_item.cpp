@@ -13,7 +13,9 @@ namespace {
 class ReplicatedOptimizer : public Item {
  public:
   ReplicatedOptimizer(torch::optim::Optimizer& optimizer, const Modules& modules)
-      : optimizer_(optimizer), modules_(modules), type_(optimizer_type(optimizer)) {}
+      : optimizer_(optimizer), modules_(modules), type_(optimizer_type(optimizer)) {
+    (void)layout();  // throws for parameters that a checkpoint cannot hold
+  }
 
   std::string type() const override { return "optimizer"; }
   Kind kind() const override { return Kind::replicated; }
@@ -94,7 +96,7 @@ class ReplicatedOptimizer : public Item {
         if (!layout.parameters.emplace(name, parameter).second)
           fail_usage(
               "a checkpoint cannot hold an optimizer with two parameters '{}': use an optimizer for each "
-              "module",
+              "module, and parameters_of() for a module with tied weights",
               name);
         if (!parameter.is_non_overlapping_and_dense())
           fail_usage("a checkpoint cannot hold the optimizer's state of '{}': the parameter is not dense",

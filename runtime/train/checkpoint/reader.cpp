@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <span>
+#include <utility>
 
 #include "common/error.h"
 #include "common/units.h"
@@ -13,9 +14,19 @@
 namespace lockstep::checkpoint {
 namespace {
 
-std::string read_file(FileSystem& system, const std::filesystem::path& path, std::uint64_t bytes) {
+std::string read_whole(FileSystem& system, const std::filesystem::path& path, const std::string& name) {
+  auto content = read_if_there(system, path);
+  if (!content) throw Damaged(fmt::format("it has no {}", name));
+  return std::move(*content);
+}
+
+}  // namespace
+
+std::optional<std::string> read_if_there(FileSystem& system, const std::filesystem::path& path) {
+  const auto status = system.status(path);
+  if (!status || !S_ISREG(status->st_mode)) return std::nullopt;
   const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
-  std::string content(bytes, '\0');
+  std::string content(static_cast<std::size_t>(status->st_size), '\0');
   std::size_t done = 0;
   while (done < content.size()) {
     const std::size_t got =
@@ -27,14 +38,6 @@ std::string read_file(FileSystem& system, const std::filesystem::path& path, std
   return content;
 }
 
-std::string read_whole(FileSystem& system, const std::filesystem::path& path, const std::string& name) {
-  const auto status = system.status(path);
-  if (!status || !S_ISREG(status->st_mode)) throw Damaged(fmt::format("it has no {}", name));
-  return read_file(system, path, static_cast<std::uint64_t>(status->st_size));
-}
-
-}  // namespace
-
 std::vector<std::int64_t> steps_in(FileSystem& system, const std::filesystem::path& folder) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>{})) {
@@ -45,7 +48,7 @@ std::vector<std::int64_t> steps_in(FileSystem& system, const std::filesystem::pa
 }
 
 Contents read(FileSystem& system, const std::filesystem::path& checkpoint) {
-  Contents contents{.folder = checkpoint, .manifest = {}, .files = {}};
+  Contents contents{.folder = checkpoint, .manifest = {}, .files = {}, .damaged = {}};
   contents.manifest = manifest_from_text(read_whole(system, checkpoint / kManifestName, kManifestName));
   if (folder_name(contents.manifest.step) != checkpoint.filename())
     throw Damaged(fmt::format("its manifest is of step {}", contents.manifest.step));
@@ -64,14 +67,18 @@ Contents read(FileSystem& system, const std::filesystem::path& checkpoint) {
 std::optional<Contents> read_newest(FileSystem& system, const std::filesystem::path& folder,
                                     const std::function<void(const std::string&)>& skipped) {
   std::string first;
+  std::vector<std::filesystem::path> damaged;
   for (const std::int64_t step : steps_in(system, folder)) {
     const std::filesystem::path checkpoint = folder / folder_name(step);
     try {
       if (!first.empty()) skipped(first);
-      return read(system, checkpoint);
+      Contents contents = read(system, checkpoint);
+      contents.damaged = std::move(damaged);
+      return contents;
     } catch (const Damaged& damage) {
       first = fmt::format("the checkpoint {} is damaged: {}; using the one before it", checkpoint.string(),
                           damage.what());
+      damaged.push_back(checkpoint);
     } catch (const Error& error) {
       fail("cannot resume from {}: {}", checkpoint.string(), error.what());
     }

@@ -19,12 +19,16 @@ namespace lockstep::checkpoint {
 struct Contents {
   std::filesystem::path folder;
   Manifest manifest;
-  std::vector<std::string> files;  ///< as in the manifest
+  std::vector<std::string> files;              ///< as in the manifest
+  std::vector<std::filesystem::path> damaged;  ///< the newer checkpoints, which read_newest() skipped
 };
 
 /// The steps of all checkpoints in the folder, damaged ones included, the newest first. Empty if the folder
 /// does not exist. Throws Error if it is not a folder.
 std::vector<std::int64_t> steps_in(FileSystem& system, const std::filesystem::path& folder);
+
+/// The content of a file; nullopt if there is no regular file of that name.
+std::optional<std::string> read_if_there(FileSystem& system, const std::filesystem::path& path);
 
 /// Reads one checkpoint. Throws Damaged, or Error for another format version.
 Contents read(FileSystem& system, const std::filesystem::path& checkpoint);

@@ -85,12 +85,14 @@ class AverageItem : public Item {
   Kind kind() const override { return Kind::replicated; }
 
   Section save() override {
+    refuse_swapped("save()");
     Section section{.tensors = tensors()};
     section.values["updates"] = average_.updates();
     return section;
   }
 
   void check(const std::vector<Section>& ranks) override {
+    refuse_swapped("load_latest()");
     check_tensors(tensors(), ranks.at(0).tensors, "average");
   }
 
@@ -101,6 +103,11 @@ class AverageItem : public Item {
   }
 
  private:
+  void refuse_swapped(const char* before) const {
+    if (average_.swapped())
+      fail_usage("Checkpointer: the module has the averages; end the swap() scope before {}", before);
+  }
+
   std::vector<NamedTensor> tensors() const {
     std::vector<NamedTensor> tensors;
     for (const auto& average : average_.averages())

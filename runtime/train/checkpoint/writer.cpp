@@ -12,6 +12,7 @@
 #include "common/process.h"
 #include "common/units.h"
 #include "runtime/train/checkpoint/digest.h"
+#include "runtime/train/checkpoint/reader.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -88,7 +89,7 @@ std::vector<std::filesystem::path> Writer::write_locally(const std::vector<Outgo
 void Writer::make_folders(const Path& path) {
   if (path.empty() || system_.status(path)) return;
   make_folders(path.parent_path());
-  system_.make_folder(path, 0777);
+  if (system_.make_folder(path, 0777)) system_.sync_folder(parent_of(path));
 }
 
 void Writer::put(const Path& path, std::span<const std::byte> bytes) {
@@ -126,16 +127,7 @@ RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step, std
   const Path path = folder / report_name(rank);
   for (auto pause = std::chrono::milliseconds(2);;
        pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
-    if (const auto fd = system_.open_if_there(path, O_RDONLY | O_NOFOLLOW)) {
-      std::string text(std::size_t{1} << 16, '\0');
-      std::size_t size = 0;
-      while (const std::size_t got = system_.read_at(
-                 fd->get(), std::as_writable_bytes(std::span(text)).subspan(size), size, path)) {
-        size += got;
-        if (size == text.size()) text.resize(2 * size);
-      }
-      return report_from_text(std::string_view(text).substr(0, size));
-    }
+    if (const auto text = read_if_there(system_, path)) return report_from_text(*text);
     if (cancelled_) fail("rank {} has not written its files; the training has ended", rank);
     if (seconds_between(begin_ns, monotonic_ns()) > options_.timeout_seconds) {
       fail("rank {} has not written its files of step {} within {}: check that its node sees {}", rank, step,
@@ -164,7 +156,7 @@ void Writer::publish(const Path& folder, std::int64_t step) {
   for (int rank = 0; rank < options_.ranks; ++rank) system_.unlink(folder / report_name(rank));
   system_.sync_folder(folder);
   const Path name = options_.folder / folder_name(step);
-  move_away(name, step);
+  move_away(name);
   system_.rename(folder, name);
   system_.sync_folder(options_.folder);
   remove_old(step);
@@ -172,8 +164,9 @@ void Writer::publish(const Path& folder, std::int64_t step) {
 
 bool Writer::is_checkpoint(const Path& folder) {
   try {
-    (void)manifest_from_text(read_text_file(folder / kManifestName));
-    return true;
+    const auto manifest = read_if_there(system_, folder / kManifestName);
+    if (manifest) (void)manifest_from_text(*manifest);
+    return manifest.has_value();
   } catch (const Error&) {
     return false;
   }
@@ -181,14 +174,23 @@ bool Writer::is_checkpoint(const Path& folder) {
 
 // A folder of that name is a checkpoint that could not be read when the job was resumed. A folder that is
 // not a checkpoint keeps its content under another name.
-void Writer::move_away(const Path& existing, std::int64_t step) {
-  if (!system_.status(existing)) return;
-  if (!is_checkpoint(existing)) {
-    system_.rename(existing, options_.folder / fmt::format("damaged-{}-{}", folder_name(step), options_.run));
-    return;
-  }
-  const Path hidden = options_.folder / fmt::format(".{}.{}.old", folder_name(step), options_.run);
-  system_.rename(existing, hidden);
+void Writer::move_away(const Path& existing) {
+  if (is_checkpoint(existing))
+    remove(existing);
+  else
+    set_aside(existing);
+}
+
+void Writer::set_aside(const Path& damaged) {
+  if (!system_.status(damaged)) return;
+  const std::string name = damaged.filename().string();
+  system_.rename(damaged, options_.folder / fmt::format("damaged-{}-{}", name, options_.run));
+}
+
+void Writer::remove(const Path& checkpoint) {
+  const std::string name = checkpoint.filename().string();
+  const Path hidden = options_.folder / fmt::format(".{}.{}.old", name, options_.run);
+  system_.rename(checkpoint, hidden);
   system_.remove_all(hidden);
 }
 
@@ -208,7 +210,7 @@ void Writer::remove_old(std::int64_t step) {
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   for (std::size_t i = static_cast<std::size_t>(options_.keep - 1); i < steps.size(); ++i)
-    move_away(options_.folder / folder_name(steps[i]), steps[i]);
+    remove(options_.folder / folder_name(steps[i]));
 }
 
 }  // namespace lockstep::checkpoint

@@ -48,6 +48,9 @@ class Writer {
   void write(std::int64_t step, const std::vector<OutgoingFile>& files,
              const std::function<void()>& released);
 
+  /// Renames a damaged checkpoint, so that it no longer counts as one. Its content stays. Safe from any thread.
+  void set_aside(const std::filesystem::path& damaged);
+
   /// Lets rank 0 stop waiting for other ranks. Safe from any thread.
   void cancel() { cancelled_ = true; }
 
@@ -63,7 +66,8 @@ class Writer {
   void report(const Path& folder, const RankReport& report);
   RankReport wait_for(int rank, const Path& folder, std::int64_t step, std::uint64_t begin_ns);
   void publish(const Path& folder, std::int64_t step);
-  void move_away(const Path& existing, std::int64_t step);
+  void move_away(const Path& existing);
+  void remove(const Path& checkpoint);
   void remove_leftovers(const Path& except);
   void remove_old(std::int64_t step);
   bool is_checkpoint(const Path& folder);

@@ -271,7 +271,7 @@ TEST_F(ImageLoader, AnImageOfTooManyPixelsIsRefusedBeforeMemoryIsAllocated) {
   write("i0.cls", "1");
   ImageOptions options;
   options.transform = [](ImageSample& /*sample*/) {};
-  expect_failure(options, AllOf(HasSubstr("1000000 x 1000000"), HasSubstr("most_pixels")));
+  expect_failure(options, AllOf(HasSubstr("1000000 x 1000000"), HasSubstr("max_pixels")));
 }
 
 TEST_F(ImageLoader, ADamagedImageIsAnError) {

@@ -347,6 +347,62 @@ TEST(Checkpointer, ADamagedCheckpointIsSkippedOnAllRanks) {
   EXPECT_EQ(value, 8);
 }
 
+TEST(Checkpointer, ADamagedCheckpointDoesNotPushOutAGoodOne) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("value", value);
+    checkpointer.save(1);
+    checkpointer.save(2);
+  }
+  any_rank(false);
+  if (world().rank() == 0) write_file_atomically(folder / "run/step-000002/state.safetensors", "damaged");
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("value", value);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(checkpointer.load_latest(), 1);
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(any_rank(!fs::exists(folder / "run/step-000002"))) << "loading changes no file";
+  checkpointer.save(3);
+  checkpointer.wait();
+  EXPECT_FALSE(any_rank(!fs::exists(folder / "run/step-000001")));
+  EXPECT_FALSE(any_rank(fs::exists(folder / "run/step-000002")));
+}
+
+TEST(Checkpointer, AnObjectThatCannotBeSavedIsAnErrorOnAllRanks) {
+  const SharedFolder folder;
+  bool full = true;
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add(
+      "queue",
+      [&full] {
+        if (full) fail("the queue is full");
+        return std::string("empty");
+      },
+      [](const std::string&) {});
+  EXPECT_THAT(error_of([&] { checkpointer.save(1); }), HasSubstr("the queue is full"));
+  full = false;
+  checkpointer.save(1);
+  checkpointer.wait();
+  EXPECT_EQ(checkpointer.load_latest(), 1);
+}
+
+TEST(Checkpointer, RefusesToSaveWhileTheModuleHasTheAverages) {
+  const SharedFolder folder;
+  Net net;
+  WeightAverage average(*net, 0.9);
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("model", *net);
+  checkpointer.add("average", average);
+  {
+    const auto averaged = average.swap();
+    EXPECT_THAT(error_of([&] { checkpointer.save(1); }), HasSubstr("end the swap() scope before save()"));
+  }
+  checkpointer.save(1);
+  checkpointer.wait();
+}
+
 TEST(Checkpointer, CheckpointsOfAnotherTrainingAreNotMixed) {
   const SharedFolder folder;
   std::int64_t value = 5;
@@ -361,6 +417,10 @@ TEST(Checkpointer, CheckpointsOfAnotherTrainingAreNotMixed) {
   EXPECT_THAT(
       error_of([&] { checkpointer.save(1); }),
       AllOf(HasSubstr("has checkpoints of another training, of step 900"), HasSubstr("load_latest()")));
+  Checkpointer unfit(world(), folder / "run");
+  unfit.add("other", value);
+  EXPECT_THAT(error_of([&] { unfit.load_latest(); }), HasSubstr("cannot resume from"));
+  EXPECT_THAT(error_of([&] { unfit.save(1); }), HasSubstr("has checkpoints of another training"));
   EXPECT_EQ(checkpointer.load_latest(), 900);
   EXPECT_THAT(error_of([&] { checkpointer.save(900); }),
               HasSubstr("must be called with a step after the last one, 900"));
@@ -403,6 +463,13 @@ TEST(Checkpointer, RefusesMisuseWithAReason) {
   Net net;
   torch::optim::LBFGS lbfgs(net->parameters());
   EXPECT_THAT(error_of([&] { checkpointer.add("lbfgs", lbfgs); }), HasSubstr("cannot hold this optimizer"));
+  Net other;
+  checkpointer.add("net", *net);
+  checkpointer.add("other", *other);
+  auto parameters = net->parameters();
+  for (const auto& parameter : other->parameters()) parameters.push_back(parameter);
+  torch::optim::SGD both(parameters, kSgd);
+  EXPECT_THAT(error_of([&] { checkpointer.add("both", both); }), HasSubstr("with two parameters 'out_bias'"));
 }
 
 }  // namespace

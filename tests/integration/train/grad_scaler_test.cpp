@@ -43,6 +43,16 @@ TEST(GradScaler, GradientsAreThoseWithoutScaling) {
   scaler.update();
 }
 
+TEST(GradScaler, AParameterThatIsListedTwiceIsUnscaledOnce) {
+  const torch::Tensor parameter = torch::ones({4}).requires_grad_();
+  torch::optim::SGD optimizer(std::vector<torch::Tensor>{parameter, parameter},
+                              torch::optim::SGDOptions(0.5));
+  GradScaler scaler(world(), small());
+  scaler.scale((parameter * 3).sum()).backward();
+  EXPECT_TRUE(scaler.unscale(optimizer));
+  EXPECT_EQ(parameter.grad()[0].item<float>(), 3);
+}
+
 TEST(GradScaler, AnInfinityOnOneRankSkipsTheStepOnAll) {
   Alone alone;
   GradScaler scaler(world(), small());

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {
@@ -45,7 +48,7 @@ double measured(Average average, const std::function<std::int64_t(int)>& samples
       if (average == Average::tokens) {
         ddp.backward(losses.sum(), parts[i].size(0));
       } else {
-        ddp.backward(losses.sum() / static_cast<double>(samples));
+        ddp.backward(losses.sum() / static_cast<double>(std::max<std::int64_t>(samples, 1)));
       }
     }
     noise->end_step(samples);
@@ -69,6 +72,43 @@ TEST(GradientNoiseScale, IsFoundWithUnevenTokens) {
 TEST(GradientNoiseScale, IsFoundByRanks) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   EXPECT_NEAR(measured(Average::ranks, [](int) { return 4; }), kNoiseScale, 0.15 * kNoiseScale);
+}
+
+// The last rank has no samples if that leaves two ranks that have.
+TEST(GradientNoiseScale, IsFoundByRanksWithUnevenSamples) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  const bool none = world().size() > 2 && world().rank() + 1 == world().size();
+  const auto samples = [none](int) { return none ? 0 : 2 + 6 * world().rank(); };
+  EXPECT_NEAR(measured(Average::ranks, samples), kNoiseScale, 0.2 * kNoiseScale);
+}
+
+TEST(GradientNoiseScale, AnInfiniteGradientDoesNotCount) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  torch::manual_seed(100 + static_cast<std::uint64_t>(world().rank()));
+  Vector vector;
+  DistributedDataParallel ddp(vector, world(), small_buckets());
+  const auto noise = std::make_shared<GradientNoiseScale>(world());
+  ddp.register_comm_hook(noise);
+  const auto step = [&](double factor) {
+    ddp.backward(ddp(gradients(64) * factor).sum(), 64);
+    noise->end_step(64);
+    set_gradients_to_none(*vector);
+  };
+  step(1);
+  const auto before = noise->value();
+  ASSERT_TRUE(before.has_value());
+  step(world().rank() == 0 ? std::numeric_limits<double>::infinity() : 1.0);
+  EXPECT_EQ(noise->value(), before);
+  step(1);
+  EXPECT_TRUE(noise->value().has_value());
+}
+
+TEST(GradientNoiseScale, JoinIsRefused) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  Vector vector;
+  DistributedDataParallel ddp(vector, world(), small_buckets(Average::ranks));
+  ddp.register_comm_hook(std::make_shared<GradientNoiseScale>(world(), Average::ranks));
+  EXPECT_THAT(error_of([&] { ddp.join([] {}); }), HasSubstr("train without it"));
 }
 
 TEST(GradientNoiseScale, TheGradientsAreThoseWithoutIt) {

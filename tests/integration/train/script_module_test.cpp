@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "runtime/ddp/distributed_data_parallel.h"
+#include "runtime/train/validation.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {
@@ -128,6 +129,31 @@ TEST_F(ScriptAndEager, EvalReachesTheScript) {
   EXPECT_FALSE(script->script().is_training());
   script->train();
   EXPECT_TRUE(script->script().is_training());
+}
+
+// As fine-tuning with frozen batch norms does.
+TEST(ScriptModule, APartInEvaluationStaysSo) {
+  torch::jit::Module norm("__torch__.Norm");
+  norm.register_parameter("weight", torch::ones({2}), false);
+  norm.register_attribute("training", c10::BoolType::get(), false);
+  torch::jit::Module whole("__torch__.Whole");
+  whole.register_module("norm", norm);
+  whole.register_attribute("training", c10::BoolType::get(), true);
+  ScriptModule model(whole);
+  const auto expect_unchanged = [&] {
+    EXPECT_TRUE(model->is_training());
+    EXPECT_TRUE(model->script().is_training());
+    EXPECT_FALSE(model->children().at(0)->is_training());
+    EXPECT_FALSE(model->script().attr("norm").toModule().is_training());
+  };
+  expect_unchanged();
+  {
+    const Validation validation(world(), *model);
+    EXPECT_FALSE(model->script().is_training());
+  }
+  expect_unchanged();
+  model->train();
+  EXPECT_TRUE(model->script().attr("norm").toModule().is_training());
 }
 
 TEST_F(ScriptAndEager, AllTensorsOfTheOutputAreFound) {

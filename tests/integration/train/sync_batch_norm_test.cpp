@@ -90,6 +90,16 @@ TEST(SyncBatchNorm, WithoutParametersAndRunningStatistics) {
   expect_like_one_process(torch::nn::BatchNormOptions(3).affine(false).track_running_stats(false));
 }
 
+TEST(SyncBatchNorm, EvaluatesEachRanksBatchAloneWithoutRunningStatistics) {
+  const auto options = torch::nn::BatchNormOptions(3).affine(false).track_running_stats(false);
+  torch::nn::BatchNorm2d own(options);
+  SyncBatchNorm synced(world(), options);
+  own->eval();
+  synced->eval();
+  const torch::Tensor part = mine(whole_batch(5));
+  EXPECT_LT(difference(synced(part), own(part)), kStatisticsTolerance);
+}
+
 TEST(SyncBatchNorm, ARankMayHaveAnEmptyBatch) {
   SyncBatchNorm norm(world(), torch::nn::BatchNormOptions(3));
   norm->to(torch::kDouble);

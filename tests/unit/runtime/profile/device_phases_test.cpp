@@ -5,6 +5,7 @@
 
 #include "exporters/record/reader.h"
 #include "runtime/profile/device_clock.h"
+#include "runtime/profile/profiler.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
@@ -93,6 +94,19 @@ TEST_F(DevicePhasesTest, WorkBetweenStepsBelongsToNone) {
   timer_->begin_step();
   step(1'000, 0, 0);
   timer_->finish();
+  EXPECT_EQ(counters().step_ns, 2'000U);
+}
+
+TEST_F(DevicePhasesTest, WritingAProfileBelongsToNoStep) {
+  Profiler profiler({.schedule = {.active = 1},
+                     .folder = folder_.path(),
+                     .rank = {.rank = 0, .node = "n1"},
+                     .trace_operators = [this](bool) { queue_.queued_ns += 5'000; }});
+  timer_->set_profiler(&profiler);
+  step(1'000, 0, 0);
+  step(1'000, 0, 0);
+  timer_->finish();
+  timer_->set_profiler(nullptr);
   EXPECT_EQ(counters().step_ns, 2'000U);
 }
 

@@ -198,6 +198,101 @@ TEST(ActivationCheckpoint, RecomputesUnderTheSameAutocast) {
   EXPECT_THAT(types, testing::ElementsAre(torch::kBFloat16, torch::kBFloat16));
 }
 
+// Two steps of SGD under Autocast: the losses of the steps, and the gradients of the last one.
+std::vector<torch::Tensor> two_steps_under_autocast(bool checkpointed) {
+  torch::manual_seed(3);
+  Block block(0.0);
+  block->to(torch::kFloat);
+  torch::optim::SGD optimizer(block->parameters(), torch::optim::SGDOptions(1.0));
+  const torch::Tensor x = input().detach().to(torch::kFloat);
+  std::vector<torch::Tensor> results;
+  for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    {
+      const Autocast autocast(torch::kCPU);
+      loss = (checkpointed ? activation_checkpoint(block, x) : block(x)).square().mean();
+    }
+    loss.backward();
+    optimizer.step();
+    results.push_back(loss.detach());
+  }
+  for (const auto& parameter : block->parameters()) results.push_back(parameter.grad().clone());
+  return results;
+}
+
+TEST(ActivationCheckpoint, UnderAutocastTheNextStepUsesTheUpdatedWeights) {
+  expect_equal(two_steps_under_autocast(true), two_steps_under_autocast(false));
+}
+
+// The gradients of a whole forward under Autocast, which gets two blocks.
+std::vector<torch::Tensor> gradients_under_autocast(
+    const std::function<torch::Tensor(Block&, Block&, const torch::Tensor&)>& forward) {
+  torch::manual_seed(4);
+  Block one(0.0);
+  Block two(0.0);
+  one->to(torch::kFloat);
+  two->to(torch::kFloat);
+  const torch::Tensor x = input().detach().to(torch::kFloat);
+  torch::Tensor loss;
+  {
+    const Autocast autocast(torch::kCPU);
+    loss = forward(one, two, x).square().mean();
+  }
+  loss.backward();
+  std::vector<torch::Tensor> gradients;
+  for (const auto& block : {one, two}) {
+    for (const auto& parameter : block->parameters())
+      gradients.push_back(parameter.grad().defined() ? parameter.grad() : torch::zeros({}));
+  }
+  return gradients;
+}
+
+void expect_near(const std::vector<torch::Tensor>& got, const std::vector<torch::Tensor>& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double largest = expected[i].abs().max().item<double>();
+    EXPECT_LT((got[i] - expected[i]).abs().max().item<double>(), 0.02 * largest) << i;
+  }
+}
+
+TEST(ActivationCheckpoint, MayBeNestedUnderAutocast) {
+  const auto plain = [](Block& inner, Block& outer, const torch::Tensor& x) { return outer(inner(x)); };
+  const auto nested = [](Block& inner, Block& outer, const torch::Tensor& x) {
+    auto parameters = inner->parameters();
+    for (const auto& parameter : outer->parameters()) parameters.push_back(parameter);
+    const auto both = [inner, outer](const std::vector<torch::Tensor>& tensors) mutable {
+      return std::vector<torch::Tensor>{outer(activation_checkpoint(inner, tensors[0]))};
+    };
+    return activation_checkpoint(both, {x}, parameters).front();
+  };
+  expect_near(gradients_under_autocast(nested), gradients_under_autocast(plain));
+}
+
+TEST(ActivationCheckpoint, UnderAutocastAWeightMayBeUsedInsideAndOutside) {
+  const auto forward = [](bool checkpointed) {
+    return [checkpointed](Block& shared, Block& other, const torch::Tensor& x) {
+      return shared(other(checkpointed ? activation_checkpoint(shared, x) : shared(x)));
+    };
+  };
+  expect_near(gradients_under_autocast(forward(true)), gradients_under_autocast(forward(false)));
+}
+
+TEST(ActivationCheckpoint, AParameterWithTwoNamesGetsItsGradientOnce) {
+  const auto gradients = [](bool checkpointed) {
+    torch::manual_seed(4);
+    Block block(0.0);
+    torch::nn::Sequential tied(block, block);
+    const torch::Tensor x = input();
+    const auto y = checkpointed ? activation_checkpoint(tied, x) : tied->forward(x);
+    y.square().sum().backward();
+    std::vector<torch::Tensor> results = {x.grad()};
+    for (const auto& parameter : block->parameters()) results.push_back(parameter.grad());
+    return results;
+  };
+  expect_near(gradients(true), gradients(false));
+}
+
 TEST(ActivationCheckpoint, CallsTheFunctionOnceIfNoGradientIsNeeded) {
   Block block(0.0);
   {

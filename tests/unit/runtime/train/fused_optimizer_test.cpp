@@ -145,6 +145,13 @@ TEST(FusedOptimizer, DecayGroupsLeaveOutBiasesAndNorms) {
   EXPECT_EQ(static_cast<const AdamWOptions&>(groups[1].options()).lr(), 0.7);
 }
 
+TEST(FusedOptimizer, DecayGroupsListATensorWithTwoNamesOnce) {
+  torch::nn::Linear shared(3, 3);
+  const auto groups = decay_groups(*torch::nn::Sequential(shared, shared), 0.2);
+  EXPECT_EQ(groups[0].params().size(), 1U);
+  EXPECT_EQ(groups[1].params().size(), 1U);
+}
+
 TEST(FusedOptimizer, UnsupportedParametersAreRefused) {
   torch::Tensor half = torch::ones({3}, torch::kBFloat16).requires_grad_();
   half.mutable_grad() = torch::ones({3}, torch::kBFloat16);

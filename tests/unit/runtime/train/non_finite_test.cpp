@@ -60,6 +60,17 @@ TEST(FirstNonFinite, InfinitiesOfAMaskAreNotReported) {
   EXPECT_EQ(masked(torch::ones({2, 4}, torch::kBool)),
             "aten::softmax after module 'blocks.1' gives values that are not numbers")
       << "a row without any value";
+  const auto in_place = [&] { return torch::softmax(net(x).masked_fill_(one, -kInfinity).mul_(2), 1); };
+  EXPECT_EQ(found_in(net, in_place), "no operation of the forward makes such a value; check the batch");
+}
+
+TEST(FirstNonFinite, NamesAnOperationThatWorksInPlace) {
+  Net net;
+  EXPECT_EQ(found_in(net,
+                     [&] {
+                       return (-net(torch::ones({2, 4}))).sqrt_();
+                     }),
+            "aten::sqrt_ after module 'blocks.1' gives values that are not numbers");
 }
 
 TEST(FirstNonFinite, NamesAParameter) {

@@ -46,6 +46,26 @@ TEST(WeightAverage, SwapsValuesAndGivesThemBack) {
   EXPECT_TRUE(torch::equal(average.averages()[0], begin));
 }
 
+TEST(WeightAverage, ATensorWithTwoNamesIsSwappedOnce) {
+  torch::nn::Linear shared(2, 2);
+  torch::nn::Sequential model(shared, shared);
+  WeightAverage average(*model, 0.9);
+  EXPECT_EQ(average.averages().size(), 2U);
+  const torch::Tensor begin = shared->weight.detach().clone();
+  {
+    const torch::NoGradGuard no_grad;
+    shared->weight.add_(1);
+  }
+  const torch::Tensor trained = shared->weight.detach().clone();
+  {
+    const auto swapped = average.swap();
+    EXPECT_TRUE(average.swapped());
+    EXPECT_TRUE(torch::equal(shared->weight, begin));
+  }
+  EXPECT_FALSE(average.swapped());
+  EXPECT_TRUE(torch::equal(shared->weight, trained));
+}
+
 TEST(WeightAverage, StateOfAnotherModelIsRefused) {
   torch::nn::Linear model(2, 1);
   WeightAverage average(*model, 0.9);

@@ -178,6 +178,7 @@ TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
   std::set<std::string> not_synced;
   bool renamed = false;
   bool named_durably = false;
+  bool folder_named_durably = false;
   WatchedFileSystem system([&](int, const FileCall& call) {
     const fs::path path = call.path;
     if (call.kind == FileCall::Kind::write) not_synced.insert(path);
@@ -185,9 +186,12 @@ TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
     if (path.parent_path() == temporary && call.kind == FileCall::Kind::open) not_synced.insert(temporary);
     if (call.kind == FileCall::Kind::rename && path == temporary) {
       EXPECT_THAT(not_synced, ::testing::IsEmpty());
+      EXPECT_TRUE(folder_named_durably);
       renamed = true;
     }
     if (call.kind == FileCall::Kind::fsync && path == folder_ / "run") named_durably = renamed;
+    if (call.kind == FileCall::Kind::fsync && path == folder_.path())
+      folder_named_durably = fs::exists(folder_ / "run");
     return 0;
   });
   Writer writer(options(), system);
@@ -224,6 +228,17 @@ TEST_F(Checkpoints, ADamagedOneIsSkippedWithALine) {
   write(10);  // the resumed training comes to this step again
   EXPECT_EQ(newest(), 10);
   EXPECT_THAT(names(), ElementsAre("step-000005", "step-000010"));
+}
+
+TEST_F(Checkpoints, ADamagedOneThatIsSetAsideDoesNotCountAsOne) {
+  for (const int step : {5, 10}) write(step);
+  write_file_atomically(folder_ / "run/step-000010/model-0", "damaged");
+  const auto found = read_newest(FileSystem::real(), folder_ / "run", [](const std::string&) {});
+  EXPECT_THAT(found->damaged, ElementsAre(folder_ / "run/step-000010"));
+  Writer writer(options(), FileSystem::real());
+  writer.set_aside(found->damaged.at(0));
+  write(writer, 15);
+  EXPECT_THAT(names(), ElementsAre("damaged-step-000010-r", "step-000005", "step-000015"));
 }
 
 TEST_F(Checkpoints, IfAllAreDamagedTrainingDoesNotStartAgainSilently) {
@@ -273,7 +288,7 @@ TEST_F(Checkpoints, AMissingRankIsNamed) {
 }
 
 TEST_F(Checkpoints, ARankThatCannotWriteIsNamedByRankZero) {
-  FailsAt full(4, ENOSPC);
+  FailsAt full(6, ENOSPC);  // the space for its first file
   Writer first(options(0, 2), FileSystem::real());
   Writer second(options(1, 2), full);
   EXPECT_THAT([&] { write(second, 7, 1); }, ThrowsMessage<Error>(HasSubstr("rank 1 on n1: cannot ")));

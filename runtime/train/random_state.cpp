@@ -1,0 +1,35 @@
+#include "runtime/train/random_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <mutex>
+#include <utility>
+
+namespace lockstep::train {
+
+std::vector<at::Generator> default_generators(std::optional<torch::Device> cuda) {
+  std::vector<at::Generator> generators = {at::detail::getDefaultCPUGenerator()};
+  if (cuda) generators.push_back(at::globalContext().defaultGenerator(*cuda));
+  return generators;
+}
+
+torch::Tensor state_of(at::Generator generator) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state(at::Generator generator, const torch::Tensor& state) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+RandomState::RandomState(std::vector<at::Generator> generators) : generators_(std::move(generators)) {
+  for (const auto& generator : generators_) states_.push_back(state_of(generator));
+}
+
+void RandomState::restore() const {
+  for (std::size_t i = 0; i < generators_.size(); ++i) set_state(generators_[i], states_[i]);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,31 @@
+// The states of random generators at one moment, and the way back to them.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <optional>
+#include <vector>
+
+namespace lockstep::train {
+
+/// The default generators of the CPU and of a CUDA device.
+std::vector<at::Generator> default_generators(std::optional<torch::Device> cuda);
+
+torch::Tensor state_of(at::Generator generator);
+void set_state(at::Generator generator, const torch::Tensor& state);
+
+class RandomState {
+ public:
+  explicit RandomState(std::vector<at::Generator> generators);
+
+  /// The generators continue as they would have continued when this object was made.
+  void restore() const;
+
+ private:
+  std::vector<at::Generator> generators_;
+  std::vector<torch::Tensor> states_;
+};
+
+}  // namespace lockstep::train
