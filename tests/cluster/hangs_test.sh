@@ -7,7 +7,7 @@ own_cluster --nodes 2 --cpus 2
 on_head bash -c 'cat >failing_job && chmod +x failing_job' <"$build/bin/failing_job" || fail "no failing_job"
 
 timeout_s=3
-launch_s=5 # srun's start and end, on a busy machine
+launch_s=10 # srun's start and end, on a busy machine
 
 # run_job HOW [RANK]: 4 ranks on n1 and n2; stores their output in $output, their seconds in $took, srun's exit code in $code.
 run_job() {

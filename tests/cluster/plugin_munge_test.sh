@@ -24,7 +24,7 @@ asks() {
 }
 
 test_case "a process with the key is served only if it belongs to the step's user"
-cluster meter --bandwidth 1M >/dev/null
+cluster meter --bandwidth 300K >/dev/null
 job=$(submit_there -w n1,n2 -N2 -n2 --wrap 'srun --stage=large echo started')
 for node in n1 n2; do assert_within 30 listens_on $node; done
 port=$(port_on n1)
