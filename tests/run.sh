@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests; without ctest options all but clang-tidy, which takes
-# longer than the others together (-L tidy), and tests that need a machine on which nothing else runs (-L quiet). Root is needed for the packages and the cluster tests.
+# Installs what is missing, builds, and runs the tests; without ctest options all but clang-tidy, which takes longer than
+# the others together (-L tidy), the search for inputs that break a parser, which has a build of its own (-L fuzz), and tests
+# that need a machine on which nothing else runs (-L quiet). Root is needed for the packages and the cluster tests.
 # With --torch=pip all that links LibTorch is built against the PyTorch wheel that examples/pip_torch.sh fetches, in
 # build/release-pip, and the unit and integration tests are run; those that need a GPU are skipped where there is none.
 # Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
@@ -39,7 +40,7 @@ else
   set -- -LE 'lint|tidy|quiet|fuzz|peers|cluster' "$@"
 fi
 
-[ $# -gt 0 ] || set -- -LE 'tidy|quiet'
+[ $# -gt 0 ] || set -- -LE 'tidy|quiet|fuzz'
 jobs=$(nproc)
 # A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
