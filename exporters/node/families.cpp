@@ -9,6 +9,7 @@
 #include "common/median.h"
 #include "exporters/node/metrics_page.h"
 #include "exporters/record/phase.h"
+#include "exporters/record/waits.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -282,9 +283,8 @@ class Families {
         waits[late] += seconds / static_cast<double>(job.records->ranks.size());
       }
     }
-    const auto longest = std::max_element(waits.begin(), waits.end(),
-                                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (longest == waits.end()) return;
+    const auto longest = record::longest_wait(waits);
+    if (!longest) return;
     page_.sample(job.labels.with("late_rank", std::to_string(longest->first)), longest->second);
   }
 

@@ -1,5 +1,6 @@
 #include "exporters/record/waits.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace lockstep::record {
@@ -12,6 +13,13 @@ std::map<int, double> waits_by_rank(const std::vector<Step>& steps) {
         static_cast<double>(step.comm_wait_ns) * 1e-9 / static_cast<double>(steps.size());
   }
   return waits;
+}
+
+std::optional<std::pair<int, double>> longest_wait(const std::map<int, double>& waits) {
+  const auto longest = std::max_element(waits.begin(), waits.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (longest == waits.end()) return std::nullopt;
+  return *longest;
 }
 
 }  // namespace lockstep::record

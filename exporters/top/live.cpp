@@ -1,7 +1,6 @@
 #include "exporters/top/live.h"
 
 #include <algorithm>
-#include <map>
 
 #include "common/median.h"
 #include "exporters/record/waits.h"
@@ -20,14 +19,6 @@ double seconds_since(std::uint64_t then_ns, std::uint64_t now_ns) {
 std::string state_of(const Snapshot& rank) {
   if (rank.alive) return "running";
   return rank.finished_unix_ns != 0 ? "finished" : "died";
-}
-
-std::optional<int> waited_for(const std::vector<Step>& steps) {
-  const std::map<int, double> waits = record::waits_by_rank(steps);
-  const auto longest = std::max_element(waits.begin(), waits.end(),
-                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (longest == waits.end()) return std::nullopt;
-  return longest->first;
 }
 
 void average(const Snapshot& rank, LiveRank& live) {
@@ -50,7 +41,7 @@ void average(const Snapshot& rank, LiveRank& live) {
   live.step_ms = step_ns * per_step_ms;
   live.own_ms = own_ns * per_step_ms;
   if (rank.counters.communication_measured()) live.wait_ms = wait_ns * per_step_ms;
-  live.waited_for = waited_for(steps);
+  if (const auto wait = record::longest_wait(record::waits_by_rank(steps))) live.waited_for = wait->first;
   if (step_ns == 0) return;
   live.tokens_per_second = tokens * 1e9 / step_ns;
   for (std::size_t i = 0; i < phase_ns.size(); ++i) live.shares[i] = phase_ns[i] / step_ns;

@@ -11,6 +11,13 @@ compiler=$1
 mkdir -p "$2/slurm-headers" || exit 1
 folder=$(cd "$2/slurm-headers" && pwd)
 
+# The archive of Debian that this machine uses.
+archive=$(apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' 2>/dev/null | head -n 1)
+if [ -z "$archive" ]; then
+  echo "skipped: this machine knows no archive of Debian; apt-get update reads its index"
+  exit 77
+fi
+
 # In a folder of its own, so that this machine's package lists stay as they are.
 apt=(-o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$folder/lists"
   -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User=root)
@@ -18,7 +25,7 @@ apt=(-o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/de
 fetch() {
   [ ! -e "$folder/$1" ] || return 0
   mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" || return 1
-  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $1 main" >"$folder/sources.list"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $1 main" >"$folder/sources.list"
   (cd "$folder" && rm -rf libslurm-dev_*.deb "$1.new" && apt-get "${apt[@]}" update && apt-get "${apt[@]}" download libslurm-dev &&
     dpkg-deb -x libslurm-dev_*.deb "$1.new" && mv "$1.new" "$1") >"$folder/log" 2>&1
 }
