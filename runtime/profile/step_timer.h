@@ -115,7 +115,8 @@ class StepTimer {
   void begin_step();
 
   /// Ends the step and begins the next one. Time outside all scopes counts as `other`. From now on steps do not
-  /// end on their own.
+  /// end on their own. If neither a scope nor begin_step() has begun the first step, the first call begins it and
+  /// records nothing: nobody knows when the work before it began.
   void end_step(const StepCounts& counts);
 
   /// From now on the record has the times of the device that this clock measures. Calls after the first do nothing.

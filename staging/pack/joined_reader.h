@@ -42,7 +42,8 @@ class JoinedReader : public Reader {
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override;
   /// The readers' fingerprints with '+' between them.
   std::string fingerprint() const override;
-  void verify() const override;
+  void verify(const ReadProgress& progress) const override;
+  using Reader::verify;
 
  protected:
   /// The reader that holds sample i, and the sample's number there. Throws Error if there is no sample i.

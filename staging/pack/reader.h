@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ struct Part {
   std::uint64_t offset = 0;  ///< of the payload in that file, in bytes; 0 if the file is compressed
   std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload; 0 if no index holds it
 };
+
+/// Is told how many bytes were read since the last call.
+using ReadProgress = std::function<void(std::uint64_t bytes)>;
 
 /// The samples of one pack, numbered from 0 in the order in which they were packed. A number out of range
 /// throws Error.
@@ -95,8 +99,12 @@ class Reader {
   virtual std::string fingerprint() const = 0;
 
   /// Reads everything and compares it with the digests, checksums and tables that the format has. Throws
-  /// Error naming the first shard, sample and offset that does not match.
-  virtual void verify() const = 0;
+  /// Error naming the first shard, sample and offset that does not match. Calls `progress` after
+  /// each piece, in the calling thread.
+  virtual void verify(const ReadProgress& progress) const = 0;
+  void verify() const {
+    verify([](std::uint64_t) {});
+  }
 };
 
 struct OpenOptions {

@@ -74,7 +74,8 @@ std::string describe_part(const fs::path& shard, const Index& index, std::size_t
                      join_member_name(index.key(sample), index.kind(part)), part.offset);
 }
 
-void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
+void check_digests(const fs::path& folder, const Index& index, std::size_t s,
+                   const std::function<void(std::uint64_t)>& progress) {
   const fs::path shard = check_shard_size(folder, index, s);
   const UniqueFd fd = open_file(shard, O_RDONLY);
   ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
@@ -89,6 +90,7 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
     whole.update(block);
     parts.feed(block, offset);
     offset += got;
+    progress(got);
   }
   if (offset != index.shard(s).size)
     fail("{} changed while it was being read: {} bytes, {} expected", shard.string(), offset,
@@ -108,7 +110,8 @@ void check_part(int fd, const fs::path& shard, const Index& index, std::size_t s
   for (std::uint64_t done = 0; done < part.size;) {
     const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), part.size - done));
     const std::size_t got = read_some(fd, want, part.offset + done, shard);
-    if (got == 0) fail("{}: the file ends before this sample does", describe_part(shard, index, sample, part));
+    if (got == 0)
+      fail("{}: the file ends before this sample does", describe_part(shard, index, sample, part));
     hasher.update(want.first(got));
     done += got;
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "staging/pack/index.h"
@@ -13,8 +14,9 @@
 namespace lockstep::pack {
 
 /// Reads the shard once and compares its digest and the digest of each part. Throws Error naming shard,
-/// sample and offset.
-void check_digests(const std::filesystem::path& folder, const Index& index, std::size_t s);
+/// sample and offset. Calls `progress` after each block with its length.
+void check_digests(const std::filesystem::path& folder, const Index& index, std::size_t s,
+                   const std::function<void(std::uint64_t)>& progress);
 
 /// Reads part p from an open shard and compares its digest. Throws Error naming shard, sample and offset.
 void check_part(int fd, const std::filesystem::path& shard, const Index& index, std::size_t sample,

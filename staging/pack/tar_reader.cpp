@@ -102,9 +102,9 @@ class TarReader : public Reader {
 
   std::string fingerprint() const override { return index_.fingerprint(begin_, end_); }
 
-  void verify() const override {
+  void verify(const ReadProgress& progress) const override {
     for (std::size_t s = first_shard_; s < end_shard_; ++s) {
-      check_digests(folder_, index_, s);
+      check_digests(folder_, index_, s, progress);
       check_members(folder_, index_, s);
     }
   }

@@ -180,7 +180,7 @@ void check_copy(const std::filesystem::path& folder, Verify verify, int threads,
     return;
   }
   parallel_for(index.shards(), threads, [&](std::size_t s, const std::function<bool()>&) {
-    pack::check_digests(folder, index, s);
+    pack::check_digests(folder, index, s, [](std::uint64_t) {});
     if (checked) checked(index.shard(s).size);
   });
 }

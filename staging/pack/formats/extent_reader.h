@@ -47,7 +47,7 @@ class ExtentReader : public Reader {
   const std::string& name() const { return name_; }
 
   /// Reads all bytes once: all that verify() can do for a format without digests.
-  void read_whole_file() const;
+  void read_whole_file(const ReadProgress& progress) const;
 
   /// Returns i. Throws Error if there is no such sample.
   std::size_t number(std::size_t i) const;
