@@ -32,7 +32,7 @@ void become(uid_t user, gid_t group) {
     if (::setresuid(user, user, user) != 0) fail_errno("cannot become user {}", user);
   }
   if (::geteuid() != user) fail("cannot become user {}", user);
-  // Not dumpable: the user must not trace this process. Without its parent, nobody would read its answer.
+  // The user must not trace this process, and it must end with its parent, which reads the answer.
   ::prctl(PR_SET_DUMPABLE, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::umask(077);

@@ -216,7 +216,7 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
   if (group.nodes != hello.nodes || (known && !reconnected && !group.verdict)) {
     fail("node {} of {} has joined already, or belongs to another step", hello.node_id, hello.nodes);
   }
-  // It will report why its process had to be replaced, or that it goes on without it.
+  // It will report why its process was replaced, or that the step goes on from the source.
   if (reconnected) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;
@@ -230,9 +230,8 @@ void RendezvousServer::disconnected(Peer& peer) {
     peer.group = nullptr;
     return;
   }
-  // If it has reported a failure, that stays the reason; otherwise the reason is that it disconnected. It no
-  // longer counts as finished even if it had its data: it may come back and report something else
-  // (reconnect_timeout).
+  // A failure that it has reported stays the reason; otherwise the reason is that it disconnected. It no longer counts
+  // as finished, even if it had its data: it may come back and report something else (reconnect_timeout).
   if (!peer.group->why_by_node.contains(peer.hello->node)) {
     peer.group->disconnected.insert(peer.hello->node_id);
     peer.group->reconnect_deadlines[peer.hello->node_id] = Clock::now() + options_.reconnect_timeout;
@@ -305,7 +304,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
     if (const auto decision_time = group.decision_time()) consider(*decision_time);
   }
   if (!next) return -1;
-  // One millisecond more: rounding down would make poll() return early and spin.
+  // Round up: poll() would return early and spin.
   return static_cast<int>(
       std::max<std::int64_t>(0, std::chrono::duration_cast<milliseconds>(*next - now).count()) + 1);
 }

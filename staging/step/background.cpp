@@ -23,7 +23,7 @@ void send_code(const UniqueFd& pipe, int exit_code) {
   [[maybe_unused]] const ssize_t put = ::write(pipe.get(), &code, 1);
 }
 
-// Ends the calling process with the code that the supervisor sends, or as if killed if none comes.
+// Ends the calling process with the code that the supervisor sends; without a code, as if it were killed.
 [[noreturn]] void end_with_code_from(const UniqueFd& pipe) {
   unsigned char code = kSignalled + SIGKILL;
   while (::read(pipe.get(), &code, 1) < 0 && errno == EINTR) {

@@ -228,7 +228,7 @@ bool Step::lease_shared(const std::string& object) {
   }
 }
 
-// Looks at the sources without the lock of the job's folder: a source that does not answer must not block the
+// Looks at the sources without holding the lock of the job's folder: a source that does not answer must not block the
 // job's other steps.
 std::vector<std::string> Step::point_at_source(bool replace) {
   std::vector<SourceLinks> links;
@@ -317,8 +317,7 @@ Verdict Step::ask_srun(const Verdict& here) {
   }
 }
 
-// Also replaces names that lead to local files already: a copy that was not finished was not checked as a
-// whole.
+// Also replaces names that already lead to local files: an unfinished copy was not checked as a whole.
 void Step::go_on_from_source(const std::string& why) {
   say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
   try {
@@ -400,7 +399,7 @@ void say_to_job(const std::string& text) {
 }
 
 void stage_step(const StepCall& call) {
-  // A closed connection, or a closed output of the job, is reported by the call and must not end the step.
+  // A write to a closed connection or job output must fail, and must not end the process.
   ::signal(SIGPIPE, SIG_IGN);
   if (!call.cpus.empty()) bind_this_thread(parse_cpu_list(call.cpus));
   Background* const background =

@@ -105,14 +105,14 @@ fs::path StepFolder::empty_part() const {
   return part;
 }
 
-// Replaces the link or folder of this name, in one step if the file system can. Then readers always find it.
+// Replaces the link or folder of this name, atomically if the file system can, so that readers always find it.
 void StepFolder::place(const fs::path& made, const fs::path& name) const {
   const std::optional<struct stat> before = system_.status(name);
   const std::optional<struct stat> after = system_.status(made);
   const bool folders = (before && S_ISDIR(before->st_mode)) || (after && S_ISDIR(after->st_mode));
   if (!before || !folders) {
     system_.rename(made, name);
-  } else if (!system_.exchange(made, name)) {  // for a moment nothing has the name
+  } else if (!system_.exchange(made, name)) {  // for a moment the name is missing
     system_.remove_all(name);
     system_.rename(made, name);
   }

@@ -24,7 +24,7 @@ constexpr int kPieces = 4;  // of large files
 constexpr std::uint32_t kLargestChunk = std::uint32_t{64} << 20U;
 constexpr std::uint64_t kLargestSample = std::uint64_t{1} << 20;
 
-/// Checks a few samples, different ones each time: little work, which still finds a damaged disk soon.
+/// Checks a few samples, different ones each time, which finds a damaged disk soon with little work.
 void check_some_samples(const std::filesystem::path& folder, const pack::Index& index) {
   std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<std::size_t> any(0, index.samples() - 1);

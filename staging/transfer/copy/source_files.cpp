@@ -9,8 +9,7 @@
 namespace lockstep::transfer {
 namespace {
 
-/// Errors of a file system that cannot be reached for a while, unlike those of a file that is gone or not
-/// readable.
+/// Errors that may pass when the file system can be reached again, unlike a file that is gone or not readable.
 bool is_out_of_reach(int error) {
   switch (error) {
     case EIO:
