@@ -73,7 +73,7 @@ int port_of(const UniqueFd& socket) {
   return std::stoi(port.data());
 }
 
-// So many requests of each client a second on average; as many at once after a pause.
+// Limits each client to this many requests a second on average, and to as many at once after a pause.
 class RequestLimit {
  public:
   explicit RequestLimit(double per_second) : per_second_(per_second) {}

@@ -208,7 +208,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   result.jobs.push_back(std::move(job));
 }
 
-// While one rank of a step is served, so are its other ranks: the histograms over all ranks must not fall. A
+// Serves all ranks of a step as long as one of them is served, because the histograms over all ranks must not fall. A
 // record of a run of another size is from an earlier run.
 void Scanner::serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job) {
   if (job.ranks.empty()) return;
@@ -233,8 +233,8 @@ bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   return ended.st_mtim.tv_sec >= now_ / kSecond - limits_.hold.count();
 }
 
-// Root made the names of the folders. A step stays in broken_ while its folder exists: else a user who repairs and breaks a
-// file again and again would fill the log.
+// The folder's names are root's, so they are safe to print. A step stays in broken_ while its folder exists: a user who
+// repairs and breaks a file again and again must not fill the log.
 void Scanner::report_once(const std::string& job_folder, const std::string& what, ScanResult& result) {
   if (!broken_.try_emplace(job_folder, scans_).second) return;
   result.new_errors.push_back(fmt::format("{}/{}: {}; more errors of this job step are only counted",

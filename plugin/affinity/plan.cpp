@@ -14,7 +14,7 @@
 namespace lockstep::affinity {
 namespace {
 
-constexpr int kMaxTasks = 65536;  // more than any node has: a mistyped number must not use up the memory
+constexpr int kMaxTasks = 65536;  // more than any node runs: a mistyped number must not use up the memory
 
 std::vector<int> difference(const std::vector<int>& a, const std::vector<int>& b) {
   std::vector<int> left;
@@ -128,7 +128,7 @@ class Planner {
               [&](const Core& a, const Core& b) { return place(a) < place(b); });
   }
 
-  // Task i gets GPU i of the list, as programs expect that choose a device by local rank.
+  // Task i gets GPU i of the list: programs choose their device by local rank.
   void share_gpus() {
     const std::size_t tasks = static_cast<std::size_t>(request_.tasks);
     const std::size_t count = request_.gpus.size();

@@ -133,7 +133,7 @@ void check_folders(const spank::Config& config, Report& report) {
   } else {
     check_root_folder("ram_cache", config.ram_cache, report);
   }
-  check_memory("ram_cache", config.ram_cache, "Data of the RAM tier is read no faster than that disk is.",
+  check_memory("ram_cache", config.ram_cache, "The RAM tier is then only as fast as that file system.",
                report);
 }
 
@@ -162,7 +162,7 @@ void check_cache(const spank::Config& config, Report& report) {
   if (disk != Disk::local) {
     report.warning("cache", on,
                    disk == Disk::memory ? "Staged data uses the memory of jobs."
-                                        : "Its locks and its speed may not be those of a local disk.",
+                                        : "Locks and speed may differ from a local disk's.",
                    "set 'cache' in lockstep.conf to a folder on the nodes' local disks");
   }
   const Room room = room_of(there);
@@ -172,7 +172,7 @@ void check_cache(const spank::Config& config, Report& report) {
                    fmt::format("'{}' is {}, and the disk of the cache has {}",
                                config.total >= config.quota ? "total" : "quota", format_bytes(limit),
                                format_bytes(room.size)),
-                   "The disk is full before old data is evicted for that limit.",
+                   "The disk fills up before old data is evicted.",
                    fmt::format("set it below {} in lockstep.conf", format_bytes(room.size)));
   }
   constexpr std::uint64_t kTwentieth = 20;
@@ -180,7 +180,7 @@ void check_cache(const spank::Config& config, Report& report) {
     report.warning("cache",
                    fmt::format("the disk of the cache has {} of {} free", format_bytes(room.available),
                                format_bytes(room.size)),
-                   "Copies fail, or evict data that is still wanted.",
+                   "Copies fail, or evict data that jobs still need.",
                    fmt::format("lockstep-stage status --cache {}; free space that others use, or set 'total'",
                                config.cache));
   }

@@ -1,7 +1,7 @@
 // Copies the indexes that readers of some formats keep beside the data (staging/pack/formats/side_index.h). They may be
-// made at any time, also while the data is copied, so they do not count as files of the source, on which nodes agree
-// and which they exchange. Each node reads them from the source: 40 to 50 bytes for each record. A bad index is left
-// out; the first open then scans the whole file.
+// made at any time, also while the data is copied, so they are not among the files that nodes agree on and exchange.
+// Each node reads them from the source: 40 to 50 bytes for each record. A bad index is left out; the first open then
+// scans the whole file.
 //
 // Threads: one at a time; keep_time() from any. copy() starts its own and has joined them when it returns.
 #pragma once

@@ -25,7 +25,7 @@ UniqueFd g_socket;
 std::string g_key;
 // Slurm passes on the binding of the task that called srun, without a user's request.
 std::string g_inherited_type, g_inherited_list;
-// The user set SLURM_CPU_BIND. Slurm would set the other two variables with it.
+// The user set SLURM_CPU_BIND alone; Slurm sets it together with the other two variables.
 bool g_bound_by_variable = false;
 
 std::string variable(const char* name) {

@@ -1,4 +1,4 @@
-// The common part of the readers of single files, in which each sample is stored in one piece.
+// The common part of the readers of single files that store each sample in one piece.
 //
 // Threads: as Reader.
 #pragma once
