@@ -189,8 +189,8 @@ class Analysis {
     return sum / static_cast<double>(rows_.size());
   }
 
-  // How much more a phase takes on each rank than on the median of the others, and on the rank that it takes longest in
-  // each step: means per step. If one rank is always that rank, both are equal.
+  // How much longer a phase takes than on the median of the others: on each rank, and on the slowest rank of each step.
+  // Means per step. If one rank is always the slowest, its value equals by_worst.
   struct Loss {
     std::vector<double> by_rank{};
     double by_worst = 0;

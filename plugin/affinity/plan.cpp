@@ -98,9 +98,9 @@ class Planner {
     order_cores();
   }
 
-  // Makes the plan depend on the usable CPUs alone, so that a restricted machine gets the plan of the smaller machine: a
-  // cache with one usable core is not shared, and cores are ordered as hwloc orders them, by the first CPU of their
-  // package, NUMA node and cache.
+  // Makes the plan depend on the usable CPUs alone, so that a restricted machine gets the same plan as a smaller one: a
+  // cache with one usable core is not shared, and cores are ordered as hwloc does, by the first CPU of their package,
+  // NUMA node and cache.
   void order_cores() {
     std::map<int, int> sharers;
     for (const Core& core : cores_) ++sharers[core.cache];
@@ -140,8 +140,8 @@ class Planner {
     }
   }
 
-  // The number of cores for cpus_per_task CPUs, if all cores had as few usable threads as the smallest; 0 for
-  // no limit.
+  // The number of cores for cpus_per_task CPUs, counting each core as the one with the fewest usable threads; 0: no
+  // limit.
   int cores_per_task() const {
     if (request_.cpus_per_task == 0) return 0;
     std::size_t fewest = cores_.front().cpus.size();

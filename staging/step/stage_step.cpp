@@ -96,8 +96,8 @@ void Step::say_first(const std::string& why) {
   });
 }
 
-// If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it, or
-// loses the connection, that may concern this node alone: the other nodes count it as failed.
+// If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it or loses the
+// connection, the cause may be this node's alone: the other nodes count it as failed.
 void Step::meet() {
   RendezvousAddress address;
   try {
@@ -351,8 +351,8 @@ void Step::run() {
   peers_.reset();
 }
 
-// Runs the step in a child process, and returns there. A child that is stuck in a system call, or is killed
-// while the step runs, is replaced by one that says so and, if it can, makes the names lead to the source.
+// Runs the step in a child process, and returns there. If the child is stuck in a system call, or is killed while the
+// step runs, a second child reports that and, if it can, makes the names lead to the source.
 void stage_in_child(StepCall call, Background* background) {
   SuperviseOptions options;
   if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // a single node delays no other
