@@ -107,7 +107,7 @@ std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std:
   return members;
 }
 
-// The largest share, at most `limit`, with which `count` tasks fit into the groups without crossing a border; 0 if
+// The largest share of at most `limit` that lets `count` tasks fit into the groups without crossing a border; 0 if
 // there are more tasks than cores.
 int share_within(const std::vector<CoreGroup>& groups, long count, int limit) {
   for (int share = limit; share > 0; --share) {

@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
 constexpr std::size_t kMaxUnauthenticated = 1024;
 constexpr std::size_t kMaxWaiting = 64;  // requests of one node
-constexpr milliseconds kLook{5};         // to wait before looking again for a chunk that is not here yet
-constexpr milliseconds kClosing{1};      // to wait before looking again whether a dropped connection is closed
+constexpr milliseconds kLook{5};         // between two looks for a chunk that is not here yet
+constexpr milliseconds kClosing{1};      // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
 
 // Only a part of the descriptors: the copy needs some too.
