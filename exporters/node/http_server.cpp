@@ -24,7 +24,8 @@ using Page = std::shared_ptr<const std::string>;
 
 constexpr unsigned kConnections = 64;
 constexpr unsigned kConnectionsPerAddress = 32;
-// With so many pages on their way to slow clients, a client gets the latest of them if it is not older than this.
+// If this many pages are on their way to slow clients, a client gets the latest of them unless it is older than
+// kSharedFor.
 constexpr std::size_t kPagesAtOnce = 4;
 constexpr std::chrono::seconds kSharedFor{5};
 

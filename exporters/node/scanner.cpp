@@ -60,7 +60,7 @@ UniqueFd open_folder(int parent, const std::string& name) {
   return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// At most `limit` names in a folder, latest job first, so that a limit drops the oldest jobs.
+// Up to `limit` names in a folder, latest job first, so that limits on served records drop the oldest jobs.
 std::vector<std::string> names_in(int folder, std::size_t limit) {
   UniqueFd copy(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!copy) return {};
@@ -99,7 +99,7 @@ Scanner::Scanner(std::filesystem::path root, ScanLimits limits) : root_(std::mov
   lock_root();
 }
 
-// Again before each scan, because the folder may have been made, or made anew, since the last one.
+// Called before each scan, because the folder may be new since the last one.
 void Scanner::lock_root() {
   UniqueFd fd(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat now {};
@@ -253,7 +253,7 @@ bool Scanner::is_still_served(const std::string& key, const record::Snapshot& sn
   }
   if (fresh || seen.ended_unix_ns == 0) {
     const std::int64_t last = seen.alive ? now_ : snapshot.last_unix_ns();
-    // The user may have written any time.
+    // A user may have written any number.
     const std::int64_t ended = snapshot.finished_unix_ns != 0 ? snapshot.finished_unix_ns : last;
     seen.ended_unix_ns = std::clamp<std::int64_t>(ended, 0, now_);
   }

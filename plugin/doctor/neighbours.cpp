@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Versions = std::map<std::string, std::string>;
 
-constexpr std::chrono::seconds kPatience{15};
+constexpr std::chrono::seconds kTimeout{15};
 constexpr std::chrono::milliseconds kConnect{1000};
 constexpr std::chrono::milliseconds kPause{50};
 constexpr std::size_t kMaxLine = 4096;
@@ -169,7 +169,7 @@ void check_clock(const Answer& answer, Report& report) {
   }
   const std::string what = fmt::format("the clock is {} {} {}'s", format_seconds(std::abs(answer.ahead)),
                                        answer.ahead > 0 ? "behind" : "ahead of", answer.hello.node);
-  const std::string why = "Times in logs and metrics do not fit, and munge refuses credentials at 5 minutes.";
+  const std::string why = "Times in logs and metrics disagree, and munge refuses credentials 5 minutes off.";
   const std::string remedy =
       "timedatectl shows whether a service sets the clock; restart it: systemctl restart chrony, or "
       "systemd-timesyncd";
@@ -223,7 +223,7 @@ std::optional<StepNodes> nodes_of_step() {
 }
 
 void check_neighbours(const StepNodes& nodes, const spank::Config& config, Report& report) {
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kTimeout;
   const std::vector<int> ports = candidate_ports(nodes, config);
   const std::string range = fmt::format("{}-{}", ports.front(), ports.back());
   const std::string why = "Nodes that stage data together, and the nodes and srun, connect at such ports.";
@@ -236,7 +236,7 @@ void check_neighbours(const StepNodes& nodes, const spank::Config& config, Repor
     socket = listen_on(ports.front(), ports.back(), port);
   } catch (const Error& error) {
     report.error("ports", error.what(), why,
-                 "set 'ports' in lockstep.conf to more ports; ss -ltnp shows who has them");
+                 "set 'ports' in lockstep.conf to more ports; ss -ltnp shows which programs use them");
     return;
   }
   const Hello own{nodes.key, nodes.names.at(nodes.self), 0, report.versions};

@@ -98,7 +98,7 @@ std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sou
   return left;
 }
 
-// A temporary name, under which an entry is made.
+// The temporary name for making an entry.
 fs::path StepFolder::empty_part() const {
   fs::path part = folder_ / ".part";
   system_.remove_all(part);

@@ -72,7 +72,7 @@ class Pieces {
       sizes.push_back(file.size);
       bytes += file.size;
     }
-    // A damaged number must not allocate more memory than the list itself took.
+    // A damaged number must not make the plan larger than the list itself.
     if (journal_.chunk_bytes > 0 && bytes / journal_.chunk_bytes <= journal_.chunks.size() &&
         journal_.chunk_bytes <= kLargestChunk)
       plan_.emplace(std::move(sizes), journal_.chunk_bytes);
@@ -93,8 +93,7 @@ class Pieces {
 
  private:
   std::filesystem::path path(std::size_t file) const { return folder_ / files_[file].name; }
-  /// The damage may be in the list of digests instead. Throws Error if a file is damaged; returns false
-  /// otherwise.
+  /// Throws Error if a file of the chunk is damaged. Returns false otherwise: the journal's digest is wrong then.
   bool check_files(std::size_t chunk) const {
     for (const Extent& extent : plan_->extents(chunk)) {
       try {

@@ -108,8 +108,8 @@ int milliseconds_until(Clock::time_point end) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
-// False if the child takes longer than that. Only the child, and no process that may outlive it, holds the
-// write end of `pipe`; -1: there is no pipe.
+// False if the child still runs at `end`. Only the child, and no process that may outlive it, holds the write end of
+// `pipe`; -1: there is no pipe.
 bool ends_before(pid_t child, int pipe, Clock::time_point end) {
   for (;;) {
     siginfo_t about{};
