@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "staging/pack/index.h"
 
@@ -15,13 +16,12 @@ namespace lockstep::pack {
 /// sample and offset.
 void check_digests(const std::filesystem::path& folder, const Index& index, std::size_t s);
 
-/// Reads the tar headers of the shard. Every member must be a folder, or a plain file with the name, size and
-/// offset of the next part in the index. Throws Error naming shard, sample and offset, or the unexpected
-/// member.
-void check_members(const std::filesystem::path& folder, const Index& index, std::size_t s);
-
 /// Reads part p from an open shard and compares its digest. Throws Error naming shard, sample and offset.
 void check_part(int fd, const std::filesystem::path& shard, const Index& index, std::size_t sample,
                 std::size_t p);
+
+/// "SHARD, sample 3 (dog.jpg), offset 512", for messages.
+std::string describe_part(const std::filesystem::path& shard, const Index& index, std::size_t sample,
+                          const layout::PartRecord& part);
 
 }  // namespace lockstep::pack

@@ -10,6 +10,7 @@
 #include "staging/pack/digest.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/locate.h"
+#include "staging/pack/member_check.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/shard_check.h"
