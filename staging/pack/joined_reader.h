@@ -1,5 +1,5 @@
-// Presents several readers as one: the samples of the first, then those of the second, and so on. A data set
-// of many files is read this way, and so is a mixture of several packs.
+// Presents several readers as one: the samples of the first, then those of the second, and so on. Used for a data set
+// of many files and for a mixture of several packs.
 //
 // Threads: as Reader.
 #pragma once

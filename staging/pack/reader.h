@@ -82,8 +82,8 @@ class Reader {
   /// this node (mapped_file.h).
   virtual bool safe_to_map() const { return false; }
 
-  /// False if open() had to scan the data for the samples and could not store the index that it made, neither
-  /// beside the data nor in the user's cache folder. The next open() must scan again.
+  /// False if open() had to scan the data for samples and could store the index neither beside the data nor in the
+  /// user's cache folder. The next open() must scan again.
   virtual bool indexed() const { return true; }
 
   /// All parts of sample i. bytes(), read() and view() use the first one.
@@ -108,10 +108,10 @@ class Reader {
 };
 
 struct OpenOptions {
-  /// read(), read_part() and view() compare each sample with its digest, in formats that have digests (tar
-  /// packs, TFRecord, RecordIO). The cost is one pass over the bytes, which brings them into the processor's
-  /// cache. Switch it off if the storage checks the data, or if small pieces of very long samples are used
-  /// (TooLong::split), since each piece would check the complete sample.
+  /// read(), read_part() and view() compare each sample with its digest, in formats that have digests (tar packs,
+  /// TFRecord, RecordIO). The cost is one pass over the bytes, which brings them into the processor's cache. Switch it
+  /// off if the storage checks the data, or if small pieces of very long samples are used (TooLong::split): each piece
+  /// would check the complete sample.
   bool check_digests = true;
 };
 

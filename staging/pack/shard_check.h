@@ -1,5 +1,5 @@
-// Compares the content of a shard with the index: for verify, and for a check of some pieces when staging
-// finds the data in the cache.
+// Compares the content of a shard with the index: for verify, and to check some pieces when staging finds the data in
+// the cache.
 //
 // Threads: safe from any.
 #pragma once

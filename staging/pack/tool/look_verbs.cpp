@@ -187,8 +187,7 @@ void run_stats(const Tool& tool, const std::string& source) {
              lengths.back());
 }
 
-/// Opening a format without a table of its samples makes an index beside the data. The tar files of other
-/// programs get their index here.
+/// Opening data without a table of samples makes a side index. Other programs' tar files get their index here.
 void run_index(const Tool& tool, const std::vector<std::string>& sources) {
   for (const std::string& source : sources) {
     const std::uint64_t begin = monotonic_ns();
