@@ -98,6 +98,10 @@ void RendezvousServer::run(const UniqueFd& alive) {
     }
     if (wait[1].revents != 0) accept_one();
     for (auto& [name, group] : groups_) settle(group, now);
+    // settle() closes peers too. The others must not wait for them.
+    for (Peer& peer : peers_) {
+      if (peer.closed) disconnected(peer);
+    }
     peers_.remove_if([](const Peer& peer) { return peer.closed; });
   }
 }
