@@ -12,7 +12,7 @@
 namespace lockstep::comm {
 
 /// `rank_name`: this rank in messages ("rank 1 on n2"). `abort` aborts the job; null for one rank alone.
-/// Installs a handler for exceptions that nobody catches.
+/// Installs a handler for uncaught exceptions.
 void install_failure_handling(const std::string& rank_name, void (*abort)(int exit_code));
 
 /// "rank 1 on n2"; "rank 0" before install_failure_handling().

@@ -123,7 +123,8 @@ std::string value_of_rank_0(comm::Communicator& communicator, const char* variab
   return text.data();
 }
 
-// LibTorch's operators are most of a trace. A browser opens those of this many ranks; further ranks show the rest.
+// LibTorch's operators are most of a trace, and a browser can open those of this many ranks. Further ranks
+// leave them out.
 constexpr int kRanksWithOperators = 16;
 
 }  // namespace

@@ -118,7 +118,7 @@ class StepTimer {
   /// end on their own.
   void end_step(const StepCounts& counts);
 
-  /// From now on the record has the times of the device that this clock measures. Calls after the first do nothing.
+  /// From now on the record has the device's times, measured by this clock. Later calls do nothing.
   void use_device_clock(std::unique_ptr<DeviceClock> clock);
 
   /// What DistributedDataParallel reports, so that steps end on their own: that it exists; that a forward with
@@ -138,7 +138,7 @@ class StepTimer {
   /// ranks than 0.
   void add_scalar(std::string name, double value);
 
-  /// Is told each step's end. It must outlive this object. Null: none.
+  /// `profiler` is called at each step's end; null: none. It must outlive this object.
   void set_profiler(Profiler* profiler) { profiler_ = profiler; }
 
   const Times& last_step() const { return last_; }

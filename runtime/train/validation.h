@@ -32,8 +32,8 @@ struct ValidationResult {
   std::int64_t items = 0;          ///< tokens or samples that counted
 };
 
-/// The samples [begin, end) of this rank, if `samples` are divided among the ranks: each on one rank, and at most one
-/// more on one rank than on another. Equal for ranks without a sample.
+/// The samples [begin, end) of this rank, if `samples` are divided among the ranks: each on one rank, and at
+/// most one more on one rank than on another. begin == end for a rank without samples.
 std::pair<std::int64_t, std::int64_t> share_of(const World& world, std::int64_t samples);
 
 class [[nodiscard]] Validation {

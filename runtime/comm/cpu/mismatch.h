@@ -18,7 +18,7 @@ std::string describe(const OperationRequest& request, std::string_view label);
 [[noreturn]] void end_job_by_mismatch(const OperationSlots& slots, const Place& place, int other,
                                       std::uint64_t number);
 
-/// Ends the job because the local rank `left` has left without asking for `operation`, but this rank waits.
+/// Ends the job because this rank waits for `operation`, and the local rank `left` has left without it.
 [[noreturn]] void end_job_by_leaving(const OperationSlots& slots, const Place& place, int left,
                                      const std::string& operation);
 
