@@ -57,7 +57,7 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
   if (last) count += count_small_rest(pool.subspan(count), tokens);
   assign_items(pool.first(count));
   if (!may_stretch_ || !balancer_.uneven()) return count;
-  // The ranks would wait for the slowest one, so additional samples for them cost no time.
+  // The ranks would wait for the slowest one, so additional samples for the others cost no time.
   const std::size_t assigned = count;
   take_while(
       [&](std::uint32_t, double item_cost) { return stretches() && balancer_.add_if_free(item_cost); });
