@@ -1,6 +1,5 @@
-// Measures a model on data that it was not trained on, on all ranks together and each sample once: the mean loss,
-// the perplexity and the accuracy of the whole data, however the samples are divided among the ranks. A rank may have
-// no sample at all.
+// Measures a model on held-out data, on all ranks together and with each sample once. The mean loss, the perplexity and
+// the accuracy are those of the whole data, however the samples are divided among the ranks. A rank may have no sample.
 //
 //   lockstep::Validation validation(world, *model);   // model->eval() and no gradients, until the end of the scope
 //   const auto [begin, end] = lockstep::share_of(world, images.size(0));

@@ -1,5 +1,5 @@
-// Memory that all ranks of a node have mapped, through which they work together: which operation each rank
-// has asked for, where its data lies, how far the work is, and an event count to sleep on.
+// The memory through which the ranks of a node work together. It holds which operation each rank has asked for, where
+// its data lies, how far the work is, and an event count to sleep on.
 //
 // Operations are numbered from 0, the same on all ranks. Operation n uses slot n mod kSlots of every rank, so
 // a rank may ask for operation n only when all ranks have completed operation n - kSlots.
