@@ -141,7 +141,7 @@ struct World::Impl {
   int exceptions_at_start = std::uncaught_exceptions();
 
   void begin(int& argc, char**& argv);
-  void profile_as_environment_says();
+  void start_profile_from_environment();
   void start_profile(const profile::Schedule& schedule);
 
   void end_profile() {
@@ -197,10 +197,10 @@ void World::Impl::begin(int& argc, char**& argv) {
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(communicator->place(), argc > 0 ? argv[0] : nullptr));
-  profile_as_environment_says();
+  start_profile_from_environment();
 }
 
-void World::Impl::profile_as_environment_says() {
+void World::Impl::start_profile_from_environment() {
   const std::string schedule = value_of_rank_0(*communicator, "LOCKSTEP_PROFILE");
   if (schedule.empty()) return;
   try {

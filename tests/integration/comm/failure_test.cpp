@@ -253,7 +253,7 @@ TEST(Job, EndsAfterTheTimeoutWhenARankIsBusy) {
   EXPECT_THAT(
       verdict(job),
       ContainsRegex(here("rank 2") +
-                    " has asked for nothing for [0-9]+.[0-9] s \\(its last operation: barrier of step"));
+                    " has called no operation for [0-9]+.[0-9] s \\(its last operation: barrier of step"));
 }
 
 // With one rank per node, ranks do not share memory, as on several nodes.
