@@ -115,7 +115,8 @@ class StepTimer {
   void begin_step();
 
   /// Ends the step and begins the next one. Time outside all scopes counts as `other`. From now on only this call ends
-  /// steps.
+  /// steps. If neither a scope nor begin_step() has begun the first step, the first call begins it and records nothing,
+  /// because the beginning of the work before it is unknown.
   void end_step(const StepCounts& counts);
 
   /// From now on the record has the device's times, measured by this clock. Later calls do nothing.

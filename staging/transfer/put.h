@@ -64,9 +64,9 @@ struct PutOptions {
   std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
   /// A source is done. It stays in the cache even if a later one fails.
   std::function<void(const PutResult& result)> done;
-  /// How long another process that copies the same source may show no sign of life before this one makes a
-  /// separate copy. The default is twice the time for a system call, so that a process that hangs can report
-  /// it first. 0: no limit.
+  /// How long another process that copies the same source may show no sign of life before this one makes a separate
+  /// copy. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
+  /// limit.
   std::chrono::milliseconds copier_patience = 2 * default_call_timeout(1);
   /// Called once, before waiting for another process that copies the same source.
   std::function<void(const std::string& source)> waiting;
@@ -80,7 +80,7 @@ struct PutOptions {
   PeerGroup* peers = nullptr;
   /// If set, all file operations that change the cache go through it (fault injection).
   FileSystem* file_system = nullptr;
-  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one goes on from
+  /// The unit of transfer, and the number of bytes after which the copy is synced, so that a killed copy can continue
   /// there. The same on all nodes of a group.
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
@@ -62,14 +63,17 @@ class Blocks {
 /// The bytes of a file from its beginning, in blocks of 1 MiB, to read each byte once.
 class Stream : public Blocks {
  public:
-  /// `file` must outlive the stream.
-  explicit Stream(const DataFile& file);
+  /// `file` must outlive the stream. `progress` is told the length of each block.
+  explicit Stream(
+      const DataFile& file, std::function<void(std::uint64_t)> progress = [](std::uint64_t) {})
+      : file_(file), progress_(std::move(progress)) {}
 
   /// Throws Error if the file was truncated.
   std::span<const std::byte> next() override;
 
  private:
   const DataFile& file_;
+  std::function<void(std::uint64_t)> progress_;
   std::uint64_t at_ = 0;
   std::string block_;
 };

@@ -94,8 +94,8 @@ class RecordReader : public ExtentReader {
     check_digest(i, into);
   }
 
-  void verify() const override {
-    Stream stream(file());
+  void verify(const ReadProgress& progress) const override {
+    Stream stream(file(), progress);
     std::size_t i = 0;
     scan_(stream, file().size(), file().path(), [&](const Record& record) {
       if (i >= size() || record.pieces.front().offset != extent(i).offset || record.xxh3 != digest(i))

@@ -1,7 +1,6 @@
-// Decides which node reads which chunk from the source. Every chunk has one owner and one successor, which
-// replaces the owner if the owner is lost. Both follow from the list of nodes, so that all nodes know them
-// without a message. Every node owns an equal share of the chunks, and the other nodes succeed to equal parts
-// of that share.
+// Decides which node reads which chunk from the source. Every chunk has one owner and one successor, which replaces the
+// owner if the owner is lost. Both follow from the list of nodes, so that all nodes know them without a message. Every
+// node owns an equal share of the chunks, and the other nodes are successors of equal parts of that share.
 //
 // Threads: const members are safe from any.
 #pragma once
@@ -14,8 +13,8 @@ namespace lockstep::transfer {
 
 class ChunkOwners {
  public:
-  /// `nodes` take part; `holders` are those of them that have the whole object. If there are any, they own
-  /// all chunks, and a single holder is succeeded by the other nodes.
+  /// `nodes` take part; `holders` are those of them that have the whole object. If there are any, they own all chunks;
+  /// the other nodes are the successors of a single holder.
   ChunkOwners(const std::vector<std::uint32_t>& nodes, const std::vector<std::uint32_t>& holders);
 
   std::uint32_t owner(std::size_t chunk) const { return owners_[chunk % owners_.size()]; }

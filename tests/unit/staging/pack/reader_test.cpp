@@ -39,7 +39,9 @@ TEST_F(PackReader, ReadViewAndTheRecordedOffsetGiveTheSameSamples) {
     const Part part = reader->parts(i)[0];
     EXPECT_EQ(staging_test::read(pack / part.shard).substr(part.offset, part.bytes), expected);
   }
-  reader->verify();
+  std::uint64_t read = 0;
+  reader->verify([&](std::uint64_t bytes) { read += bytes; });
+  EXPECT_EQ(read, fs::file_size(pack / reader->parts(0)[0].shard));
 }
 
 TEST_F(PackReader, CountsTokens) {
