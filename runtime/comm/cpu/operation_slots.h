@@ -2,7 +2,7 @@
 // its data lies, how far the work is, and an event count to sleep on.
 //
 // Operations are numbered from 0, the same on all ranks. Operation n uses slot n mod kSlots of every rank, so
-// a rank may ask for operation n only when all ranks have completed operation n - kSlots.
+// a rank may call operation n only when all ranks have completed operation n - kSlots.
 //
 // A rank writes only its own area, except for the shared counters of chunks. A reader of another rank's slot
 // first waits until that rank has `asked` for the operation.
