@@ -29,7 +29,7 @@ void WeightAverage::update() {
 }
 
 WeightAverage::Swapped::Swapped(WeightAverage& average) : average_(average) {
-  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice; end the first scope before");
+  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice; end the first scope first");
   average.swapped_ = true;
   average.exchange();
 }
