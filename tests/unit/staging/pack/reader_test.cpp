@@ -41,7 +41,11 @@ TEST_F(PackReader, ReadViewAndTheRecordedOffsetGiveTheSameSamples) {
   }
   std::uint64_t read = 0;
   reader->verify([&](std::uint64_t bytes) { read += bytes; });
-  EXPECT_EQ(read, fs::file_size(pack / reader->parts(0)[0].shard));
+  std::uint64_t shards = 0;
+  for (const auto& file : fs::directory_iterator(pack)) {
+    if (file.path().extension() == ".tar") shards += file.file_size();
+  }
+  EXPECT_EQ(read, shards);
 }
 
 TEST_F(PackReader, CountsTokens) {
