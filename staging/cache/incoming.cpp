@@ -4,7 +4,6 @@
 
 #include "common/error.h"
 #include "staging/cache/layout.h"
-#include "staging/cache/store.h"
 
 namespace lockstep::cache {
 namespace {
@@ -31,6 +30,12 @@ void seal(FileSystem& system, const fs::path& folder) {
 }
 
 }  // namespace
+
+Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
+  const ObjectLock evicting = lock_eviction();
+  std::optional<UniqueFd> claim = make_space(name, bytes);
+  return {*this, name, bytes, std::move(claim)};
+}
 
 Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::optional<UniqueFd> claim)
     : store_(store),

@@ -10,10 +10,9 @@
 
 #include "common/file_system.h"
 #include "staging/cache/object.h"
+#include "staging/cache/store.h"
 
 namespace lockstep::cache {
-
-class Store;
 
 /// Removed when it goes out of scope unpublished, unless keep() was called. The partial copy of a killed
 /// process stays for the next process that begins the same object.

@@ -55,6 +55,7 @@ class Step {
   void say_first(const std::string& why);
   [[noreturn]] void end_failed();
   Verdict prepare();
+  void join_peers();
   Verdict stage();
   Verdict failed(const std::string& why);
   void agree(const Verdict& here);
@@ -263,12 +264,15 @@ Verdict Step::prepare() {
   return {true, "", true};
 }
 
+void Step::join_peers() {
+  if (!rendezvous_ || call_.cooperate != "on") return;
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_.hello, call_.ports), call_.hello.node);
+}
+
 Verdict Step::stage() {
   try {
     // In the background the exchange begins when all nodes have started.
-    if (rendezvous_ && call_.cooperate == "on" && background_ == nullptr && call_.problem.empty()) {
-      peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
-    }
+    if (background_ == nullptr && call_.problem.empty()) join_peers();
     return prepare();
   } catch (const std::exception& error) {
     peers_.reset();  // other nodes get its chunks elsewhere
@@ -332,9 +336,7 @@ void Step::go_on_from_source(const std::string& why) {
 
 void Step::stage_in_background() {
   try {
-    if (rendezvous_ && call_.cooperate == "on") {
-      peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
-    }
+    join_peers();
     put_missing();
   } catch (const std::exception& error) {
     peers_.reset();
@@ -393,11 +395,6 @@ void stage_in_child(StepCall call, Background* background) {
 }
 
 }  // namespace
-
-void say_to_job(const std::string& text) {
-  const std::string line = "lockstep: " + text + "\n";
-  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
-}
 
 void stage_step(const StepCall& call) {
   // A closed connection, or a closed output of the job, is reported by the call and must not end the step.

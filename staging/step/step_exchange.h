@@ -3,12 +3,14 @@
 // Threads: safe from any.
 #pragma once
 
-#include "staging/step/stage_step.h"
+#include <string>
+
+#include "staging/rendezvous/rendezvous_outcome.h"
 #include "staging/transfer/exchange/exchange.h"
 
 namespace lockstep::transfer {
 
-/// Throws Error if srun has no rendezvous, UsageError if `call.ports` is not LOW-HIGH.
-Exchange::Options exchange_of(const StepCall& call);
+/// `ports`: LOW-HIGH, or "". Throws Error if srun has no rendezvous, UsageError if `ports` is wrong.
+Exchange::Options exchange_of(const Hello& hello, const std::string& ports);
 
 }  // namespace lockstep::transfer

@@ -17,7 +17,7 @@
 #include "common/file_system.h"
 #include "common/files.h"
 #include "common/leaf/source_name.h"
-#include "staging/transfer/put.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
 
