@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -17,10 +18,10 @@
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
-#include "staging/step/step_exchange.h"
 #include "staging/step/step_folder.h"
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
+#include "staging/transfer/copy/chunk_plan.h"
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/supervisor.h"
@@ -33,6 +34,25 @@ namespace fs = std::filesystem;
 std::chrono::milliseconds call_timeout(const StepCall& call) {
   if (call.source_patience > 0) return std::chrono::seconds(call.source_patience);
   return default_call_timeout(call.hello.nodes);
+}
+
+// Throws Error if srun has no rendezvous, UsageError if `call.ports` is not LOW-HIGH.
+Exchange::Options exchange_of(const StepCall& call) {
+  Exchange::Options exchange;
+  exchange.key = RendezvousAddress::from_environment().key;
+  exchange.step = fmt::format("{}.{}", call.hello.job, call.hello.step);
+  exchange.node_id = call.hello.node_id;
+  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
+  if (!call.ports.empty()) {
+    const std::size_t dash = call.ports.find('-');
+    const char* const end = call.ports.data() + call.ports.size();
+    const auto low = std::from_chars(call.ports.data(), end, exchange.first_port);
+    if (dash == std::string::npos || low.ptr != call.ports.data() + dash ||
+        std::from_chars(low.ptr + 1, end, exchange.last_port).ptr != end) {
+      fail_usage("--ports '{}': must be LOW-HIGH", call.ports);
+    }
+  }
+  return exchange;
 }
 
 class Step {
@@ -266,7 +286,7 @@ Verdict Step::prepare() {
 
 void Step::join_peers() {
   if (!rendezvous_ || call_.cooperate != "on") return;
-  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_.hello, call_.ports), call_.hello.node);
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
 }
 
 Verdict Step::stage() {

@@ -1,5 +1,5 @@
 // Tracks which chunks a node still needs, and where to get them. A node reads the chunks that it owns from
-// the source, in order. It asks the owner for any other chunk, then the successor (chunk_owners.h), and reads
+// the source, in order. It asks the owner for any other chunk, then the successor, and reads
 // the chunk itself if neither can give it. So each chunk is read once if nothing fails, and by the successor
 // as well if the owner is lost.
 //
@@ -22,9 +22,26 @@
 #include <optional>
 #include <vector>
 
-#include "staging/transfer/exchange/chunk_owners.h"
-
 namespace lockstep::transfer {
+
+/// Decides which node reads which chunk from the source. Every chunk has one owner and one successor, which
+/// replaces the owner if the owner is lost. Both follow from the list of nodes, so that all nodes know them
+/// without a message. Every node owns an equal share of the chunks, and the other nodes succeed to equal parts
+/// of that share.
+class ChunkOwners {
+ public:
+  /// `nodes` take part; `holders` are those of them that have the whole object. If there are any, they own
+  /// all chunks, and a single holder is succeeded by the other nodes.
+  ChunkOwners(const std::vector<std::uint32_t>& nodes, const std::vector<std::uint32_t>& holders);
+
+  std::uint32_t owner(std::size_t chunk) const { return owners_[chunk % owners_.size()]; }
+  /// Another node than the owner, unless there is only one.
+  std::uint32_t successor(std::size_t chunk) const;
+
+ private:
+  std::vector<std::uint32_t> owners_;
+  std::vector<std::uint32_t> others_;  // of a single owner
+};
 
 class ChunkSchedule {
  public:

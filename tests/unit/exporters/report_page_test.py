@@ -2,7 +2,7 @@
 """The page of lockstep-report in a real browser: on a phone, in light and dark, and its numbers. Exits 77 where there is
 no Chromium.
 
-  [SCREENSHOTS=FOLDER] page_test.py build/release/bin
+  [SCREENSHOTS=FOLDER] report_page_test.py build/release/bin
 """
 
 import base64
@@ -149,6 +149,6 @@ class Page(unittest.TestCase):
 
 if __name__ == "__main__":
     if find_browser() is None:
-        print("page_test.py: skipped: there is no Chromium; install chromium-headless-shell")
+        print("report_page_test.py: skipped: there is no Chromium; install chromium-headless-shell")
         sys.exit(77)
     unittest.main()
