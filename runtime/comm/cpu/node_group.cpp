@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/comm/cpu/inter_node.h"
 #include "runtime/comm/cpu/mismatch.h"
 #include "runtime/comm/failure.h"
 

@@ -20,12 +20,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/cpu/inter_node.h"
 #include "runtime/comm/cpu/operation_slots.h"
 #include "runtime/comm/operation.h"
 #include "runtime/comm/shm/staging_pool.h"
 
 namespace lockstep::comm::cpu {
+
+class InterNode;
 
 /// This rank's part of an operation: what was asked for, where its data lies, how far it is.
 struct Task {
