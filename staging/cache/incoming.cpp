@@ -56,10 +56,6 @@ Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::opt
   }
 }
 
-Incoming::~Incoming() {
-  if (!published_ && !keep_) discard();
-}
-
 void Incoming::discard() noexcept {
   try {
     const ObjectLock evicting = store_.lock_eviction();

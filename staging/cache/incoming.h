@@ -19,7 +19,9 @@ namespace lockstep::cache {
 class Incoming {
  public:
   Incoming(Incoming&&) = delete;
-  ~Incoming();
+  ~Incoming() {
+    if (!published_ && !keep_) discard();
+  }
 
   /// Put the files here, synced. publish() makes the files and folders in it read-only.
   std::filesystem::path files() const { return folder_ / "files"; }

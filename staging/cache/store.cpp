@@ -56,10 +56,6 @@ Store::Store(fs::path folder, StoreOptions options, FileSystem& system)
   if (options_.restore_modes) restore_modes(system_, folder_);
 }
 
-bool Store::has(const std::string& name) const {
-  return system_.status(objects_ / name).has_value();
-}
-
 ObjectInfo Store::info(const std::string& name, bool brief) const {
   return read_object(objects_ / name / kDescription, name, brief);
 }

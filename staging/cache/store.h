@@ -98,7 +98,7 @@ class Store {
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  bool has(const std::string& name) const;
+  bool has(const std::string& name) const { return system_.status(objects_ / name).has_value(); }
   /// The description of an object; `brief` leaves out its list of files.
   ObjectInfo info(const std::string& name, bool brief = false) const;
   /// The folder of an object's files.

@@ -59,10 +59,6 @@ std::uint64_t Manifest::bytes() const {
   return sum;
 }
 
-std::string Manifest::shown() const {
-  return (one_file ? folder / main : folder).string();
-}
-
 Manifest look_at(const Source& source) {
   Manifest manifest;
   manifest.source = source;

@@ -53,10 +53,6 @@ NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> 
       peers_(static_cast<std::size_t>(place.local_size)) {
 }
 
-void NodeGroup::add(std::shared_ptr<Task> task) {
-  queued_.push_back(std::move(task));
-}
-
 bool NodeGroup::advance(bool waiting) {
   bool moved = false;
   while (post_next()) moved = true;

@@ -53,7 +53,7 @@ class NodeGroup {
   NodeGroup(OperationSlots slots, const Place& place, std::vector<int> ranks, InterNode* inter_node);
 
   /// Starts after the tasks that were added before.
-  void add(std::shared_ptr<Task> task);
+  void add(std::shared_ptr<Task> task) { queued_.push_back(std::move(task)); }
 
   /// Does the work that is possible now. `waiting`: this rank has nothing else to do, so it works for other
   /// ranks too. Returns whether anything advanced.

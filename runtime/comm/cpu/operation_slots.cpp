@@ -49,10 +49,6 @@ OperationSlots OperationSlots::open(const shm::SegmentHandle& segment) {
   return {shm::map(segment), segment};
 }
 
-RankArea* OperationSlots::areas() const {
-  return reinterpret_cast<RankArea*>(events_ + 1);
-}
-
 void OperationSlots::notify_all() const {
   events_->events.fetch_add(1, std::memory_order_seq_cst);
   if (events_->sleepers.load(std::memory_order_seq_cst) == 0) return;

@@ -52,9 +52,6 @@ std::string DataFile::read_some(std::uint64_t offset, std::size_t bytes) const {
   return text;
 }
 
-Stream::Stream(const DataFile& file) : file_(file) {
-}
-
 std::span<const std::byte> Stream::next() {
   const std::uint64_t want = std::min<std::uint64_t>(kBlock, file_.size() - at_);
   if (want == 0) return {};

@@ -59,7 +59,7 @@ using NextBlock = std::function<std::span<const std::byte>()>;
 class Stream {
  public:
   /// `file` must outlive the stream.
-  explicit Stream(const DataFile& file);
+  explicit Stream(const DataFile& file) : file_(file) {}
 
   /// The next block, valid until the next call; empty at the end. Throws Error if the file was truncated.
   std::span<const std::byte> next();
