@@ -97,10 +97,6 @@ void Progress::resume(const State& state) {
   seconds_ = line_at_ = state.seconds;
 }
 
-bool Progress::over() const {
-  return !options_.epochs && done() >= 1;
-}
-
 bool Progress::over_after(std::uint64_t epoch) const {
   return over() || (options_.epochs && static_cast<std::int64_t>(epoch) + 1 >= *options_.epochs);
 }

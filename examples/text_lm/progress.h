@@ -53,7 +53,7 @@ class Progress {
   void resume(const State& state);
 
   /// Whether the training ends now, or at the end of this epoch. The same on all ranks.
-  bool over() const;
+  bool over() const { return !options_.epochs && done() >= 1; }
   bool over_after(std::uint64_t epoch) const;
 
   /// The number of finished steps.

@@ -181,10 +181,6 @@ void Writer::end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCou
   step_ = Step{};
 }
 
-void Writer::drop_step() noexcept {
-  step_ = Step{};
-}
-
 void Writer::finish() noexcept {
   std::atomic_ref finished(file_->live.finished_unix_ns);
   if (finished.load(std::memory_order_relaxed) != 0) return;

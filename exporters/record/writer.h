@@ -49,9 +49,6 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   /// the phases add up to more, the step is as long as they are. `end_ns` is CLOCK_MONOTONIC.
   void end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCounts& counts) noexcept;
 
-  /// Discards everything added since the end of the last step.
-  void drop_step() noexcept;
-
   /// Records that the rank has finished. May be called again.
   void finish() noexcept;
 

@@ -41,10 +41,6 @@ Screen::Screen() : signals_(take_signals()) {
   enter();
 }
 
-Screen::~Screen() {
-  leave();
-}
-
 Screen::Size Screen::size() const {
   winsize size = {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};

@@ -21,7 +21,7 @@ class Screen {
   /// Takes over the terminal of standard output; reads keys from standard input if that is a terminal too. Throws
   /// Error if the kernel refuses.
   Screen();
-  ~Screen();
+  ~Screen() { leave(); }
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 

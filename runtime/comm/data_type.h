@@ -3,6 +3,7 @@
 // Threads: values, no shared state.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,20 +13,8 @@ enum class DataType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DataType type) {
-  switch (type) {
-    case DataType::f64:
-    case DataType::i64:
-      return 8;
-    case DataType::f32:
-    case DataType::i32:
-      return 4;
-    case DataType::bf16:
-    case DataType::f16:
-      return 2;
-    case DataType::u8:
-      return 1;
-  }
-  return 1;
+  constexpr std::array<std::size_t, 7> kBytes = {4, 8, 2, 2, 4, 8, 1};
+  return kBytes.at(static_cast<std::size_t>(type));
 }
 
 /// The first element of `part` when `count` elements are divided into `parts`. Parts begin on cache lines, so
@@ -38,23 +27,8 @@ constexpr std::size_t part_begin(std::size_t count, std::size_t part, std::size_
 
 /// "f32"
 constexpr const char* name_of(DataType type) {
-  switch (type) {
-    case DataType::f32:
-      return "f32";
-    case DataType::f64:
-      return "f64";
-    case DataType::bf16:
-      return "bf16";
-    case DataType::f16:
-      return "f16";
-    case DataType::i32:
-      return "i32";
-    case DataType::i64:
-      return "i64";
-    case DataType::u8:
-      return "u8";
-  }
-  return "?";
+  constexpr std::array<const char*, 7> kNames = {"f32", "f64", "bf16", "f16", "i32", "i64", "u8"};
+  return kNames.at(static_cast<std::size_t>(type));
 }
 
 }  // namespace lockstep::comm

@@ -4,10 +4,6 @@
 
 namespace lockstep::data {
 
-EpochCursor::~EpochCursor() {
-  if (planned_.valid()) planned_.wait();
-}
-
 void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner) {
   const std::lock_guard lock(mutex_);
   if (planned_.valid()) planned_.wait();

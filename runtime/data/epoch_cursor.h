@@ -66,7 +66,9 @@ class EpochCursor {
         follow_(options.follow),
         waits_for_costs_(options.waits_for_costs) {}
   /// Waits for the planning in progress.
-  ~EpochCursor();
+  ~EpochCursor() {
+    if (planned_.valid()) planned_.wait();
+  }
 
   /// Moves to the beginning of the epoch, or to the position of `planner` in it. If the cursor
   /// `waits_for_costs`, a given planner plans its first block unchanged, and the following ones with the

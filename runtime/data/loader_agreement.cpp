@@ -1,5 +1,7 @@
 #include "runtime/data/loader_agreement.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -11,26 +13,13 @@
 #include "runtime/comm/communicator.h"
 
 namespace lockstep::data {
-namespace {
 
 constexpr std::size_t kMaxValueShown = 80;
-
-// FNV-1a. It finds mistakes; it does not protect against attacks.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char character : text) {
-    hash ^= static_cast<unsigned char>(character);
-    hash *= 0x100000001b3;
-  }
-  return hash;
-}
-
-}  // namespace
 
 void check_agreement(comm::Communicator& communicator, const std::vector<LoaderInput>& inputs) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
   std::vector<std::uint64_t> mine;
-  for (const LoaderInput& input : inputs) mine.push_back(hash_of(input.value));
+  for (const LoaderInput& input : inputs) mine.push_back(XXH3_64bits(input.value.data(), input.value.size()));
   const std::size_t bytes = mine.size() * sizeof(std::uint64_t);
   std::vector<std::uint64_t> all(ranks * mine.size());
   communicator.all_gather({mine.data(), bytes, comm::DataType::u8}, all.data(), "the loaders' inputs")

@@ -109,10 +109,6 @@ LearningRate::LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedul
   set_step(0);
 }
 
-void LearningRate::step() {
-  set_step(step_ + 1);
-}
-
 void LearningRate::set_step(std::int64_t step) {
   if (step < 0) fail_usage("LearningRate: step is {}; it must not be negative", step);
   auto& groups = optimizer_.param_groups();

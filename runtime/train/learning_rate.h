@@ -78,7 +78,7 @@ class LearningRate {
   LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedule schedule);
 
   /// Sets the learning rate of the next step. Call it after optimizer.step().
-  void step();
+  void step() { set_step(step_ + 1); }
 
   /// Continues at a step, for instance the one stored in a checkpoint. Throws UsageError for a negative one.
   void set_step(std::int64_t step);

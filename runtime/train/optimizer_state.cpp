@@ -169,21 +169,27 @@ ParameterState in_shape_of(const torch::Tensor& like, const StatePiece& piece) {
 
 namespace {
 
+torch::serialize::InputArchive reread(torch::serialize::OutputArchive& out) {
+  std::stringstream bytes;
+  out.save_to(bytes);
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  return in;
+}
+
+template <typename State>
+ParameterState view_adam(const State& state) {
+  return {{"step", state.step()},
+          {"exp_avg", state.exp_avg()},
+          {"exp_avg_sq", state.exp_avg_sq()},
+          {"max_exp_avg_sq", state.max_exp_avg_sq()}};
+}
+
 // The state of LibTorch's own optimizers, sharing the tensors.
 std::optional<ParameterState> view_state(const torch::optim::OptimizerParamState& state) {
   using namespace torch::optim;
-  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) {
-    return ParameterState{{"step", adamw->step()},
-                          {"exp_avg", adamw->exp_avg()},
-                          {"exp_avg_sq", adamw->exp_avg_sq()},
-                          {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
-  }
-  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) {
-    return ParameterState{{"step", adam->step()},
-                          {"exp_avg", adam->exp_avg()},
-                          {"exp_avg_sq", adam->exp_avg_sq()},
-                          {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
-  }
+  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) return view_adam(*adamw);
+  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) return view_adam(*adam);
   if (const auto* sgd = dynamic_cast<const SGDParamState*>(&state))
     return ParameterState{{"momentum_buffer", sgd->momentum_buffer()}};
   if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) {
@@ -208,10 +214,7 @@ ParameterState read_state(const torch::optim::OptimizerParamState& state) {
   }
   torch::serialize::OutputArchive out;
   state.serialize(out);
-  std::stringstream bytes;
-  out.save_to(bytes);
-  torch::serialize::InputArchive in;
-  in.load_from(bytes);
+  torch::serialize::InputArchive in = reread(out);
   ParameterState result;
   for (const auto& key : in.keys()) {
     c10::IValue value;
@@ -225,10 +228,7 @@ ParameterState read_state(const torch::optim::OptimizerParamState& state) {
 void write_state(const ParameterState& from, torch::optim::OptimizerParamState& into) {
   torch::serialize::OutputArchive out;
   for (const auto& [key, value] : from) out.write(key, value);
-  std::stringstream bytes;
-  out.save_to(bytes);
-  torch::serialize::InputArchive in;
-  in.load_from(bytes);
+  torch::serialize::InputArchive in = reread(out);
   into.serialize(in);
 }
 

@@ -4,7 +4,6 @@
 
 #include "common/error.h"
 #include "staging/cache/layout.h"
-#include "staging/cache/store.h"
 
 namespace lockstep::cache {
 namespace {
@@ -32,6 +31,12 @@ void seal(FileSystem& system, const fs::path& folder) {
 
 }  // namespace
 
+Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
+  const ObjectLock evicting = lock_eviction();
+  std::optional<UniqueFd> claim = make_space(name, bytes);
+  return {*this, name, bytes, std::move(claim)};
+}
+
 Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::optional<UniqueFd> claim)
     : store_(store),
       system_(store.system_),
@@ -49,10 +54,6 @@ Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::opt
     if (!resumed_) store_.drop(folder_);
     throw;
   }
-}
-
-Incoming::~Incoming() {
-  if (!published_ && !keep_) discard();
 }
 
 void Incoming::discard() noexcept {

@@ -10,17 +10,18 @@
 
 #include "common/file_system.h"
 #include "staging/cache/object.h"
+#include "staging/cache/store.h"
 
 namespace lockstep::cache {
-
-class Store;
 
 /// Removed when it goes out of scope unpublished, unless keep() was called. The partial copy of a killed
 /// process stays for the next process that begins the same object.
 class Incoming {
  public:
   Incoming(Incoming&&) = delete;
-  ~Incoming();
+  ~Incoming() {
+    if (!published_ && !keep_) discard();
+  }
 
   /// The folder for the files. Sync each file; publish() then makes files and folders read-only.
   std::filesystem::path files() const { return folder_ / "files"; }

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <charconv>
+
 #include "common/error.h"
 
 namespace lockstep::cache {
@@ -53,6 +55,19 @@ void write_reserved(FileSystem& system, const fs::path& incoming, std::uint64_t 
   // Always the same length, so that one write replaces it.
   const std::string text = fmt::format("{:20}\n", bytes);
   system.write_at(fd.get(), std::as_bytes(std::span(text)), 0, file);
+}
+
+std::uint64_t read_reserved(FileSystem& system, const fs::path& incoming) {
+  const fs::path file = incoming / kReserved;
+  const std::optional<UniqueFd> fd = system.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  if (!fd) return 0;
+  char text[20];
+  const std::size_t got = system.read_at(fd->get(), std::as_writable_bytes(std::span(text)), 0, file);
+  const char* begin = text;
+  while (begin != text + got && *begin == ' ') ++begin;
+  std::uint64_t bytes = 0;
+  std::from_chars(begin, text + got, bytes);
+  return bytes;
 }
 
 bool make_own_folder(FileSystem& system, const fs::path& folder) {

@@ -29,6 +29,8 @@ std::filesystem::path hidden(const std::filesystem::path& objects, std::string_v
 
 /// Records how many bytes an incoming folder will hold.
 void write_reserved(FileSystem& system, const std::filesystem::path& incoming, std::uint64_t bytes);
+/// The number that was recorded; 0 if there is none.
+std::uint64_t read_reserved(FileSystem& system, const std::filesystem::path& incoming);
 
 /// True if the path is a folder. A link to a folder is not one: it may lead where its owner has no access.
 bool is_folder(FileSystem& system, const std::filesystem::path& path);

@@ -56,10 +56,6 @@ Store::Store(fs::path folder, StoreOptions options, FileSystem& system)
   if (options_.restore_modes) restore_modes(system_, folder_);
 }
 
-bool Store::has(const std::string& name) const {
-  return system_.status(objects_ / name).has_value();
-}
-
 ObjectInfo Store::info(const std::string& name, bool brief) const {
   return read_object(objects_ / name / kDescription, name, brief);
 }
@@ -127,12 +123,6 @@ std::optional<ObjectLock> Store::lock_readers(const std::string& name) {
   return ObjectLock(std::move(fd));
 }
 
-Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
-  const ObjectLock evicting = lock_eviction();
-  std::optional<UniqueFd> claim = make_space(name, bytes);
-  return {*this, name, bytes, std::move(claim)};
-}
-
 void Store::remove(const std::string& name) {
   const fs::path removed = hidden(objects_, kRemoved, name);
   {
@@ -144,6 +134,91 @@ void Store::remove(const std::string& name) {
   system_.rename(objects_ / name, removed);
   system_.remove_all(removed);
   system_.sync_folder(objects_);
+}
+
+// The order matters: a process that publishes meanwhile first writes all bytes, then removes the reservation,
+// then renames, then releases the lock.
+IncomingUsage Store::incoming_usage(const std::string& name) {
+  const fs::path folder = hidden(objects_, kIncoming, name);
+  IncomingUsage copy{.name = name};
+  copy.alive = !try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+  if (!is_folder(system_, folder)) return copy;
+  copy.reserved = read_reserved(system_, folder);
+  const Measure files = measure(system_, folder / "files");
+  copy.present = files.bytes;
+  copy.newest = files.newest;
+  return copy;
+}
+
+std::optional<ObjectUsage> Store::object_usage(const std::string& name, bool measured) {
+  ObjectUsage object;
+  object.info.name = name;
+  try {
+    object.last_use = last_use(name);
+    if (!is_folder(system_, objects_ / name))
+      fail("{} is not a folder; lockstep-stage gc removes it", (objects_ / name).string());
+    object.info = info(name, true);
+  } catch (const Error& error) {
+    if (!has(name)) return {};  // removed meanwhile
+    object.problem = error.what();
+  }
+  if ((measured || !object.problem.empty()) && is_folder(system_, objects_ / name))
+    object.info.bytes = measure(system_, objects_ / name / "files").bytes;
+  return object;
+}
+
+template <typename Look>
+Usage Store::look_at_entries(const Look& look) {
+  Usage usage;
+  for (const std::string& entry : system_.list(objects_)) {
+    if (entry.starts_with(kRemoved)) continue;
+    std::string name = entry;
+    if (!object_of(entry).empty()) {
+      name = object_of(entry);
+      IncomingUsage copy = incoming_usage(name);
+      if (system_.status(objects_ / entry)) {
+        usage.incoming.push_back(std::move(copy));
+        continue;
+      }
+      // Published or discarded meanwhile.
+    }
+    if (std::optional<ObjectUsage> object = look(name)) usage.objects.push_back(std::move(*object));
+  }
+  return usage;
+}
+
+Usage Store::usage(bool measured) {
+  Usage usage = look_at_entries([&](const std::string& name) { return object_usage(name, measured); });
+  usage.jobs = bytes_only_in(system_, folder_ / "jobs");
+  return usage;
+}
+
+Usage Store::known_usage() {
+  const std::lock_guard known_lock(known_mutex_);
+  Usage usage = look_at_entries([&](const std::string& name) -> std::optional<ObjectUsage> {
+    const auto known = known_bytes_.find(name);
+    if (known != known_bytes_.end()) {
+      ObjectUsage object;
+      object.info.name = name;
+      object.info.bytes = known->second;
+      return object;
+    }
+    std::optional<ObjectUsage> object = object_usage(name, false);
+    if (object && object->problem.empty()) known_bytes_.emplace(name, object->info.bytes);
+    return object;
+  });
+  usage.jobs = known_jobs_bytes();
+  return usage;
+}
+
+// Spends at most a tenth of the time on jobs' folders, which may hold many files.
+std::uint64_t Store::known_jobs_bytes() {
+  const auto begin = std::chrono::steady_clock::now();
+  if (begin < jobs_until_) return jobs_bytes_;
+  jobs_bytes_ = bytes_only_in(system_, folder_ / "jobs");
+  const auto end = std::chrono::steady_clock::now();
+  jobs_until_ = end + 9 * (end - begin);
+  return jobs_bytes_;
 }
 
 }  // namespace lockstep::cache

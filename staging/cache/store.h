@@ -29,7 +29,6 @@
 
 #include "common/error.h"
 #include "common/file_system.h"
-#include "staging/cache/incoming.h"
 #include "staging/cache/object.h"
 #include "staging/cache/usage.h"
 #include "staging/cache/usage_claims.h"
@@ -71,6 +70,8 @@ struct StoreOptions {
   bool restore_modes = true;
 };
 
+class Incoming;
+
 /// A lock on an object: held until it is destroyed or the process ends, however it ends.
 class ObjectLock {
  public:
@@ -97,7 +98,7 @@ class Store {
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  bool has(const std::string& name) const;
+  bool has(const std::string& name) const { return system_.status(objects_ / name).has_value(); }
   /// The description of an object; `brief` leaves out its list of files.
   ObjectInfo info(const std::string& name, bool brief = false) const;
   /// The folder of an object's files.
@@ -117,7 +118,7 @@ class Store {
   /// Begins a new object of `bytes` bytes, or continues a partial copy. If quota, total or disk would be
   /// exceeded, first evicts unused objects, least recently used first, then partial copies. The caller holds
   /// the object's exclusive lock until after publish(). Throws NoSpace if eviction cannot free enough; then
-  /// it has removed nothing.
+  /// it has removed nothing. Include staging/cache/incoming.h to call it.
   Incoming begin(const std::string& name, std::uint64_t bytes);
 
   /// Removes an object: later calls do not find it, while hard links and open files stay valid. The caller

@@ -57,6 +57,9 @@ struct Measure {
 };
 Measure measure(FileSystem& system, const std::filesystem::path& folder);
 
+/// Bytes of the files in a folder that have no name outside it.
+std::uint64_t bytes_only_in(FileSystem& system, const std::filesystem::path& folder);
+
 /// A file's modification time.
 Time modified(const struct stat& status);
 Time now();

@@ -11,12 +11,13 @@
 #include <optional>
 #include <set>
 
+#include "common/crc32c.h"
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/file_status.h"
-#include "staging/pack/formats/format_check.h"
-#include "staging/pack/formats/format_readers.h"
+#include "staging/pack/formats/lmdb_tree.h"
 #include "staging/pack/formats/mds_index.h"
+#include "staging/pack/formats/megatron_layout.h"
 #include "staging/pack/index.h"
 
 namespace lockstep::pack {
@@ -25,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMagicBytes = 32;
+constexpr std::string_view kSideIndexEnd = ".lockstep";
 using FirstBytes = std::string;
 
 fs::path without_links(const fs::path& path) {
@@ -41,6 +43,17 @@ FirstBytes first_bytes(const fs::path& file) {
   if (got < 0) fail_errno("cannot read {}", file.string());
   bytes.resize(static_cast<std::size_t>(got));
   return bytes;
+}
+
+bool is_megatron_index(std::string_view first_bytes) {
+  return first_bytes.starts_with(std::string_view(megatron::kMagic, sizeof(megatron::kMagic)));
+}
+
+bool is_tfrecord(std::string_view first_bytes) {
+  std::uint32_t crc = 0;
+  if (first_bytes.size() < 8 + sizeof(crc)) return false;
+  std::memcpy(&crc, first_bytes.data() + 8, sizeof(crc));
+  return masked_crc32c(crc32c(std::as_bytes(std::span(first_bytes.substr(0, 8))))) == crc;
 }
 
 std::string_view last_name(std::string_view path) {
@@ -197,7 +210,7 @@ Format format_by_magic(const FirstBytes& bytes) {
   if (bytes.starts_with("\x89HDF\r\n\x1a\n")) return Format::hdf5;
   if (bytes.starts_with("\x93NUMPY")) return Format::npy;
   if (bytes.starts_with("\x0a\x23\xd7\xce")) return Format::recordio;
-  if (is_lmdb(bytes)) return Format::lmdb;
+  if (is_lmdb(std::as_bytes(std::span(bytes)))) return Format::lmdb;
   if (is_tfrecord(bytes)) return Format::tfrecord;
   return Format::plain;
 }
@@ -285,6 +298,16 @@ Contents readable_contents_of(const fs::path& source) {
 
 bool is_of_format(Format format, std::string_view file) {
   return format_by_name(file) == format || (format == Format::tfrecord && is_numbered(file));
+}
+
+std::string side_index_name(std::string_view data_file) {
+  return fmt::format(".{}{}", data_file, kSideIndexEnd);
+}
+
+bool is_side_index(std::string_view path) {
+  std::string_view name = last_name(path);
+  if (name.ends_with(kUnfinishedEnd)) name.remove_suffix(kUnfinishedEnd.size());
+  return name.starts_with('.') && name.ends_with(kSideIndexEnd) && name.size() > kSideIndexEnd.size() + 1;
 }
 
 }  // namespace lockstep::pack

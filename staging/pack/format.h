@@ -42,9 +42,17 @@ struct Contents {
 /// missing.
 Contents contents_of(const std::filesystem::path& source);
 
-/// Checks that the files in `folder` (the source or a copy) are as long as the format's own tables say. Reads
-/// tables, but no payload. Throws Error naming the files, for example a .bin that is shorter than its .idx
-/// says.
-void check_complete(const std::filesystem::path& folder, const Contents& contents);
+/// The same, but follows symbolic links: the entries of a job's folder are links to the sources until these
+/// are staged.
+Contents readable_contents_of(const std::filesystem::path& source);
+
+/// Whether a file holds data of this format, judged by its name.
+bool is_of_format(Format format, std::string_view file);
+
+/// The name of the index that this library stores beside `data_file`: ".NAME.lockstep".
+std::string side_index_name(std::string_view data_file);
+inline constexpr std::string_view kUnfinishedEnd = ".unfinished";
+/// Whether a file is such an index, or an unfinished one (with kUnfinishedEnd) that a killed process left.
+bool is_side_index(std::string_view path);
 
 }  // namespace lockstep::pack

@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/file_status.h"
+#include "staging/pack/format.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"
 #include "staging/pack/joined_reader.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -17,10 +18,10 @@
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
-#include "staging/step/step_exchange.h"
 #include "staging/step/step_folder.h"
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
+#include "staging/transfer/copy/chunk_plan.h"
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/supervisor.h"
@@ -33,6 +34,25 @@ namespace fs = std::filesystem;
 std::chrono::milliseconds call_timeout(const StepCall& call) {
   if (call.source_patience > 0) return std::chrono::seconds(call.source_patience);
   return default_call_timeout(call.hello.nodes);
+}
+
+// Throws Error if srun has no rendezvous, UsageError if `call.ports` is not LOW-HIGH.
+Exchange::Options exchange_of(const StepCall& call) {
+  Exchange::Options exchange;
+  exchange.key = RendezvousAddress::from_environment().key;
+  exchange.step = fmt::format("{}.{}", call.hello.job, call.hello.step);
+  exchange.node_id = call.hello.node_id;
+  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
+  if (!call.ports.empty()) {
+    const std::size_t dash = call.ports.find('-');
+    const char* const end = call.ports.data() + call.ports.size();
+    const auto low = std::from_chars(call.ports.data(), end, exchange.first_port);
+    if (dash == std::string::npos || low.ptr != call.ports.data() + dash ||
+        std::from_chars(low.ptr + 1, end, exchange.last_port).ptr != end) {
+      fail_usage("--ports '{}': must be LOW-HIGH", call.ports);
+    }
+  }
+  return exchange;
 }
 
 class Step {
@@ -55,6 +75,7 @@ class Step {
   void say_first(const std::string& why);
   [[noreturn]] void end_failed();
   Verdict prepare();
+  void join_peers();
   Verdict stage();
   Verdict failed(const std::string& why);
   void agree(const Verdict& here);
@@ -263,12 +284,15 @@ Verdict Step::prepare() {
   return {true, "", true};
 }
 
+void Step::join_peers() {
+  if (!rendezvous_ || call_.cooperate != "on") return;
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
+}
+
 Verdict Step::stage() {
   try {
     // In the background the exchange begins when all nodes have started.
-    if (rendezvous_ && call_.cooperate == "on" && background_ == nullptr && call_.problem.empty()) {
-      peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
-    }
+    if (background_ == nullptr && call_.problem.empty()) join_peers();
     return prepare();
   } catch (const std::exception& error) {
     peers_.reset();  // other nodes get its chunks elsewhere
@@ -331,9 +355,7 @@ void Step::go_on_from_source(const std::string& why) {
 
 void Step::stage_in_background() {
   try {
-    if (rendezvous_ && call_.cooperate == "on") {
-      peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
-    }
+    join_peers();
     put_missing();
   } catch (const std::exception& error) {
     peers_.reset();
@@ -392,11 +414,6 @@ void stage_in_child(StepCall call, Background* background) {
 }
 
 }  // namespace
-
-void say_to_job(const std::string& text) {
-  const std::string line = "lockstep: " + text + "\n";
-  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
-}
 
 void stage_step(const StepCall& call) {
   // A write to a closed connection or job output must fail, and must not end the process.

@@ -26,9 +26,6 @@ struct StepCall {
   FileSystem* file_system = nullptr;  // as in PutOptions
 };
 
-/// Prints one line to the job's output, in one write.
-void say_to_job(const std::string& text);
-
 /// Returns when the step may start. If it may not, ends the process with code 1, after one line from here or
 /// from srun has said why. In the background the calling process ends when the step may start.
 void stage_step(const StepCall& call);

@@ -11,6 +11,7 @@
 #include "staging/cache/store.h"
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/step/stage_step.h"
+#include "staging/step/step_report.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -147,10 +147,6 @@ void StepFolder::name_each(const std::vector<std::string>& names, const fs::path
   place(part, name);
 }
 
-void StepFolder::forget(const std::string& source) {
-  if (staged_.erase(source) > 0) remember();
-}
-
 void StepFolder::link_copy(const PutResult& result) const {
   const fs::path name = entry(result.source);
   const bool one_file = !fs::is_directory(result.path);

@@ -17,7 +17,7 @@
 #include "common/file_system.h"
 #include "common/files.h"
 #include "common/leaf/source_name.h"
-#include "staging/transfer/put.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
 
@@ -48,7 +48,9 @@ class StepFolder {
   std::vector<std::string> missing(const std::vector<std::string>& sources) const;
 
   /// Forgets a source whose copy is gone. Its name stays until it is staged again.
-  void forget(const std::string& source);
+  void forget(const std::string& source) {
+    if (staged_.erase(source) > 0) remember();
+  }
 
   /// Links the local copies under their sources' names and records all of them at once.
   void add(const std::vector<PutResult>& results);

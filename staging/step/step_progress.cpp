@@ -2,8 +2,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "staging/step/stage_step.h"
-#include "staging/step/step_folder.h"
+#include "common/leaf/source_name.h"
 #include "staging/step/step_report.h"
 
 namespace lockstep::transfer {

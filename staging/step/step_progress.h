@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "staging/rendezvous/rendezvous_outcome.h"
-#include "staging/transfer/put.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
 

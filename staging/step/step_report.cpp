@@ -1,11 +1,18 @@
 #include "staging/step/step_report.h"
 
+#include <unistd.h>
+
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/source_name.h"
 #include "common/units.h"
-#include "staging/step/step_folder.h"
 
 namespace lockstep::transfer {
+
+void say_to_job(const std::string& text) {
+  const std::string line = "lockstep: " + text + "\n";
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
+}
 
 std::string summary(const std::vector<PutResult>& results) {
   std::string names;

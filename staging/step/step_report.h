@@ -10,9 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "staging/transfer/put.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
+
+/// Prints one line to the job's output, in one write.
+void say_to_job(const std::string& text);
 
 /// "staged manpages: 12.3 MiB in 0.41 s (miss)"
 std::string summary(const std::vector<PutResult>& results);

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "staging/transfer/put.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
 

@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "common/pending_calls.h"
+#include "staging/pack/formats/format_check.h"
 #include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
 #include "staging/transfer/copy/parallel.h"
@@ -56,10 +57,6 @@ std::uint64_t Manifest::bytes() const {
   std::uint64_t sum = 0;
   for (const ManifestFile& file : files) sum += file.size;
   return sum;
-}
-
-std::string Manifest::shown() const {
-  return (one_file ? folder / main : folder).string();
 }
 
 Manifest look_at(const Source& source) {

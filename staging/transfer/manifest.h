@@ -54,7 +54,7 @@ struct Manifest {
   bool packed() const { return format == pack::Format::tar; }
   std::uint64_t bytes() const;
   /// The source as object.json names it.
-  std::string shown() const;
+  std::string shown() const { return (one_file ? folder / main : folder).string(); }
 };
 
 /// Looks at the source. Throws Error if nothing is there, or if a file is shorter than its format says.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "staging/cache/incoming.h"
 #include "staging/transfer/copy/copy.h"
 #include "staging/transfer/put_context.h"
 #include "staging/transfer/side_indexes.h"

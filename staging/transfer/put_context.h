@@ -18,7 +18,7 @@
 
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/limit.h"
-#include "staging/transfer/put.h"
+#include "staging/transfer/put_options.h"
 #include "staging/transfer/source.h"
 
 namespace lockstep::transfer {

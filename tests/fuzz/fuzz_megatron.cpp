@@ -14,7 +14,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::size_t i = 0; i < index.sequences(); ++i) {
       fuzz::require(index.offset(i) == end);
       end += index.length(i) * static_cast<unsigned>(bytes_of(index.type()));
-      if (index.has_modes()) (void)index.mode(i);
     }
     fuzz::require(end == index.data_bytes());
     for (std::size_t d = 0; d < index.document_entries(); ++d)

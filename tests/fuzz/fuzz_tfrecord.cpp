@@ -16,13 +16,13 @@ namespace {
 
 void scan(std::span<const std::byte> bytes) {
   fuzz::run([&] {
-    OneBlock block(bytes);
     std::uint64_t end = 0;
-    scan_tfrecord(block, bytes.size(), "fuzzed", [&](const Record& record) {
-      fuzz::require(record.begin == end && record.pieces.size() == 1);
-      end = record.pieces[0].offset + record.pieces[0].bytes + 4;
-      fuzz::require(end <= bytes.size());
-    });
+    scan_tfrecord([rest = bytes]() mutable { return std::exchange(rest, {}); }, bytes.size(), "fuzzed",
+                  [&](const Record& record) {
+                    fuzz::require(record.begin == end && record.pieces.size() == 1);
+                    end = record.pieces[0].offset + record.pieces[0].bytes + 4;
+                    fuzz::require(end <= bytes.size());
+                  });
     fuzz::require(end == bytes.size());
   });
 }

@@ -51,10 +51,6 @@ Connection::Connection(UniqueFd socket) : socket_(std::move(socket)) {
   connections.fds.push_back(socket_.get());
 }
 
-Connection::~Connection() {
-  close();
-}
-
 void Connection::close() {
   if (!socket_) return;
   OpenConnections& connections = open_connections();

@@ -31,7 +31,7 @@ class Connection {
  public:
   /// Takes a connected stream socket and makes it nonblocking.
   explicit Connection(UniqueFd socket);
-  ~Connection();
+  ~Connection() { close(); }
   Connection(Connection&& other) noexcept = default;
   Connection& operator=(Connection&& other) noexcept = default;
 

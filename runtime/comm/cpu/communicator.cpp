@@ -12,8 +12,8 @@
 
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
+#include "runtime/comm/cpu/inter_node.h"
 #include "runtime/comm/cpu/join.h"
-#include "runtime/comm/cpu/mpi_inter_node.h"
 #include "runtime/comm/cpu/node_group.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/mpi/session.h"
@@ -69,7 +69,7 @@ class CpuCommunicator : public Communicator, private Driver {
         ownership_(ownership),
         cpus_(std::move(cpus)),
         spin_(joined.ranks_share_cpus ? std::chrono::microseconds(0) : kSpin),
-        inter_node_(joined.place.nodes > 1 ? connect_nodes(world, joined.place) : nullptr),
+        inter_node_(joined.place.nodes > 1 ? std::make_unique<InterNode>(world, joined.place) : nullptr),
         group_(std::move(joined.slots), joined.place, std::move(joined.ranks), inter_node_.get()),
         name_(joined.place.local_size != place.local_size ? "mpi"
               : inter_node_                               ? "shared memory and mpi"

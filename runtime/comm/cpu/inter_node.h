@@ -1,10 +1,14 @@
-// The part of each operation that crosses nodes, after the ranks of a node have done what they can do on the
-// node. An interface, so that NodeGroup needs no MPI.
+// The part of each operation that crosses nodes, over MPI, after the ranks of a node have done what they can do
+// on the node. It waits without using a CPU (comm/mpi/wait.h).
 //
-// Threads: the communicator's thread.
+// Threads: the main thread makes it, on all ranks together; then only the communicator's thread uses it.
 #pragma once
 
+#include <mpi.h>
+
+#include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "runtime/comm/cpu/operation_slots.h"
 #include "runtime/comm/reduction.h"
@@ -13,24 +17,36 @@ namespace lockstep::comm::cpu {
 
 class InterNode {
  public:
-  virtual ~InterNode() = default;
+  /// `world` must outlive this object, and nothing else may use `world` until this object is destroyed.
+  InterNode(MPI_Comm world, const Place& place);
+  ~InterNode();
+  InterNode(const InterNode&) = delete;
+  InterNode& operator=(const InterNode&) = delete;
 
   /// The number of slices of a buffer. Lane i consists of the i-th rank of every node, and its ranks exchange
   /// slice i. There are as many lanes as the smallest node has ranks.
-  virtual int lanes() const = 0;
+  int lanes() const { return lanes_; }
 
   /// Ends the job, with a line that names both requests, if two nodes call different operations. Every
   /// rank of a lane calls it before it exchanges data.
-  virtual void check_same_request(const OperationRequest& request, std::string_view label) = 0;
+  void check_same_request(const OperationRequest& request, std::string_view label);
 
   /// Reduces in place over this rank's lane, in the order of the nodes.
-  virtual void all_reduce(Buffer slice, ScaledOp scaled) = 0;
+  void all_reduce(Buffer slice, ScaledOp scaled);
 
-  // Over all ranks, as in Communicator.
-  virtual void broadcast(Buffer buffer, int root) = 0;
-  virtual void all_gather(Buffer mine, void* all) = 0;
-  virtual void reduce_scatter(void* all, Buffer mine, ScaledOp scaled) = 0;
-  virtual void barrier() = 0;
+  // Over all ranks, as in Communicator. The second and third throw Error for parts of 2 GiB or more.
+  void broadcast(Buffer buffer, int root);
+  void all_gather(Buffer mine, void* all);
+  void reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
+  void barrier();
+
+ private:
+  MPI_Comm world_;
+  MPI_Comm lane_ = MPI_COMM_NULL;
+  Place place_;
+  Place lane_place_;  // with one rank per node
+  int lanes_ = 1;
+  std::vector<std::byte> scratch_;
 };
 
 }  // namespace lockstep::comm::cpu

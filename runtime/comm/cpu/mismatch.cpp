@@ -1,5 +1,6 @@
 #include "runtime/comm/cpu/mismatch.h"
 
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -11,19 +12,8 @@ namespace lockstep::comm::cpu {
 namespace {
 
 const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-      return "sum";
-    case ReduceOp::average:
-      return "average";
-    case ReduceOp::max:
-      return "max";
-    case ReduceOp::min:
-      return "min";
-    case ReduceOp::bit_or:
-      return "bit_or";
-  }
-  return "?";
+  constexpr std::array<const char*, 5> kNames = {"sum", "average", "max", "min", "bit_or"};
+  return kNames.at(static_cast<std::size_t>(op));
 }
 
 }  // namespace

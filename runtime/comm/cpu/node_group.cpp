@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/comm/cpu/inter_node.h"
 #include "runtime/comm/cpu/mismatch.h"
 #include "runtime/comm/failure.h"
 
@@ -50,10 +51,6 @@ NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> 
       ranks_(std::move(ranks)),
       inter_node_(inter_node),
       peers_(static_cast<std::size_t>(place.local_size)) {
-}
-
-void NodeGroup::add(std::shared_ptr<Task> task) {
-  queued_.push_back(std::move(task));
 }
 
 bool NodeGroup::advance(bool waiting) {

@@ -11,16 +11,40 @@
 // Threads: one at a time.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "runtime/comm/cpu/inter_node.h"
-#include "runtime/comm/cpu/task.h"
+#include "runtime/comm/cpu/operation_slots.h"
+#include "runtime/comm/operation.h"
 #include "runtime/comm/shm/staging_pool.h"
 
 namespace lockstep::comm::cpu {
+
+class InterNode;
+
+/// This rank's part of an operation: what was asked for, where its data lies, how far it is.
+struct Task {
+  OperationRequest request;
+  std::string label;
+  Buffer buffer;        ///< the data to reduce or broadcast, or this rank's part
+  void* all = nullptr;  ///< of an all_gather or reduce_scatter
+  ReduceOptions options;
+  std::shared_ptr<Operation> operation;
+
+  std::uint64_t number = 0;
+  std::shared_ptr<void> staging;              ///< a copy of the data, if it is not in shared memory
+  std::vector<std::byte*> views;              ///< the data of every local rank, once the work has begun
+  std::vector<std::shared_ptr<void>> mapped;  ///< keeps `views` valid
+  bool compared = false;                      ///< with the requests of the other ranks
+  bool share_done = false;                    ///< this rank has no more work to do
+  std::exception_ptr error;
+};
 
 class NodeGroup {
  public:
@@ -29,7 +53,7 @@ class NodeGroup {
   NodeGroup(OperationSlots slots, const Place& place, std::vector<int> ranks, InterNode* inter_node);
 
   /// Starts after the tasks that were added before.
-  void add(std::shared_ptr<Task> task);
+  void add(std::shared_ptr<Task> task) { queued_.push_back(std::move(task)); }
 
   /// Does the work that is possible now. `waiting`: this rank has nothing else to do, so it works for other
   /// ranks too. Returns whether anything advanced.

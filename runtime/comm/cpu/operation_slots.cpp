@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <climits>
 #include <ctime>
 #include <new>
@@ -15,21 +16,9 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               "processes share them");
 
 const char* name_of(OperationKind kind) {
-  switch (kind) {
-    case OperationKind::all_reduce:
-      return "all_reduce";
-    case OperationKind::broadcast:
-      return "broadcast";
-    case OperationKind::all_gather:
-      return "all_gather";
-    case OperationKind::reduce_scatter:
-      return "reduce_scatter";
-    case OperationKind::barrier:
-      return "barrier";
-    case OperationKind::end:
-      return "the end";
-  }
-  return "?";
+  constexpr std::array<const char*, 6> kNames = {"all_reduce",     "broadcast", "all_gather",
+                                                 "reduce_scatter", "barrier",   "the end"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 OperationSlots::OperationSlots(std::shared_ptr<void> memory, const shm::SegmentHandle& segment)
@@ -47,10 +36,6 @@ OperationSlots OperationSlots::create(int ranks) {
 
 OperationSlots OperationSlots::open(const shm::SegmentHandle& segment) {
   return {shm::map(segment), segment};
-}
-
-RankArea* OperationSlots::areas() const {
-  return reinterpret_cast<RankArea*>(events_ + 1);
 }
 
 void OperationSlots::notify_all() const {

@@ -85,7 +85,7 @@ class OperationSlots {
 
   shm::SegmentHandle segment() const { return segment_; }
 
-  RankArea& area(int local_rank) const { return areas()[local_rank]; }
+  RankArea& area(int local_rank) const { return reinterpret_cast<RankArea*>(events_ + 1)[local_rank]; }
   OperationSlot& slot(int local_rank, std::uint64_t number) const {
     return area(local_rank).slots[number % kSlots];
   }
@@ -115,7 +115,6 @@ class OperationSlots {
 
  private:
   OperationSlots(std::shared_ptr<void> memory, const shm::SegmentHandle& segment);
-  RankArea* areas() const;
 
   std::shared_ptr<void> memory_;
   shm::SegmentHandle segment_;

@@ -41,10 +41,6 @@ void Background::wait_for_memory() {
   if (jobs_.size() > 1) jobs_[jobs_.size() - 2].done.wait();
 }
 
-void Background::wait_for_all() {
-  for (const Job& job : jobs_) job.done.wait();
-}
-
 void Background::rethrow() {
   std::exception_ptr first;
   while (!jobs_.empty() && is_done(jobs_.front().done)) {

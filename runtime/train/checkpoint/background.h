@@ -17,7 +17,9 @@ class Background {
   void start(Work work);
   /// Waits until the last work has released its memory, and at most one is not done.
   void wait_for_memory();
-  void wait_for_all();
+  void wait_for_all() {
+    for (const Job& job : jobs_) job.done.wait();
+  }
   /// Throws the first exception of work that is done; each is thrown once.
   void rethrow();
 

@@ -4,10 +4,38 @@
 #include "runtime/torch_version.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/checkpoint/optimizer_section.h"
-#include "runtime/train/checkpoint/optimizer_type.h"
+#include "runtime/train/fused_optimizer.h"
 
 namespace lockstep::checkpoint {
 namespace {
+
+template <typename Type>
+bool is(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const Type*>(&optimizer) != nullptr;
+}
+
+/// "AdamW" also for FusedAdamW, whose state is the same; "Lamb". Throws UsageError for other types.
+std::string optimizer_type(const torch::optim::Optimizer& optimizer) {
+  if (is<Lamb>(optimizer)) return "Lamb";
+  if (is<torch::optim::AdamW>(optimizer)) return "AdamW";
+  if (is<torch::optim::Adam>(optimizer)) return "Adam";
+  if (is<torch::optim::SGD>(optimizer)) return "SGD";
+  if (is<torch::optim::RMSprop>(optimizer)) return "RMSprop";
+  if (is<torch::optim::Adagrad>(optimizer)) return "Adagrad";
+  fail_usage(
+      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop, Adagrad and Lamb; save "
+      "another one as a text, with the two functions of Checkpointer::add()");
+}
+
+/// The empty state of one parameter of such an optimizer.
+std::unique_ptr<torch::optim::OptimizerParamState> make_parameter_state(
+    const torch::optim::Optimizer& optimizer) {
+  if (is<torch::optim::AdamW>(optimizer)) return std::make_unique<torch::optim::AdamWParamState>();
+  if (is<torch::optim::Adam>(optimizer)) return std::make_unique<torch::optim::AdamParamState>();
+  if (is<torch::optim::SGD>(optimizer)) return std::make_unique<torch::optim::SGDParamState>();
+  if (is<torch::optim::RMSprop>(optimizer)) return std::make_unique<torch::optim::RMSpropParamState>();
+  return std::make_unique<torch::optim::AdagradParamState>();
+}
 
 /// An optimizer whose state is the same on all ranks.
 class ReplicatedOptimizer : public Item {

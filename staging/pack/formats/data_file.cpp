@@ -64,7 +64,7 @@ std::span<const std::byte> Stream::next() {
 }
 
 std::span<const std::byte> Cursor::some(std::uint64_t max) {
-  if (block_.empty()) block_ = blocks_.next();
+  if (block_.empty()) block_ = next_();
   if (block_.empty()) fail("the data end after {} bytes, {} expected", offset_, size_);
   const auto piece = block_.first(std::min<std::uint64_t>(max, block_.size()));
   block_ = block_.subspan(piece.size());

@@ -52,24 +52,19 @@ class DataFile {
   mutable MappedFile mapping_;
 };
 
-/// Gives bytes block by block.
-class Blocks {
- public:
-  virtual ~Blocks() = default;
-  /// The next bytes, valid until the next call; empty at the end.
-  virtual std::span<const std::byte> next() = 0;
-};
+/// Gives the next bytes, valid until the next call; empty at the end.
+using NextBlock = std::function<std::span<const std::byte>()>;
 
 /// The bytes of a file from its beginning, in blocks of 1 MiB, to read each byte once.
-class Stream : public Blocks {
+class Stream {
  public:
   /// `file` must outlive the stream. `progress` is told the length of each block.
   explicit Stream(
       const DataFile& file, std::function<void(std::uint64_t)> progress = [](std::uint64_t) {})
       : file_(file), progress_(std::move(progress)) {}
 
-  /// Throws Error if the file was truncated.
-  std::span<const std::byte> next() override;
+  /// The next block, valid until the next call; empty at the end. Throws Error if the file was truncated.
+  std::span<const std::byte> next();
 
  private:
   const DataFile& file_;
@@ -78,21 +73,11 @@ class Stream : public Blocks {
   std::string block_;
 };
 
-/// Bytes in memory as one block.
-class OneBlock : public Blocks {
- public:
-  explicit OneBlock(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  std::span<const std::byte> next() override { return std::exchange(bytes_, {}); }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
 /// Reads pieces of any size from blocks; a piece may extend over several blocks.
 class Cursor {
  public:
   /// `size` is the sum of the bytes of all blocks.
-  Cursor(Blocks& blocks, std::uint64_t size) : blocks_(blocks), size_(size) {}
+  Cursor(NextBlock next, std::uint64_t size) : next_(std::move(next)), size_(size) {}
 
   std::uint64_t offset() const { return offset_; }
   std::uint64_t left() const { return size_ - offset_; }
@@ -103,7 +88,7 @@ class Cursor {
   void take(std::span<std::byte> into);
 
  private:
-  Blocks& blocks_;
+  NextBlock next_;
   std::uint64_t size_;
   std::uint64_t offset_ = 0;
   std::span<const std::byte> block_;

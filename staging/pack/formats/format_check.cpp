@@ -1,16 +1,10 @@
 #include "staging/pack/formats/format_check.h"
 
-#include <cstring>
-
-#include "common/crc32c.h"
 #include "common/error.h"
-#include "staging/pack/format.h"
-#include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/hdf5_file.h"
 #include "staging/pack/formats/lmdb_tree.h"
 #include "staging/pack/formats/mds_index.h"
 #include "staging/pack/formats/megatron_index.h"
-#include "staging/pack/formats/megatron_layout.h"
 #include "staging/pack/formats/npy_header.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
@@ -19,15 +13,6 @@ namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kSideIndexEnd = ".lockstep";
-
-template <typename T>
-T number_at(std::string_view bytes, std::size_t offset) {
-  T number{};
-  std::memcpy(&number, bytes.data() + offset, sizeof(T));
-  return number;
-}
 
 /// A copy may hold only some shards of a pack; its index then has only these.
 void check_pack(const fs::path& folder, const Contents& contents) {
@@ -73,33 +58,6 @@ void check_file(Format format, const fs::path& file) {
 }
 
 }  // namespace
-
-bool is_megatron_index(std::string_view first_bytes) {
-  return first_bytes.starts_with(std::string_view(megatron::kMagic, sizeof(megatron::kMagic)));
-}
-
-bool is_tfrecord(std::string_view first_bytes) {
-  return first_bytes.size() >= 12 &&
-         masked_crc32c(crc32c(std::as_bytes(std::span(first_bytes.substr(0, 8))))) ==
-             number_at<std::uint32_t>(first_bytes, 8);
-}
-
-bool is_lmdb(std::string_view first_bytes) {
-  constexpr std::uint32_t kMagic = 0xbeefc0deU;
-  constexpr std::size_t kPageHeader = 16;
-  return first_bytes.size() >= kPageHeader + 4 &&
-         number_at<std::uint32_t>(first_bytes, kPageHeader) == kMagic;
-}
-
-std::string side_index_name(std::string_view data_file) {
-  return fmt::format(".{}{}", data_file, kSideIndexEnd);
-}
-
-bool is_side_index(std::string_view path) {
-  std::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
-  if (name.ends_with(kUnfinishedEnd)) name.remove_suffix(kUnfinishedEnd.size());
-  return name.starts_with('.') && name.ends_with(kSideIndexEnd) && name.size() > kSideIndexEnd.size() + 1;
-}
 
 void check_complete(const fs::path& folder, const Contents& contents) {
   if (contents.format == Format::mds) return check_mds(folder, contents);

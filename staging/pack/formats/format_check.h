@@ -1,23 +1,17 @@
-// Recognises the files of the known formats by their first bytes or their names.
+// Checks the files of a source against the format's own tables.
 //
 // Threads: safe from any.
 #pragma once
 
 #include <filesystem>
-#include <string>
-#include <string_view>
+
+#include "staging/pack/format.h"
 
 namespace lockstep::pack {
 
-// `first_bytes` are the first 32 bytes, or fewer if the file is shorter.
-bool is_megatron_index(std::string_view first_bytes);
-bool is_tfrecord(std::string_view first_bytes);
-bool is_lmdb(std::string_view first_bytes);
-
-/// The name of the index that this library stores beside `data_file`: ".NAME.lockstep".
-std::string side_index_name(std::string_view data_file);
-inline constexpr std::string_view kUnfinishedEnd = ".unfinished";
-/// Whether a file is such an index, or an unfinished one (with kUnfinishedEnd) that a killed process left.
-bool is_side_index(std::string_view path);
+/// Checks that the files in `folder` (the source or a copy) are as long as the format's own tables say. Reads
+/// tables, but no payload. Throws Error naming the files, for example a .bin that is shorter than its .idx
+/// says.
+void check_complete(const std::filesystem::path& folder, const Contents& contents);
 
 }  // namespace lockstep::pack

@@ -8,17 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "staging/pack/format.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::pack {
-
-/// As contents_of(), but follows symbolic links: the entries of a job's folder are links to the sources until
-/// these are staged.
-Contents readable_contents_of(const std::filesystem::path& source);
-
-/// Whether a file holds data of this format, judged by its name.
-bool is_of_format(Format format, std::string_view file);
 
 // `file` is relative to `folder`; messages and parts name it.
 std::unique_ptr<Reader> open_tar(const std::filesystem::path& source, const OpenOptions& options);

@@ -6,7 +6,6 @@
 
 #include "common/error.h"
 #include "staging/pack/formats/data_file.h"
-#include "staging/pack/formats/format_check.h"
 
 namespace lockstep::pack {
 namespace {
@@ -35,8 +34,7 @@ struct Meta {
 };
 
 bool is_meta(std::span<const std::byte> bytes) {
-  return bytes.size() >= kMetaBytes &&
-         is_lmdb({reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(kMetaBytes)});
+  return bytes.size() >= kMetaBytes && is_lmdb(bytes);
 }
 
 std::uint64_t page_bytes_of(std::span<const std::byte> first, const std::filesystem::path& name) {
@@ -159,6 +157,12 @@ class TreeWalk {
 };
 
 }  // namespace
+
+bool is_lmdb(std::span<const std::byte> first_bytes) {
+  constexpr std::uint32_t kMagic = 0xbeefc0deU;
+  return first_bytes.size() >= kPageHeader + sizeof(kMagic) &&
+         number_at<std::uint32_t>(first_bytes, kPageHeader) == kMagic;
+}
 
 std::vector<LmdbEntry> read_lmdb(std::span<const std::byte> file, const std::filesystem::path& name) {
   return TreeWalk(file, name).run();

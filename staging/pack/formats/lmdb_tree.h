@@ -12,6 +12,9 @@
 
 namespace lockstep::pack {
 
+/// Whether a file is an LMDB database, judged by its first 32 bytes.
+bool is_lmdb(std::span<const std::byte> first_bytes);
+
 /// A key and its value, by their offsets in the file.
 struct LmdbEntry {
   std::uint64_t key;

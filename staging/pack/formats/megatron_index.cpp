@@ -82,11 +82,9 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   index.lengths_ = tables.take<std::int32_t>(index.sequences_, "lengths");
   index.offsets_ = tables.take<std::int64_t>(index.sequences_, "offsets");
   index.documents_ = tables.take<std::int64_t>(index.document_entries_, "documents");
-  if (tables.left() != 0) {
-    if (tables.left() != index.sequences_)
-      damaged(name, "{} bytes are left over; expected none, or {} modes", tables.left(), index.sequences_);
-    index.modes_ = tables.take<std::int8_t>(index.sequences_, "modes");
-  }
+  // Multimodal data have a mode for each sequence, which this library does not need.
+  if (tables.left() != 0 && tables.left() != index.sequences_)
+    damaged(name, "{} bytes are left over; expected none, or {} modes", tables.left(), index.sequences_);
   index.check_sequences();
   index.check_documents();
   return index;

@@ -45,10 +45,6 @@ class MegatronIndex {
     return static_cast<std::uint64_t>(at<std::int64_t>(documents_, d));
   }
 
-  /// Whether the sequences have modes (multimodal data), and the mode of sequence i.
-  bool has_modes() const { return modes_ != nullptr; }
-  std::int8_t mode(std::size_t i) const { return at<std::int8_t>(modes_, i); }
-
   /// All bytes of the file.
   std::span<const std::byte> bytes() const { return bytes_; }
 
@@ -73,7 +69,6 @@ class MegatronIndex {
   const std::byte* lengths_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* documents_ = nullptr;
-  const std::byte* modes_ = nullptr;
 };
 
 /// The path of the .bin for an .idx.

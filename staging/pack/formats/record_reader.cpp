@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Scan = void (*)(Blocks&, std::uint64_t, const fs::path&, const EachRecord&);
+using Scan = void (*)(const NextBlock&, std::uint64_t, const fs::path&, const EachRecord&);
 
 /// In the index, the pieces of a record are the parts of a sample. The first part has the digest of the
 /// record.
@@ -33,9 +33,10 @@ SideIndex side_index(const DataFile& file, std::string_view format, Scan scan, c
   return {
       file, also, [&](IndexBuilder& builder) {
         Stream stream(file);
-        scan(stream, file.size(), file.path(), [&](const Record& record) {
-          add_record(builder, keys == nullptr ? "-" : keys->at(record.begin), record);
-        });
+        scan([&] { return stream.next(); }, file.size(), file.path(),
+             [&](const Record& record) {
+               add_record(builder, keys == nullptr ? "-" : keys->at(record.begin), record);
+             });
         if (keys != nullptr && keys->size() != builder.samples())
           fail("{} has {} records, but its .idx has {} keys: make the .idx again with rec2idx, or remove it",
                file.path().string(), builder.samples(), keys->size());
@@ -97,11 +98,12 @@ class RecordReader : public ExtentReader {
   void verify(const ReadProgress& progress) const override {
     Stream stream(file(), progress);
     std::size_t i = 0;
-    scan_(stream, file().size(), file().path(), [&](const Record& record) {
-      if (i >= size() || record.pieces.front().offset != extent(i).offset || record.xxh3 != digest(i))
-        fail("{}: the record has changed since the file was indexed", file().where(record.begin, i));
-      ++i;
-    });
+    scan_([&] { return stream.next(); }, file().size(), file().path(),
+          [&](const Record& record) {
+            if (i >= size() || record.pieces.front().offset != extent(i).offset || record.xxh3 != digest(i))
+              fail("{}: the record has changed since the file was indexed", file().where(record.begin, i));
+            ++i;
+          });
     if (i != size()) fail("{}: {} records, but {} when it was indexed", file().path().string(), i, size());
   }
 

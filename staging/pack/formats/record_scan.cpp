@@ -33,11 +33,11 @@ T number_in(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::path& name,
+void scan_tfrecord(const NextBlock& next, std::uint64_t size, const std::filesystem::path& name,
                    const EachRecord& each) {
   constexpr std::uint64_t kLength = sizeof(std::uint64_t);
   constexpr std::uint64_t kChecksum = sizeof(std::uint32_t);
-  Cursor cursor(blocks, size);
+  Cursor cursor(next, size);
   Hasher hasher(Hasher::Width::bits64);
   for (std::size_t number = 0; cursor.left() > 0; ++number) {
     const RecordPlace where{name, number, cursor.offset()};
@@ -69,11 +69,11 @@ void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::pa
   }
 }
 
-void scan_recordio(Blocks& blocks, std::uint64_t size, const std::filesystem::path& name,
+void scan_recordio(const NextBlock& next, std::uint64_t size, const std::filesystem::path& name,
                    const EachRecord& each) {
   constexpr std::uint64_t kHeader = 8;
   enum Flag : std::uint32_t { whole = 0, first = 1, middle = 2, last = 3 };
-  Cursor cursor(blocks, size);
+  Cursor cursor(next, size);
   Hasher hasher(Hasher::Width::bits64);
   std::vector<Piece> pieces;
   std::uint64_t begin = 0;

@@ -30,7 +30,7 @@ struct Record {
 using EachRecord = std::function<void(const Record&)>;
 
 /// Checks the checksums of lengths and payloads. Throws Error naming file, record and offset.
-void scan_tfrecord(Blocks& blocks, std::uint64_t size, const std::filesystem::path& name,
+void scan_tfrecord(const NextBlock& next, std::uint64_t size, const std::filesystem::path& name,
                    const EachRecord& each);
 
 /// RecordIO's magic number: begins each piece, and belongs to the payload between two pieces.
@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kRecordMagic = 0xced7230aU;
 
 /// Checks magic numbers, flags and lengths; the format has no checksums. Throws Error naming file, record and
 /// offset.
-void scan_recordio(Blocks& blocks, std::uint64_t size, const std::filesystem::path& name,
+void scan_recordio(const NextBlock& next, std::uint64_t size, const std::filesystem::path& name,
                    const EachRecord& each);
 
 }  // namespace lockstep::pack

@@ -10,7 +10,6 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "staging/pack/formats/format_check.h"
 
 namespace lockstep::pack {
 namespace {

@@ -1,6 +1,5 @@
 #include "staging/pack/formats/token_type.h"
 
-#include <array>
 #include <cstring>
 #include <limits>
 #include <type_traits>

@@ -3,6 +3,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,25 +15,8 @@ enum class TokenType : std::uint8_t { none, u8, i8, u16, i16, u32, i32, u64, i64
 
 /// 1, 2, 4 or 8; 0 for none.
 constexpr int bytes_of(TokenType type) {
-  switch (type) {
-    case TokenType::none:
-      return 0;
-    case TokenType::u8:
-    case TokenType::i8:
-      return 1;
-    case TokenType::u16:
-    case TokenType::i16:
-      return 2;
-    case TokenType::u32:
-    case TokenType::i32:
-    case TokenType::f32:
-      return 4;
-    case TokenType::u64:
-    case TokenType::i64:
-    case TokenType::f64:
-      return 8;
-  }
-  return 0;
+  constexpr std::array<int, 11> kBytes = {0, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
+  return kBytes.at(static_cast<std::size_t>(type));
 }
 
 /// "u16", "i32", …; "none".

@@ -97,7 +97,7 @@ std::size_t files_packed_before(const PackingOptions& options, const Destination
   if (journal.was_of_another_purpose())
     say("the interrupted call had other options: packing everything again");
   if (journal.shards() == 0) return 0;
-  const ReusableShards reusable = find_reusable_shards(options, destination, journal, system);
+  const ReusableShards reusable = find_reusable_shards(options, journal, destination.place, system);
   journal.keep(reusable.shards);
   if (reusable.shards == 0) {
     say(fmt::format("{}: packing everything again", reusable.changed));

@@ -54,10 +54,6 @@ void Packer::end_part(std::uint64_t xxh3) {
   index_->add_part(kind_, offset_, size_, xxh3);
 }
 
-void Packer::finish() {
-  if (shard_) end_shard();
-}
-
 void Packer::begin_shard() {
   const std::string name = shard_file_name(options_.first_number + journal_.shards());
   shard_.emplace(options_.folder / name, system_);

@@ -52,7 +52,9 @@ class Packer {
   void end_part(std::uint64_t xxh3);
 
   /// Ends the last shard.
-  void finish();
+  void finish() {
+    if (shard_) end_shard();
+  }
 
  private:
   void begin_shard();

@@ -77,8 +77,9 @@ std::string difference(const Journal::Entry& entry, const PackingOptions& option
 
 }  // namespace
 
-ReusableShards find_reusable_shards(const PackingOptions& options, const Destination& destination,
-                                    const Journal& journal, FileSystem& system) {
+ReusableShards find_reusable_shards(const PackingOptions& options, const Journal& journal,
+                                    const std::function<std::filesystem::path(const std::string&)>& place,
+                                    FileSystem& system) {
   ReusableShards reusable;
   if (journal.shards() == 0) return reusable;
   std::size_t packed = 0;
@@ -93,7 +94,7 @@ ReusableShards find_reusable_shards(const PackingOptions& options, const Destina
   journal.each([&](const Journal::Entry& entry) {
     if (!reusable.changed.empty()) return;
     const std::size_t first = ends.empty() ? 0 : ends.back();
-    const std::filesystem::path shard = destination.place(std::string(entry.index.shard_name(0)));
+    const std::filesystem::path shard = place(std::string(entry.index.shard_name(0)));
     const std::optional<struct stat> status = system.status(shard);
     if (!status || static_cast<std::uint64_t>(status->st_size) != entry.index.shard(0).size) {
       reusable.changed = shard.string() + " has changed";

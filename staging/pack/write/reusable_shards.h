@@ -4,9 +4,13 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
+#include <functional>
 #include <string>
 
-#include "staging/pack/write/file_packing.h"
+#include "common/file_system.h"
+#include "staging/pack/write/journal.h"
+#include "staging/pack/write/packing.h"
 
 namespace lockstep::pack {
 
@@ -19,7 +23,9 @@ struct ReusableShards {
 /// Finds the leading shards of the journal that this call would write again in the same way: they hold
 /// exactly the first files of the list, the sizes and times of these files have not changed, and each shard
 /// ends at the same sample. Several threads ask for the state of the files.
-ReusableShards find_reusable_shards(const PackingOptions& options, const Destination& destination,
-                                    const Journal& journal, FileSystem& system);
+/// `place` gives the path of a complete shard with that name.
+ReusableShards find_reusable_shards(const PackingOptions& options, const Journal& journal,
+                                    const std::function<std::filesystem::path(const std::string&)>& place,
+                                    FileSystem& system);
 
 }  // namespace lockstep::pack

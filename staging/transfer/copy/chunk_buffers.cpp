@@ -43,14 +43,6 @@ ChunkBuffers::~ChunkBuffers() {
   for (std::byte* memory : spare_) std::free(memory);
 }
 
-ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes) {
-  return take(bytes, true);
-}
-
-ChunkBuffers::Buffer ChunkBuffers::try_take(std::size_t bytes) {
-  return take(bytes, false);
-}
-
 ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes, bool wait) {
   Buffer buffer;
   // Small chunks get a buffer of their own size. All others get buffers of one size, which can be reused.

@@ -46,9 +46,9 @@ class ChunkBuffers {
   ~ChunkBuffers();
 
   /// Waits until the budget has room.
-  Buffer take(std::size_t bytes);
+  Buffer take(std::size_t bytes) { return take(bytes, true); }
   /// Returns an empty buffer if the budget has no room now.
-  Buffer try_take(std::size_t bytes);
+  Buffer try_take(std::size_t bytes) { return take(bytes, false); }
 
  private:
   Buffer take(std::size_t bytes, bool wait);

@@ -105,10 +105,6 @@ void ChunkStore::join_marker() {
   if (marker_.joinable()) marker_.join();
 }
 
-ChunkStore::~ChunkStore() {
-  join_marker();
-}
-
 void ChunkStore::mark() {
   std::vector<DoneChunk> chunks;
   std::vector<std::uint32_t> files;

@@ -44,7 +44,7 @@ class ChunkStore {
   /// Takes over the chunks of an earlier copy that still have the digest in the journal; returns their bytes.
   std::uint64_t resume(int threads);
 
-  ~ChunkStore();
+  ~ChunkStore() { join_marker(); }
 
   /// Writes a chunk that was not put before. With `aside` a due sync runs in another thread; if it fails, the next call
   /// throws.

@@ -16,7 +16,7 @@
 //            elsewhere TOPIC CHUNK            I do not have it, and will not: ask the next node
 //            alive                            once a second while something is asked for and not here yet
 //
-// Each chunk has an owner and a successor, which all nodes know (chunk_owners.h). The owner reads its chunks
+// Each chunk has an owner and a successor, which all nodes know (chunk_schedule.h). The owner reads its chunks
 // in order; a node that needs a chunk asks the owner, then the successor, then reads the source itself
 // (chunk_schedule.h). If some nodes have the object in their caches already, they own all chunks, and the
 // source is not read. Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads

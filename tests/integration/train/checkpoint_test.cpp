@@ -320,18 +320,24 @@ TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
         same_bits(state.at("exp_avg").toTensor(), after.parameters.at(name).at("exp_avg").toTensor()));
 }
 
-TEST(Checkpointer, ADamagedCheckpointIsSkippedOnAllRanks) {
-  const SharedFolder folder;
+// Saves 5 as the value of step 1, and a damaged checkpoint of step 2.
+void save_good_and_damaged(const fs::path& run) {
   std::int64_t value = 5;
   {
-    Checkpointer checkpointer(world(), folder / "run");
+    Checkpointer checkpointer(world(), run);
     checkpointer.add("value", value);
     checkpointer.save(1);
     value = 6;
     checkpointer.save(2);
   }
   any_rank(false);
-  if (world().rank() == 0) write_file_atomically(folder / "run/step-000002/state.safetensors", "damaged");
+  if (world().rank() == 0) write_file_atomically(run / "step-000002/state.safetensors", "damaged");
+}
+
+TEST(Checkpointer, ADamagedCheckpointIsSkippedOnAllRanks) {
+  const SharedFolder folder;
+  save_good_and_damaged(folder / "run");
+  std::int64_t value = 6;
   Checkpointer checkpointer(world(), folder / "run");
   checkpointer.add("value", value);
   ::testing::internal::CaptureStderr();
@@ -349,15 +355,8 @@ TEST(Checkpointer, ADamagedCheckpointIsSkippedOnAllRanks) {
 
 TEST(Checkpointer, ADamagedCheckpointDoesNotPushOutAGoodOne) {
   const SharedFolder folder;
+  save_good_and_damaged(folder / "run");
   std::int64_t value = 5;
-  {
-    Checkpointer checkpointer(world(), folder / "run");
-    checkpointer.add("value", value);
-    checkpointer.save(1);
-    checkpointer.save(2);
-  }
-  any_rank(false);
-  if (world().rank() == 0) write_file_atomically(folder / "run/step-000002/state.safetensors", "damaged");
   Checkpointer checkpointer(world(), folder / "run");
   checkpointer.add("value", value);
   ::testing::internal::CaptureStderr();

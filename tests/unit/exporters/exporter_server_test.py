@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """lockstep-exporter as Prometheus, node_exporter and hostile clients see it.
 
-  exporter_server_test.py --bin build/release/bin
+  exporter_server_test.py build/release/bin
 """
 
-import argparse
 import base64
 import contextlib
 import json
@@ -22,7 +21,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-BIN = pathlib.Path()
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 
 
 def status_and_text(request, **options):
@@ -206,8 +205,4 @@ class ExporterServer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    BIN = arguments.bin.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main()

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Records that exporters/python/lockstep.py writes are read by lockstep-report and lockstep-exporter.
 
-  python_record_test.py --bin build/release/bin --module exporters/python
+  python_record_test.py build/release/bin
 """
 
-import argparse
 import glob
 import json
 import os
@@ -19,8 +18,8 @@ import time
 import unittest
 import urllib.request
 
-BIN = pathlib.Path()
-MODULE = pathlib.Path()
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+MODULE = pathlib.Path(__file__).resolve().parents[3] / "exporters/python"
 
 # Two steps of 100 ms and 40 ms on a clock of its own: the times must come out exactly.
 TWO_STEPS = """
@@ -218,9 +217,4 @@ class PythonRecord(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", type=pathlib.Path, required=True)
-    parser.add_argument("--module", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    BIN, MODULE = arguments.bin.resolve(), arguments.module.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main()

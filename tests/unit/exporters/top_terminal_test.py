@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """lockstep-top on a real (pseudo) terminal and in a pipe, with the records of a simulated job.
 
-  top_terminal_test.py --bin build/release/bin
+  top_terminal_test.py build/release/bin
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -21,7 +20,7 @@ import termios
 import time
 import unittest
 
-BIN = pathlib.Path()
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 ENTER, LEAVE, HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
 DEADLINE = 60
 
@@ -205,8 +204,4 @@ class Top(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", type=pathlib.Path, required=True)
-    arguments, rest = parser.parse_known_args()
-    BIN = arguments.bin.resolve()
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main()

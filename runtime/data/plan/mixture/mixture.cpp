@@ -5,11 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <memory>
-#include <utility>
 
 #include "common/error.h"
-#include "runtime/data/plan/mixture/mixture_planner.h"
 
 namespace lockstep::data {
 
@@ -27,17 +24,6 @@ std::size_t Mixture::range_of(std::uint64_t step) const {
 
 std::uint64_t Mixture::end_of(std::size_t range) const {
   return range + 1 < ranges.size() ? std::min(steps, ranges[range + 1].first_step) : steps;
-}
-
-Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
-                       const Mixture& mixture, std::string fingerprint) {
-  const LengthsInMemory source(lengths, std::move(fingerprint));
-  MixturePlanner planner(source, options, mixture);
-  Plan plan(options, lengths.size(), source.fingerprint());
-  for (PlannedBlock block; planner.next_block(block);) plan.append(block.plan);
-  plan.set_mixture(std::make_shared<PlannedMixture>(
-      PlannedMixture{mixture, planner.state().position.mixture->drawn, planner.pending_pieces()}));
-  return plan;
 }
 
 PlanOptions options_of_step(const Plan& plan, std::size_t step) {

@@ -14,7 +14,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -65,10 +64,6 @@ struct MixtureProgress {
   std::uint64_t samples = 0;        ///< samples drawn in that epoch
   std::uint64_t epoch_samples = 0;  ///< samples of an epoch
 };
-
-/// Plans a whole run, as make_plan() plans an epoch. The plan has a mixture().
-Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
-                       const Mixture& mixture, std::string fingerprint);
 
 /// The plan's options, with `longest` of the range that contains the step.
 PlanOptions options_of_step(const Plan& plan, std::size_t step);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -195,6 +196,17 @@ std::vector<SampleId> MixturePlanner::pending_pieces() const {
     }
   }
   return pending;
+}
+
+Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
+                       const Mixture& mixture, std::string fingerprint) {
+  const LengthsInMemory source(lengths, std::move(fingerprint));
+  MixturePlanner planner(source, options, mixture);
+  Plan plan(options, lengths.size(), source.fingerprint());
+  for (PlannedBlock block; planner.next_block(block);) plan.append(block.plan);
+  plan.set_mixture(std::make_shared<PlannedMixture>(
+      PlannedMixture{mixture, planner.state().position.mixture->drawn, planner.pending_pieces()}));
+  return plan;
 }
 
 }  // namespace lockstep::data

@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/data/plan/blockwise_planner.h"
@@ -68,5 +70,9 @@ class MixturePlanner final : public BlockwisePlanner {
   std::vector<std::uint64_t> tokens_;  // of each part in this range, drawn so far
   std::uint64_t all_tokens_ = 0;       // their sum
 };
+
+/// Plans a whole run, as make_plan() plans an epoch. The plan has a mixture().
+Plan make_mixture_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
+                       const Mixture& mixture, std::string fingerprint);
 
 }  // namespace lockstep::data

@@ -16,6 +16,7 @@
 #include "runtime/data/lengths.h"
 #include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/mixture/mixture_file.h"
+#include "runtime/data/plan/mixture/mixture_planner.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_check.h"
 #include "runtime/data/plan/tool/plan_file.h"

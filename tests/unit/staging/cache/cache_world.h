@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/files.h"
-#include "staging/cache/store.h"
+#include "staging/cache/incoming.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/watched_file_system.h"
 

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "common/files.h"
+#include "staging/cache/incoming.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::cache {

@@ -9,6 +9,7 @@
 
 #include "staging/cache/store.h"
 #include "staging/step/stage_step.h"
+#include "staging/step/step_report.h"
 #include "tests/unit/staging/step/stage_step_world.h"
 #include "tests/unit/staging/watched_file_system.h"
 

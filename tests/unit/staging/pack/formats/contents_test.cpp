@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "common/crc32c.h"
-#include "staging/pack/format.h"
+#include "staging/pack/formats/format_check.h"
 #include "staging/pack/formats/number_keys.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 

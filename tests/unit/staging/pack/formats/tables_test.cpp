@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "staging/pack/format.h"
+#include "staging/pack/formats/format_check.h"
 #include "staging/pack/formats/mds_index.h"
 #include "staging/pack/formats/npy_header.h"
 #include "staging/pack/reader.h"

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "common/files.h"
-#include "staging/pack/format.h"
+#include "staging/pack/formats/format_check.h"
 #include "staging/pack/reader.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 

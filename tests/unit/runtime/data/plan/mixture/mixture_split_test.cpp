@@ -5,6 +5,7 @@
 #include <set>
 
 #include "common/error.h"
+#include "runtime/data/plan/mixture/mixture_planner.h"
 #include "runtime/data/plan/tool/plan_check.h"
 #include "tests/unit/runtime/data/plan/mixture/mixture_world.h"
 

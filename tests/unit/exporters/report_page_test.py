@@ -2,12 +2,12 @@
 """The page of lockstep-report in a real browser: on a phone, in light and dark, and its numbers. Exits 77 where there is
 no Chromium.
 
-  page_test.py --bin build/release/bin [--screenshots FOLDER]
+  [SCREENSHOTS=FOLDER] report_page_test.py build/release/bin
 """
 
-import argparse
 import base64
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,8 +16,8 @@ import unittest
 
 from browser import Browser, find_browser
 
-BIN = pathlib.Path()
-SCREENSHOTS = None
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+SCREENSHOTS = os.environ.get("SCREENSHOTS")
 
 # Texts whose contrast with their background is too low: at least 4.5, as WCAG 2.1 AA has it.
 LOW_CONTRAST = """(() => {
@@ -88,7 +88,7 @@ class Page(unittest.TestCase):
         self.browser.open(self.url)
         if SCREENSHOTS:
             picture = self.browser.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
-            (SCREENSHOTS / f"report-{width}-{scheme}.png").write_bytes(base64.b64decode(picture))
+            (pathlib.Path(SCREENSHOTS) / f"report-{width}-{scheme}.png").write_bytes(base64.b64decode(picture))
 
     def test_nothing_is_wider_than_a_phone(self):
         for width in (360, 1280):
@@ -148,12 +148,7 @@ class Page(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", type=pathlib.Path, required=True)
-    parser.add_argument("--screenshots", type=pathlib.Path)
-    arguments, rest = parser.parse_known_args()
     if find_browser() is None:
-        print("page_test.py: skipped: there is no Chromium; install chromium-headless-shell")
+        print("report_page_test.py: skipped: there is no Chromium; install chromium-headless-shell")
         sys.exit(77)
-    BIN, SCREENSHOTS = arguments.bin.resolve(), arguments.screenshots
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main()

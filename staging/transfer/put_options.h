@@ -1,0 +1,99 @@
+// What put() (put.h) is asked for, and what it reports.
+//
+// Threads: values.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "staging/cache/store.h"
+#include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/supervisor.h"
+
+namespace lockstep::transfer {
+
+/// How a copy that is already in the cache is checked before it is used.
+enum class Verify {
+  quick,  ///< sizes, the index's checksum, and a bounded number of samples
+  full,   ///< every byte
+  off,    ///< whether it exists
+};
+
+/// Parses "quick", "full" or "off". Throws UsageError that names these values.
+Verify parse_verify(std::string_view text);
+
+/// Progress of the copy of one source, in bytes.
+struct PutProgress {
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
+  std::uint64_t from_source = 0;
+  std::uint64_t from_peers = 0;
+};
+
+class PeerGroup;
+
+struct PutResult;
+
+struct PutOptions {
+  /// The user's store, created if it is missing (its parent must exist).
+  std::filesystem::path cache_dir;
+  /// Limits of the store's size.
+  cache::StoreOptions limits;
+  /// The store that an admin fills, which is searched first; "" for none.
+  std::filesystem::path shared;
+  /// A file in the store's leases/held that another process keeps locked while the data is used; "" for none.
+  std::filesystem::path lease;
+  Verify verify = Verify::quick;
+  /// Chunks copied at the same time, 1 to 32; 0: chosen automatically.
+  int threads = 0;
+  /// Bytes read from sources per second by all copies into this store together; 0: no limit.
+  std::uint64_t bandwidth = 0;
+  /// Bytes done and in total of the source that is being copied; called from the copying threads, one at a
+  /// time.
+  std::function<void(const std::string& source, std::uint64_t done, std::uint64_t total)> progress;
+  /// The same with all details.
+  std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
+  /// A source is done. It stays in the cache even if a later one fails.
+  std::function<void(const PutResult& result)> done;
+  /// How long another process that copies the same source may show no sign of life before this one makes a separate
+  /// copy. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
+  /// limit.
+  std::chrono::milliseconds copier_patience = 2 * default_call_timeout(1);
+  /// Called once, before waiting for another process that copies the same source.
+  std::function<void(const std::string& source)> waiting;
+  /// The names of a source's files are known, and copying begins.
+  std::function<void(const std::string& source, const std::vector<std::string>& names)> listed;
+  /// A file is complete and verified; `name` is its path in the source's folder. The local copy is not
+  /// published yet, but may be linked to. Called from the copying threads, one at a time.
+  std::function<void(const std::string& source, const std::string& name, const std::filesystem::path& copy)>
+      file;
+  /// The nodes that put the same sources at the same time, in the same order, and share the chunks they read.
+  PeerGroup* peers = nullptr;
+  /// If set, all file operations that change the cache go through it (fault injection).
+  FileSystem* file_system = nullptr;
+  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one goes on from
+  /// there. The same on all nodes of a group.
+  std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
+  std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
+};
+
+struct PutResult {
+  std::string source;             ///< as given
+  std::filesystem::path path;     ///< the local copy: a folder for a folder or a pattern, a file for one file
+  std::string object;             ///< its name in the cache
+  std::uint64_t bytes = 0;        ///< of the local copy: all its files
+  std::uint64_t from_source = 0;  ///< bytes read from the source to get it
+  std::uint64_t from_peers = 0;   ///< bytes that came from other nodes
+  std::uint64_t resumed = 0;      ///< bytes that an earlier, killed copy had left
+  bool hit = false;               ///< a good copy was there
+  bool shared = false;            ///< it is in the shared store
+  double seconds = 0;             ///< wall time, including waiting
+  std::string note;               ///< a message for the user (a damaged copy was replaced), or ""
+};
+
+}  // namespace lockstep::transfer
