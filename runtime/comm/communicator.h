@@ -117,7 +117,9 @@ class Communicator {
   virtual void set_stream_source(const std::function<void*()>& /*stream*/) {}
 
   /// A communicator of the ranks with the same color, in the order of their ranks here; null for a negative
-  /// color. All ranks call it. This communicator must outlive the new one. `name` names the group in errors.
+  /// color. All ranks call it. This communicator must outlive the new one. `name` names the group in errors. Ranks must
+  /// wait in the same order for operations of a job on several nodes and of a group within one node: a rank that
+  /// waits for the former does no work for the latter.
   virtual std::unique_ptr<Communicator> split(int color, std::string_view name) = 0;
 
  protected:
