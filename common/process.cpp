@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <thread>
 
 #include "common/environment.h"
 #include "common/error.h"
@@ -80,6 +82,15 @@ ProcessResult run_process(const std::vector<std::string>& command) {
   }
   result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return result;
+}
+
+void end_child(pid_t child) {
+  ::kill(child, SIGKILL);
+  constexpr std::chrono::milliseconds kStep(10);
+  for (std::chrono::milliseconds waited{}; waited < std::chrono::seconds(1); waited += kStep) {
+    if (::waitpid(child, nullptr, WNOHANG) != 0) return;
+    std::this_thread::sleep_for(kStep);
+  }
 }
 
 std::string node_name() {

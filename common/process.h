@@ -3,6 +3,8 @@
 // Threads: safe from any.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -19,6 +21,10 @@ struct ProcessResult {
 /// Runs a program (looked up in PATH) without a shell and waits for it. It begins with no signal blocked. Throws Error
 /// if the program cannot be started.
 ProcessResult run_process(const std::vector<std::string>& command);
+
+/// Kills a child that is stuck and waits up to a second for its end. A call that cannot be interrupted delays the
+/// end, and the child keeps its locks and connections until then.
+void end_child(pid_t child);
 
 /// The name that people use for this node: SLURMD_NODENAME, or else the host name.
 std::string node_name();

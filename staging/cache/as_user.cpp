@@ -14,6 +14,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/process.h"
 #include "common/units.h"
 
 namespace lockstep::cache {
@@ -88,12 +89,13 @@ json as_user(uid_t user, gid_t group, std::chrono::seconds timeout, const std::f
   write_end.reset();
   std::string text;
   const bool whole = read_answer(read_end.get(), timeout, text);
-  if (!whole) ::kill(child, SIGKILL);
+  if (!whole) {
+    end_child(child);  // it may hang in the kernel, on a file system that the user mounted
+    fail("no result within {} s: the process was stopped, or the store is very large", timeout.count());
+  }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (!whole)
-    fail("no result within {} s: the process was stopped, or the store is very large", timeout.count());
   const json answer = json::parse(text, nullptr, false);
   if (WIFSIGNALED(status)) fail("the process for this store was killed by signal {}", WTERMSIG(status));
   if (!answer.is_object())

@@ -170,13 +170,14 @@ class Node {
       }
     }
     try {
-      for (const std::string& name :
-           system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>())) {
-        const bool known =
-            name == "lock" || std::any_of(stores_.begin(), stores_.end(), [&](const UserStore& store) {
-              return std::to_string(store.user) == name;
-            });
-        if (!known) system_.remove_all(report_.cache / kClaims / name);
+      // The claims are listed first: a store that is made meanwhile is in the second list. That list also has stores that
+      // could not be looked at.
+      const auto claims =
+          system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>());
+      const auto there = system_.list(report_.cache);
+      for (const std::string& name : claims) {
+        if (name != "lock" && std::find(there.begin(), there.end(), name) == there.end())
+          system_.remove_all(report_.cache / kClaims / name);
       }
     } catch (const Error& error) {
       report_.problems.emplace_back(error.what());

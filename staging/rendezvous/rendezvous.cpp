@@ -89,13 +89,14 @@ void Rendezvous::listen() {
   try {
     for (;;) receive(session_.open(read_line()));
   } catch (const std::exception& error) {
+    bool decided = false;
     {
       const std::lock_guard lock(mutex_);
       lost_ = error.what();
-      if (verdict_) return;
+      decided = verdict_.has_value();
     }
-    changed_.notify_all();
-    stop_(error.what());
+    changed_.notify_all();  // gather() may wait, also after the verdict
+    if (!decided) stop_(error.what());
   }
 }
 

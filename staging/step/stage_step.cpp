@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
+#include "common/process.h"
 #include "staging/cache/layout.h"
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
@@ -230,8 +231,14 @@ void Step::lease_staged() {
       continue;
     }
     if (call_.lease.empty()) continue;
-    const cache::ObjectLock lock = store.lock(result.object, FileSystem::LockKind::shared);
-    if (store.has(result.object)) store.add_lease(result.object, call_.lease);
+    // Another job may be replacing a damaged copy. This job's links stay valid without the lease.
+    if (!store.has(result.object)) continue;
+    try {
+      const cache::ObjectLock lock =
+          store.lock(result.object, FileSystem::LockKind::shared, {}, 2 * call_timeout(call_));
+      if (store.has(result.object)) store.add_lease(result.object, call_.lease);
+    } catch (const cache::NoProgress&) {
+    }
   }
 }
 
@@ -266,6 +273,10 @@ std::vector<std::string> Step::point_at_source(bool replace) {
 
 void Step::fall_back(const std::string& why) {
   folder().check_names(call_.sources);
+  // Links into the shared store lead nowhere once the admin's copy is gone.
+  for (const PutResult& result : folder().staged(call_.sources)) {
+    if (result.shared && !lease_shared(result.object)) folder().forget(result.source);
+  }
   const std::vector<std::string> missing = point_at_source(true);
   if (!missing.empty())
     say_to_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));

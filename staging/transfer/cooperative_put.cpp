@@ -165,7 +165,7 @@ void CooperativePut::exchange_chunks(Copy& copy) {
   std::erase(nodes, self);
   const std::size_t readers = static_cast<std::size_t>(copy.threads());
   const std::size_t threads = readers + nodes.size();
-  parallel_for(threads, static_cast<int>(threads), [&](std::size_t i, const std::function<bool()>& stop) {
+  const auto work = [&](std::size_t i, const std::function<bool()>& stop) {
     try {
       if (i >= readers) return fetcher(copy, nodes[i - readers]).run();
       while (!stop()) {
@@ -178,7 +178,8 @@ void CooperativePut::exchange_chunks(Copy& copy) {
       schedule_->stop();
       throw;
     }
-  });
+  };
+  parallel_for(threads, static_cast<int>(threads), work, [&] { schedule_->stop(); });
   copy.finish([&](std::size_t chunk) {
     const std::uint32_t from = schedule_->from(chunk);
     if (from == self || !corrupt_senders_.insert(from).second) return;

@@ -12,6 +12,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/process.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/transfer/exchange/peer_group.h"

@@ -106,13 +106,4 @@ std::optional<ChildEnd> run_supervised(const SuperviseOptions& options) {
   }
 }
 
-void end_child(pid_t child) {
-  ::kill(child, SIGKILL);
-  constexpr milliseconds kStep(10);
-  for (milliseconds waited{}; waited < std::chrono::seconds(1); waited += kStep) {
-    if (::waitpid(child, nullptr, WNOHANG) != 0) return;
-    std::this_thread::sleep_for(kStep);
-  }
-}
-
 }  // namespace lockstep::transfer

@@ -45,8 +45,4 @@ struct ChildEnd {
 /// that `pkill lockstep-stage` does not end it. Throws Error if no process can be started.
 std::optional<ChildEnd> run_supervised(const SuperviseOptions& options);
 
-/// Kills a stuck child and waits up to a second for its end. A call that cannot be interrupted delays the
-/// end, and the child keeps its locks and connections until then.
-void end_child(pid_t child);
-
 }  // namespace lockstep::transfer

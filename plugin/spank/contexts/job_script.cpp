@@ -33,7 +33,12 @@ void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std
     if (!has(of_user, "jobs")) return;
     const Folder jobs = of_user.open("jobs");
     if (!has(jobs, job)) return;
-    jobs.remove(job);
+    // If the removal is interrupted, a job that is queued again must not find half of its data. gc removes the rest.
+    const std::string removed = ".removed-" + job;
+    if (has(jobs, removed)) jobs.remove(removed);
+    if (::renameat(jobs.fd(), job.c_str(), jobs.fd(), removed.c_str()) != 0)
+      throw Error("cannot rename " + user + "/jobs/" + job + ": " + errno_text(errno));
+    jobs.remove(removed);
     if (!copies) return;
     Command recover;
     recover.arguments = {invocation().config.helpers + "/lockstep-stage", "recover", "--cache", user};
@@ -88,6 +93,7 @@ void epilog(spank_t spank, int argc, char** argv) {
     return;
   }
   const std::string job = std::to_string(id);
+  if (!invocation().config_error.empty()) log(invocation().config_error);  // then no cache is known
   for (const std::string& cache : invocation().config.caches) remove_job_folder(cache, uid, gid, job, true);
   for (const std::string& links : invocation().config.all_links) {
     if (::access((links + "/" + std::to_string(uid)).c_str(), F_OK) == 0)

@@ -4,12 +4,13 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <array>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/leaf/cpu_list.h"
 #include "common/leaf/host_name.h"
@@ -182,11 +183,15 @@ bool exporter_runs(const Folder& records) {
 
 void make_record_folder(PreparedStep& step) {
   const Config& config = invocation().config;
-  std::array<char, 4096> buffer{};
+  std::vector<char> buffer(4096);
   group entry{};
   group* found = nullptr;
-  if (::getgrnam_r(config.group.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
-      found == nullptr) {
+  // A group with many members needs more.
+  while (::getgrnam_r(config.group.c_str(), &entry, buffer.data(), buffer.size(), &found) == ERANGE &&
+         buffer.size() < (1U << 20U)) {
+    buffer.resize(2 * buffer.size());
+  }
+  if (found == nullptr) {
     step.no_metrics = "--metrics has no effect: this node has no group '" + config.group +
                       "', which may read the step times: ask the administrator to make it (docs: monitoring)";
     return;
@@ -296,8 +301,8 @@ void pin_task(spank_t spank, const PreparedStep& step, std::uint32_t task) {
   const TaskPlacement placement = step.tasks->placement(task);
   if (placement.cpus.empty()) return;
   try {
-    bind(placement);
     if (step.settings.pin.memory == "interleave") interleave_memory(placement);
+    bind(placement);
     set_task_variables(spank, placement);
   } catch (const Error& error) {
     say(step.step.node + ": task " + std::to_string(task) +

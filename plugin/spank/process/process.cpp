@@ -125,10 +125,12 @@ bool ends_before(pid_t child, int pipe, Clock::time_point end) {
   }
 }
 
-// The child and the processes that it has started.
+// Kills the child and the processes that it has started. Waits up to a second, because a process that hangs in the
+// kernel cannot be killed.
 void kill_group(pid_t child) {
   ::kill(child, SIGKILL);
   ::kill(-child, SIGKILL);
+  if (ends_before(child, -1, Clock::now() + std::chrono::seconds(1))) wait_for(child);
 }
 
 void drain(UniqueFd& end, std::string& into) {
@@ -179,8 +181,12 @@ CommandResult capture(Command command, std::chrono::milliseconds timeout) {
     if (wait[1].revents != 0) drain(error.read_end, result.error);
   }
   result.in_time = result.in_time && ends_before(child, -1, end);
-  if (!result.in_time) kill_group(child);
-  result.exit_code = wait_for(child);
+  if (result.in_time) {
+    result.exit_code = wait_for(child);
+  } else {
+    kill_group(child);
+    result.exit_code = 128 + SIGKILL;
+  }
   return result;
 }
 
@@ -217,8 +223,9 @@ bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds timeout, const std:
     log("a process of user " + std::to_string(uid) + " did not end in " + std::to_string(timeout.count()) +
         " ms and is killed: lockstep-stage gc removes what it leaves");
     kill_group(child);
+    return false;
   }
-  return wait_for(child) == 0 && in_time;
+  return wait_for(child) == 0;
 }
 
 }  // namespace lockstep::spank

@@ -6,7 +6,10 @@
 namespace lockstep::spank {
 
 void log(const std::string& text) noexcept {
-  slurm_error("lockstep: %s", text.c_str());
+  try {
+    slurm_error("lockstep: %s", printable(text).c_str());
+  } catch (...) {  // out of memory: nothing can be printed
+  }
 }
 
 }  // namespace lockstep::spank

@@ -31,7 +31,8 @@ std::uint64_t this_boot() {
 Limit::Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared) : rate_(bytes_per_second) {
   if (rate_ == 0 || shared.empty()) return;
   const UniqueFd fd(::open(shared.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd || ::ftruncate(fd.get(), kPage) != 0) return;
+  // On a full disk a page that has no block yet would end the process with SIGBUS.
+  if (!fd || ::posix_fallocate(fd.get(), 0, kPage) != 0) return;
   void* const mapping = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (mapping == MAP_FAILED) return;
   mapping_ = mapping;

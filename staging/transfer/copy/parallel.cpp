@@ -10,27 +10,36 @@
 namespace lockstep::transfer {
 
 void parallel_for(std::size_t count, int threads,
-                  const std::function<void(std::size_t, const std::function<bool()>&)>& work) {
+                  const std::function<void(std::size_t, const std::function<bool()>&)>& work,
+                  const std::function<void()>& cannot_start) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   std::mutex mutex;
   std::exception_ptr error;
   const std::function<bool()> stop = [&] { return failed.load(); };
+  const auto note_error = [&] {
+    const std::lock_guard lock(mutex);
+    if (!error) error = std::current_exception();
+    failed = true;
+  };
   {
     std::vector<std::jthread> workers;
     const std::size_t wanted = std::min<std::size_t>(count, static_cast<std::size_t>(std::max(1, threads)));
-    for (std::size_t t = 0; t < wanted; ++t) {
-      workers.emplace_back([&] {
-        for (std::size_t i = next++; i < count && !failed; i = next++) {
-          try {
-            work(i, stop);
-          } catch (...) {
-            const std::lock_guard lock(mutex);
-            if (!error) error = std::current_exception();
-            failed = true;
+    try {
+      for (std::size_t t = 0; t < wanted; ++t) {
+        workers.emplace_back([&] {
+          for (std::size_t i = next++; i < count && !failed; i = next++) {
+            try {
+              work(i, stop);
+            } catch (...) {
+              note_error();
+            }
           }
-        }
-      });
+        });
+      }
+    } catch (...) {
+      note_error();
+      cannot_start();
     }
   }
   if (error) std::rethrow_exception(error);

@@ -102,6 +102,23 @@ TEST(FusedOptimizer, ContinuesFromLibTorchsSavedState) {
     EXPECT_TRUE(torch::allclose(ours[i], theirs[i], 1e-13, 1e-13)) << i;
 }
 
+TEST(FusedOptimizer, ALoadedStateGetsTheStridesOfItsParameter) {
+  torch::manual_seed(3);
+  torch::Tensor plain = torch::randn({4, 3, 5, 5}, torch::kDouble).requires_grad_();
+  torch::optim::AdamW libtorch({plain}, AdamWOptions(0.01));
+  plain.mutable_grad() = torch::randn({4, 3, 5, 5}, torch::kDouble);
+  libtorch.step();
+  std::stringstream file;
+  torch::save(libtorch, file);
+  torch::Tensor last = plain.detach().clone(torch::MemoryFormat::ChannelsLast).requires_grad_();
+  FusedAdamW fused(std::vector<torch::Tensor>{last}, AdamWOptions(0.01));
+  torch::load(fused, file);
+  last.mutable_grad() = plain.grad().clone();
+  libtorch.step();
+  fused.step();
+  EXPECT_TRUE(torch::allclose(last, plain, 1e-13, 1e-13));
+}
+
 TEST(FusedOptimizer, AChangedParameterIsSeenByAutograd) {
   torch::Tensor parameter = torch::ones({3}).requires_grad_();
   FusedSGD optimizer(std::vector<torch::Tensor>{parameter}, SGDOptions(0.1));

@@ -327,6 +327,18 @@ TEST(Rendezvous, ARoundDoesNotWaitForANodeThatStoppedAfterTheVerdict) {
   EXPECT_EQ(first.gather("later", "here").dump(), R"({"0":"here","1":null})");
 }
 
+TEST(Rendezvous, ARoundEndsIfSrunIsLostAfterTheVerdict) {
+  Srun srun;
+  Rendezvous first(srun.address(), hello(0, 2), kIgnore);
+  Rendezvous second(srun.address(), hello(1, 2), kIgnore);
+  std::future<Verdict> other = std::async([&] { return second.agree({true, "", true}); });
+  EXPECT_TRUE(first.agree({true, "", true}).good);
+  EXPECT_TRUE(other.get().good);
+  std::future<nlohmann::json> round = std::async([&] { return first.gather("later", "here"); });
+  srun.end();
+  EXPECT_THROW(round.get(), Error);
+}
+
 TEST(Rendezvous, AStepThatIsSuspendedOnAllNodesIsLeftAlone) {
   Srun srun(kLong, milliseconds(50), milliseconds(400));
   const UniqueFd first = silent_node(srun, hello(0, 2));

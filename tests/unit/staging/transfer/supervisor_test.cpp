@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "common/pending_calls.h"
+#include "common/process.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::transfer {
