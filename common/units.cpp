@@ -94,6 +94,7 @@ std::uint64_t parse_bytes(std::string_view text) {
     scale = std::pow(1024.0, static_cast<double>(at + 1));
   }
   if (value * scale >= 0x1p63) fail_usage("'{}' is too large a size", text);
+  if (value > 0 && value * scale < 1) fail_usage("'{}' is less than a byte", text);
   return static_cast<std::uint64_t>(value * scale);
 }
 

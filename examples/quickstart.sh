@@ -83,7 +83,11 @@ variables=ALL,MINUTES=$minutes
 if [ $preset = user-pip ]; then
   # Users of the cluster may have no access to the folder of the wheel, so its libraries go to the prefix.
   mkdir -p "$prefix/torch"
-  ldd build/$preset/bin/text_lm | grep -o "$(dirname "$LOCKSTEP_TORCH_WHEEL")/[^ ]*" | xargs cp -Lu -t "$prefix/torch"
+  wheel=$(dirname "$LOCKSTEP_TORCH_WHEEL")
+  ldd build/$preset/bin/text_lm | while read -r _ _ library; do
+    library=${library% (*}
+    case $library in "$wheel"/*) cp -Lu "$library" "$prefix/torch" ;; esac
+  done
   variables=$variables,LD_LIBRARY_PATH=/mnt/lockstep/torch
 fi
 

@@ -4,8 +4,10 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <mutex>
 #include <stop_token>
@@ -39,8 +41,15 @@ Address parse(const std::string& listen) {
   if (colon == std::string::npos)
     fail_usage("--listen {}: give ADDRESS:PORT, such as 127.0.0.1:9753", listen);
   std::string host = listen.substr(0, colon);
+  const std::string port = listen.substr(colon + 1);
+  std::uint16_t number = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (error != std::errc() || end != port.data() + port.size())
+    fail_usage("--listen {}: the port must be a number up to 65535", listen);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return {.host = host, .port = listen.substr(colon + 1)};
+  // "::" takes IPv4 connections too.
+  if (host.empty() && ::access("/proc/net/if_inet6", F_OK) == 0) host = "::";
+  return {.host = host, .port = port};
 }
 
 UniqueFd listen_at(const std::string& listen) {
@@ -56,6 +65,9 @@ UniqueFd listen_at(const std::string& listen) {
   UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   if (socket) ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  const int no = 0;
+  if (socket && found->ai_family == AF_INET6)
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   if (!socket || ::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     fail_errno("cannot listen on {}: check that the address belongs to this node and the port is free",

@@ -121,9 +121,12 @@ void run(Arguments& arguments, bool json) {
 void add_collector_options(CLI::App& app, Arguments& arguments) {
   auto& collector = arguments.collector;
   app.add_option("--records", collector.records, "Folder of the records: UID/JOB.STEP/rank-*.record")
-      ->capture_default_str();
-  app.add_option("--cache", collector.cache, "Folder of the node's cache, to serve how full it is");
-  app.add_option("--node", collector.node, "The node label of all series")->capture_default_str();
+      ->capture_default_str()
+      ->check(Tool::named());
+  app.add_option("--cache", collector.cache, "Folder of the node's cache, to serve how full it is")
+      ->check(Tool::named());
+  app.add_option("--node", collector.node, "The node label of all series")->capture_default_str()
+      ->check(Tool::named());
   app.add_option("--hold", arguments.hold,
                  "Seconds for which a job step's last values are served after its last rank ended")
       ->capture_default_str()
@@ -141,13 +144,15 @@ void add_server_options(CLI::App& app, Arguments& arguments) {
          "Address and port to serve on: ADDRESS:PORT, or :PORT for all addresses; port 0: any free port")
       ->capture_default_str();
   app.add_option("--web.config.file", arguments.web_config,
-                 "TLS and basic authentication, in the format that Prometheus' exporters share");
+                 "TLS and basic authentication, in the format that Prometheus' exporters share")
+      ->check(Tool::named());
   app.add_option("--max-requests", arguments.http.requests_per_second,
                  "Requests of one address answered per second; more get 429 Too Many Requests")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1e6));
   app.add_option("--textfile", arguments.textfile,
-                 "Serve nothing; write the metrics to this file, DIR/NAME.prom, for node_exporter");
+                 "Serve nothing; write the metrics to this file, DIR/NAME.prom, for node_exporter")
+      ->check(Tool::named());
   app.add_option("--interval", arguments.interval, "Seconds between two writes of --textfile")
       ->capture_default_str()
       ->check(CLI::Range(1L, 3600L));

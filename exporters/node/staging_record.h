@@ -33,6 +33,9 @@ enum class StagingState {
 
 /// The names in the order of the enumeration.
 inline constexpr std::array<const char*, 4> kStagingStates{"staging", "done", "source", "failed"};
+inline const char* name(StagingState state) {
+  return kStagingStates.at(static_cast<std::size_t>(state));
+}
 
 struct StagingRecord {
   std::string node;

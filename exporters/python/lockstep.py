@@ -31,6 +31,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 
 __all__ = ["PHASES", "batches", "begin_step", "end_step", "phase"]
 
@@ -60,6 +61,20 @@ _LAUNCHERS = (
 )
 
 
+def _number(name):
+    text = os.environ.get(name) or "0"
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"the environment variable {name} is not an integer: {text!r}") from None
+
+
+def _job_of_launcher():
+    """Without Slurm: a number that all ranks share. Their parent processes may differ."""
+    of_job = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE")]
+    return zlib.crc32(" ".join(of_job).encode()) or 1 if any(of_job) else os.getppid()
+
+
 class _Identity:
     """The rank, from the environment. Raises ValueError if a variable is not an integer."""
 
@@ -67,8 +82,8 @@ class _Identity:
         # Programs that set RANK and WORLD_SIZE themselves may not set LOCAL_RANK.
         found = next((names for names in _LAUNCHERS
                       if all(os.environ.get(name) or name == "LOCAL_RANK" for name in names)), None)
-        self.rank, self.size, self.local_rank = [int(os.environ.get(name, "0")) for name in found] if found else (0, 1, 0)
-        self.job = int(os.environ.get("SLURM_JOB_ID") or os.getppid())
+        self.rank, self.size, self.local_rank = [_number(name) for name in found] if found else (0, 1, 0)
+        self.job = _number("SLURM_JOB_ID") or _job_of_launcher()
         step = os.environ.get("SLURM_STEP_ID", "")
         self.step = int(step) if step.isdigit() and int(step) < 2**32 else 0
         self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
@@ -83,7 +98,12 @@ class _Identity:
     def header(self):
         return _HEADER.pack(
             b"LOCKSTEP", _VERSION, _HEADER.size, _FILE_WORDS * 8, self.job, self.step, self.rank, self.size, self.local_rank,
-            os.getpid(), time.time_ns(), time.monotonic_ns(), self.node.encode()[:63], self.program.encode()[:63])
+            os.getpid(), time.time_ns(), time.monotonic_ns(), _name(self.node), _name(self.program))
+
+
+def _name(text):
+    """The longest beginning of whole characters that fits the record."""
+    return text.encode()[:63].decode(errors="ignore").encode()
 
 
 def _write_new(path, fill):
@@ -226,8 +246,11 @@ def _make_record():
                    "LOCKSTEP_REPORT_DIR to a folder for the report")
     except (OSError, ValueError) as error:
         where = identity or f"a rank on {os.uname().nodename}"
-        _print(f"{where} cannot record its step times in {folder}: {error}: check that the folder exists, is this user's, "
-               "and has space")
+        if isinstance(error, ValueError):
+            _print(f"{where} cannot record its step times: {error}")
+        else:
+            _print(f"{where} cannot record its step times in {folder or os.environ.get('LOCKSTEP_REPORT_DIR')}: {error}: check "
+                   "that the folder exists, is this user's, and has space")
     return None
 
 
@@ -273,7 +296,8 @@ class _Timer:
         record, self.record = self.record, None
         if not record:
             return
-        record.finish()
+        if not hasattr(sys, "last_type"):  # set if an exception ends the program: then this rank has not finished
+            record.finish()
         folder = os.environ.get("LOCKSTEP_REPORT_DIR")
         try:
             if folder:

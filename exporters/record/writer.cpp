@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -28,7 +29,10 @@ std::uint64_t now_ns(clockid_t clock) {
 }
 
 void copy_name(std::array<char, kNameBytes>& into, const std::string& name) {
-  name.copy(into.data(), into.size() - 1);
+  std::size_t bytes = std::min(name.size(), into.size() - 1);
+  // Does not cut a UTF-8 character: all its bytes but the first are 10xxxxxx.
+  while (bytes > 0 && bytes < name.size() && (static_cast<unsigned char>(name[bytes]) & 0xC0U) == 0x80U) --bytes;
+  name.copy(into.data(), bytes);
 }
 
 // Readers copy the mapping at any moment, so every word is stored atomically. On a 64-bit machine these are
@@ -186,6 +190,7 @@ void Writer::finish() noexcept {
   if (finished.load(std::memory_order_relaxed) != 0) return;
   std::atomic_ref(file_->live.phase).store(kPhases, std::memory_order_relaxed);
   publish();
+  if (std::uncaught_exceptions() > exceptions_at_start_) return;  // reports say that this rank died
   finished.store(static_cast<std::int64_t>(now_ns(CLOCK_REALTIME)), std::memory_order_release);
 }
 

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 
@@ -49,7 +50,7 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   /// the phases add up to more, the step is as long as they are. `end_ns` is CLOCK_MONOTONIC.
   void end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCounts& counts) noexcept;
 
-  /// Records that the rank has finished. May be called again.
+  /// Records that the rank has finished, unless it leaves by an exception. May be called again.
   void finish() noexcept;
 
   const std::filesystem::path& path() const { return path_; }
@@ -59,6 +60,7 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   std::filesystem::path path_;
   int fd_ = -1;  // holds the lock that says "alive"
+  int exceptions_at_start_ = std::uncaught_exceptions();
   File* file_ = nullptr;
   Counters totals_;
   Step step_;

@@ -241,8 +241,8 @@ void add(const Advised& advised, std::vector<Advice>& advice) {
 std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   std::vector<Advice> advice;
   const Facts facts{.run = run, .late = late};
-  if (facts.sum(&Counters::steps) == 0) return advice;
   add(staging_failed(facts), advice);
+  if (facts.sum(&Counters::steps) == 0) return advice;
   add(staging_slow(facts), advice);
   add(data_wait(facts), advice);
   for (const Straggler& found : late.found) {

@@ -39,10 +39,13 @@ int main(int argc, char** argv) {
                   "($LOCKSTEP_RECORD, $LOCKSTEP_REPORT_DIR), or files")
       ->required();
   std::filesystem::path baseline;
-  tool.app().add_option("--compare", baseline, "Compare with another run: its number or folder");
-  tool.app().add_option("--out", page, "Also write one self-contained HTML page");
+  tool.app().add_option("--compare", baseline, "Compare with another run: its number or folder")
+      ->check(lockstep::Tool::named());
+  tool.app().add_option("--out", page, "Also write one self-contained HTML page")
+      ->check(lockstep::Tool::named());
   return tool.run(argc, argv, [&] {
     const lockstep::report::Run run = load(paths);
+    if (!page.empty()) lockstep::write_output(page, lockstep::report::to_html(run));
     if (!baseline.empty()) {
       const lockstep::report::Run before = load({baseline});
       if (tool.json()) {
@@ -52,7 +55,6 @@ int main(int argc, char** argv) {
       }
       return;
     }
-    if (!page.empty()) lockstep::write_output(page, lockstep::report::to_html(run));
     if (tool.json()) {
       nlohmann::json json = lockstep::report::to_json(run);
       if (!page.empty()) json["page"] = page.string();

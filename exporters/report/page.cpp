@@ -92,12 +92,19 @@ std::string staging(const Run& run) {
       "<table><tr><th class=\"name\">node</th><th class=\"name\">source</th>"
       "<th>cache</th><th>size</th><th>from the source</th><th>from peers</th><th>time</th></tr>\n";
   for (const auto& node : run.staging) {
+    const std::string state = exporter::name(node.state);
+    if (node.sources.empty()) {
+      html += fmt::format(
+          "<tr><td class=\"name\">{}</td><td></td><td>{}</td><td></td><td></td><td></td><td></td></tr>\n",
+          escape(node.node), state);
+    }
     for (const auto& source : node.sources) {
+      const std::string cache = node.state == exporter::StagingState::done ? (source.hit ? "hit" : "miss") : state;
       html += fmt::format(
           "<tr><td class=\"name\">{}</td><td "
           "class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
           "<td>{}</td></tr>\n",
-          escape(node.node), escape(source.source), source.hit ? "hit" : "miss", format_bytes(source.bytes),
+          escape(node.node), escape(source.source), cache, format_bytes(source.bytes),
           format_bytes(source.from_source), format_bytes(source.from_peers), format_seconds(source.seconds));
     }
   }

@@ -18,8 +18,9 @@ std::string staging_line(const exporter::StagingRecord& staging) {
   const std::size_t hits = staging.hits();
   const std::size_t misses = staging.sources.size() - hits;
   const char* result = misses == 0 ? "hit" : (hits == 0 ? "miss" : "in part");
+  if (staging.state != exporter::StagingState::done) result = exporter::name(staging.state);
   return fmt::format("  {:<12} {:<8} {:>10} in {:<9} {:>10} read from the source, {} from peers\n",
-                     staging.node, result, format_bytes(staging.bytes()), format_seconds(staging.seconds()),
+                     staging.node, result, format_bytes(staging.done()), format_seconds(staging.seconds()),
                      format_bytes(staging.from_source()), format_bytes(staging.from_peers()));
 }
 
@@ -110,6 +111,7 @@ nlohmann::json to_json(const Run& run) {
   nlohmann::json staging = nlohmann::json::array();
   for (const auto& node : run.staging) {
     staging.push_back({{"node", node.node},
+                       {"state", exporter::name(node.state)},
                        {"bytes", node.bytes()},
                        {"from_source", node.from_source()},
                        {"from_peers", node.from_peers()},

@@ -102,9 +102,19 @@ void print_settings(const comm::Communicator& communicator, const AppliedSetting
   std::fputs(line.c_str(), stderr);
 }
 
-profile::Identity identity(const comm::Place& place, const char* program) {
+// Rank 0's, because without Slurm each rank may have another parent process.
+std::uint64_t job_number(comm::Communicator& communicator) {
+  auto job = static_cast<std::uint64_t>(environment::get_integer("SLURM_JOB_ID").value_or(0));
+  if (job == 0) job = profile::local_job_id();
+  communicator.broadcast({reinterpret_cast<std::byte*>(&job), sizeof(job), comm::DataType::u8}, 0, "the job's number")
+      ->wait();
+  return job;
+}
+
+profile::Identity identity(comm::Communicator& communicator, const char* program) {
+  const comm::Place& place = communicator.place();
   profile::Identity identity;
-  identity.job_id = static_cast<std::uint64_t>(environment::get_integer("SLURM_JOB_ID").value_or(0));
+  identity.job_id = job_number(communicator);
   identity.step_id = static_cast<std::uint32_t>(environment::get_integer("SLURM_STEP_ID").value_or(0));
   identity.rank = place.rank;
   identity.size = place.size;
@@ -196,7 +206,7 @@ void World::Impl::begin(int& argc, char**& argv) {
   applied.threads = comm::choose_threads(applied.cpus, applied.sharing);
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
-  timer.emplace(identity(communicator->place(), argc > 0 ? argv[0] : nullptr));
+  timer.emplace(identity(*communicator, argc > 0 ? argv[0] : nullptr));
   start_profile_from_environment();
 }
 

@@ -14,8 +14,8 @@ namespace lockstep::profile {
 /// "rank-000003.record".
 std::string record_name(int rank);
 
-/// The job's number if there is no scheduler: the process id of the launcher, the same for all ranks on a
-/// node.
+/// The job's number if there is no scheduler: the process id of this process's parent, which is the launcher or one of
+/// its daemons.
 std::uint64_t local_job_id();
 
 /// $LOCKSTEP_RECORD, else JOB.STEP in the user's runtime folder ($XDG_RUNTIME_DIR/lockstep/records, or

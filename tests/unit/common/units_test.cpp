@@ -36,7 +36,7 @@ TEST(Units, SizesAreReadInBinaryUnits) {
 }
 
 TEST(Units, WrongSizesAreRefused) {
-  for (const char* text : {"", "x", "-1", "1X", "1KK", "nan", "9999999P"}) {
+  for (const char* text : {"", "x", "-1", "1X", "1KK", "nan", "9999999P", "0.1"}) {
     EXPECT_THROW(parse_bytes(text), UsageError) << text;
   }
 }

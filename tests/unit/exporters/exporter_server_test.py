@@ -90,6 +90,19 @@ class ExporterServer(unittest.TestCase):
         self.assertIn("check that the address belongs to this node and the port is free", line)
         self.assertEqual(self.refused("--listen", "9753")[0], 2)
 
+    def test_values_that_would_be_something_else_are_refused(self):
+        for options in (["--web.config.file", ""], ["--cache", ""], ["--textfile", ""], ["--listen", "127.0.0.1:75289"],
+                        ["--listen", "127.0.0.1:"]):
+            self.assertEqual(self.refused(*options)[0], 2, options)
+
+    def test_a_port_alone_means_all_addresses(self):
+        addresses = pathlib.Path("/proc/net/if_inet6")
+        with self.exporter("--listen", ":0") as url:
+            port = int(re.search(r":(\d+)/", url)[1])
+            self.assertEqual(status_and_text(f"http://127.0.0.1:{port}/metrics")[0], 200)
+            if addresses.exists() and f"{1:032} " in addresses.read_text():  # the loopback device has ::1
+                self.assertEqual(status_and_text(f"http://[::1]:{port}/metrics")[0], 200)
+
     def certificate(self, name):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
                         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", self.folder / f"{name}.key",

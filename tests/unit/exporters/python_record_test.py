@@ -91,6 +91,29 @@ class PythonRecord(unittest.TestCase):
         for phase, milliseconds in expected.items():
             self.assertAlmostEqual(rank["phases_ms"][phase], milliseconds, msg=phase)
 
+    def test_a_job_that_ends_by_an_exception_died(self):
+        file = self.folder / "train.py"
+        file.write_text(TWO_STEPS + "raise RuntimeError('no')")
+        job = subprocess.run([sys.executable, file], env=self.environment(), capture_output=True)
+        self.assertEqual(job.returncode, 1)
+        run = self.report()
+        self.assertEqual((run["state"], run["ranks"][0]["steps"]), ("died", 2))
+
+    def test_without_slurm_ranks_of_different_parents_are_one_job(self):
+        (self.folder / "train.py").write_text(TWO_STEPS)
+        report = self.folder / "report"
+        for rank in "01":
+            environment = self.environment(LOCKSTEP_REPORT_DIR=str(report), RANK=rank, WORLD_SIZE="2", LOCAL_RANK="",
+                                           MASTER_ADDR="n1", MASTER_PORT="29500")
+            del environment["SLURM_JOB_ID"], environment["LOCKSTEP_RECORD"]
+            subprocess.run(["sh", "-c", '"$0" train.py; true', sys.executable], cwd=self.folder, env=environment, check=True)
+        run = self.report(report)
+        self.assertEqual((len(run["ranks"]), run["notes"]), (2, []))
+
+    def test_a_variable_that_is_not_a_number_is_named(self):
+        self.assertIn("the environment variable RANK is not an integer: 'x'",
+                      self.run_job(TWO_STEPS, RANK="x", WORLD_SIZE="2", LOCAL_RANK="0"))
+
     def test_the_exporter_serves_its_histograms(self):
         job = self.start_job(TWO_STEPS + "print(flush=True)\ninput()")
         exporter = subprocess.Popen([BIN / "lockstep-exporter", "--records", self.folder / "records", "--listen", "127.0.0.1:0",

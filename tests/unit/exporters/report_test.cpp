@@ -104,6 +104,15 @@ TEST_F(ReportTest, StagingIsShownPerNodeAsHitOrMiss) {
   EXPECT_THAT(text, HasSubstr("n2           hit"));
 }
 
+TEST_F(ReportTest, ANodeWhoseStagingFailedIsNoHit) {
+  step(rank(0, 1), 90);
+  write_file_atomically(folder_ / "staging-n1.json", R"({"node":"n1","state":"source","sources":[]})");
+  const Run run = load({folder_.path()});
+  EXPECT_EQ(to_json(run)["staging"][0]["state"], "source");
+  EXPECT_THAT(to_text(run), HasSubstr("n1           source"));
+  EXPECT_THAT(to_html(run), HasSubstr("<td class=\"name\">n1</td><td></td><td>source</td>"));
+}
+
 TEST_F(ReportTest, RecordsOfAnEarlierRunAreLeftOut) {
   step(rank(3, 4, 6), 90);
   step(rank(0, 2, 7), 90);

@@ -262,14 +262,11 @@ void stats(const Tool& tool, LengthOptions source) {
     file = source.packs.front();
     source.packs.erase(source.packs.begin());
   }
-  const std::vector<std::uint32_t> lengths = source.read().lengths.tokens;
-  if (file.empty()) return describe_lengths(tool, lengths);
+  const Lengths data = source.read().lengths;
+  if (file.empty()) return describe_lengths(tool, data.tokens);
   const Plan plan = read_plan(file);
-  if (plan.samples() != lengths.size()) {
-    fail("{}: the plan is for {} samples, but the data have {}", file.string(), plan.samples(),
-         lengths.size());
-  }
-  const PlanStats stats = stats_of(plan, lengths);
+  naming(file.string(), [&] { check_is_plan_of(plan, data); });
+  const PlanStats stats = stats_of(plan, data.tokens);
   tool.json() ? Tool::print(stats) : print_stats(stats, plan.options());
 }
 
@@ -341,7 +338,9 @@ int run(int argc, char** argv) {
       .add_option("--tail", tail,
                   "For a last step of fewer samples than ranks: fill (some ranks have none), drop, repeat")
       ->capture_default_str();
-  make_verb.add_option("--out", out, "File to write the plan to")->type_name("PLAN.jsonl");
+  make_verb.add_option("--out", out, "File to write the plan to")
+      ->type_name("PLAN.jsonl")
+      ->check(Tool::named());
 
   CLI::App& check_verb =
       tool.verb("check", "Check a plan file against the data.", [&] { check(tool, source, file, expected); });

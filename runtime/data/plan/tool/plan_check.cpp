@@ -59,10 +59,9 @@ void check_micro_batch(const Plan& plan, std::size_t step, std::span<const Sampl
 
 }  // namespace
 
-CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
-  const std::vector<std::uint32_t>& tokens = lengths.tokens;
-  if (plan.samples() != tokens.size()) {
-    fail("the plan is for {} samples, but the data have {}", plan.samples(), tokens.size());
+void check_is_plan_of(const Plan& plan, const Lengths& lengths) {
+  if (plan.samples() != lengths.tokens.size()) {
+    fail("the plan is for {} samples, but the data have {}", plan.samples(), lengths.tokens.size());
   }
   if (plan.fingerprint() != lengths.fingerprint) {
     fail(
@@ -70,6 +69,11 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
         "{}",
         plan.fingerprint(), lengths.fingerprint);
   }
+}
+
+CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
+  check_is_plan_of(plan, lengths);
+  const std::vector<std::uint32_t>& tokens = lengths.tokens;
   if (plan.mixture() != nullptr && plan.steps() != plan.mixture()->mixture.steps) {
     fail("the plan has {} steps, but its mixture has {}", plan.steps(), plan.mixture()->mixture.steps);
   }

@@ -15,6 +15,9 @@ struct CheckedPlan {
   std::size_t skipped = 0;  ///< of these, the samples over the cap (TooLong::skip)
 };
 
+/// Throws Error if the plan was made for other data.
+void check_is_plan_of(const Plan& plan, const Lengths& lengths);
+
 /// Throws Error that describes the first mistake in one line. Mistakes are: other data than planned; a
 /// sample that is missing, unknown or used twice; a micro-batch over the cap; different numbers of
 /// micro-batches if the plan promises equal ones. In a mixture also: a sample that is not once in each

@@ -56,6 +56,19 @@ TEST_F(PlanTool, MakesAPlanFileAndPrintsItsNumbers) {
   EXPECT_TRUE(lines[1]["ranks"][1][0].is_array());
 }
 
+TEST_F(PlanTool, StatsRefusesAPlanOfOtherData) {
+  make(lengths());
+  std::string other = "length\n900\n";
+  for (int i = 1; i < 30; ++i) other += std::to_string(10 + i) + "\n";
+  const ProcessResult result = tool({"stats", plan(), "--lengths", write("other.csv", other)});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, HasSubstr("the plan was made for other data"));
+}
+
+TEST_F(PlanTool, AnEmptyOutIsRefused) {
+  EXPECT_EQ(tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "100", "--out", ""}).exit_code, 2);
+}
+
 TEST_F(PlanTool, CheckAcceptsThePlansOfMake) {
   const std::string csv = lengths();
   make(csv);
