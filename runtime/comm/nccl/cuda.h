@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <memory>
 #include <string>
 #include <type_traits>

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "common/error.h"
 #include "runtime/comm/nccl/cuda.h"
 
 namespace lockstep::comm::nccl {

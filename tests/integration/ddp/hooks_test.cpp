@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/error.h"
 #include "runtime/ddp/hooks/compress.h"
 #include "runtime/ddp/hooks/power_sgd.h"
 #include "runtime/ddp/reducer.h"

@@ -9,8 +9,6 @@
 #include <numeric>
 #include <thread>
 
-#include "common/error.h"
-
 namespace lockstep::comm::cpu {
 namespace {
 
