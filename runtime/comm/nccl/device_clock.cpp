@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "common/error.h"
 #include "runtime/comm/nccl/cuda.h"
 
 namespace lockstep::comm::nccl {
