@@ -1,4 +1,4 @@
-// The median of numbers.
+// Computes the median.
 //
 // Threads: safe from any.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// The mean of the two in the middle if their number is even; 0 without numbers.
+/// For an even number of values, the mean of the two in the middle. 0 if there are none.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());

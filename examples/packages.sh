@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages that Lockstep needs, by group:
-#   build      compiler, libraries and headers          cluster    the embedded Slurm cluster and Open MPI
-#   corpus     the text example's corpus and tokeniser   monitoring Prometheus
-#   package    man pages and packages, and their checks
-#   test       only for the tests                    peers      for comparisons in tests and benchmarks, and plots
+#   build      compiler, libraries and headers            cluster     the embedded Slurm cluster and Open MPI
+#   corpus     the text example's corpus and tokeniser    monitoring  Prometheus
+#   test       only for the tests                         peers       comparisons in tests and benchmarks, plots
+#   package    man pages, packages and their checks       pip         Python and pip, to install PyTorch
 # Usage: packages.sh [--list] GROUP...   (needs root only if packages are missing)
 set -euo pipefail
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Downloads the PyTorch wheel from the configured package index into a cache folder, once per version, and prints its torch
-# folder for -DLOCKSTEP_TORCH_WHEEL=. It downloads LibTorch, NCCL and the parts of CUDA that are needed to compile and to run
-# on the CPU (0.8 GB; 1.4 GB on disk); with --gpu, all parts of CUDA that LibTorch needs on a GPU (5 GB on disk).
-# If you have PyTorch in a virtual environment, use that instead of this script:
+# Downloads the PyTorch wheel from the configured package index into a cache folder, once per version, and prints its
+# torch folder for -DLOCKSTEP_TORCH_WHEEL=. It downloads LibTorch, NCCL and the parts of CUDA that are needed to compile
+# and to run on the CPU (0.8 GB; 1.4 GB on disk); with --gpu, all parts of CUDA that LibTorch needs on a GPU (5 GB on
+# disk). If you have PyTorch in a virtual environment, you do not need this script:
 #   cmake --preset release-pip -DLOCKSTEP_TORCH_WHEEL=$(python3 -c 'import torch; print(torch.__path__[0])')
 # Usage: pip_torch.sh [--gpu] [--version=2.11.0]        The cache is $XDG_CACHE_HOME/lockstep, or ~/.cache/lockstep.
 set -euo pipefail

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the tests; without ctest options all but clang-tidy, which takes longer than
-# the others together (-L tidy), the search for inputs that break a parser, which has a build of its own (-L fuzz), and tests
-# that need a machine on which nothing else runs (-L quiet). Root is needed for the packages and the cluster tests.
-# With --torch=pip all that links LibTorch is built against the PyTorch wheel that examples/pip_torch.sh fetches, in
-# build/release-pip, and the unit and integration tests are run; those that need a GPU are skipped where there is none.
+# Installs missing packages, builds, and runs the tests. Without ctest options it leaves out clang-tidy (-L tidy), which
+# takes longer than all others together, the fuzzers (-L fuzz), which have a separate build, and tests that need an idle
+# machine (-L quiet). The packages and the cluster tests need root. With --torch=pip it builds everything that links
+# LibTorch against the PyTorch wheel that examples/pip_torch.sh fetches, in build/release-pip, and runs the unit and
+# integration tests; those that need a GPU are skipped on a machine without one.
 # Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
 set -euo pipefail
 cd "$(dirname "$0")/.."

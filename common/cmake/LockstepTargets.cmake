@@ -115,8 +115,8 @@ endfunction()
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
 #               [TIMEOUT 120] [ENVIRONMENT A=B ...] [SERIAL])
 # makes a GoogleTest program. Without RANKS each TEST is one ctest case. With RANKS the whole program is one ctest case
-# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each. Beside a case without
-# RANKS that is SERIAL no other test runs.
+# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each. SERIAL, without RANKS:
+# no other test runs at the same time.
 function(lockstep_test name)
   cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
   if(NOT LOCKSTEP_BUILD_TESTS)

@@ -119,7 +119,7 @@ Result train(const Network& network, torch::nn::Module& module, DistributedDataP
   LearningRate learning_rate(optimizer, schedule::one_cycle(static_cast<std::int64_t>(steps)));
 
   const std::uint64_t begin = monotonic_ns();
-  // It stays on the device: reading it in every step would make the CPU wait for a GPU.
+  // The sums stay on the device: reading them in every step would make the CPU wait for a GPU.
   const auto losses = torch::zeros(2, torch::TensorOptions(torch::kDouble).device(data.device));
   for (auto epoch = loader->epoch(); epoch < options.epochs; ++epoch) {
     loader->set_epoch(epoch);

@@ -46,7 +46,7 @@ struct Data {
 /// Throws Error if the packs cannot be opened, UsageError if the device cannot be used.
 Data open_data(const Options& options, const World& world);
 
-/// What the network says of pictures: floats from -1 to 1, [n, 1, 8, 8], as the memory format channels_last. It
+/// Runs the network on pictures (floats from -1 to 1, [n, 1, 8, 8], in the memory format channels_last) and
 /// returns the scores of the ten digits, [n, 10]. It calls `ddp`, which communicates in training only.
 using Network = std::function<torch::Tensor(const torch::Tensor& pixels)>;
 

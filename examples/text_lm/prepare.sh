@@ -19,8 +19,7 @@ usage: prepare.sh OUT [--vocab 4096] [--max-tokens 1024] [--heldout-percent 4] [
   --heldout-percent P  share of the pages that is kept for evaluation, chosen by a hash of their names
   --jobs N             processes that read pages at the same time
   --packages DIR       folder of the .deb files, which are downloaded if missing (default: OUT/packages)
-  --bin DIR            folder of lockstep-pack and text_lm_tokenise (default: beside this script, in the
-                       build folder, or in PATH)
+  --bin DIR            folder of lockstep-pack and text_lm_tokenise (default: in the build folder, or in PATH)
 TEXT
 }
 

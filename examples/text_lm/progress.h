@@ -88,7 +88,7 @@ class Progress {
   Numbers mine_{};            // of this rank in this step
   Numbers summed_{};          // of the previous step; sum_ writes it
   comm::WorkHandle sum_;
-  double seconds_ = 0;  // of rank 0's clock, on all ranks
+  double seconds_ = 0;  // since the training began, by rank 0's clock; the same on all ranks
 
   Numbers shown_{};  // summed since the last line of progress
   Numbers last_shown_{};

@@ -19,9 +19,9 @@ class BasicAuth {
 
   bool required() const { return !users_.empty(); }
 
-  /// A hash takes tenths of a second by design. So a password that was right once is remembered. Of other passwords,
-  /// at most one a second is tried for each client, and four for all clients; the answer for more is too_many. A name
-  /// that does not exist takes as long as a wrong password. Needs required().
+  /// A bcrypt hash is slow by design, so a password that was right once is remembered. Of other passwords at most one a
+  /// second is tried for each client, and four for all clients; further ones get too_many. An unknown name takes as
+  /// long as a wrong password. Call it only if required().
   Verdict check(const std::string& name, const std::string& password, const std::string& client,
                 Clock::time_point now);
 

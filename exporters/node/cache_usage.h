@@ -15,7 +15,7 @@
 
 namespace lockstep::exporter {
 
-/// A record that a user keeps of the own store.
+/// The size of a user's store, as that user recorded it.
 struct CacheClaim {
   std::uint64_t bytes = 0;
   std::string user_name{};  ///< set by the Collector; empty if the user has none

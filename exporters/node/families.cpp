@@ -275,7 +275,7 @@ class Families {
     if (value) page_.sample(node_, *value);
   }
 
-  // One rank, not all: a series for each pair of ranks would be too many.
+  // One rank only: a series for each pair of ranks would be too many.
   void add_longest_wait(const Job& job) {
     std::map<int, double> waits;
     for (const RankRecord& rank : job.records->ranks) {

@@ -1,11 +1,10 @@
 // Turns records into metrics: names, help, labels and units of everything that the exporter serves.
 //
-// The labels of a rank's series are job_id, step_id, node and rank, and at most `phase` or `origin` besides.
-// A node's series of a job may have `late_rank`, the rank that was waited for.
-// Texts that a user chooses appear only in lockstep_job_info.
-//
-// Histograms are classic ones: Prometheus' text format has no native ones. To keep the number of series small,
-// a rank has one of its steps, and the phases' histograms are of all ranks of a job step on the node.
+// The labels of a rank's series are job_id, step_id, node and rank, and at most `phase` or `origin` besides. A node's
+// series of a job may have `late_rank`, the rank that was waited for. Texts that a user chooses appear only in
+// lockstep_job_info. Histograms are classic ones, because Prometheus' text format has no native ones. To keep the
+// number of series small, each rank has one histogram, of its steps; the phases' histograms cover all ranks of a job
+// step on the node.
 //
 // Threads: functions without shared state.
 #pragma once

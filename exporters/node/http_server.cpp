@@ -24,7 +24,8 @@ using Page = std::shared_ptr<const std::string>;
 
 constexpr unsigned kConnections = 64;
 constexpr unsigned kConnectionsPerAddress = 32;
-// With so many pages on their way to slow clients, a client gets the latest of them if it is not older than this.
+// If this many pages are on their way to slow clients, a client gets the latest of them unless it is older than
+// kSharedFor.
 constexpr std::size_t kPagesAtOnce = 4;
 constexpr std::chrono::seconds kSharedFor{5};
 
@@ -73,7 +74,7 @@ int port_of(const UniqueFd& socket) {
   return std::stoi(port.data());
 }
 
-// So many requests of each client a second on average; as many at once after a pause.
+// Limits each client to this many requests a second on average, and to as many at once after a pause.
 class RequestLimit {
  public:
   explicit RequestLimit(double per_second) : per_second_(per_second) {}

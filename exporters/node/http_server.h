@@ -1,7 +1,6 @@
-// A small HTTP server for pages of metrics, with TLS and basic authentication, on one thread that never waits
-// for a client. Clients cannot hold it up: there are limits for the connections (also of one address), for their
-// duration and for the requests per second of one address, and slow clients share pages, so that their number does
-// not cost memory.
+// A small HTTP server for pages of metrics, with TLS and basic authentication. One thread serves all clients and never
+// waits for one. The number of connections (in total and of one address), their duration and the requests per second of
+// one address are limited. Slow clients share pages, so many of them cost no memory.
 //
 // Threads: the constructor returns when the server serves; pages are made on its thread, one at a time.
 #pragma once

@@ -39,7 +39,7 @@ sigset_t block_end_signals() {
   return signals;
 }
 
-// node_exporter reads the file and serves it until it is gone, so nothing may be left at the end.
+// node_exporter serves the file as long as it exists, so it is removed at the end.
 void write_textfile(const Arguments& arguments, const sigset_t& signals, Collector& collector) {
   if (arguments.textfile.extension() != ".prom") {
     fail_usage("--textfile {}: node_exporter reads only names that end in .prom",

@@ -1,5 +1,5 @@
-// A page of metrics in Prometheus' text format. Samples are appended to one string as they are read from the
-// records, so a page costs little more memory than its text: a node's memory belongs to the jobs.
+// A page of metrics in Prometheus' text format. Samples are appended to one string as they are read from the records,
+// so a page needs little more memory than its text.
 //
 // Threads: a value, used by one thread.
 #pragma once

@@ -60,7 +60,7 @@ UniqueFd open_folder(int parent, const std::string& name) {
   return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// At most `limit` names in a folder, latest job first, so that a limit drops the oldest jobs.
+// Up to `limit` names in a folder, latest job first, so that limits on served records drop the oldest jobs.
 std::vector<std::string> names_in(int folder, std::size_t limit) {
   UniqueFd copy(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!copy) return {};
@@ -99,7 +99,7 @@ Scanner::Scanner(std::filesystem::path root, ScanLimits limits) : root_(std::mov
   lock_root();
 }
 
-// Again before each scan, because the folder may have been made, or made anew, since the last one.
+// Called before each scan, because the folder may be new since the last one.
 void Scanner::lock_root() {
   UniqueFd fd(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat now {};
@@ -208,7 +208,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   result.jobs.push_back(std::move(job));
 }
 
-// While one rank of a step is served, so are its other ranks: the histograms over all ranks must not fall. A
+// Serves all ranks of a step as long as one of them is served, because the histograms over all ranks must not fall. A
 // record of a run of another size is from an earlier run.
 void Scanner::serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job) {
   if (job.ranks.empty()) return;
@@ -233,8 +233,8 @@ bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   return ended.st_mtim.tv_sec >= now_ / kSecond - limits_.hold.count();
 }
 
-// Root made the names of the folders. A step stays in broken_ while its folder exists: else a user who repairs and breaks a
-// file again and again would fill the log.
+// The folder's names are root's, so they are safe to print. A step stays in broken_ while its folder exists: a user who
+// repairs and breaks a file again and again must not fill the log.
 void Scanner::report_once(const std::string& job_folder, const std::string& what, ScanResult& result) {
   if (!broken_.try_emplace(job_folder, scans_).second) return;
   result.new_errors.push_back(fmt::format("{}/{}: {}; more errors of this job step are only counted",
@@ -253,7 +253,7 @@ bool Scanner::is_still_served(const std::string& key, const record::Snapshot& sn
   }
   if (fresh || seen.ended_unix_ns == 0) {
     const std::int64_t last = seen.alive ? now_ : snapshot.last_unix_ns();
-    // The user may have written any time.
+    // A user may have written any number.
     const std::int64_t ended = snapshot.finished_unix_ns != 0 ? snapshot.finished_unix_ns : last;
     seen.ended_unix_ns = std::clamp<std::int64_t>(ended, 0, now_);
   }

@@ -1,12 +1,10 @@
 // Finds the records of the jobs on this node and serves them for a while after their ranks have ended.
 //
-// The records folder holds UID/JOB.STEP/rank-*.record, made by the plugin, or JOB.STEP/… directly if it is a
-// single user's runtime folder. The owner of a job follows from the folders, which root made, never from a
-// record's content. Users own the files inside, so the scanner follows no links and bounds numbers and sizes:
-// a broken or hostile file costs its own series and one count of an error, nothing else.
-//
-// While it exists, it holds a shared lock (flock) on the records folder, so that the plugin can tell the users of
-// a node without an exporter that nobody will see their step times.
+// The records folder holds UID/JOB.STEP/rank-*.record, made by the plugin, or JOB.STEP/… directly if it is a single
+// user's runtime folder. The owner of a job follows from the folders, which root made, never from a record's content.
+// Users own the files inside, so the scanner follows no links and bounds numbers and sizes: a broken or hostile file
+// loses its own series and is counted as one error. While it exists, it holds a shared lock (flock) on the records
+// folder. If the lock is missing, the plugin tells users that their step times will not be in Prometheus.
 //
 // Threads: one at a time.
 #pragma once

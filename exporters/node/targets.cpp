@@ -23,7 +23,7 @@ std::string targets_of(const std::string& sinfo, int port) {
 }
 
 std::string targets_of_slurm(int port) {
-  // A sinfo that slurmctld does not answer would wait for minutes.
+  // Without an answer from slurmctld sinfo would wait for minutes.
   const ProcessResult result =
       run_process({"timeout", "--kill-after=1", "10", "sinfo", "--noheader", "--Node", "--format=%N %T"});
   constexpr int kTimedOut = 124;

@@ -1,10 +1,9 @@
-// The web configuration file that Prometheus' exporters share (--web.config.file): TLS and basic authentication.
-// https://prometheus.io/docs/prometheus/latest/configuration/https/ describes it. Of its keys these are known:
+// The web configuration file that Prometheus' exporters share (--web.config.file), for TLS and basic authentication:
+// https://prometheus.io/docs/prometheus/latest/configuration/https/. These keys are supported:
 //
 //   tls_server_config: { cert_file, key_file, min_version: TLS12 or TLS13 }
 //   basic_auth_users:  { NAME: bcrypt hash, ... }
-//
-// Any other key is refused: a key that is ignored could leave a server open that its admin thinks is closed.
+// Any other key is refused: if it were ignored, a server could be open that its admin believes to be closed.
 //
 // Threads: safe from any.
 #pragma once

@@ -75,7 +75,7 @@ struct Counters {
   std::uint64_t step_ns = 0;
   std::array<std::uint64_t, kPhases> phase_ns{};  ///< add up to step_ns
   std::uint64_t comm_transfer_ns = 0;             ///< communication, hidden or not
-  std::uint64_t comm_wait_ns = 0;                 ///< the part of it spent waiting for a rank that came later
+  std::uint64_t comm_wait_ns = 0;                 ///< part of it: waiting for a rank that came later
   std::uint64_t tokens = 0;
   std::uint64_t samples = 0;
   std::uint64_t padding = 0;        ///< padding tokens, not in `tokens`

@@ -43,7 +43,7 @@ struct Facts {
   const Run& run;
   const Stragglers& late;
 
-  /// At least half of the ranks reach this value, so one rank's fault is not taken for all ranks'.
+  /// A value that at least half of the ranks reach, so that one rank's fault does not count as the job's.
   template <typename Value>
   double typical(const Value& value) const {
     std::vector<double> values;
@@ -196,7 +196,7 @@ struct LongSteps {
   Phase phase = Phase::other;
 };
 
-// Of one rank: the others are as long, or it is a straggler.
+// Looks at one rank: the others' steps are as long, or the rank is a straggler.
 std::optional<LongSteps> long_steps(const Snapshot& rank) {
   std::vector<double> own;
   for (const record::Step& step : rank.steps) {
@@ -246,7 +246,7 @@ std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   add(staging_slow(facts), advice);
   add(data_wait(facts), advice);
   for (const Straggler& found : late.found) {
-    // If most ranks wait for data or write checkpoints, the difference between them has the same remedy.
+    // If most ranks wait for data or write checkpoints, that rule's advice also covers the late rank.
     const bool of_all = (found.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
                         (found.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);
     if (!of_all || !found.ranks.empty()) advice.push_back(advice_on(late, found));

@@ -1,5 +1,5 @@
-// Advice on what to change. Each piece has the number that shows the need and the command, option or line of code that
-// mends it. docs/users/metrics.md lists the rules.
+// Advice on what to change: the number that shows the need, and the command, option or line of code that mends it.
+// docs/users/metrics.md lists the rules.
 //
 // Threads: safe from any.
 #pragma once

@@ -42,7 +42,7 @@ constexpr const char* kStyle = R"(
   @media (max-width: 600px) { body { margin: 14px auto; padding: 0 12px; } .numbers { gap: 14px 24px; } }
 )";
 
-// Narrow screens scroll a wide part, and only that part, sideways.
+// On narrow screens only the wide part scrolls sideways, not the page.
 std::string in_scroll(const std::string& wide) {
   return "<div class=\"scroll\">" + wide + "</div>";
 }

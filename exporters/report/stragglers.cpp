@@ -22,8 +22,8 @@ constexpr std::uint64_t kFirstSteps = 2;
 constexpr std::size_t kFewSteps = 8;
 constexpr std::size_t kStepsForPast = 32;
 constexpr std::size_t kMaxFound = 16;
-// Smaller losses, as shares of the step, are not worth a look. Ranks that share a machine with others take turns at
-// being a little late, for no reason that the record knows.
+// Smaller losses, as shares of the step, are not reported: on a busy machine ranks take turns at being a little late,
+// for reasons that the record does not show.
 constexpr double kWorth = 0.05;
 constexpr double kWorthInTurns = 0.08;
 constexpr double kWorthNetwork = 0.10;
@@ -188,8 +188,8 @@ class Analysis {
     return sum / static_cast<double>(rows_.size());
   }
 
-  // How much more a phase takes on each rank than on the median of the others, and on the rank that it takes longest in
-  // each step: means per step. If one rank is always that rank, both are equal.
+  // How much longer a phase takes than on the median of the others: on each rank, and on the slowest rank of each step.
+  // Means per step. If one rank is always the slowest, its value equals by_worst.
   struct Loss {
     std::vector<double> by_rank{};
     double by_worst = 0;
@@ -215,7 +215,7 @@ class Analysis {
     return loss.by_rank[rank] >= std::max(kWorth * step_ms_, kPersistent * loss.by_worst);
   }
 
-  // The time that a step would save if these ranks were as the median rank: then another rank is the last one.
+  // The time that a step would save if these ranks were like the median rank; then another rank is the last one.
   double saved_without(const std::vector<std::size_t>& ranks) const {
     const auto is_one = [&](std::size_t i) {
       return std::find(ranks.begin(), ranks.end(), i) != ranks.end();
@@ -305,7 +305,8 @@ class Analysis {
     return found;
   }
 
-  // Ranks that take turns for another reason do not hide the rank that reads or writes slowly.
+  // Looks for waiting and writing first, so that ranks that take turns at computing do not hide a rank that reads or
+  // writes slowly.
   void find_late_ranks(Stragglers& result) const {
     const Loss reading = loss_of([](const Step& step) { return phase_of(step, Phase::data_wait); });
     const Loss writing = loss_of([](const Step& step) { return phase_of(step, Phase::checkpoint); });
@@ -359,7 +360,7 @@ class Analysis {
     result.found.push_back(std::move(found));
   }
 
-  // If some ranks' records are not here, the late rank may be one of those: then measured waiting is subtracted.
+  // If records of some ranks are missing, the late rank may be one of those: then subtracts the measured waiting.
   double network_of(const Row& row, bool complete) const {
     double least = -1;
     for (const Step* step : row) {

@@ -1,8 +1,7 @@
-// Finds the ranks that others wait for, and the cause, from the last steps that all ranks have in their records.
-//
-// A step takes the slowest rank's own time (the step without exposed communication) and the communication that even
-// this rank sees. So two numbers tell what a step loses: how much longer the late rank works than the median of the
-// other ranks, and the smallest exposed communication of any rank, which is not waiting for a late rank.
+// Finds the ranks that others wait for, and the cause, from the last steps that all ranks have in their records. The
+// time of a step is the slowest rank's own time (the step without exposed communication) plus the communication that
+// even this rank sees. So a step loses two amounts: how much longer the late rank works than the median of the other
+// ranks, and the smallest exposed communication of any rank, which is not waiting for a late rank.
 //
 // A rank that is late in most steps is a straggler. If the ranks take turns, no rank and no node is at fault. The cause
 // is the largest part of the extra time: waiting for data, writing a checkpoint, or computing. Computing is divided into

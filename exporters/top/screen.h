@@ -1,5 +1,5 @@
-// A terminal whose whole screen shows lines that change, as top and less use it. The user's screen, cursor and
-// settings come back when the object goes, at a stop (Ctrl-Z), and at every signal that can be caught.
+// Shows changing lines on the whole terminal, as top does. Restores the user's screen, cursor and settings in the
+// destructor, at a stop (Ctrl-Z), and at every signal that can be caught.
 //
 // Threads: main's thread, while it is the only one: the signals are blocked in this thread and read from a file
 // descriptor.

@@ -63,7 +63,7 @@ std::string summary(const Live& live) {
                                         [](const auto& a, const auto& b) { return a.own_ms < b.own_ms; });
   std::string line = format_count(live.tokens_per_second) + " tokens/s";
   if (live.median_own_ms > 0 && live.ranks.size() > 1) {
-    line += fmt::format(" · rank {} works longest, {:+.0f} % of the median", slowest->rank,
+    line += fmt::format(" · rank {} works longest, {:+.0f} % over the median", slowest->rank,
                         100 * (slowest->own_ms / live.median_own_ms - 1));
   }
   double idle = 0;

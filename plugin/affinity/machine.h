@@ -1,5 +1,5 @@
-// A compute node as the planner sees it: cores, memory, caches and GPUs as plain data, so that plans can be
-// made and tested for any machine. topology.h makes one from hwloc.
+// A compute node as plain data (cores, memory, caches, GPUs), so that plans can be made and tested for any machine.
+// topology.h fills it from hwloc.
 //
 // Threads: values, no shared state.
 #pragma once

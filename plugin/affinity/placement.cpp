@@ -48,8 +48,8 @@ bool has_larger_shares(const CoreGroup& a, double load_a, const CoreGroup& b, do
   return left != right ? left > right : load_a < load_b;
 }
 
-// Chooses a group for every task so that the smallest share is as large as possible. A task goes to one of
-// its wanted domains while that has a whole core for it. Neighbouring tasks get neighbouring groups.
+// Chooses a group for every task so that the smallest share is as large as possible. A task goes to one of its wanted
+// domains as long as one has a whole core for it. Neighbouring tasks get neighbouring groups.
 std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std::vector<int>>& near) {
   std::map<int, std::pair<long, long>> package_load;  // tasks, cores
   for (const CoreGroup& group : groups) package_load[group.package].second += group.size();
@@ -86,7 +86,7 @@ std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std:
     ++package_load[groups[group].package].first;
   };
   for (const int task : order) place(task, near[static_cast<std::size_t>(task)]);
-  // A task whose domains are full goes elsewhere last, so that it takes no core from a task that wants it.
+  // A task whose domains are full is placed last, so that it takes no core that another task wants.
   for (const int task : order) {
     if (group_of[static_cast<std::size_t>(task)] == groups.size()) place(task, {});
   }
@@ -107,8 +107,8 @@ std::vector<Tasks> spread(std::vector<CoreGroup>& groups, const std::vector<std:
   return members;
 }
 
-// The largest share, at most `limit`, that lets `count` tasks fit into the groups without crossing a border;
-// 0 if there are more tasks than cores.
+// The largest share of at most `limit` that lets `count` tasks fit into the groups without crossing a border; 0 if
+// there are more tasks than cores.
 int share_within(const std::vector<CoreGroup>& groups, long count, int limit) {
   for (int share = limit; share > 0; --share) {
     long tasks = 0;
@@ -152,8 +152,7 @@ class Distribution {
     }
   }
 
-  // The largest number of cores for a task where the smallest share is `share`: one more, but not more than
-  // requested.
+  // The maximum number of cores for a task if the smallest share is `share`: one more, but at most as requested.
   int limit(int share) const {
     return request_.cores_per_task > 0 ? std::min(request_.cores_per_task, share + 1) : share + 1;
   }
@@ -169,8 +168,7 @@ class Distribution {
     }
   }
 
-  // Distributes one NUMA node's cores: cache by cache where every task still gets `share`, otherwise in
-  // order.
+  // Distributes one NUMA node's cores: cache by cache if every task still gets `share`, otherwise in order.
   void within_group(const CoreGroup& group, const Tasks& tasks, int share) {
     const bool hybrid = group_kinds(group.cores).size() > 1;
     std::vector<CoreGroup> caches = group_by(group.cores, by_cache);
@@ -210,9 +208,8 @@ class Distribution {
     return kinds;
   }
 
-  // Gives neighbouring cores to neighbouring tasks, in shares that are equal to within one core. Each kind of
-  // core is distributed separately; a kind's spare cores go to the tasks after those that got the last
-  // kind's.
+  // Gives neighbouring cores to neighbouring tasks, in shares that are equal to within one core. Each kind of core is
+  // distributed separately; its spare cores go to the tasks after those that got the previous kind's.
   void in_order(const Cores& cores, const Tasks& tasks, int max_cores) {
     std::size_t next_spare = 0;
     std::vector<Cores> shares(tasks.size());

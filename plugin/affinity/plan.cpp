@@ -14,7 +14,7 @@
 namespace lockstep::affinity {
 namespace {
 
-constexpr int kMaxTasks = 65536;  // more than any node has: a mistyped number must not use up the memory
+constexpr int kMaxTasks = 65536;  // more than any node runs: a mistyped number must not use up the memory
 
 std::vector<int> difference(const std::vector<int>& a, const std::vector<int>& b) {
   std::vector<int> left;
@@ -98,9 +98,9 @@ class Planner {
     order_cores();
   }
 
-  // Makes the plan depend on the usable CPUs alone, so that a restricted machine gets the plan of the smaller machine: a
-  // cache with one usable core is not shared, and cores are ordered as hwloc orders them, by the first CPU of their
-  // package, NUMA node and cache.
+  // Makes the plan depend on the usable CPUs alone, so that a restricted machine gets the same plan as a smaller one: a
+  // cache with one usable core is not shared, and cores are ordered as hwloc does, by the first CPU of their package,
+  // NUMA node and cache.
   void order_cores() {
     std::map<int, int> sharers;
     for (const Core& core : cores_) ++sharers[core.cache];
@@ -128,7 +128,7 @@ class Planner {
               [&](const Core& a, const Core& b) { return place(a) < place(b); });
   }
 
-  // Task i gets GPU i of the list, as programs expect that choose a device by local rank.
+  // Task i gets GPU i of the list: programs choose their device by local rank.
   void share_gpus() {
     const std::size_t tasks = static_cast<std::size_t>(request_.tasks);
     const std::size_t count = request_.gpus.size();
@@ -140,8 +140,8 @@ class Planner {
     }
   }
 
-  // The number of cores for cpus_per_task CPUs, if all cores had as few usable threads as the smallest; 0 for
-  // no limit.
+  // The number of cores for cpus_per_task CPUs, counting each core as the one with the fewest usable threads; 0: no
+  // limit.
   int cores_per_task() const {
     if (request_.cpus_per_task == 0) return 0;
     std::size_t fewest = cores_.front().cpus.size();

@@ -1,9 +1,7 @@
-// The plan: which CPUs, memory and GPUs each task of a job gets on this node, and why. With it every rank
-// runs next to its memory and its GPU, with an equal share, and nobody writes masks by hand.
-//
-// The rules, in order of importance: shares are equal to within one core; no core is split between tasks
-// while there are whole cores for all; a task runs next to its GPU; it does not span NUMA nodes, nor caches
-// if that costs no core; the same input gives the same plan.
+// The plan: which CPUs, memory and GPUs each task of a job gets on this node, and why. Every rank runs next to its
+// memory and its GPU, with an equal share. The rules, in order of importance: shares differ by at most one core; no
+// core is split between tasks while there are whole cores for all; a task runs next to its GPU; it does not span NUMA
+// nodes, nor, if that costs no core, caches. The same input always gives the same plan.
 //
 // Threads: pure functions, safe from any.
 #pragma once

@@ -172,7 +172,7 @@ class TopologyReader {
     return nullptr;
   }
 
-  // Kinds by type ("IntelAtom") or capacity. The clock does not matter: some cores of one kind boost higher.
+  // Kinds by type ("IntelAtom") or capacity, not by clock: some cores of one kind boost higher.
   int raw_kind(hwloc_obj_t core) {
     const int index = hwloc_cpukinds_get_by_cpuset(topology_, core->cpuset, 0);
     unsigned count = 0;
@@ -213,7 +213,7 @@ class TopologyReader {
         });
         if (near) gpu.domains.push_back(static_cast<int>(d));
       }
-      // A device that is attached to all domains is near none of them in particular.
+      // A device that is attached to all domains is not near a particular one.
       if (machine.domains.size() > 1 && gpu.domains.size() == machine.domains.size()) gpu.domains.clear();
       machine.gpus.push_back(std::move(gpu));
     }

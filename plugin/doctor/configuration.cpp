@@ -89,7 +89,7 @@ std::optional<spank::Config> read_configuration(const std::string& path, bool re
   if (!required && !std::filesystem::exists(file)) return std::nullopt;
   try {
     auto config = spank::read_config(file, environment::get_or("SLURM_JOB_PARTITION", ""));
-    report.ok("configuration", fmt::format("{} has no mistake", file));
+    report.ok("configuration", fmt::format("{} is valid", file));
     return config;
   } catch (const Error& error) {
     report.error("configuration", error.what(),
@@ -106,7 +106,7 @@ ProcessResult run_quickly(std::vector<std::string> command) {
 }
 
 std::string text_in(const std::filesystem::path& file, const std::string& expression) {
-  // grep does not need the memory that a library of CUDA's would take.
+  // grep does not read a huge CUDA library into memory.
   const std::string found = run_quickly({"grep", "-aoEm1", "-e", expression, file}).output;
   return found.substr(0, found.find('\n'));
 }

@@ -1,5 +1,4 @@
-// What the checks know about the node before they begin: which configuration applies, and how to ask the
-// node's programs.
+// The checks' common tools: find the plugin's configuration, and run the node's programs.
 //
 // Threads: values; run_quickly() is safe from any.
 #pragma once

@@ -28,15 +28,15 @@ bool is_missing(const fs::path& folder) {
   return ::lstat(folder.c_str(), &about) != 0 && errno == ENOENT;
 }
 
-struct Room {
+struct DiskSpace {
   std::uint64_t size = 0;
   std::uint64_t available = 0;  ///< to users
 };
 
-Room room_of(const fs::path& folder) {
-  struct statvfs space {};
-  if (::statvfs(folder.c_str(), &space) != 0) fail_errno("cannot read the size of {}", folder.string());
-  return {space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize};
+DiskSpace space_of(const fs::path& folder) {
+  struct statvfs about {};
+  if (::statvfs(folder.c_str(), &about) != 0) fail_errno("cannot read the size of {}", folder.string());
+  return {about.f_blocks * about.f_frsize, about.f_bavail * about.f_frsize};
 }
 
 void check_root_folder(const char* key, const std::string& folder, Report& report) {
@@ -132,7 +132,7 @@ void check_folders(const spank::Config& config, Report& report) {
   } else {
     check_root_folder("ram_cache", config.ram_cache, report);
   }
-  check_memory("ram_cache", config.ram_cache, "Data of the RAM tier is read no faster than that disk is.",
+  check_memory("ram_cache", config.ram_cache, "The RAM tier is then only as fast as that file system.",
                report);
 }
 
@@ -161,29 +161,29 @@ void check_cache(const spank::Config& config, Report& report) {
   if (disk != Disk::local) {
     report.warning("cache", on,
                    disk == Disk::memory ? "Staged data uses the memory of jobs."
-                                        : "Its locks and its speed may not be those of a local disk.",
+                                        : "Locks and speed may differ from a local disk's.",
                    "set 'cache' in lockstep.conf to a folder on the nodes' local disks");
   }
-  const Room room = room_of(there);
+  const DiskSpace space = space_of(there);
   const std::uint64_t limit = std::max(config.total, config.quota);
-  if (limit > room.size) {
+  if (limit > space.size) {
     report.warning("cache",
                    fmt::format("'{}' is {}, and the disk of the cache has {}",
                                config.total >= config.quota ? "total" : "quota", format_bytes(limit),
-                               format_bytes(room.size)),
-                   "The disk is full before old data is evicted for that limit.",
-                   fmt::format("set it below {} in lockstep.conf", format_bytes(room.size)));
+                               format_bytes(space.size)),
+                   "The disk fills up before old data is evicted.",
+                   fmt::format("set it below {} in lockstep.conf", format_bytes(space.size)));
   }
   constexpr std::uint64_t kTwentieth = 20;
-  if (room.available < room.size / kTwentieth) {
+  if (space.available < space.size / kTwentieth) {
     report.warning("cache",
-                   fmt::format("the disk of the cache has {} of {} free", format_bytes(room.available),
-                               format_bytes(room.size)),
-                   "Copies fail, or evict data that is still wanted.",
+                   fmt::format("the disk of the cache has {} of {} free", format_bytes(space.available),
+                               format_bytes(space.size)),
+                   "Copies fail, or evict data that jobs still need.",
                    fmt::format("lockstep-stage status --cache {}; free space that others use, or set 'total'",
                                config.cache));
   }
-  if (disk == Disk::local) report.ok("cache", fmt::format("{}, {} free", on, format_bytes(room.available)));
+  if (disk == Disk::local) report.ok("cache", fmt::format("{}, {} free", on, format_bytes(space.available)));
 }
 
 void check_shared_memory(const fs::path& folder, Report& report) {
@@ -196,14 +196,14 @@ void check_shared_memory(const fs::path& folder, Report& report) {
         "MPI, NCCL and loaders of PyTorch share memory there, and fail without it.",
         fmt::format("chmod 1777 {0} || mount -t tmpfs -o mode=1777 tmpfs {0}", folder.string()));
   }
-  const Room room = room_of(folder);
-  if (room.available >= kSmall) {
-    return report.ok("shm", fmt::format("{} has {} free", folder.string(), format_bytes(room.available)));
+  const DiskSpace space = space_of(folder);
+  if (space.available >= kSmall) {
+    return report.ok("shm", fmt::format("{} has {} free", folder.string(), format_bytes(space.available)));
   }
   report.warning(
       "shm",
-      fmt::format("{} has {} of {} free", folder.string(), format_bytes(room.available),
-                  format_bytes(room.size)),
+      fmt::format("{} has {} of {} free", folder.string(), format_bytes(space.available),
+                  format_bytes(space.size)),
       "MPI, NCCL and loaders of PyTorch share memory there; some end with a bus error if it is full.",
       fmt::format("ls -l {0}; remove what ended jobs left, or mount -o remount,size=50% {0}",
                   folder.string()));

@@ -18,10 +18,10 @@ void check_group(const spank::Config& config, Report& report);
 /// them; a missing one is made by the plugin. Records and the RAM tier are on memory file systems.
 void check_folders(const spank::Config& config, Report& report);
 
-/// "cache": it lies on a local disk that has room, and its limits fit.
+/// "cache": it is on a local disk with enough space, and its limits fit that disk.
 void check_cache(const spank::Config& config, Report& report);
 
-/// "shm": all users may write to /dev/shm, and it has room.
+/// "shm": all users may write to /dev/shm, and it has enough space.
 void check_shared_memory(const std::filesystem::path& folder, Report& report);
 
 /// The file system of a path that exists, as the kernel names it ("ext4", "nfs4", "fuse.sshfs").

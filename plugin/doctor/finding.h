@@ -45,8 +45,8 @@ class Report {
 /// {"node": NAME, "findings": [{"id", "level", "what", "why", "do"}]}.
 nlohmann::json to_json(const std::string& node, const Report& report);
 
-/// Lines for people: errors first, then warnings, then the number of checks without a finding, or, with
-/// `verbose`, what each of them saw.
+/// Lines for people: errors, then warnings, then the number of checks that passed or, with `verbose`, a line for each
+/// of them.
 std::string to_text(const std::string& node, const Report& report, bool verbose);
 
 }  // namespace lockstep::doctor

@@ -1,5 +1,5 @@
-// Checks of the libraries that a training program loads on this node. They are looked up as the loader does, and read as
-// files; nothing is linked or loaded here.
+// Checks of the libraries that a training program loads on this node. They are looked up as the loader does and read as
+// files, but not loaded.
 //
 // Threads: safe from any.
 #pragma once

@@ -10,8 +10,8 @@
 
 namespace lockstep::doctor {
 
-/// "exporter": lockstep-exporter runs on this node, as far as this user can tell. Without the group of the exporter
-/// nobody expects one.
+/// "exporter": lockstep-exporter runs on this node, as far as this user can tell. Not checked without the exporter's
+/// group.
 void check_exporter(const spank::Config& config, Report& report);
 
 /// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter, by the node's name or

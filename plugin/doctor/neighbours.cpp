@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Versions = std::map<std::string, std::string>;
 
-constexpr std::chrono::seconds kPatience{15};
+constexpr std::chrono::seconds kTimeout{15};
 constexpr std::chrono::milliseconds kConnect{1000};
 constexpr std::chrono::milliseconds kPause{50};
 constexpr std::size_t kMaxLine = 4096;
@@ -48,7 +48,7 @@ std::chrono::milliseconds time_until(Clock::time_point end) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
 }
 
-// Reads one line within two seconds; "" if there is none. A process that sends slowly holds up nobody for long.
+// Reads one line; "" if none comes within two seconds, so a slow sender delays nobody for long.
 std::string read_line(const UniqueFd& socket) {
   const auto end = Clock::now() + std::chrono::seconds(2);
   std::string line;
@@ -164,11 +164,11 @@ void check_clock(const Answer& answer, Report& report) {
   constexpr double kFail = 60;
   const double apart = std::abs(answer.ahead) - answer.unsure;
   if (apart < kWarn) {
-    return report.ok("clocks", fmt::format("the clock is that of {}", answer.hello.node));
+    return report.ok("clocks", fmt::format("the clock agrees with {}'s", answer.hello.node));
   }
   const std::string what = fmt::format("the clock is {} {} {}'s", format_seconds(std::abs(answer.ahead)),
                                        answer.ahead > 0 ? "behind" : "ahead of", answer.hello.node);
-  const std::string why = "Times in logs and metrics do not fit, and munge refuses credentials at 5 minutes.";
+  const std::string why = "Times in logs and metrics disagree, and munge refuses credentials 5 minutes off.";
   const std::string remedy =
       "timedatectl shows whether a service sets the clock; restart it: systemctl restart chrony, or "
       "systemd-timesyncd";
@@ -197,7 +197,7 @@ void check_versions(const Hello& first, const Versions& own, Report& report) {
                  "Ranks with different versions fail, hang or compute different results.",
                  "install the same version on all nodes");
   }
-  if (same) report.ok("versions", fmt::format("the versions are those of {}", first.node));
+  if (same) report.ok("versions", fmt::format("the versions agree with {}'s", first.node));
 }
 
 std::string join(const std::set<std::string>& names) {
@@ -210,19 +210,19 @@ std::optional<StepNodes> nodes_of_step() {
   const auto list = environment::get("SLURM_STEP_NODELIST");
   const auto job = environment::get_integer("SLURM_JOB_ID");
   const auto step = environment::get_integer("SLURM_STEP_ID");
-  // mpirun starts its daemons with srun, and they start the ranks: those have the variables of the daemons.
+  // A rank that mpirun's daemons start has the daemons' variables, because mpirun starts the daemons with srun.
   if (!list || !job || !step || environment::get("OMPI_COMM_WORLD_RANK")) return std::nullopt;
   StepNodes nodes{.names = transfer::expand_node_list(*list)};
   const auto self = std::find(nodes.names.begin(), nodes.names.end(), node_name());
   if (nodes.names.size() < 2 || self == nodes.names.end()) return std::nullopt;
   nodes.self = static_cast<std::size_t>(self - nodes.names.begin());
-  constexpr unsigned long kStepsOfJob = 1009;  // a prime, so that jobs and steps side by side use other ports
+  constexpr unsigned long kStepsOfJob = 1009;  // a prime: neighbouring jobs and steps use different ports
   nodes.key = static_cast<unsigned long>(*job) * kStepsOfJob + static_cast<unsigned long>(*step);
   return nodes;
 }
 
 void check_neighbours(const StepNodes& nodes, const spank::Config& config, Report& report) {
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kTimeout;
   const std::vector<int> ports = candidate_ports(nodes, config);
   const std::string range = fmt::format("{}-{}", ports.front(), ports.back());
   const std::string why = "Nodes that stage data together, and the nodes and srun, connect at such ports.";
@@ -235,7 +235,7 @@ void check_neighbours(const StepNodes& nodes, const spank::Config& config, Repor
     socket = listen_on(ports.front(), ports.back(), port);
   } catch (const Error& error) {
     report.error("ports", error.what(), why,
-                 "set 'ports' in lockstep.conf to more ports; ss -ltnp shows who has them");
+                 "set 'ports' in lockstep.conf to more ports; ss -ltnp shows which programs use them");
     return;
   }
   const Hello own{nodes.key, nodes.names.at(nodes.self), 0, report.versions};

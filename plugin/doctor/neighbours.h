@@ -1,5 +1,5 @@
-// Checks between the nodes of a step: each node connects to the next one, and to the first one, whose clock and versions
-// count. Nobody trusts the answers with more than two numbers and a few short texts.
+// Checks between the nodes of a step: each node connects to the next one, and to the first one, whose clock and
+// versions are the reference. Answers are not trusted: a node takes two numbers and a few short texts from each.
 //
 // Threads: main's thread; answers the other nodes in another one.
 #pragma once
@@ -25,7 +25,7 @@ struct StepNodes {
 std::optional<StepNodes> nodes_of_step();
 
 /// "ports": this node reaches the next one and the first one at ports of lockstep.conf, and they reach this node.
-/// "clocks": its clock is that of the first node. "versions": so are the versions in `report`. Takes up to 15 seconds
+/// "clocks" and "versions": its clock and the versions in `report` agree with the first node's. Takes up to 15 seconds
 /// if a node does not answer.
 void check_neighbours(const StepNodes& nodes, const spank::Config& config, Report& report);
 

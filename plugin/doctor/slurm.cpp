@@ -89,7 +89,7 @@ void check_helper(const std::filesystem::path& helper, Report& report) {
 
 bool check_slurm(Report& report) {
   if (run_quickly({"srun", "--version"}).exit_code != 127) return true;
-  report.ok("slurm", "Slurm is not installed, so its part is not checked");
+  report.ok("slurm", "Slurm is not installed, so its checks are left out");
   return false;
 }
 

@@ -18,8 +18,7 @@ void check_plugin(const std::optional<PluginLine>& line, const std::string& opti
 /// "helpers": lockstep-stage and lockstep-pin are in the folder that lockstep.conf names, in this version.
 void check_helpers(const spank::Config& config, Report& report);
 
-/// "pmix": in a step of srun, that its tasks can find each other; elsewhere, that srun could do that. Nothing for the
-/// ranks of torchrun.
+/// "pmix": in a step, srun's tasks can find each other; elsewhere, srun offers PMIx. Skipped for the ranks of torchrun.
 void check_pmix(Report& report);
 
 /// "munge": the daemon answers. "slurmctld": it answers and accepts this node's credentials.

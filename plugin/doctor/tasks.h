@@ -1,6 +1,4 @@
-// Checks of the CPUs of a job's tasks on this node.
-//
-// Threads: as long as no thread changes the environment.
+// Checks of the CPUs of a job's tasks on this node. Threads: safe as long as no thread changes the environment.
 #pragma once
 
 #include <optional>

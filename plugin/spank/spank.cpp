@@ -1,6 +1,6 @@
-// The callbacks that Slurm finds in lockstep.so. Each calls the function of its context (contexts/context.h)
-// and catches its exceptions: one that left would end slurmstepd or srun. No callback returns an error: if the plugin is
-// `required`, Slurm answers some with a drained node.
+// The callbacks that Slurm finds in lockstep.so. Each calls the function of its context (contexts/context.h) and
+// catches its exceptions, which would otherwise end slurmstepd or srun. No callback returns an error: if the plugin is
+// `required`, Slurm drains the node after some of them.
 
 // Slurm's header declares the callbacks without extern "C".
 #pragma GCC visibility push(default)
@@ -12,7 +12,7 @@ extern const char plugin_type[];
 extern const unsigned int plugin_version;
 extern const unsigned int spank_plugin_version;
 }
-// Since Slurm 25.05 a failed init drains the node, unless the plugin says that the job is at fault.
+// Since Slurm 25.05 a failed init drains the node unless the plugin blames the job.
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 5, 0)
 int slurm_spank_init_failure_mode = ESPANK_JOB_FAILURE;
 #endif
@@ -52,8 +52,8 @@ void fail_if_told(const char* /*callback*/, int /*argc*/, char** /*argv*/) {
 }
 #endif
 
-// `failed` gets one line about what happened. It ends this process, if somebody's job would otherwise run without its
-// data, or returns.
+// `failed` gets one line about what happened. It ends this process if the job would otherwise run without its data;
+// else it returns.
 template <typename Work, typename Failed>
 int guarded(const char* callback, int argc, char** argv, const Work& work, const Failed& failed) noexcept {
   try {

@@ -19,9 +19,9 @@ struct ClockOffset {
   std::int64_t best() const { return low + (high - low) / 2; }
 };
 
-/// Collective. A rank leaves an all-gather after every other rank has entered it. So each of a few all-gathers bounds the
-/// offset from both sides, as in Cristian's algorithm, and the tightest bounds count. They are wrong by what the clocks
-/// drift afterwards.
+/// Collective. A rank leaves an all-gather after every other rank has entered it. So each of a few
+/// all-gathers bounds the offset from both sides, as in Cristian's algorithm, and the tightest bounds count.
+/// Later drift of the clocks is not covered.
 ClockOffset measure_clock_offset(Communicator& communicator,
                                  const std::function<std::uint64_t()>& clock = monotonic_ns);
 

@@ -1,6 +1,6 @@
-// The collective operations of ranks: all-reduce, broadcast, all-gather, reduce-scatter, barrier. A call asks
-// for an operation and returns; operations run in the background, in the order of the calls, so that
-// gradients travel while backward still computes. Every rank must ask for the same operations in the same
+// The collective operations of ranks: all-reduce, broadcast, all-gather, reduce-scatter, barrier. A call returns
+// at once; operations run in the background, in the order of the calls, so that gradients travel while
+// backward still computes. Every rank must call the same operations in the same
 // order, with the same types, counts and labels, in the same step.
 //
 // Do not touch an operation's memory until its handle says that it is done.
@@ -57,7 +57,7 @@ struct ReduceOptions {
   /// Floating-point types only.
   const double* scale = nullptr;
   /// Called when the operation has succeeded, before it is done and before the next one begins, on the
-  /// communicator's thread. It must be short and must not ask for operations.
+  /// communicator's thread. It must be short and must not call operations.
   std::function<void()> then = nullptr;
   /// The owner of the operation's memory, kept alive until the operation has ended. Set it if the caller may
   /// be destroyed earlier.
@@ -117,7 +117,9 @@ class Communicator {
   virtual void set_stream_source(const std::function<void*()>& /*stream*/) {}
 
   /// A communicator of the ranks with the same color, in the order of their ranks here; null for a negative
-  /// color. All ranks call it. This communicator must outlive the new one. `name` names the group in errors.
+  /// color. All ranks call it. This communicator must outlive the new one. `name` names the group in errors. Ranks must
+  /// wait in the same order for operations of a job on several nodes and of a group within one node: a rank that
+  /// waits for the former does no work for the latter.
   virtual std::unique_ptr<Communicator> split(int color, std::string_view name) = 0;
 
  protected:

@@ -1,6 +1,6 @@
-// How the failure of one rank ends the whole job. The other ranks would wait for it in a collective that
-// cannot be cancelled, so the failed rank prints one line and aborts the job on all nodes; if the abort does
-// not return, the process exits. The job is over 5 s after an operation's timeout.
+// How the failure of one rank ends the whole job. The other ranks would wait for it in a collective that cannot be
+// cancelled, so the failed rank prints one line and aborts the job on all nodes; if the abort does not return, the
+// process exits. The job ends at most 5 s after an operation's timeout.
 //
 // Threads: safe from any.
 #pragma once
@@ -12,7 +12,7 @@
 namespace lockstep::comm {
 
 /// `rank_name`: this rank in messages ("rank 1 on n2"). `abort` aborts the job; null for one rank alone.
-/// Installs a handler for exceptions that nobody catches.
+/// Installs a handler for uncaught exceptions.
 void install_failure_handling(const std::string& rank_name, void (*abort)(int exit_code));
 
 /// "rank 1 on n2"; "rank 0" before install_failure_handling().

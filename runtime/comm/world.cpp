@@ -122,7 +122,8 @@ std::string value_of_rank_0(comm::Communicator& communicator, const char* variab
   return text.data();
 }
 
-// LibTorch's operators are most of a trace. A browser opens those of this many ranks; further ranks show the rest.
+// LibTorch's operators are most of a trace, and a browser can open those of this many ranks. Further ranks
+// leave them out.
 constexpr int kRanksWithOperators = 16;
 
 }  // namespace
@@ -139,7 +140,7 @@ struct World::Impl {
   int exceptions_at_start = std::uncaught_exceptions();
 
   void begin(int& argc, char**& argv);
-  void profile_as_environment_says();
+  void start_profile_from_environment();
   void start_profile(const profile::Schedule& schedule);
 
   void end_profile() {
@@ -195,10 +196,10 @@ void World::Impl::begin(int& argc, char**& argv) {
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(communicator->place(), argc > 0 ? argv[0] : nullptr));
-  profile_as_environment_says();
+  start_profile_from_environment();
 }
 
-void World::Impl::profile_as_environment_says() {
+void World::Impl::start_profile_from_environment() {
   const std::string schedule = value_of_rank_0(*communicator, "LOCKSTEP_PROFILE");
   if (schedule.empty()) return;
   try {

@@ -12,10 +12,7 @@
 //
 // An exception that leaves main, or the scope of World, on one rank ends the job on all ranks, with a line
 // that names the rank and the node. So does an operation that does not end within LOCKSTEP_TIMEOUT seconds
-// (600).
-//
-// Environment: LOCKSTEP_CPUS, LOCKSTEP_MALLOC=off, LOCKSTEP_PROFILE, LOCKSTEP_TIMEOUT, LOCKSTEP_WATCH=off,
-// OMP_NUM_THREADS.
+// (600). docs/users/environment.md lists the environment variables that it reads.
 //
 // Threads: made and destroyed by the main thread; the const members are safe from any.
 #pragma once

@@ -26,7 +26,8 @@ enum class Learn {
 };
 
 struct LoaderOptions {
-  /// Threads that build batches; 0: one for each worker CPU of the job, at most 4.
+  /// Threads that build batches; 0: one for each CPU in LOCKSTEP_WORKER_CPUS, at most 4, or one if that is
+  /// not set.
   int workers = 0;
   /// Maximum number of batches that are being built or are ready.
   int batches_ahead = 4;

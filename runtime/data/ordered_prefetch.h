@@ -1,6 +1,6 @@
-// A queue that builds items ahead of use on a few threads and returns them in the order of their claims. At
-// most `ahead` items are being built or waiting. An exception of claiming or building an item is thrown in
-// its place. The threads live as long as the queue, so there is no pause between two epochs.
+// A queue that builds items ahead of use on a few threads and returns them in the order of their claims. At most
+// `ahead` items are being built or waiting. If claiming or building an item throws, next() throws that exception in the
+// item's place. The threads live as long as the queue, so there is no pause between two epochs.
 //
 // Threads: one thread calls next(), next_if_ready() and restart(). `claim` runs on the worker threads, one
 // call at a time; `build` runs on them too, several calls at a time.

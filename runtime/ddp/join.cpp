@@ -62,7 +62,10 @@ int Join::announce(Operations operations) {
   if (operations.synchronises) flags |= kSynchronises;
   if (operations.broadcasts_buffers) flags |= kBroadcastsBuffers;
   exchange(static_cast<std::uint8_t>(flags));
-  if (!options_.throw_on_early_termination && !operations.broadcasts_buffers) return authority_;
+  // NCCL reads the factor when a reduction is called, not when it runs.
+  const bool needs_factor = operations.synchronises && !options_.divide_by_initial_world_size;
+  if (!options_.throw_on_early_termination && !operations.broadcasts_buffers && !needs_factor)
+    return authority_;
   wait();
   if (options_.throw_on_early_termination && ranks_->with_data() < communicator_.size()) {
     const auto ended = std::find_if(ranks_->flags.begin(), ranks_->flags.end(),

@@ -66,6 +66,7 @@ std::string KnownParameters::change_in(const torch::nn::Module& module, bool mem
 
 std::string KnownParameters::describe(const torch::nn::Module& module, std::size_t at, bool memory) const {
   const auto now = module.named_parameters();
+  if (at == known_.size()) return fmt::format("'{}' was added", now[at].key());
   const auto has_name = [](const std::string& name) {
     return [&name](const Known& known) { return known.name == name; };
   };

@@ -28,7 +28,6 @@ std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module);
 /// tensor on another device.
 torch::Device device_of(const torch::nn::Module& module);
 
-/// All buffers of the module.
 std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module);
 
 /// Throws UsageError naming the first tensor that cannot be overwritten with another rank's values, because

@@ -1,5 +1,5 @@
-// The time of a device that works through a queue while the host goes on: a GPU's. The step timer marks the beginning
-// and the end of phases in this queue, so that the record has the times of the device.
+// The clock of a device, such as a GPU, that works through a queue while the host continues. The step timer marks the
+// beginning and the end of phases in this queue, so that the record has the times of the device.
 //
 // Threads: the training thread.
 #pragma once
@@ -16,7 +16,7 @@ class DeviceClock {
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
 
-  /// A point in the queue, after the work that it has now.
+  /// A point in the queue, after the work that is queued now.
   using Mark = std::shared_ptr<void>;
 
   /// Null if the device has failed. The other functions take marks that are not null.

@@ -1,5 +1,5 @@
-// The phases of steps on a device. The host marks where phases end, and the times are known when the device has got
-// there, which may be some steps later.
+// The phases of steps on a device. The host marks where phases end. The times are known when the device has
+// reached the marks, which may be some steps later.
 //
 // Threads: the training thread.
 #pragma once

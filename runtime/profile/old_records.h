@@ -13,9 +13,9 @@ namespace lockstep::profile {
 /// Long enough to look at a job that has ended; the same as the plugin's.
 inline constexpr std::chrono::hours kRecordsKept{1};
 
-/// Removes the folders JOB.STEP in `records` that contain only records to which nothing was written for
-/// kRecordsKept, except the folder named `keep`. Folders with other files stay, and so do folders of other
-/// users and links. Does not throw: a folder that cannot be removed stays.
+/// Removes the folders JOB.STEP in `records`, except `keep`, that contain only records without a write in the last
+/// kRecordsKept. Folders with other files stay, and so do folders of other users and links. Does not throw: a folder
+/// that cannot be removed stays.
 void remove_old_records(const std::filesystem::path& records, const std::string& keep);
 
 }  // namespace lockstep::profile

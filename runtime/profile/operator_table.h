@@ -15,12 +15,11 @@ namespace lockstep::profile {
 struct OperatorTime {
   std::string name;
   std::uint64_t calls = 0;
-  std::uint64_t total_ns =
-      0;  ///< with the operators that it called; calls within a call of its own count once
-  std::uint64_t self_ns = 0;  ///< without them
+  std::uint64_t total_ns = 0;  ///< with the operators that it called; recursive calls count once
+  std::uint64_t self_ns = 0;   ///< without the operators that it called
 };
 
-/// The operators among `spans`, those with the largest own time first.
+/// The operators among `spans`, the largest own time first.
 std::vector<OperatorTime> operator_times(std::span<const Span> spans);
 
 /// One line per operator: calls, total and own time in milliseconds, the share of all own time.

@@ -1,5 +1,5 @@
-// What LibTorch adds to the spans of a profile (spans.h): its operators in all threads (those that the program calls,
-// those that they call, the nodes of backward, and the program's own RECORD_USER_SCOPE) and the GPU memory in use.
+// Adds LibTorch's data to the spans of a profile (spans.h): its operators in all threads, with the operators
+// that they call, the nodes of backward and the program's RECORD_USER_SCOPE; and the GPU memory in use.
 //
 // Threads: trace_operators() is called by one at a time; device_bytes() is safe from any.
 #pragma once
@@ -8,10 +8,12 @@
 
 namespace lockstep::profile {
 
-/// Begins or ends. Calling it again with the same value does nothing. An operator that runs at that moment is left out.
+/// Switches the tracing of operators on or off. A call with the current value does nothing. An operator that
+/// runs at that moment is left out.
 void trace_operators(bool on);
 
-/// What LibTorch's allocator has given out on this GPU; 0 before its first use, and in a build without CUDA.
+/// Bytes that LibTorch's allocator has handed out on this GPU; 0 before its first use, and in a build without
+/// CUDA.
 std::uint64_t device_bytes(int device);
 
 }  // namespace lockstep::profile

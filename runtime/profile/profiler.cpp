@@ -81,9 +81,10 @@ void Profiler::finish() noexcept {
 void Profiler::join() noexcept {
   without_throwing([&] {
     if (options_.joins && written_ == 0) {
-      fmt::print(stderr,
-                 "lockstep: there is no profile, because the job had only {} steps: profile earlier ones\n",
-                 steps_);
+      fmt::print(
+          stderr,
+          "lockstep: there is no profile, because the job had only {} steps: lower wait in the schedule\n",
+          steps_);
     }
     return join_parts(false);
   });
@@ -109,10 +110,10 @@ void Profiler::write_part() {
   write_file_atomically(options_.folder / name, trace_events(spans, options_.rank), kMode);
   ++written_;
   if (spans.dropped > 0) {
-    fmt::print(
-        stderr,
-        "lockstep: the profile of {} lacks the last {} events, because it has {}: profile fewer steps\n",
-        rank_name(options_.rank.rank, options_.rank.node), spans.dropped, kMaxSpans);
+    fmt::print(stderr,
+               "lockstep: the profile of {} lacks the last {} events, because it holds at most {}: profile "
+               "fewer steps\n",
+               rank_name(options_.rank.rank, options_.rank.node), spans.dropped, kMaxSpans);
   }
   if (!options_.joins) return;
   const auto steps = std::count_if(spans.spans.begin(), spans.spans.end(),

@@ -34,8 +34,8 @@ struct ProfilerOptions {
 
 class Profiler {
  public:
-  /// Removes what an earlier job left in the folder: the rank that `joins` must do so before another one ends a step.
-  /// Throws Error if it cannot.
+  /// On the rank that `joins`, removes the files of an earlier profile, and throws Error if it cannot; do this before
+  /// another rank ends a step.
   explicit Profiler(ProfilerOptions options);
   /// Ends the profile without writing it.
   ~Profiler();
@@ -46,8 +46,8 @@ class Profiler {
   /// and end the profile.
   bool end_step() noexcept;
 
-  /// The training is over: writes the steps that are active. Then, when all ranks have done so, join() on the rank that
-  /// joins. Neither throws.
+  /// finish() writes the active steps when the training is over. When it has returned on all ranks, join() makes the
+  /// trace of what is left; it has an effect only on the rank that joins.
   void finish() noexcept;
   void join() noexcept;
 

@@ -18,9 +18,9 @@ struct Schedule {
   std::uint64_t repeat = 1;  ///< how often
 
   enum class State : std::uint8_t { off, warmup, active };
-  /// What the profiler does during a step; the first one is step 0.
+  /// The profiler's state during a step; the first one is step 0.
   State state(std::uint64_t step) const;
-  /// How many times the active steps are over when `steps` steps have ended.
+  /// The number of complete cycles when `steps` steps have ended.
   std::uint64_t cycles_ended(std::uint64_t steps) const;
 };
 

@@ -2,9 +2,8 @@
 // operations, batches that the loader builds, and the memory in use.
 //
 //   if (tracing()) add_span({.kind = SpanKind::batch, .name = "batch", .begin_ns = begin, .end_ns = end});
-//
-// There is one collection per process, since LibTorch's callbacks and the communicators have no owner in common.
-// While nothing is collected, tracing() is all that it costs: one read of memory.
+// There is one collection per process, since LibTorch's callbacks and the communicators have no owner in common. While
+// nothing is collected, it costs one read of memory, in tracing().
 //
 // Threads: safe from any.
 #pragma once

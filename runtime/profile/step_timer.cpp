@@ -140,7 +140,11 @@ void StepTimer::begin_step() {
 void StepTimer::end_step(const StepCounts& counts) {
   manual_ = true;
   step_over_ = false;
-  end(counts);
+  if (running_) {
+    end(counts);
+  } else {
+    begin_step();
+  }
 }
 
 void StepTimer::end(const StepCounts& counts) {

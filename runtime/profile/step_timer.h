@@ -114,22 +114,23 @@ class StepTimer {
   /// Begins the step now: the time since the end of the last step (an evaluation, say) belongs to no step.
   void begin_step();
 
-  /// Ends the step and begins the next one. Time outside all scopes counts as `other`. From now on steps do not
-  /// end on their own.
+  /// Ends the step and begins the next one. Time outside all scopes counts as `other`. From now on only this call ends
+  /// steps. If neither a scope nor begin_step() has begun the first step, the first call begins it and records nothing,
+  /// because the beginning of the work before it is unknown.
   void end_step(const StepCounts& counts);
 
-  /// From now on the record has the times of the device that this clock measures. Calls after the first do nothing.
+  /// From now on the record has the device's times, measured by this clock. Later calls do nothing.
   void use_device_clock(std::unique_ptr<DeviceClock> clock);
 
-  /// What DistributedDataParallel reports, so that steps end on their own: that it exists; that a forward with
-  /// gradients begins; the tokens of a backward; and that a backward has been synchronised.
+  /// DistributedDataParallel calls these, so that steps end without end_step(): at its construction, before a forward
+  /// with gradients, for each backward, and after a synchronised backward.
   void expect_backward() { expects_backward_ = true; }
   void begin_training_forward();
   void add_backward_tokens(std::int64_t tokens) { backward_tokens_ += static_cast<std::uint64_t>(tokens); }
   void note_synchronised() { step_over_ = !manual_; }
 
-  /// What the loader reports: that the program asks for a batch, where `new_step` says whether the batch before
-  /// ended a step; and what the batch contains. A batch counts once a forward with gradients follows it; without
+  /// The loader calls these: when the program asks for a batch (`new_step`: the previous batch was the last one of its
+  /// step), and with the contents of the batch. A batch counts when a forward with gradients follows it; without
   /// DistributedDataParallel it counts at once.
   void request_batch(bool new_step);
   void add_batch(const StepCounts& counts);
@@ -138,7 +139,7 @@ class StepTimer {
   /// ranks than 0.
   void add_scalar(std::string name, double value);
 
-  /// Is told each step's end. It must outlive this object. Null: none.
+  /// `profiler` is called at each step's end; null: none. It must outlive this object.
   void set_profiler(Profiler* profiler) { profiler_ = profiler; }
 
   const Times& last_step() const { return last_; }

@@ -27,7 +27,8 @@ std::string trace_events(const Spans& spans, const TraceRank& rank);
 /// A trace of these parts; empty ones are left out.
 std::string trace_of(const std::vector<std::string>& parts);
 
-/// The parts of a trace, as one. Throws Error naming `file` if trace_of() did not make it.
+/// The reverse of trace_of(): all parts of a trace, joined to one. Throws Error naming `file` if trace_of() did not
+/// make it.
 std::string parts_of(std::string_view trace, std::string_view file);
 
 }  // namespace lockstep::profile

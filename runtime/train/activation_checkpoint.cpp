@@ -41,8 +41,9 @@ class ForwardState {
   std::array<torch::ScalarType, kAutocastDevices.size()> type_{};
 };
 
-// LibTorch keeps casted copies of parameters until the outermost Autocast ends. Copies from a forward without
-// gradients lead to none, and recomputing has no Autocast that ends: its copies would outlive the optimizer's step.
+// LibTorch caches cast copies of parameters until the outermost Autocast ends. Copies cached in a forward
+// without gradients would get no gradient. Recomputing has no Autocast whose end empties the cache, so its
+// copies would outlive the optimizer's step.
 class WithoutCastCache {
  public:
   WithoutCastCache() : before_(at::autocast::is_autocast_cache_enabled()) {

@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-/// The tensor with its elements in the order of channels_last: four dimensions (pictures) or five (volumes). Others
-/// are returned as they are. A copy, unless it has that order already.
+/// The tensor in channels_last order, if it has four dimensions (images) or five (volumes); other tensors are
+/// returned unchanged. Copies only if the order differs.
 inline torch::Tensor to_channels_last(const torch::Tensor& tensor) {
   if (tensor.dim() == 4) return tensor.contiguous(torch::MemoryFormat::ChannelsLast);
   if (tensor.dim() == 5) return tensor.contiguous(torch::MemoryFormat::ChannelsLast3d);

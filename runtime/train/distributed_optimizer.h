@@ -139,8 +139,8 @@ class DistributedOptimizerBase {
   /// The size of this rank's state.
   std::size_t state_bytes() const;
 
-  /// This rank's part of the state. No communication, and no copies but for a state that was loaded and not
-  /// used yet, which is rank 0's. The pieces of all ranks are the whole state.
+  /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate. It
+  /// copies only a state that was loaded and not used yet, which counts as rank 0's.
   OptimizerShard shard() const;
   /// The optimizer of this rank's part.
   const torch::optim::Optimizer& local_optimizer() const { return *inner_; }

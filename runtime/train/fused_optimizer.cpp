@@ -75,8 +75,18 @@ std::unique_ptr<State> make_adam_state(const Options& options, const Tensor& par
   return state;
 }
 
+/// The same values with the strides of `parameter`: a state that was loaded may have been saved before the module became
+/// channels_last, and the kernels index both by their place in memory.
+Tensor like(const Tensor& parameter, const Tensor& values) {
+  if (!values.defined() || values.strides() == parameter.strides()) return values;
+  return torch::empty_like(parameter, values.options(), torch::MemoryFormat::Preserve).copy_(values);
+}
+
 template <typename Options, typename State>
-train::AdamStep next_adam_step(const Options& options, State& state) {
+train::AdamStep next_adam_step(const Options& options, const Tensor& parameter, State& state) {
+  state.exp_avg(like(parameter, state.exp_avg()));
+  state.exp_avg_sq(like(parameter, state.exp_avg_sq()));
+  state.max_exp_avg_sq(like(parameter, state.max_exp_avg_sq()));
   state.step(state.step() + 1);
   const auto [beta1, beta2] = options.betas();
   const auto steps = static_cast<double>(state.step());
@@ -94,7 +104,7 @@ void adam_step(Optimizer& optimizer, const char* name, bool decoupled) {
   for_parameters<Options, State>(
       optimizer, name, make_adam_state<Options, State>,
       [&](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
-        const train::AdamStep step = next_adam_step(options, state);
+        const train::AdamStep step = next_adam_step(options, parameter, state);
         AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "Adam", [&] {
           const train::AdamArrays<scalar_t> arrays{
               data<scalar_t>(parameter), data<scalar_t>(gradient), data<scalar_t>(state.exp_avg()),
@@ -125,6 +135,7 @@ Tensor FusedSGD::step(LossClosure closure) {
         const bool first = !state.momentum_buffer().defined();
         if (first && options.momentum() != 0)
           state.momentum_buffer(torch::zeros_like(parameter, torch::MemoryFormat::Preserve));
+        state.momentum_buffer(like(parameter, state.momentum_buffer()));
         const train::SgdStep step{.learning_rate = options.lr(),
                                   .momentum = options.momentum(),
                                   .damped = first ? 1 : 1 - options.dampening(),
@@ -162,7 +173,7 @@ Tensor Lamb::step(LossClosure closure) {
       *this, "Lamb", make_adam_state<Options, State>,
       [](const Options& options, Tensor& parameter, const Tensor& gradient, State& state) {
         if (options.amsgrad()) fail_usage("Lamb: amsgrad is not supported");
-        const train::AdamStep step = next_adam_step(options, state);
+        const train::AdamStep step = next_adam_step(options, parameter, state);
         Tensor direction = torch::empty_like(parameter, torch::MemoryFormat::Preserve);
         AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "Lamb", [&] {
           const train::AdamArrays<scalar_t> arrays{data<scalar_t>(parameter), data<scalar_t>(gradient),

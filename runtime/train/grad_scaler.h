@@ -33,7 +33,7 @@ struct GradScalerOptions {
   double growth_factor = 2;             ///< above 1
   double backoff_factor = 0.5;          ///< above 0 and below 1
   std::int64_t growth_interval = 2000;  ///< good steps in a row before the scale grows
-  bool enabled = true;                  ///< false: all calls do what happens without a scaler
+  bool enabled = true;                  ///< false: all calls behave as without a scaler
 };
 
 class GradScaler {

@@ -43,8 +43,9 @@ class GradientNoiseScale : public CommHook {
   /// together; 0 on a rank without data. With Average::ranks it is the number of samples.
   void end_step(std::int64_t tokens);
 
-  /// In the unit of end_step(); the same on all ranks. Steps with gradients that are not finite do not count. None until
-  /// two ranks had data in a step, or while the noise hides the gradient: then it is much larger than the step.
+  /// The noise scale in the unit of end_step(), the same on all ranks. Steps with infinite or NaN gradients
+  /// do not count. nullopt until two ranks had data in the same step, and while the noise hides the gradient:
+  /// the scale is then much larger than the step.
   std::optional<double> value() const;
 
  private:

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// The CPU's allocator throws c10::Error itself, so the message has to tell.
+// The CPU's allocator throws a plain c10::Error, which only its message identifies.
 bool is_out_of_memory(const c10::Error& error) {
   return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
          std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator") !=

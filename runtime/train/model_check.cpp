@@ -16,7 +16,7 @@ namespace {
 
 using torch::autograd::Node;
 
-bool begins_with(const Node& node, std::string_view text) {
+bool name_contains(const Node& node, std::string_view text) {
   return node.name().find(text) != std::string::npos;
 }
 
@@ -32,17 +32,17 @@ const Node* next(const Node& node, std::size_t input) {
 // The bias of the convolution or linear layer whose result this batch norm gets.
 const void* bias_before(const Node& batch_norm) {
   const Node* node = next(batch_norm, 0);
-  while (node != nullptr && (begins_with(*node, "View") || begins_with(*node, "ToCopy")))
+  while (node != nullptr && (name_contains(*node, "View") || name_contains(*node, "ToCopy")))
     node = next(*node, 0);
   if (node == nullptr) return nullptr;
   std::size_t input = 0;
-  if (begins_with(*node, "Convolution")) {
+  if (name_contains(*node, "Convolution")) {
     input = 2;  // after input and weight
-  } else if (!begins_with(*node, "Addmm")) {
+  } else if (!name_contains(*node, "Addmm")) {
     return nullptr;
   }
   const Node* bias = next(*node, input);
-  while (bias != nullptr && begins_with(*bias, "ToCopy")) bias = next(*bias, 0);  // autocast's
+  while (bias != nullptr && name_contains(*bias, "ToCopy")) bias = next(*bias, 0);  // autocast's
   return parameter_of(bias);
 }
 
@@ -60,7 +60,7 @@ Graph walk(const torch::Tensor& loss) {
     open.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
     if (const void* parameter = parameter_of(node)) graph.parameters.insert(parameter);
-    if (begins_with(*node, "BatchNorm")) {
+    if (name_contains(*node, "BatchNorm")) {
       if (const void* bias = bias_before(*node)) graph.needless_biases.insert(bias);
     }
     for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
@@ -100,8 +100,8 @@ bool gives_float(const train::Operation& operation) {
 std::string ModelFindings::text() const {
   std::string lines;
   for (const auto& name : biases_before_batch_norm)
-    lines +=
-        fmt::format("{}: the batch norm after it subtracts this bias again; build the layer without\n", name);
+    lines += fmt::format(
+        "{}: the batch norm after it subtracts this bias again; build the layer without a bias\n", name);
   for (const auto& name : parameters_without_gradient)
     lines +=
         fmt::format("{}: backward does not reach this parameter; use it, freeze it or remove it\n", name);

@@ -17,7 +17,8 @@
 namespace lockstep {
 
 struct ModelFindings {
-  /// Biases that a batch norm right after them subtracts again: they only cost time. Build the layer without.
+  /// Biases that a batch norm right after them subtracts again: they only cost time. Build the layer without
+  /// a bias.
   std::vector<std::string> biases_before_batch_norm;
   /// Trained parameters that backward does not reach: unused, or cut off by detach(). DistributedDataParallel
   /// refuses them unless find_unused_parameters is set.

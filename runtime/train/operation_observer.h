@@ -1,8 +1,8 @@
 // Shows each operation of LibTorch that a thread runs, with its inputs and results. The debug tools of this folder
 // use it, since C++ modules do not have forward hooks.
 //
-// Threads: one observer exists at a time. It sees the operations of the thread that made it and of the backward
-// passes that this thread starts, also if they run on autograd's thread of a device.
+// Threads: one observer exists at a time. It sees the operations of the thread that made it and of the backward passes
+// that this thread starts, even if they run on autograd's thread of a device.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -1,4 +1,4 @@
-// The states of random generators at one moment, and the way back to them.
+// Saves and restores the states of random generators.
 //
 // Threads: safe from any.
 #pragma once

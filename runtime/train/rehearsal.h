@@ -1,5 +1,5 @@
-// The scope of a forward that must leave no trace: at its end, random numbers and the module's buffers (running
-// statistics) are what they were.
+// The scope of a forward that must leave no trace: at its end, the random generators and the module's buffers
+// (running statistics) are restored.
 //
 // Threads: the training thread.
 #pragma once

@@ -36,7 +36,7 @@ class RunningMean {
   }
 
   /// Every N-th call returns the mean since it was last returned, which waits for the device; the other calls
-  /// return nothing. A mean of no items is not a number.
+  /// return nothing. A mean of no items is NaN.
   std::optional<double> end_step() {
     if (++steps_ < every_) return std::nullopt;
     const double sum = sum_.defined() ? sum_.item<double>() : 0;

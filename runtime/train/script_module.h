@@ -35,7 +35,8 @@ class ScriptModuleImpl : public torch::nn::Module {
     return script_.forward(std::vector<c10::IValue>{c10::IValue(std::forward<Inputs>(inputs))...});
   }
 
-  /// Also switches the script (dropout, batch norm). Until it is called, each part is as the script was saved.
+  /// Also switches the script (dropout, batch norm). Until it is called, each part has the mode in which it
+  /// was saved.
   void train(bool on = true) override;
 
   /// The script, to save it or to call its other methods.

@@ -1,5 +1,5 @@
-// One seed for a whole training, so that a second run gives the same loss to the bit (on CPUs, with the same number
-// of ranks and threads).
+// One seed for a whole training, so that a second run gives bitwise identical losses (on CPUs, with the same number of
+// ranks and threads).
 //
 //   const lockstep::Seeds seeds(42);
 //   seeds.seed_model();                  // the same on all ranks

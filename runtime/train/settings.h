@@ -3,8 +3,8 @@
 //   lockstep::World world(argc, argv);
 //   lockstep::apply_settings(world, {.deterministic = true});
 //
-// Rank 0 prints them in one line, and a warning for each that slows the run. World has chosen the CPUs and the
-// heap before, and prints these.
+// Rank 0 prints them in one line, and a warning for each that slows the run. World has already chosen and printed the
+// CPUs and the heap.
 //
 // Threads: the main thread, before the model is constructed.
 #pragma once

@@ -32,7 +32,7 @@ struct EqualParts {
 /// The parameters of a bucket, in its order.
 using BucketParameters = std::vector<torch::Tensor>;
 
-/// Sums gradients so that every rank gets its part of each bucket; the rest of the bucket is then undefined.
+/// Averages gradients so that every rank gets its part of each bucket; the rest of the bucket is then undefined.
 /// Records the layout of parameters in buckets.
 class ShardingHook : public CommHook {
  public:

@@ -10,7 +10,8 @@
 namespace lockstep {
 namespace {
 
-// Operations whose result's value or shape the host must know. Those that are built of them are found through them.
+// Operations whose result's value or shape the host must know. Operations that call these are found through
+// them.
 const std::set<std::string> kWaiting = {"aten::_local_scalar_dense",
                                         "aten::nonzero",
                                         "aten::equal",

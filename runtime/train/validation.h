@@ -1,6 +1,5 @@
-// Measures a model on data that it was not trained on, on all ranks together and each sample once: the mean loss,
-// the perplexity and the accuracy of the whole data, however the samples are divided among the ranks. A rank may have
-// no sample at all.
+// Measures a model on held-out data, on all ranks together and with each sample once. The mean loss, the perplexity and
+// the accuracy are those of the whole data, however the samples are divided among the ranks. A rank may have no sample.
 //
 //   lockstep::Validation validation(world, *model);   // model->eval() and no gradients, until the end of the scope
 //   const auto [begin, end] = lockstep::share_of(world, images.size(0));
@@ -32,8 +31,8 @@ struct ValidationResult {
   std::int64_t items = 0;          ///< tokens or samples that counted
 };
 
-/// The samples [begin, end) of this rank, if `samples` are divided among the ranks: each on one rank, and at most one
-/// more on one rank than on another. Equal for ranks without a sample.
+/// The samples [begin, end) of this rank, if `samples` are divided among the ranks: each on one rank, and at
+/// most one more on one rank than on another. begin == end for a rank without samples.
 std::pair<std::int64_t, std::int64_t> share_of(const World& world, std::int64_t samples);
 
 class [[nodiscard]] Validation {

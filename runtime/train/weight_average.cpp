@@ -13,7 +13,9 @@ WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(d
   for (const auto& parameter : parameters_of(module)) {
     if (!parameter.is_floating_point()) continue;
     weights_.push_back(parameter);
-    averages_.push_back(parameter.detach().clone());
+    // In 16 bits the small changes would be lost.
+    const bool half = parameter.element_size() < sizeof(float);
+    averages_.push_back(parameter.detach().to(half ? torch::kFloat : parameter.scalar_type(), false, true));
   }
 }
 
@@ -25,28 +27,26 @@ void WeightAverage::update() {
   ++updates_;
   const auto count = static_cast<double>(updates_);
   const double decay = std::min(decay_, (1 + count) / (10 + count));
-  for (std::size_t i = 0; i < weights_.size(); ++i) averages_[i].lerp_(weights_[i], 1 - decay);
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    averages_[i].lerp_(weights_[i].detach().to(averages_[i].scalar_type()), 1 - decay);
+  }
 }
 
+// Values are copied and tensors stay, because optimizers and DistributedDataParallel refer to them.
 WeightAverage::Swapped::Swapped(WeightAverage& average) : average_(average) {
-  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice; end the first scope before");
+  if (average.swapped_) fail_usage("WeightAverage: swap() was called twice; end the first scope first");
   average.swapped_ = true;
-  average.exchange();
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < average.weights_.size(); ++i) {
+    trained_.push_back(average.weights_[i].detach().clone());
+    average.weights_[i].copy_(average.averages_[i]);
+  }
 }
 
 WeightAverage::Swapped::~Swapped() {
-  average_.exchange();
-  average_.swapped_ = false;
-}
-
-// Values are exchanged and not the tensors, which optimizers and DistributedDataParallel refer to.
-void WeightAverage::exchange() {
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    const torch::Tensor kept = weights_[i].detach().clone();
-    weights_[i].copy_(averages_[i]);
-    averages_[i].copy_(kept);
-  }
+  for (std::size_t i = 0; i < trained_.size(); ++i) average_.weights_[i].copy_(trained_[i]);
+  average_.swapped_ = false;
 }
 
 void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {

@@ -25,7 +25,7 @@ namespace lockstep {
 
 class WeightAverage {
  public:
-  /// Keeps a copy of each parameter that is floating point; buffers are not averaged. The module must outlive
+  /// Keeps a copy of each parameter that is floating point, in float for 16-bit types; buffers are not averaged. The module must outlive
   /// this object. Throws UsageError for a decay outside of 0 to 1.
   WeightAverage(torch::nn::Module& module, double decay);
 
@@ -44,6 +44,7 @@ class WeightAverage {
     friend class WeightAverage;
     explicit Swapped(WeightAverage& average);
     WeightAverage& average_;
+    std::vector<torch::Tensor> trained_;
   };
   Swapped swap() { return Swapped(*this); }
   /// Whether the module has the averages now.
@@ -56,8 +57,6 @@ class WeightAverage {
   void set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates);
 
  private:
-  void exchange();
-
   std::vector<torch::Tensor> weights_;
   std::vector<torch::Tensor> averages_;
   double decay_;

@@ -32,7 +32,7 @@ void become(uid_t user, gid_t group) {
     if (::setresuid(user, user, user) != 0) fail_errno("cannot become user {}", user);
   }
   if (::geteuid() != user) fail("cannot become user {}", user);
-  // Not dumpable: the user must not trace this process. Without its parent, nobody would read its answer.
+  // The user must not trace this process, and it must end with its parent, which reads the answer.
   ::prctl(PR_SET_DUMPABLE, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::umask(077);
@@ -95,8 +95,9 @@ json as_user(uid_t user, gid_t group, std::chrono::seconds timeout, const std::f
   if (!whole)
     fail("no result within {} s: the process was stopped, or the store is very large", timeout.count());
   const json answer = json::parse(text, nullptr, false);
-  if (WIFSIGNALED(status) || !answer.is_object())
-    fail("the process that worked there was killed by signal {}", WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+  if (WIFSIGNALED(status)) fail("the process for this store was killed by signal {}", WTERMSIG(status));
+  if (!answer.is_object())
+    fail("the process for this store ended without an answer (exit code {})", WEXITSTATUS(status));
   if (answer.contains("error")) throw Error(printable(answer.at("error").get<std::string>(), kMaxErrorBytes));
   return answer.at("result");
 }

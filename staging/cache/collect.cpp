@@ -103,7 +103,7 @@ class Collector {
     }
   }
 
-  /// Removes a file or a link in an object's place. No step can have a valid lease on it.
+  /// Removes a file or link that lies where an object's folder should be. No step can have a valid lease on it.
   void remove_garbage(const std::string& entry) {
     if (!options_.dry_run) system_.remove_all(store_.folder() / "objects" / entry);
     report_.removed.push_back({.what = "leftover",
@@ -159,7 +159,7 @@ class Collector {
       const fs::path file = jobs / job / "lock";
       lock = system_.open_if_there(file, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
       if (lock && !system_.lock(lock->get(), FileSystem::LockKind::exclusive, false, file)) return;
-      // A step may have begun since the leases were read. It takes its lease before it uses this folder.
+      // Look again: a step takes its lease before it uses this folder, perhaps since the leases were read.
       if (jobs_alive().contains(job)) return;
     }
     Removal removal{.what = "job folder",

@@ -23,7 +23,7 @@ class Incoming {
     if (!published_ && !keep_) discard();
   }
 
-  /// Put the files here, synced. publish() makes the files and folders in it read-only.
+  /// The folder for the files. Sync each file; publish() then makes files and folders read-only.
   std::filesystem::path files() const { return folder_ / "files"; }
 
   /// True if an earlier copy left files here. They may be incomplete or, after a power failure, wrong: check
@@ -33,14 +33,14 @@ class Incoming {
   /// Makes the destructor leave the files for the next process that begins the same object.
   void keep() { keep_ = true; }
 
-  /// Reports how many bytes are there now. From time to time this is recorded for the node's other users:
-  /// these bytes still count if the copy is killed.
+  /// Reports how many bytes are there now. Records this from time to time for the node's other users, so that these
+  /// bytes still count if the copy is killed.
   void set_present(std::uint64_t bytes) noexcept;
 
-  /// Reserves space for `bytes` in all, if that is more than begin() was told. Throws as begin().
+  /// Reserves space for `bytes` in total, instead of the number that begin() was given. Throws as begin().
   void reserve(std::uint64_t bytes);
 
-  /// Makes it the object of its name, durably. Throws Error; the object is then as it was before.
+  /// Makes the folder the object, durably. Throws Error; the store is then as it was before.
   void publish(const ObjectInfo& info);
 
  private:

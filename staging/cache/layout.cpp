@@ -26,7 +26,7 @@ void restore_mode(FileSystem& system, const fs::path& path, mode_t of_folder) {
 void restore_modes_in(FileSystem& system, const fs::path& folder) {
   restore_mode(system, folder, 0700);
   if (!is_folder(system, folder)) return;
-  // It may be removed meanwhile, when a job ends.
+  // The folder may vanish meanwhile, when a job ends.
   for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>()))
     restore_mode(system, folder / name, 0700);
 }
@@ -91,7 +91,7 @@ void restore_modes(FileSystem& system, const fs::path& store) {
     if (object_of(name).empty()) continue;
     const fs::path hidden_folder = store / "objects" / name;
     restore_mode(system, hidden_folder, 0700);
-    // It is read-only for a moment while it is published, and stays so after a kill in that moment.
+    // Publishing makes it read-only just before the rename; a kill in between leaves it so.
     if (is_folder(system, hidden_folder)) restore_mode(system, hidden_folder / "files", 0500);
   }
 }

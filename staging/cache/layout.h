@@ -18,10 +18,10 @@ inline constexpr const char* kDescription = "object.json";
 inline constexpr const char* kReserved = "reserved";   // in an incoming folder: the bytes that it will hold
 inline constexpr const char* kHeld = "held";           // in leases: the files that slurmstepd locks
 inline constexpr const char* kClaims = "claims";       // beside the stores: what users hold
-inline constexpr const char* kShared = "shared";       // among the stores: the admin's
+inline constexpr const char* kShared = "shared";       // beside users' stores: the admin's
 inline constexpr const char* kEvictionLock = ".room";  // in locks
 
-/// The object that a hidden folder belongs to; "" if the name is not one of a hidden folder.
+/// The object that a hidden folder belongs to; "" for any other name.
 std::string object_of(const std::string& entry);
 
 std::filesystem::path hidden(const std::filesystem::path& objects, std::string_view prefix,
@@ -35,12 +35,12 @@ std::uint64_t read_reserved(FileSystem& system, const std::filesystem::path& inc
 /// True if the path is a folder. A link to a folder is not one: it may lead where its owner has no access.
 bool is_folder(FileSystem& system, const std::filesystem::path& path);
 
-/// Makes a folder with mode 0700, or takes the existing one and gives its owner back what a umask or chmod
-/// took away. Returns false if the folder existed.
+/// Makes a folder with mode 0700, or restores at least that mode on an existing one. Returns false if the folder
+/// existed.
 bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
 
-/// Gives the owner back what an earlier call's umask took away from a store's own folders and locks. Objects
-/// keep their modes, and so does what belongs to another user.
+/// Gives the owner back what an earlier call's umask took away from a store's own folders and locks. Leaves objects and
+/// other users' files as they are.
 void restore_modes(FileSystem& system, const std::filesystem::path& store);
 
 /// Makes the files and folders in an incoming folder writable again.

@@ -34,7 +34,7 @@ void set_time(const fs::path& path, Time time) noexcept {
   ::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
 }
 
-// A faulty folder of leases must not fail a step, which can make a separate copy.
+// If the folder of leases is faulty, the step makes a separate copy instead of failing.
 FileSystem::Linked try_link(FileSystem& system, const fs::path& held_file, const fs::path& lease) {
   try {
     return system.try_link(held_file, lease);
@@ -110,9 +110,8 @@ std::vector<LeaseHolder> Store::leases(const std::string& name) {
     }
   }
   if (ended) {
-    // The steps ended at an unknown time before now. Their end counts in the order of last uses, but must not
-    // keep the object longer. Removing names has changed the folder's time, which counts as a use, so restore
-    // it.
+    // The steps ended at an unknown time before now. Their end counts in the order of last uses, but must not keep the
+    // object longer. Removing names has changed the folder's time, which counts as a use: restore it.
     set_time(folder, modified(*status));
     if (has(name)) set_time(objects_ / name / kDescription, std::max(last_use(name), now() - options_.keep));
   }
@@ -145,7 +144,7 @@ Time Store::last_use(const std::string& name) const {
   if (!used) fail("object {} is not in the cache {}", name, folder_.string());
   const auto leases = system_.status(folder_ / "leases" / name);
   const Time last = std::max(modified(*used), leases ? modified(*leases) : Time());
-  // A time in the future comes from a wrong clock. It would protect the object until that day.
+  // A time in the future (a wrong clock) would protect the object until then.
   if (last > now() + options_.keep) return {};
   return std::min(now(), last);
 }

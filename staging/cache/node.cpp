@@ -119,7 +119,7 @@ class Node {
     }
   }
 
-  /// Uses another process: a user may have mounted a file system there that refuses or never answers.
+  /// Uses another process, because a user may have mounted a file system there that refuses access or never answers.
   void add_store(const fs::path& folder, uid_t user) {
     const json answer = as_user(::geteuid(), ::getegid(), std::min(timeout(), kShortTimeout), [&] {
       const auto status = system_.status(folder);

@@ -1,6 +1,6 @@
-// All stores of a node: <cache>/UID of every user, and <cache>/shared. Root works in a user's store only as
-// that user, in a separate process that has given up root's rights for good: links that the user has put
-// there lead no further than the user could go.
+// All stores of a node: <cache>/UID of every user, and <cache>/shared. Root works in a user's store only as that user,
+// in a separate process that has given up root's rights for good. So a link in the store gives access to nothing that
+// its user could not reach anyway.
 //
 // Threads: the calling program has one thread; the calls fork.
 #pragma once
@@ -39,8 +39,8 @@ bool is_node_cache(const std::filesystem::path& cache);
 /// `cache` is not such a folder, or root must not trust it.
 NodeReport survey_node(const std::filesystem::path& cache, FileSystem& system, const NodeOptions& options);
 
-/// As root: runs collect() in every store, then evicts the least recently used objects of all users down to
-/// the total less the reserve, and records what each user really holds.
+/// As root: runs collect() in every store, which also records what each user really holds. Then evicts objects of all
+/// users, least recently used first, down to the total minus the reserve.
 NodeReport collect_node(const std::filesystem::path& cache, FileSystem& system, const NodeOptions& options);
 
 }  // namespace lockstep::cache

@@ -18,8 +18,8 @@ bool Store::remove_incoming(const std::string& name) {
   return true;
 }
 
-// The caller holds the object's exclusive lock. A process that waits for it will notice that the file has no
-// name.
+// The caller holds the object's exclusive lock. A process that waits for it then notices that the lock file was
+// unlinked.
 void Store::forget(const std::string& name) {
   const fs::path leases = folder_ / "leases" / name;
   const auto status = system_.status(leases);

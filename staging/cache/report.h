@@ -49,7 +49,7 @@ struct StoreReport {
   std::uint64_t bytes_idle(std::chrono::seconds keep) const;
 };
 
-/// Looks at a store; `measured`: at every file of it.
+/// Looks at a store; `measured`: at every file in it.
 StoreReport survey(Store& store, FileSystem& system, bool measured);
 /// Looks at a shared store of another user: what this user may see.
 StoreReport survey_shared(const std::filesystem::path& folder, FileSystem& system);

@@ -120,7 +120,7 @@ void share(const fs::path& store, const std::string& name, std::optional<gid_t> 
   const fs::path object = store / "objects" / name;
   const auto status = system.status(object);
   if (status && readers.are_right(*status, readers.top()) && all_right_below(system, object, readers)) return;
-  // The object is closed while its readers change. That would cut off steps that read it now.
+  // Nobody can read the object while its permissions change, so no step may be using it.
   const std::optional<ObjectLock> alone = opened.lock_readers(name);
   if (!alone || opened.leased(name)) {
     fail(

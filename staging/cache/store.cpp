@@ -76,8 +76,7 @@ std::optional<ObjectLock> Store::try_lock(const fs::path& file, FileSystem::Lock
   for (;;) {
     UniqueFd fd = system_.open(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
     if (!system_.lock(fd.get(), kind, wait, file)) return {};
-    // A process that holds a lock file exclusively may remove it. A lock on a file without a name protects
-    // nothing.
+    // A process that holds a lock file exclusively may unlink it. A lock on an unlinked file protects nothing.
     struct stat locked {};
     const std::optional<struct stat> named = system_.status(file);
     if (::fstat(fd.get(), &locked) == 0 && named && named->st_ino == locked.st_ino)
@@ -128,7 +127,7 @@ void Store::remove(const std::string& name) {
   {
     const std::lock_guard known(known_mutex_);
     known_bytes_.erase(name);
-    jobs_until_ = {};  // perhaps only a job's folder holds its files now
+    jobs_until_ = {};  // a job's folder may now be the only holder of its files
   }
   system_.remove_all(removed);
   system_.rename(objects_ / name, removed);

@@ -65,8 +65,8 @@ struct StoreOptions {
   std::filesystem::path claims_folder{};
   /// An object without lease is evicted only if its last use is at least this long ago.
   std::chrono::seconds keep{600};
-  /// Calls restore_modes() (layout.h), which looks at every name of the store. A caller that has done so
-  /// turns it off.
+  /// Calls restore_modes() (layout.h), which looks at every name in the store. Set to false if the caller has done that
+  /// already.
   bool restore_modes = true;
 };
 
@@ -125,9 +125,9 @@ class Store {
   /// holds its exclusive lock.
   void remove(const std::string& name);
 
-  /// Protects an object from eviction for as long as a process (slurmstepd) holds a lock on `held_file`,
-  /// which is in this store's leases/held. The caller holds the object's lock, shared or exclusive. Throws
-  /// Error if the object does not exist (any more) or nobody holds the file, and NoLease as described there.
+  /// Protects an object from eviction for as long as a process (slurmstepd) holds a lock on `held_file`, which is in
+  /// this store's leases/held. The caller holds the object's lock, shared or exclusive. Throws Error if the object does
+  /// not exist (any more) or nobody holds the file; NoLease as described above.
   void add_lease(const std::string& name, const std::filesystem::path& held_file);
   /// True while a step holds a lease. Removes leases whose steps have ended.
   bool leased(const std::string& name) { return !leases(name).empty(); }
@@ -143,7 +143,7 @@ class Store {
 
   /// True if a lease or a job's folder uses the object.
   bool in_use(const std::string& name);
-  /// What the store holds. `measured`: from every file's size; otherwise from the objects' descriptions.
+  /// What the store holds. `measured`: adds up the files' sizes instead of trusting the objects' descriptions.
   Usage usage(bool measured = false);
   IncomingUsage incoming_usage(const std::string& name);
   /// Removes an object unless it is locked, in use, or was used less than `keep` ago. Returns true if it was
@@ -168,8 +168,8 @@ class Store {
   /// write_claim() for a caller that holds the eviction lock.
   void claim_usage();
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
-  /// As usage(), but without last uses, and objects that this process knows are not read again: a call that
-  /// puts a thousand sources asks three thousand times. The caller holds the eviction lock.
+  /// As usage(), but without last uses, and without reading known objects again: putting 1,000 sources calls this 3,000
+  /// times. The caller holds the eviction lock.
   Usage known_usage();
   template <typename Look>
   Usage look_at_entries(const Look& look);

@@ -7,10 +7,10 @@
 //
 // Pending bytes of a killed copy no longer count, because nobody holds the file then.
 //
-// Root (the Slurm plugin, or gc --all) makes the folder and the files, so that no user can take another's
-// name; each file belongs to its user. A process first writes its claim and then compares, so the total is
-// kept even if the lock cannot be had. A user who lies in the claim gains no more than one who fills the disk
-// without asking; gc --all records what is really there.
+// Root (the Slurm plugin, or gc --all) makes the folder and the files, so that no user can take another's name; each
+// file belongs to its user. A process writes its claim before it compares, so the total is kept even without the lock.
+// A user who lies in the claim gains no more than one who fills the disk without asking; gc --all records what is
+// really there.
 //
 // Threads: one at a time; several processes at once.
 #pragma once

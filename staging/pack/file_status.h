@@ -1,4 +1,4 @@
-// Queries a path, as several parts of the pack library need it.
+// stat(2) calls that several parts of the pack library need.
 //
 // Threads: safe from any.
 #pragma once

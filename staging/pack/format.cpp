@@ -83,7 +83,7 @@ bool is_numbered(std::string_view name) {
   return without_shard_number(name).size() != name.size();
 }
 
-/// The format that the name of one file shows; plain if it shows none.
+/// The format that a file's name shows; plain if it shows none.
 Format format_by_name(std::string_view path) {
   const std::string_view name = last_name(path);
   if (ends_with_any(name, {".npy"})) return Format::npy;
@@ -108,8 +108,8 @@ std::string replace_end(std::string_view path, std::string_view end, std::string
 
 enum class Links { refused, followed };
 
-/// Does not use recursive_directory_iterator, whose errors name no folder. The listing tells the type of each
-/// entry that is not a link, so files need no system call each.
+/// Does not use recursive_directory_iterator, whose errors name no folder. The listing tells the type of each entry
+/// that is not a link, which saves a system call for each file.
 void add_folder(const fs::path& part, const fs::path& folder, Links links, std::vector<std::string>& files) {
   std::error_code error;
   fs::directory_iterator entry(part, error);
@@ -161,7 +161,7 @@ void need_mds_index(const fs::path& folder, const std::string& shard) {
   if (!is_file(index)) fail("{} is missing; {} cannot be read without it", index.string(), shard);
 }
 
-/// Refuses MDS data whose index exists and whose shards do not: the names of the other files do not tell.
+/// Refuses MDS data with an index but without its shards, which no other file name shows.
 void need_mds_shards(const fs::path& folder, const std::vector<std::string>& files) {
   const auto index = std::find_if(files.begin(), files.end(),
                                   [](const std::string& file) { return last_name(file) == "index.json"; });

@@ -18,8 +18,7 @@ namespace lockstep::pack {
 
 inline constexpr std::string_view kIndexName = "index.lockstep";
 
-/// A checked index: no accessor leaves the tables, and no part lies outside its shard, whatever bytes the
-/// file had.
+/// A checked index: whatever bytes the file had, no accessor leaves the tables and no part lies outside its shard.
 class Index {
  public:
   /// Maps and checks an index file. Throws Error naming the file and what is wrong. For a copy, `shown` is

@@ -113,8 +113,8 @@ std::string JoinedReader::fingerprint() const {
   return all;
 }
 
-void JoinedReader::verify() const {
-  for (const NamedReader& named : readers_) named.reader->verify();
+void JoinedReader::verify(const ReadProgress& progress) const {
+  for (const NamedReader& named : readers_) named.reader->verify(progress);
 }
 
 std::unique_ptr<Reader> join(std::vector<std::unique_ptr<Reader>> readers,

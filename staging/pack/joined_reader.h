@@ -1,5 +1,5 @@
-// Presents several readers as one: the samples of the first, then those of the second, and so on. A data set
-// of many files is read this way, and so is a mixture of several packs.
+// Presents several readers as one: the samples of the first, then those of the second, and so on. Used for a data set
+// of many files and for a mixture of several packs.
 //
 // Threads: as Reader.
 #pragma once
@@ -42,7 +42,8 @@ class JoinedReader : public Reader {
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override;
   /// The readers' fingerprints with '+' between them.
   std::string fingerprint() const override;
-  void verify() const override;
+  void verify(const ReadProgress& progress) const override;
+  using Reader::verify;
 
  protected:
   /// The reader that holds sample i, and the sample's number there. Throws Error if there is no sample i.

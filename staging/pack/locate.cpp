@@ -18,7 +18,7 @@ bool is_there(const fs::path& path) {
   return false;
 }
 
-// Does not recommend create for tar files: it would pack each of them as a sample.
+// For tar files it does not recommend create, which would pack each of them as one sample.
 [[noreturn]] void not_packed(const fs::path& folder) {
   if (has_tars(folder)) {
     fail("{} holds tar files without {}: run lockstep-pack index {}", folder.string(), kIndexName,

@@ -30,10 +30,9 @@ class MappedFile {
   std::span<const std::byte> data_;
 };
 
-/// Whether a file may be mapped although nobody asked for it. If somebody truncates a mapped file, an access
-/// after its end ends the process (SIGBUS); a network file system whose server stops may do the same. So this
-/// is true only for a file that nobody may write, on a file system of this node, such as a file in the node's
-/// cache.
+/// Whether a file may be mapped without a request from the user. If somebody truncates a mapped file, an access beyond
+/// its end kills the process (SIGBUS); so may a network file system whose server stops. So this is true only for a file
+/// on this node's own file systems that nobody may write, such as a file in the node's cache.
 bool safe_to_map(const std::filesystem::path& file);
 
 }  // namespace lockstep::pack

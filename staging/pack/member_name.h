@@ -15,9 +15,9 @@ struct MemberName {
   std::string_view kind;
 };
 
-/// "a/cat.seg.png" has the key "a/cat" and the kind "seg.png". A name whose only dot is its first character,
-/// or without any dot, is all key. If only dots follow the first dot, the kind includes it: "end" and "end."
-/// are two files of the sample "end".
+/// "a/cat.seg.png" has the key "a/cat" and the kind "seg.png". A name without a dot, or that begins with one, is all
+/// key. If the first dot and what follows it are only dots, the kind includes it: "end" and "end." are two files of the
+/// sample "end".
 MemberName split_member_name(std::string_view path);
 
 /// The reverse of split_member_name().

@@ -73,8 +73,7 @@ bool holds_data(const Contents& contents, const std::string& file) {
   return contents.format == Format::npy || fs::file_size(contents.folder / file) > 0;
 }
 
-/// Opens several files at a time, since each may need round trips to a file server, and for the first time a
-/// pass over the data.
+/// Opens several files at a time: each may need round trips to a file server, and the first time a pass over the data.
 std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const std::vector<std::string>& files,
                                               const std::string& dataset, const OpenOptions& options) {
   std::vector<std::unique_ptr<Reader>> readers(files.size());

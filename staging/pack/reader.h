@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ struct Part {
   std::uint64_t offset = 0;  ///< of the payload in that file, in bytes; 0 if the file is compressed
   std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload; 0 if no index holds it
 };
+
+/// Is told how many bytes were read since the last call.
+using ReadProgress = std::function<void(std::uint64_t bytes)>;
 
 /// The samples of one pack, numbered from 0 in the order in which they were packed. A number out of range
 /// throws Error.
@@ -78,8 +82,8 @@ class Reader {
   /// this node (mapped_file.h).
   virtual bool safe_to_map() const { return false; }
 
-  /// False if open() had to scan the data for the samples and could not store the index that it made, neither
-  /// beside the data nor in the user's cache folder. The next open() must scan again.
+  /// False if open() had to scan the data for samples and could store the index neither beside the data nor in the
+  /// user's cache folder. The next open() must scan again.
   virtual bool indexed() const { return true; }
 
   /// All parts of sample i. bytes(), read() and view() use the first one.
@@ -95,15 +99,19 @@ class Reader {
   virtual std::string fingerprint() const = 0;
 
   /// Reads everything and compares it with the digests, checksums and tables that the format has. Throws
-  /// Error naming the first shard, sample and offset that does not match.
-  virtual void verify() const = 0;
+  /// Error naming the first shard, sample and offset that does not match. Calls `progress` after
+  /// each piece, in the calling thread.
+  virtual void verify(const ReadProgress& progress) const = 0;
+  void verify() const {
+    verify([](std::uint64_t) {});
+  }
 };
 
 struct OpenOptions {
-  /// read(), read_part() and view() compare each sample with its digest, in formats that have digests (tar
-  /// packs, TFRecord, RecordIO). The cost is one pass over the bytes, which brings them into the processor's
-  /// cache. Switch it off if the storage checks the data, or if small pieces of very long samples are used
-  /// (TooLong::split), since each piece would check the complete sample.
+  /// read(), read_part() and view() compare each sample with its digest, in formats that have digests (tar packs,
+  /// TFRecord, RecordIO). The cost is one pass over the bytes, which brings them into the processor's cache. Switch it
+  /// off if the storage checks the data, or if small pieces of very long samples are used (TooLong::split): each piece
+  /// would check the complete sample.
   bool check_digests = true;
 };
 

@@ -10,7 +10,6 @@
 #include "common/files.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
 namespace {
@@ -18,12 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kCheckBlock = std::size_t{1} << 20;
-
-std::string where(const fs::path& shard, const Index& index, std::size_t sample,
-                  const layout::PartRecord& part) {
-  return fmt::format("{}, sample {} ({}), offset {}", shard.string(), sample,
-                     join_member_name(index.key(sample), index.kind(part)), part.offset);
-}
 
 std::size_t read_some(int fd, std::span<std::byte> into, std::uint64_t offset, const fs::path& path) {
   const ssize_t got = read_at(fd, into, offset);
@@ -59,7 +52,7 @@ class PartsInStream {
     while (index_.first_part(sample_ + 1) <= part_) ++sample_;
     if (hasher_.value() != part.xxh3) {
       fail("{}: the content does not match its index (xxh3 {:016x}, {:016x} expected)",
-           where(shard_, index_, sample_, part), hasher_.value(), part.xxh3);
+           describe_part(shard_, index_, sample_, part), hasher_.value(), part.xxh3);
     }
     hasher_.reset();
     ++part_;
@@ -75,7 +68,14 @@ class PartsInStream {
 
 }  // namespace
 
-void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
+std::string describe_part(const fs::path& shard, const Index& index, std::size_t sample,
+                          const layout::PartRecord& part) {
+  return fmt::format("{}, sample {} ({}), offset {}", shard.string(), sample,
+                     join_member_name(index.key(sample), index.kind(part)), part.offset);
+}
+
+void check_digests(const fs::path& folder, const Index& index, std::size_t s,
+                   const std::function<void(std::uint64_t)>& progress) {
   const fs::path shard = check_shard_size(folder, index, s);
   const UniqueFd fd = open_file(shard, O_RDONLY);
   ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
@@ -90,6 +90,7 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
     whole.update(block);
     parts.feed(block, offset);
     offset += got;
+    progress(got);
   }
   if (offset != index.shard(s).size)
     fail("{} changed while it was being read: {} bytes, {} expected", shard.string(), offset,
@@ -102,35 +103,6 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s) {
   }
 }
 
-void check_members(const fs::path& folder, const Index& index, std::size_t s) {
-  const fs::path shard = check_shard_size(folder, index, s);
-  TarMembers members(shard);
-  for (std::size_t i = index.first_sample(s); i < index.first_sample(s + 1); ++i) {
-    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
-      const layout::PartRecord& part = index.part(p);
-      do {
-        if (!members.next()) fail("{}: the shard ends before this sample", where(shard, index, i, part));
-      } while (members.folder() && members.offset() != part.offset);  // other programs' shards have folders
-      const std::string name = members.name();
-      if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) {
-        fail("{}: member '{}' at offset {} {}", shard.string(), name, members.offset(), reason);
-      }
-      if (!members.plain_file())
-        fail("{}: member '{}' at offset {} is not a regular file", shard.string(), name, members.offset());
-      if (name != join_member_name(index.key(i), index.kind(part)) || members.size() != part.size ||
-          members.offset() != part.offset) {
-        fail("{}: the shard has '{}' with {} bytes at offset {} instead", where(shard, index, i, part), name,
-             members.size(), members.offset());
-      }
-    }
-  }
-  while (members.next()) {
-    if (members.folder()) continue;
-    fail("{}: member '{}' at offset {} is not in the index", shard.string(), members.name(),
-         members.offset());
-  }
-}
-
 void check_part(int fd, const fs::path& shard, const Index& index, std::size_t sample, std::size_t p) {
   const layout::PartRecord& part = index.part(p);
   Hasher hasher(Hasher::Width::bits64);
@@ -138,12 +110,13 @@ void check_part(int fd, const fs::path& shard, const Index& index, std::size_t s
   for (std::uint64_t done = 0; done < part.size;) {
     const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), part.size - done));
     const std::size_t got = read_some(fd, want, part.offset + done, shard);
-    if (got == 0) fail("{}: the file ends before this sample does", where(shard, index, sample, part));
+    if (got == 0)
+      fail("{}: the file ends before this sample does", describe_part(shard, index, sample, part));
     hasher.update(want.first(got));
     done += got;
   }
   if (hasher.value() != part.xxh3)
-    fail("{}: the content does not match its index", where(shard, index, sample, part));
+    fail("{}: the content does not match its index", describe_part(shard, index, sample, part));
 }
 
 }  // namespace lockstep::pack

@@ -44,7 +44,7 @@ std::uint64_t TarMembers::size() const {
   return static_cast<std::uint64_t>(archive_entry_size(entry_));
 }
 
-// When libarchive returns an entry it has consumed exactly the headers.
+// libarchive has consumed exactly the headers when it returns an entry.
 std::uint64_t TarMembers::offset() const {
   return static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
 }

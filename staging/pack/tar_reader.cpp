@@ -10,6 +10,7 @@
 #include "staging/pack/digest.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/locate.h"
+#include "staging/pack/member_check.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/shard_check.h"
@@ -101,9 +102,9 @@ class TarReader : public Reader {
 
   std::string fingerprint() const override { return index_.fingerprint(begin_, end_); }
 
-  void verify() const override {
+  void verify(const ReadProgress& progress) const override {
     for (std::size_t s = first_shard_; s < end_shard_; ++s) {
-      check_digests(folder_, index_, s);
+      check_digests(folder_, index_, s, progress);
       check_members(folder_, index_, s);
     }
   }

@@ -67,7 +67,7 @@ std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> timeo
     pollfd wait{socket_.get(), POLLIN, 0};
     const int ready = ::poll(&wait, 1, wait_for);
     if (ready == 0 && session_.greeted()) send(kAlive);
-    // Another program listens there, or srun hangs. After the greeting, the kernel notices a dead connection.
+    // Without a greeting another program listens there, or srun hangs. Later the kernel notices a dead connection.
     if (timeout && std::chrono::steady_clock::now() - begin > *timeout) {
       fail("{} did not answer within {:.3g} s", name_, std::chrono::duration<double>(*timeout).count());
     }

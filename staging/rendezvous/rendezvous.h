@@ -1,6 +1,5 @@
-// A node's side of the rendezvous at srun: the node introduces itself before staging starts, reports how
-// staging ended there, and learns the outcome of all nodes. While it is still staging, it hears of a failure
-// elsewhere at once.
+// A node's side of the rendezvous at srun: the node introduces itself before staging starts, reports how staging ended
+// there, and learns the outcome of all nodes. A failure on another node reaches it at once, even while it stages.
 //
 // Threads: the object belongs to one thread. It starts another one, which listens to srun and tells srun
 // every second that this process is still running.
@@ -36,10 +35,9 @@ struct RendezvousAddress {
 
 class Rendezvous {
  public:
-  /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has
-  /// failed: with "" if srun says so (srun has then printed the reason), and with the reason if the
-  /// connection to srun is lost. If srun does not print the reason, pass `failed`: it is called instead of
-  /// stop(""). Throws Error.
+  /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has failed: with
+  /// "" if srun says so (srun has then printed the reason), or with the reason if the connection to srun is lost. If
+  /// the server does not print reasons, pass `failed`, which is called instead of stop(""). Throws Error.
   Rendezvous(const RendezvousAddress& address, const Hello& hello,
              std::function<void(const std::string& lost)> stop,
              std::function<void(const Verdict&)> failed = {});

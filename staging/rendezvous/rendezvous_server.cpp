@@ -97,6 +97,10 @@ void RendezvousServer::run(const UniqueFd& alive) {
     }
     if (wait[1].revents != 0) accept_one();
     for (auto& [name, group] : groups_) settle(group, now);
+    // settle() closes peers too. The others must not wait for them.
+    for (Peer& peer : peers_) {
+      if (peer.closed) disconnected(peer);
+    }
     peers_.remove_if([](const Peer& peer) { return peer.closed; });
   }
 }
@@ -179,8 +183,8 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
   }
 }
 
-// Finds nodes whose process is stopped or whose machine hangs: the connection exists, but nothing arrives. If
-// no node of the group sends anything, the whole step is suspended and will go on later.
+// Finds nodes whose process is stopped or whose machine hangs: they are connected but send nothing. If no node of the
+// group sends anything, the whole step is suspended and will go on later.
 void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
   bool any_active = false;
   for (const Peer& peer : peers_)
@@ -196,9 +200,8 @@ void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
 
 void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
   Hello hello = Hello::from_text(text);
-  // Components of a heterogeneous job, or of one step of an ordinary job, use the same srun; each is a
-  // separate group. Components of one step share its number; their node lists differ, unless they say which
-  // component they are.
+  // Components of a heterogeneous job, or of one step of an ordinary job, use the same srun; each is a separate group.
+  // Components of one step share its number and differ in `component` or, without it, in their node lists.
   Group& group = groups_[fmt::format("{}.{}.{}.{}", hello.job, hello.step, hello.component, hello.node_list)];
   if (group.nodes == 0) {
     group.nodes = hello.nodes;
@@ -210,12 +213,12 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
     if (hello.again && other.group == &group && other.hello->node_id == hello.node_id) disconnected(other);
   }
   const bool reconnected = group.disconnected.erase(hello.node_id) > 0;
-  // Once there is a verdict it does not change. A process that replaces a killed one is sent it too.
+  // A verdict does not change any more. A process that replaces a killed one gets it too.
   const bool known = !group.joined.insert(hello.node_id).second;
   if (group.nodes != hello.nodes || (known && !reconnected && !group.verdict)) {
     fail("node {} of {} has joined already, or belongs to another step", hello.node_id, hello.nodes);
   }
-  // It will report why its process had to be replaced, or that it goes on without it.
+  // It will report why its process was replaced, or that it goes on from the source.
   if (reconnected) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;
@@ -229,9 +232,8 @@ void RendezvousServer::disconnected(Peer& peer) {
     peer.group = nullptr;
     return;
   }
-  // If it has reported a failure, that stays the reason; otherwise the reason is that it disconnected. It no
-  // longer counts as finished even if it had its data: it may come back and report something else
-  // (reconnect_timeout).
+  // A failure that it has reported stays the reason; otherwise the reason is that it disconnected. It no longer counts
+  // as finished, even if it had its data: it may come back and report something else (reconnect_timeout).
   if (!peer.group->why_by_node.contains(peer.hello->node)) {
     peer.group->disconnected.insert(peer.hello->node_id);
     peer.group->reconnect_deadlines[peer.hello->node_id] = Clock::now() + options_.reconnect_timeout;
@@ -304,7 +306,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
     if (const auto decision_time = group.decision_time()) consider(*decision_time);
   }
   if (!next) return -1;
-  // One millisecond more: rounding down would make poll() return early and spin.
+  // Round up: poll() would return early and spin.
   return static_cast<int>(
       std::max<std::int64_t>(0, std::chrono::duration_cast<milliseconds>(*next - now).count()) + 1);
 }

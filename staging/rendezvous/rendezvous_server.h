@@ -23,13 +23,13 @@ class RendezvousServer {
  public:
   struct Options {
     std::string key;
-    /// How long after the first node the last one may come. After that, missing nodes are named and the step
-    /// fails.
+    /// How long after the first node the last one may come. Then the step fails, and the report names the missing
+    /// nodes.
     std::chrono::milliseconds join_timeout{60'000};
     /// How long further failures are collected after the first one, so that one line names all nodes.
     std::chrono::milliseconds failure_window{300};
-    /// How long a node that disconnected without a reason may take to come back and report its outcome. (If
-    /// the job is being cancelled, srun ends before that and nothing is printed.)
+    /// How long a node that disconnected without a reason may take to come back and report its outcome. (If the job is
+    /// cancelled, srun ends earlier and prints nothing.)
     std::chrono::milliseconds reconnect_timeout{10'000};
     /// A node that sends nothing for this long, while others do, has stopped: nodes send something every
     /// second.

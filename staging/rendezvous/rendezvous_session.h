@@ -1,11 +1,10 @@
-// What srun's rendezvous and a node, or two nodes, say to each other, without any socket: lines of text, each
-// with a proof that the sender has the step's one-time key. The key itself is never sent.
+// The protocol between srun's rendezvous and a node, or between two nodes, without the socket: lines of text, each with
+// a proof that the sender has the step's one-time key. The key itself is never sent.
 //
-// Both sides greet with a nonce. After that a line is "MAC PAYLOAD". The MAC (HMAC-SHA256) covers the
-// purpose, the sender's role, both nonces, the line's number and the payload. So a line can neither be
-// forged, nor replayed in this or another conversation, nor sent back to its sender. Bytes that follow a line
-// carry a tag of their own: AES-128-GMAC under a key made from the same parts, because an HMAC of all data
-// would slow the transfer down.
+// Both sides greet with a nonce. After that a line is "MAC PAYLOAD". The MAC (HMAC-SHA256) covers the purpose, the
+// sender's role, both nonces, the line's number and the payload. So a line can neither be forged, nor replayed in this
+// or another conversation, nor sent back to its sender. Bytes that follow a line have a separate tag, AES-128-GMAC
+// under a key made from the same parts, which is faster than an HMAC of all data.
 //
 // Threads: a Session belongs to one thread at a time; two threads may use its two directions (seal, open).
 #pragma once

@@ -23,7 +23,7 @@ void send_code(const UniqueFd& pipe, int exit_code) {
   [[maybe_unused]] const ssize_t put = ::write(pipe.get(), &code, 1);
 }
 
-// Ends the calling process with the code that the supervisor sends, or as if killed if none comes.
+// Ends the calling process with the code that the supervisor sends; without a code, as if it were killed.
 [[noreturn]] void end_with_code_from(const UniqueFd& pipe) {
   unsigned char code = kSignalled + SIGKILL;
   while (::read(pipe.get(), &code, 1) < 0 && errno == EINTR) {
@@ -79,7 +79,7 @@ void Background::watch() {
     std::array<pollfd, 2> wait{pollfd{alive_.get(), POLLIN, 0}, pollfd{-1, 0, 0}};
     {
       const std::lock_guard lock(mutex_);
-      if (!released()) wait[1] = {to_caller_.get(), 0, 0};  // POLLERR: the caller has ended
+      if (!released()) wait[1] = {to_caller_.get(), 0, 0};  // POLLERR tells that the caller has ended
     }
     constexpr int kLookAgain = 200;  // milliseconds, until released
     const int ready = ::poll(wait.data(), wait.size(), wait[1].fd >= 0 ? kLookAgain : -1);

@@ -12,10 +12,10 @@ namespace lockstep::transfer {
 
 class Background {
  public:
-  /// Returns in the supervisor. It has a separate session, so that a Ctrl-C meant for the step does not reach
-  /// it, a lower priority, and only standard error open. The calling process waits for release() or end() and
-  /// exits with that code; if it is killed before, the other two end too. They also end when the other end of
-  /// the pipe `alive` is closed: the step is over then.
+  /// Returns in the supervisor. It has a separate session, so that a Ctrl-C meant for the step does not reach it, a
+  /// lower priority, and only standard error open. The calling process waits for release() or end() and exits with that
+  /// code; if it is killed earlier, the other two end too. They also end when the step is over, that is, when the other
+  /// end of the pipe `alive` is closed.
   static Background& start(UniqueFd alive);
 
   /// In the child, before it stages: ends this process when the step is over, or when the caller is killed.

@@ -117,8 +117,8 @@ void Step::say_first(const std::string& why) {
   });
 }
 
-// If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it, or
-// loses the connection, that may concern this node alone: the other nodes count it as failed.
+// If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it or loses the
+// connection, the cause may be this node's alone: the other nodes count it as failed.
 void Step::meet() {
   RendezvousAddress address;
   try {
@@ -249,7 +249,7 @@ bool Step::lease_shared(const std::string& object) {
   }
 }
 
-// Looks at the sources without the lock of the job's folder: a source that does not answer must not block the
+// Looks at the sources without holding the lock of the job's folder: a source that does not answer must not block the
 // job's other steps.
 std::vector<std::string> Step::point_at_source(bool replace) {
   std::vector<SourceLinks> links;
@@ -341,8 +341,7 @@ Verdict Step::ask_srun(const Verdict& here) {
   }
 }
 
-// Also replaces names that lead to local files already: a copy that was not finished was not checked as a
-// whole.
+// Also replaces names that already lead to local files: an unfinished copy was not checked as a whole.
 void Step::go_on_from_source(const std::string& why) {
   say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
   try {
@@ -374,8 +373,8 @@ void Step::run() {
   peers_.reset();
 }
 
-// Runs the step in a child process, and returns there. A child that is stuck in a system call, or is killed
-// while the step runs, is replaced by one that says so and, if it can, makes the names lead to the source.
+// Runs the step in a child process, and returns there. If the child is stuck in a system call, or is killed while the
+// step runs, a second child reports that and, if it can, makes the names lead to the source.
 void stage_in_child(StepCall call, Background* background) {
   SuperviseOptions options;
   if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // a single node delays no other
@@ -417,7 +416,7 @@ void stage_in_child(StepCall call, Background* background) {
 }  // namespace
 
 void stage_step(const StepCall& call) {
-  // A closed connection, or a closed output of the job, is reported by the call and must not end the step.
+  // A write to a closed connection or job output must fail, and must not end the process.
   ::signal(SIGPIPE, SIG_IGN);
   if (!call.cpus.empty()) bind_this_thread(parse_cpu_list(call.cpus));
   Background* const background =

@@ -98,21 +98,21 @@ std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sou
   return left;
 }
 
-// A temporary name, under which an entry is made.
+// The temporary name for making an entry.
 fs::path StepFolder::empty_part() const {
   fs::path part = folder_ / ".part";
   system_.remove_all(part);
   return part;
 }
 
-// Replaces the link or folder of this name, in one step if the file system can. Then readers always find it.
+// Replaces the link or folder of this name, atomically if the file system can, so that readers always find it.
 void StepFolder::place(const fs::path& made, const fs::path& name) const {
   const std::optional<struct stat> before = system_.status(name);
   const std::optional<struct stat> after = system_.status(made);
   const bool folders = (before && S_ISDIR(before->st_mode)) || (after && S_ISDIR(after->st_mode));
   if (!before || !folders) {
     system_.rename(made, name);
-  } else if (!system_.exchange(made, name)) {  // for a moment nothing has the name
+  } else if (!system_.exchange(made, name)) {  // for a moment the name is missing
     system_.remove_all(name);
     system_.rename(made, name);
   }

@@ -31,8 +31,8 @@ struct SourceLinks {
   std::vector<std::string> files;  ///< in it; empty for the whole folder
   bool one_file = false;           ///< the files get names in data/ themselves, not in a folder there
 
-  /// Looks at the source, which may take long: do not hold the lock of a job's folder. Throws Error if
-  /// nothing is there.
+  /// Looks at the source, which may take long: call it without the lock of a job's folder. Throws Error if nothing is
+  /// there.
   static SourceLinks of(const std::string& source);
 };
 
@@ -66,7 +66,7 @@ class StepFolder {
   /// one by one.
   void open_up(const SourceLinks& links, const std::vector<std::string>& names);
 
-  /// The results for those of these sources that this job has staged on this node.
+  /// The results of these sources, if this job has staged them on this node.
   std::vector<PutResult> staged(const std::vector<std::string>& sources) const;
 
  private:

@@ -51,7 +51,7 @@ nlohmann::json to_json(const std::vector<PutResult>& results) {
   return list;
 }
 
-// JSON holds UTF-8, but names hold bytes: each byte becomes the character of the same number, as in ASCII.
+// JSON holds UTF-8, but names are bytes: each byte becomes the character with its number (Latin-1).
 std::string to_characters(const std::string& bytes) {
   constexpr unsigned kSeven = 0x80;
   std::string text;

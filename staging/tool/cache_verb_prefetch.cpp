@@ -37,8 +37,8 @@ std::optional<gid_t> group_of(const std::string& name) {
   return found->gr_gid;
 }
 
-// Also makes the folder of all stores, if no job has staged anything on this node yet. Users must be able to
-// pass through both, whatever the umask.
+// Also makes the folder of all stores, if no job has staged anything on this node yet. Both are open to all users,
+// whatever the umask.
 void make_folder(const fs::path& folder) {
   constexpr mode_t kForAll = 0755;
   for (const fs::path& each : {folder.parent_path(), folder}) {
@@ -74,7 +74,7 @@ std::optional<fs::path> find_private(const Source& source) {
   return {};
 }
 
-// A copy that everyone may read would disclose data that not everyone may read.
+// A copy that everyone may read would disclose a source that not everyone may read.
 void check_for_everyone(const std::string& source) {
   if (const std::optional<fs::path> found = find_private(resolve_source(source))) {
     fail(

@@ -8,8 +8,7 @@
 #include "staging/tool/put_verb.h"
 
 int main(int argc, char** argv) {
-  // The caller's umask could take away access that the next call needs. Files for other readers get explicit
-  // modes.
+  // A restrictive umask could lock the next call out. Files for other readers get explicit modes.
   ::umask(077);
   lockstep::Tool tool(
       "lockstep-stage",

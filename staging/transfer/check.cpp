@@ -24,7 +24,7 @@ constexpr int kPieces = 4;  // of large files
 constexpr std::uint32_t kLargestChunk = std::uint32_t{64} << 20U;
 constexpr std::uint64_t kLargestSample = std::uint64_t{1} << 20;
 
-/// Checks a few samples, different ones each time: little work, which still finds a damaged disk soon.
+/// Checks a few samples, different ones each time, which finds a damaged disk soon with little work.
 void check_some_samples(const std::filesystem::path& folder, const pack::Index& index) {
   std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<std::size_t> any(0, index.samples() - 1);
@@ -72,7 +72,7 @@ class Pieces {
       sizes.push_back(file.size);
       bytes += file.size;
     }
-    // A damaged number must not allocate more memory than the list itself took.
+    // A damaged number must not make the plan larger than the list itself.
     if (journal_.chunk_bytes > 0 && bytes / journal_.chunk_bytes <= journal_.chunks.size() &&
         journal_.chunk_bytes <= kLargestChunk)
       plan_.emplace(std::move(sizes), journal_.chunk_bytes);
@@ -93,8 +93,7 @@ class Pieces {
 
  private:
   std::filesystem::path path(std::size_t file) const { return folder_ / files_[file].name; }
-  /// The damage may be in the list of digests instead. Throws Error if a file is damaged; returns false
-  /// otherwise.
+  /// Throws Error if a file of the chunk is damaged. Returns false otherwise: the journal's digest is wrong then.
   bool check_files(std::size_t chunk) const {
     for (const Extent& extent : plan_->extents(chunk)) {
       try {
@@ -180,7 +179,7 @@ void check_copy(const std::filesystem::path& folder, Verify verify, int threads,
     return;
   }
   parallel_for(index.shards(), threads, [&](std::size_t s, const std::function<bool()>&) {
-    pack::check_digests(folder, index, s);
+    pack::check_digests(folder, index, s, [](std::uint64_t) {});
     if (checked) checked(index.shard(s).size);
   });
 }

@@ -56,8 +56,8 @@ class CooperativePut {
   std::optional<ChunkSchedule> schedule_;
 };
 
-// The first node looks at the source for all, because the times of files may differ between clients of one
-// file system. If the first node has left, the next one does so; the last resort is this node.
+// One node looks at the source for all, because file times may differ between clients of one file system: the first
+// node; if it has left, the next one; finally this node.
 Manifest CooperativePut::agree_on_source() {
   check_readable(context_);
   for (const auto& [node, here] : peers_.gather(round("there"), json{{"here", 1}})) {
@@ -201,8 +201,8 @@ std::map<std::uint32_t, json> CooperativePut::end() {
   }
 }
 
-// If other nodes got wrong bytes from this node's copy, checks all of it: a quick check had found it good. If
-// no index tells which bytes are right, no node publishes any.
+// If other nodes got wrong bytes from this node's copy, which only a quick check had found good, checks all of it. If
+// no index tells which bytes are right, no node publishes a copy.
 void CooperativePut::settle(const std::map<std::uint32_t, json>& ends) {
   std::set<std::string> contents;
   bool accused = false;

@@ -1,6 +1,5 @@
-// The files of a source, and the object of the cache that is its copy. A pack is identified by its index,
-// with a handful of operations at the source however many shards there are. The state of other files is read
-// one by one, many at the same time.
+// The files of a source, and the object of the cache that is its copy. A pack is identified by its index, with a few
+// operations at the source for any number of shards. Other files are looked at one by one, many at the same time.
 //
 // Threads: values; functions are safe from any.
 #pragma once
@@ -19,7 +18,7 @@
 
 namespace lockstep::transfer {
 
-/// A file is unchanged while this is.
+/// While this is the same, the file is unchanged.
 struct FileState {
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The cache says how much space is missing; this adds for which source.
+// Adds the source's name to the cache's message about missing space.
 void with_source_in_error(const PutContext& context, const char* part, const std::function<void()>& work) {
   try {
     work();
@@ -147,7 +147,7 @@ void NewCopy::keep() noexcept {
     copy_->mark();
     begun_.incoming->keep();
   } catch (const std::exception&) {
-    // It is discarded then. The error that led here is the one to report.
+    // The copy is discarded. The error that led here is the one to report.
   }
 }
 
@@ -200,8 +200,8 @@ void NewCopy::complete(const std::string& name) {
   context_.options.file(context_.source.name, name, copy);
 }
 
-// Only the source tells what such a file should be, so it must not have changed since it was first read. If
-// nodes share the work, their copies are compared at the end, and no file is handed out before that.
+// No index describes such a file, so the source must not have changed since it was first read. If nodes share the work,
+// no file is handed out before their copies have been compared at the end.
 void NewCopy::complete_unindexed(const ManifestFile& file) {
   if (context_.options.peers != nullptr || !file.state) return;
   const fs::path path = begun_.manifest.folder / file.name;

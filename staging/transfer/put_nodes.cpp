@@ -71,8 +71,7 @@ class FirstNodeServer {
   std::thread thread_;
 };
 
-/// Calls `stop` once, from the first thread that has a reason. The others wait, because the call ends the
-/// process.
+/// Calls `stop` once, from the first thread that has a reason. The others wait: the call ends the process.
 class Stop {
  public:
   explicit Stop(std::function<void(const std::string&)> stop) : stop_(std::move(stop)) {}

@@ -1,9 +1,7 @@
-// Copies the indexes that readers of some formats keep beside the data (staging/pack/formats/side_index.h). A
-// source is the same with and without them: an index may be made at any time, also while the data is copied.
-// So they are not among the files that nodes agree on and exchange; each node of a step reads them itself, 40
-// to 50 bytes for each record.
-//
-// A bad index is left out; the file is then read through when it is first opened.
+// Copies the indexes that readers of some formats keep beside the data (staging/pack/formats/side_index.h). They may be
+// made at any time, also while the data is copied, so they are not among the files that nodes agree on and exchange.
+// Each node reads them from the source: 40 to 50 bytes for each record. A bad index is left out; the first open then
+// scans the whole file.
 //
 // Threads: one at a time; keep_time() from any. copy() starts its own and has joined them when it returns.
 #pragma once

@@ -120,7 +120,7 @@ Source resolve_source(const std::string& given) {
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) {
       const int error = errno;
-      // Megatron's own tools name a pair of files by the part that their names have in common.
+      // Megatron's own tools name a pair of files by their common prefix.
       if (error != ENOENT || ::stat((path.string() + ".idx").c_str(), &status) != 0) {
         errno = error;
         fail_errno("{}", path.string());

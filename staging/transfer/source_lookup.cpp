@@ -70,7 +70,7 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
   manifest.one_file = source.one_file;
   if (source.one_file) {
     manifest.main = source.shards.front();
-    // The user named a pair of files by the common part of their names.
+    // The user named a pair of files by their common prefix.
     if (!context.system.status(source.paths.front())) manifest.main += ".bin";
   }
   if (here) {
@@ -85,7 +85,7 @@ void check_readable(const PutContext& context) {
   const Source& source = context.source;
   const fs::path path = source.shards.empty() ? source.folder : source.paths.front();
   const PendingCall call(path);
-  const bool pair = !context.system.status(path);  // of files, named by what their names have in common
+  const bool pair = !context.system.status(path);  // of files, named by their common prefix
   if (::access(path.c_str(), R_OK) != 0 && !pair) fail_errno("cannot open {}", path.string());
 }
 
@@ -144,8 +144,8 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
     mine.heartbeat = std::make_unique<Heartbeat>(
         mine.lock.fd(), patience.count() > 0 ? patience / 2 : default_call_timeout(1));
     if (!store.has(manifest_.object)) return mine;
-    // Another process may have made a copy in between. If damage was seen once, all of it is read, because a
-    // quick check may miss the damage the second time.
+    // Another process may have made a copy in between. After damage reads all of it, because a quick check may miss the
+    // damage the second time.
     if (check(damage_seen_ ? Verify::full : context_.options.verify))
       return found(std::move(mine.lock), false);
     store.remove(manifest_.object);
@@ -210,8 +210,7 @@ bool SourceLookup::check_shared() {
     shared_->add_lease(manifest_.object, context_.options.lease);
     return true;
   } catch (const Error& error) {
-    // The store is on another file system than the user's, or the lease cannot be made there. A separate copy
-    // is as good.
+    // The store is on another file system than the user's, or the lease cannot be made there: makes a separate copy.
     context_.tally.note(
         fmt::format("the shared copy is not used, since it could be removed meanwhile: {}", error.what()));
     return false;

@@ -72,7 +72,7 @@ std::optional<ChildEnd> run_supervised(const SuperviseOptions& options) {
   PendingCalls calls;
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-  const UniqueFd child_lives(ends[0]);  // until its other end, which the child has, is closed
+  const UniqueFd child_lives(ends[0]);  // readable when the child, which holds the other end, has ended
   UniqueFd life(ends[1]);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();

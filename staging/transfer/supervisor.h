@@ -1,7 +1,7 @@
-// Runs staging in a child process and watches its system calls from the parent. A network file system whose
-// server is gone, or a disk that is dying, blocks a thread in the kernel for hours, and with it every node
-// that waits for this one. The parent ends such a child and says on which file it was blocked. It can do so
-// even where the kernel lets the child live on until the call returns.
+// Runs staging in a child process and watches its system calls from the parent. A network file system whose server is
+// gone, or a disk that is dying, blocks a thread in the kernel for hours, and with it every node that waits for this
+// one. The parent kills such a child and says on which file it was blocked, even if the kernel keeps the child alive
+// until the call returns.
 //
 // Threads: call run_supervised() and end_child() while the process has one thread.
 #pragma once
@@ -16,10 +16,10 @@
 
 namespace lockstep::transfer {
 
-/// The default time for a system call if `nodes` read from one source at the same time: five minutes, so that
-/// a file server may restart, and one second for each node, so that a slow server can deliver the 16 MiB that
-/// the node requests at a time. Calls such as fsync may take six times as long, since they wait for data of
-/// other processes too. Waiting for a lock or for a bandwidth limit is not such a call.
+/// The default time for a system call if `nodes` read from one source at the same time: five minutes, so that a file
+/// server may restart, plus one second for each node, so that a slow server can deliver the 16 MiB that each node
+/// requests at a time. Calls such as fsync may take six times as long, since they also wait for other processes' data.
+/// Waiting for a lock or for a bandwidth limit does not count.
 std::chrono::milliseconds default_call_timeout(std::size_t nodes);
 
 struct SuperviseOptions {

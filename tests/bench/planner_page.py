@@ -52,7 +52,7 @@ def planner(lines, table):
         for line in select(lines, bench="planner", implementation="lockstep")
         if line.get("padded")
     ]
-    padded = list(dict.fromkeys(map(tuple, padded)))  # two measurements have the same rows
+    padded = list(dict.fromkeys(map(tuple, padded)))  # two measurements may have the same rows
     if padded:
         columns = ["ranks × accumulate", "padding", "cost imbalance", "steps (minimum)", "micro-batches of a rank"]
         text += "\n\nPadded batches of azure_conv:\n\n" + table(columns, padded)

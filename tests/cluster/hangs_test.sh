@@ -72,7 +72,7 @@ assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end wi
 
 test_case "a rank that is busy with something else is named with its last operation"
 run_job busy 2
-assert_ended $((timeout_s + 5)) "rank 2 on n2 has asked for nothing for" "its last operation: barrier of step"
+assert_ended $((timeout_s + 5)) "rank 2 on n2 has called no operation for" "its last operation: barrier of step"
 
 test_case "different operations and counts are reported, on one node and between nodes"
 for rank in 1 2 3; do

@@ -10,7 +10,7 @@ token_packs "$shared/requeue"
 home_program text_lm .
 
 says() { job_output "$job" | grep -q "$1"; }
-restarted() { on_head scontrol --oneliner show job "$job" | grep -q 'Restarts=1 '; }
+queued_again() { on_head scontrol --oneliner show job "$job" | grep -q 'JobState=PENDING .*Restarts=1 '; }
 
 test_case "a job that is signalled is queued again and continues from its checkpoint"
 job=$({
@@ -19,10 +19,11 @@ job=$({
 } | submit -N2 -n2 --requeue)
 assert_within 120 says '^step '
 on_head scancel --signal=USR1 "$job"
-assert_within 60 restarted
-# Slurm starts a job that was queued again only after two minutes.
-as_root scontrol update job "$job" StartTime=now
+assert_within 60 queued_again
+# Slurm starts a job that was queued again only after two minutes. In the second in which the first run ended, the nodes
+# would still refuse the job, and it would fail.
+as_root scontrol update job "$job" StartTime=now+3
 await_job "$job" 400
-assert_equal "COMPLETED 0:0" "$(job_state "$job")"
+assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job" | tail -n 30)"
 assert_contains "$(job_output "$job")" "resumed from checkpoints/$job: "
 assert_contains "$(job_output "$job")" "perplexity on held-out pages"

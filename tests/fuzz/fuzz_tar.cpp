@@ -10,7 +10,7 @@
 
 #include "staging/pack/index.h"
 #include "staging/pack/index_builder.h"
-#include "staging/pack/shard_check.h"
+#include "staging/pack/member_check.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

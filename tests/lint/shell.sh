@@ -19,6 +19,6 @@ done < <(list_files '*')
 
 failed=0
 [ ${#scripts[@]} -eq 0 ] || shellcheck --severity=warning --external-sources "${scripts[@]}" || failed=1
-# A file that is sourced has variables that come from, and go to, whoever sources it.
+# A sourced file shares its variables with the file that sources it.
 [ ${#sourced[@]} -eq 0 ] || shellcheck --severity=warning --exclude=SC2034,SC2154 --shell=bash "${sourced[@]}" || failed=1
 exit $failed

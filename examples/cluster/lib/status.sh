@@ -12,22 +12,22 @@ service_pid() {
 # Prints "n1 idle", a line per node, as Slurm sees them.
 node_states() { timeout 20 nsenter --target "$(machine_pid head || echo 0)" --mount --root --wd --net --ipc --pid -- sinfo -h -N -o '%N %T' 2>/dev/null 9<&-; }
 
-node_well() { grep -qE "^$2 (idle|allocated|mixed|completing)$" <<<"$1"; }
+node_healthy() { grep -qE "^$2 (idle|allocated|mixed|completing)$" <<<"$1"; }
 
-all_machines_well() {
+all_machines_healthy() {
   local node states
   states=$(node_states) && [ -n "$states" ] || return 1
-  for node in $(node_names); do node_well "$states" "$node" || return 1; done
+  for node in $(node_names); do node_healthy "$states" "$node" || return 1; done
   [ -z "$cluster_prometheus" ] || service_pid head prometheus >/dev/null
 }
 
 # A restarted daemon may listen before the controller, which may not have noticed its end, reports the node.
-machine_well() {
+machine_healthy() {
   service_pid "$1" "$(slurm_daemon "$1")" >/dev/null || return 1
   if [ "$1" = head ]; then
-    all_machines_well
+    all_machines_healthy
   else
-    in_machine "$1" bash -c "exec 3<>/dev/tcp/$(node_address "$1")/6818" 2>/dev/null && node_well "$(node_states)" "$1"
+    in_machine "$1" bash -c "exec 3<>/dev/tcp/$(node_address "$1")/6818" 2>/dev/null && node_healthy "$(node_states)" "$1"
   fi
 }
 
@@ -111,5 +111,5 @@ verb_status() {
     echo "  logs: $cluster_state/log"
     [ -z "$cluster_prometheus" ] || echo "  Prometheus: $cluster_prometheus_address"
   fi
-  [ -z "$ended" ] && all_machines_well
+  [ -z "$ended" ] && all_machines_healthy
 }

@@ -122,7 +122,7 @@ connect_prometheus() {
 supervisor_decided() { supervisor_pid >/dev/null || ! living_process "$state/live/parent" >/dev/null; }
 
 # True if all nodes are idle, or a process has ended.
-settled() { all_machines_well || something_ended; }
+settled() { all_machines_healthy || something_ended; }
 
 fail_up() {
   local report
@@ -155,7 +155,7 @@ verb_up() {
   supervisor_pid >/dev/null || fail_up
   if [ -n "$prometheus" ]; then connect_prometheus || fail_up; fi
   wait_until "$timeout" settled
-  all_machines_well || fail_up
+  all_machines_healthy || fail_up
   trap - INT TERM
   unlock_cluster "$name"
   verb_status

@@ -19,8 +19,8 @@
 
 namespace lockstep::metered_fs {
 
-/// An O_PATH descriptor: the table's, or one that this object closes. -1 with errno set if the file is
-/// gone.
+/// An O_PATH descriptor: the table's, or one that this object closes. -1 with errno set if the file no longer
+/// exists.
 class InodeFd {
  public:
   explicit InodeFd(int of_table) : fd_(of_table) {}

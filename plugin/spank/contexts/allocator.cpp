@@ -13,7 +13,7 @@ namespace lockstep::spank {
 
 namespace {
 
-// The nodes check the sources too, so users who submit many jobs need not wait for a complete check.
+// The nodes check the sources too, so a submission need not wait for a complete check.
 constexpr std::chrono::milliseconds kSourceCheckTime(1500);
 
 std::string current_folder() {
@@ -59,7 +59,7 @@ Settings settings_or_exit() {
 }
 
 void exit_if_needed(const std::string& what) {
-  // After a failed init Slurm passes no options. Those of the command line are then errors, but variables are not.
+  // After a failed init Slurm refuses our options on the command line, but knows nothing of the variables.
   bool needed = invocation().has_options();
   for (const OptionRow& row : option_table()) {
     for (const std::string& name :
@@ -83,8 +83,8 @@ void init(spank_t spank, int argc, char** argv) {
 void init_post_opt(spank_t spank) {
   const Settings settings = settings_or_exit();
   if (settings.sources.empty()) return;
-  // Relative paths mean something else on the nodes, so the job gets absolute ones. sbatch sends the
-  // variables in Slurm's list; salloc's command inherits this process's variables.
+  // The job gets absolute paths, since relative ones mean something else on the nodes. sbatch sends the variables in
+  // Slurm's list; salloc's command inherits this process's variables.
   const std::string name = option_variable(Option::stage);
   const std::string value = join_sources(settings.sources);
   spank_job_control_setenv(spank, name.c_str(), value.c_str(), 1);

@@ -24,8 +24,8 @@ inline constexpr int kStagingFailed = 3;
 inline constexpr const char* kBoundByHand = "SLURM_LOCKSTEP_CPU_BIND";
 inline constexpr const char* kYes = "yes";
 
-/// The variable by which srun tells the nodes whether the step stages data, in case that the plugin fails there before
-/// Slurm passes it the options.
+/// The variable by which srun tells the nodes whether the step stages data, in case the plugin fails there before it
+/// gets the options.
 inline constexpr const char* kStages = "SLURM_LOCKSTEP_STAGES";
 
 /// A file in a step's folder of records whose time is the end of the job.

@@ -130,7 +130,7 @@ void options_from_environment() {
   for (const OptionRow& row : option_table()) {
     const char* const value = std::getenv(row.variable);
     if (value == nullptr || *value == '\0') continue;
-    // A value from an outer command was an option there, and options take precedence over variables.
+    // Keeps a value that an outer command passes on: it was an option there, which overrides variables.
     ::setenv(("SLURM_SPANK_" + option_variable(row.option)).c_str(), value, 0);
   }
 }

@@ -25,7 +25,7 @@ UniqueFd g_socket;
 std::string g_key;
 // Slurm passes on the binding of the task that called srun, without a user's request.
 std::string g_inherited_type, g_inherited_list;
-// The user set SLURM_CPU_BIND. Slurm would set the other two variables with it.
+// The user set SLURM_CPU_BIND alone; Slurm sets it together with the other two variables.
 bool g_bound_by_variable = false;
 
 std::string variable(const char* name) {
@@ -56,7 +56,7 @@ bool called_with(std::initializer_list<std::string_view> beginnings) {
   return false;
 }
 
-// srun has set its variables by --cpu-bind, and by --hint, which does not choose CPUs.
+// srun sets these variables after --cpu-bind, but also after --hint, which does not choose CPUs.
 bool bound_by_hand() {
   const std::string type = variable("SLURM_CPU_BIND_TYPE");
   if (type.empty() || type == "none") return false;
@@ -85,8 +85,7 @@ void start_rendezvous() {
                        std::to_string(invocation().config.wait)};
   command.environment = {"LOCKSTEP_RENDEZVOUS_KEY=" + g_key};
   command.descriptors = {g_socket.get(), lifetime.read_end.get()};
-  // srun launches each component of a heterogeneous job from its own thread, and the signal would come when
-  // that thread ends.
+  // srun launches each component of a heterogeneous job from a separate thread, whose end would send the signal.
   command.dies_with_parent = false;
   try {
     ::listen(g_socket.get(), SOMAXCONN);  // the kernel queues nodes that connect before the helper is up

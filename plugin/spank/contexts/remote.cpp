@@ -126,8 +126,8 @@ void find_options_of_batch(spank_t spank) {
   }
 }
 
-// Makes the files in which users write how much they store, so that all stores together stay below the node's
-// total. Root makes the names, so that no user can take another user's.
+// Makes the user's file of claims, which keeps all stores together below the node's total. Root makes it, so that no
+// user can take another user's name.
 void make_claim(const Folder& stores, uid_t uid) {
   const Folder claims = stores.own("claims", 0, 0, 0755);
   claims.own_file("lock", 0, 0644);
@@ -161,8 +161,8 @@ void make_links(PreparedStep& step, gid_t gid) {
   }
 }
 
-// slurmstepd and, until exec, the tasks have the write end; the staging helper has the read end. So the
-// helper notices the tasks' end under every kind of process tracking.
+// slurmstepd and, until exec, the tasks have the write end; the staging helper has the read end. So the helper notices
+// the end of the tasks with any ProctrackType.
 void make_lifetime_pipe(PreparedStep& step) {
   try {
     Pipe pipe;
@@ -194,7 +194,7 @@ void make_record_folder(PreparedStep& step) {
   try {
     const bool made_before = ::access(config.records.c_str(), F_OK) == 0;
     const Folder records = Folder::open_root(config.records, true);
-    // The exporter lists the jobs in it; other users must not see their numbers.
+    // The exporter must list the jobs in it; other users must not.
     const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
     const std::string name = std::to_string(step.step.job) + "." + step.step.step;
     const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
@@ -409,8 +409,8 @@ void task_init(spank_t spank) {
     }
     return WorkResult::failed;
   });
-  // The step is being cancelled, and this task's signal is on its way. If the tasks ended differently,
-  // slurmstepd would send a message to srun, which may have ended, and wait seconds for it.
+  // The step is being cancelled, and this task's signal is on its way. After any other end slurmstepd would send a
+  // message to srun, which may have ended, and wait seconds for an answer.
   if (result == WorkResult::killed) ::raise(SIGTERM);
   // Slurm would ignore a return value, or let the other nodes' tasks run on without these.
   if (result != WorkResult::succeeded) ::_exit(kStagingFailed);

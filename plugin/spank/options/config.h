@@ -59,8 +59,8 @@ struct Config {
 /// file does not belong to root or others may write it.
 Config read_config(const std::string& path, std::string_view partition);
 
-/// The options' prefix in a file that read_config() refuses for its owner or mode: the options need their
-/// names to report the refusal. "" if the file cannot be read or has a mistake.
+/// The options' prefix in a file that read_config() refuses for its owner or mode. The options need their names even
+/// then, to report the refusal. "" if the file cannot be read or has a mistake.
 std::string prefix_of_refused(const std::string& path);
 
 /// read_config() of a text; `path` appears in messages only.

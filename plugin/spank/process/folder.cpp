@@ -54,7 +54,7 @@ std::vector<std::string> entries(int fd) {
   return names;
 }
 
-// A umask or chmod of the user may have removed the user's own access to the folder.
+// A user's umask or chmod may have removed the user's own access to the folder.
 UniqueFd open_closed(int parent, const std::string& name) {
   UniqueFd fd(::openat(parent, name.c_str(), kOpen));
   if (fd || errno != EACCES) return fd;
@@ -127,7 +127,7 @@ Folder Folder::own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) c
   if (!folder.fd_) refuse("open", folder.path_);
   struct stat about {};
   if (::fstat(folder.fd(), &about) != 0) refuse("read the owner of", folder.path_);
-  // A folder of root's is one that this call, or another one at the same time, has just made.
+  // A folder of root's was just made, by this call or by another one at the same time.
   if (about.st_uid != uid && about.st_uid != 0) {
     throw Error(folder.path_ + " belongs to user " + std::to_string(about.st_uid) + ", not to user " +
                 std::to_string(uid));

@@ -39,7 +39,7 @@ class NodeTasks {
   /// Records the CPUs that the calling task may run on.
   void record_cpus(std::uint32_t task, const std::vector<int>& cpus);
 
-  /// Records the calling task's GPUs, before its CPUs; a list of any kind.
+  /// Records the calling task's GPUs, as a list in any form. Call it before record_cpus().
   void record_gpus(std::uint32_t task, const std::string& gpus);
 
   /// Runs `work` in the first task that calls this; the others wait for it. Returns the result to all of

@@ -108,8 +108,8 @@ int milliseconds_until(Clock::time_point end) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
-// False if the child takes longer than that. Only the child, and no process that may outlive it, holds the
-// write end of `pipe`; -1: there is no pipe.
+// False if the child still runs at `end`. Only the child, and no process that may outlive it, holds the write end of
+// `pipe`; -1: there is no pipe.
 bool ends_before(pid_t child, int pipe, Clock::time_point end) {
   for (;;) {
     siginfo_t about{};
@@ -120,7 +120,7 @@ bool ends_before(pid_t child, int pipe, Clock::time_point end) {
     const int left = milliseconds_until(end);
     if (left == 0) return false;
     pollfd wait{pipe, POLLIN, 0};
-    // A process that ends closes its files a moment before waitid() sees its end.
+    // An ending process closes its files a moment before waitid() sees its end.
     if (pipe < 0 || ::poll(&wait, 1, left) > 0) ::poll(nullptr, 0, 1);
   }
 }
@@ -164,7 +164,7 @@ CommandResult capture(Command command, std::chrono::milliseconds timeout) {
   Pipe error;
   command.own_group = true;
   const pid_t child = spawn(command, output.write_end.get(), error.write_end.get());
-  ::setpgid(child, child);  // parent and child both call this: the order of the two is open
+  ::setpgid(child, child);  // parent and child both call this, because either may run first
   output.write_end.reset();
   error.write_end.reset();
   CommandResult result;
@@ -192,7 +192,7 @@ bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds timeout, const std:
     return false;
   }
   if (child == 0) {
-    // A group of its own. No other process gets its number before wait_for().
+    // No other process gets the group's number before wait_for().
     ::setpgid(0, 0);
     // All three ids and the groups: a child with a saved id could become root again.
     if (::setgroups(1, &gid) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {

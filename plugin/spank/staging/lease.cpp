@@ -13,8 +13,8 @@
 namespace lockstep::spank {
 namespace {
 
-// A process that checks whether a lease is held locks it exclusively for a moment. The wait for that is
-// short, because slurmstepd answers no signal meanwhile.
+// A process that checks the lease locks it exclusively for a moment. The wait is short, because slurmstepd handles no
+// signal meanwhile.
 constexpr int kAttempts = 200;
 constexpr timespec kPause{0, 10'000'000};
 

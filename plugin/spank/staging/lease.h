@@ -15,8 +15,7 @@
 
 namespace lockstep::spank {
 
-/// The lock lives as long as this object. Its end leaves the file's name: a forked process may still hold the
-/// lock.
+/// Holds the lock. The destructor leaves the file's name, because a forked process may still hold the lock.
 class StepLease {
  public:
   /// Takes the lease in a store that exists and belongs to the calling user. Throws Error naming the path and

@@ -28,7 +28,7 @@ bool lies_in(const std::string& path, const std::string& prefix) {
   return path == folder || folder == "/" || path.starts_with(folder + "/");
 }
 
-// For text that a shell would turn into a path: no shell reads #SBATCH lines.
+// Advice for text that a shell would expand: no shell reads #SBATCH lines.
 const char* advice(const std::string& source) {
   if (source.find(":/") != std::string::npos) return "; only files of a mounted file system can be staged";
   if (source.find("/~") != std::string::npos) return "; '~' is not expanded here: write the whole path";

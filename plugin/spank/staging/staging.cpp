@@ -154,7 +154,7 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
       code = run_helper();
     }
     if (was_cancelled(code)) return WorkResult::killed;
-    // On several nodes the rendezvous reports the nodes whose helpers ended, unless it has ended as well.
+    // On several nodes the rendezvous reports helpers that ended, unless it has ended too.
     const bool unreported = step.nodes == 1 || link == nullptr || link->port <= 0 || step.node_id == 0;
     if (code > kSignalled && unreported) say(step.node + ": " + reason(code));
     if (code == kCannotStart) say(step.node + ": " + config.helpers + "/lockstep-stage could not be started");

@@ -37,7 +37,7 @@ using std::chrono::milliseconds;
 // These times and those of failure.cpp add up: all ranks must end within 5 s after an operation's timeout.
 constexpr milliseconds kNodeAnswerTime{1000};  // for the answers of a node's ranks
 constexpr milliseconds kAllAnswerTime{1500};   // for the answers of all ranks, at rank 0
-constexpr milliseconds kVerdictTime{1900};     // for the verdict of rank 0; then another rank gives it
+constexpr milliseconds kVerdictTime{1900};     // for rank 0's verdict; then another rank gives its own
 constexpr milliseconds kAnnounceTime{300};     // for sending a last message
 constexpr milliseconds kAbortTime{1000};       // for the abort by the rank that printed; then others abort
 

@@ -5,8 +5,7 @@
 // - A rank's process ends: the connection closes, and the job ends at once.
 // - An operation takes too long on some rank: rank 0 asks every rank what it is doing and prints one line for
 //   the whole job. Then the job ends (comm/failure.h).
-//
-// If rank 0 is itself stopped, cut off or has ended, another rank prints what it knows.
+// If rank 0 itself is stopped, cut off or has ended, another rank prints what it knows.
 //
 // Threads: made and destroyed by the main thread; its functions are safe from any.
 #pragma once

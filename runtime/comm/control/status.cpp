@@ -157,11 +157,11 @@ std::string format_state(const SharedState& shared, const RankGroup& group, cons
         return fmt::format("{} waited in {} for {}", verb("has", "have"), what, time);
       if (shared.state == RankState::works)
         return fmt::format("{} been in {} for {}", verb("has", "have"), what, time);
-      return fmt::format("asked for {} {} ago and {} not begun it", what, time, verb("has", "have"));
+      return fmt::format("called {} {} ago and {} not begun it", what, time, verb("has", "have"));
     }
     case RankState::idle:
-      if (shared.number == 0) return fmt::format("{} asked for nothing yet", verb("has", "have"));
-      return fmt::format("{} asked for nothing for {} ({} last operation: {})", verb("has", "have"), time,
+      if (shared.number == 0) return fmt::format("{} called no operation yet", verb("has", "have"));
+      return fmt::format("{} called no operation for {} ({} last operation: {})", verb("has", "have"), time,
                          verb("its", "their"), shared.operation);
     case RankState::left:
       return fmt::format("{} left World ({} last operation: {})", verb("has", "have"), verb("its", "their"),

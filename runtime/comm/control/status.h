@@ -1,4 +1,4 @@
-// What each rank reports that it is doing, and the line that explains to the user why the job ends.
+// The status that each rank reports, and the line that tells the user why the job ends.
 //
 // Threads: values and pure functions.
 #pragma once

@@ -84,7 +84,7 @@ class CpuCommunicator : public Communicator, private Driver {
 
   ~CpuCommunicator() override {
     // After an exception the other ranks may not come here, so this rank must not wait for them. Without a
-    // thread the exit of this rank ends the job; with a thread this call ends it.
+    // thread, the exit of this process ends the job; with one, end_job() does.
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
     if (unwinding && inter_node_) end_job(named("an exception destroyed the communicator"));
     const std::string what = named("the last operations before the communicator's end");

@@ -57,8 +57,8 @@ void InterNode::check_same_request(const OperationRequest& request, std::string_
   mpi::exchange(&mine, sizeof mine, next, &theirs, sizeof theirs, before, 1, lane_);
   if (theirs.request == request) return;
   end_job_once(fmt::format(
-      "ranks of different nodes ask for different operations: rank {} asks for {}, but rank {} asks "
-      "for {}; every rank must ask for the same operations in the same order",
+      "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls "
+      "{}; every rank must call the same operations in the same order",
       mine.rank, describe(request, label), theirs.rank, describe(theirs.request, theirs.label.data())));
 }
 

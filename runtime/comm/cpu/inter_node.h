@@ -27,7 +27,7 @@ class InterNode {
   /// slice i. There are as many lanes as the smallest node has ranks.
   int lanes() const { return lanes_; }
 
-  /// Ends the job, with a line that names both requests, if two nodes ask for different operations. Every
+  /// Ends the job, with a line that names both requests, if two nodes call different operations. Every
   /// rank of a lane calls it before it exchanges data.
   void check_same_request(const OperationRequest& request, std::string_view label);
 

@@ -43,21 +43,19 @@ void end_job_by_mismatch(const OperationSlots& slots, const Place& place, int ot
   if (place.local_rank != 0) std::this_thread::sleep_for(std::chrono::seconds(5));
   const auto what = [&](int local_rank) {
     const OperationSlot& slot = slots.slot(local_rank, number);
-    return fmt::format("rank {} asks for {}", slots.area(local_rank).world_rank,
+    return fmt::format("rank {} calls {}", slots.area(local_rank).world_rank,
                        describe(slot.request, slot.label));
   };
   end_job_once(
-      fmt::format("the ranks of {} ask for different operations: {}, but {}; every rank must ask for the "
-                  "same operations in "
-                  "the same order",
+      fmt::format("the ranks of {} call different operations: {}, but {}; every rank must call the "
+                  "same operations in the same order",
                   place.node_name, what(0), what(other)));
 }
 
 void end_job_by_leaving(const OperationSlots& slots, const Place& place, int left,
                         const std::string& operation) {
-  end_job_once(
-      fmt::format("{} left World, or the group, before {}; every rank must ask for the same operations",
-                  rank_name(slots.area(left).world_rank, place.node_name), operation));
+  end_job_once(fmt::format("{} left World, or the group, before {}; every rank must call the same operations",
+                           rank_name(slots.area(left).world_rank, place.node_name), operation));
 }
 
 }  // namespace lockstep::comm::cpu

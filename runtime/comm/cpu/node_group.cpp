@@ -14,8 +14,8 @@ namespace {
 
 // The maximum number of bytes that are copied into shared memory at a time.
 constexpr std::size_t kMaxStagedBytes = std::size_t{64} << 20;
-// The bytes of a chunk, the unit of work of a rank. It is large enough that taking one costs nothing, and so
-// small that the chunk and its result stay in the second-level cache.
+// Bytes of a chunk, the unit of work of a rank: large enough that claiming one costs little, and small enough
+// that the chunk and its result stay in the second-level cache.
 constexpr std::size_t kMaxChunk = std::size_t{128} << 10;
 constexpr std::size_t kMinChunk = std::size_t{4} << 10;
 

@@ -59,8 +59,8 @@ class NodeGroup {
   /// ranks too. Returns whether anything advanced.
   bool advance(bool waiting);
 
-  /// This rank asks for nothing more. A rank that waits for it in another operation ends the job.
-  /// `world_ends`: the other nodes are told too, and wait for each other.
+  /// Tells the other ranks that this rank starts no more operations: a rank that waits for it in one then
+  /// ends the job. `world_ends`: also tells the other nodes, and waits for them.
   void leave(bool world_ends);
 
   bool idle() const { return queued_.empty() && posted_.empty(); }

@@ -1,8 +1,8 @@
-// Memory that all ranks of a node have mapped, through which they work together: which operation each rank
-// has asked for, where its data lies, how far the work is, and an event count to sleep on.
+// The memory through which the ranks of a node work together. It holds which operation each rank has asked for, where
+// its data lies, how far the work is, and an event count to sleep on.
 //
 // Operations are numbered from 0, the same on all ranks. Operation n uses slot n mod kSlots of every rank, so
-// a rank may ask for operation n only when all ranks have completed operation n - kSlots.
+// a rank may call operation n only when all ranks have completed operation n - kSlots.
 //
 // A rank writes only its own area, except for the shared counters of chunks. A reader of another rank's slot
 // first waits until that rank has `asked` for the operation.

@@ -15,8 +15,8 @@
 #include "runtime/comm/failure.h"
 
 #ifdef OPEN_MPI
-// MPI_Abort prints eight lines, among which the line with the reason is hard to find, and then calls this
-// function. Libmpi exports it for its own tools; another version may not have it.
+// MPI_Abort prints eight lines, which hide the line with the reason, and then calls this function. Libmpi
+// exports it for its own tools; another version may not have it.
 extern "C" [[gnu::weak, gnu::visibility("default")]] int ompi_mpi_abort(MPI_Comm comm, int exit_code);
 #endif
 
@@ -82,7 +82,7 @@ Session::Session(int& argc, char**& argv) {
   MPI_Finalized(&finalised);
   if (finalised != 0)
     fail_usage(
-        "MPI is already finalised in this process and cannot start again: create World once, before that");
+        "MPI is already finalised in this process and cannot start again: create World before MPI_Finalize");
   int provided = MPI_THREAD_SINGLE;
   if (initialised == 0) {
     const Deadline deadline("MPI_Init");

@@ -232,6 +232,7 @@ WorkHandle NcclCommunicator::barrier(std::string_view label) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, std::string_view name) {
+  const Deadline deadline(fmt::format("the split into {}", name));
   MPI_Comm part = MPI_COMM_NULL;
   Place place = this->place();
   if (world_ != MPI_COMM_NULL) {

@@ -30,7 +30,7 @@ class CudaClock : public profile::DeviceClock {
     }
   }
 
-  // A failed device reaches nothing more, so nobody should wait for it.
+  // True also if the device has failed, so that nobody waits for it.
   bool reached(const Mark& mark) noexcept override {
     return cudaEventQuery(event_of(mark)) != cudaErrorNotReady;
   }

@@ -1,5 +1,5 @@
-// Operations on a device, and the thread that notices their end. The host goes on while the device works, and
-// a device that waits for a rank that has ended waits for ever, so something must check.
+// Operations on a device, and the thread that notices their end. The host continues while the device works, and the
+// device would wait forever for a rank that has ended, so a thread must check.
 //
 // Threads: any thread adds and waits; the watchdog's thread finishes operations.
 #pragma once

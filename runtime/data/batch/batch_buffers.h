@@ -14,7 +14,7 @@
 
 namespace lockstep::data {
 
-/// The host memory of one batch. It is not reused while somebody holds it.
+/// The host memory of one batch. It is not reused while it is referenced.
 class BatchBuffer {
  public:
   explicit BatchBuffer(torch::Tensor bytes) : bytes_(std::move(bytes)) {}

@@ -80,6 +80,7 @@ class BucketState {
     if (!matrices_.empty()) {
       for (auto& [gradient, p, q] : matrices_) {
         if (!options_.warm_start || !warm_) q.copy_(torch::randn(q.sizes(), random_, q.scalar_type()));
+        q.nan_to_num_(0, 0, 0);  // after a step with infinite gradients; the ranks have equal values
         orthogonalise(q);
         p.copy_(torch::matmul(gradient.to(p.scalar_type()), q));
       }
@@ -141,7 +142,15 @@ class BucketState {
 
   CommFuture remember_error() {
     const torch::NoGradGuard no_grad;
-    if (options_.use_error_feedback) error_.sub_(buffer_);
+    if (!options_.use_error_feedback) return {};
+    error_.sub_(buffer_);
+    error_.nan_to_num_(0, 0, 0);  // infinite gradients must not reach later steps
+    // What was sent uncompressed has no error.
+    for (const auto& gradient : uncompressed_) {
+      const auto bytes = static_cast<const std::byte*>(gradient.data_ptr()) - static_cast<const std::byte*>(buffer_.data_ptr());
+      const auto element = static_cast<std::int64_t>(buffer_.element_size());
+      error_.narrow(0, bytes / element, static_cast<std::int64_t>(gradient.nbytes()) / element).zero_();
+    }
     return {};
   }
 

@@ -12,8 +12,8 @@
 //   checkpointer.wait();
 //
 // save() copies the state to memory and returns; a thread writes it to disk while training goes on. A
-// checkpoint is complete or not there, also if the job is killed at any moment. docs/users/checkpoints.md
-// describes the files.
+// checkpoint is complete or does not exist, even if the job is killed. docs/users/checkpoints.md describes
+// the files.
 //
 // Threads: the training thread. All ranks call save(), wait() and load_latest() together.
 #pragma once
@@ -45,9 +45,9 @@ class WeightAverage;
 
 struct CheckpointerOptions {
   /// A folder on the node's own disk. A checkpoint is written there first, and then copied to the shared
-  /// folder, so that its memory is free again although the shared file system is slow. Empty: not used.
+  /// folder, so that a slow shared file system does not keep its memory in use. Empty: not used.
   std::filesystem::path local_dir = {};
-  /// How many checkpoints stay; older ones are removed.
+  /// Number of checkpoints to keep; older ones are removed.
   int keep = 2;
   /// Seconds that rank 0 waits for the files of the other ranks.
   double timeout = 300;
@@ -55,7 +55,7 @@ struct CheckpointerOptions {
   FileSystem* file_system = nullptr;
 };
 
-/// Text that can be continued from: a data::Loader.
+/// An object whose state is a text, such as data::Loader.
 template <typename Type>
 concept Resumable = requires(const Type& constant, Type& object, std::string text) {
   { constant.state() } -> std::convertible_to<std::string>;
@@ -70,8 +70,8 @@ class Checkpointer {
   Checkpointer(World& world, std::filesystem::path folder, const CheckpointerOptions& options = {});
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
-  /// Waits for the checkpoints that are being written, and prints a line if one failed. If an exception is
-  /// passing, it does not wait for other ranks.
+  /// Waits for the checkpoints that are being written, and prints a line if one failed. During stack
+  /// unwinding it does not wait for other ranks.
   ~Checkpointer();
 
   /// Adds an object that must outlive this one. Names are of letters, digits, '_' and '-'. All ranks add the

@@ -1,5 +1,5 @@
-// Which files the items of a checkpoint are in: a file for each module and optimizer (of each rank if it is
-// sharded), and one file, state.safetensors, for all small items.
+// Assigns the items of a checkpoint to files: a file for each module and optimizer (of each rank if it is sharded), and
+// one file, state.safetensors, for all small items.
 //
 // Threads: the training thread.
 #pragma once

@@ -47,7 +47,7 @@ ItemPointer value_item(double& value);
 ItemPointer value_item(std::string& value);
 ItemPointer tensor_item(torch::Tensor& tensor);
 ItemPointer tensor_item(WeightAverage& average);
-/// A text that is made when the checkpoint is, and that `load` may refuse.
+/// A text that `save` makes for each checkpoint, and that `load` may refuse.
 ItemPointer text_item(std::function<std::string()> save, std::function<void(const std::string&)> load);
 
 /// The states of this process's random generators: of the CPU, of each CUDA device, and of the one that the modules

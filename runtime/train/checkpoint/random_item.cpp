@@ -63,7 +63,7 @@ class RandomItem : public Item {
            describe(mine));
   }
 
-  // On more ranks than before, a further rank starts a sequence of its own that follows from a saved state.
+  // On more ranks than before, an additional rank gets a seed that is derived from a saved state.
   void load(const std::vector<Section>& ranks) override {
     const Section& saved = ranks.at(rank_ % ranks.size());
     for (const Generator& generator : generators(modules_)) {

@@ -66,25 +66,25 @@ Contents read(FileSystem& system, const std::filesystem::path& checkpoint) {
 
 std::optional<Contents> read_newest(FileSystem& system, const std::filesystem::path& folder,
                                     const std::function<void(const std::string&)>& skipped) {
-  std::string first;
+  std::string damaged_line;
   std::vector<std::filesystem::path> damaged;
   for (const std::int64_t step : steps_in(system, folder)) {
     const std::filesystem::path checkpoint = folder / folder_name(step);
     try {
-      if (!first.empty()) skipped(first);
+      if (!damaged_line.empty()) skipped(damaged_line + "; using the one before it");
       Contents contents = read(system, checkpoint);
       contents.damaged = std::move(damaged);
       return contents;
     } catch (const Damaged& damage) {
-      first = fmt::format("the checkpoint {} is damaged: {}; using the one before it", checkpoint.string(),
-                          damage.what());
+      damaged_line = fmt::format("the checkpoint {} is damaged: {}", checkpoint.string(), damage.what());
       damaged.push_back(checkpoint);
     } catch (const Error& error) {
       fail("cannot resume from {}: {}", checkpoint.string(), error.what());
     }
   }
-  if (first.empty()) return std::nullopt;
-  fail("{}, but there is none: move {} away to start from the beginning", first, folder.string());
+  if (damaged_line.empty()) return std::nullopt;
+  fail("{}, and there is no older one: move {} away to start from the beginning", damaged_line,
+       folder.string());
 }
 
 }  // namespace lockstep::checkpoint

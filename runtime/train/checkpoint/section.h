@@ -1,5 +1,4 @@
-// The state of one object in a checkpoint: named tensors and values; and the interface through which a
-// checkpoint takes it from the object and gives it back.
+// The state of one object in a checkpoint (named tensors and values), and the interface that saves and loads it.
 //
 // Threads: the training thread.
 #pragma once

@@ -33,9 +33,9 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  /// Whether any rank has received a signal before its last call. All ranks call it once in each step, and
-  /// get the same answer. It does not wait for other ranks: their answers are collected while the next step
-  /// runs, so a signal is seen one step late.
+  /// Whether any rank had received a signal before its previous call. All ranks call it once in each step, and get the
+  /// same answer. It does not wait for other ranks: their answers are collected while the next step runs, so a signal
+  /// is seen one step late.
   bool poll();
 
   /// The signal that was agreed on; 0 before.

@@ -1,5 +1,5 @@
-// Writes this rank's files of a checkpoint and, on rank 0, makes the checkpoint valid. Without communication,
-// so it runs in the background: the ranks agree through the file system.
+// Writes this rank's files of a checkpoint and, on rank 0, makes the checkpoint valid. The ranks agree
+// through the file system, not over the network, so this can run in the background.
 //
 // All ranks write into a hidden folder, .step-000123.RUN, and each ends with a report of its files. When rank
 // 0 has all reports it writes the manifest, renames the folder to step-000123, and removes old checkpoints.

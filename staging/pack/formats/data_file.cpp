@@ -59,6 +59,7 @@ std::span<const std::byte> Stream::next() {
   if (block_.size() < want)
     fail("{} was truncated to {} bytes while in use", file_.path().string(), at_ + block_.size());
   at_ += want;
+  progress_(want);
   return std::as_bytes(std::span(block_));
 }
 

@@ -58,14 +58,17 @@ using NextBlock = std::function<std::span<const std::byte>()>;
 /// The bytes of a file from its beginning, in blocks of 1 MiB, to read each byte once.
 class Stream {
  public:
-  /// `file` must outlive the stream.
-  explicit Stream(const DataFile& file) : file_(file) {}
+  /// `file` must outlive the stream. `progress` is told the length of each block.
+  explicit Stream(
+      const DataFile& file, std::function<void(std::uint64_t)> progress = [](std::uint64_t) {})
+      : file_(file), progress_(std::move(progress)) {}
 
   /// The next block, valid until the next call; empty at the end. Throws Error if the file was truncated.
   std::span<const std::byte> next();
 
  private:
   const DataFile& file_;
+  std::function<void(std::uint64_t)> progress_;
   std::uint64_t at_ = 0;
   std::string block_;
 };

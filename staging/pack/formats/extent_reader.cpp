@@ -55,8 +55,8 @@ void ExtentReader::read_part(std::size_t i, std::size_t p, std::span<std::byte> 
   read(i, into);
 }
 
-void ExtentReader::read_whole_file() const {
-  Stream stream(file_);
+void ExtentReader::read_whole_file(const ReadProgress& progress) const {
+  Stream stream(file_, progress);
   while (!stream.next().empty()) {
   }
 }

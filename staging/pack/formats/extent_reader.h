@@ -1,4 +1,4 @@
-// The common part of the readers of single files: samples are numbered, and each is in one piece in the file.
+// The common part of the readers of single files that store each sample in one piece.
 //
 // Threads: as Reader.
 #pragma once
@@ -45,8 +45,8 @@ class ExtentReader : public Reader {
   const DataFile& file() const { return file_; }
   const std::string& name() const { return name_; }
 
-  /// Reads all bytes once: all that verify() can do for a format without digests.
-  void read_whole_file() const;
+  /// Reads all bytes once. For a format without digests verify() can do no more.
+  void read_whole_file(const ReadProgress& progress) const;
 
   /// Returns i. Throws Error if there is no such sample.
   std::size_t number(std::size_t i) const;

@@ -185,11 +185,12 @@ class Hdf5Reader : public ExtentReader {
 
   void read(std::size_t i, std::span<std::byte> into) const override;
 
-  void verify() const override {
+  void verify(const ReadProgress& progress) const override {
     std::vector<std::byte> payload;
     for (std::size_t i = 0; i < size(); ++i) {
       payload.resize(extent(i).bytes);
       read(i, payload);
+      progress(payload.size());
     }
   }
 

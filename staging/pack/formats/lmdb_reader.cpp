@@ -26,9 +26,9 @@ class LmdbReader : public ExtentReader {
   }
 
   /// LMDB has no checksums: this checks the tree, and that all pages can be read.
-  void verify() const override {
+  void verify(const ReadProgress& progress) const override {
     entries_of(file().path());
-    read_whole_file();
+    read_whole_file(progress);
   }
 
  protected:

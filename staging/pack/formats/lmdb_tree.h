@@ -1,6 +1,6 @@
-// Reads the pages of an LMDB file without the LMDB library, which crashes on a truncated or damaged file and
-// does not tell where in the file a value lies. The file format has one version, 1 (LMDB 0.9); files of
-// 64-bit little-endian machines are read.
+// Reads the pages of an LMDB file without the LMDB library, which crashes on a truncated or damaged file and does not
+// tell where in the file a value lies. Supports version 1 of the format (LMDB 0.9), written on 64-bit little-endian
+// machines.
 //
 // Threads: safe from any.
 #pragma once

@@ -61,11 +61,11 @@ class MdsReader : public ExtentReader {
     file().read(offset, into, i);
   }
 
-  void verify() const override {
+  void verify(const ReadProgress& progress) const override {
     for (std::size_t i = 0; i < size(); ++i) columns_of(i);
-    for (const auto& [algorithm, digits] : shard_.raw.hashes) check_hash(algorithm, digits);
+    for (const auto& [algorithm, digits] : shard_.raw.hashes) check_hash(algorithm, digits, progress);
     if (!shard_.raw.hashes.empty()) return;
-    read_whole_file();
+    read_whole_file(progress);
   }
 
  protected:
@@ -93,12 +93,13 @@ class MdsReader : public ExtentReader {
   }
 
   /// Checks hashes of the algorithms that OpenSSL has, and ignores others.
-  void check_hash(const std::string& algorithm, const std::string& digits) const {
+  void check_hash(const std::string& algorithm, const std::string& digits,
+                  const ReadProgress& progress) const {
     const EVP_MD* method = EVP_get_digestbyname(algorithm.c_str());
     if (method == nullptr) return;
     const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
     if (EVP_DigestInit_ex(context.get(), method, nullptr) != 1) return;
-    Stream stream(file());
+    Stream stream(file(), progress);
     for (auto block = stream.next(); !block.empty(); block = stream.next())
       EVP_DigestUpdate(context.get(), block.data(), block.size());
     unsigned char value[EVP_MAX_MD_SIZE];

@@ -17,9 +17,9 @@ class MegatronReader : public ExtentReader {
   }
 
   /// The format has no digests: this checks the size, and that all bytes can be read.
-  void verify() const override {
+  void verify(const ReadProgress& progress) const override {
     check_megatron_data(index_);
-    read_whole_file();
+    read_whole_file(progress);
   }
 
  protected:

@@ -14,10 +14,10 @@
 
 namespace lockstep::pack {
 
-/// The calls follow the order of the data: add_sequence for each sequence, end_document after the last
-/// sequence of each document, and finish at the end. Until finish both files have hidden names
-/// (".NAME.bin.unfinished"). Without finish the destructor removes them; the files of a killed process are
-/// replaced by the next one. Memory does not grow with the data.
+/// The calls follow the order of the data: add_sequence for each sequence, end_document after the last sequence of each
+/// document, and finish at the end. Until finish both files have hidden names (".NAME.bin.unfinished"). Without finish
+/// the destructor removes them; the next process replaces the files of a killed one. Memory does not grow with the
+/// data.
 class MegatronWriter {
  public:
   /// Begins PREFIX.bin and PREFIX.idx with tokens of this type. Megatron has no u32 and u64, so these are
@@ -31,9 +31,9 @@ class MegatronWriter {
   /// The type in which tokens are written.
   TokenType written_type() const;
 
-  /// Adds one sequence of tokens of the constructor's type. Throws Error naming the sequence if its bytes are
-  /// not a multiple of the token size or if it has more than 2^31 - 1 tokens; and the token if one is too
-  /// large for the written type.
+  /// Adds one sequence of tokens of the constructor's type. Throws Error naming the sequence if its bytes are not a
+  /// multiple of the token size or it has more than 2^31 - 1 tokens, and naming the token if it does not fit into the
+  /// written type.
   void add_sequence(std::span<const std::byte> tokens);
 
   /// Makes a document of the sequences since the last call. Megatron's samplers require each sequence to be

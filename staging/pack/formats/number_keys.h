@@ -10,7 +10,7 @@
 
 namespace lockstep::pack {
 
-/// The text is made in blocks when it is needed, and kept: a job that needs no keys pays nothing.
+/// Makes the text in blocks when it is first needed, and keeps it.
 class NumberKeys {
  public:
   explicit NumberKeys(std::size_t count);

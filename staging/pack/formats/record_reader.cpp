@@ -95,8 +95,8 @@ class RecordReader : public ExtentReader {
     check_digest(i, into);
   }
 
-  void verify() const override {
-    Stream stream(file());
+  void verify(const ReadProgress& progress) const override {
+    Stream stream(file(), progress);
     std::size_t i = 0;
     scan_([&] { return stream.next(); }, file().size(), file().path(),
           [&](const Record& record) {

@@ -1,5 +1,5 @@
-// Finds the records of TFRecord and RecordIO files, which have no table of them, in one pass over the file.
-// The pass checks everything that the format allows to check.
+// Finds the records of TFRecord and RecordIO files, which have no table of records, in one pass over the file. Checks
+// everything that the format allows to check.
 //
 // Threads: safe from any; the blocks are used by the calling thread only.
 #pragma once

@@ -15,8 +15,8 @@ RowsReader::RowsReader(const std::filesystem::path& folder, std::string file_nam
   }
 }
 
-void RowsReader::verify() const {
-  read_whole_file();
+void RowsReader::verify(const ReadProgress& progress) const {
+  read_whole_file(progress);
 }
 
 }  // namespace lockstep::pack

@@ -17,7 +17,7 @@ class RowsReader : public ExtentReader {
              TokenType type);
 
   /// An array has no digests: this checks that all bytes can be read.
-  void verify() const override;
+  void verify(const ReadProgress& progress) const override;
 
  protected:
   Extent extent(std::size_t i) const override { return {offset_ + i * rows_.row_bytes, rows_.row_bytes}; }

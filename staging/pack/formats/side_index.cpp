@@ -51,8 +51,8 @@ void write_beside(const fs::path& path, const std::string& bytes) {
   }
 }
 
-/// In the cache folder an index is named by its data's state, so that copies share it. This symbolic link,
-/// named by the data's path, leads to the last one that was made for that path.
+/// In the cache folder an index is named after its data's state, so that copies share it. This symbolic link, named
+/// after the data's path, leads to the last index that was made for that path.
 std::optional<fs::path> latest_link(const DataFile& file) {
   const auto folder = cache_folder();
   if (!folder) return {};
@@ -60,9 +60,9 @@ std::optional<fs::path> latest_link(const DataFile& file) {
   return *folder / (to_hex(digest_of(std::as_bytes(std::span(path)))) + ".latest");
 }
 
-/// A file that lost records at its end and is otherwise unchanged was cut by accident: a copy that broke off,
-/// a full disk. A file that was written again has other records. `earlier` is an index of the file, or of its
-/// earlier state, or does not exist.
+/// A file that lost records at its end but is otherwise unchanged was cut by accident (an aborted copy, a full disk); a
+/// file that was written again has other records. `earlier` is an index of the file or of its earlier state, and may
+/// not exist.
 void refuse_if_cut(const DataFile& file, const Index& now, const fs::path& earlier) {
   std::optional<Index> before;
   try {

@@ -1,11 +1,11 @@
 // The index of a data file whose format has no table of its records. It is an index of one shard (index.h),
 // made in one pass over the file and stored, so that the next job does not have to read the file again.
 //
-// It is stored beside the data (".NAME.lockstep"); if that is not allowed, in $XDG_CACHE_HOME/lockstep/index
-// (by default ~/.cache/lockstep/index), or else kept in memory. It contains a digest of the file's state:
-// size, time of the last change, first and last 4 KiB. If the state differs or the index is damaged, the
-// index is made again. A file that lost its last records and is otherwise unchanged is refused. Staging
-// copies the index with the data and gives the copy the time of the original.
+// It is stored beside the data (".NAME.lockstep"); if that is not allowed, in $XDG_CACHE_HOME/lockstep/index (by
+// default ~/.cache/lockstep/index), or else kept in memory. It contains a digest of the file's state: size,
+// modification time, first and last 4 KiB. If the state differs or the index is damaged, the index is made again. A
+// file that lost its last records but is otherwise unchanged is refused. Staging copies the index with the data and
+// gives the copied data file the time of the original.
 //
 // Threads: const members are safe from any thread. If several processes need the same index, one makes it.
 #pragma once

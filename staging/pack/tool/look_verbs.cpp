@@ -11,7 +11,10 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/progress.h"
 #include "common/units.h"
+#include "staging/pack/format.h"
+#include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/tool/verbs.h"
@@ -101,10 +104,28 @@ void run_cat(const Tool& tool, const CatArguments& arguments) {
   Tool::print(line);
 }
 
+/// The size of all files of a source; 0 if it is not known without opening them.
+std::uint64_t bytes_of_files(const std::string& source) {
+  std::uint64_t bytes = 0;
+  try {
+    const Contents contents = contents_of(source);
+    for (const std::string& file : contents.files) {
+      if (file != kIndexName) bytes += std::filesystem::file_size(contents.folder / file);
+    }
+  } catch (const std::exception&) {
+    return 0;
+  }
+  return bytes;
+}
+
 void verify_one(const Tool& tool, const std::string& source) {
   const std::uint64_t begin = monotonic_ns();
   const std::unique_ptr<Reader> reader = open(source);
-  reader->verify();
+  {
+    Progress progress("verifying:", bytes_of_files(source));
+    std::uint64_t read = 0;
+    reader->verify([&](std::uint64_t bytes) { progress.update(read += bytes); });
+  }
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {
     Tool::print({{"source", source},
@@ -166,8 +187,7 @@ void run_stats(const Tool& tool, const std::string& source) {
              lengths.back());
 }
 
-/// Opening a format without a table of its samples makes an index beside the data. The tar files of other
-/// programs get their index here.
+/// Opening data without a table of samples makes a side index. Other programs' tar files get their index here.
 void run_index(const Tool& tool, const std::vector<std::string>& sources) {
   for (const std::string& source : sources) {
     const std::uint64_t begin = monotonic_ns();

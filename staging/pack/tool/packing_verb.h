@@ -31,9 +31,9 @@ std::uint64_t parse_shard_size(const std::string& text);
 /// Lists the files below the source, or the files named on standard input.
 void list_files(const PackingArguments& arguments, PackingOptions& options);
 
-/// Does the work. SIGINT, SIGTERM and SIGHUP set `stop`; when the work then throws Stopped, its message is
-/// printed and the process ends by that signal. A second signal ends the process at once. `timeout` ends it
-/// if the work hangs in a file system.
+/// Runs `work`. SIGINT, SIGTERM and SIGHUP set `stop`; when the work then throws Stopped, this prints the message and
+/// ends the process by that signal. A second signal, or `timeout` if the work hangs in a file system, ends the process
+/// at once.
 void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
                        std::chrono::seconds timeout = std::chrono::seconds(10));
 

@@ -31,8 +31,8 @@ std::uint64_t hash_of(std::string_view key) {
   return xxh3_64(std::as_bytes(std::span(key)));
 }
 
-/// Whether every file is already in the pack, by name and size. That is so if a call is repeated that was
-/// killed after it had replaced the index.
+/// Whether every file is already in the pack, by name and size: the call repeats one that was killed after replacing
+/// the index.
 bool all_are_packed(const Index& index, const AppendOptions& options) {
   std::map<std::string, std::uint64_t, std::less<>> packed;
   for (std::size_t i = 0; i < index.samples(); ++i) {

@@ -1,6 +1,6 @@
-// Adds samples to a pack, in new shards after the existing ones. The index is replaced last, by a rename:
-// until then the pack is the old one. A reader that has opened the old index can go on using it, since
-// existing shards are not changed. A call that was interrupted can be continued, as with create().
+// Adds samples to a pack, in new shards after the existing ones. A rename replaces the index last; until then the pack
+// is the old one. A reader that has opened the old index can go on using it, since existing shards do not change. The
+// same call continues an interrupted one, as with create().
 //
 // Threads: safe from any thread and process; of two calls for the same pack the second is refused.
 #pragma once

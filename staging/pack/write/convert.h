@@ -1,6 +1,6 @@
-// Converts any format that open() reads to tar shards (also to shard a pack again) or to Megatron-Core's .bin
-// and .idx. The samples are compared with the digests of the source when they are read, and with the source
-// when they have been written. The result appears under its name when it is complete and synced.
+// Converts any format that open() reads to tar shards (also to shard a pack again) or to Megatron-Core's .bin and .idx.
+// Samples are compared with the source's digests when they are read, and the written copy is read back and compared
+// with the source. The result appears under its name when it is complete and synced.
 //
 // Threads: safe from any thread and process; of two calls for the same target the second is refused.
 #pragma once

@@ -1,6 +1,5 @@
-// Packs files into shards, for create() and append(). Several threads open and read the files; the shards are
-// written in order. Complete shards of a call that was killed or stopped are used again if their files have
-// not changed.
+// Packs files into shards, for create() and append(). Several threads open and read the files; the shards are written
+// in order. Complete shards of a killed or stopped call are used again if their files have not changed.
 //
 // Threads: safe from any thread and process.
 #pragma once
@@ -31,8 +30,8 @@ struct Destination {
 PackingResult pack_files(const PackingOptions& options, const Destination& destination, Journal& journal,
                          FileSystem& system);
 
-/// For a catch block: keeps the folder if the journal has complete shards, and throws the current exception
-/// again. The new exception has the same type, and its message also tells how to continue.
+/// For a catch block: keeps the folder if the journal has complete shards, then throws an exception of the same type as
+/// the current one, whose message also tells how to continue.
 [[noreturn]] void fail_keeping_whole_shards(Unfinished& unfinished, const Journal& journal);
 
 }  // namespace lockstep::pack

@@ -1,6 +1,5 @@
-// Merges several indexes into one without holding them in memory. The index of a pack is made this way, since
-// its shards are finished one by one, perhaps by several calls; and so is the index of a pack that shards are
-// added to.
+// Merges several indexes into one without holding them in memory: for a pack whose shards are finished one by one,
+// perhaps by several calls, and for a pack to which shards are added.
 //
 // Threads: one thread at a time.
 #pragma once

@@ -125,7 +125,7 @@ void Journal::add(std::string_view index, std::span<const std::int64_t> changed_
 
 void Journal::keep(std::size_t count) {
   if (count >= shards()) return;
-  // Writes a new file: records left after the new end could later seem to follow it.
+  // Writes a new file: old records after the new end could later be taken for valid ones.
   const std::filesystem::path shorter = file_.string() + ".new";
   system_.remove_all(shorter);
   UniqueFd fd = system_.open(shorter, O_RDWR | O_CREAT | O_EXCL);

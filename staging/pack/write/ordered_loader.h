@@ -31,8 +31,8 @@ struct LoadedFile {
   bool loaded() const { return !fd; }
 };
 
-/// Keeps the folder that was opened last: the files of one folder follow each other, and opening each by its
-/// complete path would look up all its parents on the network file system again.
+/// Keeps the last folder open: the files of one folder follow each other, and opening each by its complete path would
+/// look up all parents on the network file system again.
 class OpenFolder {
  public:
   /// Opens a file below `top`. Throws Error naming it; a symbolic link is refused.
@@ -50,9 +50,9 @@ class OrderedLoader {
   static constexpr int kMaxThreads = 64;
   static constexpr std::size_t kOtherDescriptors = 24;  ///< reserved for the rest of the process
 
-  /// `files` are relative to `folder` and must outlive the loader; it begins with number `first`. If
-  /// `threads` is 0, it begins with one thread and adds more while they mostly wait for the file system.
-  /// There are never more threads than the process may have descriptors for.
+  /// `files` are relative to `folder` and must outlive the loader, which begins with number `first`. If `threads` is 0,
+  /// it begins with one thread and adds more while they mostly wait for the file system. The limit of open descriptors
+  /// also limits the threads.
   OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
                 int threads);
   ~OrderedLoader();

@@ -1,5 +1,4 @@
-// The samples that convert() reads: compared with the digests of the source, and with their tokens converted
-// to the type of the target.
+// The samples that convert() reads: checked against the source's digests, with tokens converted to the target's type.
 //
 // Threads: one thread at a time.
 #pragma once

@@ -1,5 +1,5 @@
-// The memory that a copy may use: buffers for chunks, within one budget. A caller waits until the budget has
-// room for its buffer, so that neither many threads nor many peers make a copy use more memory.
+// The memory that a copy may use: buffers for chunks, within one budget. A caller waits until the budget has room, so
+// the number of threads and peers does not change a copy's memory.
 //
 // Threads: safe from any; a Buffer belongs to one thread at a time.
 #pragma once

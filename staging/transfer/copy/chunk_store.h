@@ -44,8 +44,8 @@ class ChunkStore {
 
   ~ChunkStore() { join_marker(); }
 
-  /// Writes a chunk that was not put before. With `aside` another thread syncs when that is due; if it fails,
-  /// the next call throws.
+  /// Writes a chunk that was not put before. With `aside` a due sync runs in another thread; if it fails, the next call
+  /// throws.
   void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside = false);
 
   bool has(std::size_t chunk) const;

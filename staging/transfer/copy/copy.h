@@ -53,8 +53,8 @@ class Copy {
   int threads() const { return threads_; }
   /// Reads one chunk at the source and stores it.
   void read_from_source(std::size_t chunk);
-  /// Stores a chunk that came from elsewhere. `waiting` says that another node waits for the caller, which
-  /// must not be held up by a sync.
+  /// Stores a chunk that came from elsewhere. `waiting`: another node waits for the caller, so a sync must not delay
+  /// it.
   void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting = true);
   /// Hashes and syncs the rest, and checks that the source has not changed. Files with a wrong digest are
   /// compared with the source chunk by chunk; `wrong` is called for each chunk that differs. Throws Error if

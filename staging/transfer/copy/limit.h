@@ -1,6 +1,6 @@
-// A limit of bytes per second for all threads of a copy, and for all copies into one store. Readers form one
-// queue, which is a single number: the moment at which the next byte may be read. It lies in a file that all
-// processes map, so that sharing it needs neither a lock nor a daemon.
+// A limit of bytes per second for all threads of a copy, and for all copies into one store. The state is a single
+// number: the time at which the next byte may be read. It lies in a file that all processes map, so sharing it needs
+// neither a lock nor a daemon.
 //
 // Threads: take() from any.
 #pragma once

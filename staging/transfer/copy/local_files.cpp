@@ -16,8 +16,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMaxOpen = 64;
 constexpr std::size_t kSyncOneByOne = 64;  // more files than this are synced with their whole file system
 
-// Whether the file system supports O_DIRECT, tried with a file without a name. Some can open such a file but
-// not write it.
+// Whether the file system supports O_DIRECT, tried with an unnamed file. Some can open such a file but not write it.
 bool takes_direct(FileSystem& system, const fs::path& folder) {
   alignas(ChunkBuffers::kAlignment) static constexpr std::byte kZeros[ChunkBuffers::kAlignment]{};
   try {

@@ -1,5 +1,5 @@
-// The files of a copy while it is made. Chunks are written past the page cache if the file system allows it;
-// on a node's own disk that is several times faster, and it leaves memory to the job.
+// The files of a copy while it is made. Chunks bypass the page cache (O_DIRECT) if the file system allows it, which is
+// several times faster on a node's own disk and leaves memory to the job.
 //
 // Threads: safe from any, each byte written by one.
 #pragma once

@@ -9,8 +9,7 @@
 namespace lockstep::transfer {
 namespace {
 
-/// Errors of a file system that cannot be reached for a while, unlike those of a file that is gone or not
-/// readable.
+/// Errors that may pass when the file system can be reached again, unlike a file that is gone or not readable.
 bool is_out_of_reach(int error) {
   switch (error) {
     case EIO:
@@ -107,7 +106,7 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   const PendingCall call(path);
   const std::shared_ptr<const UniqueFd> fd = open_files_.get(extent.file);
   const auto offset = static_cast<off_t>(extent.offset);
-  // Otherwise the kernel would read a few pages at a time instead of the whole chunk.
+  // Makes the kernel read the whole chunk at once instead of a few pages at a time.
   if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
   for (std::size_t done = 0; done < into.size();) {
     const std::size_t got = read_some(fd->get(), into.subspan(done), extent.offset + done, path);

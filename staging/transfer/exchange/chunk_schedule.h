@@ -1,11 +1,9 @@
-// Tracks which chunks a node still needs, and where to get them. A node reads the chunks that it owns from
-// the source, in order. It asks the owner for any other chunk, then the successor, and reads
-// the chunk itself if neither can give it. So each chunk is read once if nothing fails, and by the successor
-// as well if the owner is lost.
-//
-// No node waits for ever, because for one chunk no two nodes wait for each other. The owner reads the chunk
-// or has asked the successor to read it, and then says so to everybody who asks. The successor reads the
-// chunk or waits for the owner. All other nodes wait for one of the two.
+// Tracks which chunks a node still needs, and where to get them. A node reads the chunks that it owns from the source,
+// in order. It asks the owner for any other chunk, then the successor, and reads the chunk itself if
+// neither can give it. So each chunk is read once if nothing fails, and by the successor as well if the owner is lost.
+// No two nodes wait for each other for one chunk, so no node waits for ever. The owner reads the chunk, or asks the
+// successor to read it and tells that to every node that asks. The successor reads the chunk or waits for the owner.
+// All other nodes wait for one of the two.
 //
 // A slow owner gets help: a node that has read all that it must tells its peers that it is idle, and an owner
 // asks an idle successor for chunks from the end of the owner's share. The successor reads the chunks for
@@ -24,14 +22,13 @@
 
 namespace lockstep::transfer {
 
-/// Decides which node reads which chunk from the source. Every chunk has one owner and one successor, which
-/// replaces the owner if the owner is lost. Both follow from the list of nodes, so that all nodes know them
-/// without a message. Every node owns an equal share of the chunks, and the other nodes succeed to equal parts
-/// of that share.
+/// Decides which node reads which chunk from the source. Every chunk has one owner and one successor, which replaces the
+/// owner if the owner is lost. Both follow from the list of nodes, so that all nodes know them without a message. Every
+/// node owns an equal share of the chunks, and the other nodes are successors of equal parts of that share.
 class ChunkOwners {
  public:
-  /// `nodes` take part; `holders` are those of them that have the whole object. If there are any, they own
-  /// all chunks, and a single holder is succeeded by the other nodes.
+  /// `nodes` take part; `holders` are those of them that have the whole object. If there are any, they own all chunks;
+  /// the other nodes are the successors of a single holder.
   ChunkOwners(const std::vector<std::uint32_t>& nodes, const std::vector<std::uint32_t>& holders);
 
   std::uint32_t owner(std::size_t chunk) const { return owners_[chunk % owners_.size()]; }

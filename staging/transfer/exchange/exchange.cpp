@@ -20,10 +20,10 @@ constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
 constexpr std::size_t kMaxUnauthenticated = 1024;
 constexpr std::size_t kMaxWaiting = 64;  // requests of one node
 constexpr milliseconds kLook{5};         // between two looks for a chunk that is not here yet
-constexpr milliseconds kClosing{1};      // between two looks whether a dropped connection is closed
+constexpr milliseconds kClosing{1};      // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
 
-// A part of the descriptors, because the copy needs some too.
+// Only a part of the descriptors: the copy needs some too.
 std::size_t max_unauthenticated() {
   rlimit open{};
   if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMaxUnauthenticated;

@@ -2,10 +2,10 @@
 // node listens, and connects to each of the others.
 //
 // A conversation, over TCP: both sides greet each other and prove that they have the one-time key of the step
-// (rendezvous_session.h, purpose "exchange-JOB.STEP"). After that each line is "MAC PAYLOAD", so no line can
-// be forged or replayed. The bytes after a line are followed by a 16-byte tag that proves who sent them. Data
-// is in the clear, as it is on the way from an NFS server. A node that has munge also demands a fresh
-// credential of the same user, made for this conversation (munge_credential.h).
+// (rendezvous_session.h, purpose "exchange-JOB.STEP"). After that each line is "MAC PAYLOAD", so no line can be forged
+// or replayed. The bytes after a line are followed by a 16-byte tag that proves who sent them. Data is not encrypted,
+// as with NFS. A node that has munge also demands a fresh credential of the same user, made for this conversation
+// (munge_credential.h).
 //
 //   both     hello NODE CREDENTIAL|-          who this is
 //   asker    list TOPIC                       the list of a source's files; TOPIC numbers the sources
@@ -22,20 +22,18 @@
 // source is not read. Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads
 // them after the data, 40 to 50 bytes for each record of a TFRecord or RecordIO file.
 //
-// Failures: a chunk with a wrong digest is fetched again, from the next node. A node is given up after three
-// such chunks, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a
-// minute, or a connection that breaks twice: the successors of its chunks then read them and pass them on. A
-// node whose own source or disk hangs is ended by its parent (supervisor.h), and the others give it up. If a
-// whole file does not match the pack's index, its chunks are compared with the source, and the nodes that
-// sent other bytes are named. Data that has no index is compared between the nodes before it is published. No
-// node waits for ever, because a node that is silent at srun's rendezvous too fails the step there.
+// Failures: a chunk with a wrong digest is fetched again, from the next node. A node is given up after three such
+// chunks, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a minute, or a
+// connection that breaks twice: the successors of its chunks then read them and pass them on. A node whose own source
+// or disk hangs is ended by its parent (supervisor.h), and the others give it up. If a whole file does not match the
+// pack's index, its chunks are compared with the source, and the nodes that sent other bytes are named. Data without an
+// index is compared between the nodes before it is published. A node that is also silent at srun's rendezvous fails the
+// step there, so no node waits for ever.
 //
-// A connection that has not authenticated within ten seconds is dropped. If there are too many of those (a
-// quarter of the process's descriptors), the oldest is dropped earlier.
-//
-// Memory: eight chunks for the nodes that are served; the asking side shares the budget of the copy. The list
-// of files, a pack's index, is in memory once while it is passed on. There is one thread for each node that
-// asks, and one for each that is asked.
+// A connection that has not authenticated within ten seconds is dropped. If there are too many of those (a quarter of
+// the process's descriptors), the oldest is dropped earlier. Memory: eight chunks for the nodes that are served; the
+// asking side shares the budget of the copy. The list of files (or a pack's index) is in memory once while it is passed
+// on. There is one thread for each node that asks, and one for each node that is asked.
 //
 // Threads: safe from any.
 #pragma once

@@ -8,7 +8,7 @@
 namespace lockstep::transfer {
 namespace {
 
-// As in munge.h, which a site without munge does not have. They have been the same since version 0.5.
+// As in munge.h, which sites without munge do not have. Unchanged since version 0.5.
 using Context = void*;
 constexpr int kSuccess = 0;
 constexpr int kOptionUidRestriction = 9;

@@ -253,7 +253,7 @@ TEST(Job, EndsAfterTheTimeoutWhenARankIsBusy) {
   EXPECT_THAT(
       verdict(job),
       ContainsRegex(here("rank 2") +
-                    " has asked for nothing for [0-9]+.[0-9] s \\(its last operation: barrier of step"));
+                    " has called no operation for [0-9]+.[0-9] s \\(its last operation: barrier of step"));
 }
 
 // With one rank per node, ranks do not share memory, as on several nodes.
@@ -315,8 +315,8 @@ TEST(Job, EndsWhenOneRanksOptimizerIsAStepAhead) {
     const Job job = run(how);
     expect_to_have_ended(job, 5);
     const std::string what = how == "ddp-skips-a-step" ? "token counts" : "bucket 0";
-    EXPECT_THAT(verdict(job), HasSubstr("rank 0 asks for all_reduce of " + what + " in step 3"));
-    EXPECT_THAT(verdict(job), HasSubstr("rank 1 asks for all_reduce of " + what + " in step 2"));
+    EXPECT_THAT(verdict(job), HasSubstr("rank 0 calls all_reduce of " + what + " in step 3"));
+    EXPECT_THAT(verdict(job), HasSubstr("rank 1 calls all_reduce of " + what + " in step 2"));
   }
 }
 
@@ -325,16 +325,16 @@ TEST(Job, EndsWhenOneRankDoesAStepWithoutSynchronisation) {
     const Job job = run(how);
     expect_to_have_ended(job, 5);
     const std::string what = how == "ddp-does-not-synchronise" ? "token counts" : "bucket 0";
-    EXPECT_THAT(verdict(job), HasSubstr("rank 0 asks for all_reduce of " + what + " in step 2"));
-    EXPECT_THAT(verdict(job), HasSubstr("rank 1 asks for all_reduce of " + what + " in step 3"));
+    EXPECT_THAT(verdict(job), HasSubstr("rank 0 calls all_reduce of " + what + " in step 2"));
+    EXPECT_THAT(verdict(job), HasSubstr("rank 1 calls all_reduce of " + what + " in step 3"));
   }
 }
 
 TEST(Job, EndsWhenTensorsDifferAndNamesTheirTypesAndShapes) {
   const Job shape = run("ddp-other-shape");
   expect_to_have_ended(shape, 5);
-  EXPECT_THAT(verdict(shape), AllOf(HasSubstr("rank 0 asks for all_reduce of hits (Double [2, 3])"),
-                                    HasSubstr("rank 1 asks for all_reduce of hits (Double [3, 2])")));
+  EXPECT_THAT(verdict(shape), AllOf(HasSubstr("rank 0 calls all_reduce of hits (Double [2, 3])"),
+                                    HasSubstr("rank 1 calls all_reduce of hits (Double [3, 2])")));
   const Job type = run("ddp-other-type");
   expect_to_have_ended(type, 5);
   EXPECT_THAT(verdict(type), AllOf(HasSubstr("(Double [2, 3])"), HasSubstr("(Long [2, 3])")));

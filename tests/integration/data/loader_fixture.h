@@ -60,7 +60,7 @@ class WatchedReader : public pack::Reader {
     reader_.read_part(i, p, into);
   }
   std::string fingerprint() const override { return reader_.fingerprint(); }
-  void verify() const override { reader_.verify(); }
+  void verify(const pack::ReadProgress& progress) const override { reader_.verify(progress); }
 
  private:
   const pack::Reader& reader_;

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "common/error.h"
 #include "runtime/ddp/hooks/compress.h"
 #include "runtime/ddp/hooks/power_sgd.h"
 #include "runtime/ddp/reducer.h"
@@ -163,6 +166,39 @@ TEST(PowerSgd, LosesNothingInStepsWithoutTokens) {
   EXPECT_LE(long_run_error(power_sgd(2, true), true), 0.06);
 }
 
+TEST(PowerSgd, RecoversFromInfiniteGradients) {
+  torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
+  DistributedDataParallel ddp(layer, world());
+  ddp.register_comm_hook(power_sgd_hook(power_sgd(2)));
+  for (int step = 0; step < 4; ++step) {
+    auto mine = rows(16, 900 + static_cast<std::uint64_t>(world().rank()), 16).to(torch::kFloat);
+    const bool infinite = step == 1;
+    if (infinite && world().rank() == 0) mine[3][4] = std::numeric_limits<float>::infinity();
+    ddp.backward((ddp(torch::eye(16)).t() * mine).sum(), 1);
+    const auto gradient = layer->weight.grad();
+    EXPECT_EQ(gradient.isfinite().all().item<bool>(), !infinite) << step;
+    if (!infinite) {
+      EXPECT_GT(gradient.abs().max().item<double>(), 0.01);
+      EXPECT_TRUE(same_bits_everywhere(gradient));
+    }
+    layer->zero_grad();
+  }
+}
+
+TEST(PowerSgd, RemembersNoErrorOfUncompressedGradients) {
+  torch::nn::Linear layer(2, 2);
+  layer->to(torch::kBFloat16);
+  DistributedDataParallel ddp(layer, world());
+  ddp.register_comm_hook(power_sgd_hook(power_sgd(1)));
+  const double mine = world().rank() == 0 ? 1 : -0.875;
+  const double mean = (1 - 0.875 * (world().size() - 1)) / world().size();
+  for (int step = 0; step < 500; ++step) {
+    ddp.backward((ddp(torch::ones({1, 2}, torch::kBFloat16)) * mine).sum(), 1);
+    ASSERT_NEAR(layer->bias.grad()[0].item<double>(), mean, 0.01) << step;
+    layer->zero_grad();
+  }
+}
+
 TEST(PowerSgd, RefusesARankBelowOne) {
   EXPECT_THAT(error_of([] { power_sgd_hook({.matrix_approximation_rank = 0}); }),
               HasSubstr("matrix_approximation_rank ("));
@@ -240,6 +276,21 @@ TEST(SparseGradients, AreEmptyIfAllRanksSkip) {
   DistributedDataParallel ddp(net, world(), small_buckets());
   ddp.skip();
   EXPECT_EQ(net->words->weight.grad()._nnz(), 0);
+}
+
+TEST(SparseGradients, AreInNoBucketOfAHook) {
+  Words net(true);
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const auto hook = std::make_shared<Mean>();
+  ddp.register_comm_hook(hook);
+  for (int step = 0; step < 3; ++step) {
+    hook->order.clear();
+    hook->last_seen = false;
+    ddp.backward(ddp(ids_of(0, step)).sum(), 4);
+    for (std::size_t i = 0; i < hook->order.size(); ++i) EXPECT_EQ(hook->order[i], i);
+    EXPECT_TRUE(hook->last_seen);
+    set_gradients_to_none(*net);
+  }
 }
 
 TEST(SparseGradients, OfHalvesAreSummedAsFloat) {

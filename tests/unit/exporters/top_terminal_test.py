@@ -122,7 +122,7 @@ class Top(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             lines = done.stdout.splitlines()
             self.assertEqual(lines[0], "simulated_job · job 42.0 · 4 ranks · 20 steps · running")
-            self.assertRegex(lines[1], r"^[\d.]+ [kM] tokens/s · rank 1 works longest, \+\d+ % of the median$")
+            self.assertRegex(lines[1], r"^[\d.]+ [kM] tokens/s · rank 1 works longest, \+\d+ % over the median$")
             self.assertEqual([line.split()[0] for line in lines[3:8]], ["rank", "0", "1", "2", "3"])
             self.assertNotIn("\x1b", done.stdout)
 

@@ -70,7 +70,7 @@ TEST_F(TopTest, NamesTheRankThatOthersWaitFor) {
   EXPECT_EQ(seen.ranks[2].waited_for, std::nullopt);
   EXPECT_EQ(seen.median_own_ms, 70);
   const auto lines = to_lines(seen, {.colours = true});
-  EXPECT_THAT(lines[1], HasSubstr("rank 2 works longest, +41 % of the median"));
+  EXPECT_THAT(lines[1], HasSubstr("rank 2 works longest, +41 % over the median"));
   EXPECT_THAT(lines[4], Not(StartsWith("\x1b")));
   EXPECT_THAT(lines[6], StartsWith("\x1b[31m   2 n1"));
   for (const std::string& line : to_lines(seen, {})) EXPECT_THAT(line, Not(HasSubstr("\x1b")));

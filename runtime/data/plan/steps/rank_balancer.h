@@ -1,7 +1,7 @@
-// Distributes a step's loads (samples, or padded micro-batches) over the ranks so that all take equally
-// long. First it assigns the costliest loads first (longest processing time: Graham, "Bounds on
-// Multiprocessing Timing Anomalies", 1969), then it exchanges loads between the slowest ranks and the
-// fastest. A rank's time is its cost divided by its speed.
+// Distributes a step's loads (samples, or padded micro-batches) over the ranks so that all take equally long. It
+// assigns the costliest loads first (longest processing time: Graham, "Bounds on Multiprocessing Timing Anomalies",
+// 1969), and then exchanges loads between the slowest ranks and the fastest. A rank's time is its cost divided by its
+// speed.
 //
 // Threads: a RankBalancer belongs to one thread at a time.
 #pragma once
@@ -36,7 +36,7 @@ class RankBalancer {
 
   /// Whether the slowest rank takes notably longer than the mean.
   bool uneven();
-  /// Whether a load of this cost takes the fastest rank longer than an equal share of `all` takes each rank.
+  /// Whether the fastest rank needs longer for a load of this cost than every rank needs for its share of `all`.
   bool outweighs_share(double cost, double all) const {
     return cost * speed_of_all_ > all * speed_of_fastest_;
   }

@@ -1,5 +1,5 @@
 // Finds the rank with the lowest cost so far. It is a tournament tree: each node holds the lower of its two
-// children. It is faster than a heap: finding takes one load, and changing a cost a few minima without
+// children. It is faster than a heap: a search is one read, and a change of a cost is a few minima without
 // branches.
 //
 // Threads: a RankTree belongs to one thread at a time.

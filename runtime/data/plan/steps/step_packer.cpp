@@ -44,8 +44,8 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
   const auto stretches = [&] { return static_cast<double>(tokens) < max_tokens_; };
   take_while([&](std::uint32_t length, double item_cost) {
     if (tokens + length > budget_) return false;
-    // A sample that costs more than a rank's share begins the next step, if this one is full enough: there it
-    // has more samples beside it, maybe others of its kind.
+    // If this step is full enough, a sample that costs more than a rank's share begins the next step, where
+    // more samples, maybe equally long ones, balance it.
     const double filled = static_cast<double>(tokens) * per_budget_;
     return !may_stretch_ || filled < kEnoughFilled || balancer_.outweighs_share(greatest, cost) ||
            !balancer_.outweighs_share(item_cost * filled, cost);
@@ -57,7 +57,7 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
   if (last) count += count_small_rest(pool.subspan(count), tokens);
   assign_items(pool.first(count));
   if (!may_stretch_ || !balancer_.uneven()) return count;
-  // The ranks would wait for the slowest one: samples that they can use meanwhile cost no time.
+  // The ranks would wait for the slowest one, so additional samples for the others cost no time.
   const std::size_t assigned = count;
   take_while(
       [&](std::uint32_t, double item_cost) { return stretches() && balancer_.add_if_free(item_cost); });

@@ -18,7 +18,7 @@ if [ -z "$archive" ]; then
   exit 77
 fi
 
-# In a folder of its own, so that this machine's package lists stay as they are.
+# A separate folder keeps this machine's package lists as they are.
 apt=(-o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$folder/lists"
   -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User=root)
 # fetch SUITE: unpacks libslurm-dev into $folder/SUITE.

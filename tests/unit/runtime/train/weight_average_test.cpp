@@ -25,6 +25,25 @@ TEST(WeightAverage, FollowsTheWeights) {
   EXPECT_NEAR(average.averages()[0][0][0].item<double>(), expected, 1e-5);
 }
 
+TEST(WeightAverage, OfHalvesFollowsSmallChanges) {
+  torch::nn::Linear model(2, 1);
+  model->to(torch::kBFloat16);
+  const torch::NoGradGuard no_grad;
+  model->weight.fill_(1);
+  WeightAverage average(*model, 0.999);
+  for (int step = 0; step < 2000; ++step) average.update();
+  model->weight.fill_(1.5);
+  for (int step = 0; step < 5000; ++step) average.update();
+  const auto before = average.averages()[0].clone();
+  EXPECT_GE(before[0][0].item<double>(), 1.49);
+  {
+    const auto swapped = average.swap();
+    EXPECT_TRUE(torch::equal(model->weight, before.to(torch::kBFloat16)));
+  }
+  EXPECT_EQ(model->weight[0][0].item<double>(), 1.5);
+  EXPECT_TRUE(torch::equal(average.averages()[0], before));
+}
+
 TEST(WeightAverage, SwapsValuesAndGivesThemBack) {
   torch::nn::Linear model(2, 1);
   WeightAverage average(*model, 0.9);

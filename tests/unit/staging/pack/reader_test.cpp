@@ -37,7 +37,13 @@ TEST_F(PackReader, ReadViewAndTheRecordedOffsetGiveTheSameSamples) {
     const Part part = reader->parts(i)[0];
     EXPECT_EQ(staging_test::read(pack / part.shard).substr(part.offset, part.bytes), expected);
   }
-  reader->verify();
+  std::uint64_t read = 0;
+  reader->verify([&](std::uint64_t bytes) { read += bytes; });
+  std::uint64_t shards = 0;
+  for (const auto& file : fs::directory_iterator(pack)) {
+    if (file.path().extension() == ".tar") shards += file.file_size();
+  }
+  EXPECT_EQ(read, shards);
 }
 
 TEST_F(PackReader, CountsTokens) {

@@ -318,6 +318,14 @@ TEST(Rendezvous, AStoppedNodeIsNamedWhileOthersGoOn) {
   EXPECT_THAT(srun.lines().front(), HasSubstr("n2: has stopped"));
 }
 
+TEST(Rendezvous, ARoundDoesNotWaitForANodeThatStoppedAfterTheVerdict) {
+  Srun srun(kLong, milliseconds(50), milliseconds(4000));
+  const UniqueFd stopped = silent_node(srun, hello(1, 2), Verdict{true, "", true});
+  Rendezvous first(srun.address(), hello(0, 2), kIgnore);
+  EXPECT_TRUE(first.agree({true, "", true}).good);
+  EXPECT_EQ(first.gather("later", "here").dump(), R"({"0":"here","1":null})");
+}
+
 TEST(Rendezvous, AStepThatIsSuspendedOnAllNodesIsLeftAlone) {
   Srun srun(kLong, milliseconds(50), milliseconds(400));
   const UniqueFd first = silent_node(srun, hello(0, 2));

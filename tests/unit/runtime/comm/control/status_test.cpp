@@ -43,7 +43,7 @@ TEST(OverdueLine, SaysWhatEveryRankDoes) {
                        status_of(1, RankState::waits, kBucket, 14), status_of(2, RankState::silent)}),
       "rank 1 on n1: all_reduce of bucket 3 (26214400 bytes) did not end within 30 s (LOCKSTEP_TIMEOUT): "
       "rank 2 on n2 does not answer (stopped or cut off?); "
-      "rank 3 on n2 has asked for nothing for 31 s (its last operation: barrier of epoch); "
+      "rank 3 on n2 has called no operation for 31 s (its last operation: barrier of epoch); "
       "rank 0 on n1 has waited in the same operation for 30 s");
 }
 
@@ -76,11 +76,10 @@ TEST(OverdueLine, GivesARangeOfTimesIfRanksDiffer) {
       {status_of(0, RankState::waits, kBucket, 14, 30), status_of(2, RankState::waits, kBucket, 14, 31),
        status_of(3, RankState::waits, kBucket, 14, 32)});
   EXPECT_THAT(line, EndsWith("ranks 0,2-3 on n1 have waited in the same operation for 32 s"));
-  EXPECT_THAT(
-      explain_overdue(
-          nodes_of(1, 3), bucket_overdue(),
-          {status_of(0, RankState::asked, kBucket, 14, 5), status_of(2, RankState::asked, kBucket, 14, 60)}),
-      EndsWith("ranks 0,2 on n1 asked for the same operation 5.0 s to 60 s ago and have not begun it"));
+  EXPECT_THAT(explain_overdue(nodes_of(1, 3), bucket_overdue(),
+                              {status_of(0, RankState::asked, kBucket, 14, 5),
+                               status_of(2, RankState::asked, kBucket, 14, 60)}),
+              EndsWith("ranks 0,2 on n1 called the same operation 5.0 s to 60 s ago and have not begun it"));
 }
 
 TEST(OverdueLine, StaysReadableForThousandsOfRanks) {
@@ -93,8 +92,9 @@ TEST(OverdueLine, StaysReadableForThousandsOfRanks) {
   }
   EXPECT_THAT(
       explain_overdue(roster, bucket_overdue(), statuses),
-      EndsWith(": rank 3 on n1 has asked for nothing for 30 s (its last operation: barrier of epoch); ranks "
-               "0,2,4-4095 on 512 nodes have waited in the same operation for 30 s"));
+      EndsWith(
+          ": rank 3 on n1 has called no operation for 30 s (its last operation: barrier of epoch); ranks "
+          "0,2,4-4095 on 512 nodes have waited in the same operation for 30 s"));
 
   // Every second rank is stopped, and each of the others does something else.
   for (int rank = 0; rank < 4096; ++rank) {
