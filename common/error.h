@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <string>
 
 #include "common/leaf/error.h"
 

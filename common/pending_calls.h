@@ -5,7 +5,6 @@
 // Threads: a PendingCall belongs to one thread; a PendingCalls to one thread of the parent.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>

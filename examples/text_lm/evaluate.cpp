@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/error.h"
 #include "runtime/data/loader.h"
 #include "runtime/ddp/collectives.h"
 #include "runtime/train/validation.h"

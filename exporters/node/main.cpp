@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <memory>
 
 #include "common/error.h"
 #include "common/files.h"

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <memory>
 
 #include "exporters/record/snapshot.h"
 

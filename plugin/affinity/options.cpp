@@ -1,6 +1,5 @@
 #include "plugin/affinity/options.h"
 
-#include "common/error.h"
 #include "common/leaf/cpu_list.h"
 
 namespace lockstep::affinity {

@@ -6,7 +6,6 @@
 #include <array>
 #include <fstream>
 #include <sstream>
-#include <utility>
 
 #include "common/environment.h"
 #include "common/error.h"

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include <array>
 #include <fstream>
 #include <sstream>
 

@@ -13,7 +13,6 @@
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "common/leaf/port.h"
 #include "common/process.h"
 #include "common/sockets.h"
 #include "common/units.h"

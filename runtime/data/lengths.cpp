@@ -5,7 +5,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <string_view>
 
 #include "common/error.h"

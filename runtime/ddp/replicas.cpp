@@ -3,7 +3,6 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
-#include <array>
 
 #include "common/error.h"
 #include "runtime/ddp/flat_bucket.h"

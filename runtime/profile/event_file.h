@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "common/leaf/unique_fd.h"

@@ -1,6 +1,5 @@
 #include "runtime/train/clip_grad_norm.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "common/error.h"

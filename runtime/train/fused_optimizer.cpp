@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <memory>
-#include <tuple>
 
 #include "common/error.h"
 #include "runtime/ddp/parameters.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "common/error.h"
 #include "common/process.h"

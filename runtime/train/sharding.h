@@ -9,8 +9,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 

@@ -14,8 +14,6 @@
 
 #include <torch/torch.h>
 
-#include <string>
-
 #include "runtime/comm/world.h"
 
 namespace lockstep {

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "common/error.h"
 #include "common/units.h"

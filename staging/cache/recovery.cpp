@@ -1,10 +1,7 @@
 // Removes what killed processes left.
 
-#include <fcntl.h>
-
 #include <set>
 
-#include "common/error.h"
 #include "staging/cache/layout.h"
 #include "staging/cache/store.h"
 

@@ -1,7 +1,6 @@
 #include "staging/cache/shared.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "common/error.h"

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <ctime>
 #include <thread>
 
 #include "common/error.h"

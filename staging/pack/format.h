@@ -4,7 +4,6 @@
 // Threads: safe from any.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>

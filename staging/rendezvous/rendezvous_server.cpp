@@ -1,6 +1,5 @@
 #include "staging/rendezvous/rendezvous_server.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 

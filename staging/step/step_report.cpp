@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/source_name.h"

@@ -2,7 +2,6 @@
 
 #include <pwd.h>
 
-#include <cstdio>
 #include <ctime>
 #include <memory>
 #include <mutex>

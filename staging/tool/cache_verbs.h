@@ -3,9 +3,7 @@
 // Threads: main's thread.
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "common/tool.h"
 #include "staging/cache/node.h"

@@ -7,7 +7,6 @@
 #include "common/pending_calls.h"
 #include "staging/pack/formats/format_check.h"
 #include "staging/pack/index.h"
-#include "staging/pack/member_name.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {

@@ -3,9 +3,7 @@
 and in any other memory. With --peers also times MPI_Allreduce and Gloo. Implementations take turns from launch to
 launch."""
 
-import argparse
 import collections
-import os
 import statistics
 import sys
 
@@ -21,19 +19,13 @@ def numbers(text):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_allreduce", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"bench_allreduce {os.environ.get('LOCKSTEP_VERSION', '')}"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser = program.parser("bench_allreduce", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run MPI_Allreduce and Gloo, if they are installed")
-    parser.add_argument("--quick", action="store_true", help="one short launch, to test the benchmark")
     parser.add_argument("--sizes", default=SIZES, help=f"buffer sizes in bytes, with binary units (default {SIZES})")
     parser.add_argument("--ranks", type=numbers, default=[2], help="total numbers, such as 1,2,3,4 (default 2)")
     parser.add_argument("--nodes", type=numbers, default=[1], help="more than 1: on an embedded Slurm cluster")
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=11, help="blocks in a launch; large buffers have half as many")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.launches, chosen.blocks, chosen.sizes = 1, 1, "4K,1M"

@@ -6,10 +6,7 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

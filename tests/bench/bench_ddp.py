@@ -4,11 +4,9 @@
 The model is a Transformer of 18.9 M parameters (transformer.h). Modes (bare, no_sync, sync) take turns within a
 launch; implementations and allocators take turns from launch to launch."""
 
-import argparse
 import collections
 import itertools
 import json
-import os
 import statistics
 import sys
 
@@ -20,11 +18,8 @@ MODES = ["bare", "no_sync", "sync"]
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_ddp", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"bench_ddp {os.environ.get('LOCKSTEP_VERSION', '')}")
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser = program.parser("bench_ddp", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run PyTorch's DDP over Gloo, if it is installed")
-    parser.add_argument("--quick", action="store_true", help="one short launch, to test the benchmark")
     parser.add_argument("--ranks", type=int, default=2, help="total number of ranks (default 2)")
     parser.add_argument("--nodes", type=int, default=1, help="more than 1: on an embedded Slurm cluster")
     parser.add_argument("--tokens", default="4x128,1x32", help="sequences x length, per rank and step")
@@ -34,7 +29,6 @@ def arguments():
     parser.add_argument("--steps", type=int, default=2, help="steps of 512 tokens in a block; smaller steps are more")
     parser.add_argument("--measure", default="step,hooks,memory", help="a list of step, hooks, memory and trace")
     parser.add_argument("--peer-options", default="", help="options for the peer, such as --gradient-as-bucket-view")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.launches, chosen.blocks, chosen.steps = 1, 1, 1

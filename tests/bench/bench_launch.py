@@ -2,7 +2,6 @@
 """Times srun of `true` on the embedded cluster without the plugin, with it, with --pin, and with --stage of data that is
 already on the node. The four take turns; what the plugin adds is the median difference to the same turn without it."""
 
-import argparse
 import os
 import pathlib
 import shutil
@@ -40,14 +39,8 @@ for turn in range(turns + 1):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_launch", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"bench_launch {os.environ.get('LOCKSTEP_VERSION', '')}"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
-    parser.add_argument("--quick", action="store_true", help="few turns, to test the benchmark")
+    parser = program.parser("bench_launch", __doc__)
     parser.add_argument("--turns", type=int, default=41)
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.turns = 2

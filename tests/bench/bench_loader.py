@@ -2,9 +2,7 @@
 """Measures how many batches of packed tokens per second Lockstep's loader delivers from the page cache, and with --peers
 PyTorch's DataLoader, with the same files, batches and number of workers. The two run in turns."""
 
-import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -18,17 +16,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_loader", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"bench_loader {os.environ.get('LOCKSTEP_VERSION', '')}"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser = program.parser("bench_loader", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run PyTorch's DataLoader, if it is installed")
-    parser.add_argument("--quick", action="store_true", help="one short run, to test the benchmark")
     parser.add_argument("--tokens", type=int, default=16_000_000, help="tokens of the pack (default 16 million)")
     parser.add_argument("--workers", default="1,2", help="numbers of worker threads or processes (default 1,2)")
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.workers = [int(word) for word in chosen.workers.split(",")]
     chosen.epochs = 5

@@ -6,7 +6,6 @@ All programs of a width train the same model on the same pages, in turns of equa
 random ones, padded to the longest page, or sorted by length as in fairseq. With --techniques it compares Lockstep's
 program with variants of itself instead."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -35,14 +34,9 @@ TECHNIQUES = [
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_main_job", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"bench_main_job {os.environ.get('LOCKSTEP_VERSION', '')}"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object per program")
+    parser = program.parser("bench_main_job", __doc__)
     parser.add_argument("--peers", action="store_true", help="run PyTorch's programs too, where it is installed")
     parser.add_argument("--techniques", action="store_true", help="compare techniques of Lockstep instead")
-    parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
     parser.add_argument("--widths", default="128,256,512", help="of the model (default 128,256,512)")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=4096)
@@ -52,7 +46,6 @@ def arguments():
     parser.add_argument("--round-tokens", type=int, default=16_000, help="of a turn, all ranks together")
     parser.add_argument("--pages", type=int, default=3000, help="to train on")
     parser.add_argument("--allocator", default="tuned", choices=list(starting.PEER_ALLOCATOR), help="on both sides")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.widths, chosen.layers, chosen.vocabulary, chosen.cap = "64", 1, 256, 1024

@@ -5,8 +5,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "common/clock.h"

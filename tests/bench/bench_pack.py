@@ -4,7 +4,6 @@ and, if it can be mounted (root, FUSE), from the metered shared file system with
 take turns, and the medians of the runs are printed. Lockstep hashes the data and syncs it to the disk; the others do
 neither."""
 
-import argparse
 import os
 import pathlib
 import random
@@ -21,11 +20,8 @@ from ranks import run, say
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_pack", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"bench_pack {os.environ.get('LOCKSTEP_VERSION', '')}")
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser = program.parser("bench_pack", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run tar and cp")
-    parser.add_argument("--quick", action="store_true", help="one short run, to test the benchmark")
     parser.add_argument("--files", type=int, default=100_000, help="files in the page cache (default 100,000)")
     parser.add_argument("--bytes", type=int, default=2048, help="bytes of each file (default 2,048)")
     parser.add_argument("--threads", default="0,1", help="of lockstep-pack (default 0,1; 0: automatic)")
@@ -33,7 +29,6 @@ def arguments():
     parser.add_argument("--latency-ms", type=float, default=2, help="of each operation of the metered file system")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folder", help="folder for files and packs (default: the folder of temporary files)")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.programs = pathlib.Path(chosen.programs).resolve()
     chosen.threads = [int(word) for word in chosen.threads.split(",")]

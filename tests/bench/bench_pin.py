@@ -3,7 +3,6 @@
 loader threads and with them, which share the compute CPUs or have their own. The variants take turns. A gain of bandwidth
 needs several NUMA nodes: on a machine with one, this benchmark says so."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -28,16 +27,12 @@ VARIANTS = {
 
 def arguments():
     cpus = len(os.sched_getaffinity(0))
-    parser = argparse.ArgumentParser(prog="bench_pin", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"bench_pin {os.environ.get('LOCKSTEP_VERSION', '')}")
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
-    parser.add_argument("--quick", action="store_true", help="little data and one turn, to test the benchmark")
+    parser = program.parser("bench_pin", __doc__)
     parser.add_argument("--ranks", type=int, default=2 if cpus >= 4 else 1, help="ranks on this machine")
     parser.add_argument("--loaders", type=int, default=1, help="loader threads of each rank (default 1)")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=30, help="steps of each run (default 30)")
     parser.add_argument("--elements", type=int, default=4 << 20, help="numbers in each array of a thread (default 4 Mi)")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.turns, chosen.steps, chosen.elements = 1, 3, 1 << 14

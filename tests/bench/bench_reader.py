@@ -3,8 +3,6 @@
 reader, with pread(2) alone (as a program that knows where its samples lie) and, with --peers, with WebDataset, which
 reads in order only. The programs take turns, and the medians of the runs are printed."""
 
-import argparse
-import os
 import pathlib
 import statistics
 import subprocess
@@ -28,19 +26,13 @@ WAYS = [
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_reader", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"bench_reader {os.environ.get('LOCKSTEP_VERSION', '')}"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser = program.parser("bench_reader", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run WebDataset, if Python finds it")
-    parser.add_argument("--quick", action="store_true", help="one short run, to test the benchmark")
     parser.add_argument("--samples", type=int, default=100_000, help="samples of the pack (default 100,000)")
     parser.add_argument("--bytes", type=int, default=2048, help="bytes of a sample (default 2,048)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads that read (default 1,2)")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folder", help="folder for the pack (default: the folder of temporary files)")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.threads = [int(word) for word in chosen.threads.split(",")]
     chosen.seconds = 0.5

@@ -3,7 +3,6 @@
 With --peers also times cp, rsync and sbcast, in turn. In all cases but cold the source lies on the metered file system:
 one mount per node, one bandwidth for all of them together, and a delay per operation."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -25,13 +24,8 @@ CASES = ["cold", "warm", "cooperative", "small_files"]
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="bench_stage", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"bench_stage {os.environ.get('LOCKSTEP_VERSION', '')}"
-    )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    parser = program.parser("bench_stage", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run cp, rsync and sbcast")
-    parser.add_argument("--quick", action="store_true", help="little data and one run, to test the benchmark")
     parser.add_argument("--cases", default=",".join(CASES), help="a list of " + ", ".join(CASES))
     parser.add_argument("--bytes", type=int, default=4 << 30, help="bytes of the cold case (default 4 GiB)")
     parser.add_argument("--shards", type=int, default=1000, help="shards of the warm case (default 1000)")
@@ -43,7 +37,6 @@ def arguments():
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", help="working folder (default: a temporary folder)")
-    parser.add_argument("--programs", default=".", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     chosen.cases = chosen.cases.split(",")
     for case in chosen.cases:

@@ -1,5 +1,6 @@
 """Functions that the Python benchmarks share: run programs, print JSON lines, and exit as a tool does."""
 
+import argparse
 import contextlib
 import ctypes
 import json
@@ -53,6 +54,16 @@ def finish(process, what):
     if process.returncode != 0:
         raise Failure(f"{what}: exit code {process.returncode}: {said.strip()[-300:]}")
     return output, usage.ru_maxrss * 1024
+
+
+def parser(name, description):
+    """A parser with the options that all benchmarks have."""
+    made = argparse.ArgumentParser(prog=name, description=description)
+    made.add_argument("--version", action="version", version=f"{name} {os.environ.get('LOCKSTEP_VERSION', '')}")
+    made.add_argument("--json", action="store_true", help="print a JSON object for each measurement")
+    made.add_argument("--quick", action="store_true", help="little data and one short run, to test the benchmark")
+    made.add_argument("--programs", default=".", help=argparse.SUPPRESS)
+    return made
 
 
 def run(name, main):

@@ -121,6 +121,14 @@ home_program() {
   on_head sh -c "mkdir -p $2 && cat >$2/$1 && chmod +x $2/$1" <"$build/bin/$1"
 }
 
+# value EXPRESSION: prints the value of its first sample in Prometheus.
+value() {
+  on_head curl -sG --data-urlencode "query=$1" http://localhost:9090/api/v1/query |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["result"][0]["value"][1])' 2>/dev/null
+}
+value_is() { [ "$(value "$2")" = "$1" ]; }
+value_exceeds() { python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > float(sys.argv[2]))' "$(value "$2")" "$1"; }
+
 # True if all nodes are idle: none is drained or down.
 sinfo_all_idle() { [ "$(on_head sinfo -h -N -o %T | sort -u)" = idle ]; }
 assert_all_idle() {

@@ -3,14 +3,6 @@
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 
-# value EXPRESSION: prints the value of its first sample in Prometheus.
-value() {
-  on_head curl -sG --data-urlencode "query=$1" http://localhost:9090/api/v1/query |
-    python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["result"][0]["value"][1])' 2>/dev/null
-}
-value_is() { [ "$(value "$2")" = "$1" ]; }
-value_exceeds() { python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > float(sys.argv[2]))' "$(value "$2")" "$1"; }
-
 # A test that fails must not leave a job.
 job=
 trap '[ -z "$job" ] || on_head scancel "$job" 2>/dev/null' EXIT

@@ -9,7 +9,6 @@ make_pack large 12 4000000
 cluster meter --bandwidth 2M >/dev/null
 trap 'cluster meter --bandwidth 0 >/dev/null' EXIT
 
-staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
 copying_on() { root_on_node "$1" sh -c 'ls /mnt/local/lockstep/*/objects/.incoming-*/files/*.tar'; }
 
 # cancelled JOB NODE...: cancels the job when these nodes copy, and checks that nothing is left.

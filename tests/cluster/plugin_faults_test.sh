@@ -12,7 +12,6 @@ chmod 777 "$shared/plugin_test"
 sum=$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)
 slow() { cluster meter --bandwidth 1M >/dev/null; }
 fast() { cluster meter --bandwidth 0 >/dev/null; }
-copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
 # The next call stages all data on these nodes.
 works_on() {
   output=$(on_head srun -w "$1" -N"$2" -n"$2" --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null)

@@ -60,8 +60,6 @@ assert_contains "$output" "is outside the folders that may be staged"
 assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "$output"
 restore_configuration
 
-staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
-copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
 # run_and_kill NODES COMMAND...: runs the command and kills its helpers on the nodes, as the kernel does when memory runs
 # out. Stores the output in $output and the exit code in $code.
 run_and_kill() {

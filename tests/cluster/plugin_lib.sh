@@ -54,6 +54,9 @@ nothing_left_on() { [ -z "$(left_on "$1")" ]; }
 
 no_helpers() { [ -z "$(helpers_running)" ]; }
 
+staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
+copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
+
 # The nodes' epilogs may still run after srun has ended.
 assert_nothing_left() {
   local node

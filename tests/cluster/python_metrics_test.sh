@@ -6,13 +6,6 @@ source "$(dirname "$0")/lib.sh"
 /usr/bin/python3 -c 'import torch.distributed' 2>/dev/null || { echo "skipped: python3-torch is not installed"; exit 77; }
 command -v prometheus >/dev/null || fail "prometheus is not installed"
 
-value() {
-  on_head curl -sG --data-urlencode "query=$1" http://localhost:9090/api/v1/query |
-    python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["result"][0]["value"][1])' 2>/dev/null
-}
-value_is() { [ "$(value "$2")" = "$1" ]; }
-value_exceeds() { python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > float(sys.argv[2]))' "$(value "$2")" "$1"; }
-
 job=
 trap '[ -z "$job" ] || on_head scancel "$job" 2>/dev/null; on_head rm -rf train.py stop python_report' EXIT
 on_head rm -rf stop python_report

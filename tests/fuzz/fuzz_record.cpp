@@ -3,7 +3,6 @@
 // staging.json (1), or changes of the record: a new size if 2 is set, and then offset (3 bytes), length (1) and bytes.
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cstring>
 

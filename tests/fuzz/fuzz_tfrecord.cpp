@@ -1,7 +1,6 @@
 // Fuzzes the parser of TFRecord: with the input, and with the input after correcting all checksums, since no
 // mutation would make them correct.
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 

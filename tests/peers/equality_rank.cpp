@@ -6,8 +6,6 @@
 
 #include <fstream>
 #include <iterator>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

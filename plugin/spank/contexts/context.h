@@ -11,7 +11,6 @@
 #include <slurm/spank.h>
 
 #include <string>
-#include <vector>
 
 #include "plugin/spank/options/options.h"
 

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #include "common/error.h"
 

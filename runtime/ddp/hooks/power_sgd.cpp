@@ -147,7 +147,8 @@ class BucketState {
     error_.nan_to_num_(0, 0, 0);  // infinite gradients must not reach later steps
     // What was sent uncompressed has no error.
     for (const auto& gradient : uncompressed_) {
-      const auto bytes = static_cast<const std::byte*>(gradient.data_ptr()) - static_cast<const std::byte*>(buffer_.data_ptr());
+      const auto bytes = static_cast<const std::byte*>(gradient.data_ptr()) -
+                         static_cast<const std::byte*>(buffer_.data_ptr());
       const auto element = static_cast<std::int64_t>(buffer_.element_size());
       error_.narrow(0, bytes / element, static_cast<std::int64_t>(gradient.nbytes()) / element).zero_();
     }

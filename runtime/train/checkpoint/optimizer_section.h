@@ -5,7 +5,6 @@
 
 #include <torch/torch.h>
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -3,7 +3,6 @@
 // Threads: as Reader.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // Reads the rows of an HDF5 dataset.
 
 #include <algorithm>
-#include <atomic>
 
 #include "common/error.h"
 #include "staging/pack/formats/format_readers.h"

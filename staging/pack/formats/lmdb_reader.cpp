@@ -1,6 +1,5 @@
 // Reads the values of an LMDB database, in the order of their keys.
 
-#include "common/error.h"
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/lmdb_tree.h"

@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <array>
-
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/file_status.h"

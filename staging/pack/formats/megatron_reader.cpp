@@ -1,6 +1,5 @@
 // Reads the sequences of a Megatron-Core .bin, which its .idx lists.
 
-#include "common/error.h"
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/megatron_index.h"

@@ -1,6 +1,5 @@
 // Reads the rows of a .npy file.
 
-#include "common/error.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/npy_header.h"
 #include "staging/pack/formats/rows_reader.h"

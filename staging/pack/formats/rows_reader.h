@@ -4,7 +4,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/npy_header.h"

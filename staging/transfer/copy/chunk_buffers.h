@@ -6,7 +6,6 @@
 
 #include <condition_variable>
 #include <cstddef>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
 
 namespace lockstep::transfer {
 namespace {

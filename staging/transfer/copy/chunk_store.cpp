@@ -1,7 +1,5 @@
 #include "staging/transfer/copy/chunk_store.h"
 
-#include <algorithm>
-
 #include "common/error.h"
 #include "staging/transfer/copy/parallel.h"
 

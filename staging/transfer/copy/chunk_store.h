@@ -6,8 +6,6 @@
 // Threads: put(), read(), has() and digest() from any; the rest belongs to one thread.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <filesystem>

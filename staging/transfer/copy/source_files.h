@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
-#include <string>
 #include <unordered_map>
 #include <vector>
 

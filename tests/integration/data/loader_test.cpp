@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "common/error.h"
 #include "tests/integration/data/loader_fixture.h"

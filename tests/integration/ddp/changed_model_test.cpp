@@ -6,7 +6,6 @@
 #include <sstream>
 #include <tuple>
 
-#include "common/error.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
 

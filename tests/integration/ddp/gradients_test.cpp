@@ -1,7 +1,6 @@
 // DistributedDataParallel gives the gradients of one process on the whole batch.
 #include <gtest/gtest.h>
 
-#include "common/error.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

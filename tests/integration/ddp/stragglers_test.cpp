@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
-#include <filesystem>
 #include <string>
 #include <vector>
 

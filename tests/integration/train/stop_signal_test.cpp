@@ -6,7 +6,6 @@
 
 #include <csignal>
 
-#include "common/error.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/error.h"
 #include "runtime/ddp/collectives.h"
 #include "tests/integration/ddp/models.h"
 

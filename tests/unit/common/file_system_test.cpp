@@ -1,6 +1,5 @@
 #include "common/file_system.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

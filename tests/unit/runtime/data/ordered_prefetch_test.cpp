@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <fstream>

@@ -1,6 +1,5 @@
 #include "runtime/ddp/bucketing.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,7 +1,6 @@
 // The fused optimizers make the steps that LibTorch's make.
 #include "runtime/train/fused_optimizer.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sstream>

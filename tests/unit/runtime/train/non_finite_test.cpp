@@ -1,7 +1,6 @@
 // The first value that is not finite is traced to its module.
 #include "runtime/train/non_finite.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>

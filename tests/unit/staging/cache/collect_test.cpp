@@ -3,7 +3,6 @@
 
 #include "staging/cache/collect.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 
 #include "tests/unit/staging/cache/node_world.h"
@@ -13,12 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheGc;
-using staging_test::CacheOfANode;
-using staging_test::kOne;
-using staging_test::kTwo;
-using staging_test::kUnit;
-using staging_test::WatchedFileSystem;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;

@@ -1,7 +1,5 @@
 // Quota, total and disk: which objects are evicted, which stay, and the message if none may be evicted.
 
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "staging/cache/report.h"
@@ -13,8 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheTest;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -24,7 +21,6 @@ using std::chrono::seconds;
 constexpr const char* kA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 constexpr const char* kB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 constexpr const char* kC = "cccccccccccccccccccccccccccccccc";
-using staging_test::kUnit;
 
 class CacheEviction : public CacheTest {
  protected:

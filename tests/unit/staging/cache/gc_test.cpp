@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -20,12 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheGc;
-using staging_test::CacheOfANode;
-using staging_test::kOne;
-using staging_test::kTwo;
-using staging_test::kUnit;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;

@@ -2,11 +2,9 @@
 // store after a reboot.
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <set>
 
 #include "staging/cache/collect.h"
@@ -19,16 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheGc;
-using staging_test::CacheOfANode;
-using staging_test::kOne;
-using staging_test::kTwo;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
-
-using staging_test::kName;
 
 mode_t mode_of(const fs::path& path) {
   struct stat status {};

@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -18,12 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheTest;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-using staging_test::kName;
 
 class CacheLease : public CacheTest {};
 

@@ -13,9 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheOfANode;
-using staging_test::kOne;
-using staging_test::kUnit;
+using namespace staging_test;
 using std::chrono::seconds;
 using testing::Contains;
 using testing::IsEmpty;

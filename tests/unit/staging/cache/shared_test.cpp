@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,10 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheOfANode;
-using staging_test::kOne;
-using staging_test::kTwo;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;

@@ -22,13 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::CacheTest;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using LockKind = FileSystem::LockKind;
 
-using staging_test::kOne;
-using staging_test::kTwo;
-using staging_test::kUnit;
 constexpr std::uint64_t kTotal = 10 * kUnit;
 
 class CacheTotal : public CacheTest {

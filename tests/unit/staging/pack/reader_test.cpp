@@ -17,9 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::flip_byte;
-using staging_test::read_sample;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};

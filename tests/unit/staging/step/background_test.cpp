@@ -3,14 +3,12 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "common/file_system.h"
 #include "common/files.h"
@@ -24,12 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::end_of;
-using staging_test::kKey;
-using staging_test::Srun;
-using staging_test::StageStep;
-using staging_test::Tasks;
+using namespace staging_test;
 using testing::HasSubstr;
 using testing::IsEmpty;
 

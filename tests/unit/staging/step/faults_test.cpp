@@ -17,12 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::end_of;
-using staging_test::Srun;
-using staging_test::StageStep;
-using staging_test::Tasks;
-using staging_test::wait_for;
+using namespace staging_test;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;

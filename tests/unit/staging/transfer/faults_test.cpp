@@ -20,11 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::end_of;
-using staging_test::in_child;
-using staging_test::kKilled;
-using staging_test::start_child;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::StartsWith;
 

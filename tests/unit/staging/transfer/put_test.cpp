@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -19,10 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::flip_byte;
-using staging_test::in_child;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -38,8 +34,6 @@ bool own_mounts() {
   }
   return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
 }
-
-using staging_test::kChunk;
 
 class TransferPut : public staging_test::StagingTest {
  protected:

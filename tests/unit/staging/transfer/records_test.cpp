@@ -1,10 +1,8 @@
 // Staged TFRecord and RecordIO files: the copy takes over the source's index, so no node reads them through.
 
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -22,9 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::flip_byte;
-using staging_test::tfrecord;
+using namespace staging_test;
 
 /// Changes an index at the source while it is copied.
 class ChangingIndex : public FileSystem {

@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <functional>
 #include <set>
 #include <span>
 
@@ -17,12 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::flip_byte;
+using namespace staging_test;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-using staging_test::kChunk;
 constexpr int kMaxReads = 200;
 
 class StageSource : public staging_test::StagingTest {

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <csignal>
 #include <thread>
-#include <utility>
 
 #include "staging/cache/store.h"
 #include "staging/transfer/heartbeat.h"
@@ -22,9 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::end_of;
-using staging_test::start_child;
+using namespace staging_test;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 using testing::IsEmpty;

@@ -4,12 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <thread>
-
-#include "common/error.h"
 
 namespace lockstep::comm::cpu {
 namespace {

@@ -13,10 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::megatron_index;
-using staging_test::npy;
-using staging_test::tfrecord;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::ElementsAre;
 
 class FormatContents : public staging_test::StagingTest {

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <numeric>
 
@@ -14,9 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::bytes_of;
-using staging_test::megatron_index;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
+using staging_test::bytes_of;  // not pack::bytes_of()
 using testing::ElementsAre;
 
 class FormatMegatron : public staging_test::StagingTest {

@@ -1,8 +1,5 @@
-#include <fcntl.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
-#include <fstream>
 
 #include "common/files.h"
 #include "staging/pack/format.h"
@@ -17,11 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::bytes_of;
-using staging_test::flip_byte;
-using staging_test::read_sample;
-using staging_test::tfrecord;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
+using staging_test::bytes_of;  // not pack::bytes_of()
 
 class FormatRecords : public staging_test::StagingTest {
  protected:

@@ -14,10 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::bytes_of;
-using staging_test::flip_byte;
-using staging_test::npy;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
+using staging_test::bytes_of;  // not pack::bytes_of()
 
 class FormatTables : public staging_test::StagingTest {
  protected:

@@ -1,7 +1,6 @@
 // Reads files that the formats' own packages wrote (tests/data/formats).
 
 #include <atomic>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 

@@ -14,13 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::FailsAt;
-using staging_test::in_child;
-using staging_test::KilledAt;
-using staging_test::kKilled;
-using staging_test::read_sample;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::HasSubstr;
 

@@ -1,6 +1,5 @@
 #include "staging/pack/write/convert.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "common/process.h"
@@ -18,13 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::FailsAt;
-using staging_test::in_child;
-using staging_test::KilledAt;
-using staging_test::kKilled;
-using staging_test::read_sample;
-using staging_test::ThrowsErrorWith;
+using namespace staging_test;
 using testing::ElementsAre;
 
 template <typename T>

@@ -14,12 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::in_child;
+using namespace staging_test;
 using testing::ElementsAre;
 using testing::StartsWith;
 
-using staging_test::kChunk;
 constexpr int kEndedEarly = 99;
 
 /// Ends the process when this many marks have been written to the journal.

@@ -20,10 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using staging_test::content_of;
-using staging_test::end_of;
-using staging_test::Srun;
-using staging_test::start_child;
+using namespace staging_test;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;

@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/error.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <nlohmann/json.hpp>
 
 #include "common/error.h"
 #include "runtime/data/plan/epoch_planner.h"
