@@ -30,7 +30,8 @@ std::uint64_t now_ns(clockid_t clock) {
 void copy_name(std::array<char, kNameBytes>& into, const std::string& name) {
   std::size_t bytes = std::min(name.size(), into.size() - 1);
   // Does not cut a UTF-8 character: all its bytes but the first are 10xxxxxx.
-  while (bytes > 0 && bytes < name.size() && (static_cast<unsigned char>(name[bytes]) & 0xC0U) == 0x80U) --bytes;
+  while (bytes > 0 && bytes < name.size() && (static_cast<unsigned char>(name[bytes]) & 0xC0U) == 0x80U)
+    --bytes;
   name.copy(into.data(), bytes);
 }
 

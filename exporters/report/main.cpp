@@ -39,9 +39,11 @@ int main(int argc, char** argv) {
                   "($LOCKSTEP_RECORD, $LOCKSTEP_REPORT_DIR), or files")
       ->required();
   std::filesystem::path baseline;
-  tool.app().add_option("--compare", baseline, "Compare with another run: its number or folder")
+  tool.app()
+      .add_option("--compare", baseline, "Compare with another run: its number or folder")
       ->check(lockstep::Tool::named());
-  tool.app().add_option("--out", page, "Also write one self-contained HTML page")
+  tool.app()
+      .add_option("--out", page, "Also write one self-contained HTML page")
       ->check(lockstep::Tool::named());
   return tool.run(argc, argv, [&] {
     const lockstep::report::Run run = load(paths);

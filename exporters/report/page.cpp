@@ -99,7 +99,8 @@ std::string staging(const Run& run) {
           escape(node.node), state);
     }
     for (const auto& source : node.sources) {
-      const std::string cache = node.state == exporter::StagingState::done ? (source.hit ? "hit" : "miss") : state;
+      const std::string cache =
+          node.state == exporter::StagingState::done ? (source.hit ? "hit" : "miss") : state;
       html += fmt::format(
           "<tr><td class=\"name\">{}</td><td "
           "class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"

@@ -105,7 +105,8 @@ void print_settings(const comm::Communicator& communicator, const AppliedSetting
 std::uint64_t job_number(comm::Communicator& communicator) {
   auto job = static_cast<std::uint64_t>(environment::get_integer("SLURM_JOB_ID").value_or(0));
   if (job == 0) job = profile::local_job_id();
-  communicator.broadcast({reinterpret_cast<std::byte*>(&job), sizeof(job), comm::DataType::u8}, 0, "the job's number")
+  communicator
+      .broadcast({reinterpret_cast<std::byte*>(&job), sizeof(job), comm::DataType::u8}, 0, "the job's number")
       ->wait();
   return job;
 }

@@ -171,8 +171,7 @@ class Node {
     try {
       // The claims are listed first: a store that is made meanwhile is in the second list. That list also has stores that
       // could not be looked at.
-      const auto claims =
-          system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>());
+      const auto claims = system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>());
       const auto there = system_.list(report_.cache);
       for (const std::string& name : claims) {
         if (name != "lock" && std::find(there.begin(), there.end(), name) == there.end())

@@ -19,7 +19,8 @@ void check_members(const fs::path& folder, const Index& index, std::size_t s) {
     for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
       const layout::PartRecord& part = index.part(p);
       do {
-        if (!members.next()) fail("{}: the shard ends before this sample", describe_part(shard, index, i, part));
+        if (!members.next())
+          fail("{}: the shard ends before this sample", describe_part(shard, index, i, part));
       } while (members.folder() && members.offset() != part.offset);  // other programs' shards have folders
       const std::string name = members.name();
       if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) {
@@ -29,8 +30,8 @@ void check_members(const fs::path& folder, const Index& index, std::size_t s) {
         fail("{}: member '{}' at offset {} is not a regular file", shard.string(), name, members.offset());
       if (name != join_member_name(index.key(i), index.kind(part)) || members.size() != part.size ||
           members.offset() != part.offset) {
-        fail("{}: the shard has '{}' with {} bytes at offset {} instead", describe_part(shard, index, i, part), name,
-             members.size(), members.offset());
+        fail("{}: the shard has '{}' with {} bytes at offset {} instead",
+             describe_part(shard, index, i, part), name, members.size(), members.offset());
       }
     }
   }

@@ -46,9 +46,10 @@ TEST(ParallelFor, AThreadThatCannotStartDoesNotLeaveTheOthersWaiting) {
 }
 
 TEST(ParallelFor, ThrowsTheFirstErrorAgain) {
-  EXPECT_THROW(parallel_for(4, 2, [](std::size_t i, const std::function<bool()>&) {
-                 if (i == 2) throw std::runtime_error("two");
-               }),
+  EXPECT_THROW(parallel_for(4, 2,
+                            [](std::size_t i, const std::function<bool()>&) {
+                              if (i == 2) throw std::runtime_error("two");
+                            }),
                std::runtime_error);
 }
 
