@@ -14,7 +14,7 @@ WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(d
     if (!parameter.is_floating_point()) continue;
     weights_.push_back(parameter);
     // In 16 bits the small changes would be lost.
-    const bool half = parameter.element_size() < sizeof(float);
+    const bool half = static_cast<std::size_t>(parameter.element_size()) < sizeof(float);
     averages_.push_back(parameter.detach().to(half ? torch::kFloat : parameter.scalar_type(), false, true));
   }
 }

@@ -145,7 +145,7 @@ class BucketState {
     if (!options_.use_error_feedback) return {};
     error_.sub_(buffer_);
     error_.nan_to_num_(0, 0, 0);  // infinite gradients must not reach later steps
-    // What was sent uncompressed has no error.
+    // Gradients that were sent uncompressed have no error.
     for (const auto& gradient : uncompressed_) {
       const auto bytes = static_cast<const std::byte*>(gradient.data_ptr()) -
                          static_cast<const std::byte*>(buffer_.data_ptr());
