@@ -114,6 +114,15 @@ class PythonRecord(unittest.TestCase):
         self.assertIn("the environment variable RANK is not an integer: 'x'",
                       self.run_job(TWO_STEPS, RANK="x", WORLD_SIZE="2", LOCAL_RANK="0"))
 
+    def test_a_comparison_writes_the_page_too(self):
+        self.run_job(TWO_STEPS)
+        page = self.folder / "page.html"
+        subprocess.run([BIN / "lockstep-report", self.records, "--compare", self.records, "--out", page], check=True,
+                       stdout=subprocess.DEVNULL)
+        self.assertIn("<!doctype html>", page.read_text())
+        refused = subprocess.run([BIN / "lockstep-report", self.records, "--out", ""], capture_output=True)
+        self.assertEqual(refused.returncode, 2)
+
     def test_the_exporter_serves_its_histograms(self):
         job = self.start_job(TWO_STEPS + "print(flush=True)\ninput()")
         exporter = subprocess.Popen([BIN / "lockstep-exporter", "--records", self.folder / "records", "--listen", "127.0.0.1:0",
