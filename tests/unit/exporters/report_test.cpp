@@ -107,7 +107,7 @@ TEST_F(ReportTest, StagingIsShownPerNodeAsHitOrMiss) {
 TEST_F(ReportTest, ANodeWhoseStagingFailedIsNoHit) {
   step(rank(0, 1), 90);
   write_file_atomically(folder_ / "staging-n1.json", R"({"node":"n1","state":"source","sources":[]})");
-  const Run run = load({folder_.path()});
+  const report::Run run = load({folder_.path()});
   EXPECT_EQ(to_json(run)["staging"][0]["state"], "source");
   EXPECT_THAT(to_text(run), HasSubstr("n1           source"));
   EXPECT_THAT(to_html(run), HasSubstr("<td class=\"name\">n1</td><td></td><td>source</td>"));
