@@ -338,6 +338,7 @@ TEST(World, IsProfiledFromTheProgram) {
   world().start_profile({.active = 1});
   ::unsetenv("LOCKSTEP_REPORT_DIR");
   EXPECT_THROW(world().start_profile({.active = 1}), UsageError) << "twice";
+  timer.begin_step();
   std::int32_t value = 1;
   communicator().all_reduce({&value, 1, DataType::i32}, "a traced value")->wait();
   timer.end_step({});

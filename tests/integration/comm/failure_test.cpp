@@ -265,7 +265,7 @@ TEST(Job, EndsAtOnceWhenARankLeavesEarly) {
       expect_to_have_ended(job, 5);
       EXPECT_THAT(verdict(job), HasSubstr("all_reduce of bucket 7"));
       EXPECT_THAT(verdict(job), HasSubstr("rank " + wrong));
-      EXPECT_THAT(verdict(job), ContainsRegex("left World|for the end of World"));
+      EXPECT_THAT(verdict(job), ContainsRegex("left World|calls the end of World"));
     }
     ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
   }
