@@ -57,7 +57,7 @@ main_job() {
   into main_job_512 $bench --peers --widths 512 --cap 2048
   into main_job_techniques $bench --techniques --widths 128
 }
-launch() { into launch $bin/bench_launch --json; }
+launch() { into launch $bin/bench_launch --json --turns 161; }
 pin() { into pin $bin/bench_pin --json; }
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
