@@ -14,20 +14,20 @@ namespace {
 namespace fs = std::filesystem;
 
 template <typename... Args>
-[[noreturn]] void damaged(const fs::path& file, fmt::format_string<Args...> format, Args&&... args) {
+[[noreturn]] void damaged_index(const fs::path& file, fmt::format_string<Args...> format, Args&&... args) {
   fail("{}: damaged Megatron index: {}: make it again with the program that wrote it", file.string(),
        fmt::format(format, std::forward<Args>(args)...));
 }
 
 /// Takes fields and tables from the front of the bytes, and checks that each is complete.
-class TableReader {
+class FieldReader {
  public:
-  TableReader(std::span<const std::byte> rest, const fs::path& file) : rest_(rest), file_(file) {}
+  FieldReader(std::span<const std::byte> rest, const fs::path& file) : rest_(rest), file_(file) {}
 
   template <typename T>
   const std::byte* take(std::uint64_t count, const char* what) {
     if (count > rest_.size() / sizeof(T))
-      damaged(file_, "{} bytes are left, too few for {} {}", rest_.size(), count, what);
+      damaged_index(file_, "{} bytes are left, too few for {} {}", rest_.size(), count, what);
     const std::byte* table = rest_.data();
     rest_ = rest_.subspan(count * sizeof(T));
     return table;
@@ -64,7 +64,7 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   MegatronIndex index;
   index.file_ = name;
   index.bytes_ = bytes;
-  TableReader tables(bytes, name);
+  FieldReader tables(bytes, name);
   const std::byte* magic = tables.take<char>(sizeof(megatron::kMagic), "bytes of the magic");
   if (std::memcmp(magic, megatron::kMagic, sizeof(megatron::kMagic)) != 0)
     fail("{}: not a Megatron-Core index", name.string());
@@ -73,7 +73,8 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
     fail("{}: version {} of Megatron's index is not supported, only version {}", name.string(), version,
          megatron::kVersion);
   const auto code = tables.field<std::uint8_t>("type");
-  if (code == 0 || code > megatron::kTypes.size()) damaged(name, "the token type {} does not exist", code);
+  if (code == 0 || code > megatron::kTypes.size())
+    damaged_index(name, "the token type {} does not exist", code);
   index.type_ = megatron::kTypes[code - 1U];
   index.sequences_ = tables.field<std::uint64_t>("number of sequences");
   index.document_entries_ = tables.field<std::uint64_t>("number of documents");
@@ -82,7 +83,8 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   index.documents_ = tables.take<std::int64_t>(index.document_entries_, "documents");
   // Multimodal data have a mode for each sequence, which this library does not need.
   if (tables.left() != 0 && tables.left() != index.sequences_)
-    damaged(name, "{} bytes are left over; expected none, or {} modes", tables.left(), index.sequences_);
+    damaged_index(name, "{} bytes are left over; expected none, or {} modes", tables.left(),
+                  index.sequences_);
   index.check_sequences();
   index.check_documents();
   return index;
@@ -93,13 +95,13 @@ void MegatronIndex::check_sequences() {
   std::uint64_t end = 0;  // grows by at most 2^31 * 8 for each sequence, and is checked each time
   for (std::size_t i = 0; i < sequences_; ++i) {
     const auto tokens = at<std::int32_t>(lengths_, i);
-    if (tokens < 0) damaged(file_, "sequence {} has {} tokens", i, tokens);
+    if (tokens < 0) damaged_index(file_, "sequence {} has {} tokens", i, tokens);
     if (offset(i) != end)
-      damaged(file_, "sequence {} begins at byte {} of the data, but the one before it ends at {}", i,
-              at<std::int64_t>(offsets_, i), end);
+      damaged_index(file_, "sequence {} begins at byte {} of the data, but the one before it ends at {}", i,
+                    at<std::int64_t>(offsets_, i), end);
     const std::uint64_t next = end + static_cast<std::uint64_t>(tokens) * token;
     if (next > megatron::kMaxBytes)
-      damaged(file_, "sequence {} ends at byte {}, beyond any possible file", i, next);
+      damaged_index(file_, "sequence {} ends at byte {}, beyond any possible file", i, next);
     end = next;
   }
   data_bytes_ = end;
@@ -110,8 +112,8 @@ void MegatronIndex::check_documents() const {
   for (std::size_t d = 0; d < document_entries_; ++d) {
     const std::uint64_t sequence = document(d);
     if ((d == 0 && sequence != 0) || sequence < before || sequence > sequences_)
-      damaged(file_, "document {} begins at sequence {} of {}", d, at<std::int64_t>(documents_, d),
-              sequences_);
+      damaged_index(file_, "document {} begins at sequence {} of {}", d, at<std::int64_t>(documents_, d),
+                    sequences_);
     before = sequence;
   }
 }
