@@ -104,7 +104,7 @@ TEST_F(ReportTest, StagingIsShownPerNodeAsHitOrMiss) {
   EXPECT_THAT(text, HasSubstr("n2           hit"));
 }
 
-TEST_F(ReportTest, ANodeWhoseStagingFailedIsNoHit) {
+TEST_F(ReportTest, ANodeWhoseStagingFailedIsNotAHit) {
   step(rank(0, 1), 90);
   write_file_atomically(folder_ / "staging-n1.json", R"({"node":"n1","state":"source","sources":[]})");
   const report::Run run = load({folder_.path()});
