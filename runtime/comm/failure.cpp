@@ -68,15 +68,14 @@ void end_job_once(const std::string& message) {
   end_job(message);
 }
 
-void end_job_by_timeout(const std::string& operation) {
+void end_job_by_timeout(const std::string& operation, const std::string& advice) {
   if (ControlChannel* channel = ControlChannel::current()) {
     channel->report_overdue(operation, operation_timeout());
     std::this_thread::sleep_for(kVerdictWait);  // the control channel ends the process, if it works
   }
   end_job(
-      fmt::format("{} did not end within {} s (LOCKSTEP_TIMEOUT); another rank has ended, is stopped, or "
-                  "runs another operation",
-                  operation, operation_timeout().count()));
+      fmt::format("{} did not end within {} s (LOCKSTEP_TIMEOUT); {}", operation, operation_timeout().count(),
+                  advice.empty() ? "another rank has ended, is stopped, or runs another operation" : advice));
 }
 
 void await_verdict() {
@@ -93,12 +92,14 @@ struct Deadline::State {
   std::condition_variable changed;
   bool over = false;
   std::string operation;
+  std::string advice;
   WaitingNote note;
   std::thread timer;
 };
 
-Deadline::Deadline(std::string operation) : state_(std::make_unique<State>()) {
+Deadline::Deadline(std::string operation, std::string advice) : state_(std::make_unique<State>()) {
   state_->operation = std::move(operation);
+  state_->advice = std::move(advice);
   note_asked(state_->operation);
   note_began(state_->operation);
   state_->timer = start_thread([state = state_.get()] {
@@ -107,7 +108,7 @@ Deadline::Deadline(std::string operation) : state_(std::make_unique<State>()) {
     while (!timeout.expired()) {
       if (state->changed.wait_for(lock, timeout.next_check(), [state] { return state->over; })) return;
     }
-    end_job_by_timeout(state->operation);
+    end_job_by_timeout(state->operation, state->advice);
   });
 }
 

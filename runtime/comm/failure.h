@@ -30,7 +30,8 @@ std::string first_line_of(const std::exception_ptr& exception);
 /// Ends the job because this operation ("all_reduce of bucket 3 (1024 bytes)") took longer than
 /// operation_timeout(). One line says what every rank was doing (comm/control/control_channel.h), or names
 /// only this operation if there is no control channel.
-[[noreturn]] void end_job_by_timeout(const std::string& operation);
+/// `advice` then replaces "another rank has ended, is stopped, or runs another operation".
+[[noreturn]] void end_job_by_timeout(const std::string& operation, const std::string& advice = {});
 
 /// Call it when communication has failed, before you report the error: the cause may be the end of another
 /// rank, which the control channel is about to print. Returns after 2 s if the job has not ended.
@@ -40,7 +41,8 @@ void await_verdict();
 /// cancelled.
 class Deadline {
  public:
-  explicit Deadline(std::string operation);
+  /// `advice`: as for end_job_by_timeout().
+  explicit Deadline(std::string operation, std::string advice = {});
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;

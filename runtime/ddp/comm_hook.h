@@ -30,13 +30,15 @@ namespace lockstep {
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, comm::Buffer memory, torch::Tensor buffer,
-             std::vector<torch::Tensor> gradients, std::vector<torch::Tensor> parameters)
+             std::vector<torch::Tensor> gradients, std::vector<torch::Tensor> parameters,
+             std::vector<std::string> names = {})
       : index_(index),
         is_last_(is_last),
         memory_(memory),
         buffer_(std::move(buffer)),
         gradients_(std::move(gradients)),
-        parameters_(std::move(parameters)) {}
+        parameters_(std::move(parameters)),
+        names_(std::move(names)) {}
 
   /// Its number, in the order in which buckets are reduced; sparse gradients are in no bucket that a hook gets. A bucket
   /// holds the same parameters in each step, until buckets_changed().
@@ -51,6 +53,8 @@ class GradBucket {
   /// The gradient of each parameter, as a view of the buffer.
   const std::vector<torch::Tensor>& gradients() const { return gradients_; }
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+  /// The name of each parameter in the model.
+  const std::vector<std::string>& names() const { return names_; }
 
  private:
   std::size_t index_;
@@ -59,6 +63,7 @@ class GradBucket {
   torch::Tensor buffer_;
   std::vector<torch::Tensor> gradients_;
   std::vector<torch::Tensor> parameters_;
+  std::vector<std::string> names_;
 };
 
 /// The running operations of a bucket, and the next stage. The memory of the operations must be captured by
@@ -78,8 +83,15 @@ class CommHook {
   /// all ranks.
   virtual CommFuture start(GradBucket& bucket, comm::Communicator& communicator) = 0;
 
-  /// The layout of buckets has changed: drop all state that is kept by bucket index.
+  /// The layout of buckets has changed: drop all state that is kept by bucket index. State of gradients can be kept by
+  /// the parameters' names.
   virtual void buckets_changed() {}
+
+  /// The state that steps leave for later ones, for Checkpointer: of this rank, by the parameters' names. A job on other
+  /// ranks gives rank r the state of rank r modulo the number of ranks that saved. load() is called before the first
+  /// backward. Not needed by a hook that keeps nothing.
+  virtual void save(torch::serialize::OutputArchive& /*archive*/) const {}
+  virtual void load(torch::serialize::InputArchive& /*archive*/) {}
 
   /// Gradients are larger by this factor from now on, because the number of tokens per step changed
   /// (averaging by tokens): multiply gradients kept from earlier steps by it.

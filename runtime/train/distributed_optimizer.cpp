@@ -150,7 +150,7 @@ void DistributedOptimizerBase::adopt_layout() {
     fail_usage("DistributedOptimizer: there was no synchronised backward yet; call step() after one");
   if (generation_ == hook_->generation()) return shards_->take_parameters_back();
   refuse_added();
-  const auto before = pieces();
+  const auto before = pending_ ? *pending_ : pieces();
   auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
@@ -168,11 +168,8 @@ void DistributedOptimizerBase::adopt_layout() {
   for (const auto& slice : shards_->slices()) {
     inner_->param_groups()[group_of_[slice.span.parameter]].params().push_back(slice.elements);
   }
-  if (pending_) {
-    put(*std::exchange(pending_, std::nullopt));
-  } else {
-    put(after);
-  }
+  put(after);
+  pending_.reset();
 }
 
 // This rank's state, as the optimizer has it.
@@ -197,18 +194,34 @@ OptimizerShard DistributedOptimizerBase::shard() const {
     const auto& [name, parameter] = parameters_[span.parameter];
     shard.pieces.push_back({name, parameter, span.begin, span.end, std::move(state)});
   };
-  if (!pending_) {
-    for (StatePiece& piece : pieces()) add(piece.span, std::move(piece.state));
-    return shard;
-  }
-  for (std::size_t i = 0; communicator_.rank() == 0 && i < parameters_.size(); ++i) {
-    const auto& [name, parameter] = parameters_[i];
-    const auto found = pending_->parameters.find(name);
-    if (found == pending_->parameters.end()) continue;
-    const Span all{i, 0, parameter.numel()};
-    add(all, train::cut(found->second, parameter, all).state);
+  for (StatePiece& piece : pending_ ? std::vector<StatePiece>(*pending_) : pieces()) {
+    if (!piece.state.empty()) add(piece.span, std::move(piece.state));
   }
   return shard;
+}
+
+// Before the first backward nobody knows who will update which elements: each rank keeps an equal part.
+std::vector<Span> DistributedOptimizerBase::wanted_spans() const {
+  if (shards_) return shards_->spans();
+  std::vector<Span> spans;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t elements = parameters_[i].second.numel();
+    const Span span{i, elements * communicator_.rank() / communicator_.size(),
+                    elements * (communicator_.rank() + 1) / communicator_.size()};
+    if (span.size() > 0) spans.push_back(span);
+  }
+  return spans;
+}
+
+void DistributedOptimizerBase::load_pieces(std::vector<StatePiece> pieces,
+                                           const std::vector<torch::Tensor>& groups) {
+  for (std::size_t group = 0; group < groups.size(); ++group)
+    train::write_options(groups[group], inner_->param_groups()[group].options());
+  if (shards_) {
+    put(pieces);
+  } else {
+    pending_ = std::move(pieces);
+  }
 }
 
 void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
@@ -224,13 +237,12 @@ void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
 OptimizerState DistributedOptimizerBase::state_dict(int rank) {
   const bool here = communicator_.rank() == rank;
   OptimizerState result;
-  if (pending_) {
-    if (here) result.parameters = pending_->parameters;
-  } else if (shards_) {
+  if (pending_ || shards_) {
     std::vector<Span> wanted;
     for (std::size_t i = 0; here && i < parameters_.size(); ++i)
       wanted.push_back({i, 0, parameters_[i].second.numel()});
-    for (const StatePiece& piece : train::redistribute(hook_->communicator(), pieces(), wanted)) {
+    const auto mine = pending_ ? *pending_ : pieces();
+    for (const StatePiece& piece : train::redistribute(communicator_, mine, wanted)) {
       if (piece.state.empty()) continue;
       const auto& [name, parameter] = parameters_[piece.span.parameter];
       result.parameters[name] = train::in_shape_of(parameter, piece);
@@ -265,23 +277,18 @@ void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
   } catch (const c10::Error&) {
     fail("the checkpoint is of another optimizer: its options are not those of this one");
   }
-  for (std::size_t group = 0; group < groups.size(); ++group)
-    train::write_options(state.groups[group], groups[group].options());
-  if (shards_) {
-    put(state);
-  } else {
-    pending_ = std::move(state);
-  }
+  load_pieces(wanted_pieces(state), state.groups);
 }
 
-void DistributedOptimizerBase::put(const OptimizerState& state) {
-  std::vector<StatePiece> mine;
-  for (const auto& slice : shards_->slices()) {
-    const auto found = state.parameters.find(parameters_[slice.span.parameter].first);
-    mine.push_back(found == state.parameters.end() ? StatePiece{slice.span, {}}
-                                                   : train::cut(found->second, slice.parameter, slice.span));
+std::vector<StatePiece> DistributedOptimizerBase::wanted_pieces(const OptimizerState& state) const {
+  std::vector<StatePiece> pieces;
+  for (const Span& span : wanted_spans()) {
+    const auto& [name, parameter] = parameters_[span.parameter];
+    const auto found = state.parameters.find(name);
+    pieces.push_back(found == state.parameters.end() ? StatePiece{span, {}}
+                                                     : train::cut(found->second, parameter, span));
   }
-  put(mine);
+  return pieces;
 }
 
 void DistributedOptimizerBase::save(const std::filesystem::path& path) {

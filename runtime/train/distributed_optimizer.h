@@ -139,9 +139,13 @@ class DistributedOptimizerBase {
   /// The size of this rank's state.
   std::size_t state_bytes() const;
 
-  /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate. It
-  /// copies only a state that was loaded and not used yet, which counts as rank 0's.
+  /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate, and copies
+  /// nothing.
   OptimizerShard shard() const;
+  /// The elements whose state this rank must be given, and the way to do it: the pieces have these spans, in this order.
+  /// All ranks call load_pieces() together; the sizes and the options must fit.
+  std::vector<train::Span> wanted_spans() const;
+  void load_pieces(std::vector<train::StatePiece> pieces, const std::vector<torch::Tensor>& groups);
   /// The optimizer of this rank's part.
   const torch::optim::Optimizer& local_optimizer() const { return *inner_; }
 
@@ -163,7 +167,7 @@ class DistributedOptimizerBase {
   void refuse_added() const;
   std::vector<train::StatePiece> pieces() const;
   void put(const std::vector<train::StatePiece>& pieces);
-  void put(const OptimizerState& state);
+  std::vector<train::StatePiece> wanted_pieces(const OptimizerState& state) const;
 
   comm::Communicator& communicator_;
   const torch::nn::Module& module_;
@@ -173,8 +177,8 @@ class DistributedOptimizerBase {
   std::unique_ptr<torch::optim::Optimizer> inner_;
   std::shared_ptr<train::ShardingHook> hook_;
   std::unique_ptr<train::Shards> shards_;
-  std::uint64_t generation_ = 0;           // of the hook's layout that shards_ uses
-  std::optional<OptimizerState> pending_;  // loaded before there was a layout
+  std::uint64_t generation_ = 0;                           // of the hook's layout that shards_ uses
+  std::optional<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout
 };
 
 template <typename Optimizer>

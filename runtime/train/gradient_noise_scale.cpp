@@ -39,8 +39,26 @@ std::string GradientNoiseScale::refuses_join() const {
 }
 
 void GradientNoiseScale::gradients_scaled(double factor) {
+  scale_ *= factor;
   noise_ *= factor * factor;
   signal_ *= factor * factor;
+}
+
+void GradientNoiseScale::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("noise", noise_ / (scale_ * scale_));
+  archive.write("signal", signal_ / (scale_ * scale_));
+  archive.write("known", known_);
+}
+
+void GradientNoiseScale::load(torch::serialize::InputArchive& archive) {
+  const auto read = [&](const char* name) {
+    c10::IValue value;
+    archive.read(name, value);
+    return value;
+  };
+  noise_ = read("noise").toDouble() * scale_ * scale_;
+  signal_ = read("signal").toDouble() * scale_ * scale_;
+  known_ = read("known").toBool();
 }
 
 double GradientNoiseScale::take(std::vector<torch::Tensor>& squares) const {

@@ -38,6 +38,9 @@ class GradientNoiseScale : public CommHook {
   CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override;
   void gradients_scaled(double factor) override;
   std::string refuses_join() const override;
+  /// The running means.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
 
   /// Call it after each synchronised backward, on all ranks. `tokens`: of this rank in this step, all micro-batches
   /// together; 0 on a rank without data. With Average::ranks it is the number of samples.
@@ -56,6 +59,7 @@ class GradientNoiseScale : public CommHook {
   double decay_;
   std::vector<torch::Tensor> local_;   // squared norms of this step's buckets, before the sum over ranks
   std::vector<torch::Tensor> global_;  // and after it
+  double scale_ = 1;                   // of the gradients: all factors that gradients_scaled() has got
   double noise_ = 0;                   // running means: trace of the covariance of one token's gradient,
   double signal_ = 0;                  // and the squared norm of the true gradient
   bool known_ = false;

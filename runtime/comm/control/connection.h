@@ -19,6 +19,7 @@ enum class MessageKind : std::uint32_t {
   failure,      ///< up: the line to print about a failure that several ranks may report (text)
   rank_lost,    ///< up: the process of this rank has ended (i32)
   end,          ///< both ways: the job ends, the reason has been printed (i32 exit code)
+  note,         ///< up: a text for rank 0 (i32 rank, text)
   goodbye,      ///< both ways: this rank leaves World; the end of its connection is not an error (statuses)
 };
 

@@ -94,6 +94,16 @@ class ControlChannel::Thread {
     request([&] { failure_request_ = line; });
   }
 
+  void tell_rank_0(const std::string& text) {
+    request([&] { note_request_ = text; });
+  }
+
+  std::string told_by(int rank) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = notes_.find(rank);
+    return found == notes_.end() ? std::string() : found->second;
+  }
+
   void announce_end(int exit_code) {
     request([&] { end_request_ = exit_code; });
     std::unique_lock lock(mutex_);
@@ -158,15 +168,18 @@ class ControlChannel::Thread {
     static_cast<void>(!::read(wake_.get(), &count, sizeof count));
     std::optional<Overdue> overdue;
     std::optional<std::string> line;
+    std::optional<std::string> note;
     std::optional<int> end;
     bool stop = false;
     {
       const std::scoped_lock lock(mutex_);
+      note = std::exchange(note_request_, std::nullopt);
       overdue = std::exchange(overdue_request_, std::nullopt);
       line = std::exchange(failure_request_, std::nullopt);
       end = end_request_;
       stop = stop_request_;
     }
+    if (note) handle_note(pack_number(tree_.rank) + *note);
     if (end) {
       send_to_all(MessageKind::end, pack_number(*end), nullptr);
       {
@@ -233,6 +246,8 @@ class ControlChannel::Thread {
         return handle_failure(message.body);
       case MessageKind::rank_lost:
         return handle_lost_rank(unpack_number(message.body));
+      case MessageKind::note:
+        return handle_note(message.body);
       case MessageKind::end:
         send_to_all(MessageKind::end, message.body, &connection);
         leave_ended_job(unpack_number(message.body));
@@ -269,6 +284,17 @@ class ControlChannel::Thread {
     failure_ = line;
     if (tree_.up->open()) tree_.up->send(MessageKind::failure, line);
     verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kNodeAnswerTime + verdict_delay_));
+  }
+
+  void handle_note(const std::string& body) {
+    constexpr std::size_t kNumber = sizeof(std::int32_t);
+    const std::int32_t rank = unpack_number(body.substr(0, kNumber));
+    if (!is_root()) {
+      if (tree_.up->open()) tree_.up->send(MessageKind::note, body);
+      return;
+    }
+    const std::scoped_lock lock(mutex_);
+    notes_[rank] = body.substr(kNumber);
   }
 
   void begin_collecting() {
@@ -412,6 +438,8 @@ class ControlChannel::Thread {
   std::condition_variable announced_;
   std::optional<Overdue> overdue_request_;
   std::optional<std::string> failure_request_;
+  std::optional<std::string> note_request_;
+  std::map<int, std::string> notes_;  // of rank 0, by rank
   std::optional<int> end_request_;
   bool end_announced_ = false;
   bool stop_request_ = false;
@@ -450,6 +478,14 @@ void ControlChannel::report_overdue(const std::string& operation, std::chrono::s
 
 void ControlChannel::report_failure(const std::string& line) {
   thread_->report_failure(line);
+}
+
+void ControlChannel::tell_rank_0(const std::string& text) {
+  thread_->tell_rank_0(text);
+}
+
+std::string ControlChannel::told_by(int rank) {
+  return thread_->told_by(rank);
 }
 
 void ControlChannel::announce_end(int exit_code) {

@@ -40,6 +40,12 @@ class ControlChannel {
   /// soon after.
   void report_failure(const std::string& line);
 
+  /// Sends a text to rank 0, which keeps the last one of each rank: what it must know although no operation of the
+  /// communicator runs.
+  void tell_rank_0(const std::string& text);
+  /// On rank 0: the last text of that rank; empty if there is none.
+  std::string told_by(int rank);
+
   /// This rank ends the job and has printed why. Returns when the other ranks know, or after 0.3 s.
   void announce_end(int exit_code);
 

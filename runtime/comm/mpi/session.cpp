@@ -85,7 +85,10 @@ Session::Session(int& argc, char**& argv) {
         "MPI is already finalised in this process and cannot start again: create World before MPI_Finalize");
   int provided = MPI_THREAD_SINGLE;
   if (initialised == 0) {
-    const Deadline deadline("MPI_Init");
+    const Deadline deadline(
+        "MPI_Init",
+        "MPI starts the ranks together, and a rank has not come: if the nodes are slow to start "
+        "the program, set LOCKSTEP_TIMEOUT to more seconds");
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     initialised_here_ = initialised_by_world = true;
   } else {

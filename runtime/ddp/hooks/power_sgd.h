@@ -7,6 +7,8 @@
 // Vectors (biases, norms), and matrices that would not get smaller, are sent uncompressed. So are the first
 // steps, when gradients are large and change fast.
 //
+// The errors, the Qs and the number of steps can be saved: checkpointer.add("hook", *hook).
+//
 // Threads: as for CommHook.
 #pragma once
 

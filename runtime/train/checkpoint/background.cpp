@@ -1,5 +1,6 @@
 #include "runtime/train/checkpoint/background.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -8,8 +9,10 @@
 namespace lockstep::checkpoint {
 namespace {
 
-bool is_done(const std::shared_future<void>& future) {
-  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+using Time = std::chrono::steady_clock::time_point;
+
+bool is_ready(const std::shared_future<void>& future, Time until = {}) {
+  return future.wait_until(until) == std::future_status::ready;
 }
 
 }  // namespace
@@ -35,15 +38,21 @@ void Background::start(Work work) {
   jobs_.push_back(std::move(job));
 }
 
-void Background::wait_for_memory() {
-  if (jobs_.empty()) return;
-  jobs_.back().released.wait();
-  if (jobs_.size() > 1) jobs_[jobs_.size() - 2].done.wait();
+bool Background::wait_for_memory(std::chrono::milliseconds time) {
+  if (jobs_.empty()) return true;
+  const auto end = std::chrono::steady_clock::now() + time;
+  return is_ready(jobs_.back().released, end) &&
+         (jobs_.size() < 2 || is_ready(jobs_[jobs_.size() - 2].done, end));
+}
+
+bool Background::wait_for_all(std::chrono::milliseconds time) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  return std::all_of(jobs_.begin(), jobs_.end(), [&](const Job& job) { return is_ready(job.done, end); });
 }
 
 void Background::rethrow() {
   std::exception_ptr first;
-  while (!jobs_.empty() && is_done(jobs_.front().done)) {
+  while (!jobs_.empty() && is_ready(jobs_.front().done)) {
     const Job job = std::move(jobs_.front());
     jobs_.pop_front();
     try {

@@ -3,6 +3,7 @@
 // Threads: one thread uses it.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <future>
@@ -15,8 +16,10 @@ class Background {
   using Work = std::function<void(const std::function<void()>& released)>;
 
   void start(Work work);
-  /// Waits until the last work has released its memory, and at most one is not done.
-  void wait_for_memory();
+  /// Waits at most for this time; returns whether the last work has released its memory, and at most one is not done.
+  bool wait_for_memory(std::chrono::milliseconds time);
+  /// Waits at most for this time; returns whether all is done.
+  bool wait_for_all(std::chrono::milliseconds time);
   void wait_for_all() {
     for (const Job& job : jobs_) job.done.wait();
   }

@@ -4,20 +4,26 @@
 #include <cctype>
 #include <deque>
 #include <exception>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "common/error.h"
 #include "common/file_system.h"
 #include "common/leaf/random.h"
+#include "common/units.h"
+#include "runtime/comm/control/control_channel.h"
+#include "runtime/comm/failure.h"
 #include "runtime/comm/run_on_all_ranks.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/train/checkpoint/background.h"
+#include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/files_of_items.h"
+#include "runtime/train/checkpoint/folder_lock.h"
+#include "runtime/train/checkpoint/node_reader.h"
 
 namespace lockstep {
 
-using checkpoint::Contents;
 using checkpoint::Item;
 
 namespace {
@@ -30,88 +36,185 @@ void require_options(const std::filesystem::path& folder, const CheckpointerOpti
   if (!(options.timeout > 0)) fail_usage("Checkpointer: timeout is {}; it must be above 0", options.timeout);
 }
 
-checkpoint::WriterOptions writer_options(World& world, std::filesystem::path folder,
-                                         const CheckpointerOptions& options) {
+// The program may change its working folder later.
+std::filesystem::path absolute(const std::filesystem::path& folder, const CheckpointerOptions& options) {
   require_options(folder, options);
-  return {.folder = std::move(folder),
-          .local_dir = options.local_dir,
-          .keep = options.keep,
-          .timeout_seconds = options.timeout,
-          .rank = world.rank(),
-          .ranks = world.size(),
-          .node = world.node_name(),
-          .run = ddp::broadcast_text(world.communicator(), random_hex(8), 0, "the name of this run")};
+  const auto path = std::filesystem::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
 }
+
+// The folder of a Checkpointer of this process, as long as it lives.
+class OwnFolder {
+ public:
+  OwnFolder(std::filesystem::path folder, bool read_only) : folder_(std::move(folder)), counts_(!read_only) {
+    if (counts_ && !all().insert(folder_).second) {
+      fail_usage("Checkpointer: another Checkpointer of this program uses {}: give each a folder of its own",
+                 folder_.string());
+    }
+  }
+  ~OwnFolder() {
+    if (counts_) all().erase(folder_);
+  }
+  OwnFolder(const OwnFolder&) = delete;
+  OwnFolder& operator=(const OwnFolder&) = delete;
+
+ private:
+  static std::set<std::filesystem::path>& all() {
+    static std::set<std::filesystem::path> folders;
+    return folders;
+  }
+  std::filesystem::path folder_;
+  bool counts_;
+};
 
 }  // namespace
 
 struct Checkpointer::State {
-  State(World& the_world, std::filesystem::path the_folder, const CheckpointerOptions& options)
+  State(World& the_world, const std::filesystem::path& the_folder, const CheckpointerOptions& the_options)
       : world(the_world),
-        folder(std::move(the_folder)),
+        options(the_options),
+        folder(absolute(the_folder, options)),
+        own_folder(folder, options.read_only),
         system(options.file_system != nullptr ? *options.file_system : FileSystem::real()),
-        writer(writer_options(world, folder, options), system) {}
+        writer(writer_options(), system) {}
 
+  checkpoint::WriterOptions writer_options();
   void run_everywhere(const std::string& label, const std::function<void()>& work) const {
     const auto failure = comm::run_on_all_ranks(world.communicator(), label, work);
     if (failure) fail("{}", failure->reason);
   }
+  void run_with_files(const std::string& label, const std::function<void()>& work) {
+    checkpoint::run_with_files(world.communicator(), progress, label, work);
+  }
+  void wait_until_written();
 
-  // The newest checkpoint, which rank 0 reads: on a shared file system other nodes may see an older state.
-  std::optional<Contents> read_on_all_ranks() const;
+  // The newest checkpoint, which rank 0 finds: on a shared file system other nodes may see an older state.
+  std::optional<checkpoint::Headers> find_on_all_ranks();
+  void load(const checkpoint::Headers& headers, const std::map<std::string, checkpoint::SavedItem>& saved);
 
   // Rank 0, before it writes. Throws Error if the folder has checkpoints of another training.
   void prepare_folder();
+  void check_lock() const;
+  void check_room(std::uint64_t bytes_here);
 
   World& world;
+  CheckpointerOptions options;
   std::filesystem::path folder;
+  OwnFolder own_folder;
   FileSystem& system;
+  checkpoint::FileProgress progress;
+  std::optional<checkpoint::FolderLock> lock;  // on rank 0
   std::vector<checkpoint::NamedItem> items;
   checkpoint::Modules modules;
   std::deque<checkpoint::FileBuffer> buffers;
   checkpoint::Writer writer;
   checkpoint::Background background;  // destroyed first: its work uses the writer and the buffers
   std::int64_t last = -1;
+  bool last_failed = false;
   bool folder_is_ours = false;
+  bool folder_is_prepared = false;
   std::vector<std::filesystem::path> damaged;  // checkpoints that load_latest() skipped; on rank 0 only
   int exceptions = std::uncaught_exceptions();
 };
 
+checkpoint::WriterOptions Checkpointer::State::writer_options() {
+  checkpoint::WriterOptions writing{
+      .folder = folder,
+      .local_dir = options.local_dir,
+      .keep = options.keep,
+      .timeout_seconds = options.timeout,
+      .rank = world.rank(),
+      .ranks = world.size(),
+      .node = world.node_name(),
+      .run = ddp::broadcast_text(world.communicator(), random_hex(8), 0, "the name of this run")};
+  if (!options.read_only) {
+    run_with_files("the folder of checkpoints", [&] {
+      if (world.rank() != 0) return;
+      progress.begin("locking " + folder.string());
+      checkpoint::make_folders(system, folder);
+      checkpoint::FolderLockOptions lock_options;
+      lock_options.waiting = [this] { progress.touch(); };
+      lock.emplace(system, folder, checkpoint::LockHolder::here(writing.run), lock_options);
+    });
+  }
+  if (lock) writing.dead_run = lock->dead_run();
+  writing.check_lock = [this] { check_lock(); };
+  if (auto* const channel = comm::ControlChannel::current()) {
+    writing.tell_rank_0 = [channel](const std::string& text) { channel->tell_rank_0(text); };
+    writing.told_by = [channel](int rank) { return channel->told_by(rank); };
+  }
+  writing.progress = &progress;
+  return writing;
+}
+
+void Checkpointer::State::check_lock() const {
+  if (lock && lock->lost()) {
+    fail("another program has taken over the folder of checkpoints {} while this one stood still",
+         folder.string());
+  }
+}
+
 Checkpointer::Checkpointer(World& world, std::filesystem::path folder, const CheckpointerOptions& options)
-    : state_(std::make_unique<State>(world, std::move(folder), options)) {
+    : state_(std::make_unique<State>(world, folder, options)) {
   state_->items.push_back({kRandom, checkpoint::random_item(world.rank(), state_->modules)});
 }
 
 Checkpointer::~Checkpointer() {
-  if (std::uncaught_exceptions() > state_->exceptions) state_->writer.cancel();
-  state_->background.wait_for_all();
+  if (std::uncaught_exceptions() > state_->exceptions) {
+    state_->writer.cancel();
+    state_->background.wait_for_all();
+  }
   try {
+    if (std::uncaught_exceptions() <= state_->exceptions) state_->wait_until_written();
     state_->background.rethrow();
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep: {}\n", error.what());
   }
 }
 
+void Checkpointer::State::wait_until_written() {
+  checkpoint::wait_for_files(world.communicator(), progress, [this](std::chrono::milliseconds pause) {
+    return background.wait_for_all(pause);
+  });
+}
+
 void Checkpointer::save(std::int64_t step) {
   const auto scope = state_->world.timer().phase(profile::Phase::checkpoint);
-  if (step < 0 || step <= state_->last)
+  if (state_->options.read_only) fail_usage("Checkpointer: save() was called, but its options say read_only");
+  if (step < 0 || step < state_->last)
     fail_usage("Checkpointer: save({}) must be called with a step after the last one, {}", step,
                state_->last);
+  if (step == state_->last && !state_->last_failed) return;
+  state_->last_failed = true;  // until it is certain on all ranks that it is being written
+  checkpoint::wait_for_files(
+      state_->world.communicator(), state_->progress,
+      [this](std::chrono::milliseconds pause) { return state_->background.wait_for_memory(pause); });
+  if (!state_->folder_is_prepared) {
+    state_->run_with_files("the folder of checkpoints", [this] {
+      if (state_->world.rank() == 0) state_->prepare_folder();
+    });
+  }
   std::vector<checkpoint::OutgoingFile> files;
   state_->run_everywhere(fmt::format("the checkpoint of step {}", step), [&] {
-    state_->background.wait_for_memory();
     state_->background.rethrow();
-    if (state_->world.rank() == 0) state_->prepare_folder();
+    state_->check_lock();
     files = checkpoint::snapshot(state_->items, state_->world.rank(), state_->buffers);
   });
-  state_->folder_is_ours = true;
+  if (!state_->folder_is_prepared) {
+    std::uint64_t bytes = 0;
+    for (const auto& file : files) bytes += file.bytes.size();
+    state_->check_room(bytes);
+  }
+  state_->folder_is_ours = state_->folder_is_prepared = true;
   state_->last = step;
+  state_->last_failed = false;
   state_->background.start([this, step, files = std::move(files)](const std::function<void()>& released) {
     state_->writer.write(step, files, released);
   });
 }
 
 void Checkpointer::State::prepare_folder() {
+  progress.begin("looking at " + folder.string());
   if (!folder_is_ours) {
     const auto steps = checkpoint::steps_in(system, folder);
     if (!steps.empty()) {
@@ -127,62 +230,121 @@ void Checkpointer::State::prepare_folder() {
   damaged.clear();
 }
 
-void Checkpointer::wait() {
-  state_->run_everywhere("writing checkpoints", [&] {
-    state_->background.wait_for_all();
-    state_->background.rethrow();
+// Says before the first checkpoint, and not after hours, that not all of them will fit.
+void Checkpointer::State::check_room(std::uint64_t bytes_here) {
+  auto bytes = static_cast<std::int64_t>(bytes_here);
+  world.communicator().all_reduce({&bytes, 1, comm::DataType::i64}, "the size of a checkpoint")->wait();
+  run_with_files("the folder of checkpoints", [&] {
+    if (world.rank() != 0) return;
+    const auto there = static_cast<std::int64_t>(checkpoint::steps_in(system, folder).size());
+    const std::int64_t missing = std::max<std::int64_t>(1, options.keep + 1 - there);
+    const std::uint64_t free = system.free_bytes(folder);
+    if (free / static_cast<std::uint64_t>(missing) >= static_cast<std::uint64_t>(bytes)) return;
+    fmt::print(
+        stderr,
+        "lockstep: {} has {} free, but {} more checkpoints of {} must fit (keep is {}, and one is being "
+        "written): free some space, or keep fewer\n",
+        folder.string(), format_bytes(free), missing, format_bytes(static_cast<std::uint64_t>(bytes)),
+        options.keep);
   });
 }
 
-std::optional<Contents> Checkpointer::State::read_on_all_ranks() const {
+void Checkpointer::wait() {
+  state_->wait_until_written();
+  try {
+    state_->run_everywhere("writing checkpoints", [&] { state_->background.rethrow(); });
+  } catch (...) {
+    state_->last_failed = true;
+    throw;
+  }
+}
+
+std::optional<checkpoint::Headers> Checkpointer::State::find_on_all_ranks() {
   auto& ranks = world.communicator();
-  std::optional<Contents> contents;
-  run_everywhere("reading the checkpoint", [&] {
+  std::optional<checkpoint::Headers> headers;
+  run_with_files("reading the checkpoint", [&] {
     if (world.rank() != 0) return;
-    contents = checkpoint::read_newest(
-        system, folder, [](const std::string& line) { fmt::print(stderr, "lockstep: {}\n", line); });
+    const auto found = checkpoint::find_newest(system, folder, progress, [](const std::string& line) {
+      fmt::print(stderr, "lockstep: {}\n", line);
+    });
+    if (!found) return;
+    headers = checkpoint::read_headers(system, *found, progress);
+    damaged = found->damaged;
   });
   const std::string manifest =
-      ddp::broadcast_text(ranks, contents ? to_text(contents->manifest) : std::string(), 0, "the manifest");
+      ddp::broadcast_text(ranks, headers ? to_text(headers->manifest) : std::string(), 0, "the manifest");
   if (manifest.empty()) return std::nullopt;
-  if (!contents) {
-    contents.emplace();
-    contents->manifest = checkpoint::manifest_from_text(manifest);
-    contents->folder = folder / checkpoint::folder_name(contents->manifest.step);
-    contents->files.resize(contents->manifest.files.size());
+  if (!headers) {
+    headers = checkpoint::Headers{.manifest = checkpoint::manifest_from_text(manifest), .bytes = {}};
+    headers->bytes.resize(headers->manifest.files.size());
   }
-  for (std::string& file : contents->files)
-    file = ddp::broadcast_text(ranks, std::move(file), 0, "a file of the checkpoint");
-  return contents;
+  for (std::string& bytes : headers->bytes)
+    bytes = ddp::broadcast_text(ranks, std::move(bytes), 0, "the header of a file");
+  return headers;
+}
+
+// One item after the other, so that the files of one are in memory at a time.
+void Checkpointer::State::load(const checkpoint::Headers& headers,
+                               const std::map<std::string, checkpoint::SavedItem>& saved) {
+  const auto& files = headers.manifest.files;
+  const auto from = folder / checkpoint::folder_name(headers.manifest.step);
+  checkpoint::NodeReader reader(world, system, progress);
+  for (const Item::Order order : {Item::Order::tensors, Item::Order::last}) {
+    for (const auto& [name, item] : items) {
+      if (item->order() != order) continue;
+      const checkpoint::SavedItem& state = saved.at(name);
+      std::vector<checkpoint::Section> sections = state.ranks;
+      std::deque<checkpoint::FileBuffer> contents;
+      if (item->kind() != Item::Kind::small) {
+        const auto needed = item->needed(sections);
+        for (std::size_t i = 0; i < sections.size(); ++i) {
+          const checkpoint::FileEntry& file = files[state.files[i]];
+          reader.read(from, file, needed[i], contents.emplace_back());
+          if (needed[i]) sections[i] = checkpoint::section_in(file, contents.back().bytes());
+        }
+      }
+      item->load(sections);
+    }
+  }
 }
 
 std::optional<std::int64_t> Checkpointer::load_latest() {
-  const auto contents = state_->read_on_all_ranks();
-  if (!contents) {
+  const auto headers = state_->find_on_all_ranks();
+  if (!headers) {
     state_->folder_is_ours = true;
     return std::nullopt;
   }
+  const std::int64_t step = headers->manifest.step;
+  const std::string from = (state_->folder / checkpoint::folder_name(step)).string();
   std::map<std::string, checkpoint::SavedItem> saved;
-  const auto load = [&](Item::Order order) {
-    for (const auto& [name, item] : state_->items) {
-      if (item->order() == order) item->load(saved.at(name).ranks);
-    }
-  };
   state_->run_everywhere("comparing the checkpoint", [&] {
     try {
-      saved = checkpoint::saved_items(*contents);
+      saved = checkpoint::saved_items(*headers);
       checkpoint::check_fit(state_->items, saved);
-      load(Item::Order::refusing);
+      for (const auto& [name, item] : state_->items) {
+        if (item->order() == Item::Order::refusing) item->load(saved.at(name).ranks);
+      }
     } catch (const std::exception& error) {
-      fail("cannot resume from {}: {}", contents->folder.string(), error.what());
+      fail("cannot resume from {}: {}", from, error.what());
     }
   });
-  load(Item::Order::tensors);
-  load(Item::Order::last);
+  std::exception_ptr failure;
+  try {
+    state_->load(*headers, saved);
+  } catch (...) {
+    failure = std::current_exception();  // the ranks of another node may have succeeded
+  }
+  state_->run_everywhere("loading the checkpoint", [&] {
+    if (failure)
+      fail("cannot resume from {}, and a part of it is loaded already: {}", from,
+           comm::first_line_of(failure));
+  });
   state_->folder_is_ours = true;
-  state_->damaged = contents->damaged;
-  state_->last = contents->manifest.step;
-  return state_->last;
+  state_->folder_is_prepared = false;
+  state_->writer.continue_training(headers->manifest.training);
+  state_->last = step;
+  state_->last_failed = false;
+  return step;
 }
 
 std::int64_t Checkpointer::last_step() const {
@@ -234,6 +396,10 @@ void Checkpointer::add(const std::string& name, EarlyStopping& stopping) {
 
 void Checkpointer::add(const std::string& name, WeightAverage& average) {
   add_item(name, checkpoint::tensor_item(average));
+}
+
+void Checkpointer::add(const std::string& name, CommHook& hook) {
+  add_item(name, checkpoint::hook_item(hook, state_->world.rank()));
 }
 
 void Checkpointer::add(const std::string& name, torch::Tensor& value) {

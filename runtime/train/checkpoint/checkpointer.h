@@ -12,10 +12,11 @@
 //   checkpointer.wait();
 //
 // save() copies the state to memory and returns; a thread writes it to disk while training goes on. A
-// checkpoint is complete or does not exist, even if the job is killed. docs/users/checkpoints.md describes
-// the files.
+// checkpoint is complete or does not exist, even if the job is killed. One training at a time uses a folder: rank 0
+// locks it. docs/users/checkpoints.md describes the files.
 //
-// Threads: the training thread. All ranks call save(), wait() and load_latest() together.
+// Threads: the training thread. All ranks make and destroy the object, and call save(), wait() and load_latest(),
+// together. LOCKSTEP_TIMEOUT does not apply while the files of any rank get longer.
 #pragma once
 
 #include <torch/torch.h>
@@ -35,6 +36,7 @@ namespace lockstep {
 namespace checkpoint {
 class Item;
 }
+class CommHook;
 class DistributedOptimizerBase;
 class EarlyStopping;
 class FileSystem;
@@ -49,8 +51,10 @@ struct CheckpointerOptions {
   std::filesystem::path local_dir = {};
   /// Number of checkpoints to keep; older ones are removed.
   int keep = 2;
-  /// Seconds that rank 0 waits for the files of the other ranks.
+  /// Seconds that rank 0 waits for another rank that writes nothing.
   double timeout = 300;
+  /// Only load: for a program that reads the checkpoints of a training that may run. Takes no lock; save() is refused.
+  bool read_only = false;
   /// For tests: the file system to use; null: the operating system's.
   FileSystem* file_system = nullptr;
 };
@@ -64,13 +68,14 @@ concept Resumable = requires(const Type& constant, Type& object, std::string tex
 
 class Checkpointer {
  public:
-  /// `folder` is on a file system that all ranks share. The state of each rank's random generators is always
-  /// part of a checkpoint. The world must outlive this object. Throws UsageError for options that make no
-  /// sense. All ranks call it.
+  /// `folder` is on a file system that all ranks share; it is made if it does not exist. The state of each rank's random
+  /// generators is always part of a checkpoint. The world must outlive this object. Waits for the end of an earlier run
+  /// of the same Slurm job. Throws UsageError for options that make no sense and if another Checkpointer of this program
+  /// has the folder, and Error on all ranks if the folder cannot be written or another training uses it.
   Checkpointer(World& world, std::filesystem::path folder, const CheckpointerOptions& options = {});
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
-  /// Waits for the checkpoints that are being written, and prints a line if one failed. During stack
+  /// Waits for the checkpoints that are being written on all ranks, and prints a line if one failed. During stack
   /// unwinding it does not wait for other ranks.
   ~Checkpointer();
 
@@ -87,6 +92,8 @@ class Checkpointer {
   void add(const std::string& name, ReduceOnPlateau& learning_rate);
   void add(const std::string& name, EarlyStopping& stopping);
   void add(const std::string& name, WeightAverage& average);
+  /// The state that each rank keeps of its gradients: of power_sgd_hook(), GradientNoiseScale and hooks of your own.
+  void add(const std::string& name, CommHook& hook);
   /// Values of your own, the same on all ranks; rank 0's are saved. An undefined tensor takes the saved one.
   void add(const std::string& name, torch::Tensor& value);
   void add(const std::string& name, std::string& value);
@@ -105,9 +112,9 @@ class Checkpointer {
   /// Saves the state after `step` steps: copies it to memory, and begins to write it. Waits if the checkpoint
   /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.
   /// Throws Error on all ranks, naming the rank, if an earlier checkpoint could not be written; training can
-  /// go on, and the next save() tries again. Throws UsageError if `step` is not after the last one, and Error
-  /// on all ranks if an object cannot be saved now, or if the folder has checkpoints of another training: one that
-  /// load_latest() did not load.
+  /// go on, and the next save() tries again. Does nothing if `step` was the last one that was saved or loaded. Throws
+  /// UsageError if it is before the last one, and Error on all ranks if an object cannot be saved now, or if the folder
+  /// has checkpoints of another training: one that load_latest() did not load.
   void save(std::int64_t step);
 
   /// Waits until all checkpoints are written. Throws Error as save() does.
@@ -116,7 +123,9 @@ class Checkpointer {
   /// Continues from the newest checkpoint, which may come from another number of ranks, and returns its step;
   /// nullopt if there is none. A damaged checkpoint is skipped with a line on standard error; the next save() renames
   /// it. Throws Error on all ranks, naming the first difference, if the checkpoint does not fit the objects or all are
-  /// damaged; then files, modules and optimizers are unchanged, and save() does not write into the folder.
+  /// damaged; then files, modules and optimizers are unchanged, and save() does not write into the folder. (If a file
+  /// that was intact cannot be read again, some objects are already loaded; the error says so.) The objects are loaded
+  /// one after the other, so the additional memory is that of the largest one.
   std::optional<std::int64_t> load_latest();
 
   /// The step of the last save() or load_latest(); -1 before.

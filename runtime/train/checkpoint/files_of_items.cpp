@@ -1,5 +1,7 @@
 #include "runtime/train/checkpoint/files_of_items.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -56,12 +58,35 @@ std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank
   return files;
 }
 
-std::map<std::string, SavedItem> saved_items(const Contents& contents) {
+Headers read_headers(FileSystem& system, const Found& found, FileProgress& progress) {
+  Headers headers{.manifest = found.manifest, .bytes = {}};
+  for (const FileEntry& file : found.manifest.files) {
+    const auto path = found.folder / file.name;
+    progress.begin("reading " + path.string(), file.bytes);
+    const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
+    std::string& bytes = headers.bytes.emplace_back();
+    const auto read_to = [&](std::uint64_t size) {
+      const std::size_t before = bytes.size();
+      bytes.resize(std::min(size, file.bytes));
+      if (bytes.size() <= before) return;
+      read_bytes(system, fd.get(), std::as_writable_bytes(std::span(bytes)).subspan(before), before, path,
+                 progress);
+    };
+    read_to(file.item.empty() ? file.bytes : 8);
+    if (!file.item.empty() && bytes.size() >= 8)
+      read_to(header_bytes(std::as_bytes(std::span(bytes)).first<8>()));
+  }
+  return headers;
+}
+
+std::map<std::string, SavedItem> saved_items(const Headers& headers) {
   std::map<std::string, SavedItem> saved;
-  for (std::size_t i = 0; i < contents.files.size(); ++i) {
-    const FileEntry& entry = contents.manifest.files[i];
+  for (std::size_t i = 0; i < headers.bytes.size(); ++i) {
+    const FileEntry& entry = headers.manifest.files[i];
     try {
-      const TensorFile file = read_tensor_file(contents.files[i]);
+      const auto bytes = std::as_bytes(std::span(headers.bytes[i]));
+      const TensorFile file =
+          entry.item.empty() ? read_tensor_file(bytes) : read_tensor_header(bytes, entry.bytes);
       const auto items = json::parse(file.metadata.at(kOurMetadata));
       for (const auto& [name, described] : items.items()) {
         Section section;
@@ -76,12 +101,23 @@ std::map<std::string, SavedItem> saved_items(const Contents& contents) {
         SavedItem& item = saved[name];
         item.type = described.at("type");
         item.ranks.push_back(std::move(section));
+        item.files.push_back(i);
       }
     } catch (const std::exception& error) {
       fail("{} cannot be read: {}", entry.name, error.what());
     }
   }
   return saved;
+}
+
+Section section_in(const FileEntry& entry, std::span<const std::byte> file) {
+  try {
+    TensorFile read = read_tensor_file(file);
+    return {.tensors = std::move(read.tensors),
+            .values = json::parse(read.metadata.at(kOurMetadata)).at(entry.item).at("values")};
+  } catch (const std::exception& error) {
+    fail("{} cannot be read: {}", entry.name, error.what());
+  }
 }
 
 void check_fit(const std::vector<NamedItem>& items, const std::map<std::string, SavedItem>& saved) {

@@ -15,6 +15,7 @@
 #include "runtime/train/checkpoint/section.h"
 
 namespace lockstep {
+class CommHook;
 class DistributedOptimizerBase;
 class EarlyStopping;
 class GradScaler;
@@ -49,6 +50,8 @@ ItemPointer tensor_item(torch::Tensor& tensor);
 ItemPointer tensor_item(WeightAverage& average);
 /// A text that `save` makes for each checkpoint, and that `load` may refuse.
 ItemPointer text_item(std::function<std::string()> save, std::function<void(const std::string&)> load);
+
+ItemPointer hook_item(CommHook& hook, int rank);
 
 /// The states of this process's random generators: of the CPU, of each CUDA device, and of the one that the modules
 /// are on.

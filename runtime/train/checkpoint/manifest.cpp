@@ -39,6 +39,7 @@ std::string to_text(const Manifest& manifest) {
                       {"format", kFormat},
                       {"step", manifest.step},
                       {"ranks", manifest.ranks},
+                      {"training", manifest.training},
                       {"files", to_json(manifest.files)}};
   json["checksum"] = digest_of(json.dump());
   return json.dump(1) + "\n";
@@ -58,7 +59,10 @@ Manifest manifest_from_text(std::string_view text) {
     json.erase("checksum");
     if (checksum != digest_of(json.dump()))
       throw Damaged("its manifest.json was modified: the checksum differs");
-    return {.step = json.at("step"), .ranks = json.at("ranks"), .files = files_from_json(json.at("files"))};
+    return {.step = json.at("step"),
+            .ranks = json.at("ranks"),
+            .training = json.value("training", ""),
+            .files = files_from_json(json.at("files"))};
   } catch (const nlohmann::json::exception&) {
     throw Damaged("its manifest.json is damaged");
   }

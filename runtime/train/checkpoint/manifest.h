@@ -1,5 +1,5 @@
-// The manifest of a checkpoint, manifest.json: the step, the number of ranks, and size and digest of each
-// file. A folder is a checkpoint if it has one; it is written last.
+// The manifest of a checkpoint, manifest.json: the step, the number of ranks, the training, and size and digest of
+// each file. A folder is a checkpoint if it has one; it is written last.
 //
 // Threads: values.
 #pragma once
@@ -33,7 +33,9 @@ struct FileEntry {
 struct Manifest {
   std::int64_t step = 0;
   int ranks = 0;
-  std::vector<FileEntry> files;
+  std::string training =
+      {};  ///< the same in all checkpoints of a training; empty in those of earlier versions
+  std::vector<FileEntry> files = {};
 };
 
 std::string to_text(const Manifest& manifest);

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "common/error.h"
 #include "runtime/torch_version.h"
@@ -62,19 +64,23 @@ class ReplicatedOptimizer : public Item {
     return optimizer_section(layout, optimizer_, pieces);
   }
 
-  void check(const std::vector<Section>& ranks) override { (void)whole_state(ranks, layout()); }
+  void check(const std::vector<Section>& ranks) override {
+    const OptimizerLayout layout = this->layout();
+    SavedOptimizer(ranks, layout).check();
+  }
 
   void load(const std::vector<Section>& ranks) override {
     const OptimizerLayout layout = this->layout();
-    const OptimizerState whole = whole_state(ranks, layout);
+    const SavedOptimizer saved(ranks, layout);
+    const auto options = saved.groups();
     auto& groups = optimizer_.param_groups();
     for (std::size_t group = 0; group < groups.size(); ++group)
-      train::write_options(whole.groups[group], groups[group].options());
+      train::write_options(options[group], groups[group].options());
     optimizer_.state().clear();
-    for (const auto& [name, saved] : whole.parameters) {
+    for (const std::string& name : saved.parameters()) {
       const torch::Tensor& parameter = layout.parameters.at(name);
       ParameterState on_device;
-      for (const auto& [key, value] : saved)
+      for (const auto& [key, value] : saved.state(name, 0, parameter.numel()))
         on_device[key] = value.isTensor() ? c10::IValue(like(parameter, value.toTensor())) : value;
       auto state = make_parameter_state(optimizer_);
       train::write_state(on_device, *state);
@@ -154,11 +160,37 @@ class ShardedOptimizer : public Item {
   }
 
   void check(const std::vector<Section>& ranks) override {
-    (void)whole_state(ranks, layout(optimizer_.shard()));
+    const OptimizerLayout layout = this->layout(optimizer_.shard());
+    SavedOptimizer(ranks, layout).check();
+  }
+
+  std::vector<bool> needed(const std::vector<Section>& ranks) override {
+    const OptimizerShard shard = optimizer_.shard();
+    const OptimizerLayout layout = this->layout(shard);
+    const SavedOptimizer saved(ranks, layout);
+    std::vector<bool> needed(ranks.size());
+    for (const train::Span& span : optimizer_.wanted_spans()) {
+      const std::string& name = shard.parameters[span.parameter].first;
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+        if (saved.has(rank, name, span.begin, span.end)) needed[rank] = true;
+    }
+    if (std::find(needed.begin(), needed.end(), true) == needed.end()) needed[0] = true;  // for the options
+    return needed;
   }
 
   void load(const std::vector<Section>& ranks) override {
-    optimizer_.load_state_dict(whole_state(ranks, layout(optimizer_.shard())));
+    const OptimizerShard shard = optimizer_.shard();
+    const OptimizerLayout layout = this->layout(shard);
+    const SavedOptimizer saved(ranks, layout);
+    const std::set<std::string> with_state(saved.parameters().begin(), saved.parameters().end());
+    std::vector<train::StatePiece> pieces;
+    for (const train::Span& span : optimizer_.wanted_spans()) {
+      const auto& [name, parameter] = shard.parameters[span.parameter];
+      pieces.push_back(with_state.contains(name)
+                           ? train::cut(saved.state(name, span.begin, span.end), parameter, span)
+                           : train::StatePiece{span, {}});
+    }
+    optimizer_.load_pieces(std::move(pieces), saved.groups());
   }
 
  private:

@@ -53,9 +53,11 @@ void check_layout(const json& saved, const OptimizerLayout& here) {
   }
 }
 
-/// Puts one parameter's pieces together.
+/// Puts the pieces of one parameter together that have some of the elements [begin, end).
 class Assembly {
  public:
+  Assembly(std::int64_t begin, std::int64_t end) : begin_(begin), end_(end) {}
+
   void add(const json& piece, const Section& section) {
     for (const auto& [key, number] : piece.at("numbers").items()) numbers_[key] = value_of(number);
     const std::int64_t begin = piece.at("begin");
@@ -64,22 +66,27 @@ class Assembly {
     strides_ = piece.at("strides").get<std::vector<std::int64_t>>();
     for (const auto& [key, name] : piece.at("tensors").items()) {
       const torch::Tensor& part = tensor_in(section, name.get<std::string>());
+      const std::int64_t elements = c10::multiply_integers(sizes_);
       auto& whole = tensors_[key];
-      if (!whole.defined()) whole = torch::empty({c10::multiply_integers(sizes_)}, part.options());
-      if (begin < 0 || begin > end || end > whole.numel() || part.numel() != end - begin ||
-          part.scalar_type() != whole.scalar_type())
+      if (begin < 0 || begin > end || end > elements || part.numel() != end - begin ||
+          (whole.defined() && part.scalar_type() != whole.scalar_type()))
         fail("the pieces of an optimizer's tensor '{}' do not fit together", name.get<std::string>());
+      covered_[key] += std::max<std::int64_t>(0, std::min(end, end_) - std::max(begin, begin_));
+      if (part.numel() == elements && !whole.defined()) {
+        whole = part.flatten();
+        continue;
+      }
+      if (!whole.defined()) whole = torch::empty({elements}, part.options());
       whole.slice(0, begin, end).copy_(part.flatten());
-      covered_[key] += end - begin;
     }
   }
 
   ParameterState state(const std::string& parameter) const {
     ParameterState state = numbers_;
     for (const auto& [key, whole] : tensors_) {
-      if (covered_.at(key) != whole.numel())
+      if (covered_.at(key) != end_ - begin_)
         fail("the checkpoint has {} of {} elements of '{}' of parameter '{}'", covered_.at(key),
-             whole.numel(), key, parameter);
+             end_ - begin_, key, parameter);
       // In the parameter's shape; the elements lie in the order of its memory.
       state[key] = whole.as_strided(sizes_, strides_);
     }
@@ -87,6 +94,8 @@ class Assembly {
   }
 
  private:
+  std::int64_t begin_;
+  std::int64_t end_;
   ParameterState numbers_;
   std::map<std::string, torch::Tensor> tensors_;
   std::map<std::string, std::int64_t> covered_;
@@ -139,25 +148,76 @@ Section optimizer_section(const OptimizerLayout& layout, const torch::optim::Opt
   return section;
 }
 
-OptimizerState whole_state(const std::vector<Section>& ranks, const OptimizerLayout& layout) {
-  const torch::NoGradGuard no_grad;
-  std::map<std::string, Assembly> assemblies;
-  for (const Section& section : ranks) {
-    check_layout(section.values, layout);
-    for (const json& piece : section.values.at("pieces"))
-      assemblies[piece.at("parameter").get<std::string>()].add(piece, section);
+SavedOptimizer::SavedOptimizer(const std::vector<Section>& ranks, const OptimizerLayout& layout)
+    : ranks_(ranks), layout_(layout) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    check_layout(ranks[rank].values, layout);
+    for (const json& piece : ranks[rank].values.at("pieces"))
+      pieces_[piece.at("parameter").get<std::string>()].push_back({rank, &piece});
   }
-  OptimizerState whole;
-  for (const auto& [name, assembly] : assemblies) {
-    const auto parameter = layout.parameters.find(name);
-    if (parameter == layout.parameters.end())
+  for (const auto& [name, pieces] : pieces_) {
+    if (!layout.parameters.contains(name))
       fail("the optimizer's state has parameter '{}', which it does not have here", name);
-    whole.parameters[name] = assembly.state(name);
-    check_state(name, whole.parameters[name], parameter->second);
+    names_.push_back(name);
   }
-  for (std::size_t group = 0; group < layout.groups.size(); ++group)
-    whole.groups.push_back(tensor_in(ranks.at(0), options_name(group)));
-  return whole;
+}
+
+void SavedOptimizer::check() const {
+  for (const std::string& name : names_) {
+    const torch::Tensor& parameter = layout_.parameters.at(name);
+    const json& first = *pieces_.at(name).front().description;
+    const auto sizes = first.at("sizes").get<std::vector<std::int64_t>>();
+    check_state(name, state(name, 0, c10::multiply_integers(sizes)), parameter);
+  }
+  (void)groups();
+}
+
+std::vector<torch::Tensor> SavedOptimizer::groups() const {
+  std::vector<torch::Tensor> groups;
+  for (std::size_t group = 0; group < layout_.groups.size(); ++group) {
+    for (const Section& section : ranks_) {
+      const torch::Tensor& options = tensor_in(section, options_name(group));
+      if (&section == &ranks_.back() || !options.is_meta()) {
+        groups.push_back(options);
+        break;
+      }
+    }
+  }
+  return groups;
+}
+
+// If the memory of the parameter had another order, all elements are needed.
+bool SavedOptimizer::overlaps(const Piece& piece, const torch::Tensor& parameter, std::int64_t begin,
+                              std::int64_t end) const {
+  const json& description = *piece.description;
+  if (description.at("strides").get<std::vector<std::int64_t>>() != parameter.strides()) return true;
+  return description.at("begin").get<std::int64_t>() < end &&
+         description.at("end").get<std::int64_t>() > begin;
+}
+
+bool SavedOptimizer::has(std::size_t rank, const std::string& parameter, std::int64_t begin,
+                         std::int64_t end) const {
+  const auto found = pieces_.find(parameter);
+  return found != pieces_.end() &&
+         std::any_of(found->second.begin(), found->second.end(), [&](const Piece& piece) {
+           return piece.rank == rank && overlaps(piece, layout_.parameters.at(parameter), begin, end);
+         });
+}
+
+ParameterState SavedOptimizer::state(const std::string& name, std::int64_t begin, std::int64_t end) const {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor& parameter = layout_.parameters.at(name);
+  const auto& pieces = pieces_.at(name);
+  const json& first = *pieces.front().description;
+  if (first.at("strides").get<std::vector<std::int64_t>>() != parameter.strides()) {
+    begin = 0;
+    end = c10::multiply_integers(first.at("sizes").get<std::vector<std::int64_t>>());
+  }
+  Assembly assembly(begin, end);
+  for (const Piece& piece : pieces) {
+    if (overlaps(piece, parameter, begin, end)) assembly.add(*piece.description, ranks_[piece.rank]);
+  }
+  return assembly.state(name);
 }
 
 }  // namespace lockstep::checkpoint

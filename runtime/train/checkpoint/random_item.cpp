@@ -63,6 +63,12 @@ class RandomItem : public Item {
            describe(mine));
   }
 
+  std::vector<bool> needed(const std::vector<Section>& ranks) override {
+    std::vector<bool> needed(ranks.size());
+    needed[rank_ % ranks.size()] = true;
+    return needed;
+  }
+
   // On more ranks than before, an additional rank gets a seed that is derived from a saved state.
   void load(const std::vector<Section>& ranks) override {
     const Section& saved = ranks.at(rank_ % ranks.size());

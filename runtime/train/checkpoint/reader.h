@@ -7,20 +7,21 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/file_system.h"
+#include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/manifest.h"
 
 namespace lockstep::checkpoint {
 
-/// A checkpoint in memory. Sizes and digests are those of the manifest.
-struct Contents {
-  std::filesystem::path folder;
-  Manifest manifest;
-  std::vector<std::string> files;              ///< as in the manifest
-  std::vector<std::filesystem::path> damaged;  ///< the newer checkpoints, which read_newest() skipped
+/// A checkpoint whose files have the sizes and digests of its manifest.
+struct Found {
+  std::filesystem::path folder = {};
+  Manifest manifest = {};
+  std::vector<std::filesystem::path> damaged = {};  ///< the newer checkpoints, which find_newest() skipped
 };
 
 /// The steps of all checkpoints in the folder, damaged ones included, the newest first. Empty if the folder
@@ -30,13 +31,19 @@ std::vector<std::int64_t> steps_in(FileSystem& system, const std::filesystem::pa
 /// The content of a file; nullopt if there is no regular file of that name.
 std::optional<std::string> read_if_there(FileSystem& system, const std::filesystem::path& path);
 
-/// Reads one checkpoint. Throws Damaged, or Error for another format version.
-Contents read(FileSystem& system, const std::filesystem::path& checkpoint);
+/// Reads all bytes at the offset. Throws Damaged if the file ends earlier.
+void read_bytes(FileSystem& system, int file, std::span<std::byte> into, std::uint64_t offset,
+                const std::filesystem::path& path, FileProgress& progress);
 
-/// Reads the newest checkpoint that is not damaged, and calls `skipped` with a line for each damaged one
+/// Reads the manifest of one checkpoint and compares all of its files with it, in memory for a few MiB. Throws Damaged,
+/// or Error for another format version.
+Manifest check(FileSystem& system, const std::filesystem::path& checkpoint, FileProgress& progress);
+
+/// Finds the newest checkpoint that is not damaged, and calls `skipped` with a line for each damaged one
 /// before it. Returns nullopt if there is no checkpoint; throws Error if all are damaged, or if the newest
 /// has another format version.
-std::optional<Contents> read_newest(FileSystem& system, const std::filesystem::path& folder,
-                                    const std::function<void(const std::string&)>& skipped);
+std::optional<Found> find_newest(FileSystem& system, const std::filesystem::path& folder,
+                                 FileProgress& progress,
+                                 const std::function<void(const std::string&)>& skipped);
 
 }  // namespace lockstep::checkpoint

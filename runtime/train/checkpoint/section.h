@@ -39,8 +39,12 @@ class Item {
   virtual Section save() = 0;
 
   /// Throws Error naming the first difference if load() could not load the state; changes nothing. `ranks`
-  /// has one section, or one for each rank that saved.
+  /// has one section, or one for each rank that saved. The tensors have no memory, except those of small items.
   virtual void check(const std::vector<Section>& ranks) = 0;
+  /// Which sections load() uses on this rank. The tensors of the others will have no memory then either.
+  virtual std::vector<bool> needed(const std::vector<Section>& ranks) {
+    return std::vector<bool>(ranks.size(), true);
+  }
   virtual void load(const std::vector<Section>& ranks) = 0;
 
   /// Items load in this order. `refusing` is for objects that can refuse only while they load.

@@ -143,16 +143,23 @@ void TensorCopies::run() {
   });
 }
 
-TensorFile read_tensor_file(const std::string& bytes) {
+std::uint64_t header_bytes(std::span<const std::byte, 8> begin) {
   std::uint64_t length = 0;
-  if (bytes.size() < sizeof length) fail("it is too short");
-  std::memcpy(&length, bytes.data(), sizeof length);
-  if (length > bytes.size() - sizeof length) fail("its header is too long");
-  const std::size_t begin = sizeof length + length;
+  std::memcpy(&length, begin.data(), sizeof length);
+  return length > UINT64_MAX / 2 ? length : length + sizeof length;
+}
+
+namespace {
+
+// `bytes`: the whole file, or its header alone.
+TensorFile parse(std::span<const std::byte> bytes, std::uint64_t file_bytes, bool has_elements) {
+  if (bytes.size() < 8) fail("it is too short");
+  const std::uint64_t begin = header_bytes(bytes.first<8>());
+  if (begin > bytes.size()) fail("its header is too long");
   TensorFile file;
   try {
-    const auto header = nlohmann::json::parse(bytes.begin() + sizeof length,
-                                              bytes.begin() + static_cast<std::ptrdiff_t>(begin));
+    const auto* const text = reinterpret_cast<const char*>(bytes.data());
+    const auto header = nlohmann::json::parse(text + 8, text + begin);
     for (const auto& [name, entry] : header.items()) {
       if (name == kMetadata) {
         file.metadata = entry.get<Metadata>();
@@ -164,20 +171,32 @@ TensorFile read_tensor_file(const std::string& bytes) {
       const std::uint64_t to = entry.at("data_offsets").at(1);
       std::uint64_t size = c10::elementSize(type);
       for (const std::int64_t side : shape) {
-        if (side < 0 || (side > 0 && size > bytes.size() / static_cast<std::uint64_t>(side)))
+        if (side < 0 || (side > 0 && size > file_bytes / static_cast<std::uint64_t>(side)))
           fail("the shape of '{}' is too large", name);
         size *= static_cast<std::uint64_t>(side);
       }
-      if (from > to || to > bytes.size() - begin || to - from != size)
-        fail("the place of '{}' is wrong", name);
+      if (from > to || to > file_bytes - begin || to - from != size) fail("the place of '{}' is wrong", name);
       // LibTorch has no tensors of const memory; nobody writes to these.
-      file.tensors.push_back({name, torch::from_blob(const_cast<char*>(bytes.data()) + begin + from, shape,
-                                                     torch::TensorOptions().dtype(type))});
+      file.tensors.push_back(
+          {name, has_elements
+                     ? torch::from_blob(const_cast<char*>(text) + begin + from, shape,
+                                        torch::TensorOptions().dtype(type))
+                     : torch::empty(shape, torch::TensorOptions().dtype(type).device(torch::kMeta))});
     }
   } catch (const nlohmann::json::exception&) {
     fail("its header is damaged");
   }
   return file;
+}
+
+}  // namespace
+
+TensorFile read_tensor_file(std::span<const std::byte> bytes) {
+  return parse(bytes, bytes.size(), true);
+}
+
+TensorFile read_tensor_header(std::span<const std::byte> header, std::uint64_t file_bytes) {
+  return parse(header, file_bytes, false);
 }
 
 }  // namespace lockstep::checkpoint

@@ -59,6 +59,11 @@ struct TensorFile {
 };
 
 /// `bytes` must outlive the tensors. Throws Error if they are not such a file.
-TensorFile read_tensor_file(const std::string& bytes);
+TensorFile read_tensor_file(std::span<const std::byte> bytes);
+
+/// The number of bytes before the first element, from the first 8 bytes of a file.
+std::uint64_t header_bytes(std::span<const std::byte, 8> begin);
+/// From the header of a file of `file_bytes`: the tensors have no memory (the device meta).
+TensorFile read_tensor_header(std::span<const std::byte> header, std::uint64_t file_bytes);
 
 }  // namespace lockstep::checkpoint

@@ -98,7 +98,7 @@ class AverageItem : public Item {
 
   void load(const std::vector<Section>& ranks) override {
     std::vector<torch::Tensor> averages;
-    for (const NamedTensor& mine : tensors()) averages.push_back(tensor_in(ranks.at(0), mine.name).clone());
+    for (const NamedTensor& mine : tensors()) averages.push_back(tensor_in(ranks.at(0), mine.name));
     average_.set_state(averages, ranks.at(0).values.at("updates"));
   }
 

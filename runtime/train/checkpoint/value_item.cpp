@@ -1,7 +1,7 @@
 // Items that are a few numbers. Floating-point numbers are kept as text, since JSON has neither infinities
 // nor NaN.
 
-#include <cstdlib>
+#include <charconv>
 #include <utility>
 
 #include "common/error.h"
@@ -49,8 +49,14 @@ std::string text_of(double number) {
   return fmt::format("{}", number);
 }
 
+// The program may have set a locale with a decimal comma, which strtod() would expect.
 double number_in(const json& values, const char* name) {
-  return std::strtod(values.at(name).get_ref<const std::string&>().c_str(), nullptr);
+  const auto& text = values.at(name).get_ref<const std::string&>();
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail("its '{}' is not a number: {}", name, text);
+  return number;
 }
 
 }  // namespace

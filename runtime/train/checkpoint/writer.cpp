@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,8 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{4} << 20;
+// A file is synced after as many bytes, so that the kernel does not collect more than slow storage takes in minutes.
+constexpr std::size_t kSyncBytes = std::size_t{256} << 20;
 
 std::string report_name(int rank) {
   return fmt::format("rank-{:05}.json", rank);
@@ -30,87 +33,128 @@ Writer::Writer(WriterOptions options, FileSystem& system) : options_(std::move(o
 
 void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files,
                    const std::function<void()>& released) {
-  const Path folder = options_.folder / fmt::format(".{}.{}", folder_name(step), options_.run);
+  current_ = fmt::format(".{}.{}.{}", folder_name(step), options_.training, options_.run);
+  written_ = 0;
+  const Path folder = options_.folder / current_;
   try {
+    options_.check_lock();
     if (options_.rank == 0) remove_leftovers(folder);
-    make_folders(options_.folder);
+    make_folders(system_, options_.folder);
     system_.make_folder(folder, 0777);
     RankReport mine;
     for (const OutgoingFile& file : files)
       mine.files.push_back({file.name, file.item, options_.rank, file.bytes.size(), digest_of(file.bytes)});
-    write_files(folder, files, released);
+    write_files(folder, files, mine.files, released);
     report(folder, mine);
     if (options_.rank == 0) publish(folder, step);
   } catch (const std::exception& error) {
     const std::string reason = fmt::format("cannot write the checkpoint of step {}: {}: {}", step,
                                            rank_name(options_.rank, options_.node), error.what());
-    if (options_.rank != 0) {
-      try {
+    tell(reason);
+    try {
+      if (options_.rank == 0) {
+        system_.remove_all(folder);
+      } else {
         for (const OutgoingFile& file : files) system_.unlink_if_there(folder / file.name);
         report(folder, {.error = reason, .files = {}});
-      } catch (const Error&) {
-        // Rank 0 will find no report of this rank, and say so.
       }
+    } catch (const Error&) {
+      // Without the report rank 0 has what tell() sent. The next checkpoint removes what is left of this one.
     }
     throw Error(reason);
   }
 }
 
 void Writer::write_files(const Path& into, const std::vector<OutgoingFile>& files,
-                         const std::function<void()>& released) {
+                         const std::vector<FileEntry>& entries, const std::function<void()>& released) {
   if (options_.local_dir.empty()) {
     for (const OutgoingFile& file : files) put(into / file.name, file.bytes);
     released();
     return;
   }
-  const std::vector<Path> local = write_locally(files);
+  const std::vector<UniqueFd> local = write_locally(files);
   released();
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    copy(local[i], into / files[i].name);
-    system_.unlink(local[i]);
-  }
+  for (std::size_t i = 0; i < files.size(); ++i) copy(local[i].get(), entries[i], into / entries[i].name);
 }
 
-std::vector<std::filesystem::path> Writer::write_locally(const std::vector<OutgoingFile>& files) {
-  // The same names in each run of a training, so that the files of a killed job are replaced.
+// The files have no name, so that they do not stay on the node after a kill.
+std::vector<UniqueFd> Writer::write_locally(const std::vector<OutgoingFile>& files) {
   const std::string prefix =
-      fmt::format("lockstep-checkpoint-{}-{}", digest_of(std::filesystem::absolute(options_.folder).string()),
-                  options_.rank);
-  make_folders(options_.local_dir);
-  std::vector<Path> paths;
+      fmt::format("lockstep-checkpoint-{}-{}", digest_of(options_.folder.string()), options_.rank);
+  make_folders(system_, options_.local_dir);
+  std::vector<UniqueFd> local;
   for (const OutgoingFile& file : files) {
-    paths.push_back(options_.local_dir / fmt::format("{}-{}", prefix, file.name));
-    system_.unlink_if_there(paths.back());
-    put(paths.back(), file.bytes);
+    const Path path = options_.local_dir / fmt::format("{}-{}", prefix, file.name);
+    system_.unlink_if_there(path);  // of a job that was killed before it could remove the name
+    local.push_back(system_.open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+    system_.unlink(path);
+    system_.allocate(local.back().get(), file.bytes.size(), path);
+    write_all(local.back().get(), file.bytes, 0, path);  // not synced: nobody reads it after a crash
   }
-  return paths;
+  return local;
 }
 
-void Writer::make_folders(const Path& path) {
-  if (path.empty() || system_.status(path)) return;
-  make_folders(path.parent_path());
-  if (system_.make_folder(path, 0777)) system_.sync_folder(parent_of(path));
+void make_folders(FileSystem& system, const std::filesystem::path& path) {
+  if (path.empty() || system.status(path)) return;
+  make_folders(system, path.parent_path());
+  if (system.make_folder(path, 0777)) system.sync_folder(parent_of(path));
+}
+
+UniqueFd Writer::make_file(const Path& path, std::uint64_t bytes) {
+  if (options_.progress != nullptr) options_.progress->begin("writing " + path.string(), bytes);
+  UniqueFd fd = system_.open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+  system_.allocate(fd.get(), bytes, path);
+  return fd;
+}
+
+void Writer::write_all(int fd, std::span<const std::byte> bytes, std::uint64_t at, const Path& path) {
+  constexpr double kTellSeconds = 1;
+  while (!bytes.empty()) {
+    const std::span<const std::byte> part = bytes.first(std::min(kCopyBytes, bytes.size()));
+    system_.write_at(fd, part, at, path);
+    bytes = bytes.subspan(part.size());
+    at += part.size();
+    written_ += part.size();
+    if (options_.progress != nullptr) options_.progress->advance(part.size());
+    if (seconds_between(told_at_ns_, monotonic_ns()) > kTellSeconds) tell({});
+  }
 }
 
 void Writer::put(const Path& path, std::span<const std::byte> bytes) {
-  const UniqueFd fd = system_.open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
-  system_.allocate(fd.get(), bytes.size(), path);
-  for (std::size_t at = 0; at < bytes.size(); at += kCopyBytes)
-    system_.write_at(fd.get(), bytes.subspan(at, std::min(kCopyBytes, bytes.size() - at)), at, path);
+  const UniqueFd fd = make_file(path, bytes.size());
+  for (std::size_t at = 0; at < bytes.size(); at += kSyncBytes) {
+    if (at > 0) system_.sync(fd.get(), path);
+    write_all(fd.get(), bytes.subspan(at, std::min(kSyncBytes, bytes.size() - at)), at, path);
+  }
   system_.sync(fd.get(), path);
 }
 
-void Writer::copy(const Path& from, const Path& to) {
-  const UniqueFd source = system_.open(from, O_RDONLY | O_NOFOLLOW);
-  const UniqueFd target = system_.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0666);
+void Writer::copy(int from, const FileEntry& file, const Path& to) {
+  const UniqueFd target = make_file(to, file.bytes);
+  Digest copied;
   std::vector<std::byte> buffer(kCopyBytes);
   for (std::uint64_t at = 0;;) {
-    const std::size_t got = system_.read_at(source.get(), buffer, at, from);
+    const std::size_t got = system_.read_at(from, buffer, at, options_.local_dir / file.name);
     if (got == 0) break;
-    system_.write_at(target.get(), std::span(buffer).first(got), at, to);
+    const std::span<const std::byte> part = std::span(buffer).first(got);
+    copied.add(part);
+    if (at > 0 && at % kSyncBytes == 0) system_.sync(target.get(), to);
+    write_all(target.get(), part, at, to);
     at += got;
   }
+  if (copied.text() != file.digest) {
+    fail("{} was changed on the node's disk ({}) before it was copied: its digest differs", file.name,
+         options_.local_dir.string());
+  }
   system_.sync(target.get(), to);
+}
+
+// Gives rank 0 the bytes that this rank has written, or why it failed.
+void Writer::tell(const std::string& error) {
+  told_at_ns_ = monotonic_ns();
+  if (options_.rank == 0 || !options_.tell_rank_0) return;
+  options_.tell_rank_0(
+      nlohmann::json{{"checkpoint", current_}, {"bytes", written_}, {"error", error}}.dump());
 }
 
 void Writer::report(const Path& folder, const RankReport& report) {
@@ -123,25 +167,37 @@ void Writer::report(const Path& folder, const RankReport& report) {
   system_.sync_folder(folder);
 }
 
-RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step, std::uint64_t begin_ns) {
+RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step) {
   const Path path = folder / report_name(rank);
+  std::uint64_t bytes = 0;
+  std::uint64_t changed_ns = monotonic_ns();
   for (auto pause = std::chrono::milliseconds(2);;
        pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
     if (const auto text = read_if_there(system_, path)) return report_from_text(*text);
     if (cancelled_) fail("rank {} has not written its files; the training has ended", rank);
-    if (seconds_between(begin_ns, monotonic_ns()) > options_.timeout_seconds) {
-      fail("rank {} has not written its files of step {} within {}: check that its node sees {}", rank, step,
-           format_seconds(options_.timeout_seconds), options_.folder.string());
+    const std::string told = options_.told_by ? options_.told_by(rank) : std::string();
+    if (const auto note = nlohmann::json::parse(told, nullptr, false); !note.is_discarded()) {
+      if (note.at("checkpoint") == current_) {
+        if (const std::string error = note.at("error"); !error.empty()) return {.error = error, .files = {}};
+        if (note.at("bytes") != bytes) changed_ns = monotonic_ns();
+        bytes = note.at("bytes");
+      }
     }
+    if (seconds_between(changed_ns, monotonic_ns()) > options_.timeout_seconds) {
+      fail("rank {} has not written its files of step {} within {}{}: check that its node sees {}", rank,
+           step, format_seconds(options_.timeout_seconds),
+           bytes > 0 ? fmt::format(" after its first {}", format_bytes(bytes)) : "",
+           options_.folder.string());
+    }
+    if (options_.progress != nullptr) options_.progress->touch();  // the timeout above ends the wait
     std::this_thread::sleep_for(pause);
   }
 }
 
 void Writer::publish(const Path& folder, std::int64_t step) {
-  Manifest manifest{.step = step, .ranks = options_.ranks, .files = {}};
-  const std::uint64_t begin_ns = monotonic_ns();
+  Manifest manifest{.step = step, .ranks = options_.ranks, .training = options_.training};
   for (int rank = 0; rank < options_.ranks; ++rank) {
-    const RankReport report = wait_for(rank, folder, step, begin_ns);
+    const RankReport report = wait_for(rank, folder, step);
     if (!report.error.empty()) fail("{}", report.error);
     manifest.files.insert(manifest.files.end(), report.files.begin(), report.files.end());
   }
@@ -155,6 +211,7 @@ void Writer::publish(const Path& folder, std::int64_t step) {
   put(folder / kManifestName, std::as_bytes(std::span(text)));
   for (int rank = 0; rank < options_.ranks; ++rank) system_.unlink(folder / report_name(rank));
   system_.sync_folder(folder);
+  options_.check_lock();
   const Path name = options_.folder / folder_name(step);
   move_away(name);
   system_.rename(folder, name);
@@ -162,21 +219,29 @@ void Writer::publish(const Path& folder, std::int64_t step) {
   remove_old(step);
 }
 
-bool Writer::is_checkpoint(const Path& folder) {
+// Empty in checkpoints of earlier versions; nullopt if the folder is not a checkpoint.
+std::optional<std::string> Writer::training_of(const Path& checkpoint) {
   try {
-    const auto manifest = read_if_there(system_, folder / kManifestName);
-    if (manifest) (void)manifest_from_text(*manifest);
-    return manifest.has_value();
+    const auto manifest = read_if_there(system_, checkpoint / kManifestName);
+    if (manifest) return manifest_from_text(*manifest).training;
   } catch (const Error&) {
-    return false;
+    // A damaged one.
   }
+  return std::nullopt;
+}
+
+bool Writer::is_ours(const Path& checkpoint) {
+  const auto training = training_of(checkpoint);
+  return training && (training->empty() || *training == options_.training);
 }
 
 // A folder of that name is a checkpoint that could not be read when the job was resumed. A folder that is
 // not a checkpoint keeps its content under another name.
 void Writer::move_away(const Path& existing) {
-  if (is_checkpoint(existing))
+  if (is_ours(existing))
     remove(existing);
+  else if (training_of(existing))
+    fail("{} is a checkpoint of another training: give each training a folder of its own", existing.string());
   else
     set_aside(existing);
 }
@@ -189,7 +254,7 @@ void Writer::set_aside(const Path& damaged) {
 
 void Writer::remove(const Path& checkpoint) {
   const std::string name = checkpoint.filename().string();
-  const Path hidden = options_.folder / fmt::format(".{}.{}.old", name, options_.run);
+  const Path hidden = options_.folder / fmt::format(".{}.{}.{}.old", name, options_.training, options_.run);
   system_.rename(checkpoint, hidden);
   system_.remove_all(hidden);
 }
@@ -197,8 +262,12 @@ void Writer::remove(const Path& checkpoint) {
 void Writer::remove_leftovers(const Path& except) {
   for (const std::string& name :
        system_.list_if_there(options_.folder).value_or(std::vector<std::string>{})) {
+    const auto has = [&](const std::string& part) {
+      return !part.empty() && (name + '.').find('.' + part + '.') != std::string::npos;
+    };
     const Path path = options_.folder / name;
-    if (name.starts_with(".step-") && path != except) system_.remove_all(path);
+    if (name.starts_with(".step-") && path != except && (has(options_.training) || has(options_.dead_run)))
+      system_.remove_all(path);
   }
 }
 
@@ -206,7 +275,7 @@ void Writer::remove_old(std::int64_t step) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : system_.list(options_.folder)) {
     const std::int64_t other = step_of(name);
-    if (other >= 0 && other < step && is_checkpoint(options_.folder / name)) steps.push_back(other);
+    if (other >= 0 && other < step && is_ours(options_.folder / name)) steps.push_back(other);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   for (std::size_t i = static_cast<std::size_t>(options_.keep - 1); i < steps.size(); ++i)

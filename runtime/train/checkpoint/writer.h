@@ -1,9 +1,10 @@
 // Writes this rank's files of a checkpoint and, on rank 0, makes the checkpoint valid. The ranks agree
 // through the file system, not over the network, so this can run in the background.
 //
-// All ranks write into a hidden folder, .step-000123.RUN, and each ends with a report of its files. When rank
+// All ranks write into a hidden folder, .step-000123.TRAINING.RUN, and each ends with a report of its files. When rank
 // 0 has all reports it writes the manifest, renames the folder to step-000123, and removes old checkpoints.
-// Files and folders are synced before they are renamed, so a checkpoint is complete or not there.
+// Files and folders are synced before they are renamed, so a checkpoint is complete or not there. Files of another
+// training are never removed.
 //
 // Threads: one at a time.
 #pragma once
@@ -13,11 +14,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/file_system.h"
+#include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/manifest.h"
 
 namespace lockstep::checkpoint {
@@ -26,11 +29,19 @@ struct WriterOptions {
   std::filesystem::path folder;     ///< on a file system that all ranks share
   std::filesystem::path local_dir;  ///< files are written here first; empty: not
   int keep = 2;                     ///< checkpoints
-  double timeout_seconds = 300;  ///< that rank 0 waits for the other ranks after it has written its own files
+  double timeout_seconds = 300;     ///< that rank 0 waits for another rank that writes nothing
   int rank = 0;
   int ranks = 1;
-  std::string node;  ///< this rank's, for messages
-  std::string run;   ///< the same on all ranks, different for each run of the program
+  std::string node;            ///< this rank's, for messages
+  std::string run;             ///< the same on all ranks, different for each run of the program
+  std::string training = run;  ///< the same on all ranks and in all runs that continue a training
+  std::string dead_run = {};   ///< a run whose leftovers may be removed; empty: none
+  /// Sends a text to rank 0, and gives rank 0 the last one of a rank: the reason of a rank that cannot write its report.
+  std::function<void(const std::string&)> tell_rank_0 = {};
+  std::function<std::string(int rank)> told_by = {};
+  /// Throws Error if this run must not write any more.
+  std::function<void()> check_lock = [] {};
+  FileProgress* progress = nullptr;  ///< is told how far the files are; null: nothing
 };
 
 struct OutgoingFile {
@@ -39,9 +50,17 @@ struct OutgoingFile {
   std::span<const std::byte> bytes;
 };
 
+/// Makes the folder and those above it that do not exist, durably.
+void make_folders(FileSystem& system, const std::filesystem::path& path);
+
 class Writer {
  public:
   Writer(WriterOptions options, FileSystem& system);
+
+  /// Continues a training whose checkpoints have this name; empty: of an earlier version, without names.
+  void continue_training(const std::string& training) {
+    if (!training.empty()) options_.training = training;
+  }
 
   /// Writes the checkpoint of `step`. Calls `released` when the files' memory is no longer needed. Throws
   /// Error naming rank and node; the checkpoints that exist stay valid then.
@@ -58,23 +77,29 @@ class Writer {
   using Path = std::filesystem::path;
 
   void write_files(const Path& into, const std::vector<OutgoingFile>& files,
-                   const std::function<void()>& released);
-  std::vector<Path> write_locally(const std::vector<OutgoingFile>& files);
-  void copy(const Path& from, const Path& to);
-  void make_folders(const Path& path);
+                   const std::vector<FileEntry>& entries, const std::function<void()>& released);
+  std::vector<UniqueFd> write_locally(const std::vector<OutgoingFile>& files);
+  void copy(int from, const FileEntry& file, const Path& to);
+  UniqueFd make_file(const Path& path, std::uint64_t bytes);
+  void write_all(int fd, std::span<const std::byte> bytes, std::uint64_t at, const Path& path);
   void put(const Path& path, std::span<const std::byte> bytes);
   void report(const Path& folder, const RankReport& report);
-  RankReport wait_for(int rank, const Path& folder, std::int64_t step, std::uint64_t begin_ns);
+  void tell(const std::string& error);
+  RankReport wait_for(int rank, const Path& folder, std::int64_t step);
   void publish(const Path& folder, std::int64_t step);
   void move_away(const Path& existing);
   void remove(const Path& checkpoint);
   void remove_leftovers(const Path& except);
   void remove_old(std::int64_t step);
-  bool is_checkpoint(const Path& folder);
+  std::optional<std::string> training_of(const Path& checkpoint);
+  bool is_ours(const Path& checkpoint);
 
   WriterOptions options_;
   FileSystem& system_;
   std::atomic<bool> cancelled_{false};
+  std::string current_;        // the hidden folder of the checkpoint that is being written
+  std::uint64_t written_ = 0;  // bytes of it
+  std::uint64_t told_at_ns_ = 0;
 };
 
 }  // namespace lockstep::checkpoint

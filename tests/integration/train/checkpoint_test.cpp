@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
 #include <limits>
 #include <optional>
 
 #include "common/environment.h"
+#include "common/file_system.h"
 #include "common/files.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/checkpoint/checkpointer.h"
@@ -115,7 +118,7 @@ TEST(Checkpointer, ResumedOnTheSameRanksATrainingIsTheSameToTheBit) {
   whole.checkpointer.wait();
 
   torch::manual_seed(99);
-  Training resumed(folder / "run");
+  Training resumed(folder / "run", {.read_only = true});
   resumed.step = resumed.checkpointer.load_latest().value_or(0);
   ASSERT_EQ(resumed.step, 6);
   EXPECT_EQ(resumed.checkpointer.last_step(), 6);
@@ -134,7 +137,7 @@ TEST(Checkpointer, WithALocalFolderGivesTheSame) {
   }
   whole.checkpointer.wait();
   EXPECT_TRUE(fs::is_empty(local.path()));
-  Training resumed(folder / "run");
+  Training resumed(folder / "run", {.read_only = true});
   EXPECT_EQ(resumed.checkpointer.load_latest(), 5);
   expect_same(whole, resumed);
   EXPECT_FALSE(any_rank(fs::exists(folder / "run" / "step-000003")));
@@ -261,7 +264,7 @@ TEST_F(ResumedElsewhere, ShardedStateIsTheSameToTheBit) {
   // A plain optimizer loads the same state, and both continue alike.
   Net other;
   torch::optim::AdamW plain(other->parameters(), kDecayingAdamW);
-  Checkpointer plain_checkpointer(world(), folder / "sharded");
+  Checkpointer plain_checkpointer(world(), folder / "sharded", {.read_only = true});
   plain_checkpointer.add("model", *other);
   plain_checkpointer.add("optimizer", plain);
   ASSERT_EQ(plain_checkpointer.load_latest(), 3);
@@ -299,10 +302,11 @@ TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
   backward(ddp, 0);
   optimizer.step();
   const OptimizerState before = optimizer.state_dict(0);
-  Checkpointer checkpointer(world(), folder / "run");
-  checkpointer.add("optimizer", optimizer);
-  checkpointer.save(1);
-  checkpointer.wait();
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("optimizer", optimizer);
+    checkpointer.save(1);
+  }
 
   Net other;
   DistributedDataParallel other_ddp(other, world(), small_buckets());
@@ -416,36 +420,130 @@ TEST(Checkpointer, CheckpointsOfAnotherTrainingAreNotMixed) {
   EXPECT_THAT(
       error_of([&] { checkpointer.save(1); }),
       AllOf(HasSubstr("has checkpoints of another training, of step 900"), HasSubstr("load_latest()")));
+  EXPECT_THAT(error_of([&] { Checkpointer(world(), folder / "other/.." / "run"); }),
+              AllOf(HasSubstr("another Checkpointer of this program uses"), HasSubstr("run")));
+  EXPECT_EQ(checkpointer.load_latest(), 900);
+  EXPECT_THAT(error_of([&] { checkpointer.save(899); }),
+              HasSubstr("must be called with a step after the last one, 900"));
+}
+
+TEST(Checkpointer, AFolderWhoseCheckpointDoesNotFitIsNotWrittenInto) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("value", value);
+    checkpointer.save(900);
+  }
   Checkpointer unfit(world(), folder / "run");
   unfit.add("other", value);
   EXPECT_THAT(error_of([&] { unfit.load_latest(); }), HasSubstr("cannot resume from"));
   EXPECT_THAT(error_of([&] { unfit.save(1); }), HasSubstr("has checkpoints of another training"));
-  EXPECT_EQ(checkpointer.load_latest(), 900);
-  EXPECT_THAT(error_of([&] { checkpointer.save(900); }),
-              HasSubstr("must be called with a step after the last one, 900"));
+}
+
+// The periodic save and the stop signal of the documented loop meet in one step.
+TEST(Checkpointer, SavingTheSameStepAgainDoesNothing) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("value", value);
+    checkpointer.save(3);
+    checkpointer.save(3);
+    checkpointer.wait();
+    checkpointer.save(3);
+  }
+  Checkpointer resumed(world(), folder / "run");
+  resumed.add("value", value);
+  EXPECT_EQ(resumed.load_latest(), 3);
+  resumed.save(3);
+  EXPECT_EQ(resumed.last_step(), 3);
+}
+
+TEST(Checkpointer, ARelativeFolderStaysWhereItIs) {
+  const SharedFolder folder;
+  const auto before = fs::current_path();
+  std::int64_t value = 5;
+  fs::create_directories(folder.path());
+  any_rank(false);
+  fs::current_path(folder.path());
+  {
+    Checkpointer checkpointer(world(), "run/");
+    checkpointer.add("value", value);
+    fs::current_path(before);
+    checkpointer.save(1);
+  }
+  EXPECT_FALSE(any_rank(!fs::exists(folder / "run/step-000001")));
+}
+
+TEST(Checkpointer, TooLittleRoomIsSaidBeforeTheFirstCheckpoint) {
+  struct AlmostFull : FileSystem {
+    ssize_t call(const FileCall& call) override {
+      const ssize_t result = FileSystem::call(call);
+      if (call.kind == Kind::statvfs) call.space->f_bavail = free_blocks;
+      return result;
+    }
+    unsigned long free_blocks = 0;
+  } system;
+  for (const unsigned long blocks : {0UL, 1UL << 30U}) {
+    const SharedFolder folder;
+    system.free_blocks = blocks;
+    std::int64_t value = 5;
+    ::testing::internal::CaptureStderr();
+    {
+      Checkpointer checkpointer(world(), folder / "run", {.file_system = &system});
+      checkpointer.add("value", value);
+      checkpointer.save(1);
+      checkpointer.save(2);
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const bool warns = said.find("but 3 more checkpoints of ") != std::string::npos;
+    EXPECT_EQ(warns, blocks == 0 && world().rank() == 0) << said;
+  }
+}
+
+TEST(Checkpointer, AReadOnlyOneLeavesTheFolderAlone) {
+  const SharedFolder folder;
+  std::int64_t value = 5;
+  Checkpointer none(world(), folder / "none", {.read_only = true});
+  none.add("value", value);
+  EXPECT_EQ(none.load_latest(), std::nullopt);
+  EXPECT_FALSE(any_rank(fs::exists(folder / "none")));
+  EXPECT_THAT(error_of([&] { none.save(1); }), HasSubstr("read_only"));
+}
+
+TEST(Checkpointer, AFolderThatCannotBeMadeIsRefusedAtOnce) {
+  const SharedFolder folder;
+  if (world().rank() == 0) write_file_atomically(folder.path().string(), "a file is in the way");
+  any_rank(false);
+  EXPECT_THAT(error_of([&] { Checkpointer(world(), folder / "run"); }), HasSubstr("Not a directory"));
 }
 
 TEST(Checkpointer, AnErrorOfTheThreadIsThrownOnAllRanksAndTheNextSaveTriesAgain) {
   const SharedFolder folder;
+  struct Full : FileSystem {
+    ssize_t call(const FileCall& call) override {
+      if (full && call.kind == Kind::fallocate) {
+        errno = ENOSPC;
+        return -1;
+      }
+      return FileSystem::call(call);
+    }
+    std::atomic<bool> full = true;
+  } system;
   std::int64_t value = 5;
-  if (world().rank() == 0) write_file_atomically(folder.path().string(), "a file is in the way");
-  any_rank(false);
-  Checkpointer checkpointer(world(), folder / "run");
+  Checkpointer checkpointer(world(), folder / "run", {.file_system = &system});
   checkpointer.add("value", value);
   EXPECT_THAT(error_of([&] {
                 checkpointer.save(1);
                 checkpointer.wait();
               }),
-              HasSubstr("Not a directory"));
+              HasSubstr("No space left"));
+  system.full = false;
   any_rank(false);
-  if (world().rank() == 0) {
-    fs::remove(folder.path());
-    fs::create_directories(folder.path());
-  }
-  any_rank(false);
-  checkpointer.save(2);
+  checkpointer.save(1);  // the same step: its checkpoint does not exist
   checkpointer.wait();
-  EXPECT_EQ(checkpointer.load_latest(), 2);
+  EXPECT_EQ(checkpointer.load_latest(), 1);
 }
 
 TEST(Checkpointer, RefusesMisuseWithAReason) {

@@ -119,11 +119,11 @@ TEST_F(OnDevice, ActivationCheckpointingDrawsTheSameRandomNumbers) {
 }
 
 struct Training {
-  explicit Training(const std::filesystem::path& folder)
+  explicit Training(const std::filesystem::path& folder, CheckpointerOptions options = {})
       : net(made()),
         ddp(net, world(), small_buckets()),
         optimizer(net->parameters(), 0.01),
-        checkpointer(world(), folder) {
+        checkpointer(world(), folder, options) {
     checkpointer.add("model", *net);
     checkpointer.add("optimizer", optimizer);
   }
@@ -159,7 +159,7 @@ TEST_F(OnDevice, AResumedTrainingContinuesWithTheSameRandomNumbers) {
   const auto expected = on_cpu(whole.net->parameters());
 
   torch::manual_seed(77);
-  Training resumed(folder / "run");
+  Training resumed(folder / "run", {.read_only = true});
   EXPECT_EQ(resumed.checkpointer.load_latest(), 3);
   resumed.train(3, 6);
   const auto parameters = on_cpu(resumed.net->parameters());

@@ -15,6 +15,7 @@ using ::testing::ThrowsMessage;
 
 const Manifest kManifest{.step = 123,
                          .ranks = 2,
+                         .training = "5f0c",
                          .files = {{"model.safetensors", "model", 0, 1000, "aa"},
                                    {"random-00001.safetensors", "random", 1, 20, "bb"}}};
 
@@ -26,6 +27,7 @@ TEST(Manifest, IsReadAsItWasWritten) {
   const Manifest read = manifest_from_text(to_text(kManifest));
   EXPECT_EQ(read.step, 123);
   EXPECT_EQ(read.ranks, 2);
+  EXPECT_EQ(read.training, "5f0c");
   ASSERT_EQ(read.files.size(), 2U);
   EXPECT_EQ(read.files[1].name, "random-00001.safetensors");
   EXPECT_EQ(read.files[1].item, "random");

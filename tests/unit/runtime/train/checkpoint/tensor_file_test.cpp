@@ -54,7 +54,7 @@ TEST(TensorFile, KeepsAllTypesShapesAndLayouts) {
   tensors.push_back({"large", torch::randn({1'000'003})});
   tensors.push_back({"not a number", torch::full({2}, std::numeric_limits<double>::quiet_NaN())});
   const std::string bytes = file_of(tensors);
-  const TensorFile read = read_tensor_file(bytes);
+  const TensorFile read = read_tensor_file(std::as_bytes(std::span(bytes)));
   EXPECT_EQ(read.metadata.at("key"), "value");
   ASSERT_EQ(read.tensors.size(), tensors.size());
   for (const NamedTensor& tensor : tensors) {
@@ -75,7 +75,8 @@ TEST(TensorFile, UsesItsMemoryAgain) {
   const auto* const first = buffer.bytes().data();
   const std::string smaller = file_of({{"a", torch::full({900}, 2.0)}}, buffer);
   EXPECT_EQ(buffer.bytes().data(), first);
-  EXPECT_TRUE(same_bits(read_tensor_file(smaller).tensors.at(0).tensor, torch::full({900}, 2.0)));
+  EXPECT_TRUE(same_bits(read_tensor_file(std::as_bytes(std::span(smaller))).tensors.at(0).tensor,
+                        torch::full({900}, 2.0)));
 }
 
 // The bytes as the format's description has them.
@@ -100,7 +101,7 @@ TEST(TensorFile, ThatIsDamagedIsRefused) {
        {std::string("short"), std::string(8, '\xff') + "{}", with("[0,64]", "[0,65]"),
         with("[0,64]", "[9,64]"), with("[4,4]", "[4,5]"), with("[4,4]", "[4,-4]"), with("\"F32\"", "\"F33\""),
         with("{\"__", "[\"__"), bytes.substr(0, bytes.size() - 1)})
-    EXPECT_THROW(read_tensor_file(wrong), Error);
+    EXPECT_THROW(read_tensor_file(std::as_bytes(std::span(wrong))), Error);
 }
 
 TEST(TensorFile, CannotHoldSparseTensors) {

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <set>
 #include <thread>
 
@@ -39,7 +41,8 @@ class Checkpoints : public ::testing::Test {
             .rank = rank,
             .ranks = ranks,
             .node = "n1",
-            .run = "r"};
+            .run = "r",
+            .training = "t"};
   }
 
   static std::string content(std::int64_t step, int rank) {
@@ -60,13 +63,21 @@ class Checkpoints : public ::testing::Test {
     write(writer, step);
   }
 
+  /// The second rank of two, in the same folder.
+  void write_rank_1() const {
+    Writer second(options(1, 2), FileSystem::real());
+    write(second, 7, 1);
+  }
+
   /// The step of the newest checkpoint, after comparing its content; -1 if there is none.
   std::int64_t newest(std::vector<std::string>* skipped = nullptr) const {
-    const auto found = read_newest(FileSystem::real(), folder_ / "run", [&](const std::string& line) {
-      if (skipped != nullptr) skipped->push_back(line);
-    });
+    FileProgress progress;
+    const auto found =
+        find_newest(FileSystem::real(), folder_ / "run", progress, [&](const std::string& line) {
+          if (skipped != nullptr) skipped->push_back(line);
+        });
     if (!found) return -1;
-    EXPECT_EQ(found->files.at(0), content(found->manifest.step, 0));
+    EXPECT_EQ(read_text_file(found->folder / "model-0"), content(found->manifest.step, 0));
     return found->manifest.step;
   }
 
@@ -174,7 +185,7 @@ TEST_F(Checkpoints, OnAFullDiskWithALocalFolderThePreviousOneIsGood) {
 
 // A kill leaves what was written; a node that loses power leaves what was synced.
 TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
-  const fs::path temporary = folder_ / "run/.step-000001.r";
+  const fs::path temporary = folder_ / "run/.step-000001.t.r";
   std::set<std::string> not_synced;
   bool renamed = false;
   bool named_durably = false;
@@ -233,7 +244,8 @@ TEST_F(Checkpoints, ADamagedOneIsSkippedWithALine) {
 TEST_F(Checkpoints, ADamagedOneThatIsSetAsideDoesNotCountAsOne) {
   for (const int step : {5, 10}) write(step);
   write_file_atomically(folder_ / "run/step-000010/model-0", "damaged");
-  const auto found = read_newest(FileSystem::real(), folder_ / "run", [](const std::string&) {});
+  FileProgress progress;
+  const auto found = find_newest(FileSystem::real(), folder_ / "run", progress, [](const std::string&) {});
   EXPECT_THAT(found->damaged, ElementsAre(folder_ / "run/step-000010"));
   Writer writer(options(), FileSystem::real());
   writer.set_aside(found->damaged.at(0));
@@ -269,11 +281,12 @@ TEST_F(Checkpoints, TheLastRankToFinishMakesItValid) {
   write(third, 7, 2);
   rank0.join();
   EXPECT_EQ(newest(), 7);
-  const auto contents = read(FileSystem::real(), folder_ / "run/step-000007");
-  ASSERT_EQ(contents.files.size(), 6U);
-  EXPECT_EQ(contents.files[4], content(7, 2));
-  EXPECT_EQ(contents.manifest.files[4].rank, 2);
-  EXPECT_EQ(contents.manifest.ranks, 3);
+  FileProgress progress;
+  const Manifest manifest = check(FileSystem::real(), folder_ / "run/step-000007", progress);
+  ASSERT_EQ(manifest.files.size(), 6U);
+  EXPECT_EQ(read_text_file(folder_ / "run/step-000007" / manifest.files[4].name), content(7, 2));
+  EXPECT_EQ(manifest.files[4].rank, 2);
+  EXPECT_EQ(manifest.ranks, 3);
 }
 
 TEST_F(Checkpoints, AMissingRankIsNamed) {
@@ -295,6 +308,102 @@ TEST_F(Checkpoints, ARankThatCannotWriteIsNamedByRankZero) {
   EXPECT_THAT([&] { write(first, 7, 0); },
               ThrowsMessage<Error>(AllOf(HasSubstr("rank 1 on n1: cannot "), HasSubstr("No space left"))));
   EXPECT_EQ(newest(), -1);
+  EXPECT_THAT(names(), ElementsAre()) << "rank 0's files";
+}
+
+// Gives rank 0 what the ranks tell, as the control channel does.
+struct Told {
+  void connect(WriterOptions& options) {
+    options.told_by = [this](int rank) { return texts[static_cast<std::size_t>(rank)]; };
+    options.tell_rank_0 = [this, rank = options.rank](const std::string& text) {
+      texts[static_cast<std::size_t>(rank)] = text;
+    };
+  }
+  std::array<std::string, 2> texts;
+};
+
+TEST_F(Checkpoints, ARankThatCannotEvenWriteItsReportIsNamedWithTheReason) {
+  WatchedFileSystem full([](int, const FileCall& call) {
+    return call.kind == FileCall::Kind::fallocate || call.kind == FileCall::Kind::write ? ENOSPC : 0;
+  });
+  Told told;
+  auto options0 = options(0, 2);
+  auto options1 = options(1, 2);
+  told.connect(options0);
+  told.connect(options1);
+  Writer first(options0, FileSystem::real());
+  Writer second(options1, full);
+  EXPECT_THROW(write(second, 7, 1), Error);
+  EXPECT_THAT([&] { write(first, 7, 0); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("rank 1 on n1: cannot "), HasSubstr("No space left"))));
+}
+
+TEST_F(Checkpoints, ARankThatWritesSlowlyIsWaitedFor) {
+  auto impatient = options(0, 2);
+  impatient.timeout_seconds = 0.2;
+  std::atomic<int> looks = 0;
+  impatient.told_by = [&](int) {  // another number of bytes at each look, for longer than the timeout
+    if (++looks == 8) write_rank_1();
+    return fmt::format(R"({{"checkpoint": ".step-000007.t.r", "bytes": {}, "error": ""}})", looks.load());
+  };
+  Writer first(impatient, FileSystem::real());
+  write(first, 7, 0);
+  EXPECT_EQ(newest(), 7);
+}
+
+TEST_F(Checkpoints, FilesOfAnotherTrainingAreNeverRemoved) {
+  auto theirs = options();
+  theirs.training = "other";
+  Writer other(theirs, FileSystem::real());
+  for (const int step : {1, 2}) write(other, step);
+  fs::create_directories(folder_ / "run/.step-000003.other.s");
+  fs::create_directories(folder_ / "run/.step-000003.t.s");     // a killed run of this training
+  fs::create_directories(folder_ / "run/.step-000003.dead.x");  // of the process that had the lock
+  auto mine = options();
+  mine.dead_run = "x";
+  Writer writer(mine, FileSystem::real());
+  for (const int step : {5, 10, 15}) write(writer, step);
+  EXPECT_THAT(names(), ElementsAre(".step-000003.other.s", "step-000001", "step-000002", "step-000010",
+                                   "step-000015"));
+  write(other, 20);
+  EXPECT_THAT([&] { write(writer, 20); },
+              ThrowsMessage<Error>(HasSubstr("is a checkpoint of another training")));
+}
+
+TEST_F(Checkpoints, ALostLockEndsTheWriting) {
+  auto options = this->options();
+  options.check_lock = [] { fail("another program has taken over"); };
+  Writer writer(options, FileSystem::real());
+  EXPECT_THAT([&] { write(writer, 7); }, ThrowsMessage<Error>(HasSubstr("has taken over")));
+  EXPECT_FALSE(fs::exists(folder_ / "run/step-000007"));
+}
+
+// The digest in the manifest is the memory's, so a copy that differs must not become the checkpoint.
+TEST_F(Checkpoints, WhatTheLocalDiskChangedIsNotPublished) {
+  use_local_dir();
+  write(1);
+  struct Changes : FileSystem {
+    ssize_t call(const FileCall& call) override {
+      const ssize_t got = FileSystem::call(call);
+      if (call.kind == Kind::read && got > 0 && std::string(call.path).find("model-0") != std::string::npos)
+        call.into[0] ^= std::byte{1};
+      return got;
+    }
+  } changes;
+  Writer writer(options(), changes);
+  EXPECT_THAT([&] { write(writer, 2); }, ThrowsMessage<Error>(HasSubstr("was changed on the node's disk")));
+  EXPECT_EQ(newest(), 1);
+}
+
+TEST_F(Checkpoints, LocalFilesHaveNoNameWhileTheyAreWritten) {
+  use_local_dir();
+  WatchedFileSystem system([&](int, const FileCall& call) {
+    if (call.kind == FileCall::Kind::write) EXPECT_TRUE(fs::is_empty(local_)) << call.path;
+    return 0;
+  });
+  Writer writer(options(), system);
+  write(writer, 1);
+  EXPECT_EQ(newest(), 1);
 }
 
 TEST_F(Checkpoints, TheMemoryIsReleasedBeforeTheCopyFromTheLocalFolder) {

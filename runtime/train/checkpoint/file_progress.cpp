@@ -1,0 +1,74 @@
+#include "runtime/train/checkpoint/file_progress.h"
+
+#include <algorithm>
+#include <future>
+
+#include "common/error.h"
+#include "common/units.h"
+#include "runtime/comm/failure.h"
+#include "runtime/comm/run_on_all_ranks.h"
+#include "runtime/comm/timeout.h"
+
+namespace lockstep::checkpoint {
+
+void FileProgress::begin(const std::string& what, std::uint64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  what_ = what;
+  done_ = 0;
+  total_ = bytes;
+  ++changes_;
+}
+
+void FileProgress::advance(std::uint64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  done_ += bytes;
+  ++changes_;
+}
+
+void FileProgress::touch() {
+  const std::scoped_lock lock(mutex_);
+  ++changes_;
+}
+
+std::uint64_t FileProgress::changes() const {
+  const std::scoped_lock lock(mutex_);
+  return changes_;
+}
+
+std::string FileProgress::stalled_text() const {
+  const std::scoped_lock lock(mutex_);
+  if (total_ == 0) return fmt::format("{} stands still", what_);
+  return fmt::format("{} stands still at {} of {}", what_, format_bytes(done_), format_bytes(total_));
+}
+
+void wait_for_files(comm::Communicator& communicator, const FileProgress& progress,
+                    const std::function<bool(std::chrono::milliseconds)>& ended_within) {
+  constexpr std::chrono::milliseconds kLongestPause{200};  // far below the shortest LOCKSTEP_TIMEOUT
+  comm::OperationTimeout timeout;
+  std::uint64_t seen = progress.changes();
+  for (std::chrono::milliseconds pause{5};; pause = std::min(2 * pause, kLongestPause)) {
+    std::int32_t works = ended_within(pause) ? 0 : 1;
+    if (works == 0 || seen != progress.changes()) {
+      seen = progress.changes();
+      timeout = {};
+    } else if (timeout.expired()) {
+      comm::end_job_once(fmt::format("{} for {} s (LOCKSTEP_TIMEOUT): check that the file system responds",
+                                     progress.stalled_text(), comm::operation_timeout().count()));
+    }
+    communicator.all_reduce({&works, 1, comm::DataType::i32}, "work on files", {.op = comm::ReduceOp::max})
+        ->wait();
+    if (works == 0) return;
+  }
+}
+
+void run_with_files(comm::Communicator& communicator, const FileProgress& progress, const std::string& label,
+                    const std::function<void()>& work) {
+  std::future<void> done = std::async(std::launch::async, work);
+  wait_for_files(communicator, progress, [&](std::chrono::milliseconds pause) {
+    return done.wait_for(pause) == std::future_status::ready;
+  });
+  const auto failure = comm::run_on_all_ranks(communicator, label, [&] { done.get(); });
+  if (failure) fail("{}", failure->reason);
+}
+
+}  // namespace lockstep::checkpoint
