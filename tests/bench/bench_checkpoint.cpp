@@ -1,12 +1,14 @@
 // Measures the time that a checkpoint takes from training: how long Checkpointer::save() blocks, beside a
 // training step. The model is bench_ddp's Transformer with an output layer, 20 M parameters, with FusedAdamW.
 // Steps alone, save() and steps during which the checkpoint is written are measured in turn; the medians are
-// printed. Several ranks: start it under mpirun; milliseconds are those of the slowest rank.
+// printed. Several ranks: start it under mpirun; milliseconds are those of the slowest rank. Then load_latest() is
+// measured: its time, and the memory that it needs beside the model's and the optimizer's.
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -48,6 +50,27 @@ double milliseconds(World& world, const std::function<void()>& work) {
       .all_reduce({&time, 1, comm::DataType::f64}, "a time", {.op = comm::ReduceOp::max})
       ->wait();
   return time;
+}
+
+// A line of /proc/self/status in MB: VmRSS, or VmHWM, the largest since reset_peak().
+double memory_mb(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name + ":"))
+      return 1.024e-3 * static_cast<double>(std::stoll(line.substr(name.size() + 1)));
+  }
+  fail("/proc/self/status has no {}", name);
+}
+
+void reset_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+}
+
+double largest(World& world, double value) {
+  world.communicator()
+      .all_reduce({&value, 1, comm::DataType::f64}, "a rank's memory", {.op = comm::ReduceOp::max})
+      ->wait();
+  return value;
 }
 
 double median(std::vector<double> times) {
@@ -93,7 +116,16 @@ void run(World& world, const Plan& plan, bool json) {
     during.push_back(next);
     written.push_back(1e3 * seconds_between(begin, monotonic_ns()));
   }
+  reset_peak();
+  const double before_mb = memory_mb("VmRSS");
+  const double load = milliseconds(world, [&] { checkpointer.load_latest(); });
+  const double load_mb = largest(world, memory_mb("VmHWM") - before_mb);
+  const double kept_mb = largest(world, memory_mb("VmRSS") - before_mb);
   if (world.rank() != 0) return;
+  double largest_file_mb = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(plan.folder))
+    if (file.is_regular_file())
+      largest_file_mb = std::max(largest_file_mb, 1e-6 * static_cast<double>(file.file_size()));
   std::int64_t parameters = 0;
   for (const auto& parameter : model->parameters()) parameters += parameter.numel();
   const double share = median(blocked) / median(alone);
@@ -109,15 +141,23 @@ void run(World& world, const Plan& plan, bool json) {
                  {"share_of_a_step", share},
                  {"step_during_write_ms", median(during)},
                  {"written_ms", median(written)},
+                 {"load_ms", load},
+                 {"load_peak_mb", load_mb},
+                 {"load_kept_mb", kept_mb},
+                 {"largest_file_mb", largest_file_mb},
                  {"torch", TORCH_VERSION},
                  {"threads", at::get_num_threads()}});
     return;
   }
   fmt::print(
       "{} parameters: a step takes {:.0f} ms; save() {:.1f} ms ({:.1f} % of a step; the first one {:.0f} "
-      "ms); "
-      "a step during which it is written {:.0f} ms; written after {:.0f} ms\n",
+      "ms); a step "
+      "during which it is written {:.0f} ms; written after {:.0f} ms\n",
       parameters, median(alone), median(blocked), 100 * share, first, median(during), median(written));
+  fmt::print(
+      "load_latest() {:.0f} ms; a rank needs at most {:.0f} MB more and keeps {:.0f} MB; the largest file "
+      "{:.0f} MB\n",
+      load, load_mb, kept_mb, largest_file_mb);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ Session::Session(int& argc, char**& argv) {
   if (initialised == 0) {
     const Deadline deadline(
         "MPI_Init",
-        "MPI starts the ranks together, and a rank has not come: if the nodes are slow to start "
+        "MPI starts the ranks together, and one is missing: if the nodes are slow to start "
         "the program, set LOCKSTEP_TIMEOUT to more seconds");
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     initialised_here_ = initialised_by_world = true;

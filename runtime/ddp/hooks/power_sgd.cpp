@@ -22,7 +22,7 @@ struct Matrix {
   bool warm;               // q is the previous step's
 };
 
-// What a step leaves for the next one, by the parameters' names: a checkpoint has it, and another layout of buckets.
+// The state between two steps by the parameters' names, for checkpoints and for another layout of buckets.
 struct Remembered {
   c10::Dict<std::string, torch::Tensor> errors;  // of the gradients as they are without gradients_scaled()
   c10::Dict<std::string, torch::Tensor> qs;

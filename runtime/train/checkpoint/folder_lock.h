@@ -22,7 +22,7 @@
 
 namespace lockstep::checkpoint {
 
-/// Who holds a lock.
+/// The process that has a lock.
 struct LockHolder {
   std::string node;
   std::string machine;  ///< the boot and the PID namespace: within it process ids can be compared

@@ -1,4 +1,4 @@
-// Who may write into a folder of checkpoints.
+// One training at a time writes into a folder of checkpoints.
 #include "runtime/train/checkpoint/folder_lock.h"
 
 #include <gmock/gmock.h>
