@@ -33,7 +33,8 @@ Writer::Writer(WriterOptions options, FileSystem& system) : options_(std::move(o
 
 void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files,
                    const std::function<void()>& released) {
-  current_ = fmt::format(".{}.{}.{}", folder_name(step), options_.training, options_.run);
+  // Counted, because a checkpoint that failed may be written again.
+  current_ = fmt::format(".{}.{}.{}.{}", folder_name(step), options_.training, options_.run, ++count_);
   written_ = 0;
   const Path folder = options_.folder / current_;
   try {

@@ -1,7 +1,7 @@
 // Writes this rank's files of a checkpoint and, on rank 0, makes the checkpoint valid. The ranks agree
 // through the file system, not over the network, so this can run in the background.
 //
-// All ranks write into a hidden folder, .step-000123.TRAINING.RUN, and each ends with a report of its files. When rank
+// All ranks write into a hidden folder, .step-000123.TRAINING.RUN.COUNT, and each ends with a report of its files. When rank
 // 0 has all reports it writes the manifest, renames the folder to step-000123, and removes old checkpoints.
 // Files and folders are synced before they are renamed, so a checkpoint is complete or not there. Files of another
 // training are never removed.
@@ -97,6 +97,7 @@ class Writer {
   WriterOptions options_;
   FileSystem& system_;
   std::atomic<bool> cancelled_{false};
+  int count_ = 0;              // of the checkpoints
   std::string current_;        // the hidden folder of the checkpoint that is being written
   std::uint64_t written_ = 0;  // bytes of it
   std::uint64_t told_at_ns_ = 0;

@@ -99,6 +99,9 @@ void work(int argc, char** argv) {
   if (how == "no-start" && rank != nullptr && std::string(rank) == "1") {
     setenv("SLURM_JOB_ID", "none", 1);  // World needs a number
   }
+  if (how == "late-start" && rank != nullptr && std::string(rank) == "1") {
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
   lockstep::World world(argc, argv);
   const int wrong = argc > 2 ? std::atoi(argv[2]) : world.size() - 1;
   meet(world, "the start");

@@ -247,6 +247,14 @@ TEST(Job, EndsAfterTheTimeoutWhenRankZeroIsStopped) {
                                           "answer"));
 }
 
+TEST(Job, EndsAfterTheTimeoutWhenARankDoesNotStartAndSaysThatItIsMpiInit) {
+  const Job job = run("late-start", "2", "2");
+  expect_to_have_ended(job, 2 + 5);
+  EXPECT_THAT(verdict(job),
+              HasSubstr(here("rank 0") + ": MPI_Init did not end within 2 s (LOCKSTEP_TIMEOUT); MPI "
+                                         "starts the ranks together, and one is missing"));
+}
+
 TEST(Job, EndsAfterTheTimeoutWhenARankIsBusy) {
   const Job job = run("busy", "3", "3");
   expect_to_have_ended(job, 3 + 5);

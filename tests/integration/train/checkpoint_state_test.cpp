@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <functional>
 #include <memory>
-#include <optional>
 
 #include "runtime/ddp/hooks/power_sgd.h"
-#include "runtime/torch_version.h"
 #include "runtime/train/gradient_noise_scale.h"
 #include "tests/integration/train/checkpoint_world.h"
 
@@ -131,6 +131,33 @@ TEST(ResumedState, OfAHookThatWasNotUsedYetIsSavedAgain) {
   resumed.step = 4;
   resumed.train(6);
   EXPECT_TRUE(same_bits(*whole.net, *resumed.net));
+}
+
+// In MB, from /proc/self/status.
+double memory(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(name)) return static_cast<double>(std::stoll(line.substr(name.size() + 1))) / 1024;
+  return -1;
+}
+
+TEST(Loading, NeedsMemoryForTheLargestObjectAndKeepsNone) {
+  const SharedFolder folder;
+  const auto made = [] {
+    return torch::nn::Linear(torch::nn::LinearOptions(1024, 8192).bias(false));
+  };  // 32 MB
+  torch::nn::Linear first = made();
+  torch::nn::Linear second = made();
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("first", *first);
+  checkpointer.add("second", *second);
+  checkpointer.save(1);
+  checkpointer.wait();
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins here
+  const double before = memory("VmRSS");
+  checkpointer.load_latest();
+  EXPECT_LT(memory("VmHWM") - before, 48);
+  EXPECT_LT(memory("VmRSS") - before, 8);
 }
 
 }  // namespace

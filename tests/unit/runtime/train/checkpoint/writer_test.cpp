@@ -185,7 +185,7 @@ TEST_F(Checkpoints, OnAFullDiskWithALocalFolderThePreviousOneIsGood) {
 
 // A kill leaves what was written; a node that loses power leaves what was synced.
 TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
-  const fs::path temporary = folder_ / "run/.step-000001.t.r";
+  const fs::path temporary = folder_ / "run/.step-000001.t.r.1";
   std::set<std::string> not_synced;
   bool renamed = false;
   bool named_durably = false;
@@ -344,7 +344,7 @@ TEST_F(Checkpoints, ARankThatWritesSlowlyIsWaitedFor) {
   std::atomic<int> looks = 0;
   impatient.told_by = [&](int) {  // another number of bytes at each look, for longer than the timeout
     if (++looks == 8) write_rank_1();
-    return fmt::format(R"({{"checkpoint": ".step-000007.t.r", "bytes": {}, "error": ""}})", looks.load());
+    return fmt::format(R"({{"checkpoint": ".step-000007.t.r.1", "bytes": {}, "error": ""}})", looks.load());
   };
   Writer first(impatient, FileSystem::real());
   write(first, 7, 0);
@@ -356,14 +356,14 @@ TEST_F(Checkpoints, FilesOfAnotherTrainingAreNeverRemoved) {
   theirs.training = "other";
   Writer other(theirs, FileSystem::real());
   for (const int step : {1, 2}) write(other, step);
-  fs::create_directories(folder_ / "run/.step-000003.other.s");
-  fs::create_directories(folder_ / "run/.step-000003.t.s");     // a killed run of this training
-  fs::create_directories(folder_ / "run/.step-000003.dead.x");  // of the process that had the lock
+  fs::create_directories(folder_ / "run/.step-000003.other.s.1");
+  fs::create_directories(folder_ / "run/.step-000003.t.s.1");     // a killed run of this training
+  fs::create_directories(folder_ / "run/.step-000003.dead.x.1");  // of the process that had the lock
   auto mine = options();
   mine.dead_run = "x";
   Writer writer(mine, FileSystem::real());
   for (const int step : {5, 10, 15}) write(writer, step);
-  EXPECT_THAT(names(), ElementsAre(".step-000003.other.s", "step-000001", "step-000002", "step-000010",
+  EXPECT_THAT(names(), ElementsAre(".step-000003.other.s.1", "step-000001", "step-000002", "step-000010",
                                    "step-000015"));
   write(other, 20);
   EXPECT_THAT([&] { write(writer, 20); },
