@@ -19,7 +19,6 @@ namespace lockstep::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A step on this rank's rows of a batch that is the same on any number of ranks.
