@@ -39,8 +39,9 @@ struct FolderLockOptions {
   std::chrono::milliseconds beat = std::chrono::seconds(10);
   std::chrono::milliseconds stale = std::chrono::minutes(1);  ///< after which a holder elsewhere is dead
   std::chrono::milliseconds wait =
-      std::chrono::minutes(5);            ///< for the end of an earlier run of the same job
-  std::function<void()> waiting = [] {};  ///< called again and again while it waits
+      std::chrono::minutes(5);  ///< for the end of an earlier run of the same job
+  std::chrono::milliseconds grace = std::chrono::seconds(3);  ///< for another one, which may be ending
+  std::function<void()> waiting = [] {};                      ///< called again and again while it waits
 };
 
 class FolderLock {
