@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <optional>

@@ -76,8 +76,9 @@ void expect_to_resume(
   resumed.train(7);
   EXPECT_TRUE(same_bits(*whole.net, *resumed.net));
   EXPECT_EQ(whole.plateau.state().observations, resumed.plateau.state().observations);
-  if (auto* const noise = dynamic_cast<GradientNoiseScale*>(whole.hook.get()))
+  if (auto* const noise = dynamic_cast<GradientNoiseScale*>(whole.hook.get())) {
     EXPECT_EQ(noise->value(), dynamic_cast<GradientNoiseScale&>(*resumed.hook).value());
+  }
 }
 
 TEST(ResumedState, OfEveryOptimizerIsTheSameToTheBit) {
