@@ -236,8 +236,8 @@ class PowerSgdHook : public CommHook {
     if (found == buckets_.end()) {
       auto state = std::make_unique<BucketState>(bucket, communicator, options_, remembered_, scale_);
       for (const std::string& name : bucket.names()) {
-        remembered_.errors.erase(name);
-        remembered_.qs.erase(name);
+        (void)remembered_.errors.erase(name);
+        (void)remembered_.qs.erase(name);
       }
       found = buckets_.emplace(bucket.index(), std::move(state)).first;
     }
