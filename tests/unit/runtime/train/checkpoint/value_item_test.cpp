@@ -6,6 +6,7 @@
 #include <clocale>
 #include <limits>
 
+#include "common/error.h"
 #include "common/files.h"
 #include "common/process.h"
 #include "runtime/train/checkpoint/items.h"
