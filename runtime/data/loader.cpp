@@ -1,5 +1,6 @@
 #include "runtime/data/loader.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <optional>
@@ -21,6 +22,7 @@
 #include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/order/length_source.h"
+#include "runtime/data/plan/step_sizes.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
 
@@ -35,6 +37,7 @@ PlanOptions for_ranks(PlanOptions plan, int ranks) {
 // All images cost the same, so every micro-batch should be full.
 PlanOptions with_step_tokens(PlanOptions plan, const LoaderOptions& options) {
   if (options.images && plan.step_tokens == 0) {
+    plan.step_stretch = step_stretch(plan);
     plan.step_tokens =
         plan.cap * static_cast<std::uint64_t>(plan.ranks) * static_cast<std::uint64_t>(plan.accumulate);
   }
@@ -55,6 +58,7 @@ struct Loader::State {
       : timer(step_timer),
         options(loader_options),
         plan_options(plan),
+        step_sizes_due(rank == 0 && plan.step_tokens > 0 && !loader_options.images),
         prefetch(prefetch_options(options, batch_bytes(plan, options))),
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
@@ -88,6 +92,12 @@ struct Loader::State {
                                      fmt::format("{} steps of {} samples, {}", next.block.plan.steps(),
                                                  next.block.plan.sample_ids().size(),
                                                  next.block.plan.steps_fingerprint())}});
+  }
+
+  // Once, if the program says how many tokens a step has.
+  void print_step_sizes(const EpochBlock& next) {
+    if (!std::exchange(step_sizes_due, false)) return;
+    fmt::print(stderr, "lockstep: {}\n", describe_step_sizes(next.block.plan, lengths.tokens));
   }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
@@ -146,7 +156,10 @@ struct Loader::State {
       next_epoch = host.micro_batch.epoch + 1;
       return;
     }
-    if (host.micro_batch.block != current.block) compare_plans(*host.micro_batch.block);
+    if (host.micro_batch.block != current.block) {
+      compare_plans(*host.micro_batch.block);
+      print_step_sizes(*host.micro_batch.block);
+    }
     current = host.micro_batch;
     learner.add_work(host.work_tokens, host.work_squares);
     batch = copy.finish(std::move(host));
@@ -171,6 +184,7 @@ struct Loader::State {
   profile::StepTimer* timer;
   LoaderOptions options;
   PlanOptions plan_options;
+  bool step_sizes_due;
   PrefetchOptions prefetch;
   Lengths lengths;
   LoaderMeter meter;

@@ -100,7 +100,7 @@ std::vector<LoaderInput> plan_inputs(const Lengths& lengths, const PlanOptions& 
           {"accumulate", std::to_string(plan.accumulate)},
           {"the cost", fmt::format("{},{}", plan.cost.a, plan.cost.b)},
           {"the step's tokens", std::to_string(step_budget(plan))},
-          {"the step's stretch", fmt::format("{}", plan.step_stretch)},
+          {"the step's stretch", fmt::format("{}", step_stretch(plan))},
           {"equal_micro_batches", plan.equal_micro_batches ? "true" : "false"},
           {"the speeds", fmt::format("{}", fmt::join(plan.speeds, ","))},
           {"padding", plan.padded ? fmt::format("to multiples of {}", plan.pad_multiple) : "none"},

@@ -20,7 +20,9 @@ std::vector<ddp::Trait> traits_of(const DistributedDataParallelOptions& options)
           {"option find_unused_parameters", fmt::to_string(options.find_unused_parameters)},
           {"option static_graph", fmt::to_string(options.static_graph)},
           {"option rebuild_buckets", fmt::to_string(options.rebuild_buckets)},
-          {"option autotune_buckets", fmt::to_string(options.autotune_buckets)}};
+          {"option autotune_buckets", fmt::to_string(options.autotune_buckets)},
+          {"option check_replicas_every", fmt::to_string(options.check_replicas_every)},
+          {"option on_replica_drift", options.on_replica_drift == ReplicaDrift::end ? "end" : "rebroadcast"}};
 }
 
 }  // namespace
@@ -39,10 +41,18 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,
                                             options, sync_);
   known_ = std::make_unique<ddp::KnownParameters>(module);
-  world.timer().expect_backward();
+  world.timer().add_model(reducer_.get());
 }
 
-DistributedDataParallelBase::~DistributedDataParallelBase() = default;
+DistributedDataParallelBase::~DistributedDataParallelBase() {
+  world_.timer().remove_model(reducer_.get());
+}
+
+profile::StepTimer::Scope DistributedDataParallelBase::forward_scope() {
+  auto& timer = world_.timer();
+  return torch::GradMode::is_enabled() ? timer.phase(profile::Phase::forward)
+                                       : timer.begin_forward_without_gradients();
+}
 
 const DistributedDataParallelOptions& DistributedDataParallelBase::options() const {
   return reducer_->options();
@@ -122,9 +132,10 @@ void DistributedDataParallelBase::broadcast_buffers() {
 
 void DistributedDataParallelBase::before_forward() {
   if (torch::GradMode::is_enabled()) {
-    world_.timer().begin_training_forward();
+    world_.timer().begin_training_forward(reducer_.get());
     reducer_->before_forward();
     adopt_changes();
+    known_->note_versions();
   }
   const bool broadcasts = broadcasts_buffers();
   int root = 0;
@@ -138,7 +149,10 @@ void DistributedDataParallelBase::before_forward() {
 }
 
 void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>& outputs, bool known) {
-  if (!torch::GradMode::is_enabled()) return;
+  if (!torch::GradMode::is_enabled()) {
+    if (!module_.is_training()) world_.timer().end_evaluation_forward();
+    return;
+  }
   if (!known && options().find_unused_parameters && !options().static_graph) {
     fail_usage(
         "find_unused_parameters cannot find the tensors in forward's return type; specialise "
@@ -150,6 +164,14 @@ void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>
         "forward itself changed the model (parameter {}), so this backward would not sum all gradients; call "
         "forward once before constructing DistributedDataParallel",
         change);
+  }
+  // Ranks have different data, so their parameters would differ from now on.
+  if (const std::string changed = known_->changed_values(); !changed.empty()) {
+    fail_usage(
+        "forward changed the values of parameter '{}', as torch::nn::Embedding with max_norm does; ranks see "
+        "different data, so their models would differ: change parameters after the optimizer's step instead, "
+        "in the same way on all ranks",
+        changed);
   }
   reducer_->watch(outputs);
 }

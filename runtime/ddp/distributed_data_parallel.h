@@ -141,6 +141,9 @@ class DistributedDataParallelBase {
   /// that is not supported, or that differs between ranks.
   void before_forward();
 
+  /// The phase of the module's forward.
+  profile::StepTimer::Scope forward_scope();
+
   /// Called after the module's forward. `known`: whether `outputs` are all tensors that it returned. Throws
   /// UsageError naming a parameter that forward itself changed.
   void after_forward(const std::vector<torch::Tensor>& outputs, bool known);
@@ -181,7 +184,7 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
     before_forward();
-    const auto scope = world_.timer().phase(profile::Phase::forward);
+    const auto scope = forward_scope();
     auto output = module_->forward(std::forward<Inputs>(inputs)...);
     using Tensors = OutputTensors<std::decay_t<decltype(output)>>;
     std::vector<torch::Tensor> tensors;

@@ -26,6 +26,11 @@ bool visit_parameters(const torch::nn::Module& module, const Visit& visit) {
                      [&](const auto& child) { return visit_parameters(*child, visit); });
 }
 
+// Inference tensors have no version; they cannot be changed outside of InferenceMode either.
+std::uint32_t version_of(const torch::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
 }  // namespace
 
 KnownParameters::KnownParameters(const torch::nn::Module& module) {
@@ -36,7 +41,8 @@ KnownParameters::KnownParameters(const torch::nn::Module& module) {
                       .sizes = tensor.sizes().vec(),
                       .storage = tensor.storage().getWeakStorageImpl(),
                       .accumulator = tensor.requires_grad() ? torch::autograd::impl::grad_accumulator(tensor)
-                                                            : torch_compat::NodeHandle()});
+                                                            : torch_compat::NodeHandle(),
+                      .version = version_of(tensor)});
   }
 }
 
@@ -62,6 +68,16 @@ std::string KnownParameters::change_in(const torch::nn::Module& module, bool mem
   });
   if (same && at == known_.size()) return {};
   return describe(module, at, memory);
+}
+
+void KnownParameters::note_versions() {
+  for (auto& known : known_) known.version = version_of(known.tensor);
+}
+
+std::string KnownParameters::changed_values() const {
+  const auto changed = [](const Known& known) { return version_of(known.tensor) != known.version; };
+  const auto found = std::find_if(known_.begin(), known_.end(), changed);
+  return found == known_.end() ? std::string() : found->name;
 }
 
 std::string KnownParameters::describe(const torch::nn::Module& module, std::size_t at, bool memory) const {

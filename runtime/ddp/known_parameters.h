@@ -27,6 +27,11 @@ class KnownParameters {
   /// caches.
   std::string change_in(const torch::nn::Module& module, bool memory) const;
 
+  /// Remembers the parameters' versions, which every change of their values raises.
+  void note_versions();
+  /// The name of the first parameter whose values were changed since note_versions(); empty if there is none.
+  std::string changed_values() const;
+
  private:
   struct Known {
     std::string name;
@@ -35,6 +40,7 @@ class KnownParameters {
     c10::weak_intrusive_ptr<c10::StorageImpl>
         storage;                           // weak: frees the memory, but no other storage gets its address
     torch_compat::NodeHandle accumulator;  // null if frozen
+    std::uint32_t version = 0;
   };
 
   static const char* difference(const Known& known, const torch::Tensor& now, bool memory);

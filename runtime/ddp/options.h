@@ -16,6 +16,12 @@ enum class Average : std::uint8_t {
   ranks,   ///< the number of ranks, as PyTorch does
 };
 
+/// The reaction to parameters that are no longer the same on all ranks.
+enum class ReplicaDrift : std::uint8_t {
+  end,          ///< backward throws Error on all ranks
+  rebroadcast,  ///< all ranks get rank 0's parameters and go on; the optimizers' states stay as they are
+};
+
 struct DistributedDataParallelOptions {
   Average average = Average::tokens;
 
@@ -49,6 +55,11 @@ struct DistributedDataParallelOptions {
   /// After a few steps, rank 0 measures and chooses first_bucket_bytes and bucket_cap_mb once, for all ranks.
   /// Has no effect under deterministic algorithms, because another layout gives other bits.
   bool autotune_buckets = false;
+
+  /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never.
+  /// Ranks with different processors or numbers of threads may round differently, and their models drift apart.
+  std::int64_t check_replicas_every = 100;
+  ReplicaDrift on_replica_drift = ReplicaDrift::end;
 };
 
 }  // namespace lockstep

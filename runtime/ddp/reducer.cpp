@@ -28,20 +28,29 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   return (hash ^ value) * kPrime;
 }
 
-// A number that changes when the tensor changes. It is made of a few elements, which are the same on all
-// ranks. LibTorch's own count of changes serves only where elements cannot be read. It misses changes through
-// data(), such as those of LibTorch's SGD, and it counts changes that one rank undoes, such as averaged
-// weights during an evaluation.
+// The offset of an element, in elements; `index` counts the elements row by row.
+std::int64_t offset_of(const torch::Tensor& tensor, std::int64_t index) {
+  std::int64_t offset = 0;
+  for (std::int64_t i = tensor.dim() - 1; i >= 0; --i) {
+    offset += index % tensor.size(i) * tensor.stride(i);
+    index /= tensor.size(i);
+  }
+  return offset;
+}
+
+// A number that changes when the tensor (in host memory) changes. It is made of a few elements, which are the
+// same on all ranks. LibTorch's own count of changes would miss changes through data(), such as those of
+// LibTorch's SGD, and count changes that one rank undoes, such as averaged weights during an evaluation.
 std::uint64_t fingerprint_of(const torch::Tensor& tensor) {
-  constexpr std::size_t kSteps = 4;  // between the elements read
-  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return tensor._version();
+  constexpr std::int64_t kSteps = 4;  // between the elements read
   std::uint64_t fingerprint = 0;
   if (tensor.numel() == 0) return fingerprint;
   const auto* const first = static_cast<const char*>(tensor.data_ptr());
-  const auto last = static_cast<std::size_t>(tensor.numel() - 1);
-  for (std::size_t i = 0; i <= kSteps; ++i) {
+  const auto size = static_cast<std::int64_t>(tensor.itemsize());
+  const std::int64_t last = tensor.numel() - 1;
+  for (std::int64_t i = 0; i <= kSteps; ++i) {
     std::uint64_t bits = 0;
-    std::memcpy(&bits, first + last * i / kSteps * tensor.itemsize(),
+    std::memcpy(&bits, first + offset_of(tensor, last * i / kSteps) * size,
                 std::min(sizeof bits, tensor.itemsize()));
     fingerprint = mix(fingerprint, bits);
   }
@@ -61,6 +70,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
       tokens_(communicator),
       rank_factor_(std::make_shared<double>(1.0 / communicator.size())),
       factor_(options.average == Average::tokens ? tokens_.gradient_factor() : rank_factor_),
+      replica_check_(communicator, gradients, options),
       lateness_(communicator),
       self_(this, [](Reducer* /*not owned*/) {}) {
   if (!(options.bucket_cap_mb > 0)) {
@@ -188,18 +198,27 @@ void Reducer::count_steps(bool on) {
   communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
 }
 
-// If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
-// Unsynchronised backwards count too, since a rank may by mistake run a whole optimizer step under no_sync.
-void Reducer::count_step() {
-  if (!counts_steps_) return;
+std::uint64_t Reducer::sample_parameters() const {
   std::uint64_t fingerprint = 0;
   for (const auto& parameter : parameters_) fingerprint = mix(fingerprint, fingerprint_of(parameter.tensor));
+  return fingerprint;
+}
+
+// If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
+// Unsynchronised backwards count too, since a rank may by mistake run a whole optimizer step under no_sync. On a
+// device the host cannot look at the parameters without waiting: begin_sync() counts the synchronised backwards.
+void Reducer::count_step() {
+  if (!counts_steps_ || on_device()) return;
+  const std::uint64_t fingerprint = sample_parameters();
   if (fingerprint_ != fingerprint) ++step_;
   fingerprint_ = fingerprint;
 }
 
 void Reducer::begin_sync() {
-  if (counts_steps_) communicator_.set_step(static_cast<std::uint64_t>(step_));
+  if (counts_steps_) {
+    if (on_device()) ++step_;
+    communicator_.set_step(static_cast<std::uint64_t>(step_));
+  }
   state_ = State::syncing;
   launching_ = !learning_;
   next_bucket_ = 0;
@@ -215,6 +234,8 @@ void Reducer::begin_sync() {
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   lateness_.begin_step();
   if (options_.average == Average::tokens) counts_ = tokens_.reduce_counts();
+  // Inside join, ranks that have ended keep their old parameters.
+  if (counts_steps_) replica_check_.begin();
   if (comm_hook_ && loss_factor() != hooks_scale_) {
     comm_hook_->gradients_scaled(loss_factor() / hooks_scale_);
     hooks_scale_ = loss_factor();

@@ -29,6 +29,7 @@
 #include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/lateness.h"
 #include "runtime/ddp/options.h"
+#include "runtime/ddp/replica_check.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/ddp/sync_trace.h"
 #include "runtime/ddp/token_average.h"
@@ -164,6 +165,7 @@ class Reducer {
   void leave_backward();
   void begin_outside(const std::string& parameter);
   void begin_sync();
+  std::uint64_t sample_parameters() const;
   void count_step();
   void assume_unused();
   void mark_ready(std::size_t index);
@@ -229,6 +231,7 @@ class Reducer {
   comm::WorkHandle counts_;
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
+  ReplicaCheck replica_check_;
   Lateness lateness_;
   std::vector<comm::WorkTimes> first_stage_;  // of buckets with a future
   CommShare comm_share_;

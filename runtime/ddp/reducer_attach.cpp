@@ -32,6 +32,7 @@ bool Reducer::accumulated_in_another_shape(const torch::Tensor& tensor) const {
 void Reducer::attach(const std::vector<NamedTensor>& all) {
   const torch::NoGradGuard no_grad;
   std::vector<Parameter> parameters;
+  std::vector<NamedTensor> trained;
   std::vector<torch::Tensor> tensors;
   for (const auto& [name, tensor, sparse] : all) {
     if (!tensor.requires_grad()) continue;
@@ -60,11 +61,13 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
     const bool used = before != parameters_.end() && before->used;
     parameters.push_back({.name = name, .tensor = tensor, .sparse = sparse, .used = used});
     tensors.push_back(tensor);
+    trained.push_back({name, tensor, sparse});
   }
   if (parameters.empty()) fail_usage("the model has no parameter that requires a gradient");
   for (const auto& tensor : tensors) fit_gradient(tensor);
   put_hooks_on(tensors);
   parameters_ = std::move(parameters);
+  replica_check_.set_parameters(std::move(trained));
 
   // As before the first synchronised backward.
   learning_ = true;

@@ -35,6 +35,8 @@ void Reducer::finish_sync(bool skipping) {
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
+  // Parameters that changed here are not a step of an optimizer.
+  if (replica_check_.finish(step_) && !on_device()) fingerprint_ = sample_parameters();
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   graph_walked_ = false;
   unseen_forwards_ = 0;
@@ -43,7 +45,7 @@ void Reducer::finish_sync(bool skipping) {
   trace_.finished_ns = monotonic_ns();
   note_times();
   rebuild_once();
-  timer_.note_synchronised();
+  timer_.note_synchronised(this);
 }
 
 // Called for a parameter whose gradient is missing.

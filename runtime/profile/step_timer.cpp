@@ -102,35 +102,47 @@ void StepTimer::add_skipped_step() {
   if (writer_) writer_->add_skipped_step();
 }
 
-void StepTimer::begin_training_forward() {
-  if (step_over_) end_step_over();
+void StepTimer::begin_training_forward(const void* model) {
+  if (synchronised_.contains(model)) end_step_over();
+  has_forward_ = true;
+  take_batch();
+}
+
+StepTimer::Scope StepTimer::begin_forward_without_gradients() {
+  if (all_synchronised()) end_step_over();
+  return phase(Phase::other);
+}
+
+// The time since the last step, of an evaluation, belongs to no step.
+void StepTimer::end_evaluation_forward() {
+  if (!manual_ && !has_forward_ && synchronised_.empty()) begin_step();
+}
+
+void StepTimer::take_batch() {
   if (!batch_) return;
   batches_ += *std::exchange(batch_, std::nullopt);
   has_batches_ = true;
 }
 
 void StepTimer::request_batch(bool new_step) {
-  if (!expects_backward_ && has_batches_ && new_step && !manual_) step_over_ = true;
-  if (!step_over_) return;
   if (new_step) {
-    end_step_over();
+    if (all_synchronised() || (!expects_backward_ && has_batches_ && !manual_)) end_step_over();
   } else if (has_batches_) {
-    step_over_ = false;  // a backward in the middle of the loader's step was synchronised too
+    synchronised_.clear();  // a backward in the middle of the loader's step was synchronised too
   }
 }
 
 void StepTimer::add_batch(const StepCounts& counts) {
   batch_ = counts;
-  if (!expects_backward_) begin_training_forward();
+  if (!expects_backward_) take_batch();
 }
 
 void StepTimer::end_step_over() {
-  step_over_ = false;
   end(has_batches_ ? batches_ : StepCounts{.tokens = backward_tokens_, .samples = 0, .padding = 0});
 }
 
 void StepTimer::begin_step() {
-  if (step_over_) end_step_over();
+  if (!synchronised_.empty()) end_step_over();
   phase_ns_.fill(0);
   step_begin_ns_ = mark_ns_ = monotonic_ns();
   if (device_) device_->begin_step();
@@ -139,7 +151,7 @@ void StepTimer::begin_step() {
 
 void StepTimer::end_step(const StepCounts& counts) {
   manual_ = true;
-  step_over_ = false;
+  synchronised_.clear();
   if (running_) {
     end(counts);
   } else {
@@ -176,6 +188,8 @@ void StepTimer::end(const StepCounts& counts) {
   phase_ns_.fill(0);
   batches_ = {};
   has_batches_ = false;
+  has_forward_ = false;
+  synchronised_.clear();
   backward_tokens_ = 0;
 }
 
@@ -224,7 +238,7 @@ void StepTimer::write_scalars() {
 }
 
 void StepTimer::finish() noexcept {
-  if (step_over_) end_step_over();
+  if (!synchronised_.empty()) end_step_over();
   if (!writer_) return;
   try {
     // After an exception the device may wait for a rank that has ended.

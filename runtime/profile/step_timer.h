@@ -11,9 +11,11 @@
 //
 //   timer.end_step({.tokens = n, .samples = m});
 //
-// A step ends without end_step() too. DistributedDataParallel and the loader tell the timer what they do: after a
-// synchronised backward, the step ends when the next training forward begins, or when the next batch is waited for,
-// or with the timer. The first end_step() of the program switches this off: then only end_step() ends steps.
+// A step ends without end_step() too. DistributedDataParallel and the loader tell the timer what they do: a model that
+// has synchronised its gradients ends the step with its next training forward. When all models have, the step also ends
+// when the next batch is waited for, or with the timer. A forward without gradients is `other`; before a step's first
+// training forward, in evaluation mode, it and the time before it belong to no step. The first end_step() of the program
+// switches all this off: then only end_step() ends steps.
 //
 // With a DeviceClock, the record's times are those of the device, and a step is recorded when the device has finished
 // it. last_step() and totals() are always times of the host.
@@ -26,11 +28,13 @@
 // Threads: the training thread; add_comm and add_bytes_read from any thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,7 +98,7 @@ class StepTimer {
 
   /// Opens a scope. The first scope, or begin_step(), begins the first step.
   Scope phase(Phase phase) {
-    if (step_over_ && (phase == Phase::forward || phase == Phase::data_wait)) end_step_over();
+    if (phase == Phase::data_wait && all_synchronised()) end_step_over();
     const Phase outer = current_;
     enter(phase);
     return {*this, outer};
@@ -122,12 +126,21 @@ class StepTimer {
   /// From now on the record has the device's times, measured by this clock. Later calls do nothing.
   void use_device_clock(std::unique_ptr<DeviceClock> clock);
 
-  /// DistributedDataParallel calls these, so that steps end without end_step(): at its construction, before a forward
-  /// with gradients, for each backward, and after a synchronised backward.
-  void expect_backward() { expects_backward_ = true; }
-  void begin_training_forward();
+  /// DistributedDataParallel calls these, so that steps end without end_step(): at its construction and destruction,
+  /// before a forward with gradients, around one without, for each backward, and after a synchronised backward.
+  /// `model` tells several from each other.
+  void add_model(const void* model) {
+    models_.insert(model);
+    expects_backward_ = true;
+  }
+  void remove_model(const void* model) { models_.erase(model); }
+  void begin_training_forward(const void* model);
+  Scope begin_forward_without_gradients();
+  void end_evaluation_forward();
   void add_backward_tokens(std::int64_t tokens) { backward_tokens_ += static_cast<std::uint64_t>(tokens); }
-  void note_synchronised() { step_over_ = !manual_; }
+  void note_synchronised(const void* model) {
+    if (!manual_) synchronised_.insert(model);
+  }
 
   /// The loader calls these: when the program asks for a batch (`new_step`: the previous batch was the last one of its
   /// step), and with the contents of the batch. A batch counts when a forward with gradients follows it; without
@@ -155,6 +168,11 @@ class StepTimer {
  private:
   void enter(Phase phase);
   void end_step_over();
+  void take_batch();
+  bool all_synchronised() const {
+    return !synchronised_.empty() &&
+           std::includes(synchronised_.begin(), synchronised_.end(), models_.begin(), models_.end());
+  }
   void end(const StepCounts& counts);
   void write_step(const Times& step, std::uint64_t ended_ns);
   void write_device_steps(bool wait);
@@ -173,11 +191,13 @@ class StepTimer {
   std::uint64_t step_begin_ns_ = 0;
   std::uint64_t mark_ns_ = 0;  // time before this is already counted
   std::array<std::uint64_t, record::kPhases> phase_ns_{};
-  bool manual_ = false;              // the program calls end_step()
-  bool expects_backward_ = false;    // there is a DistributedDataParallel
-  bool step_over_ = false;           // the step ends with the next forward or wait for data
-  bool has_batches_ = false;         // the loader's batches belong to this step
-  std::optional<StepCounts> batch_;  // the loader's last batch, which does not count yet
+  bool manual_ = false;                 // the program calls end_step()
+  bool expects_backward_ = false;       // there is, or was, a model
+  std::set<const void*> models_;        // under DistributedDataParallel
+  std::set<const void*> synchronised_;  // of models_, in this step
+  bool has_forward_ = false;            // this step has a forward with gradients
+  bool has_batches_ = false;            // the loader's batches belong to this step
+  std::optional<StepCounts> batch_;     // the loader's last batch, which does not count yet
   StepCounts batches_;
   std::uint64_t backward_tokens_ = 0;
   Times last_;

@@ -183,9 +183,12 @@ Tensor Lamb::step(LossClosure closure) {
             train::lamb_direction(arrays, data<scalar_t>(direction), first, end, step);
           });
         });
-        const double length = parameter.norm().item<double>();
-        const double step_length = direction.norm().item<double>();
-        const double trust = length > 0 && step_length > 0 ? length / step_length : 1;
+        double trust = 1;
+        if (options.weight_decay() != 0) {
+          const double length = parameter.norm().item<double>();
+          const double step_length = direction.norm().item<double>();
+          if (length > 0 && step_length > 0) trust = length / step_length;
+        }
         parameter.add_(direction, -options.lr() * trust);
       });
   return loss;

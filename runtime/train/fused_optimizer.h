@@ -34,7 +34,8 @@ class FusedAdamW : public torch::optim::AdamW {
 };
 
 /// LAMB (You et al. 2020), for large batches: Adam with decoupled weight decay, with each parameter's step
-/// scaled to the parameter's norm times the learning rate. Options and state are AdamW's; amsgrad is refused.
+/// scaled to the parameter's norm times the learning rate. Parameters without weight decay (biases and norms, with
+/// decay_groups()) make Adam's step, unscaled, as in NVIDIA's apex. Options and state are AdamW's; amsgrad is refused.
 /// It needs whole parameters: do not use it within DistributedOptimizer.
 class Lamb : public torch::optim::AdamW {
  public:

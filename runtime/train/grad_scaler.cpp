@@ -53,7 +53,9 @@ GradScaler::GradScaler(World& world, const GradScalerOptions& options) : world_(
 }
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) const {
-  return options_.enabled ? loss * state_.scale : loss;
+  if (!options_.enabled) return loss;
+  const bool half = loss.scalar_type() == torch::kHalf || loss.scalar_type() == torch::kBFloat16;
+  return (half ? loss.to(torch::kFloat) : loss) * state_.scale;
 }
 
 bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients) {

@@ -42,7 +42,7 @@ class GradScaler {
   /// for options that make no sense.
   explicit GradScaler(World& world, const GradScalerOptions& options = {});
 
-  /// The loss times the scale, of the loss's type.
+  /// The loss times the scale. Of a half loss the result is float, because the scale may not fit into half.
   torch::Tensor scale(const torch::Tensor& loss) const;
 
   /// Divides the optimizer's gradients by the scale, in place, and returns whether they are finite on all

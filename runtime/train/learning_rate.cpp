@@ -74,15 +74,17 @@ Schedule one_cycle(std::int64_t steps, const OneCycleOptions& options) {
   require_steps("one_cycle", steps);
   if (!(options.warmup > 0 && options.warmup < 1))
     fail_usage("one_cycle: warmup is {}; it must be between 0 and 1", options.warmup);
-  if (!(options.initial_divisor >= 1) || !(options.final_divisor >= 1))
-    fail_usage("one_cycle: the divisors are {} and {}; they must be at least 1", options.initial_divisor,
-               options.final_divisor);
+  if (!(options.div_factor >= 1) || !(options.final_div_factor >= 1))
+    fail_usage("one_cycle: the divisors are {} and {}; they must be at least 1", options.div_factor,
+               options.final_div_factor);
+  const double first = 1 / options.div_factor;
+  const double final = first / options.final_div_factor;
   return [=](std::int64_t step) {
     const double last = static_cast<double>(steps - 1);
     const double top = std::max(options.warmup * static_cast<double>(steps) - 1, 0.0);
     const double at = std::min(static_cast<double>(step), last);
-    if (at < top) return half_cosine(1 / options.initial_divisor, 1, at / top);
-    return half_cosine(1, 1 / options.final_divisor, last > top ? (at - top) / (last - top) : 1);
+    if (at < top) return half_cosine(first, 1, at / top);
+    return half_cosine(1, final, last > top ? (at - top) / (last - top) : 1);
   };
 }
 

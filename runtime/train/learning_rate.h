@@ -44,17 +44,19 @@ Schedule cosine(std::int64_t steps, double end = 0);
 /// Multiplied by `gamma` at each of the milestones, which increase.
 Schedule multi_step(std::vector<std::int64_t> milestones, double gamma = 0.1);
 
-/// Grows linearly to 1 at step `warmup`, then falls as 1 / sqrt(step).
+/// Grows linearly to 1 in the first `warmup` steps; step `warmup` - 1, the last one of them, has the factor 1. Then
+/// falls as sqrt(warmup / (step + 1)).
 Schedule inverse_sqrt(std::int64_t warmup);
 
 struct OneCycleOptions {
-  double warmup = 0.3;          ///< share of the steps in which the learning rate rises, above 0 and below 1
-  double initial_divisor = 25;  ///< begins at 1 / initial_divisor
-  double final_divisor = 250'000;  ///< ends at 1 / final_divisor
+  double warmup = 0.3;  ///< share of the steps in which the learning rate rises, above 0 and below 1
+  /// As in PyTorch's OneCycleLR, the end divides the beginning.
+  double div_factor = 25;         ///< begins at 1 / div_factor
+  double final_div_factor = 1e4;  ///< ends at 1 / (div_factor * final_div_factor)
 };
 
-/// Up from 1 / initial_divisor to 1, then down to 1 / final_divisor, both along half a cosine (Smith and Topin
-/// 2018). The optimizer's own learning rate is the peak.
+/// Up from 1 / div_factor to 1, then down to 1 / (div_factor * final_div_factor), both along half a cosine (Smith and
+/// Topin 2018). The optimizer's own learning rate is the peak.
 Schedule one_cycle(std::int64_t steps, const OneCycleOptions& options = {});
 
 struct Part {

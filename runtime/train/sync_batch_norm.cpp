@@ -65,6 +65,30 @@ OptionalTensor if_defined(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : OptionalTensor();
 }
 
+std::int64_t handle_of(World& world) {
+  return reinterpret_cast<std::int64_t>(&world);
+}
+
+World& world_of(torch::autograd::AutogradContext& context) {
+  return *reinterpret_cast<World*>(context.saved_data["world"].toInt());  // NOLINT(performance-no-int-to-ptr)
+}
+
+// The sum over the ranks, which autograd can differentiate any number of times: every rank's loss depends on
+// each rank's summand, so the summand's gradient is the sum of the ranks' gradients.
+struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& mine, World* world) {
+    context->saved_data["world"] = handle_of(*world);
+    Tensor sum = mine.detach().clone(torch::MemoryFormat::Contiguous);
+    all_reduce(*world, sum, ReduceOp::sum, "batch statistics in backward");
+    return sum;
+  }
+
+  static std::vector<Tensor> backward(torch::autograd::AutogradContext* context,
+                                      std::vector<Tensor> gradients) {
+    return {apply(gradients[0], &world_of(*context)), Tensor()};
+  }
+};
+
 struct Normalize : torch::autograd::Function<Normalize> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
                         const OptionalTensor& optional_weight, const OptionalTensor& optional_bias,
@@ -74,7 +98,8 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const Tensor inverse = (statistics.variance + eps).rsqrt();
     context->save_for_backward({input, weight, statistics.mean, inverse});
     context->saved_data["count"] = statistics.count;
-    context->saved_data["world"] = reinterpret_cast<std::int64_t>(world);
+    context->saved_data["eps"] = eps;
+    context->saved_data["world"] = handle_of(*world);
     Tensor scale = inverse;
     if (weight.defined()) scale = scale * weight;
     Tensor shift = -statistics.mean * scale;
@@ -87,21 +112,25 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const auto saved = context->get_saved_variables();
     const Tensor& input = saved[0];
     const Tensor& weight = saved[1];
-    const Tensor& mean = saved[2];
-    const Tensor& inverse = saved[3];
-    auto& world =
-        *reinterpret_cast<World*>(context->saved_data["world"].toInt());  // NOLINT(performance-no-int-to-ptr)
+    Tensor mean = saved[2];
+    Tensor inverse = saved[3];
+    World& world = world_of(*context);
     const auto dimensions = reduced_dimensions(input);
     const std::int64_t channels = input.size(1);
+    const double count = static_cast<double>(context->saved_data["count"].toInt());
+    const Tensor values = input.to(mean.scalar_type());
+    if (torch::GradMode::is_enabled()) {  // create_graph: the statistics depend on the input of all ranks
+      mean = SumOverRanks::apply(values.sum(dimensions), &world) / count;
+      const Tensor squares = (values - by_channel(mean, input)).square().sum(dimensions);
+      inverse =
+          (SumOverRanks::apply(squares, &world) / count + context->saved_data["eps"].toDouble()).rsqrt();
+    }
     const Tensor gradient = gradients[0].to(mean.scalar_type());
-    const Tensor normalized =
-        (input.to(mean.scalar_type()) - by_channel(mean, input)) * by_channel(inverse, input);
+    const Tensor normalized = (values - by_channel(mean, input)) * by_channel(inverse, input);
     const Tensor of_bias = gradient.sum(dimensions);
     const Tensor of_weight = (gradient * normalized).sum(dimensions);
     // This rank's own gradients of weight and bias: DistributedDataParallel sums them as it does all others.
-    const Tensor sums = torch::cat({of_bias, of_weight});
-    all_reduce(world, sums, ReduceOp::sum, "batch statistics in backward");
-    const double count = static_cast<double>(context->saved_data["count"].toInt());
+    const Tensor sums = SumOverRanks::apply(torch::cat({of_bias, of_weight}), &world);
     const Tensor mean_gradient = sums.slice(0, 0, channels) / count;
     const Tensor mean_product = sums.slice(0, channels) / count;
     Tensor scale = inverse;

@@ -7,7 +7,8 @@
 // Ranks may have batches of different sizes. In training every forward and every backward communicates once,
 // so all ranks call them equally often: with DistributedDataParallel a rank must not skip() while others
 // train. Evaluation does not communicate: it uses the running statistics, or, without them,
-// the statistics of the rank's own batch.
+// the statistics of the rank's own batch. A backward with create_graph (gradient penalties) communicates twice
+// more, and so does the backward through its gradients.
 //
 // Threads: as the module's forward and backward.
 #pragma once

@@ -1,11 +1,24 @@
 #include "runtime/train/weight_average.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <exception>
 
 #include "common/error.h"
 #include "runtime/ddp/parameters.h"
 
 namespace lockstep {
+namespace {
+
+// Bit by bit, so that a NaN equals itself.
+bool same_bits(const torch::Tensor& left, const torch::Tensor& right) {
+  constexpr std::array kIntegers = {torch::kChar, torch::kShort, torch::kInt, torch::kLong};
+  const auto bits = kIntegers.at(static_cast<std::size_t>(std::log2(left.element_size())));
+  return torch::equal(left.detach().view(bits), right.detach().view(bits));
+}
+
+}  // namespace
 
 WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(decay) {
   if (!(decay >= 0 && decay <= 1)) fail_usage("WeightAverage: decay is {}; it must be from 0 to 1", decay);
@@ -33,7 +46,8 @@ void WeightAverage::update() {
 }
 
 // Values are copied and tensors stay, because optimizers and DistributedDataParallel refer to them.
-WeightAverage::Swapped::Swapped(WeightAverage& average) : average_(average) {
+WeightAverage::Swapped::Swapped(WeightAverage& average)
+    : average_(average), exceptions_(std::uncaught_exceptions()) {
   if (average.swapped_) fail_usage("WeightAverage: swap() was called twice; end the first scope first");
   average.swapped_ = true;
   const torch::NoGradGuard no_grad;
@@ -43,10 +57,22 @@ WeightAverage::Swapped::Swapped(WeightAverage& average) : average_(average) {
   }
 }
 
-WeightAverage::Swapped::~Swapped() {
+WeightAverage::Swapped::~Swapped() noexcept(false) {
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < trained_.size(); ++i) average_.weights_[i].copy_(trained_[i]);
+  bool changed = false;
+  for (std::size_t i = 0; i < trained_.size(); ++i) {
+    const torch::Tensor& weights = average_.weights_[i];
+    const torch::Tensor given = average_.averages_[i].to(weights.scalar_type());
+    changed = changed || !same_bits(weights, given);
+    weights.copy_(trained_[i]);
+  }
   average_.swapped_ = false;
+  if (changed && std::uncaught_exceptions() == exceptions_) {
+    fail_usage(
+        "WeightAverage: the weights were changed within the scope of swap(), and that change is lost; train "
+        "only "
+        "after the scope has ended");
+  }
 }
 
 void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {

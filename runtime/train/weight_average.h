@@ -25,18 +25,20 @@ namespace lockstep {
 
 class WeightAverage {
  public:
-  /// Keeps a copy of each parameter that is floating point, in float for 16-bit types; buffers are not averaged. The module must outlive
-  /// this object. Throws UsageError for a decay outside of 0 to 1.
+  /// Keeps a copy of each parameter that is floating point, in float for 16-bit types; buffers are not averaged. The
+  /// module must outlive this object. Throws UsageError for a decay outside of 0 to 1.
   WeightAverage(torch::nn::Module& module, double decay);
 
   /// average = decay * average + (1 - decay) * weights. In the first steps the decay is smaller, (1 + n) /
   /// (10 + n), so that the initial weights do not count for long. Throws UsageError while swapped.
   void update();
 
-  /// The module has the averages until the scope ends. Throws UsageError if they are swapped already.
+  /// The module has the averages until the scope ends. Throws UsageError if they are swapped already. The end of the
+  /// scope gives the trained weights back, and throws UsageError if the weights were changed in the scope (by an
+  /// optimizer), because that change is lost.
   class [[nodiscard]] Swapped {
    public:
-    ~Swapped();
+    ~Swapped() noexcept(false);
     Swapped(const Swapped&) = delete;
     Swapped& operator=(const Swapped&) = delete;
 
@@ -45,6 +47,7 @@ class WeightAverage {
     explicit Swapped(WeightAverage& average);
     WeightAverage& average_;
     std::vector<torch::Tensor> trained_;
+    int exceptions_;  // being handled when the scope began
   };
   Swapped swap() { return Swapped(*this); }
   /// Whether the module has the averages now.

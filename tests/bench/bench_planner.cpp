@@ -100,7 +100,7 @@ void report(bool json, const std::string& implementation, const List& list, cons
                  {"ranks", options.ranks},
                  {"cap", options.cap},
                  {"accumulate", options.accumulate},
-                 {"stretch", options.step_stretch},
+                 {"stretch", step_stretch(options)},
                  {"padded", options.padded},
                  {"cost", {options.cost.a, options.cost.b}},
                  {"seconds", median},
@@ -168,7 +168,7 @@ void stream(bool json, std::uint64_t samples, std::uint64_t cap) {
 void run_case(const Settings& settings, bool json, const List& list, const PlanOptions& options) {
   report(json, "lockstep", list, options, settings.runs,
          [&] { return make_plan(list.lengths.tokens, options, list.lengths.fingerprint); });
-  if (!settings.peers || options.padded || options.step_stretch != PlanOptions{}.step_stretch) return;
+  if (!settings.peers || options.padded || options.step_stretch) return;
   for (const Peer& peer : peers()) {
     report(json, peer.name, list, options, 1, [&] { return peer.plan(list.lengths.tokens, options); });
   }

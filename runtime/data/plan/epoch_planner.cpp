@@ -24,19 +24,27 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
     : EpochPlanner(source, options) {
   expect_same_order(state, "seed, epoch and too_long (with split also the cap)");
   if (state.position.mixture) fail("cannot resume: the state belongs to a mixture, not to an epoch");
-  const auto [block, used, mixture] = state.position;
-  if (block > order_.blocks() || (block == order_.blocks() && used > 0)) {
+  const auto& [block, used, ahead, mixture] = state.position;
+  if (block > order_.blocks() || (block == order_.blocks() && (used > 0 || !ahead.empty()))) {
     fail("cannot resume: the state is at item {} of block {}, but the number of blocks is {}", used, block,
          order_.blocks());
   }
   state_ = state;
   next_block_ = block;
-  if (used == 0) return;
+  if (used == 0 && ahead.empty()) return;
   load_next_block();
   if (used > pool_.size()) {
     fail("cannot resume: the state has used {} items of block {}, which has {}", used, block, pool_.size());
   }
   drop_used(used);
+  for (const std::uint64_t place : ahead) {
+    while (place >= pool_.size() && next_block_ < order_.blocks()) load_next_block();
+    if (place >= pool_.size()) {
+      fail("cannot resume: the state has used the sample {} places after its position, but only {} are left",
+           place, pool_.size());
+    }
+    use_ahead(place);
+  }
 }
 
 std::string EpochPlanner::order_fingerprint() const {
@@ -52,12 +60,24 @@ PlanPosition EpochPlanner::position_at(std::size_t place) const {
   if (place == pool_.size()) return {.block = next_block_, .used = 0};
   std::size_t later = 0;  // blocks that begin after it
   while (block_begins_.rbegin()[later] > dropped_ + place) ++later;
-  return {.block = next_block_ - 1 - later, .used = dropped_ + place - block_begins_.rbegin()[later]};
+  PlanPosition position{.block = next_block_ - 1 - later,
+                        .used = dropped_ + place - block_begins_.rbegin()[later]};
+  for (const std::uint64_t used : ahead_) {
+    if (used >= dropped_ + place) position.ahead.push_back(used - dropped_ - place);
+  }
+  return position;
+}
+
+// Marks an item of the pool as used before its turn: of length 0, it belongs to a later step but is not packed.
+void EpochPlanner::use_ahead(std::size_t place) {
+  pool_[place].length = 0;
+  ahead_.push_back(dropped_ + place);
 }
 
 void EpochPlanner::drop_used(std::size_t place) {
   pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(place));
   dropped_ += place;
+  std::erase_if(ahead_, [this](std::uint64_t used) { return used < dropped_; });
 }
 
 void EpochPlanner::load_next_block() {
@@ -92,10 +112,12 @@ bool EpochPlanner::next_block(PlannedBlock& block) {
   for (;;) {
     const bool last = next_block_ >= order_.blocks();
     std::size_t place = 0;
+    std::vector<std::size_t> ahead;
     block.plan.reserve(pool_.size());
     while (place < pool_.size() && block.plan.steps() < max_steps) {
-      const std::size_t count = packer_.take(std::span(pool_).subspan(place), last);
+      const std::size_t count = packer_.take(std::span(pool_).subspan(place), last, &ahead);
       if (count == 0) break;
+      for (const std::size_t taken : ahead) use_ahead(place + taken);
       place += count;
       const std::span<const Item> rest = std::span(pool_).subspan(place);
       const bool ends_epoch =

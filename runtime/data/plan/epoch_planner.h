@@ -40,6 +40,7 @@ class EpochPlanner : public BlockwisePlanner {
   bool complete_last_step();
   PlanPosition position_at(std::size_t place) const;
   void drop_used(std::size_t place);
+  void use_ahead(std::size_t place);
   SampleId id_of(std::uint32_t index) const {
     return index < first_index_ ? ids_[index] : block_.id_of(index - first_index_);
   }
@@ -53,6 +54,7 @@ class EpochPlanner : public BlockwisePlanner {
   // block loaded.
   std::vector<Item> pool_;
   std::uint64_t dropped_ = 0;                // items that left the pool
+  std::vector<std::uint64_t> ahead_;         // items of the pool that are used already, counted like dropped_
   std::vector<std::uint64_t> block_begins_;  // of the blocks loaded so far, counted like dropped_
   std::vector<SampleId> ids_;                // of indices below first_index_: samples of earlier blocks
   std::uint32_t first_index_ = 0;            // of the last block's samples

@@ -13,6 +13,7 @@ constexpr std::int64_t kMaxMicroBatches = std::int64_t{1} << 20;  // of all rank
 // Ranks share cost, not tokens, and whole samples rarely fill a micro-batch: a larger share of ranks x
 // accumulate x cap would give more ranks an additional micro-batch.
 constexpr double kDefaultStepFill = 0.95;
+constexpr double kDefaultStretch = 1.5;
 constexpr std::array<const char*, 4> kTooLongNames = {"refuse", "truncate", "skip", "split"};
 constexpr std::array<const char*, 3> kTailNames = {"fill", "drop", "repeat"};
 
@@ -43,13 +44,14 @@ void check_options(const PlanOptions& options) {
   if (!std::isfinite(cost.a) || !std::isfinite(cost.b) || cost.a < 0 || cost.b < 0 || cost.a + cost.b <= 0) {
     fail_usage("cost must be two finite numbers, neither negative and not both 0, not {},{}", cost.a, cost.b);
   }
-  if (!std::isfinite(options.step_stretch) || options.step_stretch < 1) {
-    fail_usage("step_stretch must be a finite number of at least 1, not {}", options.step_stretch);
+  const double stretch = step_stretch(options);
+  if (!std::isfinite(stretch) || stretch < 1) {
+    fail_usage("step_stretch must be a finite number of at least 1, not {}", stretch);
   }
   if (options.step_tokens > std::numeric_limits<std::int64_t>::max()) {
     fail_usage("step_tokens must be below 2^63, not {}", options.step_tokens);
   }
-  const double samples = static_cast<double>(step_budget(options)) * options.step_stretch;
+  const double samples = static_cast<double>(step_budget(options)) * stretch;
   if (!std::isfinite(cost.of(options.cap) * samples)) {
     fail_usage("cost {},{} is too large for steps of {} tokens: use a larger unit of cost", cost.a, cost.b,
                step_budget(options));
@@ -71,6 +73,10 @@ std::uint64_t step_budget(const PlanOptions& options) {
   const double capacity = static_cast<double>(options.cap) * options.ranks * options.accumulate;
   const double fill = options.ranks == 1 ? 1 : kDefaultStepFill;  // one rank shares with nobody
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(fill * capacity));
+}
+
+double step_stretch(const PlanOptions& options) {
+  return options.step_stretch.value_or(options.step_tokens > 0 ? 1 : kDefaultStretch);
 }
 
 std::string name_of(TooLong too_long) {

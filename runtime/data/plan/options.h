@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,12 +51,14 @@ struct PlanOptions {
   std::uint64_t cap = 0;
   /// Approximate number of micro-batches of a rank in a step. Only the default of `step_tokens` uses it.
   int accumulate = 1;
-  /// Maximum tokens of a step, all ranks together. 0: 0.95 x ranks x accumulate x cap (1 x on one rank). A
-  /// step exceeds it only if it stretches or if it is a single longer sample.
+  /// Tokens of a step, all ranks together. 0: 0.95 x ranks x accumulate x cap (1 x on one rank). If it is set,
+  /// it is a promise on any number of ranks: steps never exceed it, unless `step_stretch` is set too or a
+  /// single sample is longer, and an epoch's steps are filled with samples that come a little later in the
+  /// order, so that they are nearly full.
   std::uint64_t step_tokens = 0;
-  /// A step may grow to this many times `step_tokens` if one sample costs more than a rank's share: the other
-  /// ranks would only wait for that sample. 1: never.
-  double step_stretch = 1.5;
+  /// A step may grow to this many times its budget if one sample costs more than a rank's share: the other
+  /// ranks would only wait for that sample. 1: never. Unset: 1.5, or 1 if `step_tokens` is set.
+  std::optional<double> step_stretch = std::nullopt;
   /// All ranks have equally many micro-batches in a step, some of them empty. For models that communicate
   /// inside forward (synchronised batch norm, pipelines).
   bool equal_micro_batches = false;
@@ -87,6 +90,9 @@ Tail tail_of(const std::string& word, const std::string& option);
 
 /// Maximum tokens of a step that does not stretch: `step_tokens` or its default.
 std::uint64_t step_budget(const PlanOptions& options);
+
+/// `step_stretch` or its default.
+double step_stretch(const PlanOptions& options);
 
 /// The tokens of a sample that count: all, or the first `longest`.
 inline std::uint32_t length_in_range(std::uint32_t length, const PlanOptions& options) {

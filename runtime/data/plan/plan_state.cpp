@@ -10,10 +10,13 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::uint64_t kStateVersion = 2;
+constexpr std::uint64_t kStateVersion = 3;
+// Of a state without samples that were taken ahead, which older programs read too.
+constexpr std::uint64_t kVersionWithoutAhead = 2;
 
 PlanState read(const nlohmann::json& json) {
-  if (const auto version = json_member<std::uint64_t>(json, "version"); version != kStateVersion) {
+  if (const auto version = json_member<std::uint64_t>(json, "version");
+      version != kStateVersion && version != kVersionWithoutAhead) {
     fail("version {} cannot be read, this program reads version {}: {}", version, kStateVersion,
          version < kStateVersion ? "begin the epoch again, or finish it with the program that wrote the state"
                                  : "use a newer version of the program");
@@ -23,6 +26,7 @@ PlanState read(const nlohmann::json& json) {
                   .steps = json_member<std::uint64_t>(json, "steps"),
                   .position = {.block = json_member<std::uint64_t>(json, "block"),
                                .used = json_member<std::uint64_t>(json, "used")}};
+  if (json.contains("ahead")) state.position.ahead = json_member<std::vector<std::uint64_t>>(json, "ahead");
   if (const auto mixture = json.find("mixture"); mixture != json.end()) {
     using Counts = std::vector<std::uint64_t>;
     state.position.mixture = {.drawn = json_member<Counts>(*mixture, "drawn"),
@@ -36,8 +40,13 @@ PlanState read(const nlohmann::json& json) {
 
 void to_json(nlohmann::json& json, const PlanState& state) {
   const PlanPosition& position = state.position;
-  json = {{"version", kStateVersion}, {"data", state.data},      {"order", state.order},
-          {"steps", state.steps},     {"block", position.block}, {"used", position.used}};
+  json = {{"version", position.ahead.empty() ? kVersionWithoutAhead : kStateVersion},
+          {"data", state.data},
+          {"order", state.order},
+          {"steps", state.steps},
+          {"block", position.block},
+          {"used", position.used}};
+  if (!position.ahead.empty()) json["ahead"] = position.ahead;
   if (!position.mixture) return;
   const MixturePosition& mixture = *position.mixture;
   json["mixture"] = {{"drawn", mixture.drawn}, {"piece", mixture.piece}, {"tokens", mixture.tokens}};

@@ -1,6 +1,7 @@
 // The position of an epoch or a mixture between two optimizer steps: enough to continue it in another
 // process, also with another number of ranks. A step takes consecutive samples of the epoch's order, so one
-// position in that order tells which samples are used, for any number of ranks.
+// position in that order tells which samples are used, for any number of ranks. Steps whose tokens are a
+// promise also take a few samples after that position.
 //
 // Threads: values; safe from any.
 #pragma once
@@ -27,6 +28,8 @@ struct MixturePosition {
 struct PlanPosition {
   std::uint64_t block = 0;
   std::uint64_t used = 0;
+  /// Samples after the next one that are used already: how many places after it. Only in an epoch.
+  std::vector<std::uint64_t> ahead = {};
   std::optional<MixturePosition> mixture = std::nullopt;
 
   bool operator==(const PlanPosition&) const = default;

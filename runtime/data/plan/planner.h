@@ -15,7 +15,8 @@
 // The ranks of a step wait for the slowest one, so unequal cost is lost time on all others; equal token
 // counts would miss the quadratic part. Ranks meet once a step, so they may have different numbers of
 // micro-batches. Since a step takes consecutive samples of the shuffled order, it is a random draw, and one
-// position in that order describes how much of the epoch is used (plan_state.h). Every sample appears
+// position in that order describes how much of the epoch is used (plan_state.h; with step_tokens, a few samples after
+// it are used too). Every sample appears
 // exactly once. The planner does not communicate: the same lengths and options give the same plan in every
 // process.
 //

@@ -140,5 +140,104 @@ TEST(Buffers, AreSentBeforeAnEvaluationIfAsked) {
               HasSubstr("inside join"));
 }
 
+// Trains; after `drift_after` steps the last rank changes one weight a little.
+std::string train_with_drift(Net& net, DistributedDataParallelOptions options, int steps, int drift_after) {
+  options.check_replicas_every = 2;
+  DistributedDataParallel ddp(net, world(), options);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
+  return error_of([&] {
+    for (int i = 0; i < steps; ++i) {
+      const auto input = rows(4, static_cast<std::uint64_t>(i * 10 + world().rank()));
+      if (options.average == Average::tokens) {
+        ddp.backward(sum_of_squares(ddp(input), input), 4);
+      } else {
+        sum_of_squares(ddp(input), input).backward();
+      }
+      if (i % 3 != 2) optimizer.step();  // a skipped step must not be counted
+      optimizer.zero_grad();
+      if (i + 1 == drift_after && last_rank()) net->middle->weight.data()[3][5] += 1e-9;
+    }
+  });
+}
+
+TEST(ReplicaDrift, EndsTheJobNamingRankNodeAndParameter) {
+  for (const auto average : {Average::tokens, Average::ranks}) {
+    Net net;
+    const std::string error = train_with_drift(net, small_buckets(average), 5, 2);
+    if (world().size() == 1) {
+      EXPECT_EQ(error, "no error");
+      continue;
+    }
+    EXPECT_THAT(error, HasSubstr(fmt::format("rank {} on ", world().size() - 1)));
+    EXPECT_THAT(error, HasSubstr("'middle.weight' by up to 1e-09; such ranks"));
+  }
+}
+
+TEST(ReplicaDrift, IsEndedByRankZerosParametersIfTheUserWishes) {
+  for (const auto average : {Average::tokens, Average::ranks}) {
+    Net net;
+    auto options = small_buckets(average);
+    options.on_replica_drift = ReplicaDrift::rebroadcast;
+    EXPECT_EQ(train_with_drift(net, options, 9, 4), "no error");
+    for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
+  }
+}
+
+TEST(ReplicaDrift, IsNotLookedForIfTheUserWishes) {
+  Net net;
+  auto options = small_buckets();
+  options.check_replicas_every = 0;
+  DistributedDataParallel ddp(net, world(), options);
+  if (last_rank()) net->middle->weight.data()[3][5] += 1e-9;
+  const auto input = rows(4, 1);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(error_of([&] { ddp.backward(sum_of_squares(ddp(input), input), 4); }), "no error");
+}
+
+struct WithLimitImpl : torch::nn::Module {
+  WithLimitImpl() {
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 4).max_norm(0.5)));
+  }
+  torch::Tensor forward(const torch::Tensor& ids) { return table(ids); }
+  torch::nn::Embedding table = nullptr;
+};
+TORCH_MODULE(WithLimit);
+
+TEST(Replicas, WhoseForwardChangesParametersAreRefusedByName) {
+  WithLimit net;
+  DistributedDataParallel ddp(net, world());
+  const std::string error = error_of([&] { ddp(torch::full({2}, world().rank(), torch::kLong)); });
+  EXPECT_THAT(error,
+              HasSubstr("forward changed the values of parameter 'table.weight', as torch::nn::Embedding"));
+}
+
+struct WithGapsImpl : torch::nn::Module {
+  WithGapsImpl() {
+    weight = register_parameter("weight", torch::ones({6, 12}, torch::kDouble).slice(1, 0, 12, 2));
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return torch::matmul(input, weight); }
+  torch::Tensor weight;
+};
+TORCH_MODULE(WithGaps);
+
+// Such as averaged weights for an evaluation on one rank.
+TEST(Replicas, OneRankMayChangeParametersAndChangeThemBack) {
+  WithGaps net;
+  DistributedDataParallel ddp(net, world());
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
+  const auto input = rows(4, 1);
+  for (int i = 0; i < 3; ++i) {
+    ddp.backward(sum_of_squares(ddp(input), input), 4);
+    optimizer.step();
+    optimizer.zero_grad();
+    if (!last_rank()) continue;
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor before = net->weight.clone();
+    net->weight.fill_(7);
+    net->weight.copy_(before);
+  }
+  EXPECT_TRUE(same_bits_everywhere(net->weight));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

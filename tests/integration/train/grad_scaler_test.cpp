@@ -43,6 +43,17 @@ TEST(GradScaler, GradientsAreThoseWithoutScaling) {
   scaler.update();
 }
 
+TEST(GradScaler, AHalfLossIsScaledAsFloat) {
+  const GradScaler scaler(world());  // its scale does not fit into half
+  for (const auto type : {torch::kHalf, torch::kBFloat16}) {
+    const torch::Tensor loss = torch::full({1}, 2.5, type).requires_grad_();
+    const torch::Tensor scaled = scaler.scale(loss);
+    EXPECT_EQ(scaled.scalar_type(), torch::kFloat);
+    EXPECT_EQ(scaled.item<float>(), 2.5F * 65'536);
+    EXPECT_TRUE(scaled.requires_grad());
+  }
+}
+
 TEST(GradScaler, AParameterThatIsListedTwiceIsUnscaledOnce) {
   const torch::Tensor parameter = torch::ones({4}).requires_grad_();
   torch::optim::SGD optimizer(std::vector<torch::Tensor>{parameter, parameter},

@@ -113,6 +113,39 @@ TEST(SyncBatchNorm, ARankMayHaveAnEmptyBatch) {
   }
 }
 
+// The gradients of a penalty on the first gradients: what gradient penalties of a GAN need.
+struct SecondGradients {
+  torch::Tensor input, weight, bias;
+};
+
+template <typename Norm>
+SecondGradients second_gradients(Norm& norm, const torch::Tensor& input, const torch::Tensor& target) {
+  const torch::Tensor x = input.detach().clone().requires_grad_();
+  const torch::Tensor loss = (norm(x).tanh() * target).sum();
+  const auto first = torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+  const torch::Tensor penalty = (first[0] * target).square().sum();
+  const auto second = torch::autograd::grad({penalty}, {x, norm->weight, norm->bias});
+  return {second[0], second[1], second[2]};
+}
+
+TEST(SyncBatchNorm, GradientsOfGradientsAreThoseOfTheWholeBatch) {
+  torch::nn::BatchNorm2d whole(torch::nn::BatchNormOptions(3));
+  SyncBatchNorm synced(world(), torch::nn::BatchNormOptions(3));
+  whole->to(torch::kDouble);
+  synced->to(torch::kDouble);
+  const torch::Tensor input = whole_batch(11) - 100;
+  const torch::Tensor target = whole_batch(12) - 100;
+  const auto expected = second_gradients(whole, input, target);
+  const auto got = second_gradients(synced, mine(input), mine(target));
+  const auto relative = [](const torch::Tensor& left, const torch::Tensor& right) {
+    return difference(left, right) / right.abs().max().item<double>();
+  };
+  EXPECT_LT(relative(got.input, mine(expected.input)), 1e-9);
+  const torch::Tensor of_parameters = torch::stack({got.weight, got.bias});
+  all_reduce(world(), of_parameters);
+  EXPECT_LT(relative(of_parameters, torch::stack({expected.weight, expected.bias})), 1e-9);
+}
+
 TEST(SyncBatchNorm, TrainsUnderDistributedDataParallel) {
   torch::manual_seed(3);
   torch::nn::Sequential model(torch::nn::Conv2d(3, 4, 1), torch::nn::BatchNorm2d(4), torch::nn::ReLU(),

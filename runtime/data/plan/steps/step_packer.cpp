@@ -13,21 +13,26 @@ namespace {
 constexpr double kEnoughFilled = 0.5;
 // An epoch's last step may hold this many budgets, so that no step follows with a small rest.
 constexpr double kSmallRest = 1.5;
+// Where the step's tokens are a promise: a step that has filled this share of its budget is full, ...
+constexpr double kFull = 0.99;
+// ... and the others look at this many samples for some that fit.
+constexpr std::size_t kLookAhead = 64;
 
 }  // namespace
 
 StepPacker::StepPacker(const PlanOptions& options)
     : options_(options),
       budget_(step_budget(options)),
-      max_tokens_(options.step_stretch * static_cast<double>(budget_)),
+      max_tokens_(step_stretch(options) * static_cast<double>(budget_)),
       per_budget_(1 / static_cast<double>(budget_)),
-      may_stretch_(options.step_stretch > 1 && options.ranks > 1),
+      may_stretch_(step_stretch(options) > 1 && options.ranks > 1),
+      promises_tokens_(options.step_tokens > 0 && !may_stretch_),
       balancer_(options),
       micro_batches_(options.cap),
       padded_cut_(options) {
 }
 
-std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
+std::size_t StepPacker::take(std::span<const Item> pool, bool last, std::vector<std::size_t>* ahead) {
   std::uint64_t tokens = 0;
   std::size_t count = 0;
   double cost = 0;
@@ -55,6 +60,16 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
   });
   if (count == pool.size() && !last) return 0;
   if (last) count += count_small_rest(pool.subspan(count), tokens);
+  if (ahead != nullptr) {
+    ahead->clear();
+    if (!find_ahead(pool, count, tokens, last, *ahead)) return 0;
+    if (!ahead->empty()) {
+      std::vector<Item> items(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
+      for (const std::size_t place : *ahead) items.push_back(pool[place]);
+      assign_items(items);
+      return count;
+    }
+  }
   assign_items(pool.first(count));
   if (!may_stretch_ || !balancer_.uneven()) return count;
   // The ranks would wait for the slowest one, so additional samples for the others cost no time.
@@ -64,6 +79,23 @@ std::size_t StepPacker::take(std::span<const Item> pool, bool last) {
   if (count == pool.size() && !last) return 0;
   if (count > assigned) assign_items(pool.first(count));
   return count;
+}
+
+// Finds samples from `begin` on that fit into the rest of the budget. Returns false if the pool is too short.
+bool StepPacker::find_ahead(std::span<const Item> pool, std::size_t begin, std::uint64_t tokens, bool last,
+                            std::vector<std::size_t>& ahead) const {
+  if (!promises_tokens_) return true;
+  const auto full = static_cast<std::uint64_t>(kFull * static_cast<double>(budget_));
+  std::size_t seen = 0;
+  for (std::size_t place = begin; seen < kLookAhead && tokens < full; ++place) {
+    if (place >= pool.size()) return last;
+    if (pool[place].length == 0) continue;
+    ++seen;
+    if (tokens + pool[place].length > budget_) continue;
+    tokens += pool[place].length;
+    ahead.push_back(place);
+  }
+  return true;
 }
 
 // The number of remaining items of the epoch if they are less than half a step, else 0.

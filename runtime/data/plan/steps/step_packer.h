@@ -1,6 +1,7 @@
 // Takes the samples of the next step in the epoch's order and packs them. It takes samples until the token
 // budget is full. If one of them costs more than a rank's share, the other ranks would wait: the step then
-// takes more samples, as long as they cost no time, up to its stretch. Packing distributes the samples over
+// takes more samples, as long as they cost no time, up to its stretch. If the step's tokens are a
+// promise (step_tokens), it fills its budget with samples further ahead that fit. Packing distributes the samples over
 // the ranks (rank_balancer.h) and cuts each rank's share into micro-batches.
 //
 // Threads: a StepPacker belongs to one thread at a time.
@@ -26,8 +27,10 @@ class StepPacker {
 
   /// Takes the next step from the front of `pool`, for pack(), and returns its number of items. 0: the pool
   /// is too short and needs more items. `last` says that no items follow, so that the last step takes all
-  /// remaining ones. Items of length 0 belong to the step but are not packed.
-  std::size_t take(std::span<const Item> pool, bool last);
+  /// remaining ones. Items of length 0 belong to the step but are not packed. With `ahead`, the step may also
+  /// take items after those; `ahead` gets their places in the pool, and later calls must not get them again
+  /// (set their length to 0).
+  std::size_t take(std::span<const Item> pool, bool last, std::vector<std::size_t>* ahead = nullptr);
 
   /// The number of samples taken, without those of length 0.
   std::size_t samples() const { return items_.size(); }
@@ -40,6 +43,8 @@ class StepPacker {
 
  private:
   std::size_t count_small_rest(std::span<const Item> rest, std::uint64_t tokens) const;
+  bool find_ahead(std::span<const Item> pool, std::size_t begin, std::uint64_t tokens, bool last,
+                  std::vector<std::size_t>& ahead) const;
   void assign_items(std::span<const Item> items);
   void assign_groups();
   void add_groups(std::span<const std::uint32_t> loads);
@@ -50,6 +55,7 @@ class StepPacker {
   double max_tokens_;  // of a step that stretches
   double per_budget_;  // 1 / budget_
   bool may_stretch_;
+  bool promises_tokens_;  // fills steps that do not stretch
   LengthSort sort_;
   RankBalancer balancer_;
   MicroBatches micro_batches_;

@@ -283,14 +283,14 @@ void add_make_options(CLI::App& verb, PlanOptions& options) {
   add("--epoch", options.epoch, CLI::NonNegativeNumber, "Number of the epoch; each has another order")
       ->capture_default_str();
   add("--step-tokens", options.step_tokens, positive,
-      "Maximum tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
+      "Tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
       ->type_name("N");
   add("--pad-multiple", options.pad_multiple, positive, "Round the length of padded rows up to a multiple")
       ->capture_default_str();
-  verb.add_option(
-          "--stretch", options.step_stretch,
-          "Maximum tokens of a step with outliers, as a multiple of --step-tokens; 1: steps never grow")
-      ->capture_default_str()
+  verb.add_option("--stretch", options.step_stretch,
+                  "Maximum tokens of a step with outliers, as a multiple of its tokens; 1: steps never grow "
+                  "(default: "
+                  "1.5; 1 with --step-tokens)")
       ->type_name("X");
   verb.add_flag(
       "--equal-micro-batches", options.equal_micro_batches,

@@ -60,7 +60,7 @@ PlanOptions read_options(const nlohmann::json& header) {
   options.cost = {cost[0], cost[1]};
   options.padded = member_or(header, "padded", false);
   options.equal_micro_batches = member_or(header, "equal_micro_batches", false);
-  options.step_stretch = member_or(header, "step_stretch", options.step_stretch);
+  if (header.contains("step_stretch")) options.step_stretch = json_member<double>(header, "step_stretch");
   if (header.contains("step_tokens")) options.step_tokens = number_in(header, "step_tokens", 1, kAny);
   if (options.padded) {
     options.pad_multiple = 1;
@@ -187,7 +187,7 @@ void write_plan(const Plan& plan, const std::filesystem::path& file) {
                                    {"epoch", options.epoch},
                                    {"fingerprint", plan.fingerprint()}};
   if (options.step_tokens > 0) header["step_tokens"] = options.step_tokens;
-  if (options.step_stretch != PlanOptions{}.step_stretch) header["step_stretch"] = options.step_stretch;
+  if (options.step_stretch) header["step_stretch"] = *options.step_stretch;
   if (options.equal_micro_batches) header["equal_micro_batches"] = true;
   if (options.padded) {
     header["padded"] = true;

@@ -208,21 +208,23 @@ TEST_F(StepTimerTest, ReportFolderThatCannotBeMadeIsReportedInOneLine) {
 }
 
 // The calls that DistributedDataParallel makes in a step of two micro-batches.
+const int kModel = 0;  // its address stands for the model
+
 void two_micro_batches(StepTimer& timer) {
   for (const bool last : {false, true}) {
-    timer.begin_training_forward();
+    timer.begin_training_forward(&kModel);
     { const auto scope = timer.phase(Phase::forward); }
     {
       const auto scope = timer.phase(Phase::backward);
       timer.add_backward_tokens(10);
-      if (last) timer.note_synchronised();
+      if (last) timer.note_synchronised(&kModel);
     }
   }
 }
 
 TEST_F(StepTimerTest, StepEndsWhenTheForwardAfterASynchronisedBackwardBegins) {
   StepTimer timer(identity_);
-  timer.expect_backward();
+  timer.add_model(&kModel);
   two_micro_batches(timer);
   work_for_us(2000);  // the optimizer's step belongs to the step
   EXPECT_EQ(timer.totals().steps, 0);
@@ -239,7 +241,7 @@ TEST_F(StepTimerTest, StepEndsWhenTheForwardAfterASynchronisedBackwardBegins) {
 
 TEST_F(StepTimerTest, WaitForDataAfterASynchronisedBackwardBelongsToTheNextStep) {
   StepTimer timer(identity_);
-  timer.expect_backward();
+  timer.add_model(&kModel);
   two_micro_batches(timer);
   {
     const auto scope = timer.phase(Phase::data_wait);
@@ -254,7 +256,7 @@ TEST_F(StepTimerTest, WaitForDataAfterASynchronisedBackwardBelongsToTheNextStep)
 
 TEST_F(StepTimerTest, EndStepOfTheProgramReplacesStepsThatEndOnTheirOwn) {
   StepTimer timer(identity_);
-  timer.expect_backward();
+  timer.add_model(&kModel);
   for (int step = 0; step < 3; ++step) {
     two_micro_batches(timer);
     timer.end_step({.tokens = 7, .samples = 1, .padding = 0});
@@ -266,12 +268,12 @@ TEST_F(StepTimerTest, EndStepOfTheProgramReplacesStepsThatEndOnTheirOwn) {
 
 TEST_F(StepTimerTest, BatchesThatAreOnlyEvaluatedDoNotCount) {
   StepTimer timer(identity_);
-  timer.expect_backward();
+  timer.add_model(&kModel);
   timer.request_batch(true);
   timer.add_batch({.tokens = 5, .samples = 2, .padding = 1});
-  timer.begin_training_forward();
+  timer.begin_training_forward(&kModel);
   timer.add_backward_tokens(4);  // the loader's numbers are used: they have samples and padding
-  timer.note_synchronised();
+  timer.note_synchronised(&kModel);
   timer.request_batch(true);
   EXPECT_EQ(timer.totals().steps, 1);
   for (int batch = 0; batch < 3; ++batch) {
@@ -287,16 +289,74 @@ TEST_F(StepTimerTest, BatchesThatAreOnlyEvaluatedDoNotCount) {
 
 TEST_F(StepTimerTest, LoadersStepEndsOnceThoughEachMicroBatchIsSynchronised) {
   StepTimer timer(identity_);
-  timer.expect_backward();
+  timer.add_model(&kModel);
   for (int batch = 0; batch < 4; ++batch) {
     timer.request_batch(batch % 2 == 0);
     timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
-    timer.begin_training_forward();
-    timer.note_synchronised();
+    timer.begin_training_forward(&kModel);
+    timer.note_synchronised(&kModel);
   }
   timer.finish();
   EXPECT_EQ(timer.totals().steps, 2);
   EXPECT_EQ(timer.last_step().counts.tokens, 10);
+}
+
+// A GAN: two models, each with its own synchronised backward.
+TEST_F(StepTimerTest, TwoModelsInOneLoopMakeOneStep) {
+  StepTimer timer(identity_);
+  const int other_model = 1;
+  timer.add_model(&kModel);
+  timer.add_model(&other_model);
+  const auto train = [&](const int* model) {
+    timer.begin_training_forward(model);
+    { const auto scope = timer.phase(Phase::forward); }
+    timer.note_synchronised(model);
+  };
+  for (int step = 0; step < 5; ++step) {
+    { const auto scope = timer.phase(Phase::data_wait); }
+    train(&kModel);
+    { const auto scope = timer.phase(Phase::data_wait); }  // noise for the other model
+    train(&other_model);
+  }
+  timer.finish();
+  EXPECT_EQ(timer.totals().steps, 5);
+}
+
+TEST_F(StepTimerTest, AModelThatIsTrainedMoreOftenThanTheOthersEndsTheSteps) {
+  StepTimer timer(identity_);
+  const int other_model = 1;
+  timer.add_model(&kModel);
+  timer.add_model(&other_model);
+  for (int step = 0; step < 6; ++step) {
+    timer.begin_training_forward(&kModel);
+    timer.note_synchronised(&kModel);
+    if (step % 3 != 2) continue;
+    timer.begin_training_forward(&other_model);
+    timer.note_synchronised(&other_model);
+  }
+  timer.finish();
+  EXPECT_EQ(timer.totals().steps, 6);
+}
+
+TEST_F(StepTimerTest, ForwardWithoutGradientsIsNotTheNextStepsForward) {
+  StepTimer timer(identity_);
+  timer.add_model(&kModel);
+  const auto without_gradients = [&](bool evaluation) {
+    const auto scope = timer.begin_forward_without_gradients();
+    work_for_us(20'000);
+    if (evaluation) timer.end_evaluation_forward();
+  };
+  two_micro_batches(timer);
+  for (int batch = 0; batch < 3; ++batch) without_gradients(true);
+  EXPECT_EQ(timer.totals().steps, 1) << "an evaluation begins when the step has ended";
+  two_micro_batches(timer);
+  without_gradients(false);  // such as samples for the next backward
+  two_micro_batches(timer);
+  EXPECT_EQ(timer.totals().steps, 2);
+  EXPECT_LT(timer.last_step().step_ns, 60'000'000) << "the evaluation belongs to no step";
+  timer.finish();
+  EXPECT_GE(ns(timer.last_step(), Phase::other), 20'000'000);
+  EXPECT_LT(ns(timer.last_step(), Phase::forward), 20'000'000);
 }
 
 TEST_F(StepTimerTest, LoaderAloneEndsSteps) {
@@ -313,7 +373,7 @@ TEST_F(StepTimerTest, LoaderAloneEndsSteps) {
 
 TEST_F(StepTimerTest, WaitingForAnyRangeIsTimed) {
   StepTimer timer(identity_);
-  timer.expect_backward();
+  timer.add_model(&kModel);
   struct Slow {
     struct Iterator {
       int at;
@@ -330,8 +390,8 @@ TEST_F(StepTimerTest, WaitingForAnyRangeIsTimed) {
   int seen = 0;
   for (const int batch : timed_batches(timer, slow)) {
     EXPECT_EQ(batch, seen++);
-    timer.begin_training_forward();
-    timer.note_synchronised();
+    timer.begin_training_forward(&kModel);
+    timer.note_synchronised(&kModel);
   }
   timer.finish();
   EXPECT_EQ(seen, 3);

@@ -149,6 +149,40 @@ TEST(FusedOptimizer, LambFollowsThePapersFormulas) {
   EXPECT_TRUE(torch::allclose(parameter, expected, 1e-12, 1e-12));
 }
 
+TEST(FusedOptimizer, LambWithoutWeightDecayMakesAdamsStep) {
+  torch::Tensor bias = torch::zeros({4}, torch::kDouble).requires_grad_();
+  torch::Tensor same = torch::zeros({4}, torch::kDouble).requires_grad_();
+  const auto options = AdamWOptions(1e-3).weight_decay(0);
+  Lamb lamb(std::vector<torch::Tensor>{bias}, options);
+  FusedAdamW adam(std::vector<torch::Tensor>{same}, options);
+  for (int step = 0; step < 100; ++step) {
+    bias.mutable_grad() = torch::full({4}, 0.5, torch::kDouble);
+    same.mutable_grad() = bias.grad();
+    lamb.step();
+    adam.step();
+  }
+  EXPECT_NEAR(same[0].item<double>(), -0.1, 1e-4);
+  EXPECT_TRUE(torch::allclose(bias, same, 1e-12, 1e-15));
+}
+
+// Not a sum of products with one rounding, which some processors compute and others do not.
+TEST(FusedOptimizer, RoundsAfterEachOperation) {
+  constexpr std::int64_t count = 1000;
+  const torch::Tensor gradients = torch::sin(torch::arange(count, torch::kFloat)) + 1;
+  torch::Tensor parameter = torch::cos(torch::arange(count, torch::kFloat)).requires_grad_();
+  const torch::Tensor before = parameter.detach().clone();
+  FusedSGD optimizer(std::vector<torch::Tensor>{parameter}, torch::optim::SGDOptions(0.3).weight_decay(0.7));
+  parameter.mutable_grad() = gradients;
+  optimizer.step();
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float value = before[i].item<float>();
+    const volatile float decayed = 0.7F * value;  // volatile: the compiler must round each result
+    const volatile float gradient = gradients[i].item<float>() + decayed;
+    const volatile float change = 0.3F * gradient;
+    ASSERT_EQ(parameter[i].item<float>(), value - change) << i;
+  }
+}
+
 TEST(FusedOptimizer, DecayGroupsLeaveOutBiasesAndNorms) {
   torch::nn::Sequential model(torch::nn::Linear(3, 4),
                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})));

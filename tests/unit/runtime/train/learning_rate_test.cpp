@@ -48,6 +48,9 @@ TEST(LearningRate, OneCycleMatchesOneCycleLR) {
                                             {60, 0.5892800902855287},
                                             {99, 4e-06},
                                             {500, 4e-06}});
+  // OneCycleLR(max_lr=1, total_steps=100, div_factor=10, final_div_factor=100)
+  expect_factors(schedule::one_cycle(100, {.div_factor = 10, .final_div_factor = 100}),
+                 {{0, 0.1}, {29, 1}, {99, 0.001}});
 }
 
 TEST(LearningRate, SequenceMatchesSequentialLR) {
@@ -90,7 +93,7 @@ TEST(LearningRate, ArgumentsThatMakeNoSenseAreRefused) {
   EXPECT_THROW(schedule::cosine(5, std::nan("")), UsageError);
   EXPECT_THROW(schedule::multi_step({5, 3}), UsageError);
   EXPECT_THROW(schedule::one_cycle(10, {.warmup = 1}), UsageError);
-  EXPECT_THROW(schedule::one_cycle(10, {.initial_divisor = 0}), UsageError);
+  EXPECT_THROW(schedule::one_cycle(10, {.div_factor = 0}), UsageError);
   EXPECT_THROW(schedule::sequence({}), UsageError);
   EXPECT_THROW(batch_scale(0, BatchScaling::linear), UsageError);
 }

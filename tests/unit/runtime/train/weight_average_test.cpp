@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <stdexcept>
 
 #include "common/error.h"
 #include "runtime/train/early_stopping.h"
@@ -63,6 +64,38 @@ TEST(WeightAverage, SwapsValuesAndGivesThemBack) {
   }
   EXPECT_TRUE(torch::equal(model->weight, trained));
   EXPECT_TRUE(torch::equal(average.averages()[0], begin));
+}
+
+TEST(WeightAverage, TrainingWithinTheScopeIsRefused) {
+  for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
+    torch::nn::Linear model(2, 1);
+    model->to(type);
+    WeightAverage average(*model, 0.9);
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.5));
+    const torch::Tensor trained = model->weight.detach().clone();
+    const auto train = [&] {
+      const auto swapped = average.swap();
+      model->forward(torch::ones({1, 2}, type)).sum().backward();
+      optimizer.step();
+    };
+    EXPECT_THROW(train(), UsageError);
+    EXPECT_TRUE(torch::equal(model->weight, trained));
+    EXPECT_FALSE(average.swapped());
+    const auto fail_for_another_reason = [&] {
+      const auto swapped = average.swap();
+      optimizer.step();
+      throw std::runtime_error("another reason");
+    };
+    EXPECT_THROW(fail_for_another_reason(), std::runtime_error);
+  }
+}
+
+TEST(WeightAverage, OfWeightsThatAreNotNumbersCanBeSwapped) {
+  torch::nn::Linear model(2, 1);
+  const torch::NoGradGuard no_grad;
+  model->weight.fill_(std::numeric_limits<float>::quiet_NaN());
+  WeightAverage average(*model, 0.9);
+  EXPECT_NO_THROW({ const auto swapped = average.swap(); });
 }
 
 TEST(WeightAverage, ATensorWithTwoNamesIsSwappedOnce) {

@@ -252,6 +252,8 @@ TEST_F(PlanStateRefused, ForAPositionOutsideTheEpoch) {
   refused({.block = 1, .used = 1}, "the number of blocks is 1");
   refused({.block = 2, .used = 0}, "the number of blocks is 1");
   refused({.block = 0, .used = 0, .mixture = MixturePosition{}}, "belongs to a mixture");
+  refused({.block = 0, .used = 990, .ahead = {3, 10}}, "10 places after its position, but only 10 are left");
+  refused({.block = 1, .used = 0, .ahead = {0}}, "the number of blocks is 1");
   PlanState end = state_;
   for (const PlanPosition& position :
        {PlanPosition{.block = 1, .used = 0}, PlanPosition{.block = 0, .used = 1000}}) {
@@ -265,6 +267,7 @@ TEST_F(PlanStateRefused, ForAPositionOutsideTheEpoch) {
 TEST_F(PlanStateRefused, ForDamagedTextWithTheNameOfTheMember) {
   PlanState with_mixture = state_;
   with_mixture.position.mixture = {.drawn = {1}, .piece = {0}, .tokens = {5}};
+  with_mixture.position.ahead = {2, 7};
   const nlohmann::json good = with_mixture;
   EXPECT_EQ(good.get<PlanState>(), with_mixture);
   const auto refused = [](const nlohmann::json& damaged, const std::string& why) {
@@ -298,12 +301,12 @@ TEST_F(PlanStateRefused, ForThePreviousVersionOrANewerOneWithWhatToDo) {
       R"({"version":1,"data":"these","order":"order-2-shuffled-1000-0-0","block":0,"steps_before":0,"done":3,
           "geometry":{"ranks":2,"accumulate":1,"cap":100},"carried":[],"used":""})");
   EXPECT_THAT([&] { (void)previous.get<PlanState>(); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("version 1"), HasSubstr("reads version 2"),
+              ThrowsMessage<Error>(AllOf(HasSubstr("version 1"), HasSubstr("reads version 3"),
                                          HasSubstr("begin the epoch again"), testing::Not(HasSubstr("\n")))));
   nlohmann::json newer = state_;
-  newer["version"] = 3;
+  newer["version"] = 4;
   EXPECT_THAT([&] { (void)newer.get<PlanState>(); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("version 3"), HasSubstr("newer"))));
+              ThrowsMessage<Error>(AllOf(HasSubstr("version 4"), HasSubstr("newer"))));
 }
 
 TEST(OverLong, IsTruncatedSkippedOrSplit) {

@@ -56,7 +56,7 @@ class RandomOptions {
 inline std::string describe(const PlanOptions& options) {
   return fmt::format(
       "{} ranks x {}, cap {}, step tokens {}, stretch {}, cost {},{}, seed {}, epoch {}{}{}{}{}, {}, {}",
-      options.ranks, options.accumulate, options.cap, step_budget(options), options.step_stretch,
+      options.ranks, options.accumulate, options.cap, step_budget(options), step_stretch(options),
       options.cost.a, options.cost.b, options.seed, options.epoch,
       options.order == Order::sequential ? ", sequential" : "",
       options.padded ? fmt::format(", padded to {}", options.pad_multiple) : "",

@@ -140,6 +140,7 @@ TEST(Tail, IsRecognisedIfOnlySkippedSamplesFollow) {
     PlanOptions options{.ranks = 4,
                         .cap = 100,
                         .step_tokens = 146,
+                        .step_stretch = 1.5,
                         .cost = {1, 1},
                         .seed = seed,
                         .too_long = TooLong::skip,

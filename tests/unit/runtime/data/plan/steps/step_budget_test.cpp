@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <random>
+#include <set>
 
 #include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/step_sizes.h"
 #include "runtime/data/plan/steps/step_packer.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/plan_rules.h"
@@ -51,13 +55,45 @@ bool outweighs(double sample, double all, const PlanOptions& options) {
   return sample * speeds > all * *std::max_element(options.speeds.begin(), options.speeds.end());
 }
 
+// A step's tokens are a promise: no step exceeds them, and a step with space for one of the next samples took it.
+void expect_promise_kept(const std::vector<std::uint32_t>& lengths, const PlanOptions& options,
+                         const std::string& name) {
+  constexpr std::size_t look_ahead = 64;
+  const Plan plan = make_plan(lengths, options);
+  std::vector<SampleId> unused = order_of(lengths, options);
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    const std::string what =
+        fmt::format("{}, step {} of {}: {}", name, step, plan.steps(), describe(options));
+    const auto samples = plan.step_samples(step);
+    const std::set<SampleId> taken(samples.begin(), samples.end());
+    ASSERT_TRUE(taken.contains(unused.front())) << what << ": the first sample waits";
+    std::uint64_t tokens = 0;
+    for (const SampleId id : samples) tokens += tokens_of(id, lengths, options);
+    if (samples.size() > 1) {
+      ASSERT_LE(tokens, options.step_tokens) << what;
+    }
+    std::size_t seen = 0;
+    for (auto it = unused.begin(); it != unused.end() && seen < look_ahead / 2; ++it) {
+      if (taken.contains(*it)) continue;
+      ++seen;
+      if (static_cast<double>(tokens) + 1 < 0.99 * static_cast<double>(options.step_tokens)) {
+        ASSERT_GT(tokens + tokens_of(*it, lengths, options), options.step_tokens) << what;
+      }
+    }
+    ASSERT_EQ(std::erase_if(unused, [&](SampleId id) { return taken.contains(id); }), samples.size()) << what;
+  }
+  ASSERT_TRUE(unused.empty()) << name << ": " << describe(options);
+}
+
 void expect_budget_kept(const std::vector<std::uint32_t>& lengths, const PlanOptions& options,
                         const std::string& name) {
+  const double stretch = step_stretch(options);
+  const bool may_stretch = stretch > 1 && options.ranks > 1;
+  if (options.step_tokens > 0 && !may_stretch) return expect_promise_kept(lengths, options, name);
   const Plan plan = make_plan(lengths, options);
   const std::vector<SampleId> order = order_of(lengths, options);
   const std::uint64_t budget = step_budget(options);
-  const double max_tokens = options.step_stretch * static_cast<double>(budget);
-  const bool may_stretch = options.step_stretch > 1 && options.ranks > 1;
+  const double max_tokens = stretch * static_cast<double>(budget);
   std::size_t at = 0;
   for (std::size_t step = 0; step < plan.steps(); ++step) {
     const std::string what =
@@ -82,7 +118,7 @@ void expect_budget_kept(const std::vector<std::uint32_t>& lengths, const PlanOpt
     // reaches the stretch.
     if (!may_stretch && count > 1) {
       const bool joined_rest = at == order.size();  // a rest of less than half a step, within the stretch
-      const double max_budgets = joined_rest ? std::min(1.5, options.step_stretch) : 1;
+      const double max_budgets = joined_rest ? std::min(1.5, stretch) : 1;
       ASSERT_LE(static_cast<double>(taken.tokens), max_budgets * static_cast<double>(budget)) << what;
     }
     if (count > 1) {
@@ -132,6 +168,81 @@ TEST(StepBudget, IsKeptByStepsWithSamplesOfTwoBlocks) {
           lists[list].name);
     }
   }
+}
+
+// The tokens of each step, all ranks together.
+std::vector<std::uint64_t> tokens_of_steps(const Plan& plan, const std::vector<std::uint32_t>& lengths) {
+  std::vector<std::uint64_t> tokens;
+  for (std::size_t step = 0; step < plan.steps(); ++step) {
+    tokens.push_back(0);
+    for (const SampleId id : plan.step_samples(step)) tokens.back() += lengths[id];
+  }
+  return tokens;
+}
+
+TEST(StepTokens, AreTheSameOnAnyNumberOfRanksAndNearlyFull) {
+  std::vector<std::uint32_t> lengths;
+  std::mt19937 random(1);
+  for (int i = 0; i < 600; ++i) lengths.push_back(64 + random() % 448);
+  std::vector<std::uint64_t> on_one_rank;
+  for (const int ranks : {1, 2, 3, 4, 16}) {
+    const Plan plan =
+        make_plan(lengths, {.ranks = ranks, .cap = 512, .step_tokens = 1024, .cost = {3000, 1}});
+    auto tokens = tokens_of_steps(plan, lengths);
+    EXPECT_LE(*std::ranges::max_element(tokens), 1024U) << ranks;
+    if (ranks == 1) on_one_rank = tokens;
+    EXPECT_EQ(tokens, on_one_rank) << ranks << " ranks";
+    tokens.pop_back();
+    const double mean =
+        std::accumulate(tokens.begin(), tokens.end(), 0.0) / static_cast<double>(tokens.size());
+    EXPECT_GE(mean, 0.95 * 1024) << ranks;
+  }
+}
+
+TEST(StepTokens, AreComparedWithWhatTheStepsHold) {
+  const std::vector<std::uint32_t> lengths = {60, 30, 40, 35, 5};
+  const Plan plan =
+      make_plan(lengths, {.ranks = 2, .cap = 60, .step_tokens = 100, .order = Order::sequential});
+  EXPECT_EQ(describe_step_sizes(plan, lengths),
+            "steps hold 0.95 of the 100 tokens of step_tokens on average, and at most 0.95 (1 step)");
+}
+
+TEST(StepTokens, WithAStretchMayBeExceeded) {
+  EXPECT_EQ(step_stretch({}), 1.5);
+  EXPECT_EQ(step_stretch({.step_tokens = 100}), 1);
+  EXPECT_EQ(step_stretch({.step_tokens = 100, .step_stretch = 2}), 2);
+}
+
+TEST(StepTokens, OfARunThatResumesAtTheEndOfABlockHoldEachSampleOnce) {
+  constexpr std::size_t block_samples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+  std::vector<std::uint32_t> lengths;
+  std::mt19937 random(2);
+  for (std::size_t i = 0; i < block_samples + 500; ++i) lengths.push_back(1 + random() % 400);
+  const LengthsInMemory source(lengths, "data");
+  const PlanOptions options{.ranks = 2, .cap = 512, .step_tokens = 1000};
+  EpochPlanner planner(source, options);
+  std::vector<PlannedBlock> blocks(1);
+  while (planner.next_block(blocks.back())) blocks.emplace_back();
+  const PlannedBlock& first = blocks.front();
+  std::size_t with_samples_ahead = 0;
+  for (std::size_t steps = first.plan.steps() - 3; steps <= first.plan.steps(); ++steps) {
+    const PlanState state = state_after(first, steps);
+    with_samples_ahead += state.position.ahead.empty() ? 0 : 1;
+    EpochPlanner resumed(source, options, nlohmann::json(state).get<PlanState>());
+    std::vector<SampleId> ids;
+    for (std::size_t step = 0; step < steps; ++step) {
+      const auto samples = first.plan.step_samples(step);
+      ids.insert(ids.end(), samples.begin(), samples.end());
+    }
+    for (PlannedBlock block; resumed.next_block(block);) {
+      const auto samples = block.plan.sample_ids();
+      ids.insert(ids.end(), samples.begin(), samples.end());
+    }
+    std::ranges::sort(ids);
+    ASSERT_EQ(ids.size(), lengths.size()) << steps;
+    for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(ids[i], i) << steps;
+  }
+  EXPECT_GT(with_samples_ahead, 0U) << "the lengths do not test what they should";
 }
 
 TEST(StepBudget, IsByDefaultAShareOfTheMicroBatchesCapacity) {

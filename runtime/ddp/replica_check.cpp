@@ -1,0 +1,141 @@
+#include "runtime/ddp/replica_check.h"
+
+#include <ATen/Parallel.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/error.h"
+#include "common/process.h"
+
+namespace lockstep::ddp {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // bytes that one thread hashes at a time
+
+struct Piece {
+  const std::byte* data;
+  std::size_t bytes;
+};
+
+std::uint64_t hash_on_cpu(const std::vector<NamedTensor>& parameters) {
+  std::vector<torch::Tensor> dense;  // keeps copies
+  std::vector<Piece> pieces;
+  for (const auto& parameter : parameters) {
+    dense.push_back(parameter.tensor.is_non_overlapping_and_dense() ? parameter.tensor
+                                                                    : parameter.tensor.contiguous());
+    const auto* const data = static_cast<const std::byte*>(dense.back().data_ptr());
+    const std::size_t bytes = dense.back().nbytes();
+    for (std::size_t at = 0; at < bytes; at += kPiece)
+      pieces.push_back({data + at, std::min(kPiece, bytes - at)});
+  }
+  std::vector<std::uint64_t> hashes(pieces.size());
+  at::parallel_for(0, static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      hashes[i] = XXH3_64bits(pieces[i].data, pieces[i].bytes);
+  });
+  return XXH3_64bits(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+}
+
+// The elements' bits as whole numbers, whose sum does not depend on the order.
+torch::Tensor bits_of(const torch::Tensor& tensor) {
+  const torch::Tensor real = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+  switch (real.element_size()) {
+    case 8:
+      return real.view(torch::kLong);
+    case 4:
+      return real.view(torch::kInt);
+    default:
+      return real.view(torch::kShort);
+  }
+}
+
+std::uint64_t hash_on_device(const std::vector<NamedTensor>& parameters) {
+  std::vector<torch::Tensor> sums;
+  for (const auto& parameter : parameters)
+    sums.push_back(bits_of(parameter.tensor.detach()).sum(torch::kLong));
+  const torch::Tensor all = torch::stack(sums).cpu();
+  return XXH3_64bits(all.data_ptr(), all.nbytes());
+}
+
+double largest_difference(const torch::Tensor& left, const torch::Tensor& right) {
+  if (left.numel() == 0) return 0;
+  const auto type = left.is_complex() ? torch::kComplexDouble : torch::kDouble;
+  return (left.to(type) - right.to(type)).abs().max().item<double>();
+}
+
+}  // namespace
+
+ReplicaCheck::ReplicaCheck(comm::Communicator& communicator, comm::Communicator& parameters,
+                           const DistributedDataParallelOptions& options)
+    : communicator_(communicator),
+      device_communicator_(parameters),
+      every_(options.check_replicas_every),
+      rebroadcasts_(options.on_replica_drift == ReplicaDrift::rebroadcast) {
+  if (every_ < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every_);
+}
+
+void ReplicaCheck::begin() {
+  if (every_ == 0 || communicator_.size() == 1 || ++steps_ % every_ != 0) return;
+  const torch::NoGradGuard no_grad;
+  const std::uint64_t hash =
+      parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
+  fingerprints_ =
+      std::make_shared<std::vector<std::int64_t>>(static_cast<std::size_t>(communicator_.size()), 0);
+  // All other ranks have 0 there, so the maximum is this rank's number, which must not be negative.
+  (*fingerprints_)[static_cast<std::size_t>(communicator_.rank())] = static_cast<std::int64_t>(hash >> 1U);
+  exchange_ = communicator_.all_reduce({fingerprints_->data(), fingerprints_->size(), comm::DataType::i64},
+                                       "the fingerprints of the parameters",
+                                       {.op = comm::ReduceOp::max, .keep = fingerprints_});
+}
+
+bool ReplicaCheck::finish(std::int64_t step) {
+  if (!exchange_) return false;
+  std::exchange(exchange_, nullptr)->wait();
+  const auto differs = [&](std::int64_t fingerprint) { return fingerprint != fingerprints_->front(); };
+  const auto other = std::find_if(fingerprints_->begin(), fingerprints_->end(), differs);
+  if (other == fingerprints_->end()) return false;
+  const auto ranks =
+      static_cast<std::size_t>(std::count_if(fingerprints_->begin(), fingerprints_->end(), differs));
+
+  const torch::NoGradGuard no_grad;
+  double largest = 0;
+  std::string difference = "bits that make no difference";  // such as -0 and 0
+  for (const auto& [name, tensor, sparse] : parameters_) {
+    const torch::Tensor first = tensor.detach().clone();
+    broadcast_from(device_communicator_, 0, {{name, first, sparse}}, "parameter to compare");
+    const double mine = largest_difference(tensor.detach(), first);
+    if (!(mine <= largest)) {
+      largest = mine;
+      difference = fmt::format("'{}' by up to {:.3g}", name, mine);
+    }
+    if (rebroadcasts_) tensor.detach().copy_(first);
+  }
+  const std::string text =
+      describe(static_cast<int>(other - fingerprints_->begin()), ranks, difference, step);
+  if (!rebroadcasts_) {
+    fail(
+        "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "
+        "some "
+        "ranks only; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
+        text);
+  }
+  if (!std::exchange(reported_, true) && communicator_.rank() == 0)
+    fmt::print(stderr, "lockstep: {}; all ranks got rank 0's parameters, now and in later checks\n", text);
+  return true;
+}
+
+// The same text on all ranks.
+std::string ReplicaCheck::describe(int rank, std::size_t ranks, const std::string& difference,
+                                   std::int64_t step) {
+  const std::string me = rank_name(communicator_.rank(), communicator_.place().node_name);
+  const std::string label = "the rank whose parameters differ";
+  const std::string first = broadcast_text(communicator_, me, 0, label);
+  const std::string other = broadcast_text(
+      communicator_, fmt::format("{} and {} differ in {}", me, first, difference), rank, label);
+  return fmt::format("the ranks' models have drifted apart before step {}: {}{}", step, other,
+                     ranks == 1 ? "" : fmt::format("; {} ranks differ from rank 0", ranks));
+}
+
+}  // namespace lockstep::ddp

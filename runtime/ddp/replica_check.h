@@ -1,0 +1,52 @@
+// Compares the trained parameters of all ranks every few steps, bit by bit. All ranks sum the same gradients, so
+// their parameters stay equal as long as they compute alike. Ranks on different processors, or with different
+// numbers of threads, may round differently; then the models drift apart, slowly and without any other sign.
+//
+// A check hashes the parameters once (on the CPU with LibTorch's threads) and exchanges one number per rank.
+//
+// Threads: the training thread, and the thread that runs backward while the training thread waits for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/ddp/options.h"
+#include "runtime/ddp/replicas.h"
+
+namespace lockstep::ddp {
+
+class ReplicaCheck {
+ public:
+  /// `communicator` takes host memory; `parameters` takes memory of the parameters' device. Throws UsageError for a
+  /// negative number of steps.
+  ReplicaCheck(comm::Communicator& communicator, comm::Communicator& parameters,
+               const DistributedDataParallelOptions& options);
+
+  /// The parameters to compare from now on.
+  void set_parameters(std::vector<NamedTensor> parameters) { parameters_ = std::move(parameters); }
+
+  /// All ranks call it at the beginning of each synchronised backward. Begins a check if one is due.
+  void begin();
+
+  /// All ranks call it at the end of that backward. If the parameters differ, it throws Error on all ranks, naming a
+  /// rank, its node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters and
+  /// returns true. The first time rank 0 prints that.
+  bool finish(std::int64_t step);
+
+ private:
+  std::string describe(int rank, std::size_t ranks, const std::string& difference, std::int64_t step);
+
+  comm::Communicator& communicator_;
+  comm::Communicator& device_communicator_;
+  std::int64_t every_;
+  bool rebroadcasts_;
+  bool reported_ = false;
+  std::int64_t steps_ = 0;
+  std::vector<NamedTensor> parameters_;
+  std::shared_ptr<std::vector<std::int64_t>> fingerprints_;  // by rank; kept by the operation
+  comm::WorkHandle exchange_;
+};
+
+}  // namespace lockstep::ddp
