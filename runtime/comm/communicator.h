@@ -64,6 +64,12 @@ struct ReduceOptions {
   std::shared_ptr<const void> keep = nullptr;
 };
 
+/// How an operation between nodes used the network.
+struct NetworkUse {
+  int rounds = 0;  ///< of messages that wait for each other, for each segment of the buffer
+  int peers = 0;   ///< nodes with which this rank exchanged data
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -106,6 +112,9 @@ class Communicator {
   /// Advances operations without blocking. Call it now and then while you compute, since the communicator may
   /// have no thread of its own.
   virtual void progress() {}
+
+  /// Of this rank's last all-reduce between nodes.
+  virtual NetworkUse network_use() const { return {}; }
 
   /// The CUDA device whose memory the operations use; -1 for host memory. On a device an operation runs after
   /// the work that the calling thread's stream already has, and Work::wait() makes the stream wait, not the

@@ -1,6 +1,7 @@
 #include "runtime/comm/cpu/node_group.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -54,7 +55,7 @@ NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> 
 }
 
 bool NodeGroup::advance(bool waiting) {
-  bool moved = false;
+  bool moved = inter_node_ != nullptr && inter_node_->exchanging() && inter_node_->exchange().advance();
   while (post_next()) moved = true;
   for (const auto& task : posted_) {
     if (!all_have_asked(*task)) {
@@ -73,10 +74,40 @@ bool NodeGroup::advance(bool waiting) {
   return moved;
 }
 
+bool NodeGroup::exchanging() const {
+  return inter_node_ != nullptr &&
+         (inter_node_->exchanging() || (!posted_.empty() && posted_.front()->collective != nullptr));
+}
+
+NetworkUse NodeGroup::network_use() const {
+  return inter_node_ == nullptr ? NetworkUse{} : inter_node_->network_use();
+}
+
+// Whether an operation that is not complete uses memory of `task`. Operations on the same memory run in order.
+bool NodeGroup::overlaps_earlier(const Task& task) const {
+  const auto ranges_of = [this](const Task& of) {
+    Buffer all{of.all, 0, of.buffer.type};
+    if (of.all != nullptr) all.count = of.buffer.count * static_cast<std::size_t>(place_.size);
+    return std::array{of.buffer, all};
+  };
+  const auto overlap = [](const Buffer& left, const Buffer& right) {
+    return bytes_of(left.data) < bytes_of(right.data) + right.bytes() &&
+           bytes_of(right.data) < bytes_of(left.data) + left.bytes();
+  };
+  const auto mine = ranges_of(task);
+  return std::any_of(posted_.begin(), posted_.end(), [&](const auto& before) {
+    for (const Buffer& theirs : ranges_of(*before)) {
+      if (overlap(mine[0], theirs) || overlap(mine[1], theirs)) return true;
+    }
+    return false;
+  });
+}
+
 // Moves the oldest task of queued_ into a slot, if one is free.
 bool NodeGroup::post_next() {
   if (queued_.empty()) return false;
   Task& task = *queued_.front();
+  if (overlaps_earlier(task)) return false;
   for (int rank = 0; rank < place_.local_size && next_number_ >= kSlots; ++rank) {
     if (slots_.area(rank).completed.load(std::memory_order_acquire) <= next_number_ - kSlots) return false;
   }
@@ -156,7 +187,7 @@ void NodeGroup::leave(bool world_ends) {
   slots_.area(place_.local_rank).left.store(true, std::memory_order_release);
   slots_.notify_all();
   if (world_ends && inter_node_ != nullptr && place_.local_rank < inter_node_->lanes()) {
-    inter_node_->check_same_request({.kind = OperationKind::end}, "World");
+    inter_node_->end();
   }
 }
 
@@ -225,17 +256,15 @@ bool NodeGroup::work(Task& task, bool waiting) {
   if (has_no_slice(task)) return !std::exchange(task.share_done, true);
   if (!find_data(task)) return false;
   if (inter_node_ != nullptr) {
-    if (task.share_done) return false;
-    work_across_nodes(task);
-  } else if (task.request.kind == OperationKind::barrier || is_inline(task)) {
-    return false;  // take_result() does the work
-  } else if (task.request.kind == OperationKind::all_reduce) {
-    return work_on_chunks(task, waiting);
-  } else {
-    if (task.share_done) return false;
-    copy_parts(task);
-    end_share(task);
+    return work_across_nodes(task);
   }
+  if (task.request.kind == OperationKind::barrier || is_inline(task)) {
+    return false;  // take_result() does the work
+  }
+  if (task.request.kind == OperationKind::all_reduce) return work_on_chunks(task, waiting);
+  if (task.share_done) return false;
+  copy_parts(task);
+  end_share(task);
   return true;
 }
 
@@ -314,27 +343,39 @@ void NodeGroup::end_share(Task& task) {
   slots_.notify_all();
 }
 
-void NodeGroup::work_across_nodes(Task& task) {
-  task.share_done = true;
+bool NodeGroup::work_across_nodes(Task& task) {
+  if (task.share_done) return false;
   try {
     if (task.request.kind == OperationKind::all_reduce) return reduce_across_nodes(task);
-    if (place_.local_rank == 0) inter_node_->check_same_request(task.request, task.label);
-    switch (task.request.kind) {
-      case OperationKind::broadcast:
-        return inter_node_->broadcast(task.buffer, task.request.root);
-      case OperationKind::all_gather:
-        return inter_node_->all_gather(task.buffer, task.all);
-      case OperationKind::reduce_scatter:
-        return inter_node_->reduce_scatter(task.all, task.buffer, scaled_op_of(task.options, place_.size));
-      case OperationKind::barrier:
-        return inter_node_->barrier();
-      case OperationKind::all_reduce:
-      case OperationKind::end:
-        return;
+    // The first operation only: MPI needs the same order of collectives on all ranks.
+    if (posted_.front().get() != &task) return false;
+    if (!task.collective) {
+      task.collective = collective_of(task);
+      inter_node_->begin(*task.collective, task.request, task.label);
+      return true;
     }
+    task.share_done = inter_node_->advance(*task.collective);
   } catch (...) {
+    task.share_done = true;
     task.error = std::current_exception();
   }
+  return task.share_done;
+}
+
+std::shared_ptr<NodeCollective> NodeGroup::collective_of(Task& task) {
+  switch (task.request.kind) {
+    case OperationKind::broadcast:
+      return inter_node_->broadcast(task.buffer, task.request.root);
+    case OperationKind::all_gather:
+      return inter_node_->all_gather(task.buffer, task.all);
+    case OperationKind::reduce_scatter:
+      return inter_node_->reduce_scatter(task.all, task.buffer, scaled_op_of(task.options, place_.size));
+    case OperationKind::barrier:
+    case OperationKind::all_reduce:
+    case OperationKind::end:
+      break;
+  }
+  return inter_node_->barrier();
 }
 
 // A rank beyond the lanes does nothing in an all-reduce. The others do not wait for it, so their memory may
@@ -348,36 +389,57 @@ int NodeGroup::slices(const Task& task) const {
   return is_inline(task) ? 1 : inter_node_->lanes();
 }
 
-// Adds up this rank's slice over the node, exchanges it with the other nodes, and copies it to the node's
-// ranks.
-void NodeGroup::reduce_across_nodes(Task& task) {
-  if (place_.local_rank >= slices(task)) return;
-  inter_node_->check_same_request(task.request, task.label);
+// Exchanges this rank's slice with the other nodes.
+bool NodeGroup::reduce_across_nodes(Task& task) {
+  if (place_.local_rank >= slices(task)) return !std::exchange(task.share_done, true);
+  if (!task.exchange) {
+    // Nodes compare their requests in the order of the operations.
+    for (const auto& before : posted_) {
+      if (before.get() == &task) break;
+      if (!before->exchange && !before->collective && !before->share_done) return false;
+    }
+    task.exchange = exchange_of(task);
+    inter_node_->exchange().start(task.exchange);
+    return true;
+  }
+  if (!task.exchange->done) return false;
+  end_share(task);
+  return true;
+}
+
+// The sum of the node's ranks is made, and the result is copied to them, segment by segment: see NodeExchange.
+std::shared_ptr<NodeAllReduce> NodeGroup::exchange_of(Task& task) {
   const DataType type = task.request.type;
   const auto slice = static_cast<std::size_t>(place_.local_rank);
   const auto parts = static_cast<std::size_t>(slices(task));
   const std::size_t begin = part_begin(task.request.count, slice, parts, type);
   const std::size_t count = part_begin(task.request.count, slice + 1, parts, type) - begin;
-  std::vector<const void*> inputs;
-  for (std::byte* view : task.views) inputs.push_back(view + begin * size_of(type));
-  std::byte* own = task.views[slice] + begin * size_of(type);
-  const ScaledOp scaled = scaled_op_of(task.options, place_.size);
-  if (is_half(type)) {
-    wide_.resize(std::max(wide_.size(), count));
-    reduce_wide(inputs, wide_.data(), count, type, scaled.op);
-    inter_node_->all_reduce({wide_.data(), count, DataType::f32}, scaled);
-    narrow(wide_.data(), own, count, type);
-  } else {
-    if (inputs.size() > 1) reduce(inputs, own, count, type, {.op = scaled.op, .scale = std::nullopt});
-    inter_node_->all_reduce({own, count, type}, scaled);
-  }
-  if (!is_inline(task)) {
-    for (std::size_t rank = 0; rank < task.views.size(); ++rank) {
-      if (rank != slice) std::memcpy(task.views[rank] + begin * size_of(type), own, count * size_of(type));
+  std::vector<std::byte*> views;  // of the slice
+  for (std::byte* view : task.views) views.push_back(view + begin * size_of(type));
+  std::byte* own = views[slice];
+  auto exchange = std::make_shared<NodeAllReduce>();
+  exchange->request = task.request;
+  exchange->label = task.label;
+  exchange->buffer = {own, count, type};
+  exchange->scaled = scaled_op_of(task.options, place_.size);
+  exchange->wide = is_half(type) && inter_node_->sums_on_nodes();
+  exchange->prepare = [views, own, type, op = exchange->scaled.op](std::size_t first, std::size_t elements,
+                                                                   float* wide) {
+    std::vector<const void*> inputs;
+    for (const std::byte* view : views) inputs.push_back(view + first * size_of(type));
+    if (wide != nullptr) {
+      reduce_wide(inputs, wide, elements, type, op);
+    } else if (inputs.size() > 1) {
+      reduce(inputs, own + first * size_of(type), elements, type, {.op = op, .scale = std::nullopt});
     }
-  }
-  slots_.slot(0, task.number).done_chunks.fetch_add(1, std::memory_order_acq_rel);
-  slots_.notify_all();
+  };
+  exchange->finish = [views, own, type, copies = !is_inline(task)](std::size_t first, std::size_t elements) {
+    for (std::byte* view : views) {
+      if (copies && view != own)
+        std::memcpy(view + first * size_of(type), own + first * size_of(type), elements * size_of(type));
+    }
+  };
+  return exchange;
 }
 
 bool NodeGroup::finished(const Task& task) const {
