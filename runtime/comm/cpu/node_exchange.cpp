@@ -9,16 +9,6 @@
 namespace lockstep::comm::cpu {
 namespace {
 
-// Segments are short enough that summing one hides behind the wire time of another, and long enough that a message's
-// latency does not matter.
-constexpr std::size_t kMinSegment = std::size_t{256} << 10;
-constexpr std::size_t kMaxSegment = std::size_t{1} << 20;
-// With many nodes segments grow, so that no part of one becomes smaller than this.
-constexpr std::size_t kMinPart = std::size_t{4} << 10;
-// On the wire at the same time; scratch memory is about as large.
-constexpr std::size_t kWindowBytes = std::size_t{8} << 20;
-constexpr std::size_t kMaxActive = 32;
-
 constexpr int kFirstTag = 16;
 constexpr int kMaxRounds = 32;
 constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
@@ -89,13 +79,9 @@ void NodeExchange::start(std::shared_ptr<NodeAllReduce> operation) {
   auto running = std::make_unique<Running>(std::move(operation), lane_, node_, grid_.nodes);
   const Buffer& buffer = running->operation->buffer;
   const std::size_t bytes = buffer.bytes();
-  running->form = bytes <= kMaxSegment ? form_for(grid_, bytes, cost_) : ScheduleForm::slices;
-  std::size_t segment = bytes;
-  if (running->form == ScheduleForm::slices) {
-    segment = std::max(std::clamp(bytes / 4, kMinSegment, kMaxSegment),
-                       kMinPart * static_cast<std::size_t>(grid_.nodes));
-  }
-  running->segment_count = std::max<std::size_t>(1, segment / size_of(buffer.type));
+  const ExchangePlan plan = plan_of(grid_, bytes, cost_);
+  running->form = plan.form;
+  running->segment_count = std::max<std::size_t>(1, plan.segment_bytes / size_of(buffer.type));
   last_use_ = use_of(
       schedule_of(grid_, node_, std::min(running->segment_count, buffer.count), running->form, buffer.type));
   operations_.push_back(std::move(running));
@@ -142,7 +128,7 @@ bool NodeExchange::start_segment() {
   const NodeAllReduce& operation = *running->operation;
   const std::size_t count = std::min(running->segment_count, operation.buffer.count - running->next);
   const std::size_t bytes = count * size_of(operation.buffer.type);
-  if (!active_.empty() && (active_bytes_ + bytes > kWindowBytes || active_.size() >= kMaxActive))
+  if (!active_.empty() && (active_bytes_ + bytes > kWindowBytes || active_.size() >= kWindowSegments))
     return false;
   Segment& segment = active_.emplace_back();
   segment.running = running;

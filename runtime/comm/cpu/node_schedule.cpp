@@ -15,6 +15,11 @@ constexpr int kMaxFactor = 16;
 constexpr double kMessage = 1.0 / 8;
 constexpr double kSurplus = 0.5;
 
+constexpr std::size_t kMinSegment = std::size_t{256} << 10;
+constexpr std::size_t kMaxSegment = std::size_t{1} << 20;
+// With many nodes segments grow, so that no part of one becomes smaller than this.
+constexpr std::size_t kMinPart = std::size_t{4} << 10;
+
 double price_of(int factor) {
   return 1 + kMessage * (factor - 1);
 }
@@ -197,7 +202,7 @@ std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count
   return rounds;
 }
 
-ScheduleForm form_for(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost) {
+ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost) {
   double copies = 0;  // of the buffer, sent in the whole form
   for (const int factor : grid.factors) copies += factor - 1;
   const auto size = static_cast<double>(bytes);
@@ -206,7 +211,9 @@ ScheduleForm form_for(const NodeGrid& grid, std::size_t bytes, const NetworkCost
   const double whole = dimensions * cost.latency + copies * size * (cost.per_byte + cost.sum_per_byte);
   const double slices =
       2 * dimensions * cost.latency + parts * size * (2 * cost.per_byte + cost.sum_per_byte);
-  return whole <= slices ? ScheduleForm::whole : ScheduleForm::slices;
+  if (bytes <= kMaxSegment && whole <= slices) return {ScheduleForm::whole, bytes};
+  return {ScheduleForm::slices, std::max(std::clamp(bytes / 4, kMinSegment, kMaxSegment),
+                                         kMinPart * static_cast<std::size_t>(grid.nodes))};
 }
 
 }  // namespace lockstep::comm::cpu

@@ -65,7 +65,18 @@ struct NetworkCost {
   double sum_per_byte = 1.0 / 8e9;  ///< to add a received byte
 };
 
-/// The form that takes less time.
-ScheduleForm form_for(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost);
+/// How a buffer is exchanged.
+struct ExchangePlan {
+  ScheduleForm form = ScheduleForm::slices;
+  std::size_t segment_bytes = 0;
+};
+
+/// Of the forms, the one that takes less time. Segments are short enough that summing one hides behind the wire time of
+/// another, and long enough that a message's latency does not matter.
+ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost);
+
+/// At most so many bytes and segments are on the wire at the same time (one segment may be larger).
+constexpr std::size_t kWindowBytes = std::size_t{8} << 20;
+constexpr std::size_t kWindowSegments = 32;
 
 }  // namespace lockstep::comm::cpu

@@ -162,8 +162,8 @@ TEST(NodeSchedule, SendsWholeVectorsOnlyWhileLatencyCosts) {
   const NetworkCost ethernet{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
   for (const int nodes : {2, 5, 16, 1000}) {
     const NodeGrid grid = grid_of(nodes);
-    EXPECT_EQ(form_for(grid, 1024, ethernet), ScheduleForm::whole) << nodes;
-    EXPECT_EQ(form_for(grid, std::size_t{25} << 20, ethernet), ScheduleForm::slices) << nodes;
+    EXPECT_EQ(plan_of(grid, 1024, ethernet).form, ScheduleForm::whole) << nodes;
+    EXPECT_EQ(plan_of(grid, std::size_t{25} << 20, ethernet).form, ScheduleForm::slices) << nodes;
   }
 }
 
