@@ -18,7 +18,7 @@ constexpr double kSurplus = 0.5;
 constexpr std::size_t kMinSegment = std::size_t{256} << 10;
 constexpr std::size_t kMaxSegment = std::size_t{1} << 20;
 // With many nodes segments grow, so that no part of one becomes smaller than this.
-constexpr std::size_t kMinPart = std::size_t{4} << 10;
+constexpr std::size_t kMinPart = std::size_t{1} << 10;
 
 double price_of(int factor) {
   return 1 + kMessage * (factor - 1);
@@ -212,7 +212,7 @@ ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost&
   const double slices =
       2 * dimensions * cost.latency + parts * size * (2 * cost.per_byte + cost.sum_per_byte);
   if (bytes <= kMaxSegment && whole <= slices) return {ScheduleForm::whole, bytes};
-  return {ScheduleForm::slices, std::max(std::clamp(bytes / 4, kMinSegment, kMaxSegment),
+  return {ScheduleForm::slices, std::max(std::clamp(bytes / 8, kMinSegment, kMaxSegment),
                                          kMinPart * static_cast<std::size_t>(grid.nodes))};
 }
 
