@@ -99,7 +99,7 @@ class Communicator {
   virtual WorkHandle all_gather(Buffer mine, void* all, std::string_view label) = 0;
 
   /// Reduces `all` of every rank (size() × mine.count elements) and puts this rank's part into `mine`. `mine`
-  /// may be this rank's part of `all`; the other parts are then undefined. Sums are in rank order.
+  /// may be this rank's part of `all`; the other parts are then undefined. The order of summation is fixed.
   virtual WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label,
                                     ReduceOptions options = {}) = 0;
 

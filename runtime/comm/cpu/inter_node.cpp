@@ -64,6 +64,13 @@ InterNode::InterNode(MPI_Comm world, const Place& place) : world_(world), place_
   mpi::check(MPI_Allreduce(&place.local_size, &lanes_, 1, MPI_INT, MPI_MIN, world), "MPI_Allreduce");
   mpi::check(MPI_Allreduce(&place.local_size, &most, 1, MPI_INT, MPI_MAX, world), "MPI_Allreduce");
   sums_on_nodes_ = most > 1;
+  if (most == lanes_) {
+    const int mine = place.node * lanes_ + place.local_rank;
+    std::vector<int> all(static_cast<std::size_t>(place.size));
+    mpi::check(MPI_Allgather(&mine, 1, MPI_INT, all.data(), 1, MPI_INT, world), "MPI_Allgather");
+    ranks_.resize(all.size());
+    for (std::size_t rank = 0; rank < all.size(); ++rank) ranks_[static_cast<std::size_t>(all[rank])] = rank;
+  }
   // Ranks beyond the lanes exchange nothing.
   const int color = place.local_rank < lanes_ ? place.local_rank : MPI_UNDEFINED;
   mpi::check(MPI_Comm_split(world, color, place.node, &lane_), "MPI_Comm_split");
@@ -99,13 +106,13 @@ void InterNode::end() {
   RequestCheck(lane_, place_.node, place_.nodes, {.kind = OperationKind::end}, "World").wait();
 }
 
-std::shared_ptr<NodeCollective> InterNode::broadcast(Buffer buffer, int root) {
+std::shared_ptr<NodeCollective> InterNode::broadcast(Buffer buffer, int root, MPI_Comm comm) {
   auto collective = std::make_shared<NodeCollective>();
-  collective->post = [this, buffer, root](std::vector<MPI_Request>& requests) {
+  collective->post = [comm, buffer, root](std::vector<MPI_Request>& requests) {
     auto* data = static_cast<std::byte*>(buffer.data);
     for (std::size_t begin = 0; begin < buffer.bytes(); begin += kPiece) {
       const auto bytes = static_cast<int>(std::min(kPiece, buffer.bytes() - begin));
-      mpi::check(MPI_Ibcast(data + begin, bytes, MPI_BYTE, root, world_, &requests.emplace_back()),
+      mpi::check(MPI_Ibcast(data + begin, bytes, MPI_BYTE, root, comm, &requests.emplace_back()),
                  "MPI_Ibcast");
     }
   };
@@ -154,6 +161,17 @@ std::shared_ptr<NodeCollective> InterNode::reduce_scatter(void* all, Buffer mine
     }
     reduce(inputs, mine.data, mine.count, mine.type, scaled);
   };
+  return collective;
+}
+
+std::pair<int, int> InterNode::position_of(int rank) const {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), static_cast<std::size_t>(rank)) - ranks_.begin();
+  return {static_cast<int>(found) / lanes_, static_cast<int>(found) % lanes_};
+}
+
+std::shared_ptr<NodeCollective> InterNode::nothing() {
+  auto collective = std::make_shared<NodeCollective>();
+  collective->post = [](std::vector<MPI_Request>&) {};
   return collective;
 }
 

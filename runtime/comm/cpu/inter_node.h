@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/cpu/node_exchange.h"
@@ -41,17 +42,35 @@ class InterNode {
   /// slice i. There are as many lanes as the smallest node has ranks.
   int lanes() const { return lanes_; }
 
-  /// The all-reduces over this rank's lane. Only ranks with a local rank below lanes() have one.
+  /// The operations over this rank's lane. Only ranks with a local rank below lanes() have one.
   NodeExchange& exchange() { return *exchange_; }
-  /// Whether an all-reduce is not done.
+  /// Whether one of them is not done.
   bool exchanging() const { return exchange_ && !exchange_->idle(); }
   NetworkUse network_use() const { return exchange_ ? exchange_->last_use() : NetworkUse{}; }
   /// Whether several ranks of some node sum, so that halves travel as f32 until all are summed.
   bool sums_on_nodes() const { return sums_on_nodes_; }
 
+  /// Whether all nodes have the same number of ranks. Then reduce-scatter, all-gather and broadcast go over the lanes.
+  bool equal_nodes() const { return !ranks_.empty(); }
+  /// The rank with this local rank; only with equal nodes.
+  std::size_t rank_of(int node, int local_rank) const {
+    return ranks_[static_cast<std::size_t>(node * lanes_ + local_rank)];
+  }
+  /// The node and local rank of a rank.
+  std::pair<int, int> position_of(int rank) const;
+
+  /// Copies the buffer of `node` to the ranks of this rank's lane.
+  std::shared_ptr<NodeCollective> broadcast_on_lane(Buffer buffer, int node) {
+    return broadcast(buffer, node, lane_);
+  }
+  /// Only compares the requests.
+  std::shared_ptr<NodeCollective> nothing();
+
   // As in Communicator. all_gather and reduce_scatter throw Error for parts of 2 GiB or more. The memory must stay valid
   // until advance() has returned true.
-  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root);
+  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root) {
+    return broadcast(buffer, root, world_);
+  }
   std::shared_ptr<NodeCollective> all_gather(Buffer mine, void* all);
   std::shared_ptr<NodeCollective> reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
   std::shared_ptr<NodeCollective> barrier();
@@ -65,12 +84,15 @@ class InterNode {
   void end();
 
  private:
+  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root, MPI_Comm comm);
+
   MPI_Comm world_;
   MPI_Comm lane_ = MPI_COMM_NULL;
   Place place_;
   int lanes_ = 1;
   bool sums_on_nodes_ = false;
   std::optional<NodeExchange> exchange_;
+  std::vector<std::size_t> ranks_;  // by node and local rank; empty if nodes differ
   std::vector<std::byte> scratch_;  // of reduce_scatter
 };
 

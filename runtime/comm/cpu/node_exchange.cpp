@@ -10,7 +10,6 @@ namespace lockstep::comm::cpu {
 namespace {
 
 constexpr int kFirstTag = 16;
-constexpr int kMaxRounds = 32;
 constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
 
 constexpr std::size_t kAlignment = 64;
@@ -34,13 +33,14 @@ NetworkUse use_of(const std::vector<Round>& rounds) {
 }  // namespace
 
 struct NodeExchange::Running {
-  Running(std::shared_ptr<NodeAllReduce> started, MPI_Comm lane, int node, int nodes)
+  Running(std::shared_ptr<NodeOperation> started, MPI_Comm lane, int node, int nodes)
       : operation(std::move(started)), check(lane, node, nodes, operation->request, operation->label) {}
 
-  std::shared_ptr<NodeAllReduce> operation;
+  std::shared_ptr<NodeOperation> operation;
   RequestCheck check;
   ScheduleForm form = ScheduleForm::slices;
-  std::size_t segment_count = 0;  // elements of a segment
+  std::size_t blocks = 1;         // whose elements travel together
+  std::size_t segment_count = 0;  // elements of a segment, of each block
   std::size_t next = 0;           // element at which the next segment begins
   int active = 0;                 // segments
 };
@@ -56,12 +56,16 @@ struct NodeExchange::Segment {
   std::vector<MPI_Status> statuses;
   std::vector<std::byte*> received;  // of the round, in the order of its receives
   std::vector<std::byte> scratch;
-  std::vector<float> wide;      // the elements as f32, of halves
-  bool in_wide = false;         // the operands are there
-  bool has_wrong_data = false;  // of a node that calls something else
+  std::vector<std::byte> packed;  // the elements of all blocks, if they are not in the buffer
+  std::vector<float> wide;        // the elements as f32, of halves
+  bool in_wide = false;           // the operands are there
+  bool has_wrong_data = false;    // of a node that calls something else
 
   Buffer& buffer() const { return running->operation->buffer; }
-  std::byte* data() const { return static_cast<std::byte*>(buffer().data) + begin * size_of(buffer().type); }
+  std::byte* data() {
+    if (buffer().data == nullptr) return packed.data();
+    return static_cast<std::byte*>(buffer().data) + begin * size_of(buffer().type);
+  }
   // Operands travel before they are reduced, results afterwards.
   bool moves_operands() const { return rounds[round].reduces || round == 0; }
   bool moves_wide() const { return in_wide && moves_operands(); }
@@ -70,21 +74,31 @@ struct NodeExchange::Segment {
 };
 
 NodeExchange::NodeExchange(MPI_Comm lane, int node, int nodes, const NetworkCost& cost)
-    : lane_(lane), node_(node), grid_(grid_of(nodes)), cost_(cost) {
+    : lane_(lane), node_(node), grid_(grid_of(nodes)), full_grid_(full_grid_of(nodes)), cost_(cost) {
+  for (int of = 0; of < nodes; ++of) blocks_.push_back(static_cast<std::size_t>(block_of(full_grid_, of)));
 }
 
 NodeExchange::~NodeExchange() = default;
 
-void NodeExchange::start(std::shared_ptr<NodeAllReduce> operation) {
+void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
   auto running = std::make_unique<Running>(std::move(operation), lane_, node_, grid_.nodes);
-  const Buffer& buffer = running->operation->buffer;
-  const std::size_t bytes = buffer.bytes();
-  const ExchangePlan plan = plan_of(grid_, bytes, cost_);
+  const NodeOperation& started = *running->operation;
+  const Buffer& buffer = started.buffer;
+  if (started.request.kind != OperationKind::all_reduce) running->blocks = blocks_.size();
+  const ExchangePlan plan = plan_of(grid_, buffer.bytes() * running->blocks, cost_);
   running->form = plan.form;
-  running->segment_count = std::max<std::size_t>(1, plan.segment_bytes / size_of(buffer.type));
-  last_use_ = use_of(
-      schedule_of(grid_, node_, std::min(running->segment_count, buffer.count), running->form, buffer.type));
+  running->segment_count =
+      std::max<std::size_t>(1, plan.segment_bytes / size_of(buffer.type) / running->blocks);
+  last_use_ = use_of(rounds_of(*running, std::min(running->segment_count, buffer.count)));
   operations_.push_back(std::move(running));
+}
+
+std::vector<Round> NodeExchange::rounds_of(const Running& running, std::size_t count) const {
+  const OperationRequest& request = running.operation->request;
+  if (request.kind == OperationKind::reduce_scatter)
+    return reduce_scatter_schedule_of(full_grid_, node_, count);
+  if (request.kind == OperationKind::all_gather) return all_gather_schedule_of(full_grid_, node_, count);
+  return schedule_of(grid_, node_, count, running.form, request.type);
 }
 
 bool NodeExchange::advance() {
@@ -96,8 +110,8 @@ bool NodeExchange::advance() {
       continue;
     }
     --segment->running->active;
-    active_bytes_ -= segment->count * size_of(segment->buffer().type);
-    spare_.push_back({std::move(segment->scratch), std::move(segment->wide)});
+    active_bytes_ -= segment->count * segment->running->blocks * size_of(segment->buffer().type);
+    spare_.push_back({std::move(segment->scratch), std::move(segment->packed), std::move(segment->wide)});
     segment = active_.erase(segment);
   }
   moved |= start_segment();
@@ -125,9 +139,10 @@ NodeExchange::Running* NodeExchange::next_to_divide() {
 bool NodeExchange::start_segment() {
   Running* running = next_to_divide();
   if (running == nullptr) return false;
-  const NodeAllReduce& operation = *running->operation;
+  const NodeOperation& operation = *running->operation;
   const std::size_t count = std::min(running->segment_count, operation.buffer.count - running->next);
-  const std::size_t bytes = count * size_of(operation.buffer.type);
+  const std::size_t elements = count * running->blocks;
+  const std::size_t bytes = elements * size_of(operation.buffer.type);
   if (!active_.empty() && (active_bytes_ + bytes > kWindowBytes || active_.size() >= kWindowSegments))
     return false;
   Segment& segment = active_.emplace_back();
@@ -135,18 +150,20 @@ bool NodeExchange::start_segment() {
   segment.number = next_segment_++;
   segment.begin = running->next;
   segment.count = count;
-  segment.rounds = schedule_of(grid_, node_, count, running->form, operation.buffer.type);
+  segment.rounds = rounds_of(*running, count);
   if (!spare_.empty()) {
     segment.scratch = std::move(spare_.back().scratch);
+    segment.packed = std::move(spare_.back().packed);
     segment.wide = std::move(spare_.back().wide);
     spare_.pop_back();
   }
-  if (is_half(operation.buffer.type)) segment.wide.resize(std::max(segment.wide.size(), count));
+  if (is_half(operation.buffer.type)) segment.wide.resize(std::max(segment.wide.size(), elements));
+  if (operation.buffer.data == nullptr) segment.packed.resize(std::max(segment.packed.size(), bytes));
   segment.in_wide = operation.wide;
   running->next += count;
   ++running->active;
   active_bytes_ += bytes;
-  operation.prepare(segment.begin, count, operation.wide ? segment.wide.data() : nullptr);
+  operation.prepare(segment.begin, count, segment.data(), operation.wide ? segment.wide.data() : nullptr);
   post(segment);
   return true;
 }
@@ -168,8 +185,8 @@ void NodeExchange::post(Segment& segment) {
   } else {
     for (const auto& message : round.receives) segment.received.push_back(base + message.begin * element);
   }
-  const int tag = kFirstTag + static_cast<int>(segment.number % kSegmentTags) * kMaxRounds +
-                  static_cast<int>(segment.round);
+  // Within a segment, the messages of two nodes arrive in their order.
+  const int tag = kFirstTag + static_cast<int>(segment.number % kSegmentTags);
   for (std::size_t i = 0; i < round.receives.size(); ++i) {
     const auto& message = round.receives[i];
     mpi::check(MPI_Irecv(segment.received[i], static_cast<int>(message.count * element), MPI_BYTE,
@@ -226,7 +243,7 @@ bool NodeExchange::advance(Segment& segment) {
       reduce(segment, round, last);
     }
     if (++segment.round == segment.rounds.size()) {
-      segment.running->operation->finish(segment.begin, segment.count);
+      segment.running->operation->finish(segment.begin, segment.count, segment.data());
       break;
     }
     post(segment);

@@ -1,4 +1,4 @@
-// Plays the schedules of all-reduces (node_schedule.h) over MPI, without blocking. A buffer is divided into segments.
+// Plays the schedules of operations between nodes (node_schedule.h) over MPI, without blocking. A buffer is divided into segments.
 // Several segments are on the wire at the same time, of several operations if they are small; while they travel, the
 // next one is summed on the node and finished ones are copied back.
 //
@@ -31,19 +31,22 @@
 
 namespace lockstep::comm::cpu {
 
-/// An all-reduce of a buffer of this node with those of the other nodes.
-struct NodeAllReduce {
+/// An operation among the ranks of a lane: an all-reduce of a buffer, or a reduce-scatter or all-gather of a block for
+/// each node.
+struct NodeOperation {
   OperationRequest request;
   std::string label;
-  Buffer buffer;  ///< this node's elements, then the result
+  /// Of an all-reduce this node's elements, then the result. Of the others the size of a block; no data.
+  Buffer buffer;
   ScaledOp scaled;
   /// Halves that several ranks of this node sum travel as f32 until they are reduced, because they are rounded once.
   bool wide = false;
-  /// Called before the elements [begin, begin + count) are sent: puts this node's sum into the buffer, or into
-  /// `wide` if that is not null.
-  std::function<void(std::size_t begin, std::size_t count, float* wide)> prepare;
-  /// Called when these elements of the buffer have the result.
-  std::function<void(std::size_t begin, std::size_t count)> finish;
+  /// Called before these elements of the buffer, or of each block, are sent. It puts them into `data`, or into `wide` if
+  /// that is not null. Blocks are `count` elements apart, in the order of NodeExchange::block(); an all-gather needs only
+  /// this node's.
+  std::function<void(std::size_t begin, std::size_t count, std::byte* data, float* wide)> prepare;
+  /// Called when `data` has the result; of a reduce-scatter this node's block.
+  std::function<void(std::size_t begin, std::size_t count, const std::byte* data)> finish;
 
   bool done = false;
 };
@@ -56,12 +59,15 @@ class NodeExchange {
   NodeExchange(const NodeExchange&) = delete;
   NodeExchange& operator=(const NodeExchange&) = delete;
 
-  void start(std::shared_ptr<NodeAllReduce> operation);
+  void start(std::shared_ptr<NodeOperation> operation);
 
   /// Does what is possible without waiting. Returns whether anything moved.
   bool advance();
 
   bool idle() const { return operations_.empty(); }
+
+  /// The place of a node's block.
+  std::size_t block(int node) const { return blocks_[static_cast<std::size_t>(node)]; }
   /// Of the last operation that was started.
   const NetworkUse& last_use() const { return last_use_; }
 
@@ -69,6 +75,7 @@ class NodeExchange {
   struct Running;
   struct Segment;
 
+  std::vector<Round> rounds_of(const Running& running, std::size_t count) const;
   Running* next_to_divide();
   bool start_segment();
   bool advance(Segment& segment);
@@ -79,6 +86,8 @@ class NodeExchange {
   MPI_Comm lane_;
   int node_;
   NodeGrid grid_;
+  NodeGrid full_grid_;
+  std::vector<std::size_t> blocks_;  // by node
   NetworkCost cost_;
   std::deque<std::unique_ptr<Running>> operations_;  // not done
   std::list<Segment> active_;
@@ -87,6 +96,7 @@ class NodeExchange {
   NetworkUse last_use_;
   struct Memory {
     std::vector<std::byte> scratch;
+    std::vector<std::byte> packed;
     std::vector<float> wide;
   };
   std::vector<Memory> spare_;  // of segments that ended

@@ -27,7 +27,7 @@
 namespace lockstep::comm::cpu {
 
 class InterNode;
-struct NodeAllReduce;
+struct NodeOperation;
 struct NodeCollective;
 
 /// This rank's part of an operation: what was asked for, where its data lies, how far it is.
@@ -45,8 +45,9 @@ struct Task {
   std::vector<std::shared_ptr<void>> mapped;  ///< keeps `views` valid
   bool compared = false;                      ///< with the requests of the other ranks
   bool share_done = false;                    ///< this rank has no more work to do
-  // What crosses nodes, once it has begun: an all-reduce of this rank's slice, or another operation.
-  std::shared_ptr<NodeAllReduce> exchange;
+  bool copied = false;                        ///< what other ranks of the node got from other nodes
+  // What crosses nodes, once it has begun: an operation over the lane, or over all ranks.
+  std::shared_ptr<NodeOperation> exchange;
   std::shared_ptr<NodeCollective> collective;
   std::exception_ptr error;
 };
@@ -97,8 +98,16 @@ class NodeGroup {
   bool has_no_slice(const Task& task) const;
   int slices(const Task& task) const;
   bool work_across_nodes(Task& task);
-  bool reduce_across_nodes(Task& task);
-  std::shared_ptr<NodeAllReduce> exchange_of(Task& task);
+  bool over_lanes(const Task& task) const;
+  bool exchange_across_nodes(Task& task);
+  bool copy_on_node(Task& task);
+  std::size_t ready_count(const Task& task) const;
+  std::size_t done_count(const Task& task) const;
+  Buffer shared_part(const Task& task) const;
+  std::shared_ptr<NodeOperation> exchange_of(Task& task);
+  void reduce_slice(Task& task, NodeOperation& operation);
+  void reduce_blocks(Task& task, NodeOperation& operation);
+  void gather_blocks(Task& task, NodeOperation& operation);
   std::shared_ptr<NodeCollective> collective_of(Task& task);
   bool overlaps_earlier(const Task& task) const;
 

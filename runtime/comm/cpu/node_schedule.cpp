@@ -48,11 +48,13 @@ struct Range {
   std::size_t end = 0;
 };
 
-Range part_of(Range range, int part, int parts, DataType type) {
-  const std::size_t count = range.end - range.begin;
+// A part of a range. Parts begin at multiples of `line` elements from its begin.
+Range part_of(Range range, int part, int parts, std::size_t line) {
   const auto at = [&](int which) {
+    if (which == parts) return range.end;
+    const std::size_t count = range.end - range.begin;
     return range.begin +
-           part_begin(count, static_cast<std::size_t>(which), static_cast<std::size_t>(parts), type);
+           count * static_cast<std::size_t>(which) / static_cast<std::size_t>(parts) / line * line;
   };
   return {at(part), at(part + 1)};
 }
@@ -108,15 +110,15 @@ Round reduce_whole(const Group& group, Range all) {
   return round;
 }
 
-Round reduce_slices(const Group& group, Range range, DataType type) {
-  const Range mine = part_of(range, group.digit, group.size, type);
+Round reduce_slices(const Group& group, Range range, std::size_t line) {
+  const Range mine = part_of(range, group.digit, group.size, line);
   Round round{
       .sends = {}, .receives = {}, .reduces = true, .begin = mine.begin, .count = mine.end - mine.begin};
   for (int digit = 0; digit < group.size; ++digit) {
     if (digit == group.digit) {
       round.before = round.receives.size();
     } else {
-      add(round.sends, group.node(digit), part_of(range, digit, group.size, type));
+      add(round.sends, group.node(digit), part_of(range, digit, group.size, line));
       add(round.receives, group.node(digit), mine);
     }
   }
@@ -124,31 +126,53 @@ Round reduce_slices(const Group& group, Range range, DataType type) {
   return round;
 }
 
-Round gather_slices(const Group& group, Range range, DataType type) {
+Round gather_slices(const Group& group, Range range, std::size_t line) {
   Round round;
-  const Range mine = part_of(range, group.digit, group.size, type);
+  const Range mine = part_of(range, group.digit, group.size, line);
   for (int digit = 0; digit < group.size; ++digit) {
     if (digit == group.digit) continue;
     add(round.sends, group.node(digit), mine);
-    add(round.receives, group.node(digit), part_of(range, digit, group.size, type));
+    add(round.receives, group.node(digit), part_of(range, digit, group.size, line));
   }
   if (group.surplus >= 0) add(round.sends, group.surplus, mine);
   return round;
 }
 
 std::vector<Round> surplus_schedule(const NodeGrid& grid, int node, Range all, ScheduleForm form,
-                                    DataType type) {
+                                    std::size_t line) {
   const int factor = grid.factors.front();
   const int first = group_of_surplus(grid, node - grid.regular()) * factor;
   Round give;
   Round get;
   for (int digit = 0; digit < factor; ++digit) {
-    const Range part = part_of(all, digit, factor, type);
+    const Range part = part_of(all, digit, factor, line);
     add(give.sends, first + digit, form == ScheduleForm::whole ? all : part);
     if (form == ScheduleForm::slices) add(get.receives, first + digit, part);
   }
   if (form == ScheduleForm::whole) add(get.receives, first, all);
   return {std::move(give), std::move(get)};
+}
+
+// Divides the elements among the nodes of each dimension and reduces them, or gathers them in reverse order.
+void add_rounds(std::vector<Round>& rounds, const std::vector<Group>& groups, Range range, std::size_t line,
+                bool reduces) {
+  std::vector<Range> ranges;  // what the group of each dimension divides
+  for (const Group& group : groups) {
+    ranges.push_back(range);
+    if (reduces) rounds.push_back(reduce_slices(group, range, line));
+    range = part_of(range, group.digit, group.size, line);
+  }
+  for (std::size_t dimension = groups.size(); !reduces && dimension-- > 0;) {
+    rounds.push_back(gather_slices(groups[dimension], ranges[dimension], line));
+  }
+}
+
+std::vector<Round> block_rounds(const NodeGrid& grid, int node, std::size_t count, bool reduces) {
+  std::vector<Round> rounds;
+  if (count == 0) return rounds;
+  add_rounds(rounds, groups_of(grid, node), {0, static_cast<std::size_t>(grid.nodes) * count}, count,
+             reduces);
+  return rounds;
 }
 
 }  // namespace
@@ -177,7 +201,8 @@ NodeGrid grid_of(int nodes) {
 std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count, ScheduleForm form,
                                DataType type) {
   const Range all{0, count};
-  if (node >= grid.regular()) return surplus_schedule(grid, node, all, form, type);
+  const std::size_t line = 64 / size_of(type);  // cache lines, as part_begin()
+  if (node >= grid.regular()) return surplus_schedule(grid, node, all, form, line);
   const auto groups = groups_of(grid, node);
   std::vector<Round> rounds;
   if (form == ScheduleForm::whole) {
@@ -189,17 +214,27 @@ std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count
     }
     return rounds;
   }
-  std::vector<Range> ranges;  // what the group of each dimension divides
-  Range range = all;
-  for (const Group& group : groups) {
-    ranges.push_back(range);
-    rounds.push_back(reduce_slices(group, range, type));
-    range = part_of(range, group.digit, group.size, type);
-  }
-  for (std::size_t dimension = groups.size(); dimension-- > 0;) {
-    rounds.push_back(gather_slices(groups[dimension], ranges[dimension], type));
-  }
+  add_rounds(rounds, groups, all, line, true);
+  add_rounds(rounds, groups, all, line, false);
   return rounds;
+}
+
+NodeGrid full_grid_of(int nodes) {
+  return {.nodes = nodes, .factors = factors_of(nodes, nodes).factors};
+}
+
+int block_of(const NodeGrid& grid, int node) {
+  int block = 0;
+  for (const Group& group : groups_of(grid, node)) block = block * group.size + group.digit;
+  return block;
+}
+
+std::vector<Round> reduce_scatter_schedule_of(const NodeGrid& grid, int node, std::size_t count) {
+  return block_rounds(grid, node, count, true);
+}
+
+std::vector<Round> all_gather_schedule_of(const NodeGrid& grid, int node, std::size_t count) {
+  return block_rounds(grid, node, count, false);
 }
 
 ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost) {

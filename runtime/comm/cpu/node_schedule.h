@@ -58,6 +58,16 @@ struct Round {
 std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count, ScheduleForm form,
                                DataType type);
 
+// Operations in which every node owns a block of `count` elements: reduce-scatter is the first half of an all-reduce,
+// all-gather the second one. The blocks are packed in the order of block_of().
+
+/// The grid without surplus nodes. A large prime factor makes a large group.
+NodeGrid full_grid_of(int nodes);
+/// The place of the node's block among the packed ones.
+int block_of(const NodeGrid& grid, int node);
+std::vector<Round> reduce_scatter_schedule_of(const NodeGrid& grid, int node, std::size_t count);
+std::vector<Round> all_gather_schedule_of(const NodeGrid& grid, int node, std::size_t count);
+
 /// What the network and this processor need, in seconds.
 struct NetworkCost {
   double latency = 10e-6;           ///< of a message

@@ -124,6 +124,38 @@ TEST(NodeSchedule, GivesAllNodesTheSameOrderOfSummationInBothForms) {
   }
 }
 
+TEST(NodeSchedule, GivesEveryNodeItsBlockAndThenAllBlocks) {
+  for (const int nodes : {2, 6, 16, 17, 36, 97}) {
+    SCOPED_TRACE(nodes);
+    const NodeGrid grid = full_grid_of(nodes);
+    const std::size_t count = 3;
+    std::set<int> blocks;
+    std::size_t sent = 0;
+    for (int node = 0; node < nodes; ++node) {
+      blocks.insert(block_of(grid, node));
+      const auto scatter = reduce_scatter_schedule_of(grid, node, count);
+      const auto gather = all_gather_schedule_of(grid, node, count);
+      ASSERT_EQ(scatter.size(), grid.factors.size());
+      ASSERT_EQ(gather.size(), grid.factors.size());
+      EXPECT_EQ(scatter.back().begin, static_cast<std::size_t>(block_of(grid, node)) * count);
+      EXPECT_EQ(scatter.back().count, count);
+      // A gather is a scatter backwards: the same messages in the other direction.
+      for (std::size_t round = 0; round < gather.size(); ++round) {
+        const Round& there = scatter[scatter.size() - 1 - round];
+        ASSERT_EQ(gather[round].sends.size(), there.receives.size());
+        for (std::size_t i = 0; i < there.receives.size(); ++i) {
+          EXPECT_EQ(gather[round].sends[i].peer, there.receives[i].peer);
+          EXPECT_EQ(gather[round].sends[i].begin, there.receives[i].begin);
+          EXPECT_EQ(gather[round].receives[i].begin, there.sends[i].begin);
+          sent += gather[round].sends[i].count;
+        }
+      }
+    }
+    EXPECT_EQ(blocks.size(), static_cast<std::size_t>(nodes));
+    EXPECT_EQ(sent, static_cast<std::size_t>(nodes) * static_cast<std::size_t>(nodes - 1) * count);
+  }
+}
+
 TEST(NodeSchedule, HasElementsForNobodyIfThereAreFewerThanNodes) {
   for (const std::size_t count : {0, 1, 65}) {
     const Network network(17, count, ScheduleForm::slices);
