@@ -220,7 +220,9 @@ std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count
 }
 
 NodeGrid full_grid_of(int nodes) {
-  return {.nodes = nodes, .factors = factors_of(nodes, nodes).factors};
+  NodeGrid grid = grid_of(nodes);  // if possible, the order of summation of an all-reduce
+  if (grid.surplus() > 0) grid.factors = factors_of(nodes, nodes).factors;
+  return grid;
 }
 
 int block_of(const NodeGrid& grid, int node) {
