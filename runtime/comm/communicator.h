@@ -64,6 +64,12 @@ struct ReduceOptions {
   std::shared_ptr<const void> keep = nullptr;
 };
 
+/// How an operation between nodes used the network.
+struct NetworkUse {
+  int rounds = 0;  ///< of messages that wait for each other, for each segment of the buffer
+  int peers = 0;   ///< nodes with which this rank exchanged data
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -93,7 +99,7 @@ class Communicator {
   virtual WorkHandle all_gather(Buffer mine, void* all, std::string_view label) = 0;
 
   /// Reduces `all` of every rank (size() × mine.count elements) and puts this rank's part into `mine`. `mine`
-  /// may be this rank's part of `all`; the other parts are then undefined. Sums are in rank order.
+  /// may be this rank's part of `all`; the other parts are then undefined. The order of summation is fixed.
   virtual WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label,
                                     ReduceOptions options = {}) = 0;
 
@@ -106,6 +112,9 @@ class Communicator {
   /// Advances operations without blocking. Call it now and then while you compute, since the communicator may
   /// have no thread of its own.
   virtual void progress() {}
+
+  /// Of this rank's last all-reduce between nodes.
+  virtual NetworkUse network_use() const { return {}; }
 
   /// The CUDA device whose memory the operations use; -1 for host memory. On a device an operation runs after
   /// the work that the calling thread's stream already has, and Work::wait() makes the stream wait, not the

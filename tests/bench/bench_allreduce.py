@@ -24,6 +24,7 @@ def arguments():
     parser.add_argument("--sizes", default=SIZES, help=f"buffer sizes in bytes, with binary units (default {SIZES})")
     parser.add_argument("--ranks", type=numbers, default=[2], help="total numbers, such as 1,2,3,4 (default 2)")
     parser.add_argument("--nodes", type=numbers, default=[1], help="more than 1: on an embedded Slurm cluster")
+    parser.add_argument("--single-rank-nodes", action="store_true", help="treat each rank as a node")
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=11, help="blocks in a launch; large buffers have half as many")
     chosen = parser.parse_args()
@@ -52,17 +53,22 @@ def launch(site, chosen, what, ranks):
         command = site.peer("allreduce_rank.py")
     else:
         command = site.program("bench_allreduce_rank") + ["--measure", what]
-    return site.start(command + options, ranks, starting.LOCKSTEP_ALLOCATOR["tuned"])
+    environment = dict(starting.LOCKSTEP_ALLOCATOR["tuned"])
+    if chosen.single_rank_nodes:
+        environment["LOCKSTEP_RANKS_PER_NODE"] = "1"
+    return site.start(command + options, ranks, environment)
 
 
 def measure(site, chosen, ranks):
     blocks = collections.defaultdict(list)
+    use = {}
     names = implementations(chosen)
     for number in range(chosen.launches):
         for name in names:
             say(f"{ranks} ranks on {site.nodes} nodes: launch {number + 1} of {chosen.launches}, {name}")
             for line in launch(site, chosen, name, ranks):
                 blocks[name, line["registered"], line["bytes"]] += line["blocks"]
+                use[name, line["bytes"]] = {key: line[key] for key in ("rounds", "peers") if key in line}
     for (name, registered, size), times in blocks.items():
         yield {
             "bench": "allreduce",
@@ -70,9 +76,10 @@ def measure(site, chosen, ranks):
             "registered": registered,
             "bytes": size,
             "ranks": ranks,
-            "nodes": site.nodes,
+            "nodes": ranks if chosen.single_rank_nodes else site.nodes,
             "launches": chosen.launches,
             "milliseconds": round(statistics.median(times), 6),
+            **use[name, size],
         }
     # On several nodes of one machine the ranks still share one memory.
     for line in launch(site, chosen, "bandwidth", ranks):

@@ -33,6 +33,7 @@ struct Ranks {
   std::function<void()> barrier;
   std::function<void(double*)> max;
   std::function<void(float*, std::size_t)> all_reduce;
+  std::function<comm::NetworkUse()> network_use = [] { return comm::NetworkUse{}; };  // of the last all-reduce
 };
 
 double time_block(const Ranks& ranks, int count, const std::function<void()>& work) {
@@ -74,7 +75,11 @@ void measure(const Ranks& ranks, const Plan& plan, bool registered, std::size_t 
   const std::size_t count = bytes / sizeof(float);
   check_sum(ranks, data, count);
   const auto times = time_blocks(ranks, plan, [&] { ranks.all_reduce(data, count); });
-  print(ranks, {{"registered", registered}, {"bytes", bytes}, {"blocks", times}});
+  nlohmann::json line{{"registered", registered}, {"bytes", bytes}, {"blocks", times}};
+  ranks.all_reduce(data, count);
+  const comm::NetworkUse use = ranks.network_use();
+  if (use.rounds > 0) line.update({{"rounds", use.rounds}, {"peers", use.peers}});
+  print(ranks, line);
 }
 
 std::vector<std::size_t> sizes_of(const Plan& plan) {
@@ -104,7 +109,8 @@ void measure_lockstep(int argc, char** argv, const Plan& plan) {
                     .all_reduce =
                         [&](float* data, std::size_t count) {
                           communicator.all_reduce({data, count, comm::DataType::f32}, "the buffer")->wait();
-                        }};
+                        },
+                    .network_use = [&] { return communicator.network_use(); }};
   for (const std::size_t bytes : sizes_of(plan)) {
     {
       const auto memory = communicator.allocate(bytes);

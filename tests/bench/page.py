@@ -219,7 +219,7 @@ def check(model):
 def scaling(model):
     rows = []
     for tokens in sorted({row["tokens"] for row in model["predictions"]}, reverse=True):
-        for way in ("hierarchical", "tree", "flat"):
+        for way in ("hierarchical", "pairwise", "flat"):
             of = {row["ranks"]: row for row in select(model["predictions"], tokens=tokens, way=way)}
             rows.append(
                 [SIZES.get(tokens, str(tokens)), way]
@@ -265,6 +265,8 @@ def main():
         sys.executable,
         str(HERE / "step_model.py"),
         *files,
+        "--collective",
+        str(HERE.parents[1] / "build/release/bin/bench_collective_model"),
         "--json",
         "--picture",
         str(DOCS / "images/step_model.svg"),

@@ -5,24 +5,25 @@ The step without communication takes as long as it was measured, and its buckets
 bucket of n bytes costs
 
   on a node       a + b n               measured for each number of ranks; done by the training threads: never hidden
-  between nodes   2 (N-1) A + 2 (N-1)/N n B   reduce-scatter and all-gather among N nodes, one message per pair; a
-                                        bucket starts when it is ready and the one before it is sent; a part h of the
-                                        time runs beside backward and is hidden as far as backward lasts
+  between nodes   bench_collective_model plays the communicator's own schedule of messages for all nodes; a bucket
+                                        starts when it is ready and the one before it is sent; a part h of the time
+                                        runs beside backward and is hidden as far as backward lasts
+  pairwise        2 (N-1) A + 2 (N-1)/N n B   reduce-scatter and all-gather among N nodes, one message after the other
   flat            the same, but among all ranks, with the ranks of a node sharing its network
-  as a tree       2 log2(N) A instead of 2 (N-1) A (recursive halving and doubling)
 
 and the slowest of P ranks is s sqrt(2 ln P) later than the mean. A, B, a and b are fitted to bench_allreduce, h to the
 step of 32 tokens on two nodes, s to the spread of traced steps. A cluster has another network than this machine:
 --latency-us and --gbit describe it, and h is 1 there, because its adapters need no core.
 
 Assumptions: the memory bandwidth of a node grows with its ranks; no two jobs share the network; the batch of a rank
-does not depend on the number of ranks; one algorithm serves all sizes."""
+does not depend on the number of ranks."""
 
 import argparse
 import json
 import math
 import pathlib
 import statistics
+import subprocess
 
 from lines import COLOURS, only, pyplot, read, save, select
 
@@ -39,10 +40,29 @@ def fit(points):
     return {"a_ms": float(a), "b_ms_per_byte": float(b / scale), "median_error": float(numpy.median(errors))}
 
 
+class Exchange:
+    """The times of the communicator's schedules between nodes, played by bench_collective_model."""
+
+    def __init__(self, program):
+        self.program = program
+        self.known = {}
+
+    def milliseconds(self, nodes, ranks_on_node, size, network):
+        gbit = 8e3 / (network["ms_per_byte"] * 1e9)
+        key = (nodes, ranks_on_node, size, network["latency_ms"], gbit)
+        if key not in self.known:
+            command = [self.program, "--json", "--nodes", nodes, "--ranks-per-node", ranks_on_node, "--sizes", size]
+            command += ["--latency-us", 1e3 * network["latency_ms"], "--gbit", gbit]
+            done = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True)
+            self.known[key] = 1e3 * json.loads(done.stdout)["seconds"]
+        return self.known[key]
+
+
 class Model:
-    def __init__(self, lines, cores):
+    def __init__(self, lines, cores, exchange):
         self.lines = lines
         self.cores = cores
+        self.exchange = exchange
         self.on_node = {}
         for ranks in sorted({line["ranks"] for line in select(lines, bench="allreduce", nodes=1)}):
             if ranks > 1:
@@ -124,14 +144,18 @@ class Model:
         alone = compute or self.compute(tokens)
         node = on_node or self.on_node[self.cores]
         backward = alone * trace["backward"]
-        # Messages one after the other, and how often a bucket's bytes pass a node's network.
-        messages = {"hierarchical": 2 * (nodes - 1), "tree": 2 * math.log2(nodes), "flat": 2 * (ranks - 1)}[way]
+        # Of the other ways: messages one after the other, and how often a bucket's bytes pass a node's network.
+        messages = 2 * ((ranks if way == "flat" else nodes) - 1)
         passes = 2 * (nodes - 1) / nodes * (ranks_on_node if way == "flat" else 1)
         reduced, in_the_way, free_at = 0.0, 0.0, 0.0
         for size, ready in zip(trace["bytes"], trace["ready"]):
             if ranks_on_node > 1:
                 reduced += node["a_ms"] + node["b_ms_per_byte"] * size
-            sent = messages * network["latency_ms"] + passes * size * network["ms_per_byte"] if nodes > 1 else 0.0
+            sent = 0.0
+            if nodes > 1 and way == "hierarchical":
+                sent = self.exchange.milliseconds(nodes, ranks_on_node, size, network)
+            elif nodes > 1:
+                sent = messages * network["latency_ms"] + passes * size * network["ms_per_byte"]
             hidden = network["hidden"] if nodes > 1 else 0.0
             in_the_way += (1 - hidden) * sent
             free_at = max(free_at, ready * backward + reduced) + hidden * sent
@@ -167,7 +191,7 @@ class Model:
 
 WAYS = [
     ("hierarchical", COLOURS["blue"], "node first"),
-    ("tree", COLOURS["green"], "node first, as a tree"),
+    ("pairwise", COLOURS["green"], "node first, all pairs of nodes"),
     ("flat", COLOURS["red"], "flat"),
 ]
 
@@ -234,6 +258,7 @@ def draw(model, predictions, network, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", nargs="+", help="JSON lines of bench_allreduce and bench_ddp")
+    parser.add_argument("--collective", required=True, help="the program bench_collective_model")
     parser.add_argument("--cores", type=int, default=2, help="cores of the measured machine (default 2)")
     parser.add_argument("--ranks-per-node", type=int, default=8, help="of the cluster to predict (default 8)")
     parser.add_argument("--latency-us", type=float, default=10, help="of a message between two nodes (default 10)")
@@ -241,7 +266,7 @@ def main():
     parser.add_argument("--picture")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     chosen = parser.parse_args()
-    model = Model(read(chosen.lines), chosen.cores)
+    model = Model(read(chosen.lines), chosen.cores, Exchange(chosen.collective))
     network = {
         "name": f"{chosen.ranks_per_node} ranks per node, {chosen.gbit:g} Gbit/s, {chosen.latency_us:g} µs",
         "latency_ms": chosen.latency_us * 1e-3,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "runtime/comm/cpu/node_group.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/mpi/session.h"
+#include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/shm/segment.h"
 #include "runtime/comm/thread.h"
 #include "runtime/comm/timeout.h"
@@ -134,6 +136,11 @@ class CpuCommunicator : public Communicator, private Driver {
     if (!inter_node_) progress_as(false);
   }
 
+  NetworkUse network_use() const override {
+    const std::scoped_lock lock(mutex_);
+    return group_.network_use();
+  }
+
   /// Whether anything advanced, and whether no operation is left.
   struct Progress {
     bool moved = false;
@@ -171,11 +178,16 @@ class CpuCommunicator : public Communicator, private Driver {
   std::vector<int> cpus_;
   std::chrono::microseconds spin_;
   std::unique_ptr<InterNode> inter_node_;
-  std::mutex mutex_;  // guards the members below
+  mutable std::mutex mutex_;  // guards group_
   NodeGroup group_;
   std::string_view name_;
-  std::vector<std::shared_ptr<Task>> queued_;  // asked for, not yet taken by the thread
   std::atomic<bool> idle_{true};
+
+  // With several nodes:
+  std::mutex queue_mutex_;
+  std::vector<std::shared_ptr<Task>> queued_;  // asked for, not yet in group_
+  int drivers_ = 0;  // threads that wait, and so do the work of the communicator's thread
+  std::condition_variable undriven_;
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };
@@ -190,7 +202,7 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
   task->buffer = buffer;
   task->all = all;
   task->operation = std::make_shared<Operation>(describe(name_of(request.kind), named(label), buffer.bytes()),
-                                                inter_node_ ? nullptr : static_cast<Driver*>(this));
+                                                static_cast<Driver*>(this));
   WorkHandle work = task->operation;
   // An invalid request fails here, on every rank alike, and gets no number.
   try {
@@ -209,20 +221,27 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
     return work;
   }
   task->options = std::move(options);
-  {
-    const std::scoped_lock lock(mutex_);
-    if (inter_node_) {
+  if (inter_node_) {
+    {
+      const std::scoped_lock lock(queue_mutex_);
       queued_.push_back(std::move(task));
-    } else {
-      group_.add(std::move(task));
-      advance(false);
     }
+    group_.slots().notify_all();
+  } else {
+    const std::scoped_lock lock(mutex_);
+    group_.add(std::move(task));
+    advance(false);
   }
-  if (inter_node_) group_.slots().notify_all();
   return work;
 }
 
+// Call it with mutex_.
 bool CpuCommunicator::advance(bool waiting) {
+  if (inter_node_) {
+    const std::scoped_lock lock(queue_mutex_);
+    for (auto& task : queued_) group_.add(std::move(task));
+    queued_.clear();
+  }
   const bool moved = group_.advance(waiting);
   idle_.store(group_.idle(), std::memory_order_relaxed);
   return moved;
@@ -246,51 +265,75 @@ void CpuCommunicator::drive_until(Condition condition, const std::string& what) 
   const OperationSlots& slots = group_.slots();
   const OperationSlots::Waiting waiting(slots);
   OperationTimeout timeout;
-  auto sleep_at = Clock::now() + spin_;
+  auto moved_at = Clock::now();
   for (;;) {
     const std::uint32_t seen = slots.event_count();
     bool moved = false;
+    bool exchanging = false;
     {
       const std::scoped_lock lock(mutex_);
       moved = advance(true);
+      exchanging = group_.exchanging();
       if (condition()) return;
     }
     const Progress others = progress_others();
     const auto now = Clock::now();
-    if (moved || others.moved) sleep_at = now + spin_;
-    if (now < sleep_at) {
+    if (moved || others.moved) moved_at = now;
+    if (timeout.expired()) end_job_by_timeout(what);
+    if (exchanging) {
+      if (now >= moved_at + mpi::kSpin) std::this_thread::sleep_for(mpi::kNap);
+    } else if (now < moved_at + spin_) {
       relax();
-    } else if (!timeout.expired()) {
-      slots.sleep(seen, others.idle ? timeout.next_check() : kOthersInterval);
     } else {
-      end_job_by_timeout(what);
+      slots.sleep(seen, others.idle ? timeout.next_check() : kOthersInterval);
     }
   }
 }
 
 void CpuCommunicator::drive_until_ended(Operation& operation) {
+  if (inter_node_) {
+    const std::scoped_lock lock(queue_mutex_);
+    ++drivers_;
+  }
   drive_until([&] { return operation.ended(); }, operation.name());
+  if (inter_node_) {
+    const std::scoped_lock lock(queue_mutex_);
+    if (--drivers_ == 0) undriven_.notify_one();
+  }
 }
 
+// Does the work while no thread waits for an operation.
 void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
   ::prctl(PR_SET_TIMERSLACK, 1000);  // ns; with the default, each nap would take 50 µs more
   const OperationSlots& slots = group_.slots();
+  auto moved_at = Clock::now();
   for (;;) {
+    {
+      std::unique_lock lock(queue_mutex_);
+      undriven_.wait(lock, [this] { return drivers_ == 0; });
+    }
     const std::uint32_t seen = slots.event_count();
+    bool moved = false;
+    bool exchanging = false;
     {
       const std::scoped_lock lock(mutex_);
-      for (auto& task : queued_) group_.add(std::move(task));
-      queued_.clear();
+      moved = advance(true);
+      exchanging = group_.exchanging();
+      if (ending_ && group_.idle()) {
+        // If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups
+        // end in any order.
+        return group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
+      }
     }
-    const bool moved = group_.advance(true);
-    if (ending_ && group_.idle()) {
-      // If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups
-      // end in any order.
-      return group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
+    if (moved) {
+      moved_at = Clock::now();
+    } else if (!exchanging) {
+      slots.sleep(seen, std::chrono::hours(1));
+    } else if (Clock::now() >= moved_at + mpi::kSpin) {
+      std::this_thread::sleep_for(mpi::kNap);
     }
-    if (!moved) slots.sleep(seen, std::chrono::hours(1));
   }
 }
 

@@ -1,28 +1,53 @@
 #include "runtime/comm/cpu/inter_node.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <type_traits>
 
+#include "common/clock.h"
 #include "common/error.h"
-#include "runtime/comm/cpu/mismatch.h"
-#include "runtime/comm/failure.h"
-#include "runtime/comm/mpi/all_reduce.h"
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/mpi/wait.h"
 
 namespace lockstep::comm::cpu {
 namespace {
 
-// A node's request. Its neighbour gets it before data is exchanged, because a collective that is not the
-// same everywhere can hang on one rank and succeed on another.
-struct RequestMessage {
-  OperationRequest request;
-  std::int32_t rank = 0;
-  std::array<char, kLabelBytes> label{};
-};
-static_assert(std::is_trivially_copyable_v<RequestMessage>);
+constexpr int kMeasureTag = 2;
+constexpr std::size_t kPiece = std::size_t{1} << 30;  // of a broadcast, because MPI counts in int
+
+// The time of a message of `bytes` from node 0 to node 1 and back, in seconds; the best of a few.
+double time_round_trip(MPI_Comm lane, int node, std::size_t bytes, int rounds) {
+  std::vector<std::byte> data(bytes);
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < rounds; ++round) {
+    const std::uint64_t begin = monotonic_ns();
+    const auto move = [&](bool send) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      const int size = static_cast<int>(bytes);
+      mpi::check(send ? MPI_Isend(data.data(), size, MPI_BYTE, 1 - node, kMeasureTag, lane, &request)
+                      : MPI_Irecv(data.data(), size, MPI_BYTE, 1 - node, kMeasureTag, lane, &request),
+                 "MPI_Isend, MPI_Irecv");
+      mpi::wait({&request, 1}, "MPI_Isend, MPI_Irecv");
+    };
+    move(node == 0);
+    move(node != 0);
+    best = std::min(best, seconds_between(begin, monotonic_ns()));
+  }
+  return best;
+}
+
+// What a message costs between the first two nodes; the same numbers on all ranks.
+NetworkCost measure_network(MPI_Comm world, MPI_Comm lane, const Place& place) {
+  constexpr std::size_t kLarge = std::size_t{128} << 10;
+  NetworkCost cost;
+  if (place.local_rank == 0 && place.node < 2) {
+    const double small = time_round_trip(lane, place.node, 8, 10) / 2;
+    const double large = time_round_trip(lane, place.node, kLarge, 5) / 2;
+    cost.latency = small;
+    cost.per_byte = std::max(large - small, 0.0) / static_cast<double>(kLarge);
+  }
+  mpi::check(MPI_Bcast(&cost, sizeof cost, MPI_BYTE, 0, world), "MPI_Bcast");
+  return cost;
+}
 
 // The bytes of a rank's part as an int.
 int bytes_of_part(const Buffer& mine) {
@@ -34,70 +59,128 @@ int bytes_of_part(const Buffer& mine) {
 
 }  // namespace
 
-InterNode::InterNode(MPI_Comm world, const Place& place) : world_(world), place_(place), lane_place_(place) {
+InterNode::InterNode(MPI_Comm world, const Place& place) : world_(world), place_(place) {
+  int most = 1;
   mpi::check(MPI_Allreduce(&place.local_size, &lanes_, 1, MPI_INT, MPI_MIN, world), "MPI_Allreduce");
+  mpi::check(MPI_Allreduce(&place.local_size, &most, 1, MPI_INT, MPI_MAX, world), "MPI_Allreduce");
+  sums_on_nodes_ = most > 1;
+  if (most == lanes_) {
+    const int mine = place.node * lanes_ + place.local_rank;
+    std::vector<int> all(static_cast<std::size_t>(place.size));
+    mpi::check(MPI_Allgather(&mine, 1, MPI_INT, all.data(), 1, MPI_INT, world), "MPI_Allgather");
+    ranks_.resize(all.size());
+    for (std::size_t rank = 0; rank < all.size(); ++rank) ranks_[static_cast<std::size_t>(all[rank])] = rank;
+  }
   // Ranks beyond the lanes exchange nothing.
   const int color = place.local_rank < lanes_ ? place.local_rank : MPI_UNDEFINED;
   mpi::check(MPI_Comm_split(world, color, place.node, &lane_), "MPI_Comm_split");
-  lane_place_.rank = place.node;
-  lane_place_.size = place.nodes;
+  const NetworkCost cost = measure_network(world, lane_, place);
+  if (lane_ != MPI_COMM_NULL) exchange_.emplace(lane_, place.node, place.nodes, cost);
 }
 
 InterNode::~InterNode() {
   if (lane_ != MPI_COMM_NULL) MPI_Comm_free(&lane_);
 }
 
-// Each node sends its request to the next node: if all neighbours agree, all nodes agree.
-void InterNode::check_same_request(const OperationRequest& request, std::string_view label) {
-  RequestMessage mine{.request = request, .rank = mpi::world_rank()};
-  mine.label[label.copy(mine.label.data(), mine.label.size() - 1)] = 0;
-  RequestMessage theirs;
-  const int next = (place_.node + 1) % place_.nodes;
-  const int before = (place_.node + place_.nodes - 1) % place_.nodes;
-  mpi::exchange(&mine, sizeof mine, next, &theirs, sizeof theirs, before, 1, lane_);
-  if (theirs.request == request) return;
-  end_job_once(fmt::format(
-      "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls "
-      "{}; every rank must call the same operations in the same order",
-      mine.rank, describe(request, label), theirs.rank, describe(theirs.request, theirs.label.data())));
+void InterNode::begin(NodeCollective& collective, const OperationRequest& request, std::string_view label) {
+  if (place_.local_rank == 0) collective.check.emplace(lane_, place_.node, place_.nodes, request, label);
 }
 
-void InterNode::all_reduce(Buffer slice, ScaledOp scaled) {
-  mpi::all_reduce(lane_, lane_place_, slice, scaled, scratch_);
-}
-
-// In pieces of 1 GiB, because MPI counts in int.
-void InterNode::broadcast(Buffer buffer, int root) {
-  constexpr std::size_t kPiece = std::size_t{1} << 30;
-  auto* data = static_cast<std::byte*>(buffer.data);
-  for (std::size_t begin = 0; begin < buffer.bytes(); begin += kPiece) {
-    const auto bytes = static_cast<int>(std::min(kPiece, buffer.bytes() - begin));
-    MPI_Request request = MPI_REQUEST_NULL;
-    mpi::check(MPI_Ibcast(data + begin, bytes, MPI_BYTE, root, world_, &request), "MPI_Ibcast");
-    mpi::wait({&request, 1}, "MPI_Ibcast");
+bool InterNode::advance(NodeCollective& collective) {
+  if (collective.check && !collective.check->matched()) return false;
+  if (!collective.posted) {
+    collective.post(collective.requests);
+    collective.posted = true;
   }
+  int done = 0;
+  mpi::check(MPI_Testall(static_cast<int>(collective.requests.size()), collective.requests.data(), &done,
+                         MPI_STATUSES_IGNORE),
+             "MPI_Testall");
+  if (done == 0) return false;
+  if (collective.then) collective.then();
+  return true;
 }
 
-void InterNode::all_gather(Buffer mine, void* all) {
+void InterNode::end() {
+  if (lane_ == MPI_COMM_NULL) return;
+  RequestCheck(lane_, place_.node, place_.nodes, {.kind = OperationKind::end}, "World").wait();
+}
+
+std::shared_ptr<NodeCollective> InterNode::broadcast(Buffer buffer, int root, MPI_Comm comm) {
+  auto collective = std::make_shared<NodeCollective>();
+  collective->post = [comm, buffer, root](std::vector<MPI_Request>& requests) {
+    auto* data = static_cast<std::byte*>(buffer.data);
+    for (std::size_t begin = 0; begin < buffer.bytes(); begin += kPiece) {
+      const auto bytes = static_cast<int>(std::min(kPiece, buffer.bytes() - begin));
+      mpi::check(MPI_Ibcast(data + begin, bytes, MPI_BYTE, root, comm, &requests.emplace_back()),
+                 "MPI_Ibcast");
+    }
+  };
+  return collective;
+}
+
+std::shared_ptr<NodeCollective> InterNode::all_gather(Buffer mine, void* all) {
   const int bytes = bytes_of_part(mine);
-  const std::byte* place =
-      static_cast<std::byte*>(all) + mine.bytes() * static_cast<std::size_t>(place_.rank);
-  MPI_Request request = MPI_REQUEST_NULL;
-  mpi::check(MPI_Iallgather(mine.data == place ? MPI_IN_PLACE : mine.data, bytes, MPI_BYTE, all, bytes,
-                            MPI_BYTE, world_, &request),
-             "MPI_Iallgather");
-  mpi::wait({&request, 1}, "MPI_Iallgather");
+  const std::byte* part = static_cast<std::byte*>(all) + mine.bytes() * static_cast<std::size_t>(place_.rank);
+  auto collective = std::make_shared<NodeCollective>();
+  collective->post = [=, this](std::vector<MPI_Request>& requests) {
+    mpi::check(MPI_Iallgather(mine.data == part ? MPI_IN_PLACE : mine.data, bytes, MPI_BYTE, all, bytes,
+                              MPI_BYTE, world_, &requests.emplace_back()),
+               "MPI_Iallgather");
+  };
+  return collective;
 }
 
-void InterNode::reduce_scatter(void* all, Buffer mine, ScaledOp scaled) {
-  bytes_of_part(mine);
-  mpi::reduce_scatter(world_, place_, all, mine, scaled, scratch_);
+// MPI does not promise an order of summation, so each rank collects its part of all ranks and reduces it in rank order.
+std::shared_ptr<NodeCollective> InterNode::reduce_scatter(void* all, Buffer mine, ScaledOp scaled) {
+  const int bytes = bytes_of_part(mine);
+  const auto part = [all, bytes](int rank) {
+    return static_cast<std::byte*>(all) + static_cast<std::size_t>(rank) * static_cast<std::size_t>(bytes);
+  };
+  scratch_.resize(std::max(scratch_.size(), mine.bytes() * static_cast<std::size_t>(place_.size)));
+  const auto received = [this, bytes](int rank) {
+    return scratch_.data() + static_cast<std::size_t>(rank) * static_cast<std::size_t>(bytes);
+  };
+  auto collective = std::make_shared<NodeCollective>();
+  collective->post = [=, this](std::vector<MPI_Request>& requests) {
+    // The k-th message goes to the k-th rank after this one, so that not all ranks send to the same one first.
+    for (int k = 1; k < place_.size; ++k) {
+      const int from = (place_.rank - k + place_.size) % place_.size;
+      mpi::check(MPI_Irecv(received(from), bytes, MPI_BYTE, from, 0, world_, &requests.emplace_back()),
+                 "MPI_Irecv");
+    }
+    for (int k = 1; k < place_.size; ++k) {
+      const int to = (place_.rank + k) % place_.size;
+      mpi::check(MPI_Isend(part(to), bytes, MPI_BYTE, to, 0, world_, &requests.emplace_back()), "MPI_Isend");
+    }
+  };
+  collective->then = [=, this] {
+    std::vector<const void*> inputs;
+    for (int rank = 0; rank < place_.size; ++rank) {
+      inputs.push_back(rank == place_.rank ? part(rank) : received(rank));
+    }
+    reduce(inputs, mine.data, mine.count, mine.type, scaled);
+  };
+  return collective;
 }
 
-void InterNode::barrier() {
-  MPI_Request request = MPI_REQUEST_NULL;
-  mpi::check(MPI_Ibarrier(world_, &request), "MPI_Ibarrier");
-  mpi::wait({&request, 1}, "MPI_Ibarrier");
+std::pair<int, int> InterNode::position_of(int rank) const {
+  const auto found = std::find(ranks_.begin(), ranks_.end(), static_cast<std::size_t>(rank)) - ranks_.begin();
+  return {static_cast<int>(found) / lanes_, static_cast<int>(found) % lanes_};
+}
+
+std::shared_ptr<NodeCollective> InterNode::nothing() {
+  auto collective = std::make_shared<NodeCollective>();
+  collective->post = [](std::vector<MPI_Request>&) {};
+  return collective;
+}
+
+std::shared_ptr<NodeCollective> InterNode::barrier() {
+  auto collective = std::make_shared<NodeCollective>();
+  collective->post = [this](std::vector<MPI_Request>& requests) {
+    mpi::check(MPI_Ibarrier(world_, &requests.emplace_back()), "MPI_Ibarrier");
+  };
+  return collective;
 }
 
 }  // namespace lockstep::comm::cpu

@@ -1,19 +1,34 @@
 // The part of each operation that crosses nodes, over MPI, after the ranks of a node have done what they can do
-// on the node. It waits without using a CPU (comm/mpi/wait.h).
+// on the node. Nothing here waits: operations are started, and then advanced until they are done.
 //
-// Threads: the main thread makes it, on all ranks together; then only the communicator's thread uses it.
+// Threads: the main thread makes it, on all ranks together; then one at a time.
 #pragma once
 
 #include <mpi.h>
 
 #include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "runtime/comm/cpu/node_exchange.h"
 #include "runtime/comm/cpu/operation_slots.h"
+#include "runtime/comm/cpu/request_check.h"
 #include "runtime/comm/reduction.h"
 
 namespace lockstep::comm::cpu {
+
+/// An operation over all ranks that is not an all-reduce.
+struct NodeCollective {
+  std::optional<RequestCheck> check;  ///< of the first rank of a node
+  std::function<void(std::vector<MPI_Request>&)> post;
+  std::vector<MPI_Request> requests;
+  std::function<void()> then = nullptr;
+  bool posted = false;
+};
 
 class InterNode {
  public:
@@ -27,26 +42,58 @@ class InterNode {
   /// slice i. There are as many lanes as the smallest node has ranks.
   int lanes() const { return lanes_; }
 
-  /// Ends the job, with a line that names both requests, if two nodes call different operations. Every
-  /// rank of a lane calls it before it exchanges data.
-  void check_same_request(const OperationRequest& request, std::string_view label);
+  /// The operations over this rank's lane. Only ranks with a local rank below lanes() have one.
+  NodeExchange& exchange() { return *exchange_; }
+  /// Whether one of them is not done.
+  bool exchanging() const { return exchange_ && !exchange_->idle(); }
+  NetworkUse network_use() const { return exchange_ ? exchange_->last_use() : NetworkUse{}; }
+  /// Whether several ranks of some node sum, so that halves travel as f32 until all are summed.
+  bool sums_on_nodes() const { return sums_on_nodes_; }
 
-  /// Reduces in place over this rank's lane, in the order of the nodes.
-  void all_reduce(Buffer slice, ScaledOp scaled);
+  /// Whether all nodes have the same number of ranks. Then reduce-scatter, all-gather and broadcast go over the lanes.
+  bool equal_nodes() const { return !ranks_.empty(); }
+  /// The rank with this local rank; only with equal nodes.
+  std::size_t rank_of(int node, int local_rank) const {
+    return ranks_[static_cast<std::size_t>(node * lanes_ + local_rank)];
+  }
+  /// The node and local rank of a rank.
+  std::pair<int, int> position_of(int rank) const;
 
-  // Over all ranks, as in Communicator. The second and third throw Error for parts of 2 GiB or more.
-  void broadcast(Buffer buffer, int root);
-  void all_gather(Buffer mine, void* all);
-  void reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
-  void barrier();
+  /// Copies the buffer of `node` to the ranks of this rank's lane.
+  std::shared_ptr<NodeCollective> broadcast_on_lane(Buffer buffer, int node) {
+    return broadcast(buffer, node, lane_);
+  }
+  /// Only compares the requests.
+  std::shared_ptr<NodeCollective> nothing();
+
+  // As in Communicator. all_gather and reduce_scatter throw Error for parts of 2 GiB or more. The memory must stay valid
+  // until advance() has returned true.
+  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root) {
+    return broadcast(buffer, root, world_);
+  }
+  std::shared_ptr<NodeCollective> all_gather(Buffer mine, void* all);
+  std::shared_ptr<NodeCollective> reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
+  std::shared_ptr<NodeCollective> barrier();
+
+  /// Compares the requests of the nodes first. Every rank calls it before the first advance().
+  void begin(NodeCollective& collective, const OperationRequest& request, std::string_view label);
+  /// Whether it is done. Ends the job, with a line that names both requests, if two nodes call different operations.
+  bool advance(NodeCollective& collective);
+
+  /// Waits until all nodes have called it.
+  void end();
 
  private:
+  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root, MPI_Comm comm);
+
   MPI_Comm world_;
   MPI_Comm lane_ = MPI_COMM_NULL;
   Place place_;
-  Place lane_place_;  // with one rank per node
   int lanes_ = 1;
-  std::vector<std::byte> scratch_;
+  bool sums_on_nodes_ = false;
+  std::optional<NodeExchange> exchange_;
+  std::vector<std::size_t> ranks_;  // by node and local rank; empty if nodes differ
+  std::vector<std::byte> scratch_;  // of reduce_scatter
 };
 
 }  // namespace lockstep::comm::cpu

@@ -1,7 +1,9 @@
 #include "runtime/comm/cpu/node_group.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "common/error.h"
@@ -37,10 +39,16 @@ std::byte* bytes_of(void* memory) {
   return static_cast<std::byte*>(memory);
 }
 
-// The part of this rank's data that other ranks read (and, in an all-reduce, write).
-Buffer shared_part(const Task& task, int ranks) {
-  if (task.request.kind != OperationKind::reduce_scatter) return task.buffer;
-  return {task.all, task.buffer.count * static_cast<std::size_t>(ranks), task.buffer.type};
+// The sum of a node's ranks in `data`, or in `wide` if that is not null.
+void sum_on_node(std::span<const void* const> inputs, std::size_t count, DataType type, ReduceOp op,
+                 std::byte* data, float* wide) {
+  if (wide != nullptr) {
+    reduce_wide(inputs, wide, count, type, op);
+  } else if (inputs.size() > 1) {
+    reduce(inputs, data, count, type, {.op = op, .scale = std::nullopt});
+  } else if (inputs[0] != data) {
+    std::memcpy(data, inputs[0], count * size_of(type));
+  }
 }
 
 }  // namespace
@@ -54,7 +62,7 @@ NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> 
 }
 
 bool NodeGroup::advance(bool waiting) {
-  bool moved = false;
+  bool moved = inter_node_ != nullptr && inter_node_->exchanging() && inter_node_->exchange().advance();
   while (post_next()) moved = true;
   for (const auto& task : posted_) {
     if (!all_have_asked(*task)) {
@@ -73,10 +81,40 @@ bool NodeGroup::advance(bool waiting) {
   return moved;
 }
 
+bool NodeGroup::exchanging() const {
+  return inter_node_ != nullptr &&
+         (inter_node_->exchanging() || (!posted_.empty() && posted_.front()->collective != nullptr));
+}
+
+NetworkUse NodeGroup::network_use() const {
+  return inter_node_ == nullptr ? NetworkUse{} : inter_node_->network_use();
+}
+
+// Whether an operation that is not complete uses memory of `task`. Operations on the same memory run in order.
+bool NodeGroup::overlaps_earlier(const Task& task) const {
+  const auto ranges_of = [this](const Task& of) {
+    Buffer all{of.all, 0, of.buffer.type};
+    if (of.all != nullptr) all.count = of.buffer.count * static_cast<std::size_t>(place_.size);
+    return std::array{of.buffer, all};
+  };
+  const auto overlap = [](const Buffer& left, const Buffer& right) {
+    return bytes_of(left.data) < bytes_of(right.data) + right.bytes() &&
+           bytes_of(right.data) < bytes_of(left.data) + left.bytes();
+  };
+  const auto mine = ranges_of(task);
+  return std::any_of(posted_.begin(), posted_.end(), [&](const auto& before) {
+    for (const Buffer& theirs : ranges_of(*before)) {
+      if (overlap(mine[0], theirs) || overlap(mine[1], theirs)) return true;
+    }
+    return false;
+  });
+}
+
 // Moves the oldest task of queued_ into a slot, if one is free.
 bool NodeGroup::post_next() {
   if (queued_.empty()) return false;
   Task& task = *queued_.front();
+  if (overlaps_earlier(task)) return false;
   for (int rank = 0; rank < place_.local_size && next_number_ >= kSlots; ++rank) {
     if (slots_.area(rank).completed.load(std::memory_order_acquire) <= next_number_ - kSlots) return false;
   }
@@ -101,35 +139,71 @@ bool NodeGroup::post_next() {
   return true;
 }
 
-bool NodeGroup::is_inline(const Task& task) const {
-  return shared_part(task, place_.size).bytes() <= kInlineBytes;
+// Whether ranks with the same local rank exchange the data between nodes, and the others get it on their node.
+bool NodeGroup::over_lanes(const Task& task) const {
+  switch (task.request.kind) {
+    case OperationKind::all_reduce:
+      return true;
+    case OperationKind::broadcast:
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+      return inter_node_->equal_nodes();
+    case OperationKind::barrier:
+    case OperationKind::end:
+      break;
+  }
+  return false;
 }
 
-// With several nodes only an all-reduce uses shared memory.
+// The part of this rank's data that other ranks of the node read (and, in an all-reduce, write).
+Buffer NodeGroup::shared_part(const Task& task) const {
+  if (task.request.kind == OperationKind::reduce_scatter) {
+    return {task.all, task.buffer.count * static_cast<std::size_t>(place_.size), task.buffer.type};
+  }
+  if (task.request.kind == OperationKind::all_gather && inter_node_ != nullptr) {
+    // What this rank gets from the other nodes, by node.
+    return {nullptr, task.buffer.count * static_cast<std::size_t>(place_.nodes), task.buffer.type};
+  }
+  return task.buffer;
+}
+
+bool NodeGroup::is_inline(const Task& task) const {
+  return shared_part(task).bytes() <= kInlineBytes;
+}
+
 bool NodeGroup::shares_data(const Task& task) const {
   if (task.request.kind == OperationKind::barrier) return false;
-  return inter_node_ == nullptr || task.request.kind == OperationKind::all_reduce;
+  return inter_node_ == nullptr || over_lanes(task);
 }
 
 // Puts the data where the other ranks find it. Returns false if that must wait.
 bool NodeGroup::stage(Task& task, OperationSlot& slot) {
   slot.location = {};
   if (!shares_data(task)) return true;
-  if (task.request.kind == OperationKind::broadcast && task.request.root != place_.rank) return true;
-  const Buffer part = shared_part(task, place_.size);
+  bool has_data = true;
+  if (task.request.kind == OperationKind::broadcast) {
+    has_data = task.request.root == place_.rank;
+    const bool passes_on =
+        inter_node_ != nullptr && inter_node_->position_of(task.request.root).second == place_.local_rank;
+    if (!has_data && !passes_on) return true;
+  }
+  const Buffer part = shared_part(task);
+  has_data = has_data && part.data != nullptr;
   if (is_inline(task)) {
-    if (part.bytes() > 0) std::memcpy(slot.data, part.data, part.bytes());
+    if (has_data && part.bytes() > 0) std::memcpy(slot.data, part.data, part.bytes());
     return true;
   }
   if (place_.local_size == 1) return true;
-  if (const auto registered = shm::find(part.data, part.bytes())) {
-    slot.location = *registered;
-    return true;
+  if (part.data != nullptr) {
+    if (const auto registered = shm::find(part.data, part.bytes())) {
+      slot.location = *registered;
+      return true;
+    }
   }
   if (staged_bytes_ > 0 && staged_bytes_ + part.bytes() > kMaxStagedBytes) return false;
   task.staging = staging_.take(part.bytes());
   staged_bytes_ += part.bytes();
-  std::memcpy(task.staging.get(), part.data, part.bytes());
+  if (has_data) std::memcpy(task.staging.get(), part.data, part.bytes());
   slot.location = *shm::find(task.staging.get(), part.bytes());
   return true;
 }
@@ -156,7 +230,7 @@ void NodeGroup::leave(bool world_ends) {
   slots_.area(place_.local_rank).left.store(true, std::memory_order_release);
   slots_.notify_all();
   if (world_ends && inter_node_ != nullptr && place_.local_rank < inter_node_->lanes()) {
-    inter_node_->check_same_request({.kind = OperationKind::end}, "World");
+    inter_node_->end();
   }
 }
 
@@ -197,9 +271,9 @@ std::byte* NodeGroup::data_of(int local_rank, Task& task) {
   OperationSlot& slot = slots_.slot(local_rank, task.number);
   if (is_inline(task)) return slot.data;
   if (local_rank == place_.local_rank) {
-    return bytes_of(task.staging ? task.staging.get() : shared_part(task, place_.size).data);
+    return bytes_of(task.staging ? task.staging.get() : shared_part(task).data);
   }
-  if (slot.location.segment.descriptor < 0) return nullptr;  // not the root of a broadcast
+  if (slot.location.segment.descriptor < 0) return nullptr;  // it has nothing that others get
   Peer& peer = peers_[static_cast<std::size_t>(local_rank)];
   if (peer.free_count != slot.free_count) {
     peer.segments.clear();
@@ -225,17 +299,15 @@ bool NodeGroup::work(Task& task, bool waiting) {
   if (has_no_slice(task)) return !std::exchange(task.share_done, true);
   if (!find_data(task)) return false;
   if (inter_node_ != nullptr) {
-    if (task.share_done) return false;
-    work_across_nodes(task);
-  } else if (task.request.kind == OperationKind::barrier || is_inline(task)) {
-    return false;  // take_result() does the work
-  } else if (task.request.kind == OperationKind::all_reduce) {
-    return work_on_chunks(task, waiting);
-  } else {
-    if (task.share_done) return false;
-    copy_parts(task);
-    end_share(task);
+    return work_across_nodes(task);
   }
+  if (task.request.kind == OperationKind::barrier || is_inline(task)) {
+    return false;  // take_result() does the work
+  }
+  if (task.request.kind == OperationKind::all_reduce) return work_on_chunks(task, waiting);
+  if (task.share_done) return false;
+  copy_parts(task);
+  end_share(task);
   return true;
 }
 
@@ -314,27 +386,49 @@ void NodeGroup::end_share(Task& task) {
   slots_.notify_all();
 }
 
-void NodeGroup::work_across_nodes(Task& task) {
-  task.share_done = true;
+bool NodeGroup::work_across_nodes(Task& task) {
+  if (task.share_done) return copy_on_node(task);
   try {
-    if (task.request.kind == OperationKind::all_reduce) return reduce_across_nodes(task);
-    if (place_.local_rank == 0) inter_node_->check_same_request(task.request, task.label);
-    switch (task.request.kind) {
-      case OperationKind::broadcast:
-        return inter_node_->broadcast(task.buffer, task.request.root);
-      case OperationKind::all_gather:
-        return inter_node_->all_gather(task.buffer, task.all);
-      case OperationKind::reduce_scatter:
-        return inter_node_->reduce_scatter(task.all, task.buffer, scaled_op_of(task.options, place_.size));
-      case OperationKind::barrier:
-        return inter_node_->barrier();
-      case OperationKind::all_reduce:
-      case OperationKind::end:
-        return;
+    if (over_lanes(task) && task.request.kind != OperationKind::broadcast) return exchange_across_nodes(task);
+    // The first operation only: MPI needs the same order of collectives on all ranks.
+    if (posted_.front().get() != &task) return false;
+    if (!task.collective) {
+      task.collective = collective_of(task);
+      inter_node_->begin(*task.collective, task.request, task.label);
+      return true;
+    }
+    if (!inter_node_->advance(*task.collective)) return false;
+    task.share_done = true;
+    if (ready_count(task) > 0 && inter_node_->position_of(task.request.root).second == place_.local_rank) {
+      end_share(task);
     }
   } catch (...) {
+    task.share_done = true;
     task.error = std::current_exception();
   }
+  return task.share_done;
+}
+
+std::shared_ptr<NodeCollective> NodeGroup::collective_of(Task& task) {
+  switch (task.request.kind) {
+    case OperationKind::broadcast: {
+      if (!over_lanes(task)) return inter_node_->broadcast(task.buffer, task.request.root);
+      const auto [node, local_rank] = inter_node_->position_of(task.request.root);
+      if (local_rank != place_.local_rank) return inter_node_->nothing();
+      Buffer buffer = task.buffer;
+      if (place_.local_size > 1) buffer.data = task.views[static_cast<std::size_t>(local_rank)];
+      return inter_node_->broadcast_on_lane(buffer, node);
+    }
+    case OperationKind::all_gather:
+      return inter_node_->all_gather(task.buffer, task.all);
+    case OperationKind::reduce_scatter:
+      return inter_node_->reduce_scatter(task.all, task.buffer, scaled_op_of(task.options, place_.size));
+    case OperationKind::barrier:
+    case OperationKind::all_reduce:
+    case OperationKind::end:
+      break;
+  }
+  return inter_node_->barrier();
 }
 
 // A rank beyond the lanes does nothing in an all-reduce. The others do not wait for it, so their memory may
@@ -345,39 +439,166 @@ bool NodeGroup::has_no_slice(const Task& task) const {
 }
 
 int NodeGroup::slices(const Task& task) const {
-  return is_inline(task) ? 1 : inter_node_->lanes();
+  return is_inline(task) && task.request.kind == OperationKind::all_reduce ? 1 : inter_node_->lanes();
 }
 
-// Adds up this rank's slice over the node, exchanges it with the other nodes, and copies it to the node's
-// ranks.
-void NodeGroup::reduce_across_nodes(Task& task) {
-  if (place_.local_rank >= slices(task)) return;
-  inter_node_->check_same_request(task.request, task.label);
+// Exchanges this rank's part with its lane.
+bool NodeGroup::exchange_across_nodes(Task& task) {
+  if (place_.local_rank >= slices(task)) return !std::exchange(task.share_done, true);
+  if (!task.exchange) {
+    // Nodes compare their requests in the order of the operations.
+    for (const auto& before : posted_) {
+      if (before.get() == &task) break;
+      if (!before->exchange && !before->collective && !before->share_done) return false;
+    }
+    task.exchange = exchange_of(task);
+    inter_node_->exchange().start(task.exchange);
+    return true;
+  }
+  if (!task.exchange->done) return false;
+  end_share(task);
+  return true;
+}
+
+// How many ranks of the node must have got their data from other nodes before the others copy it; 0: nothing is copied.
+std::size_t NodeGroup::ready_count(const Task& task) const {
+  if (!over_lanes(task) || place_.local_size == 1) return 0;
+  if (task.request.kind == OperationKind::broadcast) return 1;
+  return task.request.kind == OperationKind::all_gather ? static_cast<std::size_t>(place_.local_size) : 0;
+}
+
+// The value of done_chunks at which no rank needs the memory of another one any more.
+std::size_t NodeGroup::done_count(const Task& task) const {
+  const auto ranks = static_cast<std::size_t>(place_.local_size);
+  switch (task.request.kind) {
+    case OperationKind::all_reduce:
+      return static_cast<std::size_t>(slices(task));
+    case OperationKind::broadcast:
+      return ready_count(task) > 0 ? ranks : 0;
+    case OperationKind::all_gather:
+      return ready_count(task) > 0 ? 2 * ranks : 0;
+    case OperationKind::reduce_scatter:
+      return over_lanes(task) ? ranks : 0;
+    case OperationKind::barrier:
+    case OperationKind::end:
+      break;
+  }
+  return 0;
+}
+
+// Copies what other ranks of the node have got from other nodes.
+bool NodeGroup::copy_on_node(Task& task) {
+  const std::size_t ready = ready_count(task);
+  if (ready == 0 || task.copied || task.error ||
+      slots_.slot(0, task.number).done_chunks.load(std::memory_order_acquire) < ready) {
+    return false;
+  }
+  task.copied = true;
+  const std::size_t bytes = task.buffer.bytes();
+  if (task.request.kind == OperationKind::broadcast) {
+    const auto source = static_cast<std::size_t>(inter_node_->position_of(task.request.root).second);
+    if (task.buffer.data != task.views[source] && task.request.root != place_.rank) {
+      std::memcpy(task.buffer.data, task.views[source], bytes);
+    }
+    if (static_cast<int>(source) == place_.local_rank) return true;  // counted when it had the data
+  } else {
+    for (int node = 0; node < place_.nodes; ++node) {
+      for (int local = 0; local < place_.local_size; ++local) {
+        std::memcpy(bytes_of(task.all) + inter_node_->rank_of(node, local) * bytes,
+                    task.views[static_cast<std::size_t>(local)] + static_cast<std::size_t>(node) * bytes,
+                    bytes);
+      }
+    }
+  }
+  end_share(task);
+  return true;
+}
+
+std::shared_ptr<NodeOperation> NodeGroup::exchange_of(Task& task) {
+  auto operation = std::make_shared<NodeOperation>();
+  operation->request = task.request;
+  operation->label = task.label;
+  operation->buffer = {nullptr, task.buffer.count, task.request.type};
+  operation->scaled = scaled_op_of(task.options, place_.size);
+  operation->wide = is_half(task.request.type) && inter_node_->sums_on_nodes() &&
+                    task.request.kind != OperationKind::all_gather;
+  if (task.request.kind == OperationKind::all_reduce) {
+    reduce_slice(task, *operation);
+  } else if (task.request.kind == OperationKind::reduce_scatter) {
+    reduce_blocks(task, *operation);
+  } else {
+    gather_blocks(task, *operation);
+  }
+  return operation;
+}
+
+// An all-reduce: each lane sums a slice over the node, exchanges it, and copies the result to the node's ranks.
+void NodeGroup::reduce_slice(Task& task, NodeOperation& operation) {
   const DataType type = task.request.type;
   const auto slice = static_cast<std::size_t>(place_.local_rank);
   const auto parts = static_cast<std::size_t>(slices(task));
-  const std::size_t begin = part_begin(task.request.count, slice, parts, type);
-  const std::size_t count = part_begin(task.request.count, slice + 1, parts, type) - begin;
-  std::vector<const void*> inputs;
-  for (std::byte* view : task.views) inputs.push_back(view + begin * size_of(type));
-  std::byte* own = task.views[slice] + begin * size_of(type);
-  const ScaledOp scaled = scaled_op_of(task.options, place_.size);
-  if (is_half(type)) {
-    wide_.resize(std::max(wide_.size(), count));
-    reduce_wide(inputs, wide_.data(), count, type, scaled.op);
-    inter_node_->all_reduce({wide_.data(), count, DataType::f32}, scaled);
-    narrow(wide_.data(), own, count, type);
-  } else {
-    if (inputs.size() > 1) reduce(inputs, own, count, type, {.op = scaled.op, .scale = std::nullopt});
-    inter_node_->all_reduce({own, count, type}, scaled);
-  }
-  if (!is_inline(task)) {
-    for (std::size_t rank = 0; rank < task.views.size(); ++rank) {
-      if (rank != slice) std::memcpy(task.views[rank] + begin * size_of(type), own, count * size_of(type));
+  const std::size_t first = part_begin(task.request.count, slice, parts, type);
+  const std::size_t count = part_begin(task.request.count, slice + 1, parts, type) - first;
+  std::vector<std::byte*> views;  // of the slice
+  for (std::byte* view : task.views) views.push_back(view + first * size_of(type));
+  operation.buffer = {views[slice], count, type};
+  operation.prepare = [views, type, op = operation.scaled.op](std::size_t begin, std::size_t elements,
+                                                              std::byte* data, float* wide) {
+    std::vector<const void*> inputs;
+    for (const std::byte* view : views) inputs.push_back(view + begin * size_of(type));
+    sum_on_node(inputs, elements, type, op, data, wide);
+  };
+  operation.finish = [views, type, copies = !is_inline(task)](std::size_t begin, std::size_t elements,
+                                                              const std::byte* data) {
+    for (std::byte* view : views) {
+      std::byte* into = view + begin * size_of(type);
+      if (copies && into != data) std::memcpy(into, data, elements * size_of(type));
     }
-  }
-  slots_.slot(0, task.number).done_chunks.fetch_add(1, std::memory_order_acq_rel);
-  slots_.notify_all();
+  };
+}
+
+// A reduce-scatter: each lane sums the blocks of its ranks over the node, so a node sends as much as one rank has.
+void NodeGroup::reduce_blocks(Task& task, NodeOperation& operation) {
+  const DataType type = task.request.type;
+  const std::size_t block = task.buffer.bytes();
+  operation.prepare = [this, views = task.views, type, block, op = operation.scaled.op](
+                          std::size_t begin, std::size_t elements, std::byte* data, float* wide) {
+    for (int node = 0; node < place_.nodes; ++node) {
+      const std::size_t of_rank =
+          inter_node_->rank_of(node, place_.local_rank) * block + begin * size_of(type);
+      const std::size_t packed = inter_node_->exchange().block(node) * elements;
+      std::vector<const void*> inputs;
+      for (const std::byte* view : views) inputs.push_back(view + of_rank);
+      sum_on_node(inputs, elements, type, op, data + packed * size_of(type),
+                  wide == nullptr ? nullptr : wide + packed);
+    }
+  };
+  operation.finish = [this, mine = bytes_of(task.buffer.data), type](std::size_t begin, std::size_t elements,
+                                                                     const std::byte* data) {
+    const std::size_t packed = inter_node_->exchange().block(place_.node) * elements;
+    std::memcpy(mine + begin * size_of(type), data + packed * size_of(type), elements * size_of(type));
+  };
+}
+
+// An all-gather: each rank gets the parts of its lane, and then copies the others on the node.
+void NodeGroup::gather_blocks(Task& task, NodeOperation& operation) {
+  const std::size_t size = size_of(task.request.type);
+  const std::size_t block = task.buffer.bytes();
+  operation.prepare = [this, mine = bytes_of(task.buffer.data), size](std::size_t begin, std::size_t elements,
+                                                                      std::byte* data, float* /*wide*/) {
+    const std::size_t packed = inter_node_->exchange().block(place_.node) * elements;
+    std::memcpy(data + packed * size, mine + begin * size, elements * size);
+  };
+  const bool alone = place_.local_size == 1;
+  std::byte* into = alone ? bytes_of(task.all) : task.views[static_cast<std::size_t>(place_.local_rank)];
+  operation.finish = [this, into, alone, block, size](std::size_t begin, std::size_t elements,
+                                                      const std::byte* data) {
+    for (int node = 0; node < place_.nodes; ++node) {
+      const std::size_t place = alone ? inter_node_->rank_of(node, 0) : static_cast<std::size_t>(node);
+      std::memcpy(into + place * block + begin * size,
+                  data + inter_node_->exchange().block(node) * elements * size, elements * size);
+    }
+  };
 }
 
 bool NodeGroup::finished(const Task& task) const {
@@ -385,8 +606,9 @@ bool NodeGroup::finished(const Task& task) const {
   if (task.error) return true;
   const std::size_t done = slots_.slot(0, task.number).done_chunks.load(std::memory_order_acquire);
   const bool reduces = task.request.kind == OperationKind::all_reduce;
-  if (inter_node_ != nullptr)
-    return task.share_done && (!reduces || done == static_cast<std::size_t>(slices(task)));
+  if (inter_node_ != nullptr) {
+    return task.share_done && (ready_count(task) == 0 || task.copied) && done >= done_count(task);
+  }
   if (task.request.kind == OperationKind::barrier) return true;
   if (is_inline(task)) return !task.views.empty();  // work() sets them, once may_work() allows it
   const auto ranks = static_cast<std::size_t>(place_.local_size);
@@ -403,7 +625,7 @@ void NodeGroup::complete(Task& task) {
     }
   }
   if (task.staging) {
-    staged_bytes_ -= shared_part(task, place_.size).bytes();
+    staged_bytes_ -= shared_part(task).bytes();
     staging_.give_back(std::move(task.staging));
   }
   slots_.area(place_.local_rank).completed.store(task.number + 1, std::memory_order_release);
@@ -416,6 +638,7 @@ void NodeGroup::complete(Task& task) {
 void NodeGroup::take_result(Task& task) {
   const std::size_t bytes = task.buffer.bytes();
   if (bytes == 0 || !shares_data(task)) return;
+  if (inter_node_ != nullptr && task.request.kind != OperationKind::all_reduce) return;
   if (inter_node_ != nullptr && is_inline(task)) {
     std::memcpy(task.buffer.data, task.views[0], bytes);
   } else if (is_inline(task)) {

@@ -27,6 +27,8 @@
 namespace lockstep::comm::cpu {
 
 class InterNode;
+struct NodeOperation;
+struct NodeCollective;
 
 /// This rank's part of an operation: what was asked for, where its data lies, how far it is.
 struct Task {
@@ -43,6 +45,10 @@ struct Task {
   std::vector<std::shared_ptr<void>> mapped;  ///< keeps `views` valid
   bool compared = false;                      ///< with the requests of the other ranks
   bool share_done = false;                    ///< this rank has no more work to do
+  bool copied = false;                        ///< what other ranks of the node got from other nodes
+  // What crosses nodes, once it has begun: an operation over the lane, or over all ranks.
+  std::shared_ptr<NodeOperation> exchange;
+  std::shared_ptr<NodeCollective> collective;
   std::exception_ptr error;
 };
 
@@ -64,6 +70,9 @@ class NodeGroup {
   void leave(bool world_ends);
 
   bool idle() const { return queued_.empty() && posted_.empty(); }
+  /// Whether messages of other nodes are awaited: then call advance() again soon.
+  bool exchanging() const;
+  NetworkUse network_use() const;
   const OperationSlots& slots() const { return slots_; }
 
  private:
@@ -88,8 +97,19 @@ class NodeGroup {
 
   bool has_no_slice(const Task& task) const;
   int slices(const Task& task) const;
-  void work_across_nodes(Task& task);
-  void reduce_across_nodes(Task& task);
+  bool work_across_nodes(Task& task);
+  bool over_lanes(const Task& task) const;
+  bool exchange_across_nodes(Task& task);
+  bool copy_on_node(Task& task);
+  std::size_t ready_count(const Task& task) const;
+  std::size_t done_count(const Task& task) const;
+  Buffer shared_part(const Task& task) const;
+  std::shared_ptr<NodeOperation> exchange_of(Task& task);
+  void reduce_slice(Task& task, NodeOperation& operation);
+  void reduce_blocks(Task& task, NodeOperation& operation);
+  void gather_blocks(Task& task, NodeOperation& operation);
+  std::shared_ptr<NodeCollective> collective_of(Task& task);
+  bool overlaps_earlier(const Task& task) const;
 
   bool finished(const Task& task) const;
   void complete(Task& task);
@@ -101,7 +121,6 @@ class NodeGroup {
   InterNode* inter_node_;
   shm::StagingPool staging_;
   std::size_t staged_bytes_ = 0;  // in unfinished operations
-  std::vector<float> wide_;       // sums of halves that other nodes get
 
   struct Peer {
     std::uint64_t free_count = 0;

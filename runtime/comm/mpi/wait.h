@@ -6,15 +6,22 @@
 
 #include <mpi.h>
 
+#include <chrono>
+#include <functional>
 #include <span>
 
 namespace lockstep::comm::mpi {
 
+/// Poll for this long without sleeping: a small message has arrived by then.
+constexpr std::chrono::microseconds kSpin{10};
+/// Sleep for this long between two polls later: short compared with the time in which socket buffers fill, long
+/// compared with a poll.
+constexpr std::chrono::microseconds kNap{20};
+
+/// Returns when `condition` is true. It is called often, and should call MPI, which makes progress only then.
+void wait_until(const std::function<bool()>& condition);
+
 /// Returns when all are complete. Throws Error "<call>: <MPI's text>".
 void wait(std::span<MPI_Request> requests, const char* call);
-
-/// Sends and receives bytes at the same time, like MPI_Sendrecv.
-void exchange(const void* send, std::size_t send_bytes, int to, void* receive, std::size_t receive_bytes,
-              int from, int tag, MPI_Comm comm);
 
 }  // namespace lockstep::comm::mpi

@@ -1,0 +1,276 @@
+#include "runtime/comm/cpu/node_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/error.h"
+#include "runtime/comm/mpi/session.h"
+
+namespace lockstep::comm::cpu {
+namespace {
+
+constexpr int kFirstTag = 16;
+constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+NetworkUse use_of(const std::vector<Round>& rounds) {
+  NetworkUse use;
+  std::vector<int> peers;
+  for (const Round& round : rounds) {
+    use.rounds += round.sends.empty() && round.receives.empty() ? 0 : 1;
+    for (const auto& message : round.sends) peers.push_back(message.peer);
+    for (const auto& message : round.receives) peers.push_back(message.peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  use.peers = static_cast<int>(std::unique(peers.begin(), peers.end()) - peers.begin());
+  return use;
+}
+
+}  // namespace
+
+struct NodeExchange::Running {
+  Running(std::shared_ptr<NodeOperation> started, MPI_Comm lane, int node, int nodes)
+      : operation(std::move(started)), check(lane, node, nodes, operation->request, operation->label) {}
+
+  std::shared_ptr<NodeOperation> operation;
+  RequestCheck check;
+  ScheduleForm form = ScheduleForm::slices;
+  std::size_t blocks = 1;         // whose elements travel together
+  std::size_t segment_count = 0;  // elements of a segment, of each block
+  std::size_t next = 0;           // element at which the next segment begins
+  int active = 0;                 // segments
+};
+
+struct NodeExchange::Segment {
+  Running* running = nullptr;
+  std::uint64_t number = 0;
+  std::size_t begin = 0;
+  std::size_t count = 0;
+  std::vector<Round> rounds;
+  std::size_t round = 0;
+  std::vector<MPI_Request> requests;  // receives first; empty when all have completed
+  std::vector<MPI_Status> statuses;
+  std::vector<std::byte*> received;  // of the round, in the order of its receives
+  std::vector<std::byte> scratch;
+  std::vector<std::byte> packed;  // the elements of all blocks, if they are not in the buffer
+  std::vector<float> wide;        // the elements as f32, of halves
+  bool in_wide = false;           // the operands are there
+  bool has_wrong_data = false;    // of a node that calls something else
+
+  Buffer& buffer() const { return running->operation->buffer; }
+  std::byte* data() {
+    if (buffer().data == nullptr) return packed.data();
+    return static_cast<std::byte*>(buffer().data) + begin * size_of(buffer().type);
+  }
+  // Operands travel before they are reduced, results afterwards.
+  bool moves_operands() const { return rounds[round].reduces || round == 0; }
+  bool moves_wide() const { return in_wide && moves_operands(); }
+  std::size_t element_bytes() const { return moves_wide() ? sizeof(float) : size_of(buffer().type); }
+  std::byte* base() { return moves_wide() ? reinterpret_cast<std::byte*>(wide.data()) : data(); }
+};
+
+NodeExchange::NodeExchange(MPI_Comm lane, int node, int nodes, const NetworkCost& cost)
+    : lane_(lane), node_(node), grid_(grid_of(nodes)), full_grid_(full_grid_of(nodes)), cost_(cost) {
+  for (int of = 0; of < nodes; ++of) blocks_.push_back(static_cast<std::size_t>(block_of(full_grid_, of)));
+}
+
+NodeExchange::~NodeExchange() = default;
+
+void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
+  auto running = std::make_unique<Running>(std::move(operation), lane_, node_, grid_.nodes);
+  const NodeOperation& started = *running->operation;
+  const Buffer& buffer = started.buffer;
+  if (started.request.kind != OperationKind::all_reduce) running->blocks = blocks_.size();
+  const ExchangePlan plan = plan_of(grid_, buffer.bytes() * running->blocks, cost_);
+  running->form = plan.form;
+  running->segment_count =
+      std::max<std::size_t>(1, plan.segment_bytes / size_of(buffer.type) / running->blocks);
+  last_use_ = use_of(rounds_of(*running, std::min(running->segment_count, buffer.count)));
+  operations_.push_back(std::move(running));
+}
+
+std::vector<Round> NodeExchange::rounds_of(const Running& running, std::size_t count) const {
+  const OperationRequest& request = running.operation->request;
+  if (request.kind == OperationKind::reduce_scatter)
+    return reduce_scatter_schedule_of(full_grid_, node_, count);
+  if (request.kind == OperationKind::all_gather) return all_gather_schedule_of(full_grid_, node_, count);
+  return schedule_of(grid_, node_, count, running.form, request.type);
+}
+
+bool NodeExchange::advance() {
+  bool moved = false;
+  for (auto segment = active_.begin(); segment != active_.end();) {
+    moved |= advance(*segment);
+    if (segment->round < segment->rounds.size()) {
+      ++segment;
+      continue;
+    }
+    --segment->running->active;
+    active_bytes_ -= segment->count * segment->running->blocks * size_of(segment->buffer().type);
+    spare_.push_back({std::move(segment->scratch), std::move(segment->packed), std::move(segment->wide)});
+    segment = active_.erase(segment);
+  }
+  moved |= start_segment();
+  const auto ended = [&](const auto& running) {
+    if (running->next < running->operation->buffer.count || running->active > 0 ||
+        !running->check.matched()) {
+      return false;
+    }
+    running->operation->done = true;
+    moved = true;
+    return true;
+  };
+  std::erase_if(operations_, ended);
+  return moved;
+}
+
+// The oldest operation with elements that are in no segment yet.
+NodeExchange::Running* NodeExchange::next_to_divide() {
+  for (const auto& running : operations_) {
+    if (running->next < running->operation->buffer.count) return running.get();
+  }
+  return nullptr;
+}
+
+bool NodeExchange::start_segment() {
+  Running* running = next_to_divide();
+  if (running == nullptr) return false;
+  const NodeOperation& operation = *running->operation;
+  const std::size_t count = std::min(running->segment_count, operation.buffer.count - running->next);
+  const std::size_t elements = count * running->blocks;
+  const std::size_t bytes = elements * size_of(operation.buffer.type);
+  if (!active_.empty() && (active_bytes_ + bytes > kWindowBytes || active_.size() >= kWindowSegments))
+    return false;
+  Segment& segment = active_.emplace_back();
+  segment.running = running;
+  segment.number = next_segment_++;
+  segment.begin = running->next;
+  segment.count = count;
+  segment.rounds = rounds_of(*running, count);
+  if (!spare_.empty()) {
+    segment.scratch = std::move(spare_.back().scratch);
+    segment.packed = std::move(spare_.back().packed);
+    segment.wide = std::move(spare_.back().wide);
+    spare_.pop_back();
+  }
+  if (is_half(operation.buffer.type)) segment.wide.resize(std::max(segment.wide.size(), elements));
+  if (operation.buffer.data == nullptr) segment.packed.resize(std::max(segment.packed.size(), bytes));
+  segment.in_wide = operation.wide;
+  running->next += count;
+  ++running->active;
+  active_bytes_ += bytes;
+  operation.prepare(segment.begin, count, segment.data(), operation.wide ? segment.wide.data() : nullptr);
+  post(segment);
+  return true;
+}
+
+void NodeExchange::post(Segment& segment) {
+  const Round& round = segment.rounds[segment.round];
+  const std::size_t element = segment.element_bytes();
+  std::byte* base = segment.base();
+  segment.received.clear();
+  if (round.reduces) {
+    std::size_t total = 0;
+    for (const auto& message : round.receives) total += aligned(message.count * element);
+    segment.scratch.resize(std::max(segment.scratch.size(), total));
+    std::byte* next = segment.scratch.data();
+    for (const auto& message : round.receives) {
+      segment.received.push_back(next);
+      next += aligned(message.count * element);
+    }
+  } else {
+    for (const auto& message : round.receives) segment.received.push_back(base + message.begin * element);
+  }
+  // Within a segment, the messages of two nodes arrive in their order.
+  const int tag = kFirstTag + static_cast<int>(segment.number % kSegmentTags);
+  for (std::size_t i = 0; i < round.receives.size(); ++i) {
+    const auto& message = round.receives[i];
+    mpi::check(MPI_Irecv(segment.received[i], static_cast<int>(message.count * element), MPI_BYTE,
+                         message.peer, tag, lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
+               "MPI_Irecv");
+  }
+  for (const auto& message : round.sends) {
+    mpi::check(MPI_Isend(base + message.begin * element, static_cast<int>(message.count * element), MPI_BYTE,
+                         message.peer, tag, lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
+               "MPI_Isend");
+  }
+}
+
+// Whether the messages of the round have completed.
+bool NodeExchange::arrived(Segment& segment) {
+  if (segment.has_wrong_data) return false;
+  if (segment.requests.empty()) return true;
+  segment.statuses.resize(segment.requests.size());
+  int all = 0;
+  const int code = MPI_Testall(static_cast<int>(segment.requests.size()), segment.requests.data(), &all,
+                               segment.statuses.data());
+  if (code == MPI_SUCCESS && all == 0) return false;
+  const Round& round = segment.rounds[segment.round];
+  for (std::size_t i = 0; i < segment.statuses.size(); ++i) {
+    if (code == MPI_ERR_IN_STATUS && segment.statuses[i].MPI_ERROR != MPI_SUCCESS &&
+        segment.statuses[i].MPI_ERROR != MPI_ERR_PENDING) {
+      int kind = 0;
+      MPI_Error_class(segment.statuses[i].MPI_ERROR, &kind);
+      if (kind != MPI_ERR_TRUNCATE) mpi::check(segment.statuses[i].MPI_ERROR, "MPI_Testall");
+      segment.has_wrong_data = true;
+    } else if (code == MPI_SUCCESS && i < round.receives.size()) {
+      int bytes = 0;
+      mpi::check(MPI_Get_count(&segment.statuses[i], MPI_BYTE, &bytes), "MPI_Get_count");
+      if (static_cast<std::size_t>(bytes) != round.receives[i].count * segment.element_bytes()) {
+        segment.has_wrong_data = true;
+      }
+    }
+  }
+  if (segment.has_wrong_data) return false;
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testall");
+  if (code == MPI_ERR_IN_STATUS) return false;
+  segment.requests.clear();
+  return true;
+}
+
+bool NodeExchange::advance(Segment& segment) {
+  bool moved = false;
+  while (arrived(segment) && segment.running->check.matched()) {
+    moved = true;
+    const Round& round = segment.rounds[segment.round];
+    if (round.reduces) {
+      const bool last =
+          segment.round + 1 == segment.rounds.size() || !segment.rounds[segment.round + 1].reduces;
+      reduce(segment, round, last);
+    }
+    if (++segment.round == segment.rounds.size()) {
+      segment.running->operation->finish(segment.begin, segment.count, segment.data());
+      break;
+    }
+    post(segment);
+  }
+  return moved;
+}
+
+// Adds up the received parts and this node's own, in the order of the nodes' digits.
+void NodeExchange::reduce(Segment& segment, const Round& round, bool last) {
+  if (round.count == 0) return;
+  const DataType type = segment.buffer().type;
+  std::byte* own = segment.base() + round.begin * segment.element_bytes();
+  std::vector<const void*> inputs(segment.received.begin(), segment.received.end());
+  inputs.insert(inputs.begin() + static_cast<std::ptrdiff_t>(round.before), own);
+  const ScaledOp& scaled = segment.running->operation->scaled;
+  const ScaledOp unscaled{.op = scaled.op, .scale = std::nullopt};
+  float* wide = segment.wide.data() + round.begin;
+  std::byte* result = segment.data() + round.begin * size_of(type);
+  if (segment.in_wide) {
+    comm::reduce(inputs, wide, round.count, DataType::f32, last ? scaled : unscaled);
+    if (last) narrow(wide, result, round.count, type);
+  } else if (is_half(type) && !last) {
+    reduce_wide(inputs, wide, round.count, type, scaled.op);
+  } else {
+    comm::reduce(inputs, result, round.count, type, last ? scaled : unscaled);
+  }
+  segment.in_wide = is_half(type) && !last;
+}
+
+}  // namespace lockstep::comm::cpu

@@ -1,0 +1,105 @@
+// Plays the schedules of operations between nodes (node_schedule.h) over MPI, without blocking. A buffer is divided into segments.
+// Several segments are on the wire at the same time, of several operations if they are small; while they travel, the
+// next one is summed on the node and finished ones are copied back.
+//
+// The order in which segments start is the order of the operations, the same on all nodes, and at any time only a
+// window of them is active. So the oldest unfinished segment is active everywhere, and no two nodes wait for each
+// other. The bits of a result depend on neither segments nor form.
+//
+// Each operation begins with a message to the next node that says what this node calls. It travels beside the first
+// data. Nothing that was received is sent on, and no operation is done, before the message of the node before is
+// there and says the same. Data of another size stays where it arrived: the nodes that differ end the job.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+#include "runtime/comm/cpu/node_schedule.h"
+#include "runtime/comm/cpu/request_check.h"
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::comm::cpu {
+
+/// An operation among the ranks of a lane: an all-reduce of a buffer, or a reduce-scatter or all-gather of a block for
+/// each node.
+struct NodeOperation {
+  OperationRequest request;
+  std::string label;
+  /// Of an all-reduce this node's elements, then the result. Of the others the size of a block; no data.
+  Buffer buffer;
+  ScaledOp scaled;
+  /// Halves that several ranks of this node sum travel as f32 until they are reduced, because they are rounded once.
+  bool wide = false;
+  /// Called before these elements of the buffer, or of each block, are sent. It puts them into `data`, or into `wide` if
+  /// that is not null. Blocks are `count` elements apart, in the order of NodeExchange::block(); an all-gather needs only
+  /// this node's.
+  std::function<void(std::size_t begin, std::size_t count, std::byte* data, float* wide)> prepare;
+  /// Called when `data` has the result; of a reduce-scatter this node's block.
+  std::function<void(std::size_t begin, std::size_t count, const std::byte* data)> finish;
+
+  bool done = false;
+};
+
+class NodeExchange {
+ public:
+  /// `lane` has one rank of each node, in the order of the nodes, and must outlive this object.
+  NodeExchange(MPI_Comm lane, int node, int nodes, const NetworkCost& cost);
+  ~NodeExchange();
+  NodeExchange(const NodeExchange&) = delete;
+  NodeExchange& operator=(const NodeExchange&) = delete;
+
+  void start(std::shared_ptr<NodeOperation> operation);
+
+  /// Does what is possible without waiting. Returns whether anything moved.
+  bool advance();
+
+  bool idle() const { return operations_.empty(); }
+
+  /// The place of a node's block.
+  std::size_t block(int node) const { return blocks_[static_cast<std::size_t>(node)]; }
+  /// Of the last operation that was started.
+  const NetworkUse& last_use() const { return last_use_; }
+
+ private:
+  struct Running;
+  struct Segment;
+
+  std::vector<Round> rounds_of(const Running& running, std::size_t count) const;
+  Running* next_to_divide();
+  bool start_segment();
+  bool advance(Segment& segment);
+  void post(Segment& segment);
+  bool arrived(Segment& segment);
+  void reduce(Segment& segment, const Round& round, bool last);
+
+  MPI_Comm lane_;
+  int node_;
+  NodeGrid grid_;
+  NodeGrid full_grid_;
+  std::vector<std::size_t> blocks_;  // by node
+  NetworkCost cost_;
+  std::deque<std::unique_ptr<Running>> operations_;  // not done
+  std::list<Segment> active_;
+  std::size_t active_bytes_ = 0;
+  std::uint64_t next_segment_ = 0;  // numbers the messages
+  NetworkUse last_use_;
+  struct Memory {
+    std::vector<std::byte> scratch;
+    std::vector<std::byte> packed;
+    std::vector<float> wide;
+  };
+  std::vector<Memory> spare_;  // of segments that ended
+};
+
+}  // namespace lockstep::comm::cpu

@@ -1,0 +1,203 @@
+#include "runtime/comm/cpu/node_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace lockstep::comm::cpu {
+namespace {
+
+// An order of summation as a number: every order of the same operands gives another one.
+using Term = std::uint64_t;
+Term plus(Term left, Term right) {
+  return (left * 0x9E3779B97F4A7C15U) ^ (right + 0x7F4A7C15U + (left << 6U));
+}
+
+// Plays the schedules of all nodes. Every message must find its counterpart in the same round.
+class Network {
+ public:
+  Network(int nodes, std::size_t count, ScheduleForm form) : grid_(grid_of(nodes)) {
+    for (int node = 0; node < nodes; ++node) {
+      schedules_.push_back(schedule_of(grid_, node, count, form, DataType::u8));
+      terms_.emplace_back(count, static_cast<Term>(node + 1));
+    }
+    play();
+  }
+
+  const std::vector<std::vector<Term>>& terms() const { return terms_; }
+
+ private:
+  // The messages from one node to another, in their order: a node's rounds need not be those of another one.
+  void play() {
+    struct Sent {
+      std::vector<Term> terms;
+      std::size_t begin;
+    };
+    std::map<std::pair<int, int>, std::vector<Sent>> wire;
+    std::vector<std::size_t> next(schedules_.size());
+    std::vector<bool> posted(schedules_.size());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t node = 0; node < schedules_.size(); ++node) {
+        if (next[node] == schedules_[node].size()) continue;
+        const Round& round = schedules_[node][next[node]];
+        const int self = static_cast<int>(node);
+        auto& mine = terms_[node];
+        if (!posted[node]) {
+          posted[node] = true;
+          for (const auto& message : round.sends) {
+            const auto begin = mine.begin() + static_cast<std::ptrdiff_t>(message.begin);
+            wire[{self, message.peer}].push_back(
+                {{begin, begin + static_cast<std::ptrdiff_t>(message.count)}, message.begin});
+          }
+        }
+        const auto arrived = [&](const auto& message) { return !wire[{message.peer, self}].empty(); };
+        if (!std::all_of(round.receives.begin(), round.receives.end(), arrived)) continue;
+        moved = true;
+        posted[node] = false;
+        ++next[node];
+        std::vector<std::vector<Term>> operands;
+        for (const auto& message : round.receives) {
+          auto& queue = wire[{message.peer, self}];
+          ASSERT_EQ(queue.front().begin, message.begin);
+          ASSERT_EQ(queue.front().terms.size(), message.count);
+          if (round.reduces) {
+            operands.push_back(queue.front().terms);
+          } else {
+            std::copy(queue.front().terms.begin(), queue.front().terms.end(),
+                      mine.begin() + static_cast<std::ptrdiff_t>(message.begin));
+          }
+          queue.erase(queue.begin());
+        }
+        if (!round.reduces) continue;
+        const auto own = mine.begin() + static_cast<std::ptrdiff_t>(round.begin);
+        operands.insert(operands.begin() + static_cast<std::ptrdiff_t>(round.before),
+                        {own, own + static_cast<std::ptrdiff_t>(round.count)});
+        for (std::size_t i = 0; i < round.count; ++i) {
+          Term sum = operands[0][i];
+          for (std::size_t operand = 1; operand < operands.size(); ++operand)
+            sum = plus(sum, operands[operand][i]);
+          own[static_cast<std::ptrdiff_t>(i)] = sum;
+        }
+      }
+    }
+    for (std::size_t node = 0; node < schedules_.size(); ++node) {
+      ASSERT_EQ(next[node], schedules_[node].size()) << "node " << node << " waits for ever";
+    }
+    for (const auto& [pair, left] : wire) ASSERT_TRUE(left.empty()) << pair.first << " to " << pair.second;
+  }
+
+  NodeGrid grid_;
+  std::vector<std::vector<Round>> schedules_;
+  std::vector<std::vector<Term>> terms_;
+};
+
+// The order of summation that the header promises, computed from the digits alone.
+Term expected_term(const NodeGrid& grid, std::size_t dimension, int first, int stride) {
+  if (dimension == 0) return static_cast<Term>(first + 1);
+  const int below = stride / grid.factors[dimension - 1];
+  Term sum = 0;
+  for (int digit = 0; digit < grid.factors[dimension - 1]; ++digit) {
+    const Term next = expected_term(grid, dimension - 1, first + digit * below, below);
+    sum = digit == 0 ? next : plus(sum, next);
+  }
+  return sum;
+}
+
+TEST(NodeSchedule, GivesAllNodesTheSameOrderOfSummationInBothForms) {
+  for (const int nodes : {1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 19, 23, 31, 37, 64, 97, 100, 127, 128, 251}) {
+    SCOPED_TRACE(nodes);
+    const std::size_t count = 1500;
+    const Network slices(nodes, count, ScheduleForm::slices);
+    const Network whole(nodes, count, ScheduleForm::whole);
+    for (const auto& terms : slices.terms()) {
+      ASSERT_EQ(terms, std::vector<Term>(count, slices.terms()[0][0]))
+          << "an element has another order of summation";
+    }
+    EXPECT_EQ(slices.terms(), whole.terms());
+    const NodeGrid grid = grid_of(nodes);
+    if (grid.surplus() == 0) {
+      EXPECT_EQ(slices.terms()[0][0], expected_term(grid, grid.factors.size(), 0, nodes));
+    }
+  }
+}
+
+TEST(NodeSchedule, GivesEveryNodeItsBlockAndThenAllBlocks) {
+  for (const int nodes : {2, 6, 16, 17, 36, 97}) {
+    SCOPED_TRACE(nodes);
+    const NodeGrid grid = full_grid_of(nodes);
+    const std::size_t count = 3;
+    std::set<int> blocks;
+    std::size_t sent = 0;
+    for (int node = 0; node < nodes; ++node) {
+      blocks.insert(block_of(grid, node));
+      const auto scatter = reduce_scatter_schedule_of(grid, node, count);
+      const auto gather = all_gather_schedule_of(grid, node, count);
+      ASSERT_EQ(scatter.size(), grid.factors.size());
+      ASSERT_EQ(gather.size(), grid.factors.size());
+      EXPECT_EQ(scatter.back().begin, static_cast<std::size_t>(block_of(grid, node)) * count);
+      EXPECT_EQ(scatter.back().count, count);
+      // A gather is a scatter backwards: the same messages in the other direction.
+      for (std::size_t round = 0; round < gather.size(); ++round) {
+        const Round& there = scatter[scatter.size() - 1 - round];
+        ASSERT_EQ(gather[round].sends.size(), there.receives.size());
+        for (std::size_t i = 0; i < there.receives.size(); ++i) {
+          EXPECT_EQ(gather[round].sends[i].peer, there.receives[i].peer);
+          EXPECT_EQ(gather[round].sends[i].begin, there.receives[i].begin);
+          EXPECT_EQ(gather[round].receives[i].begin, there.sends[i].begin);
+          sent += gather[round].sends[i].count;
+        }
+      }
+    }
+    EXPECT_EQ(blocks.size(), static_cast<std::size_t>(nodes));
+    EXPECT_EQ(sent, static_cast<std::size_t>(nodes) * static_cast<std::size_t>(nodes - 1) * count);
+  }
+}
+
+TEST(NodeSchedule, HasElementsForNobodyIfThereAreFewerThanNodes) {
+  for (const std::size_t count : {0, 1, 65}) {
+    const Network network(17, count, ScheduleForm::slices);
+    EXPECT_EQ(network.terms(), Network(17, count, ScheduleForm::whole).terms());
+  }
+}
+
+TEST(NodeSchedule, NeedsFewRoundsAndPeersAndNoMoreBytesThanTheData) {
+  for (const int nodes : {64, 997, 1000, 1009, 1024}) {
+    SCOPED_TRACE(nodes);
+    const std::size_t count = static_cast<std::size_t>(nodes) * 64;
+    const NodeGrid grid = grid_of(nodes);
+    std::size_t max_sent = 0;
+    for (int node = 0; node < nodes; ++node) {
+      const auto rounds = schedule_of(grid, node, count, ScheduleForm::slices, DataType::u8);
+      EXPECT_LE(rounds.size(), 10U);
+      std::set<int> peers;
+      std::size_t sent = 0;
+      for (const Round& round : rounds) {
+        for (const auto& message : round.receives) peers.insert(message.peer);
+        for (const auto& message : round.sends) {
+          peers.insert(message.peer);
+          sent += message.count;
+        }
+      }
+      EXPECT_LE(peers.size(), 30U);
+      max_sent = std::max(max_sent, sent);
+    }
+    // 2 (1 - 1/N) of the data, and for a surplus node one more part each way; parts begin on cache lines.
+    const double extra = grid.surplus() > 0 ? 1.0 / grid.factors[0] : 0;
+    EXPECT_LE(static_cast<double>(max_sent), static_cast<double>(count) * (2 + extra) * 1.05);
+  }
+}
+
+TEST(NodeSchedule, SendsWholeVectorsOnlyWhileLatencyCosts) {
+  const NetworkCost ethernet{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
+  for (const int nodes : {2, 5, 16, 1000}) {
+    const NodeGrid grid = grid_of(nodes);
+    EXPECT_EQ(plan_of(grid, 1024, ethernet).form, ScheduleForm::whole) << nodes;
+    EXPECT_EQ(plan_of(grid, std::size_t{25} << 20, ethernet).form, ScheduleForm::slices) << nodes;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::comm::cpu
