@@ -93,6 +93,7 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
     DEPENDS "${sysusers}" RECOMMENDS "munge, slurmd | slurm-client"
     CONTROL ${package_dir}/plugin/conffiles ${package_dir}/plugin/postinst ${package_dir}/plugin/prerm)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in /etc/lockstep/lockstep.conf)
+  lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in share/lockstep/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/plugstack.conf.in /etc/slurm/plugstack.conf.d/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/sysusers.conf lib/sysusers.d/lockstep-plugin.conf)
   lockstep_package_file(plugin plugin/spank/tmpfiles.conf lib/tmpfiles.d/lockstep-plugin.conf)
