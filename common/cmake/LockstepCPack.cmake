@@ -122,7 +122,9 @@ include(CPack)
 
 get_property(package_libraries GLOBAL PROPERTY LOCKSTEP_EXPORTED)
 add_custom_target(packages
-  COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${LOCKSTEP_SOURCE_EPOCH} ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR}/CPackConfig.cmake
+  COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${LOCKSTEP_SOURCE_EPOCH}
+          # The folders of the packages must be open to all, whatever the umask of the user who builds them.
+          sh -c "umask 022; exec \"$0\" \"$@\"" ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR}/CPackConfig.cmake
   DEPENDS tools manuals ${package_libraries} WORKING_DIRECTORY ${CMAKE_BINARY_DIR} USES_TERMINAL VERBATIM)
 
 # The sources of the last commit, the same to the byte each time.

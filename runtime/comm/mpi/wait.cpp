@@ -12,14 +12,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Polls for this long without sleeping: a small message has arrived by then.
-constexpr std::chrono::microseconds kSpin{10};
+constexpr std::chrono::microseconds kPollTime{10};
 // Short compared with the time in which socket buffers fill, long compared with a poll.
 constexpr std::chrono::microseconds kSleep{20};
 
 }  // namespace
 
 void wait(std::span<MPI_Request> requests, const char* call) {
-  const auto sleep_at = Clock::now() + kSpin;
+  const auto sleep_at = Clock::now() + kPollTime;
   for (;;) {
     int done = 0;
     check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), call);
