@@ -35,6 +35,13 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   [ "${COMPREPLY[*]}" = prefetch ] || fail "completion of a verb: ${COMPREPLY[*]}"
   COMP_WORDS=(lockstep-stage prefetch --ev) COMP_CWORD=2 && _lockstep_stage
   [ "${COMPREPLY[*]}" = --everyone ] || fail "completion of an option: ${COMPREPLY[*]}"
+  # The doctor's remedies name files that the packages have, and the include line that is missing.
+  echo nonsense >/tmp/broken.conf
+  report=$(lockstep-doctor --config /tmp/broken.conf) && fail "the doctor accepted /tmp/broken.conf"
+  files=$(grep -oE '/(usr|etc)/[^ ;,:]*lockstep[^ ;,:]*' <<<"$report")
+  grep -q /usr/share/lockstep/lockstep.conf <<<"$files" || fail "the doctor names no sample: $report"
+  for file in $files; do [ -e "$file" ] || fail "the doctor names $file, which no package has: $report"; done
+  grep -q "error: plugin: .* does not include /etc/slurm/plugstack.conf.d/lockstep.conf" <<<"$report" || fail "no word about the include line: $report"
   # A user's program builds with pkg-config.
   mkdir /tmp/record
   # shellcheck disable=SC2046  # split on purpose
