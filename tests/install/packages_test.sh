@@ -36,6 +36,7 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   COMP_WORDS=(lockstep-stage prefetch --ev) COMP_CWORD=2 && _lockstep_stage
   [ "${COMPREPLY[*]}" = --everyone ] || fail "completion of an option: ${COMPREPLY[*]}"
   # The doctor's remedies name files that the packages have, and the include line that is missing.
+  echo "# no include" >/etc/slurm/plugstack.conf
   echo nonsense >/tmp/broken.conf
   report=$(lockstep-doctor --config /tmp/broken.conf) && fail "the doctor accepted /tmp/broken.conf"
   files=$(grep -oE '/(usr|etc)/[^ ;,:]*lockstep[^ ;,:]*' <<<"$report")
