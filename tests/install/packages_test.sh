@@ -70,7 +70,7 @@ if [ "$(id -u)" != 0 ]; then
   echo "skipped: needs root"
   exit 77
 fi
-rm -f "$packages"/*.deb
+rm -rf "$packages"/*.deb "$build/manuals" # man pages of an earlier run may be those of its second build
 cmake --build "$build" --target packages >"$build/packages.log" 2>&1 || fail "cannot build the packages: $(tail -n 20 "$build/packages.log")"
 
 # contains PACKAGE PATH...: files that the package must hold.
@@ -113,7 +113,7 @@ done <<<"$urls"
 
 # Built again, by another user's shell on another host, the packages are the same to the byte, man pages included.
 sha256sum "$packages"/*.deb >"$work/sums"
-find "$build/manuals" -name '*.gz' -delete
+rm -r "$build/manuals"
 (umask 077 && TZ=Asia/Tokyo USER=other HOSTNAME=elsewhere unshare --uts sh -c 'hostname elsewhere; exec cmake --build "$0" --target packages' "$build") \
   >"$build/packages.log" 2>&1 || fail "cannot build the packages again: $(tail -n 20 "$build/packages.log")"
 sha256sum --quiet -c "$work/sums" || fail "the packages above differ from those of the first build"
