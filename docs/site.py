@@ -27,7 +27,7 @@ LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 
 def pages() -> "dict[str, list[pathlib.Path]]":
     found = {name: sorted(ROOT.glob(pattern)) for name, pattern in SECTIONS.items()}
-    found["About"] += [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    found["About"] += [ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
     return found
 
 

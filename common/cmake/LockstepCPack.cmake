@@ -93,6 +93,7 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
     DEPENDS "${sysusers}" RECOMMENDS "munge, slurmd | slurm-client"
     CONTROL ${package_dir}/plugin/conffiles ${package_dir}/plugin/postinst ${package_dir}/plugin/prerm)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in /etc/lockstep/lockstep.conf)
+  lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in share/lockstep/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/plugstack.conf.in /etc/slurm/plugstack.conf.d/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/sysusers.conf lib/sysusers.d/lockstep-plugin.conf)
   lockstep_package_file(plugin plugin/spank/tmpfiles.conf lib/tmpfiles.d/lockstep-plugin.conf)
@@ -121,7 +122,9 @@ include(CPack)
 
 get_property(package_libraries GLOBAL PROPERTY LOCKSTEP_EXPORTED)
 add_custom_target(packages
-  COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${LOCKSTEP_SOURCE_EPOCH} ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR}/CPackConfig.cmake
+  COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${LOCKSTEP_SOURCE_EPOCH}
+          # The folders of the packages must be open to all, whatever the umask of the user who builds them.
+          sh -c "umask 022; exec \"$0\" \"$@\"" ${CMAKE_CPACK_COMMAND} --config ${CMAKE_BINARY_DIR}/CPackConfig.cmake
   DEPENDS tools manuals ${package_libraries} WORKING_DIRECTORY ${CMAKE_BINARY_DIR} USES_TERMINAL VERBATIM)
 
 # The sources of the last commit, the same to the byte each time.

@@ -9,11 +9,11 @@ install(EXPORT lockstep-targets NAMESPACE lockstep:: DESTINATION ${config_dir} C
 install(FILES ${CMAKE_BINARY_DIR}/lockstep-config.cmake ${CMAKE_BINARY_DIR}/lockstep-config-version.cmake
         ${CMAKE_CURRENT_LIST_DIR}/LockstepTorchWheel.cmake DESTINATION ${config_dir} COMPONENT development)
 # The documents, and what they link to, at the same places as in the repository.
-file(GLOB pages RELATIVE ${PROJECT_SOURCE_DIR} README.md LICENSE CHANGELOG.md CONTRIBUTING.md docs/*.md docs/*/*.md docs/images/*
+file(GLOB pages CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md docs/*/*.md docs/images/*
      examples/*/README.md examples/*/*.sbatch examples/*/train.cpp examples/recipes/*.py)
 foreach(page IN LISTS pages)
   get_filename_component(folder ${page} DIRECTORY)
-  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT tools)
+  lockstep_install(FILES ${page} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
 
 # pkg-config, for build systems other than CMake: everything that was built, against the packages found here.

@@ -1,5 +1,5 @@
 # Man pages and bash completion, made by running the tools: target `manuals`, which a plain build does not need. help2man
-# makes the man pages from --help; without it there are none.
+# makes the man pages from --help; without it the target says that there are none.
 
 find_program(LOCKSTEP_HELP2MAN help2man)
 # Dates in man pages and packages are that of the last commit, so that the same sources give the same files.
@@ -9,6 +9,11 @@ if(NOT LOCKSTEP_SOURCE_EPOCH)  # an unpacked archive, whose files have that date
   file(TIMESTAMP ${lockstep_SOURCE_DIR}/LICENSE LOCKSTEP_SOURCE_EPOCH "%s" UTC)
 endif()
 add_custom_target(manuals)
+if(NOT LOCKSTEP_HELP2MAN)
+  message(STATUS "lockstep: the man pages are left out; missing: help2man")
+  add_custom_command(TARGET manuals POST_BUILD COMMAND ${CMAKE_COMMAND} -E echo
+    "WARNING: help2man is not installed, so there are no man pages: install it and configure again" VERBATIM)
+endif()
 set(LOCKSTEP_MANUALS ${CMAKE_BINARY_DIR}/manuals)
 
 # lockstep_manual(lockstep-pack 1 lockstep-pack): the man page of this name and section, from the program's --help.

@@ -124,8 +124,7 @@ void add_collector_options(CLI::App& app, Arguments& arguments) {
       ->check(Tool::named());
   app.add_option("--cache", collector.cache, "Folder of the node's cache, to serve how full it is")
       ->check(Tool::named());
-  app.add_option("--node", collector.node, "The node label of all series")
-      ->capture_default_str()
+  app.add_option("--node", collector.node, "The node label of all series; default: the host's name")
       ->check(Tool::named());
   app.add_option("--hold", arguments.hold,
                  "Seconds for which a job step's last values are served after its last rank ended")

@@ -43,7 +43,9 @@ std::vector<std::filesystem::path> expand(const std::string& pattern, const std:
 
 std::optional<PluginLine> find_line(const std::filesystem::path& file, int depth) {
   std::ifstream lines(file);
+  int number = 0;
   for (std::string line; std::getline(lines, line);) {
+    ++number;
     std::istringstream words(line.substr(0, line.find('#')));
     std::string kind;
     std::string path;
@@ -54,7 +56,7 @@ std::optional<PluginLine> find_line(const std::filesystem::path& file, int depth
       }
     }
     if (std::filesystem::path(path).filename() != "lockstep.so") continue;
-    PluginLine found{file, path, kDefaultConfig};
+    PluginLine found{file, path, kDefaultConfig, number};
     for (std::string argument; words >> argument;) {
       if (argument.starts_with("conf=")) found.config = argument.substr(5);
     }
@@ -84,19 +86,43 @@ std::optional<PluginLine> find_plugin_line(const std::filesystem::path& plugstac
   return find_line(plugstack, 0);
 }
 
-std::optional<spank::Config> read_configuration(const std::string& path, bool required, Report& report) {
-  const std::string file = path.empty() ? kDefaultConfig : path;
+std::optional<PluginLine> find_line_not_included(const std::filesystem::path& plugstack) {
+  for (const auto& file : expand("plugstack.conf.d/*.conf", parent_of(plugstack))) {
+    if (auto found = find_line(file, kMaxIncludes)) return found;
+  }
+  return std::nullopt;
+}
+
+std::optional<spank::Config> read_configuration(const std::string& path,
+                                                const std::optional<PluginLine>& line, Report& report) {
+  const std::string file = !path.empty() ? path : line ? line->config : kDefaultConfig;
+  const bool required = !path.empty() || line;
   if (!required && !std::filesystem::exists(file)) return std::nullopt;
   try {
     auto config = spank::read_config(file, environment::get_or("SLURM_JOB_PARTITION", ""));
     report.ok("configuration", fmt::format("{} is valid", file));
     return config;
   } catch (const Error& error) {
-    report.error("configuration", error.what(),
-                 "Jobs with --stage, --pin or --metrics are refused until the file can be used.",
-                 fmt::format("correct {}; share/lockstep/lockstep.conf is a sample", file));
+    const std::string sample = installed_file("share/lockstep/lockstep.conf");
+    const std::string remedy =
+        fmt::format("correct {}{}", file, sample.empty() ? "" : fmt::format("; {} is a sample", sample));
+    const bool named = path.empty() && line && !std::filesystem::exists(file);
+    report.error(
+        "configuration",
+        named ? fmt::format("{}, which {} names: {}", file, line->place(), error.what()) : error.what(),
+        "Jobs with --stage, --pin or --metrics are refused until the file can be used.",
+        named ? fmt::format("correct conf= in {}, or make that file{}", line->place(),
+                            sample.empty() ? "" : ": cp " + sample + " " + file)
+              : remedy);
     return std::nullopt;
   }
+}
+
+std::string installed_file(const std::string& name) {
+  std::error_code missing;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", missing);
+  const auto file = parent_of(parent_of(self)) / name;
+  return std::filesystem::exists(file, missing) ? file.string() : "";
 }
 
 ProcessResult run_quickly(std::vector<std::string> command) {

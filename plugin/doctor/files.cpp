@@ -63,6 +63,11 @@ void check_memory(const char* key, const std::string& folder, const char* why, R
       fmt::format("name a folder on a tmpfs, such as one in /run, with '{}' in lockstep.conf", key));
 }
 
+// A mount from the command line lasts until the next boot.
+std::string in_fstab(const fs::path& folder, const char* options) {
+  return fmt::format("to keep it, write in /etc/fstab: tmpfs {} tmpfs {} 0 0", folder.string(), options);
+}
+
 }  // namespace
 
 std::string file_system_type(const fs::path& path) {
@@ -191,10 +196,10 @@ void check_shared_memory(const fs::path& folder, Report& report) {
   constexpr std::uint64_t kSmall = 512ULL << 20U;
   struct stat about {};
   if (::stat(folder.c_str(), &about) != 0 || (about.st_mode & 07777U) != kForAll) {
-    return report.error(
-        "shm", fmt::format("{} must exist with mode 1777", folder.string()),
-        "MPI, NCCL and loaders of PyTorch share memory there, and fail without it.",
-        fmt::format("chmod 1777 {0} || mount -t tmpfs -o mode=1777 tmpfs {0}", folder.string()));
+    return report.error("shm", fmt::format("{} must exist with mode 1777", folder.string()),
+                        "MPI, NCCL and loaders of PyTorch share memory there, and fail without it.",
+                        fmt::format("chmod 1777 {0} || mount -t tmpfs -o mode=1777 tmpfs {0}; {1}",
+                                    folder.string(), in_fstab(folder, "mode=1777")));
   }
   const DiskSpace space = space_of(folder);
   if (space.available >= kSmall) {
@@ -205,8 +210,8 @@ void check_shared_memory(const fs::path& folder, Report& report) {
       fmt::format("{} has {} of {} free", folder.string(), format_bytes(space.available),
                   format_bytes(space.size)),
       "MPI, NCCL and loaders of PyTorch share memory there; some end with a bus error if it is full.",
-      fmt::format("ls -l {0}; remove what ended jobs left, or mount -o remount,size=50% {0}",
-                  folder.string()));
+      fmt::format("ls -l {0}; remove what ended jobs left, or mount -o remount,size=50% {0}; {1}",
+                  folder.string(), in_fstab(folder, "mode=1777,size=50%")));
 }
 
 }  // namespace lockstep::doctor

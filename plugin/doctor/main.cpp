@@ -27,8 +27,7 @@ struct Call {
 void check_node(const Call& call, const std::optional<Task>& task, Report& report) {
   const bool slurm = check_slurm(report);
   const auto line = slurm ? find_plugin_line(plugstack_file()) : std::nullopt;
-  const std::string file = !call.config.empty() ? call.config : line ? line->config : "";
-  const auto config = read_configuration(file, line || !call.config.empty(), report);
+  const auto config = read_configuration(call.config, line, report);
   const std::string prefix = config ? config->prefix : "";
   if (slurm) check_plugin(line, prefix, report);
   if (config) {

@@ -80,11 +80,11 @@ void check_exporter(const spank::Config& config, Report& report) {
                     config.group));
   }
   if (*runs) return report.ok("exporter", "lockstep-exporter runs");
-  report.warning(
-      "exporter", "no lockstep-exporter runs on this node",
-      "The step times of its jobs do not reach Prometheus.",
-      "systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter. After an installation "
-      "from the sources, first copy share/lockstep/lockstep-exporter.service to /etc/systemd/system");
+  const std::string unit = installed_file("share/lockstep/lockstep-exporter.service");  // not in the packages
+  report.warning("exporter", "no lockstep-exporter runs on this node",
+                 "The step times of its jobs do not reach Prometheus.",
+                 fmt::format("{}systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter",
+                             unit.empty() ? "" : fmt::format("cp -n {} /etc/systemd/system/; ", unit)));
 }
 
 void check_prometheus(const std::string& url, const std::string& node, Report& report) {

@@ -67,6 +67,22 @@ bool same_versions(const PluginLine& line, Report& report) {
   return false;
 }
 
+// The packages install the line in a file of its own: then only the include is missing, which is a mistake. Elsewhere the
+// site may not want the plugin on this machine.
+void report_missing_line(const std::filesystem::path& plugstack, Report& report) {
+  if (const auto line = find_line_not_included(plugstack)) {
+    return report.error(
+        "plugin", fmt::format("{} does not include {}", plugstack.string(), line->file.string()),
+        kWithoutPlugin,
+        fmt::format("echo 'include {}/*.conf' >>{}", parent_of(line->file).string(), plugstack.string()));
+  }
+  const std::string plugin = installed_file("lib/lockstep/lockstep.so");
+  report.warning(
+      "plugin", fmt::format("{} has no line for lockstep.so", plugstack.string()), kWithoutPlugin,
+      fmt::format("on all nodes and login nodes: echo 'optional {} conf=/etc/lockstep/lockstep.conf' >>{}",
+                  plugin.empty() ? "PREFIX/lib/lockstep/lockstep.so" : plugin, plugstack.string()));
+}
+
 void check_helper(const std::filesystem::path& helper, Report& report) {
   const ProcessResult result = run_quickly({helper, "--version"});
   const std::string wanted = fmt::format("{} {}\n", helper.filename().string(), version());
@@ -94,11 +110,7 @@ bool check_slurm(Report& report) {
 }
 
 void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report) {
-  if (!line) {
-    return report.warning("plugin", fmt::format("{} has no line for lockstep.so", plugstack_file().string()),
-                          kWithoutPlugin,
-                          "add the line of share/lockstep/plugstack.conf to it on all nodes and login nodes");
-  }
+  if (!line) return report_missing_line(plugstack_file(), report);
   // Slurm looks for a relative path in its own folder of plugins.
   if (line->plugin.is_absolute()) {
     if (::access(line->plugin.c_str(), R_OK) != 0) {

@@ -9,7 +9,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kMinSteps = 8;
-constexpr int kRounds = 30;
+constexpr int kFitRounds = 30;
 // Huber's constant: residuals beyond this many standard deviations count linearly.
 constexpr double kHuber = 1.345;
 // Standard deviations per median absolute deviation of a normal distribution.
@@ -72,7 +72,7 @@ bool solve_robustly(const std::vector<Row>& rows, const std::vector<double>& y,
                     const std::array<bool, 3>& use, Solution& solved) {
   solved.weights.assign(rows.size(), 1.0);
   solved.residuals.resize(rows.size());
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFitRounds; ++round) {
     const Row before = solved.solution;
     if (!solve(rows, y, solved.weights, use, solved.solution, solved.variance)) return false;
     std::vector<double> sizes(rows.size());

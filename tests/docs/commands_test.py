@@ -29,8 +29,8 @@ SLURM_OPTIONS = {"--help", "--version", "--cpu-bind"}  # --help shows the last o
 PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "plugin/spank/options/options.cpp").read_text())
 TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lockstep-exporter", "lockstep-report",
          "lockstep-top", "lockstep-doctor")
-# Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard.
-OTHERS = {"--system", "--nproc-per-node", "--gtest_filter", "--logdir"}
+# Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.
+OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir"}
 
 wrong = []
 

@@ -100,7 +100,7 @@ def check_metrics():
 def check_alerts():
     rules = read("exporters/rules/lockstep.rules.yml")
     alerts = set(re.findall(r"alert: (\w+)", rules))
-    runbooks = re.findall(r'alert: (\w+)(?:(?!alert:).)*?runbook: "docs/admins/runbooks.md#(\w+)"', rules, re.DOTALL)
+    runbooks = re.findall(r'alert: (\w+)(?:(?!alert:).)*?runbook_url: "file:///usr/share/doc/lockstep/docs/admins/runbooks.md#(\w+)"', rules, re.DOTALL)
     compare("exporters/rules/lockstep.rules.yml", "runbook of", alerts, {alert for alert, anchor in runbooks if anchor == alert.lower()})
     compare("docs/admins/runbooks.md", "alert", alerts, set(re.findall(r"^## (\w+)$", read("docs/admins/runbooks.md"), re.MULTILINE)))
     compare("docs/admins/monitoring.md", "alert", alerts, names("docs/admins/monitoring.md", r"\| alert \|", r"^(\w+)$"))

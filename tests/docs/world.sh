@@ -19,7 +19,7 @@ done
 cp -r "$LOCKSTEP_SOURCE/tests/data/formats/tfrecord" imagenet-tfrecord
 for ending in bin idx; do cp "$LOCKSTEP_SOURCE/tests/data/formats/megatron/uint16.$ending" corpus_text_document.$ending; done
 # The mixture that the page shows, with fewer steps.
-sed -n '/^```json$/,/^```$/{//!p}' "$LOCKSTEP_SOURCE/docs/users/batches.md" | sed "s/10000/20/" >mixture.json
+sed -n '/^```json$/,/^```$/{//!p}' "$LOCKSTEP_SOURCE/docs/users/lockstep-plan.md" | sed "s/10000/20/" >mixture.json
 mkdir shared/corpus x
 for ending in bin idx; do cp corpus_text_document.$ending shared/corpus/text_document.$ending; done
 cp -r imagenet-tfrecord shared/imagenet-tfrecord

@@ -35,6 +35,14 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   [ "${COMPREPLY[*]}" = prefetch ] || fail "completion of a verb: ${COMPREPLY[*]}"
   COMP_WORDS=(lockstep-stage prefetch --ev) COMP_CWORD=2 && _lockstep_stage
   [ "${COMPREPLY[*]}" = --everyone ] || fail "completion of an option: ${COMPREPLY[*]}"
+  # The doctor's remedies name files that the packages have, and the include line that is missing.
+  echo "# no include" >/etc/slurm/plugstack.conf
+  echo nonsense >/tmp/broken.conf
+  report=$(lockstep-doctor --config /tmp/broken.conf) && fail "the doctor accepted /tmp/broken.conf"
+  files=$(grep -oE '/(usr|etc)/[^ ;,:]*lockstep[^ ;,:]*' <<<"$report")
+  grep -q /usr/share/lockstep/lockstep.conf <<<"$files" || fail "the doctor names no sample: $report"
+  for file in $files; do [ -e "$file" ] || fail "the doctor names $file, which no package has: $report"; done
+  grep -q "error: plugin: .* does not include /etc/slurm/plugstack.conf.d/lockstep.conf" <<<"$report" || fail "no word about the include line: $report"
   # A user's program builds with pkg-config.
   mkdir /tmp/record
   # shellcheck disable=SC2046  # split on purpose
@@ -62,7 +70,7 @@ if [ "$(id -u)" != 0 ]; then
   echo "skipped: needs root"
   exit 77
 fi
-rm -f "$packages"/*.deb
+rm -rf "$packages"/*.deb "$build/manuals" # man pages of an earlier run may be those of its second build
 cmake --build "$build" --target packages >"$build/packages.log" 2>&1 || fail "cannot build the packages: $(tail -n 20 "$build/packages.log")"
 
 # contains PACKAGE PATH...: files that the package must hold.
@@ -77,7 +85,9 @@ contains lockstep-plugin usr/lib/lockstep/lockstep.so usr/bin/lockstep-pin usr/b
   etc/slurm/plugstack.conf.d/lockstep.conf usr/lib/sysusers.d/lockstep-plugin.conf usr/lib/systemd/system/lockstep-gc.service \
   usr/share/man/man7/lockstep-plugin.7.gz usr/share/man/man1/lockstep-stage.1.gz
 [ ! -e "$build/bin/lockstep-doctor" ] || contains lockstep-plugin usr/bin/lockstep-doctor
-contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/share/lockstep/python/lockstep.py
+contains lockstep-plugin usr/share/lockstep/lockstep.conf
+contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/share/lockstep/python/lockstep.py \
+  usr/share/doc/lockstep/README.md usr/share/doc/lockstep/SECURITY.md usr/share/doc/lockstep/docs/images/report.png
 contains lockstep-exporter usr/bin/lockstep-exporter usr/lib/systemd/system/lockstep-exporter.service \
   usr/lib/sysusers.d/lockstep.conf usr/lib/tmpfiles.d/lockstep.conf usr/share/lockstep/lockstep.rules.yml \
   usr/share/lockstep/provisioning.yaml usr/share/lockstep/dashboards/lockstep-job.json
@@ -93,6 +103,27 @@ for package in "$packages"/*.deb; do
 done
 grep -q '^ExecStart=/usr/bin/lockstep-exporter ' "$work/x/usr/lib/systemd/system/lockstep-exporter.service" || fail "path in the unit"
 grep -q 'path: /usr/share/lockstep/dashboards' "$work/x/usr/share/lockstep/provisioning.yaml" || fail "path in provisioning.yaml"
+
+# Each alert's runbook_url names a page and a section that the packages have.
+urls=$(sed -n 's|.*runbook_url: "file://\(.*\)"|\1|p' "$work/x/usr/share/lockstep/lockstep.rules.yml")
+[ -n "$urls" ] || fail "the alerts have no runbook_url"
+while IFS='#' read -r page section; do
+  grep -qi "^## $section$" "$work/x$page" || fail "the packages lack $page#$section"
+done <<<"$urls"
+
+# Built again, by another user's shell on another host, the packages are the same to the byte, man pages included.
+sha256sum "$packages"/*.deb >"$work/sums"
+rm -r "$build/manuals"
+(umask 077 && TZ=Asia/Tokyo USER=other HOSTNAME=elsewhere unshare --uts sh -c 'hostname elsewhere; exec cmake --build "$0" --target packages' "$build") \
+  >"$build/packages.log" 2>&1 || fail "cannot build the packages again: $(tail -n 20 "$build/packages.log")"
+sha256sum --quiet -c "$work/sums" || fail "the packages above differ from those of the first build"
+
+# Without help2man, the build says that there are no man pages.
+printf 'cmake_minimum_required(VERSION 3.22)\nproject(lockstep NONE)\ninclude(%s/common/cmake/LockstepManuals.cmake)\n' "$source_root" \
+  >"$work/CMakeLists.txt"
+cmake -G Ninja -S "$work" -B "$work/manuals" -DLOCKSTEP_HELP2MAN=OFF >"$work/manuals.log" 2>&1 || fail "$(cat "$work/manuals.log")"
+cmake --build "$work/manuals" --target manuals >>"$work/manuals.log" 2>&1 || fail "$(cat "$work/manuals.log")"
+grep -q 'help2man is not installed, so there are no man pages' "$work/manuals.log" || fail "no word about help2man: $(cat "$work/manuals.log")"
 
 if command -v lintian >/dev/null; then
   errors=$(lintian --fail-on none --tag-display-limit 0 --allow-root "$packages"/*.deb 2>/dev/null | grep '^E:' || true)

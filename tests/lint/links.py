@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every link between the documents leads to a file and a heading that exist.
+"""Every link between the documents leads to a file and a heading that exist, and no cell of a table has more than five.
 
 Usage: links.py [FOLDER]      without one: the whole tree
 """
@@ -29,7 +29,11 @@ def anchors(path):
 
 
 def problems(page):
-    for link in LINK.findall(CODE.sub("", page.read_text())):
+    text = CODE.sub("", page.read_text())
+    for cell in re.findall(r"(?<=\|)[^|\n]*(?=\|)", text):
+        if len(LINK.findall(cell)) > 5:
+            yield f"a cell has more than five links: {cell.strip()[:60]}"
+    for link in LINK.findall(text):
         if re.match(r"[a-z]+:", link):
             continue
         file, _, anchor = link.partition("#")

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kBuffer = std::size_t{1} << 20;
+constexpr std::size_t kFileBuffer = std::size_t{1} << 20;
 constexpr std::size_t kHeader = 34;
 
 TokenType written_as(TokenType type) {
@@ -41,8 +41,8 @@ class BufferedFile {
   BufferedFile(UniqueFd fd, fs::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   void add(std::span<const std::byte> bytes) {
-    if (buffer_.size() + bytes.size() > kBuffer) flush();
-    if (bytes.size() >= kBuffer) {
+    if (buffer_.size() + bytes.size() > kFileBuffer) flush();
+    if (bytes.size() >= kFileBuffer) {
       write_all(fd_.get(), text(bytes), path_);
     } else {
       buffer_.append(text(bytes));
@@ -76,7 +76,7 @@ class BufferedFile {
 /// Calls `each` for `count` numbers of a file from `offset` on.
 template <typename T, typename Each>
 void for_each_number(const BufferedFile& file, std::uint64_t offset, std::uint64_t count, const Each& each) {
-  std::vector<T> block(kBuffer / sizeof(T));
+  std::vector<T> block(kFileBuffer / sizeof(T));
   while (count > 0) {
     const auto numbers = std::span(block).first(std::min<std::uint64_t>(count, block.size()));
     const ssize_t got = read_at(file.fd(), std::as_writable_bytes(numbers), offset);

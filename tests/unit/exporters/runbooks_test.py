@@ -14,8 +14,8 @@ alerts = re.split(r"^      - alert: ", rules, flags=re.M)[1:]
 problems = []
 for alert in alerts:
     name = re.match(r"\w+", alert)[0]
-    if f'runbook: "docs/admins/runbooks.md#{name.lower()}"' not in alert:
-        problems.append(f"{name} has no annotation `runbook`, or that of another alert")
+    if f'runbook_url: "file:///usr/share/doc/lockstep/docs/admins/runbooks.md#{name.lower()}"' not in alert:
+        problems.append(f"{name} has no annotation `runbook_url`, or that of another alert")
     if len(sections.pop(name, "").split()) < 30:
         problems.append(f"{name} has no paragraph in {sys.argv[2]}")
 problems += [f"{title} in {sys.argv[2]} is not an alert" for title in sections]

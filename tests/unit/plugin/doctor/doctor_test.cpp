@@ -19,6 +19,7 @@
 #include "plugin/doctor/files.h"
 #include "plugin/doctor/libraries.h"
 #include "plugin/doctor/monitoring.h"
+#include "plugin/doctor/slurm.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -60,6 +61,32 @@ TEST_F(PluginLines, AreFoundInIncludedFilesAndNotInComments) {
   EXPECT_EQ(line->file, folder_ / "plugstack.conf.d/b.conf");
 }
 
+TEST_F(PluginLines, ThatNameAMissingConfigurationAreNamed) {
+  const auto plugstack =
+      write("plugstack.conf", "# ours\noptional /lib/lockstep.so conf=/etc/lockstep/lokstep.conf\n");
+  Report report;
+  EXPECT_FALSE(read_configuration("", find_plugin_line(plugstack), report));
+  const Finding& finding = report.findings().at(0);
+  EXPECT_THAT(finding.what, HasSubstr(plugstack.string() + ":2"));
+  EXPECT_THAT(finding.remedy, HasSubstr("correct conf= in " + plugstack.string() + ":2"));
+}
+
+TEST_F(PluginLines, InAFileThatNothingIncludesAreAnError) {
+  ::setenv("SLURM_CONF", write("slurm.conf", "").c_str(), 1);
+  const auto plugstack = write("plugstack.conf", "# nothing\n");
+  const auto finding = [] {
+    Report report;
+    check_plugin(std::nullopt, "", report);
+    return report.findings().at(0);
+  };
+  EXPECT_EQ(finding().level, Level::warning);
+  write("plugstack.conf.d/lockstep.conf", "optional /lib/lockstep.so\n");
+  EXPECT_EQ(finding().level, Level::error);
+  EXPECT_EQ(finding().remedy,
+            "echo 'include " + folder_.string() + "/plugstack.conf.d/*.conf' >>" + plugstack.string());
+  ::unsetenv("SLURM_CONF");
+}
+
 TEST_F(PluginLines, AMissingOneAndACircleOfIncludesEnd) {
   EXPECT_FALSE(find_plugin_line(folder_ / "missing"));
   EXPECT_FALSE(find_plugin_line(write("plugstack.conf", "include plugstack.conf\n")));
@@ -83,6 +110,14 @@ TEST(Disks, AreJudgedByTheKernelsName) {
   EXPECT_EQ(disk_of("tmpfs"), Disk::memory);
   EXPECT_EQ(disk_of("fuse.mergerfs"), Disk::unsure);
   EXPECT_EQ(file_system_type("/proc/self"), "proc");
+}
+
+TEST_F(DoctorFiles, OfSharedMemoryAreMountedInFstab) {
+  std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+  Report report;
+  check_shared_memory(folder_, report);
+  EXPECT_THAT(report.findings().at(0).remedy,
+              HasSubstr("/etc/fstab: tmpfs " + folder_.string() + " tmpfs mode=1777 0 0"));
 }
 
 TEST_F(Versions, OfLibTorchComeFromItsNameOrTheFilesBesideIt) {
