@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/leaf/open_files.h"
 #include "common/leaf/port.h"
 
 namespace lockstep {
@@ -57,16 +58,15 @@ void set_nonblocking(const UniqueFd& socket) {
   set_flags(socket, O_NONBLOCK, 0);
 }
 
-void notice_dead_peer(const UniqueFd& socket) {
-  constexpr int kIdleSeconds = 10;
-  constexpr int kProbeSeconds = 5;
+void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within) {
+  // An idle connection is probed after 2/5 of the time, and then three times in the rest.
   constexpr int kProbes = 3;
-  constexpr int kUnansweredMilliseconds = 25'000;
+  const int seconds = static_cast<int>(within.count());
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
-  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds * 2 / 5);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds / 5);
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnansweredMilliseconds);
+  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
@@ -98,6 +98,7 @@ UniqueFd listen_on(int first, int last, int& port) {
   for (int candidate = first; candidate <= last; ++candidate) {
     UniqueFd socket = bind_port(candidate, candidate, true, port);
     if (socket && ::listen(socket.get(), SOMAXCONN) == 0) return socket;
+    if (no_descriptor_left(errno)) fail("cannot listen on a port: {}", kNoDescriptorLeft);
   }
   fail_errno("cannot listen on a port from {} to {}", first, last);
 }
@@ -111,6 +112,8 @@ UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono
     addrinfo* found = nullptr;
     const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+    if (error == EAI_SYSTEM && no_descriptor_left(errno))
+      fail("cannot reach {}: {}", peer, kNoDescriptorLeft);
     std::string why = error != 0 ? ::gai_strerror(error) : "no address";
     for (const addrinfo* address = error == 0 ? found : nullptr; address != nullptr;
          address = address->ai_next) {
@@ -119,6 +122,7 @@ UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono
         notice_dead_peer(socket);
         return socket;
       }
+      if (no_descriptor_left(errno)) fail("cannot reach {}: {}", peer, kNoDescriptorLeft);
       why = errno_text(errno);
     }
     tried += fmt::format("{}{}: {}", tried.empty() ? "" : ", ", host, why);

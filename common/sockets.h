@@ -15,8 +15,9 @@ namespace lockstep {
 
 void set_nonblocking(const UniqueFd& socket);
 
-/// Makes the kernel close the connection about half a minute after the other machine has stopped answering.
-void notice_dead_peer(const UniqueFd& socket);
+/// Makes the kernel close the connection, with ETIMEDOUT, after the other machine has not answered for about
+/// this long. Also switches TCP_NODELAY on.
+void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within = std::chrono::seconds(25));
 
 /// Sends all bytes. Throws Error naming `peer` if the connection is closed; never raises SIGPIPE.
 void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer);
@@ -25,11 +26,11 @@ void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer);
 std::string local_address(const UniqueFd& socket);
 
 /// Listens on the first free port from `first` to `last` (0 and 0: any port), for IPv6 and IPv4 if the
-/// machine has both. Sets `port`. Throws Error if no port is free.
+/// machine has both. Sets `port`. Throws Error if no port is free, or no file descriptor is left.
 UniqueFd listen_on(int first, int last, int& port);
 
 /// Connects to the first of the hosts (names or addresses) that answers. Throws Error naming `peer` and all
-/// hosts.
+/// hosts, or saying that no file descriptor is left.
 UniqueFd connect_to(const std::vector<std::string>& hosts, int port, std::chrono::milliseconds timeout,
                     const char* peer = "srun's rendezvous");
 

@@ -113,7 +113,7 @@ Result train(const Network& network, torch::nn::Module& module, DistributedDataP
   result.accuracy_before = accuracy(network, module, data, world);
   const auto loader = make_loader(data, options, world);
   torch::optim::AdamW optimizer(
-      decay_groups(module, 0.05, torch::optim::AdamWOptions(options.learning_rate)));
+      decay_groups(module, torch::optim::AdamWOptions(options.learning_rate).weight_decay(0.05)));
   const std::uint64_t pictures = step_pictures(options, world);
   const std::uint64_t steps = options.epochs * ((data.training->size() + pictures - 1) / pictures);
   LearningRate learning_rate(optimizer, schedule::one_cycle(static_cast<std::int64_t>(steps)));

@@ -6,12 +6,13 @@ namespace lockstep::text_lm {
 
 Update::Update(Ddp& ddp, const LanguageModel& model, const Options& options)
     : model_(model), clip_(options.clip) {
-  const auto defaults = torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95});
-  const auto groups = decay_groups(*model, options.weight_decay, defaults);
+  const auto groups = decay_groups(*model, torch::optim::AdamWOptions(options.learning_rate)
+                                               .betas({0.9, 0.95})
+                                               .weight_decay(options.weight_decay));
   // The fused optimizers compute in host memory only.
   const bool fused = options.optimizer != "libtorch" && model->parameters().front().is_cpu();
   const auto shard = [&]<typename Optimizer>(std::type_identity<Optimizer>) {
-    const auto whole = std::make_shared<DistributedOptimizer<Optimizer>>(ddp, groups, defaults);
+    const auto whole = std::make_shared<DistributedOptimizer<Optimizer>>(ddp, groups);
     sharded_ = whole;
     optimizer_ = {whole, &whole->local()};
   };
@@ -21,9 +22,9 @@ Update::Update(Ddp& ddp, const LanguageModel& model, const Options& options)
     else
       shard(std::type_identity<torch::optim::AdamW>());
   } else if (fused) {
-    optimizer_ = std::make_shared<FusedAdamW>(groups, defaults);
+    optimizer_ = std::make_shared<FusedAdamW>(groups);
   } else {
-    optimizer_ = std::make_shared<torch::optim::AdamW>(groups, defaults);
+    optimizer_ = std::make_shared<torch::optim::AdamW>(groups);
   }
 }
 

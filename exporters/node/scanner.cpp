@@ -60,24 +60,32 @@ UniqueFd open_folder(int parent, const std::string& name) {
   return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// Up to `limit` names in a folder, latest job first, so that limits on served records drop the oldest jobs.
+// Up to `limit` names in a folder, latest job first, so that all limits drop the oldest jobs. It remembers no more
+// names than it returns, and stops where only a user who wants to delay it has so many.
 std::vector<std::string> names_in(int folder, std::size_t limit) {
   UniqueFd copy(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!copy) return {};
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy.get()), &::closedir);
   if (!stream) return {};
   copy.release();  // the stream closes it
-  std::vector<std::string> names;
-  while (names.size() < limit) {
-    const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr) break;
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
-  }
-  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+  const auto later = [](const std::string& a, const std::string& b) {
     const std::size_t a_digits = a.find('.');
     const std::size_t b_digits = b.find('.');
     return a_digits != b_digits ? a_digits > b_digits : a > b;
-  });
+  };
+  std::vector<std::string> names;  // a heap with the oldest job on top
+  constexpr std::size_t kMaxEntries = 1U << 20U;
+  for (std::size_t read = 0; read < kMaxEntries; ++read) {
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    if (entry->d_name[0] == '.') continue;
+    names.emplace_back(entry->d_name);
+    std::push_heap(names.begin(), names.end(), later);
+    if (names.size() <= limit) continue;
+    std::pop_heap(names.begin(), names.end(), later);
+    names.pop_back();
+  }
+  std::sort_heap(names.begin(), names.end(), later);
   return names;
 }
 

@@ -51,6 +51,7 @@ _PHASE_HISTOGRAM = _STEP_HISTOGRAM + _BUCKETS
 _COUNTERS_WORDS = _PHASE_HISTOGRAM + len(PHASES) * _BUCKETS
 _NO_RANK = 2**64 - 1
 _OTHER = PHASES.index("other")
+_MAX_PROGRAMS = 1024
 
 # Slurm's last: a rank that mpirun starts in a job also has Slurm's variables, those of mpirun's daemon.
 _LAUNCHERS = (
@@ -106,14 +107,14 @@ def _name(text):
     return text.encode()[:63].decode(errors="ignore").encode()
 
 
-def _write_new(path, fill):
+def _write_new(path, fill, publish=os.rename):
     """Makes a file under a temporary name, lets fill(fd) write it, and renames it. Returns what fill returned."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     fd, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
     try:
         os.fchmod(fd, 0o640)  # for the folder's group, whatever the umask
         result = fill(fd)
-        os.rename(temporary, path)
+        publish(temporary, path)
         return result
     except BaseException:
         os.unlink(temporary)
@@ -122,12 +123,33 @@ def _write_new(path, fill):
         os.close(fd)
 
 
+def _lock(fd):
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+
+
 def _mapped(fd):
     # Reserves the space, so that a full file system is an error here and not a SIGBUS later. The lock says that this
     # process lives. The mapping keeps a duplicate of the descriptor, and with it the lock.
     os.posix_fallocate(fd, 0, _FILE_WORDS * 8)
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    _lock(fd)
     return mmap.mmap(fd, _FILE_WORDS * 8)
+
+
+def _replace_unless_live(temporary, path):
+    """Like os.rename, but raises BlockingIOError if a living process has the lock on the record at path."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _lock(fd)  # also against another process that finds the same dead record now
+            os.rename(temporary, path)
+        finally:
+            os.close(fd)
+    except OSError:  # a file system without links
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)
 
 
 class _Record:
@@ -137,11 +159,26 @@ class _Record:
         self.identity = identity
         self.folder = folder
         # Stores through a view of 8-byte words are single stores; struct.pack_into would write byte by byte.
-        self.memory = _write_new(os.path.join(folder, identity.file()), self._fill) if folder else self._fill(None)
+        self.memory = self._make_file() if folder else self._fill(None)
         self.words = memoryview(self.memory).cast("Q")
         self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
         self.fence_lock = threading.Lock()
         self.fence_lock.acquire()
+
+    def _make_file(self):
+        # Independent programs in one step may each be rank 0 of 1: then each takes the next free rank.
+        first = self.identity.rank
+        for _ in range(_MAX_PROGRAMS):
+            try:
+                memory = _write_new(os.path.join(self.folder, self.identity.file()), self._fill, _replace_unless_live)
+            except BlockingIOError:
+                self.identity.rank += 1
+                continue
+            if self.identity.rank != first:
+                _print(f"another program records as rank {first} in {self.folder}; this one's record is that of rank "
+                       f"{self.identity.rank}")
+            return memory
+        raise FileExistsError(f"{_MAX_PROGRAMS} other programs record there, from rank {first} on")
 
     def _fill(self, fd):
         memory = bytearray(_FILE_WORDS * 8) if fd is None else _mapped(fd)

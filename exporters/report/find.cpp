@@ -1,6 +1,7 @@
 #include "exporters/report/find.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,9 +25,8 @@ bool is_number(std::string_view text) {
   return !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-std::vector<fs::path> entries_of(const fs::path& folder) {
+std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> entries;
-  std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     entries.push_back(entry->path());
@@ -37,7 +37,8 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 
 // Whether a folder of copies has a record of the job. A folder may be used for several jobs, one after another.
 bool has_records_of(const fs::path& folder, const JobNumber& number) {
-  for (const fs::path& file : entries_of(folder)) {
+  std::error_code ignored;  // the folder may not exist
+  for (const fs::path& file : entries_of(folder, ignored)) {
     if (file.extension() != ".record" || file.filename().string().starts_with('.')) continue;
     try {
       const record::Identity identity = record::Reader(file).identity();
@@ -50,19 +51,33 @@ bool has_records_of(const fs::path& folder, const JobNumber& number) {
   return false;
 }
 
-// The folders JOB.STEP in a folder of records.
-std::vector<fs::path> steps_in(const fs::path& records, const JobNumber& number) {
-  const std::string prefix = std::to_string(number.job) + ".";
+// The names that the folders of a job can have. The plugin's folder of a user's records cannot be listed, not even by
+// this user, so that users do not see the jobs of others.
+std::vector<std::string> possible_steps(const JobNumber& number) {
+  if (!number.step.empty()) return {number.step};
+  constexpr int kMaxSteps = 1000;
+  std::vector<std::string> steps = {"batch", "interactive"};
+  for (int step = 0; step < kMaxSteps; ++step) steps.push_back(std::to_string(step));
+  return steps;
+}
+
+// The folders JOB.STEP in a folder of records. Adds those that this user may not read to `refused`.
+std::vector<fs::path> steps_in(const fs::path& records, const JobNumber& number,
+                               std::vector<std::string>& refused) {
   std::vector<fs::path> found;
-  for (const fs::path& folder : entries_of(records)) {
-    const std::string name = folder.filename().string();
-    if (number.step.empty() ? name.starts_with(prefix) : name == prefix + number.step) {
-      const std::vector<fs::path> files = entries_of(folder);
-      if (std::any_of(files.begin(), files.end(),
-                      [](const fs::path& file) { return file.extension() == ".record"; })) {
-        found.push_back(folder);
-      }
+  for (const std::string& step : possible_steps(number)) {
+    const fs::path folder = records / fmt::format("{}.{}", number.job, step);
+    std::error_code error;
+    const std::vector<fs::path> files = entries_of(folder, error);
+    if (error == std::errc::permission_denied)
+      refused.push_back(fmt::format("{}: {}", folder.string(), error.message()));
+    if (std::any_of(files.begin(), files.end(),
+                    [](const fs::path& file) { return file.extension() == ".record"; })) {
+      found.push_back(folder);
     }
+    // The folder of all records may not be entered, or is not there: then no step is.
+    if (!error || error == std::errc::no_such_file_or_directory) continue;
+    if (::access(records.c_str(), X_OK) != 0) break;
   }
   return found;
 }
@@ -89,11 +104,20 @@ std::string list(const std::vector<fs::path>& paths) {
 }
 
 // In the first place that has any.
-std::vector<fs::path> find_live(const std::vector<fs::path>& places, const JobNumber& number) {
+std::vector<fs::path> find_live(const std::vector<fs::path>& places, const JobNumber& number,
+                                std::vector<std::string>& refused) {
   for (const fs::path& place : places) {
-    if (std::vector<fs::path> steps = steps_in(place, number); !steps.empty()) return steps;
+    if (std::vector<fs::path> steps = steps_in(place, number, refused); !steps.empty()) return steps;
   }
   return {};
+}
+
+// The user may already have followed this advice.
+std::string advice(const JobNumber& number) {
+  if (environment::get_or("SLURM_JOB_ID", "") == std::to_string(number.job)) {
+    return "no rank records on this node yet, or the job was submitted without --metrics=on";
+  }
+  return fmt::format("while it runs, look on its nodes with `srun --jobid={} --overlap …`", number.job);
 }
 
 }  // namespace
@@ -107,16 +131,17 @@ std::vector<fs::path> find_records(const fs::path& argument, Prefer prefer) {
                          .step = dot == std::string::npos ? "" : text.substr(dot + 1)};
   const std::vector<fs::path> copies = folders_of_copies(number.job);
   const std::vector<fs::path> places = folders_of_records();
-  const std::vector<fs::path> live = find_live(places, number);
+  std::vector<std::string> refused;
+  const std::vector<fs::path> live = find_live(places, number, refused);
   if (prefer == Prefer::live && !live.empty()) return live;
   for (const fs::path& folder : copies) {
     if (has_records_of(folder, number)) return {folder};
   }
   if (!live.empty()) return live;
-  fail(
-      "job {} has no records on this node ({}) and none in {}: while it runs, look on its nodes with `srun "
-      "--jobid={} --overlap …`; for later, set LOCKSTEP_REPORT_DIR in the job",
-      text, list(places), list(copies), number.job);
+  if (!refused.empty())
+    fail("this user may not read the records of job {}: {}", text, fmt::join(refused, ", "));
+  fail("job {} has no records on this node ({}) and none in {}: {}; for later, set LOCKSTEP_REPORT_DIR in the job",
+       text, list(places), list(copies), advice(number));
 }
 
 }  // namespace lockstep::report

@@ -15,8 +15,8 @@ namespace lockstep::report {
 ///   /run/lockstep/records/UID/JOB.STEP                    this node's records with the plugin
 ///   $XDG_RUNTIME_DIR/lockstep/records/JOB.STEP, /dev/shm/lockstep-UID/records/JOB.STEP   and without it
 ///
-/// Without STEP all steps of the job in that place. Prefer::live looks for this node's records first. Throws Error
-/// naming the places if none has it.
+/// Without STEP all steps of the job in that place, from 0 to 999. Prefer::live looks for this node's records first.
+/// Throws Error naming the places if none has it, or the folders that this user may not read.
 enum class Prefer { copies, live };
 std::vector<std::filesystem::path> find_records(const std::filesystem::path& argument,
                                                 Prefer prefer = Prefer::copies);

@@ -1,6 +1,10 @@
 #include "exporters/top/live.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <set>
 
 #include "common/median.h"
 #include "exporters/record/waits.h"
@@ -78,6 +82,14 @@ Live measure(const report::Run& run, std::uint64_t now_ns) {
     if (live.ranks.back().own_ms > 0) own.push_back(live.ranks.back().own_ms);
   }
   live.median_own_ms = median(std::move(own));
+  std::set<std::string> nodes;
+  for (const LiveRank& rank : live.ranks) nodes.insert(rank.node);
+  if (static_cast<int>(live.ranks.size()) < live.job.size) {
+    live.notes.push_back(
+        fmt::format("these are the ranks on {}; for another node: srun --jobid={} --overlap --pty "
+                    "-N1 -n1 -w NODE lockstep-top {}",
+                    fmt::join(nodes, ", "), live.job.job_id, live.job.job_id));
+  }
   return live;
 }
 

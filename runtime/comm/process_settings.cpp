@@ -12,6 +12,7 @@
 #include <climits>
 #include <filesystem>
 
+#include "common/background_cpus.h"
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
@@ -41,12 +42,10 @@ Cpus find_cpus() {
   }
   if (!cpus.assigned) cpus.compute = cpus_of_this_thread();
   cpus.all = cpus.compute;
-  if (const auto list = environment::get("LOCKSTEP_WORKER_CPUS")) {
-    const auto workers = parse_cpu_list(*list);
-    cpus.all.insert(cpus.all.end(), workers.begin(), workers.end());
-    std::sort(cpus.all.begin(), cpus.all.end());
-    cpus.all.erase(std::unique(cpus.all.begin(), cpus.all.end()), cpus.all.end());
-  }
+  const auto workers = worker_cpus();
+  cpus.all.insert(cpus.all.end(), workers.begin(), workers.end());
+  std::sort(cpus.all.begin(), cpus.all.end());
+  cpus.all.erase(std::unique(cpus.all.begin(), cpus.all.end()), cpus.all.end());
   return cpus;
 }
 
@@ -78,14 +77,14 @@ bool keep_heap() {
   return true;
 }
 
-int choose_threads(const Cpus& cpus, int ranks_on_these_cpus) {
+int choose_threads(int share_of_cpus) {
   if (const auto chosen = environment::get("OMP_NUM_THREADS")) {
     // "4,2" sets nested levels too; the outermost counts. OpenMP itself warns about invalid values.
     int threads = 0;
     std::from_chars(chosen->data(), chosen->data() + chosen->size(), threads);
     if (threads > 0) return threads;
   }
-  return std::max(1, static_cast<int>(cpus.compute.size()) / std::max(1, ranks_on_these_cpus));
+  return share_of_cpus;
 }
 
 void set_threads(int threads) {

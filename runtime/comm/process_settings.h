@@ -26,8 +26,8 @@ void bind_threads(const Cpus& cpus);
 /// Makes glibc keep freed memory. Does nothing and returns false under LOCKSTEP_MALLOC=off.
 bool keep_heap();
 
-/// OMP_NUM_THREADS, else the number of compute CPUs divided by the ranks that share them.
-int choose_threads(const Cpus& cpus, int ranks_on_these_cpus);
+/// OMP_NUM_THREADS, else this rank's share of the compute CPUs.
+int choose_threads(int share_of_cpus);
 
 /// Sets the number of threads of LibTorch, OpenMP and BLAS.
 void set_threads(int threads);

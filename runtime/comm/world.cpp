@@ -2,14 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
+#include "common/leaf/open_files.h"
 #include "common/process.h"
 #include "runtime/comm/clock_offset.h"
 #include "runtime/comm/control/control_channel.h"
@@ -27,6 +27,7 @@
 #include "runtime/comm/launcher.h"
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/process_settings.h"
+#include "runtime/comm/shared_cpus.h"
 #include "runtime/comm/single/communicator.h"
 #include "runtime/profile/operators.h"
 #include "runtime/profile/profiler.h"
@@ -65,15 +66,6 @@ comm::Place place_from_environment() {
   }
   place.node_name = lockstep::node_name();
   return place;
-}
-
-// The number of ranks on this node with the same compute CPUs as this one, itself included.
-int ranks_on_cpus(comm::Communicator& communicator, const comm::Cpus& cpus) {
-  const std::string text = fmt::format("{}:{}", communicator.place().node, format_cpu_list(cpus.compute));
-  std::size_t mine = std::hash<std::string>{}(text);
-  std::vector<std::size_t> all(static_cast<std::size_t>(communicator.size()));
-  communicator.all_gather({&mine, 1, comm::DataType::i64}, all.data(), "CPU sets")->wait();
-  return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
 struct AppliedSettings {
@@ -162,6 +154,19 @@ struct World::Impl {
     profiler->join();
   }
 
+  // All ranks come here together.
+  void end() {
+    end_profile();
+    timer.reset();
+    profiler.reset();
+    device_communicator.reset();
+    communicator.reset();
+    comm::set_abort_function(nullptr);
+    session.reset();
+    control_channel.reset();
+    state = WorldState::absent;
+  }
+
   // After an exception the other ranks do not reach their end together with this one. The program can print
   // what it caught; then its exit ends the job.
   void leave_by_exception() {
@@ -177,6 +182,7 @@ void World::Impl::begin(int& argc, char**& argv) {
   const comm::Place expected = place_from_environment();
   comm::install_failure_handling(name_of(expected), nullptr);
 
+  raise_open_files_limit();  // rank 0 has a connection to each node
   AppliedSettings applied;
   applied.cpus = comm::find_cpus();
   applied.heap_kept = comm::keep_heap();
@@ -202,8 +208,9 @@ void World::Impl::begin(int& argc, char**& argv) {
         session->world(), session->place(), applied.cpus.assigned ? applied.cpus.all : std::vector<int>{});
   }
 
-  applied.sharing = ranks_on_cpus(*communicator, applied.cpus);
-  applied.threads = comm::choose_threads(applied.cpus, applied.sharing);
+  const comm::SharedCpus shared = comm::compare_cpus(*communicator, applied.cpus.compute);
+  applied.sharing = shared.ranks;
+  applied.threads = comm::choose_threads(shared.threads);
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(*communicator, argc > 0 ? argv[0] : nullptr));
@@ -263,15 +270,19 @@ World::~World() {
     impl_->leave_by_exception();
     return;
   }
-  impl_->end_profile();
-  impl_->timer.reset();
-  impl_->profiler.reset();
-  impl_->device_communicator.reset();
-  impl_->communicator.reset();
-  comm::set_abort_function(nullptr);
-  impl_->session.reset();
-  impl_->control_channel.reset();
-  state = WorldState::absent;
+  impl_->end();
+}
+
+void World::exit(int code) {
+  impl_->end();
+  int initialised = 0;
+  int finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (initialised != 0 && finalised == 0) MPI_Finalize();  // the program initialised it
+  // Without the destructors of static objects: the loader's threads may still use them.
+  std::fflush(nullptr);
+  std::quick_exit(code);
 }
 
 const comm::Place& World::place() const {

@@ -35,6 +35,11 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  /// Ends World and then the process, from any function. All ranks call it together, with no operation in
+  /// flight. Writes the record and flushes C streams, but runs no destructors: first wait for a checkpoint and
+  /// close your own files.
+  [[noreturn]] void exit(int code);
+
   int rank() const { return place().rank; }
   int size() const { return place().size; }
   int local_rank() const { return place().local_rank; }

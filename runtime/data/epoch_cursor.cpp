@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/background_cpus.h"
+
 namespace lockstep::data {
 
 void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner) {
@@ -51,6 +53,13 @@ EpochCursor::Block EpochCursor::plan_next() {
   return nullptr;
 }
 
+std::future<EpochCursor::Block> EpochCursor::plan_in_background() {
+  return std::async(std::launch::async, [this] {
+    use_background_cpus();
+    return plan_next();
+  });
+}
+
 void EpochCursor::plan_on(const Cost& cost, const std::vector<double>& speeds) {
   {
     const std::lock_guard lock(mutex_);
@@ -58,8 +67,7 @@ void EpochCursor::plan_on(const Cost& cost, const std::vector<double>& speeds) {
     options_.cost = cost;
     options_.speeds = speeds;
     changed_ = true;
-    if (!ended_ && !planned_.valid())
-      planned_ = std::async(std::launch::async, [this] { return plan_next(); });
+    if (!ended_ && !planned_.valid()) planned_ = plan_in_background();
   }
   may_plan_.notify_all();
 }
@@ -87,7 +95,7 @@ std::optional<MicroBatch> EpochCursor::next() {
   const Plan& plan = block_->block.plan;
   // Half a block ahead is early enough, and jobs that end in the first half of a block save the planning.
   if (!waits_for_costs_ && !planned_.valid() && step_ >= plan.steps() / 2) {
-    planned_ = std::async(std::launch::async, [this] { return plan_next(); });
+    planned_ = plan_in_background();
   }
   const MicroBatch next{.block = block_,
                         .epoch = epoch_,

@@ -92,6 +92,7 @@ class EpochCursor {
  private:
   using Block = std::shared_ptr<const EpochBlock>;
   Block plan_next();
+  std::future<Block> plan_in_background();
   bool wait_for_next(std::unique_lock<std::mutex>& lock);
 
   const MakePlanner make_;

@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/environment.h"
+#include "common/background_cpus.h"
 #include "common/error.h"
-#include "common/leaf/cpu_list.h"
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
 #include "runtime/data/plan/epoch_planner.h"
@@ -59,13 +58,8 @@ std::size_t batch_bytes(const PlanOptions& plan, const LoaderOptions& options) {
 
 PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch_bytes) {
   PrefetchOptions prefetch;
-  std::size_t threads = 1;
-  if (const auto workers = environment::get("LOCKSTEP_WORKER_CPUS")) {
-    prefetch.cpus = parse_cpu_list(*workers);
-    threads = std::clamp<std::size_t>(prefetch.cpus.size(), 1, kMaxWorkers);
-  } else if (const auto compute = environment::get("LOCKSTEP_CPUS")) {
-    prefetch.cpus = parse_cpu_list(*compute);  // OpenMP may have bound this thread to one of them
-  }
+  prefetch.cpus = background_cpus();
+  const auto threads = std::clamp<std::size_t>(worker_cpus().size(), 1, kMaxWorkers);
   prefetch.threads = options.workers > 0 ? options.workers : static_cast<int>(threads);
   prefetch.ahead = std::clamp<std::size_t>(options.bytes_ahead / batch_bytes, 1,
                                            static_cast<std::size_t>(options.batches_ahead));

@@ -72,4 +72,11 @@ double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_n
   return norm;
 }
 
+double clip_grad_norm(const torch::optim::Optimizer& optimizer, double max_norm, const ClipOptions& options) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return clip_grad_norm(parameters, max_norm, options);
+}
+
 }  // namespace lockstep

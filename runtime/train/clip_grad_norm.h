@@ -2,8 +2,8 @@
 // it when gradients are final, after a synchronised backward and before step().
 //
 // After DistributedDataParallel's backward all ranks have the same gradients, so each computes the same norm
-// without communication. With DistributedOptimizer gradients are spread over the ranks: use its
-// clip_grad_norm().
+// without communication. With DistributedOptimizer gradients are spread over the ranks: pass the optimizer
+// instead of parameters, or use its clip_grad_norm().
 //
 // Threads: the training thread.
 #pragma once
@@ -23,6 +23,11 @@ struct ClipOptions {
 /// Clips, and returns the norm before clipping. Parameters without a gradient count as zero. Throws
 /// UsageError for an invalid norm_type or max_norm, and for sparse gradients.
 double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
+                      const ClipOptions& options = {});
+
+/// The same for all parameters of an optimizer. There is an overload for DistributedOptimizer, so that one
+/// function can be written for both.
+double clip_grad_norm(const torch::optim::Optimizer& optimizer, double max_norm,
                       const ClipOptions& options = {});
 
 namespace train {

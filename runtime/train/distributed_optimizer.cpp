@@ -36,6 +36,19 @@ std::vector<std::pair<std::string, torch::Tensor>> name_parameters(const torch::
   return result;
 }
 
+ParameterGroups without_parameters(const ParameterGroups& groups,
+                                   const torch::optim::OptimizerOptions* defaults) {
+  ParameterGroups result;
+  for (const auto& group : groups) {
+    if (!group.has_options() && defaults == nullptr)
+      fail_usage("DistributedOptimizer: group {} has no options: pass the optimizer's after the groups",
+                 result.size());
+    const torch::optim::OptimizerOptions& options = group.has_options() ? group.options() : *defaults;
+    result.emplace_back(std::vector<torch::Tensor>{}, options.clone());
+  }
+  return result;
+}
+
 }  // namespace train
 
 DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& ddp,

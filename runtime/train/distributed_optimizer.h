@@ -18,8 +18,8 @@
 // Rules:
 // - Construct it after DistributedDataParallel and before its first backward, without another communication
 //   hook.
-// - After a synchronised backward, .grad is valid only in this rank's part: clip with this class, not with
-//   lockstep::clip_grad_norm().
+// - After a synchronised backward, .grad is valid only in this rank's part: clip with this class, or pass it to
+//   lockstep::clip_grad_norm(), not the model's parameters.
 // - Parameters become views of memory owned by this class.
 // - Sparse gradients and join() are not supported, and no parameter may be added or unfrozen later.
 // - All ranks call step(), clip_grad_norm(), state_dict() and save() together.
@@ -57,6 +57,11 @@ using ParameterGroups = std::vector<torch::optim::OptimizerParamGroup>;
 /// module does not have.
 std::vector<std::pair<std::string, torch::Tensor>> name_parameters(const torch::nn::Module& module,
                                                                    const ParameterGroups& groups);
+
+/// The same groups with options and without parameters. Throws UsageError for a group without options if
+/// `defaults` is null.
+ParameterGroups without_parameters(const ParameterGroups& groups,
+                                   const torch::optim::OptimizerOptions* defaults = nullptr);
 
 }  // namespace train
 
@@ -117,6 +122,10 @@ class DistributedOptimizerBase {
 
   /// lockstep::clip_grad_norm() over the parts of all ranks. The result is the same on all ranks.
   double clip_grad_norm(double max_norm, const ClipOptions& options = {});
+
+  /// The groups, for their options: a learning rate that is set here holds from the next step on. All ranks set
+  /// the same. Their parameters are this rank's parts.
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() { return inner_->param_groups(); }
 
   /// The gradients of this rank's parts, to be read or scaled in place. Call it after a synchronised backward.
   std::vector<torch::Tensor> gradients();
@@ -195,10 +204,17 @@ class DistributedOptimizer : public DistributedOptimizerBase {
   template <typename Module, typename Options>
   DistributedOptimizer(DistributedDataParallel<Module>& ddp, const train::ParameterGroups& groups,
                        const Options& defaults)
-      : DistributedOptimizerBase(ddp, ddp.module(), groups,
-                                 std::make_unique<Optimizer>(empty(groups, defaults), defaults)) {}
+      : DistributedOptimizerBase(
+            ddp, ddp.module(), groups,
+            std::make_unique<Optimizer>(train::without_parameters(groups, &defaults), defaults)) {}
 
-  /// The optimizer of this rank's part, for access to the groups' options and for learning rate schedulers.
+  /// All groups have their options, as those from decay_groups(). Throws UsageError for one without.
+  template <typename Module>
+  DistributedOptimizer(DistributedDataParallel<Module>& ddp, const train::ParameterGroups& groups)
+      : DistributedOptimizerBase(ddp, ddp.module(), groups,
+                                 std::make_unique<Optimizer>(train::without_parameters(groups))) {}
+
+  /// The optimizer of this rank's part, for schedulers of LibTorch.
   Optimizer& local() { return static_cast<Optimizer&>(inner()); }
 
  private:
@@ -213,17 +229,12 @@ class DistributedOptimizer : public DistributedOptimizerBase {
     }
     return parameters;
   }
-
-  // The same groups without their parameters.
-  template <typename Options>
-  static train::ParameterGroups empty(const train::ParameterGroups& groups, const Options& defaults) {
-    train::ParameterGroups result;
-    for (const auto& group : groups) {
-      const torch::optim::OptimizerOptions& options = group.has_options() ? group.options() : defaults;
-      result.emplace_back(std::vector<torch::Tensor>{}, options.clone());
-    }
-    return result;
-  }
 };
+
+/// optimizer.clip_grad_norm(): see clip_grad_norm.h.
+inline double clip_grad_norm(DistributedOptimizerBase& optimizer, double max_norm,
+                             const ClipOptions& options = {}) {
+  return optimizer.clip_grad_norm(max_norm, options);
+}
 
 }  // namespace lockstep

@@ -194,22 +194,20 @@ Tensor Lamb::step(LossClosure closure) {
   return loss;
 }
 
-std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Module& module,
-                                                            double weight_decay,
-                                                            const torch::optim::AdamWOptions& defaults) {
-  std::vector<Tensor> decayed;
-  std::vector<Tensor> others;
+namespace train {
+
+std::vector<torch::optim::OptimizerParamGroup> decay_groups(
+    const torch::nn::Module& module, std::unique_ptr<torch::optim::OptimizerOptions> decayed,
+    std::unique_ptr<torch::optim::OptimizerOptions> others) {
+  std::vector<Tensor> matrices;
+  std::vector<Tensor> vectors;
   for (const auto& parameter : parameters_of(module))
-    (parameter.dim() >= 2 ? decayed : others).push_back(parameter);
-  const auto options = [&](double decay) {
-    auto copy = std::make_unique<torch::optim::AdamWOptions>(defaults);
-    copy->weight_decay(decay);
-    return copy;
-  };
+    (parameter.dim() >= 2 ? matrices : vectors).push_back(parameter);
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(decayed, options(weight_decay));
-  groups.emplace_back(others, options(0));
+  groups.emplace_back(matrices, std::move(decayed));
+  groups.emplace_back(vectors, std::move(others));
   return groups;
 }
 
+}  // namespace train
 }  // namespace lockstep

@@ -2,7 +2,8 @@
 // results are LibTorch's up to rounding; options, parameter groups, state and saved files are LibTorch's own,
 // so FusedAdamW can take the place of torch::optim::AdamW anywhere, also within DistributedOptimizer.
 //
-//   lockstep::FusedAdamW optimizer(lockstep::decay_groups(*model, 0.1), torch::optim::AdamWOptions(3e-4));
+//   const auto options = torch::optim::AdamWOptions(3e-4).weight_decay(0.1);
+//   lockstep::FusedAdamW optimizer(lockstep::decay_groups(*model, options));
 //
 // Parameters are dense tensors of float or double in host memory; step() throws UsageError for others.
 //
@@ -11,9 +12,18 @@
 
 #include <torch/torch.h>
 
+#include <memory>
 #include <vector>
 
 namespace lockstep {
+
+namespace train {
+
+std::vector<torch::optim::OptimizerParamGroup> decay_groups(
+    const torch::nn::Module& module, std::unique_ptr<torch::optim::OptimizerOptions> decayed,
+    std::unique_ptr<torch::optim::OptimizerOptions> others);
+
+}  // namespace train
 
 class FusedSGD : public torch::optim::SGD {
  public:
@@ -43,11 +53,15 @@ class Lamb : public torch::optim::AdamW {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-/// Two parameter groups for AdamW and Lamb: matrices, convolutions and embeddings with this weight decay, and
-/// biases and the weights of norms (parameters of fewer than two dimensions) without. `defaults` gives the
-/// other options.
+/// Two parameter groups with the options of the optimizer: matrices, convolutions and embeddings with its weight
+/// decay, and biases and the weights of norms (parameters of fewer than two dimensions) without. Give the
+/// options here only: the optimizer would use its own for groups without options, and these have them.
+template <typename Options>
 std::vector<torch::optim::OptimizerParamGroup> decay_groups(const torch::nn::Module& module,
-                                                            double weight_decay,
-                                                            const torch::optim::AdamWOptions& defaults = {});
+                                                            const Options& options) {
+  auto others = std::make_unique<Options>(options);
+  others->weight_decay(0);
+  return train::decay_groups(module, std::make_unique<Options>(options), std::move(others));
+}
 
 }  // namespace lockstep

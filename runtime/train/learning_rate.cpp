@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/train/distributed_optimizer.h"
 
 namespace lockstep {
 namespace {
@@ -107,31 +108,48 @@ double batch_scale(double batches, BatchScaling scaling) {
 }
 
 LearningRate::LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedule schedule)
-    : optimizer_(optimizer), schedule_(std::move(schedule)), base_(values()) {
+    : LearningRate(optimizer.param_groups(), std::move(schedule)) {
+}
+
+LearningRate::LearningRate(DistributedOptimizerBase& optimizer, schedule::Schedule schedule)
+    : LearningRate(optimizer.param_groups(), std::move(schedule)) {
+}
+
+LearningRate::LearningRate(std::vector<torch::optim::OptimizerParamGroup>& groups,
+                           schedule::Schedule schedule)
+    : groups_(groups), schedule_(std::move(schedule)), base_(values()) {
   set_step(0);
 }
 
 void LearningRate::set_step(std::int64_t step) {
   if (step < 0) fail_usage("LearningRate: step is {}; it must not be negative", step);
-  auto& groups = optimizer_.param_groups();
-  if (groups.size() != base_.size())
+  if (groups_.size() != base_.size())
     fail_usage(
         "LearningRate: the optimizer has {} parameter groups, and had {} when LearningRate was made; make it "
         "after the last group was added",
-        groups.size(), base_.size());
+        groups_.size(), base_.size());
   const double factor = schedule_(step);
-  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(base_[i] * factor);
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].options().set_lr(base_[i] * factor);
   step_ = step;
 }
 
 std::vector<double> LearningRate::values() const {
   std::vector<double> result;
-  for (auto& group : optimizer_.param_groups()) result.push_back(group.options().get_lr());
+  for (auto& group : groups_) result.push_back(group.options().get_lr());
   return result;
 }
 
 ReduceOnPlateau::ReduceOnPlateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options)
-    : optimizer_(optimizer), options_(options) {
+    : ReduceOnPlateau(optimizer.param_groups(), options) {
+}
+
+ReduceOnPlateau::ReduceOnPlateau(DistributedOptimizerBase& optimizer, const PlateauOptions& options)
+    : ReduceOnPlateau(optimizer.param_groups(), options) {
+}
+
+ReduceOnPlateau::ReduceOnPlateau(std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                 const PlateauOptions& options)
+    : groups_(groups), options_(options) {
   if (!(options.factor > 0 && options.factor < 1))
     fail_usage("ReduceOnPlateau: factor is {}; it must be between 0 and 1", options.factor);
   if (options.patience < 0)
@@ -152,7 +170,7 @@ bool ReduceOnPlateau::observe(double metric) {
   if (++state_.observations <= options_.patience) return false;
   state_.observations = 0;
   bool lowered = false;
-  for (auto& group : optimizer_.param_groups()) {
+  for (auto& group : groups_) {
     const double now = group.options().get_lr();
     const double next = std::max(now * options_.factor, options_.minimum);
     lowered = lowered || next < now;

@@ -26,6 +26,8 @@
 
 namespace lockstep {
 
+class DistributedOptimizerBase;
+
 namespace schedule {
 
 /// The factor for an optimizer step, counted from 0.
@@ -78,6 +80,7 @@ class LearningRate {
  public:
   /// Sets the learning rate of step 0. The optimizer must outlive this object.
   LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedule schedule);
+  LearningRate(DistributedOptimizerBase& optimizer, schedule::Schedule schedule);
 
   /// Sets the learning rate of the next step. Call it after optimizer.step().
   void step() { set_step(step_ + 1); }
@@ -90,7 +93,9 @@ class LearningRate {
   std::vector<double> values() const;
 
  private:
-  torch::optim::Optimizer& optimizer_;
+  LearningRate(std::vector<torch::optim::OptimizerParamGroup>& groups, schedule::Schedule schedule);
+
+  std::vector<torch::optim::OptimizerParamGroup>& groups_;
   schedule::Schedule schedule_;
   std::vector<double> base_;  // by parameter group
   std::int64_t step_ = 0;
@@ -110,6 +115,7 @@ class ReduceOnPlateau {
  public:
   /// The optimizer must outlive this object. Throws UsageError for options that make no sense.
   ReduceOnPlateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options = {});
+  ReduceOnPlateau(DistributedOptimizerBase& optimizer, const PlateauOptions& options = {});
 
   /// Returns whether the learning rate was lowered. Throws UsageError if the metric is not a number.
   bool observe(double metric);
@@ -124,7 +130,9 @@ class ReduceOnPlateau {
   void set_state(const State& state) { state_ = state; }
 
  private:
-  torch::optim::Optimizer& optimizer_;
+  ReduceOnPlateau(std::vector<torch::optim::OptimizerParamGroup>& groups, const PlateauOptions& options);
+
+  std::vector<torch::optim::OptimizerParamGroup>& groups_;
   PlateauOptions options_;
   State state_;
 };

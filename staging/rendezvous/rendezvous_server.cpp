@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "common/leaf/open_files.h"
 #include "common/sockets.h"
 
 namespace lockstep::transfer {
@@ -20,6 +21,7 @@ using std::chrono::milliseconds;
 constexpr int kBacklog = 1024;
 constexpr std::size_t kMaxUnauthenticated = 256;  // connections
 constexpr milliseconds kAuthenticationTimeout{10'000};
+constexpr milliseconds kAcceptPause{200};  // after accept() failed
 
 }  // namespace
 
@@ -69,8 +71,9 @@ void RendezvousServer::run(const UniqueFd& alive) {
   for (;;) {
     const auto unauthenticated =
         std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
-    // Above the limit, new connections wait in the backlog.
-    const bool accepting = static_cast<std::size_t>(unauthenticated) < kMaxUnauthenticated;
+    // Otherwise new connections wait in the backlog.
+    const bool accepting =
+        static_cast<std::size_t>(unauthenticated) < kMaxUnauthenticated && Clock::now() >= next_accept_;
     std::vector<pollfd> wait{{deadline ? -1 : alive.get(), POLLIN, 0},
                              {accepting ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
@@ -107,7 +110,7 @@ void RendezvousServer::run(const UniqueFd& alive) {
 
 void RendezvousServer::accept_one() {
   UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) return;
+  if (!socket) return accept_failed(errno);
   notice_dead_peer(socket);
   Peer& peer = peers_.emplace_back(Peer{std::move(socket),
                                         Session(Session::Role::server, options_.key),
@@ -117,6 +120,15 @@ void RendezvousServer::accept_one() {
                                         {},
                                         {}});
   send(peer, peer.session.greeting());
+}
+
+// The connection stays in the backlog, so that poll() would return at once again.
+void RendezvousServer::accept_failed(int error) {
+  if (error == EAGAIN || error == ECONNABORTED || error == EINTR) return;
+  next_accept_ = Clock::now() + kAcceptPause;
+  if (!no_descriptor_left(error) || std::exchange(ran_out_of_descriptors_, true)) return;
+  if (options_.report)
+    options_.report(fmt::format("srun cannot accept further nodes of the step: {}", kNoDescriptorLeft));
 }
 
 void RendezvousServer::read_from(Peer& peer) {
@@ -258,10 +270,11 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
     for (std::uint32_t id = 0; id < group.nodes; ++id) {
       if (group.joined.contains(id)) continue;
       group.why_by_node[id < names.size() ? names[id] : fmt::format("node {} of the step", id)] = fmt::format(
-          "did not reach srun within {} s; if it printed no error itself, check that it can reach the ports "
-          "of "
-          "srun's machine ('ports' in lockstep.conf)",
-          std::chrono::duration_cast<std::chrono::seconds>(options_.join_timeout).count());
+          "did not reach srun within {} s; {}",
+          std::chrono::duration_cast<std::chrono::seconds>(options_.join_timeout).count(),
+          ran_out_of_descriptors_ ? fmt::format("on srun's machine {}", kNoDescriptorLeft)
+                                  : "if it printed no error itself, check that it can reach the ports of "
+                                    "srun's machine ('ports' in lockstep.conf)");
     }
     return decide(group);
   }
@@ -299,6 +312,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
   for (const Peer& peer : peers_) {
     if (!peer.hello) consider(peer.connected + kAuthenticationTimeout);
   }
+  if (next_accept_ > now) consider(next_accept_);
   for (const auto& [name, group] : groups_) {
     consider(now + options_.silence_timeout / 4);
     if (group.verdict) continue;

@@ -53,6 +53,7 @@ class RendezvousServer {
   struct Group;
 
   void accept_one();
+  void accept_failed(int error);
   void read_from(Peer& peer);
   void receive_line(Peer& peer, const std::string& line);
   void receive_hello(Peer& peer, const std::string& text);
@@ -71,6 +72,8 @@ class RendezvousServer {
   Options options_;
   std::list<Peer> peers_;
   std::map<std::string, Group> groups_;
+  Clock::time_point next_accept_{};
+  bool ran_out_of_descriptors_ = false;
 };
 
 }  // namespace lockstep::transfer

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "common/leaf/open_files.h"
 #include "common/tool.h"
 #include "staging/step/step.h"
 #include "staging/tool/cache_verbs.h"
@@ -10,6 +11,7 @@
 int main(int argc, char** argv) {
   // A restrictive umask could lock the next call out. Files for other readers get explicit modes.
   ::umask(077);
+  lockstep::raise_open_files_limit();  // srun's helper has a connection to each node of the step
   lockstep::Tool tool(
       "lockstep-stage",
       "Copy packed data into this node's cache, verified and shared by the jobs that run here");

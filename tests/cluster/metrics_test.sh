@@ -39,6 +39,18 @@ output=$(on_node "$node" lockstep-report "$records" --json) || fail "no report: 
 assert_contains "$output" '"program":"simulated_job"'
 assert_exit 1 root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups lockstep-report "$records"
 
+test_case "the job's user finds its live records by the job's number, although nobody but root may list them"
+assert_exit 2 on_node "$node" ls /run/lockstep/records/6001
+for number in "$job" "$job.0"; do
+  for command in "lockstep-report --json" "lockstep-top --json"; do
+    # shellcheck disable=SC2086  # two words
+    output=$(on_node "$node" $command "$number") || fail "$command $number: $output"
+    assert_contains "$output" '"program":"simulated_job"'
+  done
+done
+output=$(on_node "$node" lockstep-top --once "$job")
+assert_contains "$output" "these are the ranks on $node; for another node: srun --jobid=$job --overlap"
+
 test_case "other users cannot list the numbers of a user's jobs, also if the admin closes the folder of all records"
 as_other() { root_on_node "$node" setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
 assert_exit 2 as_other ls /run/lockstep/records/6001

@@ -41,6 +41,10 @@ OpenConnections& open_connections() {
   return *instance;
 }
 
+bool is_unreachable(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
+}
+
 }  // namespace
 
 Connection::Connection(UniqueFd socket) : socket_(std::move(socket)) {
@@ -72,6 +76,7 @@ void Connection::send_rest() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (sent < 0) {
+      unreachable_ = unreachable_ || is_unreachable(errno);
       unsent_.clear();  // receive() will see the end of the connection
       return;
     }
@@ -87,9 +92,11 @@ Connection::End Connection::receive(std::vector<Message>& messages) {
     if (got > 0) {
       received_.append(part.data(), static_cast<std::size_t>(got));
     } else if (got == 0 || errno == ECONNRESET || errno == EPIPE) {
-      end = End::closed;
+      end = unreachable_ ? End::unreachable : End::closed;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       break;
+    } else if (is_unreachable(errno)) {
+      end = End::unreachable;
     } else if (errno != EINTR) {
       end = End::broken;
     }

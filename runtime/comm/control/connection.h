@@ -46,8 +46,9 @@ class Connection {
 
   enum class End : std::uint8_t {
     none,
-    closed,  ///< the other process closed it or ended
-    broken,  ///< a network error or damaged bytes; the other process may still run
+    closed,       ///< the other process closed it or ended
+    unreachable,  ///< the other machine stopped answering: it lost power, or is cut off
+    broken,       ///< another network error, or damaged bytes; the other process may still run
   };
   /// Reads without waiting and appends complete messages, including those that arrived before the end.
   End receive(std::vector<Message>& messages);
@@ -58,6 +59,7 @@ class Connection {
   UniqueFd socket_;
   std::string unsent_;
   std::string received_;
+  bool unreachable_ = false;  // send_rest() found it; recv() does not report the error again
 };
 
 }  // namespace lockstep::comm::control

@@ -41,6 +41,9 @@ constexpr milliseconds kVerdictTime{1900};     // for rank 0's verdict; then ano
 constexpr milliseconds kAnnounceTime{300};     // for sending a last message
 constexpr milliseconds kAbortTime{1000};       // for the abort by the rank that printed; then others abort
 
+constexpr milliseconds kUnreachableCheck{500};  // between two looks whether this rank waits in an operation
+constexpr milliseconds kPollPause{100};         // if poll() does not work
+
 std::atomic<ControlChannel*> current_channel{nullptr};
 pid_t channel_process = 0;
 
@@ -151,16 +154,24 @@ class ControlChannel::Thread {
     for (const auto& child : tree_.down) add(child.connection);
 
     std::uint64_t due = UINT64_MAX;
-    for (const auto& time : {answers_due_, verdict_due_}) due = std::min(due, time.value_or(UINT64_MAX));
+    for (const auto& time : {answers_due_, verdict_due_, unreachable_due_})
+      due = std::min(due, time.value_or(UINT64_MAX));
     int timeout = -1;
     if (due != UINT64_MAX) {
       const std::uint64_t now = monotonic_ns();
       timeout = due <= now ? 0 : static_cast<int>((due - now) / 1'000'000U) + 1;
     }
-    if (::poll(waits.data(), waits.size(), timeout) < 0 && errno != EINTR) {
-      // Out of memory, or a bad descriptor: the job goes on without a control channel.
-      over_ = true;
+    if (::poll(waits.data(), waits.size(), timeout) < 0 && errno != EINTR) handle_failed_poll(errno);
+  }
+
+  // Out of memory, or the program has lowered its limit of open files. Looks regularly instead of waiting.
+  void handle_failed_poll(int error) {
+    if (!std::exchange(poll_failed_, true)) {
+      print_line(
+          fmt::format("{}: the control channel cannot wait for messages ({}); it looks every {} ms instead",
+                      tree_.roster.name(tree_.rank), errno_text(error), kPollPause.count()));
     }
+    std::this_thread::sleep_for(kPollPause);
   }
 
   void handle_requests() {
@@ -218,7 +229,14 @@ class ControlChannel::Thread {
     if (end == Connection::End::none) return;
     connection.close();
     const bool said_goodbye = departed_.contains(rank);
-    if (is_parent) {
+    if (!said_goodbye && end == Connection::End::unreachable) {
+      if (!unreachable_rank_) {
+        unreachable_rank_ = rank;
+        asked_before_ = current_activity().asked;
+        unreachable_due_ = after(is_parent ? 2 * verdict_delay_ : milliseconds(0));
+      }
+      note_answers(rank);
+    } else if (is_parent) {
       // The ranks above cannot give a verdict any more.
       if (!said_goodbye && end == Connection::End::closed) {
         parent_lost_ = true;
@@ -364,6 +382,7 @@ class ControlChannel::Thread {
       unanswered_.clear();
       note_answers(-1);
     }
+    if (unreachable_due_ && *unreachable_due_ <= now) check_unreachable();
     if (!verdict_due_ || *verdict_due_ > now) return;
     // No verdict has come from above.
     if (parent_lost_) give_verdict(control::explain_lost_rank(tree_.roster, tree_.parent, my_status()));
@@ -373,6 +392,24 @@ class ControlChannel::Thread {
     const auto parent = departed_.find(tree_.parent);
     statuses.push_back(parent != departed_.end() ? parent->second : Status{.rank = tree_.parent});
     give_verdict(control::explain_overdue(tree_.roster, *overdue_, std::move(statuses)));
+  }
+
+  // The network of the control channel may fail while MPI's works. So the job ends only if this rank also waits in
+  // an operation, and none that began later has ended.
+  void check_unreachable() {
+    if (current_activity().ended > asked_before_) {
+      print_line(fmt::format(
+          "the control channel lost {}, but its operations go on; if it ends, other ranks time out",
+          tree_.roster.name(*unreachable_rank_)));
+      unreachable_rank_.reset();
+      unreachable_due_.reset();
+      return;
+    }
+    const Status mine = my_status();
+    const auto time = std::chrono::nanoseconds(mine.duration_ns);
+    if (control::is_in_operation(mine.state) && time >= control::kUnreachableTime)
+      give_verdict(control::explain_unreachable_rank(tree_.roster, *unreachable_rank_, mine));
+    unreachable_due_ = after(kUnreachableCheck);
   }
 
   [[noreturn]] void give_verdict(const std::string& line) {
@@ -432,6 +469,10 @@ class ControlChannel::Thread {
   std::map<int, Status> answers_;
   std::optional<std::uint64_t> answers_due_;
   std::optional<std::uint64_t> verdict_due_;  // when this rank gives its own verdict
+  std::optional<int> unreachable_rank_;       // the first one
+  std::uint64_t asked_before_ = 0;            // this rank's operations when it was lost
+  std::optional<std::uint64_t> unreachable_due_;
+  bool poll_failed_ = false;
 
   UniqueFd wake_;
   std::mutex mutex_;  // guards the members below, except thread_

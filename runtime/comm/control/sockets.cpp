@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -20,6 +19,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/leaf/random.h"
+#include "common/sockets.h"
 
 namespace lockstep::comm::control {
 namespace {
@@ -263,8 +263,7 @@ UniqueFd connect_on_network(const Addresses& addresses, const Key& key, int rank
   while (!untried.empty()) {
     UniqueFd socket = connect_to_first(untried, addresses.port, why);
     if (!socket) return {};
-    const int on = 1;
-    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    notice_dead_peer(socket, kUnreachableTime);
     if (introduce(socket, key, rank, kAcceptTime)) return socket;
     why = "another process answers there";
   }

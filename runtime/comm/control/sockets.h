@@ -27,6 +27,9 @@ struct Addresses {
   std::array<Address, 8> list{};
 };
 
+/// After how long without an answer another node counts as unreachable.
+inline constexpr std::chrono::seconds kUnreachableTime{10};
+
 /// Listens under an abstract local name made of the key. Empty, with errno set, if that fails.
 UniqueFd listen_locally(const Key& name);
 UniqueFd connect_locally(const Key& name);

@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "common/process.h"
 #include "runtime/comm/control/activity.h"
+#include "runtime/comm/control/sockets.h"
 
 namespace lockstep::comm::control {
 namespace {
@@ -108,10 +109,6 @@ std::string format_duration(std::uint64_t duration_ns) {
   return seconds < 9.95 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
 }
 
-bool is_in_operation(RankState state) {
-  return state == RankState::waits || state == RankState::works || state == RankState::asked;
-}
-
 // The part of a status that is equal for ranks that do the same.
 struct SharedState {
   RankState state;
@@ -201,7 +198,20 @@ SharedState shared_state(const Status& status) {
           numbered ? status.number : static_cast<std::uint64_t>(status.number > 0)};
 }
 
+// The end of a line about another rank: this rank's operation.
+std::string continuation(const Roster& roster, const Status& mine) {
+  if (is_in_operation(mine.state))
+    return fmt::format("; {} is in {}", roster.name(mine.rank), mine.operation);
+  if (mine.number > 0)
+    return fmt::format("; the last operation of {} was {}", roster.name(mine.rank), mine.operation);
+  return "";
+}
+
 }  // namespace
+
+bool is_in_operation(RankState state) {
+  return state == RankState::waits || state == RankState::works || state == RankState::asked;
+}
 
 std::string Roster::name(int rank) const {
   const auto node = static_cast<std::size_t>(node_of.at(static_cast<std::size_t>(rank)));
@@ -310,13 +320,12 @@ std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::v
 }
 
 std::string explain_lost_rank(const Roster& roster, int rank, const Status& mine) {
-  std::string line = fmt::format("{} is gone (its process ended)", roster.name(rank));
-  if (is_in_operation(mine.state)) {
-    line += fmt::format("; {} is in {}", roster.name(mine.rank), mine.operation);
-  } else if (mine.number > 0) {
-    line += fmt::format("; the last operation of {} was {}", roster.name(mine.rank), mine.operation);
-  }
-  return line;
+  return fmt::format("{} is gone (its process ended){}", roster.name(rank), continuation(roster, mine));
+}
+
+std::string explain_unreachable_rank(const Roster& roster, int rank, const Status& mine) {
+  return fmt::format("{} has not answered for {} s (its node lost power, or is cut off){}", roster.name(rank),
+                     kUnreachableTime.count(), continuation(roster, mine));
 }
 
 }  // namespace lockstep::comm::control

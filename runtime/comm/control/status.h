@@ -64,4 +64,10 @@ std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::v
 /// "rank 2 on n1 is gone (its process ended); rank 0 on n1 is in …"
 std::string explain_lost_rank(const Roster& roster, int rank, const Status& mine);
 
+/// "rank 2 on n2 has not answered for 10 s (its node lost power, or is cut off); rank 0 on n1 is in …"
+std::string explain_unreachable_rank(const Roster& roster, int rank, const Status& mine);
+
+/// Whether the rank waits in or runs an operation, or has asked for one.
+bool is_in_operation(RankState state);
+
 }  // namespace lockstep::comm::control

@@ -10,6 +10,8 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/leaf/open_files.h"
+#include "common/sockets.h"
 #include "runtime/comm/control/sockets.h"
 
 namespace lockstep::comm::control {
@@ -56,7 +58,7 @@ Roster make_roster(const std::vector<ContactInfo>& contacts, int nodes) {
 
 // Accepts the expected ranks from both listeners, for 5 s.
 void accept_children(const UniqueFd& local, const UniqueFd& network, const Key& key,
-                     std::vector<int> expected, std::vector<Child>& into) {
+                     std::vector<int> expected, std::vector<Child>& into, ConnectOutcome& outcome) {
   constexpr double kSeconds = 5;
   constexpr milliseconds kIntroductionTime{1000};
   const std::uint64_t begin = monotonic_ns();
@@ -68,7 +70,12 @@ void accept_children(const UniqueFd& local, const UniqueFd& network, const Key& 
     for (const pollfd& wait : waits) {
       if ((wait.revents & POLLIN) == 0) continue;
       UniqueFd socket(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      if (!socket && no_descriptor_left(errno)) {
+        return outcome.fail(wait.fd == local.get() ? &ConnectOutcome::local : &ConnectOutcome::network,
+                            kNoDescriptorLeft);
+      }
       if (!socket) continue;
+      if (wait.fd == network.get()) notice_dead_peer(socket, kUnreachableTime);
       const int rank = receive_introduction(socket, key, wait.fd == local.get(), kIntroductionTime);
       const auto found = std::find(expected.begin(), expected.end(), rank);
       if (found == expected.end() || !accept_introduction(socket)) continue;
@@ -151,7 +158,7 @@ class TreeBuilder {
       }
     }
     // A rank that cannot connect reports that in its own outcome.
-    accept_children(local_, network_, tree_.node_key, std::move(expected), tree_.down);
+    accept_children(local_, network_, tree_.node_key, std::move(expected), tree_.down, outcome);
   }
 
   std::optional<Tree> finish(const std::vector<ConnectOutcome>& outcomes) {

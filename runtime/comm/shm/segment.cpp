@@ -5,18 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
 
 #include "common/error.h"
+#include "common/leaf/unique_fd.h"
 #include "common/units.h"
+#include "runtime/comm/shm/memory_limit.h"
 
 namespace lockstep::comm::shm {
 namespace {
@@ -67,16 +67,31 @@ void* map_aligned(int descriptor, std::size_t bytes) {
   return mapped;
 }
 
-// How much memory the kernel has without swapping. If a process takes more, the kernel kills some process
-// instead of reporting an error.
-std::size_t available_memory() {
-  std::ifstream lines("/proc/meminfo");
-  std::string line;
-  while (std::getline(lines, line)) {
-    unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return std::size_t{kib} << 10U;
+// Allocates the pages of the file now: later, a missing page would be a SIGBUS in the middle of backward. The
+// kernel kills a process when there is no memory, instead of reporting an error. So looks before each part,
+// since the other ranks of the job allocate at the same time.
+void allocate_pages(int descriptor, std::size_t bytes) {
+  constexpr std::size_t kPart = std::size_t{64} << 20;
+  for (std::size_t done = 0; done < bytes;) {
+    const MemoryLimit limit = available_memory();
+    if (bytes - done > limit.available) {
+      fail(
+          "cannot allocate {} ({} bytes) of memory to share with the ranks of this node: only {} are "
+          "available in {}: give the job more memory (sbatch --mem)",
+          format_bytes(bytes), bytes, format_bytes(done + limit.available), limit.of);
+    }
+    const std::size_t part = std::min(kPart, bytes - done);
+    int error = 0;
+    do {
+      error = ::posix_fallocate(descriptor, static_cast<off_t>(done), static_cast<off_t>(part));
+    } while (error == EINTR);  // a signal interrupted it
+    if (error != 0) {
+      errno = error;
+      fail_errno("cannot allocate {} ({} bytes) of memory to share with the ranks of this node",
+                 format_bytes(bytes), bytes);
+    }
+    done += part;
   }
-  return std::numeric_limits<std::size_t>::max();
 }
 
 }  // namespace
@@ -84,28 +99,16 @@ std::size_t available_memory() {
 std::shared_ptr<void> allocate(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t size = round_up(bytes == 0 ? 1 : bytes, page);
-  if (const std::size_t available = available_memory(); size > available) {
-    fail(
-        "cannot allocate {} ({} bytes) of memory to share with the ranks of this node: only {} are available",
-        format_bytes(size), size, format_bytes(available));
-  }
-  const int descriptor = ::memfd_create("lockstep", MFD_CLOEXEC);
-  if (descriptor < 0) fail_errno("cannot create shared memory");
-  // Allocates the pages now: later, a missing page would be a SIGBUS in the middle of backward.
-  int allocate_error = 0;
-  do {
-    allocate_error = ::posix_fallocate(descriptor, 0, static_cast<off_t>(size));
-  } while (allocate_error == EINTR);  // a signal interrupted it
-  void* memory = allocate_error != 0 ? MAP_FAILED : map_aligned(descriptor, size);
+  UniqueFd file(::memfd_create("lockstep", MFD_CLOEXEC));
+  if (!file) fail_errno("cannot create shared memory");
+  allocate_pages(file.get(), size);
+  void* memory = map_aligned(file.get(), size);
   struct stat status {};
-  if (memory == MAP_FAILED || ::fstat(descriptor, &status) != 0) {
-    errno = allocate_error != 0 ? allocate_error : errno;
-    const int error = errno;
-    ::close(descriptor);
-    errno = error;
-    fail_errno("cannot allocate {} ({} bytes) of memory to share with the ranks of this node",
-               format_bytes(size), size);
+  if (memory == MAP_FAILED || ::fstat(file.get(), &status) != 0) {
+    fail_errno("cannot map {} ({} bytes) of memory to share with the ranks of this node", format_bytes(size),
+               size);
   }
+  const int descriptor = file.release();
   ::madvise(memory, size, MADV_HUGEPAGE);  // has an effect only if the system allows it
 
   const auto end = reinterpret_cast<std::uintptr_t>(memory) + size;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/background_cpus.h"
 #include "common/error.h"
 
 namespace lockstep::data {
@@ -100,7 +101,10 @@ void EpochPlanner::load_next_block() {
   block_.items.insert(block_.items.begin(), pool_.begin(), pool_.end());
   pool_ = std::exchange(block_.items, {});
   if (next_block_ < order_.blocks()) {
-    next_ = std::async(std::launch::async, read, next_block_);
+    next_ = std::async(std::launch::async, [read, block = next_block_] {
+      use_background_cpus();
+      return read(block);
+    });
   }
 }
 

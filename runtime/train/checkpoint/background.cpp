@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/background_cpus.h"
+
 namespace lockstep::checkpoint {
 namespace {
 
@@ -22,6 +24,7 @@ void Background::start(Work work) {
   const auto before = jobs_.empty() ? std::shared_future<void>() : jobs_.back().done;
   Job job{.released = released->get_future().share(), .done = {}};
   job.done = std::async(std::launch::async, [released, before, work = std::move(work)] {
+               use_background_cpus();
                if (before.valid()) before.wait();
                bool has_released = false;
                const auto release = [&] {

@@ -32,6 +32,11 @@ StopSignal::~StopSignal() {
   stop_exists = false;
 }
 
+void StopSignal::exit() {
+  if (work_) work_->wait();
+  world_.exit(kExitCode);
+}
+
 bool StopSignal::poll() {
   if (work_) {
     work_->wait();

@@ -4,7 +4,7 @@
 //   lockstep::StopSignal stop(world);
 //   …
 //     optimizer.step();
-//     if (stop.poll()) { checkpointer.save(step); checkpointer.wait(); return lockstep::StopSignal::kExitCode; }
+//     if (stop.poll()) { checkpointer.save(step); checkpointer.wait(); stop.exit(); }
 //
 // The signals do not end the process any more. Only one object may exist.
 //
@@ -37,6 +37,10 @@ class StopSignal {
   /// same answer. It does not wait for other ranks: their answers are collected while the next step runs, so a signal
   /// is seen one step late.
   bool poll();
+
+  /// Ends the process with kExitCode, from any function: World::exit(). All ranks call it together, after
+  /// Checkpointer::wait(). To end by a return from main instead, return kExitCode.
+  [[noreturn]] void exit();
 
   /// The signal that was agreed on; 0 before.
   int signal() const { return agreed_; }

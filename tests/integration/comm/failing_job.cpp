@@ -1,6 +1,10 @@
 // A job in which one rank fails in the way named on the command line: failing_job HOW [RANK]; the default is
 // the last rank. failure_test starts it under mpirun, tests/cluster/hangs_test.sh on two nodes.
+#include <linux/filter.h>
 #include <mpi.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,6 +58,46 @@ void die_inside_an_operation(lockstep::World& world) {
   run_on(world);
 }
 
+// As a node that loses power: nothing that arrives over TCP is answered any more.
+void stop_answering() {
+  sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program{1, &drop};
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    int protocol = 0;
+    socklen_t length = sizeof protocol;
+    if (::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP)
+      ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+  }
+}
+
+// Rank 0 can open two more files from now on, whatever it asks for.
+void take_descriptors() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank != 0) return;
+  const int first = ::dup(STDERR_FILENO);
+  const int second = ::dup(STDERR_FILENO);
+  ::close(first);
+  ::close(second);
+  const auto count = static_cast<rlim_t>(second + 1);
+  const rlimit limit{count, count};
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Every poll() of more than one descriptor fails from now on. A stop and SIGCONT begin those that wait anew.
+void break_poll() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = 1;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const pid_t rank = ::getpid();
+  if (fork() != 0) return;
+  ::kill(rank, SIGSTOP);
+  ::kill(rank, SIGCONT);
+  _exit(0);
+}
+
 void go_wrong(lockstep::World& world, const std::string& how) {
   lockstep::comm::Communicator& all = world.communicator();
   std::vector<double> values(8);
@@ -62,7 +107,9 @@ void go_wrong(lockstep::World& world, const std::string& how) {
   if (how == "killed") std::raise(SIGKILL);
   if (how == "killed-inside") die_inside_an_operation(world);
   if (how == "stopped") std::raise(SIGSTOP);
-  if (how == "busy") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (how == "unreachable") stop_answering();
+  if (how == "unreachable" || how == "poll-fails" || how == "busy")
+    std::this_thread::sleep_for(std::chrono::hours(1));
   if (how == "other-operation") all.barrier("evaluation")->wait();
   if (how == "other-count") all.all_reduce({values.data(), 3, DataType::f32}, "bucket 7")->wait();
   if (how == "other-type") all.all_reduce({values.data(), 1, DataType::f64}, "bucket 7")->wait();
@@ -107,6 +154,10 @@ void work(int argc, char** argv) {
   meet(world, "the start");
   do_steps(world, 3);
   if (how == "runs") run_on(world);
+  if (how == "world-exit") {
+    if (world.rank() == 0) std::printf("not flushed by the program");
+    world.exit(75);
+  }
   if (how == "own-mpi" && world.rank() != wrong) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (how == "own-mpi") return;
   if (how == "late" && world.rank() == wrong) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -114,6 +165,7 @@ void work(int argc, char** argv) {
     if (how == "leaves") return;
     go_wrong(world, how);
   }
+  if (how == "poll-fails") break_poll();
   if (how == "killed-inside") run_on(world);
   if (how == "more-steps") return;
   meet(world, "bucket 7");
@@ -133,12 +185,15 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  if (how == "own-mpi") {  // World does not finalise it then, so ranks may leave World at different times
+  if (how == "own-mpi" ||
+      how ==
+          "few-descriptors") {  // World does not finalise it then, so ranks may leave World at different times
     int provided = 0;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   }
+  if (how == "few-descriptors") take_descriptors();
   work(argc, argv);
-  if (how == "own-mpi") MPI_Finalize();
+  if (how == "own-mpi" || how == "few-descriptors") MPI_Finalize();
   if (how == "afterwards") lockstep::fail("the report cannot be written");
   return 0;
 }

@@ -118,6 +118,13 @@ TEST(Job, SucceedsIfNothingIsWrong) {
               HasSubstr("lockstep: 2 ranks on 1 node (shared memory); rank 0 computes with"));
 }
 
+TEST(Job, EndsWithTheCodeOfWorldExit) {
+  const Job job = run("world-exit");
+  EXPECT_EQ(job.result.exit_code, 75) << job.result.error;
+  EXPECT_THAT(verdicts(job), IsEmpty());
+  EXPECT_THAT(job.result.output, HasSubstr("not flushed by the program"));
+}
+
 TEST(Job, HasOneRankWithoutALauncher) {
   const auto result = run_process({FAILING_JOB, "well"});
   EXPECT_EQ(result.exit_code, 0) << result.error;
@@ -262,6 +269,40 @@ TEST(Job, EndsAfterTheTimeoutWhenARankIsBusy) {
       verdict(job),
       ContainsRegex(here("rank 2") +
                     " has called no operation for [0-9]+.[0-9] s \\(its last operation: barrier of step"));
+}
+
+// The control channel names the busy rank; without it, rank 0 could only guess.
+TEST(Job, NamesTheBusyRankAlsoIfTheControlChannelCannotPoll) {
+  const Job job = run("poll-fails", "2", "2");
+  expect_to_have_ended(job, 2 + 5);
+  EXPECT_THAT(verdict(job), HasSubstr(here("rank 1") + " has called no operation for "));
+  EXPECT_THAT(
+      job.result.error,
+      HasSubstr(here("rank 0") + ": the control channel cannot wait for messages (Invalid argument)"));
+}
+
+// Its connection stays open, as with a machine that loses power.
+TEST(Job, EndsLongBeforeTheTimeoutWhenANodeStopsAnswering) {
+  ::setenv("LOCKSTEP_RANKS_PER_NODE", "1", 1);
+  const Job job = run("unreachable", "2", "60");
+  ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
+  expect_to_have_ended(job, 12);
+  EXPECT_THAT(verdict(job), HasSubstr(here("rank 1") +
+                                      " has not answered for 10 s (its node lost power, or is "
+                                      "cut off); " +
+                                      here("rank 0") + " is in all_reduce of bucket 7"));
+}
+
+// Rank 0 has a descriptor for one of the two other nodes.
+TEST(Job, SaysThatNoDescriptorIsLeftForTheControlChannel) {
+  ::setenv("LOCKSTEP_RANKS_PER_NODE", "1", 1);
+  const Job job = run("few-descriptors", "3");
+  ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
+  EXPECT_THAT(
+      job.result.error,
+      HasSubstr(here("rank 0") + ": no file descriptor is left: raise the limit of open "
+                                 "files (ulimit -Hn); a rank that hangs or ends is reported only on its "
+                                 "own node"));
 }
 
 // With one rank per node, ranks do not share memory, as on several nodes.

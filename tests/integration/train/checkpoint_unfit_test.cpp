@@ -88,7 +88,7 @@ TEST_F(Unfit, AnotherOptimizerOrOtherGroupsAreNamed) {
               HasSubstr("the optimizer is AdamW in the checkpoint, but Adam here"));
   Lamb lamb(net->parameters(), kDecayingAdamW);
   EXPECT_THAT(refusal(net, lamb, "tokens", tokens_), HasSubstr("AdamW in the checkpoint, but Lamb here"));
-  torch::optim::AdamW grouped(decay_groups(*net, 0.1), kDecayingAdamW);
+  torch::optim::AdamW grouped(decay_groups(*net, kDecayingAdamW));
   EXPECT_THAT(refusal(net, grouped, "tokens", tokens_),
               HasSubstr("has 1 groups of parameters in the checkpoint, but 2 here"));
   auto parameters = net->parameters();

@@ -282,6 +282,15 @@ TEST_F(ExporterTest, TooManyRecordsAreCountedAndNotServed) {
   EXPECT_EQ(collect({.files = 3}).value("lockstep_exporter_ranks"), 3);
 }
 
+// The number of names that are remembered is 8 here. Those that count must be among them in any order of the folder.
+TEST_F(ExporterTest, AFolderWithManyOtherFilesStillServesItsRecords) {
+  const auto folder = job_folder("1000/7.0");
+  for (int other = 0; other < 200; ++other) std::ofstream(folder / fmt::format("{}.x", other)).close();
+  const auto rank = rank_of("1000/7.0", 3);
+  for (int other = 200; other < 400; ++other) std::ofstream(folder / fmt::format("{}.x", other)).close();
+  EXPECT_EQ(collect({.files_per_user = 1}).value("lockstep_exporter_ranks"), 1);
+}
+
 TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   const auto rank = rank_of("1000/7.0", 0);
   rank->add_comm(1, 0, -1);  // so that the rank has all its series

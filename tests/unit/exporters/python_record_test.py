@@ -64,9 +64,9 @@ class PythonRecord(unittest.TestCase):
         self.assertEqual(job.returncode, 0, job.stderr)
         return job.stderr
 
-    def start_job(self, script):
+    def start_job(self, script, **variables):
         """A job that goes on until standard input ends; returns when it has printed a line."""
-        job = subprocess.Popen([sys.executable, "-c", script], env=self.environment(), stdin=subprocess.PIPE,
+        job = subprocess.Popen([sys.executable, "-c", script], env=self.environment(**variables), stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (job.kill(), job.wait(), job.stdin.close(), job.stdout.close()))
         job.stdout.readline()
@@ -137,6 +137,17 @@ class PythonRecord(unittest.TestCase):
         buckets = dict(re.findall(r'lockstep_step_seconds_bucket\{[^}]*rank="3"[^}]*le="([^"]*)"\} (\d+)', page))
         self.assertEqual((buckets["0.02"], buckets["0.05"], buckets["+Inf"]), ("0", "2", "2"))
         self.assertIn('program="-c"', page)
+
+    def test_independent_programs_in_one_step_have_a_record_each(self):
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+        self.start_job(TWO_STEPS + "print(flush=True)\ninput()", **alone)
+        self.assertIn(f"another program records as rank 0 in {self.records}; this one's record is that of rank 1",
+                      self.run_job(TWO_STEPS + "lockstep.end_step(tokens=5)", **alone))
+        self.assertEqual(sorted(file.name for file in self.records.iterdir()), ["rank-000000.record", "rank-000001.record"])
+        self.assertEqual([(rank["rank"], rank["steps"]) for rank in self.report()["ranks"]], [(0, 2), (1, 3)])
+        # A program that has ended is replaced by the next one.
+        self.assertEqual(self.run_job(TWO_STEPS, RANK="1", WORLD_SIZE="1", LOCAL_RANK="0"), "")
+        self.assertEqual([rank["steps"] for rank in self.report()["ranks"]], [2, 2])
 
     def test_torchruns_variables_come_before_slurms(self):
         self.run_job(TWO_STEPS, RANK="5", WORLD_SIZE="8", LOCAL_RANK="0")

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
+#include <unistd.h>
 
 #include <memory>
 
@@ -245,6 +246,32 @@ TEST_F(ReportTest, AJobIsFoundByItsNumber) {
   EXPECT_EQ(find_records("987654321"), (Paths{records / "987654321.0", records / "987654321.1"}));
   EXPECT_EQ(find_records("987654321.1"), Paths{records / "987654321.1"});
   EXPECT_THAT([] { find_records("98765432"); }, ThrowsMessage<Error>(HasSubstr("lockstep/records")));
+  // As with the plugin, the folder of the records may be entered but not listed, by users other than root.
+  std::filesystem::permissions(records,
+                               std::filesystem::perms::owner_exec | std::filesystem::perms::others_exec);
+  const uid_t user = ::geteuid() == 0 ? 65534 : ::geteuid();
+  const auto as_user = [&](const auto& call) {
+    const bool root = ::geteuid() == 0;
+    if (root && ::seteuid(user) != 0) throw std::runtime_error("cannot become another user");
+    call();
+    if (root && ::seteuid(0) != 0) throw std::runtime_error("cannot become root again");
+  };
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms::all);
+  as_user([&] {
+    EXPECT_EQ(find_records("987654321"), (Paths{records / "987654321.0", records / "987654321.1"}));
+    EXPECT_EQ(find_records("987654321.1"), Paths{records / "987654321.1"});
+  });
+  std::filesystem::permissions(records / "987654321.1", std::filesystem::perms::none);
+  as_user([&] {
+    EXPECT_THAT([] { find_records("987654321.1"); },
+                ThrowsMessage<Error>(HasSubstr("987654321.1: Permission denied")));
+  });
+  std::filesystem::permissions(records / "987654321.1", std::filesystem::perms::all);
+  std::filesystem::permissions(records, std::filesystem::perms::all);
+  ::setenv("SLURM_JOB_ID", "98765432", 1);
+  EXPECT_THAT([] { find_records("98765432"); },
+              ThrowsMessage<Error>(HasSubstr("no rank records on this node yet")));
+  ::unsetenv("SLURM_JOB_ID");
   // The copies of all nodes come before this node's own records.
   ::setenv("LOCKSTEP_REPORT_DIR", (folder_ / "report").c_str(), 1);
   EXPECT_EQ(find_records("987654321.0"), Paths{records / "987654321.0"});

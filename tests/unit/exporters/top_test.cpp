@@ -95,7 +95,9 @@ TEST_F(TopTest, RanksThatHaveEndedAndAreMissingAreSaid) {
   EXPECT_EQ(seen.ranks[0].state, "finished");
   EXPECT_EQ(seen.ranks[0].idle_seconds, std::nullopt);
   EXPECT_EQ(seen.ranks[1].state, "running");
-  EXPECT_THAT(seen.notes, ElementsAre(HasSubstr("2 of 4 ranks")));
+  EXPECT_THAT(seen.notes,
+              ElementsAre(HasSubstr("2 of 4 ranks"),
+                          HasSubstr("these are the ranks on n1; for another node: srun --jobid=7 ")));
   const auto lines = to_lines(seen, {.colours = true});
   EXPECT_THAT(lines[4], StartsWith("\x1b[2m   0 n1   finished"));
   EXPECT_THAT(lines[5], StartsWith("   1 n1   starting"));

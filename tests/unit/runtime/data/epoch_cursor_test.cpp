@@ -1,12 +1,14 @@
 #include "runtime/data/epoch_cursor.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
 #include <chrono>
 #include <future>
 #include <memory>
 #include <vector>
 
+#include "common/leaf/cpu_list.h"
 #include "runtime/data/plan/epoch_planner.h"
 
 namespace lockstep::data {
@@ -46,6 +48,38 @@ TEST(EpochCursor, ACostSetWhileABlockIsPlannedDoesNotChangeThatBlock) {
   cursor.move_to(1, nullptr);
   EXPECT_EQ(planner->changed_to.a, 5);
   EXPECT_EQ(cursor.next()->block->block.plan.options().cost.a, 9);
+}
+
+// Remembers on which CPUs it was called.
+class BoundPlanner final : public EpochPlanner {
+ public:
+  using EpochPlanner::EpochPlanner;
+  void change(const Cost& cost, const std::vector<double>& speeds) override {
+    cpus.set_value(cpus_of_this_thread());
+    EpochPlanner::change(cost, speeds);
+  }
+
+  std::promise<std::vector<int>> cpus;
+};
+
+TEST(EpochCursor, PlansAheadOnTheWorkersCpus) {
+  const std::vector<int> all = cpus_of_this_thread();
+  if (all.size() < 2) GTEST_SKIP() << "there is one CPU";
+  const int worker = all.back();
+  ::setenv("LOCKSTEP_WORKER_CPUS", std::to_string(worker).c_str(), 1);
+  const std::vector<std::uint32_t> lengths(400, 10);
+  const LengthsInMemory source(lengths, "data");
+  const PlanOptions plan{.ranks = 2, .cap = 100, .cost = {7, 1}};
+  const auto planner = std::make_shared<BoundPlanner>(source, plan);
+  EpochCursor cursor(
+      [&](const PlanOptions& options) { return std::make_shared<EpochPlanner>(source, options); },
+      {.plan = plan, .waits_for_costs = true});
+  cursor.move_to(0, planner);
+  ASSERT_TRUE(cursor.next()->block);
+  cursor.plan_on({5, 1}, {});
+  EXPECT_EQ(planner->cpus.get_future().get(), std::vector<int>{worker});
+  ::unsetenv("LOCKSTEP_WORKER_CPUS");
+  EXPECT_EQ(cpus_of_this_thread(), all);
 }
 
 // A step has four samples for three ranks: one rank has two micro-batches, the others have one.

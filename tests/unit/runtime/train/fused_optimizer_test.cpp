@@ -186,18 +186,21 @@ TEST(FusedOptimizer, RoundsAfterEachOperation) {
 TEST(FusedOptimizer, DecayGroupsLeaveOutBiasesAndNorms) {
   torch::nn::Sequential model(torch::nn::Linear(3, 4),
                               torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})));
-  const auto groups = decay_groups(*model, 0.2, AdamWOptions(0.7));
+  const auto groups = decay_groups(*model, AdamWOptions(0.7).weight_decay(0.2));
   ASSERT_EQ(groups.size(), 2U);
   EXPECT_EQ(groups[0].params().size(), 1U) << "the linear layer's weight";
   EXPECT_EQ(groups[1].params().size(), 3U);
   EXPECT_EQ(static_cast<const AdamWOptions&>(groups[0].options()).weight_decay(), 0.2);
   EXPECT_EQ(static_cast<const AdamWOptions&>(groups[1].options()).weight_decay(), 0);
   EXPECT_EQ(static_cast<const AdamWOptions&>(groups[1].options()).lr(), 0.7);
+  // The options are given once.
+  FusedAdamW optimizer(groups);
+  for (const auto& group : optimizer.param_groups()) EXPECT_EQ(group.options().get_lr(), 0.7);
 }
 
 TEST(FusedOptimizer, DecayGroupsListATensorWithTwoNamesOnce) {
   torch::nn::Linear shared(3, 3);
-  const auto groups = decay_groups(*torch::nn::Sequential(shared, shared), 0.2);
+  const auto groups = decay_groups(*torch::nn::Sequential(shared, shared), SGDOptions(0.1));
   EXPECT_EQ(groups[0].params().size(), 1U);
   EXPECT_EQ(groups[1].params().size(), 1U);
 }

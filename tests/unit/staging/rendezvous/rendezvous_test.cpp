@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include "common/clock.h"
 #include "common/error.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
@@ -121,6 +124,32 @@ TEST(Rendezvous, AllNodesLearnThatStagingSucceeded) {
   for (std::uint32_t id = 0; id < 16; ++id) nodes.push_back(node(srun, hello(id, 16), {true, ""}));
   for (auto& one : nodes) EXPECT_TRUE(one.get().good);
   EXPECT_THAT(srun.lines(), IsEmpty());
+}
+
+// The process's time on CPUs.
+double cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+TEST(Rendezvous, WithoutFreeDescriptorsSaysSoOnceAndGoesOnLater) {
+  Srun srun;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  // One descriptor is free: for the node's end of the connection, not for the server's.
+  const int free = UniqueFd(::dup(STDERR_FILENO)).get();
+  const rlimit one{static_cast<rlim_t>(free + 1), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one), 0);
+  const UniqueFd node = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
+  pollfd greeted{node.get(), POLLIN, 0};
+  const double cpu = cpu_seconds();
+  const std::uint64_t begin = monotonic_ns();
+  EXPECT_EQ(::poll(&greeted, 1, 500), 0) << "was accepted";
+  EXPECT_LT(cpu_seconds() - cpu, 0.5 * seconds_between(begin, monotonic_ns())) << "does not wait, but spins";
+  EXPECT_THAT(srun.lines(), ElementsAre(HasSubstr("no file descriptor is left: raise the limit")));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(::poll(&greeted, 1, 10'000), 1) << "was not accepted";
 }
 
 TEST(Rendezvous, NoNodeGetsAVerdictBeforeTheLastOneHasReported) {

@@ -115,6 +115,13 @@ TEST(LostRankLine, NamesTheRank) {
             "rank 2 on n2 is gone (its process ended)");
 }
 
+TEST(Verdict, NamesARankOfANodeThatDoesNotAnswer) {
+  EXPECT_EQ(
+      explain_unreachable_rank(nodes_of(2, 2), 2, status_of(0, RankState::waits, kBucket, 14)),
+      "rank 2 on n2 has not answered for 10 s (its node lost power, or is cut off); rank 0 on n1 is in " +
+          kBucket);
+}
+
 TEST(Status, IsTheSameAfterUnpacking) {
   const std::vector<Status> statuses = {status_of(7, RankState::works, kBucket, 14),
                                         status_of(8, RankState::ended)};

@@ -3,6 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <barrier>
 #include <cstring>
@@ -126,6 +131,42 @@ TEST(Tree, IsAbsentIfARankCannotConnectOnItsNode) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               HasSubstr("lockstep: rank 2 on n1: no local connection to rank 0: Connection refused; a rank"));
   for (const auto& tree : trees) EXPECT_FALSE(tree);
+}
+
+int option(const Connection& connection, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  EXPECT_EQ(::getsockopt(connection.fd(), level, name, &value, &length), 0);
+  return value;
+}
+
+// As a machine that loses power, the other side stops answering and does not close the connection.
+TEST(Connection, ToAMachineThatStopsAnsweringEndsAsUnreachable) {
+  for (const bool unsent : {false, true}) {
+    auto trees = Ranks(2, 1).build();
+    Connection& up = *trees[1]->up;
+    Connection& down = trees[0]->down.front().connection;
+    for (const Connection* end : {&up, &down}) {
+      EXPECT_EQ(option(*end, SOL_SOCKET, SO_KEEPALIVE), 1);
+      EXPECT_EQ(option(*end, IPPROTO_TCP, TCP_USER_TIMEOUT), 10'000);
+      const int shorter = 1;  // so that the test is
+      ::setsockopt(end->fd(), IPPROTO_TCP, TCP_KEEPIDLE, &shorter, sizeof shorter);
+      ::setsockopt(end->fd(), IPPROTO_TCP, TCP_KEEPINTVL, &shorter, sizeof shorter);
+      const int milliseconds = 500;
+      ::setsockopt(end->fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+    }
+    sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog program{1, &drop};
+    ASSERT_EQ(::setsockopt(up.fd(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+    if (unsent) down.send(MessageKind::ask);
+    std::vector<Message> messages;
+    pollfd wait{down.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&wait, 1, 10'000), 1);
+    if (unsent) {
+      for (int i = 0; i < 2; ++i) down.send(MessageKind::ask);  // gets the error before receive() does
+    }
+    EXPECT_EQ(down.receive(messages), Connection::End::unreachable);
+  }
 }
 
 TEST(Connection, DeliversWholeMessagesInOrderAndThenTheEnd) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include <set>
 #include <thread>
 
+#include "common/leaf/cpu_list.h"
+#include "runtime/train/checkpoint/background.h"
 #include "runtime/train/checkpoint/reader.h"
 #include "tests/unit/exporters/temporary_folder.h"
 #include "tests/unit/staging/watched_file_system.h"
@@ -30,6 +33,18 @@ using ::testing::SizeIs;
 using ::testing::ThrowsMessage;
 
 constexpr int kMaxCalls = 300;
+
+TEST(Background, WritesOnTheWorkersCpus) {
+  const std::vector<int> all = cpus_of_this_thread();
+  if (all.size() < 2) GTEST_SKIP() << "there is one CPU";
+  ::setenv("LOCKSTEP_WORKER_CPUS", std::to_string(all.back()).c_str(), 1);
+  std::vector<int> cpus;
+  Background background;
+  background.start([&](const auto& /*released*/) { cpus = cpus_of_this_thread(); });
+  background.wait_for_all();
+  ::unsetenv("LOCKSTEP_WORKER_CPUS");
+  EXPECT_EQ(cpus, std::vector<int>{all.back()});
+}
 
 class Checkpoints : public ::testing::Test {
  protected:
