@@ -100,6 +100,7 @@ TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedEvenInDifferentSteps) {
 
 // A task may stand in the folder, or read its entries slowly.
 TEST_F(JobsFolder, AnExpandedFolderIsFilledInPlace) {
+  fs::create_directory(store_ / "src");
   write_file_atomically(store_ / "src/index.lockstep", "index");
   write_file_atomically(store_ / "src/s.tar", "shard");
   const std::string source = (store_ / "src").string();
