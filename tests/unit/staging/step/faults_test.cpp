@@ -206,7 +206,7 @@ TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksL
   EXPECT_EQ(said(), "lockstep: n1: staging was ended by signal 9; the job goes on reading from the source\n");
   EXPECT_EQ(record().at("state"), "source");
   for (const auto& [name, content] : content_of(pack))
-    EXPECT_EQ(fs::read_symlink(data("p") / name), pack / name) << "in the folder, in which tasks may stand";
+    EXPECT_EQ(fs::read_symlink(data("p") / name), pack / name) << "tasks may stand in the folder";
 }
 
 TEST_F(StageStepFaults, TheSupervisorOfAKilledHelperEndsWithTheStepEvenIfItWaitsForALock) {
