@@ -23,11 +23,23 @@ template <typename... Args>
   throw UsageError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Throws Error "<message>: <text of errno>", reading errno first.
+/// A system call has failed.
+class SystemError : public Error {
+ public:
+  SystemError(int code, const std::string& message) : Error(message), code_(code) {}
+  /// The errno of the call.
+  int code() const { return code_; }
+
+ private:
+  int code_;
+};
+
+/// Throws SystemError "<message>: <text of errno>", reading errno first.
 template <typename... Args>
 [[noreturn]] void fail_errno(fmt::format_string<Args...> format, Args&&... args) {
   const int error = errno;
-  throw Error(fmt::format("{}: {}", fmt::format(format, std::forward<Args>(args)...), errno_text(error)));
+  throw SystemError(
+      error, fmt::format("{}: {}", fmt::format(format, std::forward<Args>(args)...), errno_text(error)));
 }
 
 }  // namespace lockstep

@@ -72,9 +72,11 @@ function(lockstep_package_file group template path)
     COMPONENT package_${group} EXCLUDE_FROM_ALL)
 endfunction()
 
-# lockstep_package_scripts(plugin lockstep-plugin.conf lockstep-gc.timer): a postinst that makes what this file of sysusers.d
-# and tmpfiles.d describes and restarts the unit after an upgrade, and a prerm that stops the unit.
+# lockstep_package_scripts(plugin lockstep-plugin.conf lockstep-gc.timer [MOUNT]): a postinst that makes what this file of
+# sysusers.d and tmpfiles.d describes, enables the mount unit and restarts the unit after an upgrade, and a prerm that stops
+# the unit.
 function(lockstep_package_scripts group file unit)
+  set(LOCKSTEP_MOUNT ${ARGV3})
   set(LOCKSTEP_SYSTEM_FILE ${file})
   set(LOCKSTEP_UNIT ${unit})
   foreach(script IN ITEMS postinst prerm)
@@ -86,7 +88,7 @@ endfunction()
 
 set(sysusers "systemd | systemd-standalone-sysusers | systemd-sysusers")
 if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
-  lockstep_package_scripts(plugin lockstep-plugin.conf lockstep-gc.timer)
+  lockstep_package_scripts(plugin lockstep-plugin.conf lockstep-gc.timer run-lockstep.mount)
   file(WRITE ${package_dir}/plugin/conffiles "/etc/lockstep/lockstep.conf\n/etc/slurm/plugstack.conf.d/lockstep.conf\n")
   lockstep_package(plugin lockstep-plugin "Slurm plugin that stages data, binds tasks and records step times"
     "Adds --stage, --pin and --metrics to sbatch, salloc and srun. Install it\n on every machine where jobs are submitted or run, and add this line to\n plugstack.conf: include /etc/slurm/plugstack.conf.d/*.conf"
@@ -97,6 +99,7 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
   lockstep_package_file(plugin plugin/spank/plugstack.conf.in /etc/slurm/plugstack.conf.d/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/sysusers.conf lib/sysusers.d/lockstep-plugin.conf)
   lockstep_package_file(plugin plugin/spank/tmpfiles.conf lib/tmpfiles.d/lockstep-plugin.conf)
+  lockstep_package_file(plugin plugin/spank/run-lockstep.mount lib/systemd/system/run-lockstep.mount)
   lockstep_package_file(plugin staging/cache/lockstep-gc.service.in lib/systemd/system/lockstep-gc.service)
   lockstep_package_file(plugin staging/cache/lockstep-gc.timer lib/systemd/system/lockstep-gc.timer)
 endif()

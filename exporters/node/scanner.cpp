@@ -232,11 +232,12 @@ void Scanner::serve_ended(std::vector<RankRecord> ended, User& user, JobRecords&
   }
 }
 
-// A step without ranks is served until its job ends: the plugin then marks the folder.
+// A step without ranks is served until its job ends: the plugin then makes a file beside the folder.
 bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
   if (!job.staging) return false;
   struct stat ended {};
-  if (::fstatat(folder, "ended", &ended, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
+  const std::string mark = fmt::format("../.ended-{}.{}", job.job, job.step);
+  if (::fstatat(folder, mark.c_str(), &ended, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
   constexpr std::int64_t kSecond = 1'000'000'000;
   return ended.st_mtim.tv_sec >= now_ / kSecond - limits_.hold.count();
 }

@@ -147,12 +147,10 @@ void check_cache(const spank::Config& config, Report& report) {
                           "set 'cache' in lockstep.conf to a folder on the nodes' local disks");
   }
   const fs::path there = existing(config.cache);
-  if (there == "/" && fs::path(config.cache).parent_path() != "/") {
-    return report.warning("cache",
-                          fmt::format("{} does not exist, and neither does {}", config.cache,
-                                      fs::path(config.cache).parent_path().string()),
-                          "The plugin would make the cache on the system's disk.",
-                          "mount the node's local disk, or correct 'cache'");
+  if (const fs::path parent = fs::path(config.cache).parent_path(); is_missing(parent)) {
+    return report.error(
+        "cache", fmt::format("{} does not exist, and neither does {}", config.cache, parent.string()),
+        "Jobs with --stage are refused on this node.", "mount the node's local disk, or correct 'cache'");
   }
   const std::string type = file_system_type(there);
   const Disk disk = disk_of(type);

@@ -1,7 +1,6 @@
 #include "staging/cache/as_user.h"
 
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/become_user.h"
 #include "common/process.h"
 #include "common/units.h"
 
@@ -26,23 +26,12 @@ using nlohmann::json;
 constexpr std::size_t kMaxAnswerBytes = std::size_t{16} << 20U;
 constexpr std::size_t kMaxErrorBytes = 4096;
 
-void become(uid_t user, gid_t group) {
-  if (::geteuid() == 0) {
-    if (::setgroups(0, nullptr) != 0) fail_errno("cannot give up root's groups");
-    if (::setresgid(group, group, group) != 0) fail_errno("cannot become group {}", group);
-    if (::setresuid(user, user, user) != 0) fail_errno("cannot become user {}", user);
-  }
-  if (::geteuid() != user) fail("cannot become user {}", user);
-  // The user must not trace this process, and it must end with its parent, which reads the answer.
-  ::prctl(PR_SET_DUMPABLE, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::umask(077);
-}
-
 [[noreturn]] void run_child(int pipe, uid_t user, gid_t group, const std::function<json()>& work) {
   json answer;
   try {
-    become(user, group);
+    become_user(user, group);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it must end with its parent, which reads the answer
+    ::umask(077);
     answer["result"] = work();
   } catch (const std::exception& error) {
     answer = {{"error", error.what()}};

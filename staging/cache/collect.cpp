@@ -39,12 +39,29 @@ class Collector {
             remove_folder(
                 jobs / job,
                 {.what = "leftover", .name = "jobs/" + job, .source = "", .why = "left by a killed gc"});
-          } else if (!job.starts_with('.') && !alive.contains(job)) {
+          } else if (!job.starts_with('.') && !alive.contains(job.substr(0, job.find('-')))) {
             remove_job_folder(jobs, job);
           }
         });
       }
       remove_held_files();
+    });
+  }
+
+  void remove_foreign() {
+    attempt([&] {
+      for (const fs::path& entry : foreign_entries(system_, store_.folder())) {
+        const auto status = system_.status(store_.folder() / entry);
+        // The time of the last change, which a user cannot set.
+        const Time changed(std::chrono::seconds(status ? status->st_ctim.tv_sec : 0));
+        if (!status || now() - changed < options_.abandoned) continue;
+        attempt([&] {
+          remove_folder(store_.folder() / entry, {.what = "leftover",
+                                                  .name = entry.string(),
+                                                  .source = "",
+                                                  .why = "not part of a store, and not changed for a day"});
+        });
+      }
     });
   }
 
@@ -160,7 +177,7 @@ class Collector {
       lock = system_.open_if_there(file, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
       if (lock && !system_.lock(lock->get(), FileSystem::LockKind::exclusive, false, file)) return;
       // Look again: a step takes its lease before it uses this folder, perhaps since the leases were read.
-      if (jobs_alive().contains(job)) return;
+      if (jobs_alive().contains(job.substr(0, job.find('-')))) return;
     }
     Removal removal{.what = "job folder",
                     .name = "jobs/" + job,
@@ -210,6 +227,7 @@ StoreReport collect(Store& store, FileSystem& system, const CollectOptions& opti
   Collector collector(store, system, options);
   collector.remove_leftovers();
   collector.remove_jobs();
+  collector.remove_foreign();
   collector.evict_to_quota();
   return collector.report();
 }

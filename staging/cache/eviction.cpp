@@ -111,10 +111,12 @@ class Eviction {
     for (const ObjectUsage& object : objects) {
       if (missing() == 0) return;
       if (store_.evict(object.info.name, options_.keep)) freed(object.info.bytes);
+      store_.show_eviction_progress();
     }
     for (const IncomingUsage& copy : usage_.incoming) {
       if (missing() == 0) return;
       if (!copy.alive && store_.remove_incoming(copy.name)) freed(copy.bytes());
+      store_.show_eviction_progress();
     }
     if (missing() > 0) refuse();
   }
@@ -175,7 +177,28 @@ UsageClaims Store::usage_claims() const {
 }
 
 ObjectLock Store::lock_eviction() {
-  return std::move(*try_lock(folder_ / "locks" / kEvictionLock, FileSystem::LockKind::exclusive, true));
+  const fs::path file = folder_ / "locks" / kEvictionLock;
+  constexpr auto kKind = FileSystem::LockKind::exclusive;
+  if (std::optional<ObjectLock> lock = try_lock(file, kKind, false)) return std::move(*lock);
+  bool said = false;
+  const auto say = [&](std::chrono::milliseconds waited) {
+    if (said || waited < options_.space_notice) return;
+    said = true;
+    if (options_.notice)
+      options_.notice(fmt::format("waiting for another process that makes space in {}", folder_.string()));
+  };
+  if (std::optional<ObjectLock> lock = wait_for_lock(file, kKind, options_.space_timeout, say))
+    return std::move(*lock);
+  fail(
+      "another process makes space in {} and has made no progress for {}: it is stopped or hangs; find it "
+      "with "
+      "lslocks as the holder of {}",
+      folder_.string(), format_seconds(std::chrono::duration<double>(options_.space_timeout).count()),
+      file.string());
+}
+
+void Store::show_eviction_progress() {
+  system_.set_modified(folder_ / "locks" / kEvictionLock, now().time_since_epoch().count());
 }
 
 std::optional<UniqueFd> Store::make_space(const std::string& name, std::uint64_t bytes) {

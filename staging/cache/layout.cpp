@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <initializer_list>
 
 #include "common/error.h"
 
@@ -94,6 +96,29 @@ void restore_modes(FileSystem& system, const fs::path& store) {
     // Publishing makes it read-only just before the rename; a kill in between leaves it so.
     if (is_folder(system, hidden_folder)) restore_mode(system, hidden_folder / "files", 0500);
   }
+}
+
+std::vector<fs::path> foreign_entries(FileSystem& system, const fs::path& store) {
+  std::vector<fs::path> foreign;
+  const auto look = [&](const fs::path& folder, const auto& belongs) {
+    if (!is_folder(system, store / folder)) return;
+    for (const std::string& name :
+         system.list_if_there(store / folder).value_or(std::vector<std::string>())) {
+      if (!belongs(name)) foreign.push_back(folder / name);
+    }
+  };
+  const auto one_of = [](std::initializer_list<std::string_view> names) {
+    return [names](const std::string& name) {
+      return std::find(names.begin(), names.end(), name) != names.end();
+    };
+  };
+  look("", one_of({"objects", "locks", "leases", "jobs", "bandwidth"}));
+  look("jobs", [](const std::string& name) { return !name.starts_with('.') || name.starts_with(kRemoved); });
+  for (const std::string& name :
+       system.list_if_there(store / "objects").value_or(std::vector<std::string>())) {
+    if (object_of(name).empty()) look(fs::path("objects") / name, one_of({kDescription, "files", "journal"}));
+  }
+  return foreign;
 }
 
 void unseal(FileSystem& system, const fs::path& folder) {

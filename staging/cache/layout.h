@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/file_system.h"
 
@@ -42,6 +43,9 @@ bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
 /// Gives the owner back what an earlier call's umask took away from a store's own folders and locks. Leaves objects and
 /// other users' files as they are.
 void restore_modes(FileSystem& system, const std::filesystem::path& store);
+
+/// Files and folders that are not part of a store's layout, which a user has copied there. Paths below the store.
+std::vector<std::filesystem::path> foreign_entries(FileSystem& system, const std::filesystem::path& store);
 
 /// Makes the files and folders in an incoming folder writable again.
 void unseal(FileSystem& system, const std::filesystem::path& folder);

@@ -58,7 +58,7 @@ ObjectReport object_from(const json& value) {
 }  // namespace
 
 std::uint64_t StoreReport::bytes() const {
-  std::uint64_t total = sum(jobs_bytes, bytes_copying());
+  std::uint64_t total = sum(sum(jobs_bytes, foreign_bytes), bytes_copying());
   for (const ObjectReport& object : objects) total = sum(total, object.object.info.bytes);
   return total;
 }
@@ -113,6 +113,10 @@ StoreReport survey(Store& store, FileSystem& system, bool measured) {
   }
   report.incoming = std::move(usage.incoming);
   report.jobs_bytes = usage.jobs;
+  if (measured) {
+    for (const fs::path& entry : foreign_entries(system, store.folder()))
+      report.foreign_bytes = sum(report.foreign_bytes, measure(system, store.folder() / entry).bytes);
+  }
   for (const std::string& job :
        system.list_if_there(store.folder() / "jobs").value_or(std::vector<std::string>())) {
     if (!job.starts_with('.')) ++report.jobs;
@@ -140,9 +144,15 @@ StoreReport survey_shared(const fs::path& folder, FileSystem& system) {
 }
 
 void to_json(json& value, const StoreReport& report) {
-  value = {{"folder", report.folder.string()}, {"user", report.user},         {"jobs", report.jobs},
-           {"jobs_bytes", report.jobs_bytes},  {"problems", report.problems}, {"objects", json::array()},
-           {"incoming", json::array()},        {"removed", json::array()}};
+  value = {{"folder", report.folder.string()},
+           {"user", report.user},
+           {"jobs", report.jobs},
+           {"jobs_bytes", report.jobs_bytes},
+           {"foreign_bytes", report.foreign_bytes},
+           {"problems", report.problems},
+           {"objects", json::array()},
+           {"incoming", json::array()},
+           {"removed", json::array()}};
   for (const ObjectReport& object : report.objects) value["objects"].push_back(to_json(object));
   for (const IncomingUsage& copy : report.incoming) {
     value["incoming"].push_back({{"name", copy.name},
@@ -165,6 +175,7 @@ void from_json(const json& value, StoreReport& report) {
   report.user = value.at("user");
   report.jobs = value.at("jobs");
   report.jobs_bytes = value.at("jobs_bytes");
+  report.foreign_bytes = value.at("foreign_bytes");
   for (const json& problem : value.at("problems")) report.problems.push_back(text_from(problem));
   for (const json& object : value.at("objects")) report.objects.push_back(object_from(object));
   for (const json& copy : value.at("incoming")) {

@@ -35,8 +35,9 @@ struct StoreReport {
   uid_t user = 0;
   std::vector<ObjectReport> objects{};
   std::vector<IncomingUsage> incoming{};
-  std::uint64_t jobs_bytes = 0;  ///< of files that only jobs' folders still hold
-  std::uint64_t jobs = 0;        ///< number of jobs' folders
+  std::uint64_t jobs_bytes = 0;     ///< of files that only jobs' folders still hold
+  std::uint64_t foreign_bytes = 0;  ///< of files that are not part of a store; only if measured
+  std::uint64_t jobs = 0;           ///< number of jobs' folders
   std::vector<Removal> removed{};
   std::vector<std::string> problems{};  ///< one line each: what is wrong, and what to do
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "common/error.h"
@@ -90,28 +91,34 @@ ObjectLock Store::lock(const std::string& name, FileSystem::LockKind kind,
   if (std::optional<ObjectLock> hold = try_lock(file, kind, false)) return std::move(*hold);
   if (waiting) waiting();
   if (timeout.count() == 0) return std::move(*try_lock(file, kind, true));
-  return wait_for_lock(name, kind, timeout);
+  if (std::optional<ObjectLock> lock = wait_for_lock(file, kind, timeout)) return std::move(*lock);
+  throw NoProgress(fmt::format(
+      "the process that holds the lock {} has made no progress for {}: it is stopped or hangs; find it "
+      "with lslocks",
+      file.string(), format_seconds(std::chrono::duration<double>(timeout).count())));
 }
 
-// A process that copies touches the lock file once a second. Counts polls instead of time: while this process
-// is stopped together with the other one, as in a suspended job, the timeout does not advance.
-ObjectLock Store::wait_for_lock(const std::string& name, FileSystem::LockKind kind,
-                                std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kPollInterval(50);
-  const fs::path file = folder_ / "locks" / name;
+// A process that copies touches the lock file once a second, and one that makes space after each object. Counts polls
+// instead of time: while this process is stopped together with the other one, as in a suspended job, the timeout does
+// not advance.
+std::optional<ObjectLock> Store::wait_for_lock(
+    const fs::path& file, FileSystem::LockKind kind, std::chrono::milliseconds timeout,
+    const std::function<void(std::chrono::milliseconds waited)>& each) {
+  constexpr std::chrono::milliseconds kMaxPollInterval(50);
+  std::chrono::milliseconds interval(1);
+  std::chrono::milliseconds waited{};
   Time seen{};
-  for (std::chrono::milliseconds quiet{}; quiet < timeout; quiet += kPollInterval) {
-    std::this_thread::sleep_for(kPollInterval);
-    if (std::optional<ObjectLock> lock = try_lock(file, kind, false)) return std::move(*lock);
+  for (std::chrono::milliseconds quiet{}; quiet < timeout; quiet += interval) {
+    interval = std::min(2 * interval, kMaxPollInterval);
+    std::this_thread::sleep_for(interval);
+    if (std::optional<ObjectLock> lock = try_lock(file, kind, false)) return lock;
+    if (each) each(waited += interval);
     const std::optional<struct stat> status = system_.status(file);
     if (!status || modified(*status) == seen) continue;
     seen = modified(*status);
     quiet = {};
   }
-  throw NoProgress(fmt::format(
-      "the process that holds the lock {} has made no progress for {}: it is stopped or hangs; find it "
-      "with lslocks",
-      file.string(), format_seconds(std::chrono::duration<double>(timeout).count())));
+  return {};
 }
 
 std::optional<ObjectLock> Store::lock_readers(const std::string& name) {

@@ -65,6 +65,11 @@ struct StoreOptions {
   std::filesystem::path claims_folder{};
   /// An object without lease is evicted only if its last use is at least this long ago.
   std::chrono::seconds keep{600};
+  /// How long a process of this user that makes space may show no progress before begin() gives up.
+  std::chrono::milliseconds space_timeout = std::chrono::minutes(10);
+  /// Called once with a line for the user if making space waits for another process for `space_notice`.
+  std::function<void(const std::string& line)> notice{};
+  std::chrono::milliseconds space_notice = std::chrono::seconds(10);
   /// Calls restore_modes() (layout.h), which looks at every name in the store. Set to false if the caller has done that
   /// already.
   bool restore_modes = true;
@@ -159,9 +164,14 @@ class Store {
   friend class Eviction;
 
   std::optional<ObjectLock> try_lock(const std::filesystem::path& file, FileSystem::LockKind kind, bool wait);
-  ObjectLock wait_for_lock(const std::string& name, FileSystem::LockKind kind,
-                           std::chrono::milliseconds timeout);
+  /// Waits while the lock file's time changes; nullopt if it did not for `timeout`. Calls `each` with the time waited.
+  std::optional<ObjectLock> wait_for_lock(
+      const std::filesystem::path& file, FileSystem::LockKind kind, std::chrono::milliseconds timeout,
+      const std::function<void(std::chrono::milliseconds waited)>& each = {});
+  /// Throws Error if the process that holds it makes no progress.
   ObjectLock lock_eviction();
+  /// Tells the processes that wait for the eviction lock that this one still works.
+  void show_eviction_progress();
   /// The caller holds the eviction lock. Returns the descriptor that keeps the bytes claimed, if there is a
   /// total.
   std::optional<UniqueFd> make_space(const std::string& name, std::uint64_t bytes);

@@ -63,7 +63,10 @@ Time now() {
 
 Measure measure(FileSystem& system, const fs::path& folder) {
   Measure result;
-  if (const auto own = system.status(folder)) result.newest = modified(*own);
+  if (const auto own = system.status(folder)) {
+    result.newest = modified(*own);
+    if (!S_ISDIR(own->st_mode)) result.bytes = bytes_of(*own);
+  }
   each_file(system, folder, [&](const struct stat& status) {
     result.bytes = sum(result.bytes, bytes_of(status));
     result.newest = std::max(result.newest, modified(status));

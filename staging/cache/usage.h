@@ -50,7 +50,7 @@ struct Usage {
   std::uint64_t bytes_pending() const;
 };
 
-/// Bytes that the files below a folder occupy, without holes, and when the newest of them was changed.
+/// Bytes that a file, or the files below a folder, occupy, without holes, and when the newest of them was changed.
 struct Measure {
   std::uint64_t bytes = 0;
   Time newest;

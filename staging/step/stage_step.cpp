@@ -19,6 +19,7 @@
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
+#include "staging/step/source_versions.h"
 #include "staging/step/step_folder.h"
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
@@ -83,15 +84,16 @@ class Step {
   Verdict ask_srun(const Verdict& here);
   void stage_in_background();
   void fall_back(const std::string& why);
-  std::vector<std::string> point_at_source(bool replace);
+  std::vector<std::string> point_at_source(bool tasks_run);
   void check_sources();
   PutOptions options();
   std::vector<std::string> missing();
+  SourceVersions versions(SourceVersions::Look look);
   void put_missing();
   void lease_staged();
   bool lease_shared(const std::string& object);
 
-  StepFolder folder() { return {call_.cache, call_.hello.job, system_}; }
+  StepFolder folder() { return {call_.cache, call_.hello.job, system_, call_.restart}; }
 
   const StepCall& call_;
   Background* const background_;
@@ -157,6 +159,7 @@ PutOptions Step::options() {
   options.limits.total = call_.total;
   options.limits.keep = std::chrono::seconds(call_.keep);
   options.limits.restore_modes = false;  // check_sources() has done it
+  options.limits.notice = [this](const std::string& line) { say_to_job(call_.hello.node + ": " + line); };
   options.shared = call_.shared;
   options.lease = call_.lease;
   options.bandwidth = call_.bandwidth;
@@ -179,28 +182,23 @@ PutOptions Step::options() {
   return options;
 }
 
-// Sources that an earlier step of this job has staged stay as they are, because other steps may use them.
-// Nodes that cooperate all put a source if one of them misses it; those that have it keep their copy.
+// The versions that earlier steps of the job have staged on this node and, if it looks, those at the sources now.
+SourceVersions Step::versions(SourceVersions::Look look) {
+  return SourceVersions::of(call_.sources, folder().staged(call_.sources), look,
+                            [&](const std::string& text) { say_to_job(call_.hello.node + ": " + text); });
+}
+
+// Unchanged sources that an earlier step of this job has staged stay as they are, because other steps may use them.
+// Nodes that cooperate all put a source if one of them misses it; those that have it keep their copy. One node looks at
+// the sources for all.
 std::vector<std::string> Step::missing() {
-  std::vector<std::string> here = folder().missing(call_.sources);
-  if (!peers_) return here;
-  std::vector<std::size_t> places;
-  for (std::size_t s = 0; s < call_.sources.size(); ++s) {
-    if (std::find(here.begin(), here.end(), call_.sources[s]) != here.end()) places.push_back(s);
-  }
-  std::vector<bool> wanted(call_.sources.size(), false);
-  try {
-    for (const auto& [node, said] : peers_->gather("missing", places)) {
-      for (const std::size_t s : said.get<std::vector<std::size_t>>()) wanted.at(s) = true;
-    }
-  } catch (const std::out_of_range&) {
-    fail("the nodes of the step were given different sources");
-  }
-  std::vector<std::string> all;
-  for (std::size_t s = 0; s < call_.sources.size(); ++s) {
-    if (wanted[s]) all.push_back(call_.sources[s]);
-  }
-  return all;
+  using Look = SourceVersions::Look;
+  const Look alone_or_first = !peers_ || peers_->self() == 0 ? Look::now : Look::none;
+  SourceVersions here = versions(background_ != nullptr ? Look::done : alone_or_first);
+  std::vector<std::string> wanted = here.missing();
+  if (peers_) wanted = here.missing_on(peers_->gather("missing", here.to_json()));
+  for (const std::string& source : here.changed()) folder().forget(source);
+  return wanted;
 }
 
 // Does not hold the lock of the job's folder while it puts: it may wait for another step of the same job.
@@ -211,7 +209,7 @@ void Step::put_missing() {
   StepFolder names = folder();
   std::vector<PutResult> added;
   for (const PutResult& result : results) {
-    if (names.missing({result.source}).empty()) continue;
+    if (names.has(result)) continue;
     if (!result.note.empty())
       say_to_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
     added.push_back(result);
@@ -258,14 +256,14 @@ bool Step::lease_shared(const std::string& object) {
 
 // Looks at the sources without holding the lock of the job's folder: a source that does not answer must not block the
 // job's other steps.
-std::vector<std::string> Step::point_at_source(bool replace) {
+std::vector<std::string> Step::point_at_source(bool tasks_run) {
   std::vector<SourceLinks> links;
   for (const std::string& source : folder().missing(call_.sources)) links.push_back(SourceLinks::of(source));
   StepFolder names = folder();
   std::vector<std::string> pointed;
   for (const SourceLinks& source : links) {
     if (names.missing({source.source}).empty()) continue;  // another step of the job has staged it meanwhile
-    names.point_at(source, replace);
+    tasks_run ? names.return_to(source) : names.point_at(source);
     pointed.push_back(source.source);
   }
   return pointed;
@@ -277,7 +275,7 @@ void Step::fall_back(const std::string& why) {
   for (const PutResult& result : folder().staged(call_.sources)) {
     if (result.shared && !lease_shared(result.object)) folder().forget(result.source);
   }
-  const std::vector<std::string> missing = point_at_source(true);
+  const std::vector<std::string> missing = point_at_source(false);
   if (!missing.empty())
     say_to_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
   progress_.done(missing.empty() ? "done" : "source", folder().staged(call_.sources));
@@ -291,13 +289,18 @@ Verdict Step::prepare() {
     put_missing();
     return {};
   }
+  for (const std::string& source : versions(SourceVersions::Look::now).changed()) folder().forget(source);
   point_at_source(false);
   return {true, "", true};
 }
 
 void Step::join_peers() {
   if (!rendezvous_ || call_.cooperate != "on") return;
-  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
+  try {
+    peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
+  } catch (const OtherRelease& error) {
+    if (call_.hello.node_id == 0) say_to_job(error.what());
+  }
 }
 
 Verdict Step::stage() {

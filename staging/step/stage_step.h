@@ -20,6 +20,7 @@ struct StepCall {
   std::string mode = "block", on_error = "fail", cooperate = "on";
   std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
   int keep = 600;                                     // seconds
+  std::uint32_t restart = 0;                          // how often the job was queued again
   int source_patience = 0;                            // seconds for a system call; 0: default_call_timeout()
   std::string shared, lease, ports, cpus;
   int watch_fd = -1;                  // pipe: background staging ends when its other end is closed

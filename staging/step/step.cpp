@@ -45,6 +45,7 @@ void add_step_verbs(Tool& tool) {
   step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
   step.add_option("--cache", call->cache, "The user's store on this node")->required();
   step.add_option("--job", call->hello.job, "Slurm's job number")->required();
+  step.add_option("--restart", call->restart, "How often Slurm has queued the job again");
   step.add_option("--step", call->hello.step, "Slurm's step")->required();
   step.add_option("--node", call->hello.node, "Slurm's name of this node")->required();
   step.add_option("--node-id", call->hello.node_id, "Which of the step's nodes this is, from 0");

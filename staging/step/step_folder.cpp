@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -11,6 +12,7 @@
 #include "staging/pack/format.h"
 #include "staging/pack/index.h"
 #include "staging/step/step_report.h"
+#include "staging/transfer/copy/source_retry.h"
 #include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
@@ -21,6 +23,23 @@ namespace fs = std::filesystem;
 constexpr const char* kStaged = "staged.json";
 
 constexpr mode_t kOwn = 0700;
+
+std::string folder_name(std::uint32_t job, std::uint32_t restart) {
+  return restart == 0 ? fmt::format("{}", job) : fmt::format("{}-{}", job, restart);
+}
+
+/// The files and links below a folder, by their paths in it. Does not follow links.
+std::vector<fs::path> files_below(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& file : fs::recursive_directory_iterator(folder)) {
+    if (file.is_symlink() || !file.is_directory()) files.push_back(file.path().lexically_relative(folder));
+  }
+  return files;
+}
+
+bool is_link(const struct stat& status) {
+  return S_ISLNK(status.st_mode);
+}
 
 }  // namespace
 
@@ -37,8 +56,8 @@ void check_shards(const std::vector<std::string>& sources) {
 }
 
 SourceLinks SourceLinks::of(const std::string& source) {
+  const Source found = retry_source(kSourcePause, [&] { return resolve_source(source); });
   const PendingCall call(source);
-  const Source found = resolve_source(source);
   SourceLinks links{source, found.folder, found.shards, found.one_file && !is_pattern(source)};
   if (links.files.empty()) return links;
   if (fs::exists(found.index_file())) links.files.emplace_back(pack::kIndexName);
@@ -46,8 +65,8 @@ SourceLinks SourceLinks::of(const std::string& source) {
   return links;
 }
 
-StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& system)
-    : system_(system), folder_(store / "jobs" / std::to_string(job)) {
+StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& system, std::uint32_t restart)
+    : system_(system), folder_(store / "jobs" / folder_name(job, restart)) {
   cache::make_own_folder(system_, store / "jobs");
   while (!lock()) {
   }
@@ -98,6 +117,11 @@ std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sou
   return left;
 }
 
+bool StepFolder::has(const PutResult& result) const {
+  const auto staged = staged_.find(result.source);
+  return staged != staged_.end() && staged->second.version == result.version;
+}
+
 // The temporary name for making an entry.
 fs::path StepFolder::empty_part() const {
   fs::path part = folder_ / ".part";
@@ -105,18 +129,31 @@ fs::path StepFolder::empty_part() const {
   return part;
 }
 
+// Moves a folder out of the way with all its files, because a task may read them there. It goes with the job's folder.
+void StepFolder::retire(const fs::path& folder) const {
+  const fs::path old = folder_ / "old";
+  system_.make_folder(old, kOwn);
+  system_.rename(folder, old / std::to_string(system_.list(old).size()));
+}
+
 // Replaces the link or folder of this name, atomically if the file system can, so that readers always find it.
 void StepFolder::place(const fs::path& made, const fs::path& name) const {
   const std::optional<struct stat> before = system_.status(name);
   const std::optional<struct stat> after = system_.status(made);
-  const bool folders = (before && S_ISDIR(before->st_mode)) || (after && S_ISDIR(after->st_mode));
-  if (!before || !folders) {
-    system_.rename(made, name);
-  } else if (!system_.exchange(made, name)) {  // for a moment the name is missing
-    system_.remove_all(name);
+  const bool replaces_folder = before && S_ISDIR(before->st_mode);
+  // An exchange keeps the entry's place in its folder. A rename may give it a new one, which a task that lists the folder
+  // has passed already.
+  if (before && system_.exchange(made, name)) {
+    if (replaces_folder) retire(made);
+  } else {
+    if (replaces_folder) {
+      retire(name);  // for a moment the name is missing
+    } else if (before && S_ISDIR(after->st_mode)) {
+      system_.remove_all(name);
+    }
     system_.rename(made, name);
   }
-  system_.remove_all(made);  // the previous entry; and rename() does nothing if both are the same file
+  system_.remove_all(made);  // the previous link; and rename() does nothing if both are the same file
 }
 
 void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbolic) const {
@@ -147,6 +184,25 @@ void StepFolder::name_each(const std::vector<std::string>& names, const fs::path
   place(part, name);
 }
 
+// Links the copy's files in an existing folder of the same files, each in the place of its link to the source. Returns
+// false, with nothing changed, if the folder has other files.
+bool StepFolder::fill_in(const fs::path& files, const fs::path& name) const {
+  const std::optional<struct stat> folder = system_.status(name);
+  if (!folder || !S_ISDIR(folder->st_mode)) return false;
+  for (const fs::path& file : files_below(name)) {
+    const std::optional<struct stat> now = system_.status(name / file);
+    const std::optional<struct stat> copy = system_.status(files / file);
+    if (!now || !copy || (!is_link(*now) && now->st_ino != copy->st_ino)) return false;
+  }
+  for (const fs::path& file : files_below(files)) {
+    const std::optional<struct stat> now = system_.status(name / file);
+    if (now && !is_link(*now)) continue;
+    make_folders(name, file.parent_path());
+    link_file(files / file, name / file, false);
+  }
+  return true;
+}
+
 void StepFolder::link_copy(const PutResult& result) const {
   const fs::path name = entry(result.source);
   const bool one_file = !fs::is_directory(result.path);
@@ -158,7 +214,7 @@ void StepFolder::link_copy(const PutResult& result) const {
     }
   } else if (result.shared) {
     link_file(files, name, true);
-  } else {
+  } else if (!fill_in(files, name)) {
     const fs::path part = empty_part();
     system_.make_folder(part, kOwn);
     for (fs::recursive_directory_iterator file(files), end; file != end; ++file) {
@@ -181,17 +237,33 @@ void StepFolder::add(const std::vector<PutResult>& results) {
   if (!results.empty()) remember();
 }
 
-void StepFolder::point_at(const SourceLinks& links, bool replace) {
+bool StepFolder::leads_to(const SourceLinks& links, const fs::path& name) const {
+  const std::optional<struct stat> folder = system_.status(name);
+  if (!folder || !S_ISDIR(folder->st_mode) || files_below(name).size() != links.files.size()) return false;
+  return std::all_of(links.files.begin(), links.files.end(), [&](const std::string& file) {
+    std::error_code none;
+    return fs::read_symlink(name / file, none) == links.folder / file;
+  });
+}
+
+void StepFolder::point_at(const SourceLinks& links) {
   const fs::path name = entry(links.source);
-  const auto point = [&](const fs::path& from, const fs::path& to) {
-    if (replace || !system_.status(to)) link_file(from, to, true);
-  };
-  if (links.files.empty()) return point(links.folder, name);
-  if (links.one_file) {
-    for (const std::string& file : links.files) point(links.folder / file, name.parent_path() / file);
+  if (links.files.empty()) return link_file(links.folder, name, true);
+  if (!links.one_file) {
+    if (!leads_to(links, name)) name_each(links.files, links.folder, name);
     return;
   }
-  if (replace || !system_.status(name)) name_each(links.files, links.folder, name);
+  for (const std::string& file : links.files) link_file(links.folder / file, name.parent_path() / file, true);
+}
+
+void StepFolder::return_to(const SourceLinks& links) {
+  const fs::path name = entry(links.source);
+  const std::optional<struct stat> now = system_.status(name);
+  if (!now || !S_ISDIR(now->st_mode)) return point_at(links);
+  for (const fs::path& file : files_below(name)) {
+    const std::optional<struct stat> status = system_.status(name / file);
+    if (status && !is_link(*status)) link_file(links.folder / file, name / file, true);
+  }
 }
 
 void StepFolder::open_up(const SourceLinks& links, const std::vector<std::string>& names) {

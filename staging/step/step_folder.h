@@ -3,7 +3,13 @@
 //   data/NAME       a source's files: hard links to the read-only objects of the store, or symbolic links to
 //                   those of the shared store; before staging, and if it failed, symbolic links to the source
 //   staged.json     the sources that are staged, so that the job's next step finds them
+//   old/N           folders that were replaced under their names: a task may stand in them or read their entries
 //   lock            flock: held by the step that works here
+//
+// A job that was queued again has a folder of its own, <store>/jobs/JOB-RESTART: what an earlier run left is not used.
+//
+// No folder in data/ is ever emptied: while tasks run, its files are replaced one by one, each atomically, and a folder
+// that must be replaced as a whole moves to old/ with its files.
 //
 // Threads: one thread and process at a time, by the lock.
 #pragma once
@@ -39,7 +45,8 @@ struct SourceLinks {
 class StepFolder {
  public:
   /// Creates missing folders and waits for the lock. `system` must outlive this object. Throws Error.
-  StepFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real());
+  StepFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real(),
+             std::uint32_t restart = 0);
 
   /// Throws Error if two sources, or a source and one that is there already, have the same name.
   void check_names(const std::vector<std::string>& sources) const;
@@ -47,7 +54,10 @@ class StepFolder {
   /// The sources that no earlier step of this job has staged here.
   std::vector<std::string> missing(const std::vector<std::string>& sources) const;
 
-  /// Forgets a source whose copy is gone. Its name stays until it is staged again.
+  /// Whether this version of the source is staged here.
+  bool has(const PutResult& result) const;
+
+  /// Forgets a source that changed, or whose copy is gone. Its name stays until it is staged again.
   void forget(const std::string& source) {
     if (staged_.erase(source) > 0) remember();
   }
@@ -56,8 +66,12 @@ class StepFolder {
   void add(const std::vector<PutResult>& results);
 
   /// Makes the name lead to the source: a symbolic link to its folder, or to each of its files if it is not a
-  /// whole folder. Existing names stay unless `replace` is set.
-  void point_at(const SourceLinks& links, bool replace);
+  /// whole folder.
+  void point_at(const SourceLinks& links);
+
+  /// As point_at(), for tasks that run: if the name is a folder with a link for each file, it stays, and its files
+  /// become links to the source again.
+  void return_to(const SourceLinks& links);
 
   /// Replaces the symbolic link to one file of a source, if there is one, by a link to the local copy.
   void replace_file(const std::string& source, const std::string& name, const std::filesystem::path& copy);
@@ -74,6 +88,9 @@ class StepFolder {
     return folder_ / "data" / entry_name(source);
   }
   void link_copy(const PutResult& result) const;
+  bool fill_in(const std::filesystem::path& files, const std::filesystem::path& name) const;
+  void retire(const std::filesystem::path& folder) const;
+  bool leads_to(const SourceLinks& links, const std::filesystem::path& name) const;
   void place(const std::filesystem::path& made, const std::filesystem::path& name) const;
   void link_file(const std::filesystem::path& from, const std::filesystem::path& to, bool symbolic) const;
   void make_folders(const std::filesystem::path& top, const std::filesystem::path& below) const;

@@ -46,6 +46,7 @@ nlohmann::json to_json(const std::vector<PutResult>& results) {
                     {"from_peers", result.from_peers},
                     {"hit", result.hit},
                     {"shared", result.shared},
+                    {"version", result.version},
                     {"seconds", result.seconds}});
   }
   return list;
@@ -105,6 +106,7 @@ std::vector<PutResult> staged_from_text(const std::string& text) {
       result.hit = value.at("hit");
       result.shared = value.value("shared", false);
       result.seconds = value.at("seconds");
+      result.version = value.value("version", "");
       results.push_back(std::move(result));
     }
   } catch (const nlohmann::json::exception& error) {

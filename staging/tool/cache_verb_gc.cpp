@@ -4,16 +4,18 @@
 
 #include "common/error.h"
 #include "common/units.h"
+#include "plugin/spank/options/config.h"
 #include "staging/cache/collect.h"
+#include "staging/cache/usage_file.h"
 #include "staging/tool/cache_verbs.h"
 
 namespace lockstep::transfer {
 namespace {
 
 struct GcArguments {
-  std::string cache;
-  std::string quota = "0", total = "0", reserve = "0", room;
-  int keep = 600;
+  std::string cache, config = "/etc/lockstep/lockstep.conf";
+  std::string quota, total, reserve, room;
+  int keep = -1;
   bool all = false;
   bool dry_run = false;
 };
@@ -42,37 +44,67 @@ std::uint64_t freed(const cache::StoreReport& store) {
   return bytes;
 }
 
-void run_gc(const Tool& tool, GcArguments arguments) {
-  if (!arguments.room.empty()) {
-    tool.say("--room is now called --reserve; the old name still works");
-    arguments.reserve = arguments.room;
-  }
-  const std::chrono::seconds keep(arguments.keep);
+cache::NodeOptions options_for(const spank::CacheLimits& limits, bool dry_run) {
   cache::NodeOptions options;
-  options.store.quota = parse_bytes(arguments.quota);
-  options.store.keep = keep;
-  options.store.dry_run = arguments.dry_run;
-  options.total = parse_bytes(arguments.total);
-  options.reserve = parse_bytes(arguments.reserve);
-  if (options.total > 0 && options.reserve > options.total)
-    fail_usage("--reserve ({}) must not exceed --total ({})", arguments.reserve, arguments.total);
-  cache::NodeReport node;
-  if (arguments.all && !FileSystem::real().status(arguments.cache)) {
-    // Not an error: the timer also runs before the first job.
-    tool.say(arguments.cache + " does not exist: nothing has been staged on this node yet");
-    node.cache = arguments.cache;
-  } else if (arguments.all) {
-    if (!cache::is_node_cache(arguments.cache))
-      fail("{} is not the folder of all users' stores; leave out --all to collect one store",
-           arguments.cache);
-    node = cache::collect_node(arguments.cache, FileSystem::real(), options);
-  } else {
-    if (options.total > 0 || options.reserve > 0) fail_usage("--total and --reserve need --all");
-    cache::Store store = existing_store(arguments.cache, {.keep = keep});
-    node.cache = arguments.cache;
-    node.free = FileSystem::real().free_bytes(arguments.cache);
-    node.stores.push_back(cache::collect(store, FileSystem::real(), options.store));
+  options.store.quota = limits.quota;
+  options.store.keep = std::chrono::seconds(limits.keep);
+  options.store.dry_run = dry_run;
+  options.total = limits.total;
+  options.reserve = std::min(limits.reserve, limits.total);
+  return options;
+}
+
+/// The caches to collect, with their limits.
+std::vector<spank::CacheLimits> targets(const GcArguments& arguments) {
+  const bool limits_given =
+      arguments.keep >= 0 || !(arguments.quota + arguments.total + arguments.reserve).empty();
+  if (arguments.cache.empty()) {
+    if (!arguments.all) fail_usage("gc needs --cache, or --all for the caches that lockstep.conf names");
+    if (limits_given) fail_usage("limits need --cache: without it, those of {} hold", arguments.config);
+    return spank::cache_limits(arguments.config);
   }
+  const auto size = [](const std::string& text) { return text.empty() ? 0 : parse_bytes(text); };
+  spank::CacheLimits limits{arguments.cache, size(arguments.quota), size(arguments.total),
+                            size(arguments.reserve), arguments.keep >= 0 ? arguments.keep : 600};
+  if (limits.total > 0 && limits.reserve > limits.total)
+    fail_usage("--reserve ({}) must not exceed --total ({})", arguments.reserve, arguments.total);
+  if (!arguments.all && (limits.total > 0 || limits.reserve > 0))
+    fail_usage("--total and --reserve need --all");
+  return {limits};
+}
+
+cache::NodeReport collect_all(const Tool& tool, const std::string& folder,
+                              const cache::NodeOptions& options) {
+  if (!FileSystem::real().status(folder)) {
+    // Not an error: the timer also runs before the first job.
+    tool.say(folder + " does not exist: nothing has been staged on this node yet");
+    cache::NodeReport none;
+    none.cache = folder;
+    return none;
+  }
+  if (!cache::is_node_cache(folder))
+    fail("{} is not the folder of all users' stores; leave out --all to collect one store", folder);
+  cache::NodeReport node = cache::collect_node(folder, FileSystem::real(), options);
+  if (options.store.dry_run) return node;
+  try {
+    cache::write_usage_file(node, user_name);
+  } catch (const Error& error) {
+    node.problems.emplace_back(error.what());
+  }
+  return node;
+}
+
+cache::NodeReport collect_one(const std::string& folder, const cache::CollectOptions& options) {
+  cache::Store store = existing_store(folder, {.keep = options.keep});
+  cache::NodeReport node;
+  node.cache = folder;
+  node.free = FileSystem::real().free_bytes(folder);
+  node.stores.push_back(cache::collect(store, FileSystem::real(), options));
+  return node;
+}
+
+/// Prints what was done. Returns the number of problems.
+std::size_t print(const Tool& tool, const GcArguments& arguments, cache::NodeReport node) {
   std::uint64_t bytes = 0;
   std::size_t removed = 0;
   for (const cache::StoreReport& store : node.stores) {
@@ -96,8 +128,24 @@ void run_gc(const Tool& tool, GcArguments arguments) {
                arguments.dry_run ? "would remove" : "removed", removed, format_bytes(bytes),
                node.stores.size(), format_bytes(node.bytes()), format_bytes(node.free));
   }
-  if (!node.problems.empty())
-    fail("there were problems ({}), listed above; everything else is done", node.problems.size());
+  return node.problems.size();
+}
+
+void run_gc(const Tool& tool, GcArguments arguments) {
+  if (!arguments.room.empty()) {
+    tool.say("--room is now called --reserve; the old name still works");
+    arguments.reserve = arguments.room;
+  }
+  const std::vector<spank::CacheLimits> caches = targets(arguments);
+  if (caches.empty()) tool.say(arguments.config + " names no cache: nothing to do");
+  std::size_t problems = 0;
+  for (const spank::CacheLimits& limits : caches) {
+    const cache::NodeOptions options = options_for(limits, arguments.dry_run);
+    problems += print(
+        tool, arguments,
+        arguments.all ? collect_all(tool, limits.cache, options) : collect_one(limits.cache, options.store));
+  }
+  if (problems > 0) fail("there were problems ({}), listed above; everything else is done", problems);
 }
 
 }  // namespace
@@ -107,16 +155,18 @@ void add_gc_verb(Tool& tool) {
   CLI::App& verb =
       tool.verb("gc", "Remove what crashed calls and ended jobs left, and evict what is over the limits",
                 [&tool, arguments] { run_gc(tool, *arguments); });
-  verb.add_option("--cache", arguments->cache, "A store; with --all, the folder of all stores")
-      ->required()
+  verb.add_option(
+          "--cache", arguments->cache,
+          "A store; with --all, the folder of all stores; default with --all: all that --config names")
       ->check(Tool::named());
+  verb.add_option("--config", arguments->config, "The plugin's file, which has the caches and their limits")
+      ->capture_default_str();
   verb.add_flag("--all", arguments->all, "As root: every user's store and the shared one");
   verb.add_option("--quota", arguments->quota, "Limit for each user, such as 500G; 0: no limit");
   verb.add_option("--total", arguments->total, "Limit for all stores together; 0: no limit");
   verb.add_option("--reserve", arguments->reserve, "Part of the total to leave free for the next jobs");
   verb.add_option("--room", arguments->room)->group("");  // the old name of --reserve, not shown by --help
-  verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use")
-      ->capture_default_str()
+  verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use; default: 600")
       ->check(CLI::Range(0, kMaxKeepSeconds));
   verb.add_flag("--dry-run", arguments->dry_run, "Only print what would be removed");
 }

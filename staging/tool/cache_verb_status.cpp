@@ -5,6 +5,7 @@
 
 #include "common/error.h"
 #include "common/units.h"
+#include "staging/cache/kernel_quota.h"
 #include "staging/tool/cache_verbs.h"
 
 namespace lockstep::transfer {
@@ -57,6 +58,11 @@ std::string owner(const cache::StoreReport& store) {
 void add_problems(cache::NodeReport& node, std::uint64_t quota, std::uint64_t total) {
   for (const cache::StoreReport& store : node.stores) {
     for (const std::string& problem : store.problems) node.problems.push_back(owner(store) + ": " + problem);
+    if (store.foreign_bytes > 0) {
+      node.problems.push_back(
+          fmt::format("{}: {} in files that are not part of a store; gc removes them when they are a day old",
+                      owner(store), format_bytes(store.foreign_bytes)));
+    }
     if (quota > 0 && store.bytes() > quota && owner(store) != "shared") {
       node.problems.push_back(fmt::format("{}: {} over the quota; gc --all --quota removes idle objects",
                                           owner(store), format_bytes(store.bytes() - quota)));
@@ -80,6 +86,9 @@ void print_text(const cache::NodeReport& node, const Sums& all, const StatusArgu
       "and {}\n",
       format_bytes(all.in_use), format_bytes(all.copying), format_seconds(arguments.keep),
       format_bytes(all.recent), format_bytes(all.idle), format_time(all.oldest), format_time(all.newest));
+  const std::string enforced = cache::enforced_quotas(node.cache);
+  fmt::print("limits: quota and total bind lockstep-stage; the file system enforces {}\n",
+             enforced.empty() ? "none, so cp is not stopped" : enforced + " for every program");
   fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", "user", "objects", "holds",
              "in use", "copying", "recent", "idle", "jobs", "last use");
   for (const cache::StoreReport& store : node.stores) {
@@ -97,6 +106,7 @@ void print_json(const cache::NodeReport& node, const Sums& all, std::chrono::sec
   nlohmann::json value = to_json(all);
   value.update({{"cache", node.cache.string()}, {"free", node.free}, {"quota", quota}, {"total", total}});
   value["problems"] = node.problems;
+  value["enforced"] = cache::enforced_quotas(node.cache);
   value["users"] = nlohmann::json::array();
   for (const cache::StoreReport& store : node.stores) {
     Sums one;

@@ -92,6 +92,7 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   options.waiting = [&tool](const std::string& source) {
     tool.say(source + ": another process is copying it, waiting");
   };
+  options.limits.notice = [&tool](const std::string& line) { tool.say(line); };
   CopyProgress progress;
   options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
     progress.update(source, done, total);

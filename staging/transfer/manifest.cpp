@@ -117,6 +117,11 @@ std::string state_digest(const Manifest& manifest) {
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }
 
+std::string source_version(const Manifest& manifest) {
+  if (manifest.packed()) return pack::to_hex(manifest.index.digest);
+  return manifest.files.empty() ? manifest.seen_state : state_digest(manifest);
+}
+
 std::string list_to_text(const Manifest& manifest) {
   nlohmann::json files = nlohmann::json::array();
   for (const ManifestFile& file : manifest.files) {

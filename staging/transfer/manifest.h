@@ -66,6 +66,10 @@ void check_unchanged(const Manifest& manifest);
 /// One digest of all names, sizes and times, equal on nodes that see the same files.
 std::string state_digest(const Manifest& manifest);
 
+/// A text that differs between two versions of the source and is equal on all nodes: the digest of a pack's index, or
+/// state_digest().
+std::string source_version(const Manifest& manifest);
+
 /// Names, sizes, times and format as text, for nodes that have not looked at the source.
 std::string list_to_text(const Manifest& manifest);
 /// The reverse. Throws Error if the text is damaged, or if a name leads out of the folder.

@@ -73,11 +73,12 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
 void fetch_index(const PutContext& context, const BegunCopy& begun) {
   const Source& source = context.source;
   const fs::path file = source.shards.empty() ? index_in(begun) : whole_index(begun);
-  context.system.unlink_if_there(file);
   const auto size = static_cast<std::uint64_t>(begun.manifest.index.status.st_size);
-  const UniqueFd from = context.system.open(source.index_file(), O_RDONLY);
-  const std::uint64_t copied =
-      copy_file(context.system, context.limit, from.get(), source.index_file(), file, size);
+  const std::uint64_t copied = retry_source(context.options.source_pause, [&] {
+    context.system.unlink_if_there(file);
+    const UniqueFd from = context.system.open(source.index_file(), O_RDONLY);
+    return copy_file(context.system, context.limit, from.get(), source.index_file(), file, size);
+  });
   context.tally.count_from_source(copied);
   if (copied != size) index_changed(source);
   const pack::Index index = pack::Index::load(file, source.index_file());
@@ -88,7 +89,7 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
 
 // Another node has seen the source, but could not give the list.
 void look_again(const PutContext& context, Manifest& manifest) {
-  Manifest seen = look_at(context.source);
+  Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, seen);
   if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state) {
     fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
@@ -164,8 +165,10 @@ void NewCopy::list_files(bool check_source) {
   if (!check_source) return;
   parallel_for(index.shards(), PutContext::kMaxSourceThreads,
                [&](std::size_t s, const std::function<bool()>&) {
-                 const PendingCall call(source.folder);
-                 pack::check_shard_size(source.folder, index, s);
+                 retry_source(context_.options.source_pause, [&] {
+                   const PendingCall call(source.folder);
+                   pack::check_shard_size(source.folder, index, s);
+                 });
                });
 }
 
@@ -179,6 +182,7 @@ CopyOptions NewCopy::copy_options() {
   options.threads = put.threads;
   options.chunk_bytes = put.chunk_bytes;
   options.mark_bytes = put.mark_bytes;
+  options.source_pause = put.source_pause;
   options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
   if (put.listed) {
     std::vector<std::string> names = names_of(files_);
@@ -237,7 +241,7 @@ std::string NewCopy::content() const {
 
 FoundCopy NewCopy::publish() {
   const Manifest& manifest = begun_.manifest;
-  check_unchanged(manifest);
+  retry_source(context_.options.source_pause, [&] { check_unchanged(manifest); });
   const std::uint64_t bytes = progress_.total + side_indexes_->copy(begun_.incoming->files());
   if (const std::string left_out = side_indexes_->left_out(); !left_out.empty())
     context_.tally.note(left_out);
@@ -264,6 +268,7 @@ FoundCopy NewCopy::publish() {
           .path = manifest.one_file ? files / manifest.main : files,
           .bytes = bytes,
           .hit = false,
+          .version = source_version(manifest),
           .lock = std::move(begun_.lock.lock)};
 }
 

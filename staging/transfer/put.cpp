@@ -22,6 +22,7 @@ PutResult result_of(const PutTally& tally, const FoundCopy& copy) {
   result.bytes = copy.bytes;
   result.hit = copy.hit;
   result.shared = copy.shared;
+  result.version = copy.version;
   return result;
 }
 
@@ -37,7 +38,10 @@ Verify parse_verify(std::string_view text) {
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
   FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
   // Reports a wrong name before anything is copied.
-  for (const std::string& source : sources) resolve_source(source);
+  const auto resolve = [&](const std::string& source) {
+    return retry_source(options.source_pause, [&] { return resolve_source(source); });
+  };
+  for (const std::string& source : sources) resolve(source);
   cache::Store store(fs::absolute(options.cache_dir), options.limits, system);
   store.recover();
   Limit limit(options.bandwidth, store.folder() / "bandwidth");
@@ -45,7 +49,7 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
   results.reserve(sources.size());
   for (std::size_t s = 0; s < sources.size(); ++s) {
     PutTally tally(sources[s]);
-    const PutContext context{store, system, limit, options, resolve_source(sources[s]), tally};
+    const PutContext context{store, system, limit, options, resolve(sources[s]), tally};
     results.push_back(result_of(tally, put_one(context, s)));
     if (options.done) options.done(results.back());
   }

@@ -31,6 +31,7 @@ struct FoundCopy {
   std::uint64_t bytes = 0;
   bool shared = false;  ///< it is in the shared store
   bool hit = true;      ///< it was there before
+  std::string version;  ///< source_version() (manifest.h)
   cache::ObjectLock lock;
 };
 

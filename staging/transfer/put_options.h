@@ -13,6 +13,7 @@
 
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/copy/source_retry.h"
 #include "staging/transfer/supervisor.h"
 
 namespace lockstep::transfer {
@@ -64,6 +65,8 @@ struct PutOptions {
   /// copy. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
   /// limit.
   std::chrono::milliseconds copier_patience = 2 * default_call_timeout(1);
+  /// Before the first retry of a read that fails because the source cannot be reached (copy/source_retry.h).
+  std::chrono::milliseconds source_pause = kSourcePause;
   /// Called once, before waiting for another process that copies the same source.
   std::function<void(const std::string& source)> waiting;
   /// The names of a source's files are known, and copying begins.
@@ -93,6 +96,7 @@ struct PutResult {
   bool hit = false;               ///< a good copy was there
   bool shared = false;            ///< it is in the shared store
   double seconds = 0;             ///< wall time, including waiting
+  std::string version;            ///< source_version() (manifest.h) of what was copied
   std::string note;               ///< a message for the user (a damaged copy was replaced), or ""
 };
 

@@ -83,8 +83,9 @@ std::vector<fs::path> expand_wildcards(const std::string& pattern) {
 fs::path without_links(const fs::path& path) {
   std::error_code error;
   fs::path real = fs::canonical(path, error);
-  if (error) fail("{}: {}", path.string(), error.message());
-  return real;
+  if (!error) return real;
+  errno = error.value();
+  fail_errno("{}", path.string());
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ void refuse_own_cache(const PutContext& context, const Manifest& manifest) {
 }
 
 Manifest look_at_source(const PutContext& context) {
-  Manifest manifest = look_at(context.source);
+  Manifest manifest = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, manifest);
   if (manifest.files.size() > kManyFiles) {
     context.tally.note(
@@ -56,7 +56,8 @@ SourceIdentity identity_of(const Manifest& manifest, const std::string& node) {
 
 Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity) {
   const Source& source = context.source;
-  const std::optional<IndexState> here = index_state(source);
+  const std::optional<IndexState> here =
+      retry_source(context.options.source_pause, [&] { return index_state(source); });
   if (identity.packed != here.has_value() || (here && pack::to_hex(here->digest) != identity.index)) {
     fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
          source.name, identity.node);
@@ -84,9 +85,11 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
 void check_readable(const PutContext& context) {
   const Source& source = context.source;
   const fs::path path = source.shards.empty() ? source.folder : source.paths.front();
-  const PendingCall call(path);
-  const bool pair = !context.system.status(path);  // of files, named by their common prefix
-  if (::access(path.c_str(), R_OK) != 0 && !pair) fail_errno("cannot open {}", path.string());
+  retry_source(context.options.source_pause, [&] {
+    const PendingCall call(path);
+    const bool pair = !context.system.status(path);  // of files, named by their common prefix
+    if (::access(path.c_str(), R_OK) != 0 && !pair) fail_errno("cannot open {}", path.string());
+  });
 }
 
 cache::ObjectInfo SourceLookup::info(bool shared, bool brief) const {
@@ -99,6 +102,7 @@ FoundCopy SourceLookup::found(cache::ObjectLock lock, bool shared) {
                  .path = {},
                  .bytes = info(shared, true).bytes,
                  .shared = shared,
+                 .version = source_version(manifest_),
                  .lock = std::move(lock)};
   copy.path = manifest_.one_file ? copy.files / manifest_.main : copy.files;
   if (shared) return copy;
@@ -192,9 +196,11 @@ void SourceLookup::check_readable_files(const fs::path& copy) const {
   }
   const fs::path& folder = manifest_.packed() ? context_.source.folder : manifest_.folder;
   parallel_for(names.size(), PutContext::kMaxSourceThreads, [&](std::size_t f, const std::function<bool()>&) {
-    const PendingCall call(folder / names[f]);
-    if (::access((folder / names[f]).c_str(), R_OK) != 0)
-      fail_errno("cannot open {}", (folder / names[f]).string());
+    retry_source(context_.options.source_pause, [&] {
+      const PendingCall call(folder / names[f]);
+      if (::access((folder / names[f]).c_str(), R_OK) != 0)
+        fail_errno("cannot open {}", (folder / names[f]).string());
+    });
   });
 }
 

@@ -132,7 +132,7 @@ test_case "the cache is not set, not mounted, too small, full, in memory or not 
 echo "helpers = /mnt/lockstep/bin" | as_root tee /etc/lockstep/lockstep.conf >/dev/null
 finds warning cache "'cache' is not set" doctor
 configure "cache = /absent/lockstep"
-finds warning cache "/absent/lockstep does not exist, and neither does /absent" doctor
+finds error cache "/absent/lockstep does not exist, and neither does /absent" doctor
 configure "total = 9000T"
 finds warning cache "'total' is 8.79 PiB" doctor
 root_on_node n1 sh -c 'mkdir -p /run/small && mount -t tmpfs -o mode=755,size=1m tmpfs /run/small && head -c 1000000 /dev/zero >/run/small/data'

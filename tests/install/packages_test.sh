@@ -83,6 +83,7 @@ contains() {
 }
 contains lockstep-plugin usr/lib/lockstep/lockstep.so usr/bin/lockstep-pin usr/bin/lockstep-stage etc/lockstep/lockstep.conf \
   etc/slurm/plugstack.conf.d/lockstep.conf usr/lib/sysusers.d/lockstep-plugin.conf usr/lib/systemd/system/lockstep-gc.service \
+  usr/lib/systemd/system/run-lockstep.mount \
   usr/share/man/man7/lockstep-plugin.7.gz usr/share/man/man1/lockstep-stage.1.gz
 [ ! -e "$build/bin/lockstep-doctor" ] || contains lockstep-plugin usr/bin/lockstep-doctor
 contains lockstep-plugin usr/share/lockstep/lockstep.conf

@@ -22,7 +22,7 @@ ALLOWED = {
     "staging/rendezvous": ["common", "staging/rendezvous"],
     "staging/transfer": ["common", "staging/pack", "staging/cache", "staging/rendezvous", "staging/transfer"],
     "staging/step": ["common", "staging"],
-    "staging/tool": ["common", "staging"],
+    "staging/tool": ["common", "plugin/spank/options", "staging"],  # gc keeps to the limits of lockstep.conf
     "runtime": ["common", "runtime", "staging/pack", "exporters/record"],
     "runtime/profile": ["common", "runtime/profile", "exporters/record"],
     "runtime/comm": ["common", "runtime/comm", "runtime/profile"],  # World owns the rank's StepTimer

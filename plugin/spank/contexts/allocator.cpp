@@ -26,7 +26,7 @@ std::string current_folder() {
   return folder.data();
 }
 
-Settings checked_settings() {
+Settings checked_settings(bool in_job) {
   Settings settings = invocation().settings();
   for (std::string& source : settings.sources) {
     if (!source.starts_with('/')) source = absolute_source(source, current_folder());
@@ -37,17 +37,17 @@ Settings checked_settings() {
   if (!settings.sources.empty() && invocation().config.caches.empty()) {
     throw Error("--stage: there is no cache, because 'cache' is not set in lockstep.conf");
   }
-  if (invocation().config.check_sources) check_sources(settings.sources, kSourceCheckTime);
+  if (invocation().config.check_sources) check_sources(settings.sources, kSourceCheckTime, in_job);
   return settings;
 }
 
 }  // namespace
 
-Settings settings_or_exit() {
+Settings settings_or_exit(bool in_job) {
   // A mistake in the administrator's file must not stop jobs without options.
   if (!invocation().has_options() && !invocation().config_error.empty()) return {};
   try {
-    Settings settings = checked_settings();
+    Settings settings = checked_settings(in_job);
     if (!invocation().config.enabled && invocation().has_options()) {
       say("the administrator has switched the plugin off; its options have no effect");
     }
@@ -81,7 +81,7 @@ void init(spank_t spank, int argc, char** argv) {
 }
 
 void init_post_opt(spank_t spank) {
-  const Settings settings = settings_or_exit();
+  const Settings settings = settings_or_exit(false);
   if (settings.sources.empty()) return;
   // The job gets absolute paths, since relative ones mean something else on the nodes. sbatch sends the variables in
   // Slurm's list; salloc's command inherits this process's variables.

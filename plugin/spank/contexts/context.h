@@ -28,8 +28,9 @@ inline constexpr const char* kYes = "yes";
 /// gets the options.
 inline constexpr const char* kStages = "SLURM_LOCKSTEP_STAGES";
 
-/// A file in a step's folder of records whose time is the end of the job.
-inline constexpr const char* kEndedFile = "ended";
+/// Begins the name of a file beside a step's folder of records, in the user's folder, which is root's: its time is the end
+/// of the job. The step's folder is the user's, who could make such a file there with any time.
+inline constexpr const char* kEnded = ".ended-";
 
 namespace allocator {
 void init(spank_t spank, int argc, char** argv);
@@ -63,8 +64,8 @@ void epilog(spank_t spank, int argc, char** argv);
 }  // namespace job_script
 
 /// For sbatch, salloc and srun: the settings with absolute, checked sources. A mistake prints one line and
-/// ends the process: Slurm ignores the result of an optional plugin's callback.
-Settings settings_or_exit();
+/// ends the process: Slurm ignores the result of an optional plugin's callback. `in_job`: for a step of a job that runs.
+Settings settings_or_exit(bool in_job);
 
 /// For the same commands, after an unexpected failure: prints one line and ends the process if the user has given any of
 /// our options, and only logs the line otherwise.

@@ -31,29 +31,34 @@ void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std
     const Folder of_user = Folder::open_path(cache).open(std::to_string(uid));
     if (!has(of_user, "jobs")) return;
     const Folder jobs = of_user.open("jobs");
-    if (!has(jobs, job)) return;
-    // If the removal is interrupted, a job that is queued again must not find half of its data. gc removes the rest.
-    const std::string removed = ".removed-" + job;
-    if (has(jobs, removed)) jobs.remove(removed);
-    if (::renameat(jobs.fd(), job.c_str(), jobs.fd(), removed.c_str()) != 0)
-      throw Error("cannot rename " + user + "/jobs/" + job + ": " + errno_text(errno));
-    jobs.remove(removed);
-    if (!copies) return;
+    bool found = false;
+    for (const std::string& name : jobs.names()) {
+      if (name != job && !name.starts_with(job + "-")) continue;  // JOB-RESTART: the job was queued again
+      found = true;
+      // If the removal is interrupted, no step must find half of the job's data. gc removes the rest.
+      const std::string removed = ".removed-" + name;
+      if (has(jobs, removed)) jobs.remove(removed);
+      if (::renameat(jobs.fd(), name.c_str(), jobs.fd(), removed.c_str()) != 0)
+        throw Error("cannot rename " + user + "/jobs/" + name + ": " + errno_text(errno));
+      jobs.remove(removed);
+    }
+    if (!found || !copies) return;
     Command recover;
-    recover.arguments = {invocation().config.helpers + "/lockstep-stage", "recover", "--cache", user};
+    recover.arguments = {helper_program(invocation().config.helpers, "lockstep-stage"), "recover", "--cache",
+                         user};
     run(recover);
   });
 }
 
 // Records stay for a while after their job's end, so that the exporter still reads the last values.
-void mark_ended(const Folder& folder) {
-  const UniqueFd fd(
-      ::openat(folder.fd(), kEndedFile, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+void mark_ended(const Folder& of_user, const std::string& step) {
+  const UniqueFd fd(::openat(of_user.fd(), (kEnded + step).c_str(),
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
 }
 
-bool is_old(const Folder& folder, int seconds) {
+bool is_old(const Folder& of_user, const std::string& step, int seconds) {
   struct stat about {};
-  return ::fstatat(folder.fd(), kEndedFile, &about, AT_SYMLINK_NOFOLLOW) == 0 &&
+  return ::fstatat(of_user.fd(), (kEnded + step).c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 &&
          std::time(nullptr) - about.st_mtime >= seconds;
 }
 
@@ -63,6 +68,7 @@ void clean_up_records(const Config& config, uid_t uid, const std::string& job) {
   // A folder that cannot be removed, or that another job's end has just removed, must not stop the others.
   const auto each = [](const Folder& parent, const auto& work) {
     for (const std::string& name : parent.names()) {
+      if (name.starts_with('.')) continue;
       try {
         work(name, parent.open(name));
       } catch (const Error& error) {
@@ -71,9 +77,11 @@ void clean_up_records(const Config& config, uid_t uid, const std::string& job) {
     }
   };
   each(records, [&](const std::string& user, const Folder& of_user) {
-    each(of_user, [&](const std::string& step, const Folder& folder) {
-      if (user == std::to_string(uid) && step.starts_with(job + ".")) mark_ended(folder);
-      if (is_old(folder, config.keep_records)) of_user.remove(step);
+    each(of_user, [&](const std::string& step, const Folder&) {
+      if (user == std::to_string(uid) && step.starts_with(job + ".")) mark_ended(of_user, step);
+      if (!is_old(of_user, step, config.keep_records)) return;
+      of_user.remove(step);
+      of_user.remove(kEnded + step);
     });
   });
 }

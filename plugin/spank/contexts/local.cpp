@@ -81,7 +81,7 @@ void start_rendezvous() {
   Pipe lifetime;
   lifetime.write_end.release();
   Command command;
-  command.arguments = {invocation().config.helpers + "/lockstep-stage", "rendezvous", "--wait",
+  command.arguments = {helper_program(invocation().config.helpers, "lockstep-stage"), "rendezvous", "--wait",
                        std::to_string(invocation().config.wait)};
   command.environment = {"LOCKSTEP_RENDEZVOUS_KEY=" + g_key};
   command.descriptors = {g_socket.get(), lifetime.read_end.get()};
@@ -112,7 +112,7 @@ void init(spank_t spank, int argc, char** argv) {
 void init_post_opt(spank_t /*spank*/) {
   // Slurm has read the link. Processes that srun starts do not need the key.
   ::unsetenv(link_variable().c_str());
-  const Settings settings = settings_or_exit();
+  const Settings settings = settings_or_exit(std::getenv("SLURM_JOB_ID") != nullptr);
   if (invocation().config.enabled && !settings.sources.empty() && g_socket) start_rendezvous();
   g_socket.reset();
 }

@@ -109,6 +109,8 @@ StepOnNode identify(spank_t spank) {
 // be a task of another step on another node.
 void identify_by_variables(spank_t spank, StepOnNode& step) {
   step.node = this_node(spank);
+  const std::string restart = job_variable(spank, "SLURM_RESTART_COUNT");
+  if (restart != "0" && restart.find_first_not_of("0123456789") == std::string::npos) step.restart = restart;
   if (step.nodes == 1) return;
   step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
   // The components of a heterogeneous step in an ordinary job have the same numbers and node lists, but srun
@@ -144,9 +146,10 @@ void make_store(PreparedStep& step, gid_t gid) {
   }
   step.step.store = folder + "/" + std::to_string(step.step.uid);
   try {
-    const Folder stores = Folder::open_root(folder, true);
+    const bool disk = step.settings.tier == "disk";
+    const Folder stores = Folder::open_cache(folder, disk && invocation().config.must_be_mount);
     stores.own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
-    if (step.settings.tier == "disk" && invocation().config.total > 0) make_claim(stores, step.step.uid);
+    if (disk && invocation().config.total > 0) make_claim(stores, step.step.uid);
   } catch (const Error& error) {
     step.step.problem = error.what();
   }
@@ -203,7 +206,7 @@ void make_record_folder(PreparedStep& step) {
     const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
     const std::string name = std::to_string(step.step.job) + "." + step.step.step;
     const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
-    ::unlinkat(folder.fd(), kEndedFile, 0);  // a requeued job runs again under its old number
+    ::unlinkat(user.fd(), (kEnded + name).c_str(), 0);  // a requeued job runs again under its old number
     step.step.record = folder.path();
     // An exporter that started before the folder existed finds it at its next scrape.
     if (made_before && step.step.node_id == 0 && !exporter_runs(records)) {

@@ -146,6 +146,8 @@ struct Key {
 constexpr std::array kKeys{
     Key{"enabled", [](const Line& line, Config& config) { config.enabled = line.yes(); }},
     Key{"cache", [](const Line& line, Config& config) { config.cache = line.folder(); }},
+    Key{"cache_must_be_mount", [](const Line& line, Config& config) { config.must_be_mount = line.yes(); }},
+    Key{"reserve", [](const Line& line, Config& config) { config.reserve = line.size(); }},
     Key{"total", [](const Line& line, Config& config) { config.total = line.size(); }},
     Key{"quota", [](const Line& line, Config& config) { config.quota = line.size(); }},
     Key{"keep", [](const Line& line, Config& config) { config.keep = line.integer(line.value, 0, kYear); }},
@@ -237,6 +239,7 @@ Config parse_config(std::string_view text, const std::string& path, std::string_
     if (content.front() == '[') {
       if (content.back() != ']') Line{path, number, {}, {}}.refuse("a section must end with ']'");
       section = trimmed(content.substr(1, content.size() - 2));
+      add_once(config.partitions, section);
       continue;
     }
     const std::size_t equals = content.find('=');
@@ -256,6 +259,28 @@ Config parse_config(std::string_view text, const std::string& path, std::string_
 
 Config read_config(const std::string& path, std::string_view partition) {
   return parse_config(read_text(path, false), path, partition);
+}
+
+std::vector<CacheLimits> cache_limits(const std::string& path) {
+  const std::string text = read_text(path, false);
+  std::vector<CacheLimits> all;
+  const auto add = [&all](const CacheLimits& limits) {
+    if (limits.cache.empty()) return;
+    const auto same = std::find_if(all.begin(), all.end(),
+                                   [&](const CacheLimits& one) { return one.cache == limits.cache; });
+    if (same == all.end()) return all.push_back(limits);
+    const auto wider = [](std::uint64_t a, std::uint64_t b) { return a == 0 || b == 0 ? 0 : std::max(a, b); };
+    *same = {limits.cache, wider(same->quota, limits.quota), wider(same->total, limits.total),
+             std::min(same->reserve, limits.reserve), std::max(same->keep, limits.keep)};
+  };
+  std::vector<std::string> partitions = parse_config(text, path, "").partitions;
+  partitions.emplace_back();
+  for (const std::string& partition : partitions) {
+    const Config config = parse_config(text, path, partition);
+    add({config.cache, config.quota, config.total, config.reserve, config.keep});
+    if (config.ram > 0) add({config.ram_cache, config.ram, 0, 0, config.keep});
+  }
+  return all;
 }
 
 std::string prefix_of_refused(const std::string& path) {

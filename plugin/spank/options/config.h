@@ -38,9 +38,11 @@ struct Config {
   int keep = 600;                  ///< seconds after its last use in which data is not evicted
   int first_port = 0;              ///< ports for srun's rendezvous and the nodes; 0: the system chooses
   int last_port = 0;
-  int source_patience = 0;  ///< seconds for a call to a source or a node's disk; 0: lockstep-stage chooses
-  int wait = 60;            ///< seconds for every node of a step to reach the rendezvous
-  int keep_records = 3600;  ///< seconds for which an ended job's records stay
+  int source_patience = 0;     ///< seconds for a call to a source or a node's disk; 0: lockstep-stage chooses
+  int wait = 60;               ///< seconds for every node of a step to reach the rendezvous
+  int keep_records = 3600;     ///< seconds for which an ended job's records stay
+  bool must_be_mount = false;  ///< `cache` or the folder that contains it must be a mount point
+  std::uint64_t reserve = 0;   ///< bytes of `total` that gc leaves free
   bool enabled = true;
   bool cooperate = true;       ///< each byte is read from the source once for all nodes of a step
   bool check_sources = true;   ///< check the sources where the job is submitted
@@ -52,12 +54,24 @@ struct Config {
   // Of all partitions together: for a submission, which does not know its partition yet, and for a job's end.
   std::vector<std::string> caches;
   std::vector<std::string> all_links{kLinks};
+  std::vector<std::string> partitions;  ///< that have a section
   PerOption<std::vector<std::string>> allowed_somewhere;
 };
 
 /// The settings for a partition ("": the general part). Throws Error naming file, line and key, also if the
 /// file does not belong to root or others may write it.
 Config read_config(const std::string& path, std::string_view partition);
+
+/// The limits of one folder of stores.
+struct CacheLimits {
+  std::string cache;
+  std::uint64_t quota = 0, total = 0, reserve = 0;  ///< bytes; 0: none
+  int keep = 0;                                     ///< seconds
+};
+
+/// The limits of each cache and RAM tier that the file names. Where partitions differ, the widest: a node does not know
+/// its partitions. Throws as read_config().
+std::vector<CacheLimits> cache_limits(const std::string& path);
 
 /// The options' prefix in a file that read_config() refuses for its owner or mode. The options need their names even
 /// then, to report the refusal. "" if the file cannot be read or has a mistake.

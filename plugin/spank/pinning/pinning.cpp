@@ -82,7 +82,7 @@ std::vector<TaskPlacement> parse_plan(const std::string& text, std::size_t tasks
 }
 
 std::vector<std::string> plan_arguments(const Config& config, const PinRequest& pin, const Grant& granted) {
-  std::vector<std::string> arguments{config.helpers + "/lockstep-pin", "plan"};
+  std::vector<std::string> arguments{helper_program(config.helpers, "lockstep-pin"), "plan"};
   const auto add = [&](const char* option, const std::string& value) {
     arguments.insert(arguments.end(), {option, value});
   };

@@ -54,6 +54,20 @@ std::vector<std::string> entries(int fd) {
   return names;
 }
 
+bool is_mount_point(int folder) {
+#ifdef STATX_ATTR_MOUNT_ROOT
+  struct statx about {};
+  if (::statx(folder, "", AT_EMPTY_PATH, 0, &about) == 0 &&
+      (about.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {
+    return (about.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  }
+#endif
+  // Kernels before 5.8 do not tell; there, a mount of a folder of the same disk goes unnoticed.
+  struct stat own {};
+  struct stat above {};
+  return ::fstat(folder, &own) == 0 && ::fstatat(folder, "..", &above, 0) == 0 && own.st_dev != above.st_dev;
+}
+
 // A user's umask or chmod may have removed the user's own access to the folder.
 UniqueFd open_closed(int parent, const std::string& name) {
   UniqueFd fd(::openat(parent, name.c_str(), kOpen));
@@ -79,13 +93,17 @@ void remove_tree(int parent, const std::string& name, const std::string& path, i
 
 }  // namespace
 
-Folder Folder::walk(const std::string& path, bool make) {
+Folder Folder::walk(const std::string& path, Make make) {
   Folder folder(UniqueFd(::open("/", kPass)), "");
   if (!folder.fd_) refuse("open", "/");
+  std::size_t left = components(path).size();
   for (const std::string& name : components(path)) {
     if (name == "." || name == "..") throw Error("cannot open " + path + ": give the real path");
     const std::string whole = folder.path_ + "/" + name;
-    if (make && ::mkdirat(folder.fd(), name.c_str(), 0755) != 0 && errno != EEXIST) refuse("make", whole);
+    const bool last = --left == 0;
+    if ((make == Make::all || (make == Make::last && last)) &&
+        ::mkdirat(folder.fd(), name.c_str(), 0755) != 0 && errno != EEXIST)
+      refuse("make", whole);
     UniqueFd next(::openat(folder.fd(), name.c_str(), kPass));
     if (!next) refuse("open", whole);
     folder.fd_ = std::move(next);
@@ -95,11 +113,34 @@ Folder Folder::walk(const std::string& path, bool make) {
 }
 
 Folder Folder::open_path(const std::string& path) {
-  return walk(path, false);
+  return walk(path, Make::none);
 }
 
 Folder Folder::open_root(const std::string& path, bool make) {
-  Folder folder = walk(path, make);
+  return checked(walk(path, make ? Make::all : Make::none));
+}
+
+Folder Folder::open_cache(const std::string& path, bool must_be_mount) {
+  const std::size_t slash = path.find_last_of('/', path.find_last_not_of('/'));
+  const std::string parent = slash == std::string::npos ? "" : path.substr(0, slash);
+  struct stat about {};
+  if (!parent.empty() && ::lstat(parent.c_str(), &about) != 0 && errno == ENOENT) {
+    throw Error("the cache " + path + " cannot be made, because this node has no folder " + parent +
+                ": mount the node's local disk, or correct 'cache' in lockstep.conf");
+  }
+  const auto is_mounted = [](const std::string& folder) {
+    const UniqueFd fd(::open(folder.c_str(), kPass));
+    return fd && is_mount_point(fd.get());
+  };
+  if (must_be_mount && !is_mounted(path) && (parent.empty() || !is_mounted(parent))) {
+    throw Error("no disk is mounted at " + path + " or " + (parent.empty() ? "/" : parent) +
+                ", but lockstep.conf says cache_must_be_mount = yes: mount the node's local disk");
+  }
+  return checked(walk(path, Make::last));
+}
+
+Folder Folder::checked(Folder folder) {
+  const std::string& path = folder.path_;
   struct stat about {};
   if (::fstat(folder.fd(), &about) != 0) refuse("read the owner and mode of", path);
   if (about.st_uid != 0) {

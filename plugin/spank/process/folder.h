@@ -22,6 +22,10 @@ class Folder {
   /// Throws if a component is a link, or if the last one does not belong to root or others may write to it.
   static Folder open_root(const std::string& path, bool make);
 
+  /// As open_root(), but makes only the last component: a missing disk must not become a folder on the root disk or in
+  /// memory. With `must_be_mount`, also throws unless this folder or the one that contains it is a mount point.
+  static Folder open_cache(const std::string& path, bool must_be_mount);
+
   /// Opens an absolute path without links, whoever owns it: for a process that has become the user.
   static Folder open_path(const std::string& path);
 
@@ -46,7 +50,9 @@ class Folder {
   const std::string& path() const { return path_; }
 
  private:
-  static Folder walk(const std::string& path, bool make);
+  enum class Make { none, last, all };
+  static Folder walk(const std::string& path, Make make);
+  static Folder checked(Folder folder);
   Folder(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
   UniqueFd fd_;
   std::string path_;

@@ -1,7 +1,6 @@
 #include "plugin/spank/process/process.h"
 
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include <csignal>
 #include <limits>
 
+#include "common/leaf/become_user.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {
@@ -76,7 +76,8 @@ bool renumber(const std::vector<int>& descriptors) {
 pid_t spawn(const Command& command, int output, int error) {
   if (::access(command.arguments.front().c_str(), X_OK) != 0) {
     throw Error("cannot run " + command.arguments.front() + ": " + errno_text(errno) +
-                ": set 'helpers' in lockstep.conf to the folder of the tools");
+                ": set 'helpers' in lockstep.conf to the folder of the tools, and name lockstep.so before "
+                "plugins that give tasks another root (pyxis) in plugstack.conf");
   }
   std::vector<std::string> variables{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"};
   variables.insert(variables.end(), command.environment.begin(), command.environment.end());
@@ -145,6 +146,12 @@ void drain(UniqueFd& end, std::string& into) {
 
 }  // namespace
 
+std::string helper_program(const std::string& folder, const std::string& name) {
+  const std::string prefix = folder.substr(0, folder.find_last_of('/', folder.find_last_not_of('/')));
+  const std::string own = prefix + "/lib/lockstep/" LOCKSTEP_VERSION "/" + name;
+  return ::access(own.c_str(), X_OK) == 0 ? own : folder + "/" + name;
+}
+
 Pipe::Pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe: " + errno_text(errno));
@@ -200,13 +207,8 @@ bool as_user(uid_t uid, gid_t gid, std::chrono::milliseconds timeout, const std:
   if (child == 0) {
     // No other process gets the group's number before wait_for().
     ::setpgid(0, 0);
-    // All three ids and the groups: a child with a saved id could become root again.
-    if (::setgroups(1, &gid) != 0 || ::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0) {
-      log("cannot become user " + std::to_string(uid) + ": " + errno_text(errno));
-      ::_exit(1);
-    }
-    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     try {
+      become_user(uid, gid);
       work();
     } catch (const std::exception& error) {
       log(error.what());

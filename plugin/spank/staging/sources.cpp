@@ -36,8 +36,15 @@ const char* advice(const std::string& source) {
   return "; check the path and its permissions";
 }
 
+class NoSource : public Error {
+ public:
+  using Error::Error;
+};
+
 [[noreturn]] void refuse(const std::string& source, int error) {
-  throw Error("--stage: " + source + ": " + errno_text(error) + advice(source));
+  const std::string why = "--stage: " + source + ": " + errno_text(error) + advice(source);
+  if (error == ENOENT) throw NoSource(why);
+  throw Error(why);
 }
 
 // Why nodes do not copy an entry, as far as the listing tells; "" for an entry that they copy.
@@ -129,7 +136,7 @@ void check_pattern(const std::string& source, Clock::time_point end) {
     found = ::fnmatch(pattern.c_str(), entry->d_name, FNM_PERIOD) == 0;
   }
   ::closedir(open);
-  if (!found && Clock::now() < end) throw Error("--stage: " + source + " matches no file");
+  if (!found && Clock::now() < end) throw NoSource("--stage: " + source + " matches no file");
   check_index(folder);
 }
 
@@ -181,10 +188,14 @@ void check_source(const std::string& source, Clock::time_point end) {
   check_index(fs::path(source).parent_path().string());
 }
 
-void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds timeout) {
+void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds timeout, bool in_job) {
   const auto end = Clock::now() + timeout;
   for (const std::string& source : sources) {
-    check_source(source, end);
+    try {
+      check_source(source, end);
+    } catch (const NoSource&) {
+      if (!in_job) throw;
+    }
     if (Clock::now() >= end) return;
   }
 }

@@ -24,7 +24,9 @@ void check_source(const std::string& source,
                   std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max());
 
 /// check_source() for one source after the other, until `timeout` has passed: with a thousand sources on a
-/// slow file system, the nodes check the rest.
-void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds timeout);
+/// slow file system, the nodes check the rest. `in_job`: leaves a source that does not exist to the nodes, because an
+/// earlier step of the job may have staged it.
+void check_sources(const std::vector<std::string>& sources, std::chrono::milliseconds timeout,
+                   bool in_job = false);
 
 }  // namespace lockstep::spank

@@ -40,7 +40,11 @@ bool was_killed(int code) {
 }
 
 bool is_data_folder(const std::string& folder, uid_t uid) {
-  return folder.ends_with("/data") && has_number(folder, "/" + std::to_string(uid) + "/jobs/", "/data");
+  const std::string jobs = "/" + std::to_string(uid) + "/jobs/";
+  if (has_number(folder, jobs, "/data")) return folder.ends_with("/data");
+  if (!has_number(folder, jobs, "-")) return false;
+  const std::size_t restart = folder.find('-', folder.find(jobs));
+  return folder.ends_with("/data") && has_number(folder.substr(restart), "-", "/data");
 }
 
 bool is_record_folder(const std::string& folder, const std::string& records, uid_t uid) {
@@ -53,12 +57,13 @@ const std::string& tier_folder(const Config& config, const Settings& settings) {
 }
 
 std::string data_folder(const StepOnNode& step) {
-  return step.store + "/jobs/" + std::to_string(step.job) + "/data";
+  const std::string restart = step.restart.empty() ? "" : "-" + step.restart;
+  return step.store + "/jobs/" + std::to_string(step.job) + restart + "/data";
 }
 
 std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
                                         const Settings& settings) {
-  std::vector<std::string> arguments{config.helpers + "/lockstep-stage", "step"};
+  std::vector<std::string> arguments{helper_program(config.helpers, "lockstep-stage"), "step"};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   };
@@ -69,6 +74,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   // Without a store there is a problem to report, and the helper opens no cache.
   add("--cache", step.store.empty() ? "/nonexistent" : step.store);
   add("--job", std::to_string(step.job));
+  add("--restart", step.restart);
   add("--step", step.step);
   add("--node", step.node);
   add("--node-id", std::to_string(step.node_id));
@@ -122,6 +128,7 @@ std::string missing_source(const StepOnNode& step, const std::vector<std::string
 
 WorkResult stage(const StepOnNode& step, const Config& config, const Settings& settings,
                  const SrunLink* link) {
+  const std::string program = helper_program(config.helpers, "lockstep-stage");
   std::string problem = step.problem;
   std::vector<std::string> sources;
   try {
@@ -157,7 +164,7 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
     // On several nodes the rendezvous reports helpers that ended, unless it has ended too.
     const bool unreported = step.nodes == 1 || link == nullptr || link->port <= 0 || step.node_id == 0;
     if (code > kSignalled && unreported) say(step.node + ": " + reason(code));
-    if (code == kCannotStart) say(step.node + ": " + config.helpers + "/lockstep-stage could not be started");
+    if (code == kCannotStart) say(step.node + ": " + program + " could not be started");
     if (code != 0) return WorkResult::failed;
   } catch (const Error& error) {
     say(step.node + ": " + error.what());
@@ -165,8 +172,8 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
   }
   const std::string missing = missing_source(step, sources);
   if (missing.empty()) return WorkResult::succeeded;
-  say(step.node + ": " + config.helpers + "/lockstep-stage succeeded, but " + missing + " is not in " +
-      data_folder(step) + ": check that 'helpers' in lockstep.conf names the right program");
+  say(step.node + ": " + program + " succeeded, but " + missing + " is not in " + data_folder(step) +
+      ": check that 'helpers' in lockstep.conf names the right program");
   return WorkResult::failed;
 }
 

@@ -17,6 +17,7 @@ namespace lockstep::spank {
 /// A step as one of its nodes sees it.
 struct StepOnNode {
   std::uint32_t job = 0;
+  std::string restart;        ///< how often Slurm has queued the job again; "" for never
   std::string step;           ///< "0", "batch", "interactive"
   std::string node;           ///< Slurm's name of this node
   std::uint32_t node_id = 0;  ///< among the step's nodes

@@ -48,7 +48,7 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
       plan_(sizes_of(files), options_.chunk_bytes),
       threads_(options_.threads > 0 ? std::min(options_.threads, kMaxThreads) : threads_for(plan_)),
       buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
-      source_(system, options_.source, files, plan_, limit),
+      source_(system, options_.source, files, plan_, limit, options_.source_pause),
       local_(system, options_.target, names_of(files), plan_),
       store_(system, local_, plan_, buffers_,
              {.journal = options_.journal,

@@ -17,6 +17,7 @@
 #include "staging/transfer/copy/limit.h"
 #include "staging/transfer/copy/local_files.h"
 #include "staging/transfer/copy/source_files.h"
+#include "staging/transfer/copy/source_retry.h"
 #include "staging/transfer/manifest.h"
 
 namespace lockstep::transfer {
@@ -31,6 +32,7 @@ struct CopyOptions {
   int threads = 0;                ///< up to 32; 0 chooses
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
+  std::chrono::milliseconds source_pause = kSourcePause;
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time

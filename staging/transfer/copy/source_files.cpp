@@ -5,28 +5,10 @@
 
 #include "common/error.h"
 #include "common/pending_calls.h"
+#include "staging/transfer/copy/source_retry.h"
 
 namespace lockstep::transfer {
 namespace {
-
-/// Errors that may pass when the file system can be reached again, unlike a file that is gone or not readable.
-bool is_out_of_reach(int error) {
-  switch (error) {
-    case EIO:
-    case EREMOTEIO:
-    case ESTALE:
-    case ENOTCONN:
-    case ECONNRESET:
-    case ETIMEDOUT:
-    case EHOSTDOWN:
-    case EHOSTUNREACH:
-    case ENETDOWN:
-    case ENETUNREACH:
-      return true;
-    default:
-      return false;
-  }
-}
 
 constexpr std::size_t kMaxOpenSources = 96;
 
@@ -43,37 +25,20 @@ FileState state_of(int fd, const std::filesystem::path& path) {
 }  // namespace
 
 SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
-                         const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit)
+                         const std::vector<ManifestFile>& files, const ChunkPlan& plan, Limit& limit,
+                         std::chrono::milliseconds pause)
     : system_(system),
       folder_(std::move(folder)),
       files_(files),
       plan_(plan),
       limit_(limit),
+      pause_(pause),
       open_files_(kMaxOpenSources, [this](std::size_t file) { return open(file); }) {
-}
-
-UniqueFd SourceFiles::open_file(const std::filesystem::path& path) {
-  try {
-    return system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  } catch (const Error&) {
-    if (is_out_of_reach(errno)) failed_ = true;
-    throw;
-  }
-}
-
-std::size_t SourceFiles::read_some(int fd, std::span<std::byte> into, std::uint64_t offset,
-                                   const std::filesystem::path& path) {
-  try {
-    return system_.read_at(fd, into, offset, path);
-  } catch (const Error&) {
-    if (is_out_of_reach(errno)) failed_ = true;
-    throw;
-  }
 }
 
 UniqueFd SourceFiles::open(std::size_t file) {
   const std::filesystem::path path = folder_ / files_[file].name;
-  UniqueFd fd = open_file(path);
+  UniqueFd fd = system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   const FileState now = state_of(fd.get(), path);
   const std::optional<FileState>& listed = files_[file].state;
   if (listed && listed->inode == 0 && !listed->fits(now)) {
@@ -96,8 +61,19 @@ void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
   limit_.take(into.size());
   std::size_t at = 0;
   for (const Extent& extent : plan_.extents(chunk)) {
-    read_extent(extent, into.subspan(at, extent.bytes));
+    // A stale handle stays stale: the next try opens the file again.
+    again([&] { read_extent(extent, into.subspan(at, extent.bytes)); },
+          [&] { open_files_.drop(extent.file); });
     at += extent.bytes;
+  }
+}
+
+void SourceFiles::again(const std::function<void()>& work, const std::function<void()>& before_next) {
+  try {
+    retry_source(pause_, work, before_next);
+  } catch (const SourceUnreachable&) {
+    failed_ = true;
+    throw;
   }
 }
 
@@ -109,7 +85,7 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   // Makes the kernel read the whole chunk at once instead of a few pages at a time.
   if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
   for (std::size_t done = 0; done < into.size();) {
-    const std::size_t got = read_some(fd->get(), into.subspan(done), extent.offset + done, path);
+    const std::size_t got = system_.read_at(fd->get(), into.subspan(done), extent.offset + done, path);
     if (got == 0) changed(path);
     done += got;
   }
@@ -132,12 +108,13 @@ void SourceFiles::check_unchanged() {
   const std::lock_guard lock(mutex_);
   for (const auto& [file, first] : first_) {
     const std::filesystem::path path = folder_ / files_[file].name;
-    const PendingCall call(path);
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
+    again([&] {
+      const PendingCall call(path);
+      if (::stat(path.c_str(), &status) == 0) return;
       if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());
       fail_errno("cannot stat {}", path.string());
-    }
+    });
     if (!(FileState::of(status) == first)) changed(path);
   }
 }

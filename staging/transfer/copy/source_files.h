@@ -4,8 +4,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -20,9 +22,9 @@ namespace lockstep::transfer {
 
 class SourceFiles {
  public:
-  /// The references must outlive this object.
+  /// The references must outlive this object. `pause`: before the first retry (source_retry.h).
   SourceFiles(FileSystem& system, std::filesystem::path folder, const std::vector<ManifestFile>& files,
-              const ChunkPlan& plan, Limit& limit);
+              const ChunkPlan& plan, Limit& limit, std::chrono::milliseconds pause);
 
   /// Reads a chunk. Throws Error if a file differs from the list, or changes while it is read.
   void read(std::size_t chunk, std::span<std::byte> into);
@@ -38,9 +40,7 @@ class SourceFiles {
 
  private:
   UniqueFd open(std::size_t file);
-  UniqueFd open_file(const std::filesystem::path& path);
-  std::size_t read_some(int fd, std::span<std::byte> into, std::uint64_t offset,
-                        const std::filesystem::path& path);
+  void again(const std::function<void()>& work, const std::function<void()>& before_next = {});
   void read_extent(const Extent& extent, std::span<std::byte> into);
 
   FileSystem& system_;
@@ -48,6 +48,7 @@ class SourceFiles {
   const std::vector<ManifestFile>& files_;
   const ChunkPlan& plan_;
   Limit& limit_;
+  std::chrono::milliseconds pause_;
   OpenFiles open_files_;
   std::mutex mutex_;
   std::unordered_map<std::size_t, FileState> first_;  // of files that take several chunks, when first opened

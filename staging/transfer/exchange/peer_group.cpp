@@ -1,14 +1,40 @@
 #include "staging/transfer/exchange/peer_group.h"
 
+#include <set>
+
 #include "common/error.h"
+#include "common/tool.h"
 
 namespace lockstep::transfer {
+namespace {
+
+void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages) {
+  std::map<std::string, std::string> nodes;  // one of each release
+  std::set<int> protocols;
+  for (const auto& [node, message] : messages) {
+    protocols.insert(message.value("protocol", 1));  // releases before 2 do not say
+    nodes.try_emplace(message.value("release", "an earlier one"),
+                      message.value("name", std::to_string(node)));
+  }
+  if (protocols.size() < 2) return;
+  std::string list;
+  for (const auto& [release, node] : nodes) list += (list.empty() ? "" : ", ") + release + " on " + node;
+  throw OtherRelease("the nodes run different releases of Lockstep (" + list +
+                     "): each of them reads all data from the source");
+}
+
+}  // namespace
 
 PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name)
     : rendezvous_(rendezvous), self_(options.node_id), exchange_(options) {
-  const nlohmann::json own{
-      {"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}};
-  for (const auto& [node, message] : gather("places", own)) {
+  const nlohmann::json own{{"name", node_name},
+                           {"hosts", {rendezvous.own_address(), node_name}},
+                           {"port", exchange_.port()},
+                           {"protocol", kExchangeProtocol},
+                           {"release", version()}};
+  const std::map<std::uint32_t, nlohmann::json> messages = gather("places", own);
+  check_releases(messages);
+  for (const auto& [node, message] : messages) {
     try {
       peers_[node] = Peer{message.at("name"), message.at("hosts"), message.at("port")};
     } catch (const nlohmann::json::exception& error) {

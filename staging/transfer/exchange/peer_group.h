@@ -16,10 +16,19 @@
 
 namespace lockstep::transfer {
 
+/// Of what the nodes of a step send each other: one more at each change that an earlier release does not understand.
+inline constexpr int kExchangeProtocol = 2;
+
+/// Nodes of the step run releases that cannot cooperate. All of them see that, and each can read the source alone.
+class OtherRelease : public Error {
+ public:
+  using Error::Error;
+};
+
 class PeerGroup {
  public:
   /// Opens the exchange and learns the addresses of the other nodes. `rendezvous` must outlive this object.
-  /// Throws Error if the rendezvous is lost.
+  /// Throws Error if the rendezvous is lost, OtherRelease as described above.
   PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name);
 
   std::uint32_t self() const { return self_; }

@@ -382,9 +382,10 @@ TEST_F(ExporterTest, StagingIsServedBeforeThereAreRanks) {
 TEST_F(ExporterTest, StagingOfAJobWithoutRanksIsServedForAWhileAfterTheJob) {
   const std::filesystem::path folder = job_folder("1000/7.0");
   write_file_atomically(folder / "staging.json", R"({"state":"failed","sources":[]})");
-  std::ofstream(folder / "ended").close();
+  const std::filesystem::path ended = folder.parent_path() / ".ended-7.0";
+  std::ofstream(ended).close();
   EXPECT_EQ(collect().value("lockstep_stage_state", "state", "failed"), 1);
-  std::filesystem::last_write_time(folder / "ended",
+  std::filesystem::last_write_time(ended,
                                    std::filesystem::file_time_type::clock::now() - std::chrono::minutes(2));
   EXPECT_FALSE(collect().has("lockstep_stage_state"));
 }

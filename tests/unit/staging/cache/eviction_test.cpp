@@ -1,5 +1,7 @@
 // Quota, total and disk: which objects are evicted, which stay, and the message if none may be evicted.
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "staging/cache/report.h"
@@ -150,6 +152,34 @@ TEST_F(CacheEviction, TheEndOfAStepCountsAsAUse) {
   }
   publish_units(store, kC, 1);
   EXPECT_THAT(objects(), ElementsAre(kA, kC)) << "kA was used until now, although its step began earlier";
+}
+
+TEST_F(CacheEviction, AProcessThatHangsWhileItMakesSpaceIsNotWaitedForWithoutEndOrWord) {
+  std::string said;
+  StoreOptions options = quota(2 * kUnit);
+  options.space_timeout = std::chrono::milliseconds(300);
+  options.space_notice = std::chrono::milliseconds(100);
+  options.notice = [&](const std::string& line) { said += line + "\n"; };
+  Store store(cache(), options);
+  publish_units(store, kA, 1);
+  const fs::path file = cache() / "locks/.room";
+  UniqueFd hanging = open_file(file, O_RDWR);
+  ASSERT_EQ(::flock(hanging.get(), LOCK_EX), 0);
+  EXPECT_THAT(begin(store, kB, kUnit),
+              ThrowsErrorWith("makes space in " + cache().string(), "no progress for 300 ms", file.string()));
+  EXPECT_EQ(said, fmt::format("waiting for another process that makes space in {}\n", cache().string()));
+  hanging.reset();
+  publish_units(store, kB, 1);
+  EXPECT_THAT(objects(), ElementsAre(kA, kB));
+}
+
+TEST_F(CacheEviction, ProcessesThatWaitSeeThatSpaceIsMade) {
+  Store store(cache(), quota(2 * kUnit));
+  publish_units(store, kA, 2);
+  age(kA, seconds(30));
+  fs::last_write_time(cache() / "locks/.room", fs::file_time_type::clock::now() - seconds(100));
+  publish_units(store, kB, 1);
+  EXPECT_LT(fs::file_time_type::clock::now() - fs::last_write_time(cache() / "locks/.room"), seconds(50));
 }
 
 TEST_F(CacheEviction, ALockedObjectStays) {

@@ -184,6 +184,25 @@ TEST_F(CacheOfANode, AProblemInOneStoreDoesNotStopTheOthers) {
   EXPECT_THAT(names(store_of(kTwo) / "objects"), IsEmpty());
 }
 
+// cp into a store counts, and does not stay.
+TEST_F(CacheGc, WhatIsNotPartOfAStoreIsCountedAndRemoved) {
+  Store store(cache());
+  publish(store, "a", std::string(kUnit, 'x'));
+  fs::permissions(cache() / "objects/a", fs::perms::owner_all);
+  for (const char* name : {"results/1", "objects/a/mine", "jobs/.mine"})
+    write(fs::path("cache") / name, std::string(5 * kUnit, 'm'));
+  write("cache/bandwidth", "");
+  make_job("7", seconds(1));
+  StoreReport report = gc(store, {.quota = 16 * kUnit, .keep = seconds(0)});
+  EXPECT_EQ(report.foreign_bytes, 15 * kUnit);
+  EXPECT_TRUE(store.has("a"));
+  report = gc(store, {.quota = 15 * kUnit, .keep = seconds(0)});
+  EXPECT_FALSE(store.has("a")) << "the user's own files take its space";
+  report = gc(store, {.keep = seconds(0), .abandoned = seconds(-1)});
+  EXPECT_EQ(report.foreign_bytes, 0U);
+  EXPECT_THAT(names(cache()), testing::ElementsAre("bandwidth", "jobs", "leases", "locks", "objects"));
+}
+
 /// Behaves as a file system that a user has mounted: it refuses root or never answers.
 class MountedByAUser : public FileSystem {
  public:

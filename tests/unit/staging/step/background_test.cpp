@@ -15,6 +15,7 @@
 #include "common/process.h"
 #include "common/sockets.h"
 #include "staging/cache/store.h"
+#include "staging/rendezvous/rendezvous.h"
 #include "tests/unit/staging/step/stage_step_world.h"
 
 namespace lockstep::transfer {
@@ -64,6 +65,85 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   EXPECT_THAT(said(), HasSubstr("n1: staged p"));
   // The job's next step finds the copy.
   EXPECT_EQ(step({}, {pack.string()}), 0);
+}
+
+// Without the change, the folder was exchanged at the end, and a task in it saw the old one lose its files.
+TEST_F(StageStep, ATaskInTheFolderSeesAllFilesUntilTheEnd) {
+  for (int i = 0; i < 200; ++i) write(fmt::format("plain/{:03}", i), std::string(1000, 'x'));
+  Tasks tasks;
+  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word()}, {at("plain")}), 0) << said();
+  ASSERT_TRUE(wait_for([&] { return !fs::is_symlink(data("plain")); }));
+  const UniqueFd task = open_file(data("plain"), O_RDONLY | O_DIRECTORY);
+  int status = 0;
+  EXPECT_GT(::wait(&status), 0);
+  for (int i = 0; i < 200; ++i) {
+    struct stat file {};
+    ASSERT_EQ(::fstatat(task.get(), fmt::format("{:03}", i).c_str(), &file, AT_SYMLINK_NOFOLLOW), 0) << i;
+    EXPECT_TRUE(S_ISREG(file.st_mode)) << i << " is not the local file";
+  }
+}
+
+TEST_F(StageStep, AChangedSourceIsStagedAgainForTheNextStep) {
+  const fs::path pack = make_large_pack("p", 30);
+  write("plain/a", "first");
+  const std::vector<std::string> sources{pack.string(), at("plain")};
+  ASSERT_EQ(step({}, sources), 0) << said();
+  ASSERT_EQ(step({}, sources), 0) << said();
+  EXPECT_EQ(lines(said()), 1) << "the second step found all: " << said();
+  for (const char* mode : {"block", "background"}) {
+    SCOPED_TRACE(mode);
+    fs::remove_all(pack);
+    fs::remove_all(folder_ / "p.src");
+    make_large_pack("p", *mode == 'b' && mode[1] == 'l' ? 31 : 32);
+    write("plain/a", mode);
+    Tasks tasks;
+    ASSERT_EQ(step({"--mode", mode, "--watch-fd", tasks.word()}, sources), 0) << said();
+    EXPECT_EQ(content_of(data("p/")), content_of(pack)) << "before the copy is complete, the source";
+    EXPECT_EQ(read(data("plain/a")), mode);
+    int status = 0;
+    if (std::string(mode) == "background") {
+      EXPECT_GT(::wait(&status), 0);
+    }
+    EXPECT_FALSE(fs::is_symlink(data("plain/a")));
+    EXPECT_EQ(content_of(data("p")), content_of(pack));
+    EXPECT_EQ(content_of(data("plain")), content_of(folder_ / "plain"));
+  }
+  EXPECT_THAT(said(), HasSubstr("n1: " + pack.string() + " changed after an earlier step"));
+}
+
+TEST_F(StageStep, AChangedSourceIsStagedAgainOnAllNodes) {
+  const fs::path pack = make_large_pack("p", 30);
+  write("plain/a", "first");
+  const std::vector<std::string> sources{pack.string(), at("plain")};
+  const auto on_nodes = [&](const std::vector<int>& numbers) {
+    Srun srun;
+    std::vector<pid_t> nodes;
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      nodes.push_back(start({"--nodes", std::to_string(numbers.size()), "--node-id", std::to_string(i)},
+                            sources, numbers[i]));
+    for (const pid_t node : nodes) EXPECT_EQ(end_of(node), 0) << said(0) << said(1);
+    EXPECT_THAT(srun.end(), IsEmpty());
+  };
+  on_nodes({0, 1});
+  write("plain/a", "second");
+  ASSERT_EQ(step({}, sources, 0), 0) << said(0);  // node 1 keeps the first version
+  EXPECT_EQ(read(data("plain/a", 1)), "first");
+  on_nodes({0, 1});
+  for (const int node : {0, 1}) EXPECT_EQ(read(data("plain/a", node)), "second") << node;
+  write("plain/a", "third");
+  on_nodes({0, 1});
+  for (const int node : {0, 1}) EXPECT_EQ(read(data("plain/a", node)), "third") << node;
+}
+
+TEST_F(StageStep, ARemovedSourceDoesNotStopTheNextStep) {
+  const fs::path pack = make_large_pack("p", 30);
+  ASSERT_EQ(step({}, {pack.string()}), 0) << said();
+  const auto before = content_of(pack);
+  fs::remove_all(pack);
+  ASSERT_EQ(step({}, {pack.string()}), 0) << said();
+  EXPECT_EQ(lines(said()), 2) << said();
+  EXPECT_THAT(said(), HasSubstr("No such file or directory; the step uses the copy that an earlier step"));
+  EXPECT_EQ(content_of(data("p")), before);
 }
 
 TEST_F(StageStep, InTheBackgroundItNeedsAPipeThatTellsWhenTheStepEnds) {
@@ -199,6 +279,27 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
     }
     EXPECT_EQ(from_source, size);
   }
+}
+
+// While nodes are upgraded one after the other.
+TEST_F(StageStep, NodesOfOtherReleasesStageAlone) {
+  const fs::path pack = make_large_pack("p", 30);
+  Srun srun;
+  const pid_t here = start({"--nodes", "2", "--node-id", "0"}, {pack.string()});
+  Hello hello;
+  hello.job = 7;
+  hello.step = "0";
+  hello.node = "n2";
+  hello.node_id = 1;
+  hello.nodes = 2;
+  Rendezvous earlier(RendezvousAddress::from_environment(), hello, [](const std::string&) {});
+  earlier.gather("places", {{"name", "n2"}, {"hosts", {"127.0.0.1"}}, {"port", 1}});
+  EXPECT_TRUE(earlier.agree({}).good);
+  EXPECT_EQ(end_of(here), 0) << said();
+  EXPECT_THAT(srun.end(), IsEmpty());
+  EXPECT_THAT(said(), HasSubstr("different releases of Lockstep ("));
+  EXPECT_THAT(said(), HasSubstr("an earlier one on n2): each of them reads all data from the source"));
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
 }
 
 TEST_F(StageStep, ANodeThatReadsFromTheSourceLeavesTheOthersTheirCopy) {

@@ -205,7 +205,8 @@ TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksL
   ASSERT_GT(::wait(&status), 0);
   EXPECT_EQ(said(), "lockstep: n1: staging was ended by signal 9; the job goes on reading from the source\n");
   EXPECT_EQ(record().at("state"), "source");
-  EXPECT_EQ(fs::read_symlink(data("p")), pack);
+  for (const auto& [name, content] : content_of(pack))
+    EXPECT_EQ(fs::read_symlink(data("p") / name), pack / name) << "tasks may stand in the folder";
 }
 
 TEST_F(StageStepFaults, TheSupervisorOfAKilledHelperEndsWithTheStepEvenIfItWaitsForALock) {
@@ -353,9 +354,8 @@ TEST_F(StageStepFaults, NamesAreBytes) {
   EXPECT_EQ(lines(said()), 1) << "the second step finds the copy: " << said();
 }
 
-TEST_F(StageStepFaults, CopiesThatTheJobHasStagedStayAsTheyAreOnAllNodes) {
+TEST_F(StageStepFaults, ANodeThatHasAnEarlierVersionGetsThatOfTheOthers) {
   const fs::path pack = make_large_pack("p", 30);
-  const auto before = content_of(pack);
   ASSERT_EQ(step({}, {pack.string()}, 0), 0) << said();
   fs::remove_all(pack);
   fs::remove_all(folder_ / "p.src");
@@ -370,9 +370,8 @@ TEST_F(StageStepFaults, CopiesThatTheJobHasStagedStayAsTheyAreOnAllNodes) {
   for (int node = 0; node < 2; ++node)
     EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
   EXPECT_THAT(srun.end(), IsEmpty());
-  EXPECT_EQ(content_of(data("p", 0)), before);
-  EXPECT_EQ(content_of(data("p", 1)), content_of(pack));
-  EXPECT_EQ(lines(said(0)), 1) << said(0);
+  for (int node = 0; node < 2; ++node) EXPECT_TRUE(content_of(data("p", node)) == content_of(pack)) << node;
+  EXPECT_THAT(said(0), HasSubstr("changed after an earlier step of this job staged it"));
 }
 
 TEST_F(StageStepFaults, FailuresThatOnlyFollowFromAnotherNodesAreNotReported) {

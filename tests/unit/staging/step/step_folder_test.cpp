@@ -1,12 +1,15 @@
 #include "staging/step/step_folder.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
@@ -93,6 +96,54 @@ TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedEvenInDifferentSteps) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("$LOCKSTEP_DATA/man"));
   }
+}
+
+// A task may stand in the folder, or read its entries slowly.
+TEST_F(JobsFolder, AnExpandedFolderIsFilledInPlace) {
+  fs::create_directory(store_ / "src");
+  write_file_atomically(store_ / "src/index.lockstep", "index");
+  write_file_atomically(store_ / "src/s.tar", "shard");
+  const std::string source = (store_ / "src").string();
+  StepFolder folder(store_, 5);
+  folder.point_at(SourceLinks::of(source));
+  folder.open_up(SourceLinks::of(source), {"index.lockstep", "s.tar"});
+  const UniqueFd task = open_file(data("src"), O_RDONLY | O_DIRECTORY);
+  folder.replace_file(source, "s.tar", store_ / "objects/a/files/s.tar");
+  folder.add({folder_result(source)});
+  for (const char* name : {"index.lockstep", "s.tar"}) {
+    struct stat in_folder {};
+    struct stat copy {};
+    ASSERT_EQ(::fstatat(task.get(), name, &in_folder, AT_SYMLINK_NOFOLLOW), 0) << name;
+    ASSERT_EQ(::stat((store_ / "objects/a/files" / name).c_str(), &copy), 0);
+    EXPECT_EQ(in_folder.st_ino, copy.st_ino) << name;
+  }
+  EXPECT_FALSE(fs::exists(store_ / "jobs/5/old"));
+}
+
+TEST_F(JobsFolder, AReplacedFolderKeepsItsFilesForTheTaskInIt) {
+  fs::create_directories(store_ / "objects/b/files");
+  write_file_atomically(store_ / "objects/b/files/s.tar", "other");
+  PutResult other = folder_result("/mnt/man");
+  other.path = store_ / "objects/b/files";
+  StepFolder folder(store_, 5);
+  folder.add({folder_result("/mnt/man")});
+  const UniqueFd task = open_file(data("man"), O_RDONLY | O_DIRECTORY);
+  for (const bool to_source : {false, true}) {
+    to_source ? folder.point_at({"/mnt/man", store_ / "objects/b/files", {}, false}) : folder.add({other});
+    EXPECT_EQ(read_text_file(data("man/s.tar")), "other");
+    EXPECT_FALSE(fs::exists(data("man/index.lockstep")));
+    const UniqueFd open(::openat(task.get(), "s.tar", O_RDONLY));
+    ASSERT_TRUE(open);
+    EXPECT_EQ(read_text_file(fmt::format("/proc/self/fd/{}", open.get())), "shard");
+    EXPECT_EQ(::faccessat(task.get(), "index.lockstep", R_OK, 0), 0);
+  }
+}
+
+TEST_F(JobsFolder, AJobThatWasQueuedAgainBeginsAnew) {
+  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
+  const StepFolder again(store_, 5, FileSystem::real(), 1);
+  EXPECT_THAT(again.missing({"/mnt/man"}), ElementsAre("/mnt/man"));
+  EXPECT_TRUE(fs::is_directory(store_ / "jobs/5-1"));
 }
 
 // gc renames the folder of an ended job like this.

@@ -1,5 +1,6 @@
 // The command lines of lockstep-stage ls, verify, status, gc and prefetch.
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,6 +62,10 @@ TEST_F(CacheTool, StatusReportsBytesHeldInUseAndIdle) {
   EXPECT_GT(status.at("free"), 0);
   EXPECT_THAT(status.at("problems").at(0).get<std::string>(), HasSubstr("500 B over the quota"));
   const json kept = run_json({"status", "--cache", cache().string()});
+  EXPECT_THAT(kept.at("enforced"),
+              testing::AnyOf("", "user quotas", "project quotas", "user quotas and project quotas"));
+  EXPECT_THAT(run({"status", "--cache", cache().string()}).output,
+              HasSubstr("limits: quota and total bind lockstep-stage; the file system enforces "));
   EXPECT_EQ(kept.at("idle"), 0);
   EXPECT_EQ(kept.at("recent"), 500);
   EXPECT_EQ(run({"status", "--cache", ""}).exit_code, 2);
@@ -97,6 +102,40 @@ TEST_F(CacheTool, GcRemovesIdleObjectsAndReportsThem) {
     EXPECT_EQ(all.error.find("--room is now called --reserve") != std::string::npos,
               option == std::string_view("--room"));
   }
+}
+
+TEST_F(CacheTool, GcAllKeepsToTheConfigurationAndWritesTheUsage) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const std::string config = at("lockstep.conf");
+  const auto configure = [&](const std::string& text) {
+    write("lockstep.conf", text);
+    fs::permissions(config, fs::perms(0644));
+  };
+  configure("quota = 1K\n");
+  EXPECT_THAT(run({"gc", "--all", "--config", config}).error, HasSubstr("names no cache: nothing to do"));
+  configure(
+      fmt::format("cache = {}\nkeep = 0\nquota = 1K\nram = 2K\nram_cache = {}\n", at("disk"), at("ram")));
+  for (const char* tier : {"disk", "ram"}) {
+    fs::create_directory(at(tier));
+    fs::permissions(at(tier), fs::perms(0755));
+    Store store(at(tier) + "/0");
+    for (const char* name : {"a", "b", "c"}) publish(store, name, std::string(700, 'x'));
+  }
+  const ProcessResult done = run({"gc", "--all", "--config", config});
+  EXPECT_EQ(done.exit_code, 0) << done.error;
+  EXPECT_EQ(names(fs::path(at("disk")) / "0/objects").size(), 1U) << done.output;
+  EXPECT_EQ(names(fs::path(at("ram")) / "0/objects").size(), 2U) << done.output;
+  struct stat status {};
+  ASSERT_EQ(::stat((at("ram") + "/usage.json").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0644U);
+  json usage = json::parse(read_text_file(at("ram") + "/usage.json"));
+  EXPECT_NEAR(usage.at("written").get<double>(), static_cast<double>(::time(nullptr)), 60);
+  usage.erase("written");
+  EXPECT_EQ(usage, json::parse(R"({"version": 1, "users": [{"user": "root", "bytes": 1400, "objects": 2}],
+                                   "total": 1400, "shared": 0})"));
+  EXPECT_EQ(run({"gc", "--all", "--config", config, "--quota", "1"}).exit_code, 2) << "one source of limits";
+  EXPECT_EQ(run({"gc"}).exit_code, 2);
+  EXPECT_THAT(run({"gc", "--all", "--config", at("none")}).error, HasSubstr("cannot read " + at("none")));
 }
 
 TEST_F(CacheTool, ADamagedDescriptionIsFoundAndNamed) {

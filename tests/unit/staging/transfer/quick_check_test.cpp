@@ -35,6 +35,7 @@ class StageQuickCheck : public staging_test::StagingTest {
     options.verify = verify;
     options.chunk_bytes = kLargeChunk;
     options.file_system = system;
+    options.source_pause = std::chrono::milliseconds(1);
     return put({(folder_ / "d").string()}, options).at(0);
   }
   static fs::path journal(const PutResult& result) { return result.path.parent_path() / "journal"; }

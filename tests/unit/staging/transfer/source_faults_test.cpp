@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <map>
 #include <set>
 #include <span>
 
@@ -146,6 +147,71 @@ TEST_F(StageSource, ThatIsWrittenToWhileItIsCopiedIsRefusedAtEveryRead) {
     EXPECT_EQ(refused, reads) << source;
     EXPECT_GT(refused, 6) << source;
   }
+}
+
+/// Fails each read of the source, and in between opens of its files, as often as told.
+class FailingSource : public FileSystem {
+ public:
+  FailingSource(fs::path folder, int error, int times, Kind kind)
+      : folder_(std::move(folder)), error_(error), times_(times), kind_(kind) {}
+  ssize_t call(const FileCall& call) override {
+    if (call.kind != kind_ || !std::string(call.path).starts_with(folder_.string() + "/")) {
+      return FileSystem::call(call);
+    }
+    if (failed_[call.path]++ >= times_) return FileSystem::call(call);
+    errno = error_;
+    return -1;
+  }
+
+ private:
+  fs::path folder_;
+  int error_, times_;
+  Kind kind_;
+  std::map<std::string, int> failed_;
+};
+
+TEST_F(StageSource, ThatCannotBeReachedForAMomentIsTriedAgain) {
+  for (const char* source : {"pack", "plain"}) {
+    for (const int error : {ESTALE, EIO, ETIMEDOUT}) {
+      for (const auto kind : {FileCall::Kind::read, FileCall::Kind::open}) {
+        FailingSource fails(folder_ / source, error, 5, kind);
+        PutOptions with_pauses = options(&fails);
+        with_pauses.source_pause = std::chrono::milliseconds(1);
+        const PutResult result = put({(folder_ / source).string()}, with_pauses).at(0);
+        EXPECT_EQ(content_of(result.path), content_of(folder_ / source));
+        FileSystem::real().remove_all(folder_ / "cache");
+      }
+    }
+  }
+}
+
+// A handle of NFS that is stale stays so, however often it is read.
+TEST_F(StageSource, WithAStaleHandleIsOpenedAgain) {
+  class Stale : public FileSystem {
+   public:
+    ssize_t call(const FileCall& call) override {
+      const bool of_source = std::string(call.path).find("/plain/") != std::string::npos;
+      if (of_source && call.kind == Kind::open) ++opened_[call.path];
+      if (!of_source || call.kind != Kind::read || opened_[call.path] > 2) return FileSystem::call(call);
+      errno = ESTALE;
+      return -1;
+    }
+
+   private:
+    std::map<std::string, int> opened_;
+  } stale;
+  PutOptions with_pauses = options(&stale);
+  with_pauses.source_pause = std::chrono::milliseconds(1);
+  const PutResult result = put({(folder_ / "plain").string()}, with_pauses).at(0);
+  EXPECT_EQ(content_of(result.path), content_of(folder_ / "plain"));
+}
+
+TEST_F(StageSource, ThatStaysUnreachableSaysHowOftenItWasTried) {
+  FailingSource fails(folder_ / "plain", ETIMEDOUT, 1000, FileCall::Kind::read);
+  PutOptions with_pauses = options(&fails);
+  with_pauses.source_pause = std::chrono::milliseconds(1);
+  EXPECT_THAT([&] { put({(folder_ / "plain").string()}, with_pauses); },
+              staging_test::ThrowsErrorWith("Connection timed out (tried 6 times in 31.0 ms)"));
 }
 
 // Only the digests of shards reveal such a bit: a plain file has none.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -96,6 +97,31 @@ TEST(Config, ReadsSizesAsSlurmWritesThem) {
   EXPECT_FALSE(config.cooperate);
   EXPECT_EQ(config.shared, "/a/shared");
   EXPECT_EQ(config.ram_cache, "/run/ram");
+}
+
+TEST(Config, GcGetsTheWidestLimitsOfEachCache) {
+  std::string name = (std::filesystem::temp_directory_path() / "config_test.XXXXXX").string();
+  const int fd = ::mkstemp(name.data());
+  std::ofstream(name)
+      << "cache = /a\nquota = 1G\ntotal = 4G\nreserve = 1G\n[gpu]\nquota = 2G\nram = 3G\n[big]\n"
+         "cache = /b\ntotal = 0\n";
+  ::fchmod(fd, 0600);
+  ::close(fd);
+  const std::vector<CacheLimits> limits = cache_limits(name);
+  std::filesystem::remove(name);
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30U;
+  ASSERT_EQ(limits.size(), 3U);
+  EXPECT_EQ(limits[0].cache, "/a");
+  EXPECT_EQ(limits[0].quota, 2 * kGiB);
+  EXPECT_EQ(limits[0].total, 4 * kGiB);
+  EXPECT_EQ(limits[0].reserve, kGiB);
+  EXPECT_EQ(limits[0].keep, 600);
+  EXPECT_EQ(limits[1].cache, "/dev/shm/lockstep");
+  EXPECT_EQ(limits[1].quota, 3 * kGiB);
+  EXPECT_EQ(limits[1].total, 0U);
+  EXPECT_EQ(limits[2].cache, "/b");
+  EXPECT_EQ(limits[2].quota, kGiB);
+  EXPECT_EQ(limits[2].total, 0U);
 }
 
 TEST(Config, SourcePatienceIsReadForAllOrForAPartition) {

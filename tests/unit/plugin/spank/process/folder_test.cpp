@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -50,6 +53,34 @@ TEST_F(FolderOfRoot, MakingAUsersFileAgainKeepsItsContent) {
     if (round == 0) std::ofstream(path("cache/7")) << "123";
   }
   EXPECT_EQ(about(path("cache/7")).st_size, 3);
+}
+
+// A missing local disk must not become a folder on the root disk, or in the memory of a stateless node.
+TEST_F(FolderOfRoot, ACacheIsMadeOnlyWhereItsDiskIs) {
+  const auto error_of = [](const std::string& cache, bool must_be_mount) {
+    return message_of([&] { Folder::open_cache(cache, must_be_mount); });
+  };
+  EXPECT_THAT(error_of(path("local/lockstep"), false),
+              HasSubstr("this node has no folder " + path("local") + ": mount the node's local disk"));
+  EXPECT_FALSE(fs::exists(path("local")));
+  fs::create_directory(path("local"));
+  EXPECT_THAT(error_of(path("local/lockstep"), true), HasSubstr("no disk is mounted at"));
+  EXPECT_FALSE(fs::exists(path("local/lockstep")));
+  EXPECT_EQ(error_of(path("local/lockstep"), false), "");
+  EXPECT_TRUE(fs::is_directory(path("local/lockstep")));
+  const auto in_mounts = [&] {
+    ::unshare(CLONE_NEWNS);
+    ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+    if (::mount("tmpfs", path("local").c_str(), "tmpfs", 0, "mode=755") != 0) ::_exit(77);
+    if (!error_of(path("local/lockstep"), true).empty() || !error_of(path("local"), true).empty()) ::_exit(1);
+    ::_exit(error_of(path("local/lockstep/deeper"), true).empty() ? 2 : 0);
+  };
+  const pid_t child = ::fork();
+  if (child == 0) in_mounts();
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_THAT(WEXITSTATUS(status), testing::AnyOf(0, 77)) << "77: this container must not mount";
 }
 
 TEST_F(FolderOfRoot, DoesNotChangeTheTargetOfALinkInAUsersFilesPlace) {

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "plugin/spank/process/report.h"
 
@@ -124,7 +126,7 @@ TEST(Process, AUsersChildCannotBecomeRootAgain) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   EXPECT_TRUE(as_user(12345, 12346, std::chrono::seconds(20), [] {
     if (::setuid(0) == 0 || ::seteuid(0) == 0 || ::setresuid(0, 0, 0) == 0) throw Error("became root again");
-    if (::getuid() != 12345 || ::getgid() != 12346 || ::getgroups(0, nullptr) != 1)
+    if (::getuid() != 12345 || ::getgid() != 12346 || ::getgroups(0, nullptr) != 0)
       throw Error("not the user");
   }));
   EXPECT_FALSE(as_user(12345, 12346, std::chrono::seconds(20), [] { throw Error("failed"); }));
@@ -155,6 +157,20 @@ TEST(Process, AUsersChildThatIsStoppedIsKilledWithItsHelpers) {
   EXPECT_EQ(::read(pipe[0], &byte, 1), 0);
   ::alarm(0);
   ::close(pipe[0]);
+}
+
+TEST(Process, TheHelperOfThePluginsOwnVersionIsPreferred) {
+  std::string name = (std::filesystem::temp_directory_path() / "process_test.XXXXXX").string();
+  const std::filesystem::path prefix = ::mkdtemp(name.data());
+  const std::string bin = (prefix / "bin").string();
+  EXPECT_EQ(helper_program(bin, "lockstep-stage"), bin + "/lockstep-stage");
+  const std::filesystem::path own = prefix / "lib/lockstep" / LOCKSTEP_VERSION / "lockstep-stage";
+  std::filesystem::create_directories(own.parent_path());
+  std::ofstream(own) << "#!/bin/sh\n";
+  std::filesystem::permissions(own, std::filesystem::perms::owner_all);
+  EXPECT_EQ(helper_program(bin, "lockstep-stage"), own.string());
+  EXPECT_EQ(helper_program(bin, "lockstep-pin"), bin + "/lockstep-pin");
+  std::filesystem::remove_all(prefix);
 }
 
 }  // namespace

@@ -116,8 +116,10 @@ TEST(Staging, OnlyAHelperThatCrashedOrWasKilledIsReplaced) {
 TEST(Staging, TheFoldersOfTheUsersJobsAreRecognised) {
   EXPECT_TRUE(is_data_folder("/cache/1000/jobs/7/data", 1000));
   EXPECT_TRUE(is_data_folder("/run/lockstep/links/1000/jobs/123/data", 1000));
-  for (const char* const other : {"", "/cache/1001/jobs/7/data", "/home/me/1000/jobs/mine/data",
-                                  "/cache/1000/jobs/7/data/p", "/cache/1000/jobs//data"}) {
+  EXPECT_TRUE(is_data_folder("/my-cache/1000/jobs/123-2/data", 1000));
+  for (const char* const other :
+       {"", "/cache/1001/jobs/7/data", "/home/me/1000/jobs/mine/data", "/cache/1000/jobs/7/data/p",
+        "/cache/1000/jobs/7-1/data/p", "/cache/1000/jobs/7-x/data", "/cache/1000/jobs//data"}) {
     EXPECT_FALSE(is_data_folder(other, 1000)) << other;
   }
   EXPECT_TRUE(is_record_folder("/run/records/1000/7.0", "/run/records", 1000));
@@ -129,6 +131,14 @@ TEST(Staging, TheFoldersOfTheUsersJobsAreRecognised) {
 
 TEST(Staging, AJobsDataIsInItsStore) {
   EXPECT_EQ(data_folder(some_step()), "/cache/1000/jobs/7/data");
+}
+
+TEST(Staging, AJobThatWasQueuedAgainHasAFolderOfItsOwn) {
+  StepOnNode step = some_step();
+  EXPECT_THAT(step_arguments(step, {}, {}), testing::Not(testing::Contains("--restart")));
+  step.restart = "2";
+  EXPECT_EQ(data_folder(step), "/cache/1000/jobs/7-2/data");
+  EXPECT_THAT(step_arguments(step, {}, {}), testing::IsSupersetOf({"--restart", "2"}));
 }
 
 }  // namespace

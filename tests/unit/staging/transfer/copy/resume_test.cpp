@@ -44,6 +44,7 @@ class TransferResume : public staging_test::StagingTest {
     options.chunk_bytes = kChunk;
     options.mark_bytes = 4 * kChunk;
     options.threads = 1;
+    options.source_pause = std::chrono::milliseconds(1);
     return options;
   }
   void kill_after(const fs::path& source, int marks) const {
