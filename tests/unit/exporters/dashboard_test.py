@@ -147,10 +147,10 @@ def main():
             processes.append(prometheus.process)
             # Rates need a few scrapes; rules that use other rules need one more round.
             wait_for("Prometheus has the rules' last series",
-                     lambda: prometheus.samples("lockstep:straggler_score:ratio2m")
-                     and prometheus.samples("lockstep:phase:ratio2m"))
+                     lambda: prometheus.samples("lockstep:straggler_score:ratio")
+                     and prometheus.samples("lockstep:phase:ratio"))
             checked, failures = check(prometheus, arguments.exporters)
-            slow = prometheus.samples('topk(1, lockstep:straggler_score:ratio2m)')
+            slow = prometheus.samples('topk(1, lockstep:straggler_score:ratio)')
             if [sample["metric"]["rank"] for sample in slow] != ["1"]:
                 failures.append(f"the slow rank was not found: {slow}")
             lint = subprocess.run(["promtool", "check", "metrics"], input=get(url), text=True, capture_output=True)
