@@ -1,5 +1,6 @@
 #include "exporters/node/http_server.h"
 
+#include <fcntl.h>
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
 #include <microhttpd.h>
@@ -267,8 +268,9 @@ class HttpServer::State {
   void start(const WebConfig& web) {
     web_ = web;
     auth_.emplace(web_.users);
+    const int socket = ::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it if it does not start
     std::vector<MHD_OptionItem> options = {
-        {MHD_OPTION_LISTEN_SOCKET, socket_.get(), nullptr},
+        {MHD_OPTION_LISTEN_SOCKET, socket, nullptr},
         {MHD_OPTION_CONNECTION_LIMIT, kConnections, nullptr},
         {MHD_OPTION_PER_IP_CONNECTION_LIMIT, kConnectionsPerAddress, nullptr},
         {MHD_OPTION_NOTIFY_CONNECTION, reinterpret_cast<std::intptr_t>(&State::on_connection), this},
@@ -301,7 +303,7 @@ class HttpServer::State {
   // Passwords first: a daemon must not end while it has suspended connections.
   void stop() {
     if (daemon_ == nullptr) return;
-    MHD_quiesce_daemon(daemon_);  // else it would close the socket
+    const UniqueFd socket(MHD_quiesce_daemon(daemon_));  // else it would shut it down for all copies
     auth_->stop();
     MHD_stop_daemon(std::exchange(daemon_, nullptr));
   }
