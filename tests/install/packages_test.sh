@@ -77,6 +77,10 @@ contains lockstep-plugin usr/lib/lockstep/lockstep.so usr/bin/lockstep-pin usr/b
   etc/slurm/plugstack.conf.d/lockstep.conf usr/lib/sysusers.d/lockstep-plugin.conf usr/lib/systemd/system/lockstep-gc.service \
   usr/share/man/man7/lockstep-plugin.7.gz usr/share/man/man1/lockstep-stage.1.gz
 [ ! -e "$build/bin/lockstep-doctor" ] || contains lockstep-plugin usr/bin/lockstep-doctor
+# A site with a Slurm or a munge of its own must not get a second one.
+for package in "$packages"/*.deb; do
+  [ -z "$(dpkg-deb -f "$package" Recommends)" ] || fail "$package recommends $(dpkg-deb -f "$package" Recommends)"
+done
 contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/share/lockstep/python/lockstep.py
 contains lockstep-exporter usr/bin/lockstep-exporter usr/lib/systemd/system/lockstep-exporter.service \
   usr/lib/sysusers.d/lockstep.conf usr/lib/tmpfiles.d/lockstep.conf usr/share/lockstep/lockstep.rules.yml \
