@@ -211,7 +211,7 @@ void free_page(void* page) {
   delete static_cast<Page*>(page);
 }
 
-// What a request knows between its two calls: a password may take a while.
+// The state of a request between the calls of its handler: a password may take a while.
 struct Request {
   std::optional<Verdict> verdict;
 };
@@ -268,7 +268,8 @@ class HttpServer::State {
   void start(const WebConfig& web) {
     web_ = web;
     auth_.emplace(web_.users);
-    const int socket = ::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it if it does not start
+    const int socket =
+        ::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it if it does not start
     std::vector<MHD_OptionItem> options = {
         {MHD_OPTION_LISTEN_SOCKET, socket, nullptr},
         {MHD_OPTION_CONNECTION_LIMIT, kConnections, nullptr},

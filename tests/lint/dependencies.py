@@ -28,7 +28,7 @@ ALLOWED = {
     "runtime/comm": ["common", "runtime/comm", "runtime/profile"],  # World owns the rank's StepTimer
     "runtime/comm/shm": ["common", "runtime/comm/shm"],
     "runtime/ddp": ["common", "runtime/torch_version.h", "runtime/profile", "runtime/comm", "runtime/ddp"],
-    "runtime/prometheus": ["common", "runtime/comm", "runtime/profile", "runtime/prometheus", "exporters/families"],
+    "runtime/prometheus": ["common", "runtime/comm", "runtime/prometheus", "exporters/families", "exporters/record"],
     "runtime/train": ["common", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
     "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack"],
     "exporters/record": ["exporters/record"],
