@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -26,12 +27,16 @@ void parse(const std::string& text, CacheUsage& usage) {
   const int version = json.at("version").get<int>();
   if (version != kVersion) fail("it has version {}, and this exporter knows version {}", version, kVersion);
   CacheUsage read;
+  std::map<std::string, CacheUser> users;  // two user ids may have one name, and series must differ
   for (const nlohmann::json& user : json.at("users")) {
-    if (read.users.size() == kMaxUsers) break;
-    read.users.push_back({.name = user.at("user").get<std::string>(),
-                          .bytes = user.at("bytes").get<std::uint64_t>(),
-                          .objects = user.at("objects").get<std::uint64_t>()});
+    if (users.size() == kMaxUsers) break;
+    const auto name = user.at("user").get<std::string>();
+    CacheUser& sum = users[name];
+    sum.name = name;
+    sum.bytes += user.at("bytes").get<std::uint64_t>();
+    sum.objects += user.at("objects").get<std::uint64_t>();
   }
+  for (auto& [name, user] : users) read.users.push_back(std::move(user));
   usage.bytes = json.at("total").get<std::uint64_t>();
   usage.shared_bytes = json.at("shared").get<std::uint64_t>();
   usage.written = json.at("written").get<std::uint64_t>();

@@ -16,7 +16,7 @@ class CacheTest : public ::testing::Test {
  protected:
   static constexpr const char* kUsage =
       R"({"version":1,"written":1700000000,"users":[{"user":"alice","bytes":500,"objects":2},)"
-      R"({"user":"a\"b\\c\nd","bytes":7,"objects":1}],"total":600,"shared":93})";
+      R"({"user":"a\"b\\c\nd","bytes":3,"objects":1},{"user":"a\"b\\c\nd","bytes":4,"objects":1}],"total":600,"shared":93})";
 
   void write_usage(const std::string& text) const { write_file_atomically(cache_ / "usage.json", text); }
 
