@@ -54,7 +54,7 @@ Address parse(const std::string& listen) {
     fail_usage("--listen {}: the port must be a number up to 65535", listen);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   // "::" takes IPv4 connections too.
-  if (host.empty() && ::access("/proc/net/if_inet6", F_OK) == 0) host = "::";
+  if (host.empty() && ::access("/proc/self/net/if_inet6", F_OK) == 0) host = "::";
   return {.host = host, .port = port};
 }
 
