@@ -32,9 +32,9 @@ def status_and_text(request, **options):
         return error.code, error.read().decode()
 
 
-def bcrypt(password):
+def bcrypt(password, rounds=2**10):
     return subprocess.run([sys.executable, "-W", "ignore", "-c", "import crypt, sys; print(crypt.crypt(sys.argv[1], "
-                           "crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=2**10)))", password], capture_output=True, text=True,
+                           f"crypt.mksalt(crypt.METHOD_BLOWFISH, rounds={rounds})))", password], capture_output=True, text=True,
                           check=True).stdout.strip()
 
 
@@ -198,6 +198,16 @@ class ExporterServer(unittest.TestCase):
             self.assertEqual(as_user("prometheus:test"), 200)  # others' guesses do not lock it out
         config.write_text("basic_auth_users:\n  prometheus: test\n")
         self.assertIn("is not a bcrypt hash", self.refused("--web.config.file", config)[1])
+
+    def test_ends_while_a_password_is_hashed(self):
+        config = self.folder / "web.yml"
+        config.write_text(f"basic_auth_users:\n  prometheus: {bcrypt('test', rounds=2**13)}\n")
+        with self.exporter("--web.config.file", config) as url, socket.create_connection(
+                ("127.0.0.1", int(re.search(r":(\d+)/", url)[1]))) as client:
+            login = base64.b64encode(b"prometheus:wrong")
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: n1\r\nAuthorization: Basic " + login + b"\r\n\r\n")
+            # Another client is answered meanwhile.
+            self.assertEqual(status_and_text(url)[0], 401)
 
     def test_clients_that_send_or_read_nothing_hold_nobody_up(self):
         with self.exporter() as url:
