@@ -6,6 +6,7 @@
 
 #include <prometheus/metric_family.h>
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
