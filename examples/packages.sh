@@ -9,7 +9,7 @@ set -euo pipefail
 
 declare -A packages=(
   [build]="build-essential cmake ninja-build ccache pkg-config git ca-certificates
-    libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread libmicrohttpd-dev libyaml-cpp-dev libcrypt-dev
+    libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread libmicrohttpd-dev libgnutls28-dev libyaml-cpp-dev libcrypt-dev
     libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libsentencepiece-dev libfuse3-dev
     libssl-dev libpng-dev libjpeg62-turbo-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
   [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
@@ -19,7 +19,7 @@ declare -A packages=(
   [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
   [package]="help2man lintian rpm"
   [test]="clang clang-format clang-tidy libclang-rt-14-dev shellcheck python3 faketime
-    chromium-headless-shell openssl"
+    chromium-headless-shell openssl systemd"
   [pip]="python3 python3-pip"
 )
 

@@ -31,7 +31,7 @@ configure_file(packaging/debian/changelog.in ${package_dir}/changelog @ONLY)
 # lockstep_package(plugin lockstep-plugin "One line" "Sentences" [DEPENDS ...] [CONTROL file ...] [COMPONENTS ...]):
 # a Debian package of the component package_plugin and of the others named.
 macro(lockstep_package group name summary description)
-  cmake_parse_arguments(arg "" "DEPENDS;RECOMMENDS;SECTION" "CONTROL;COMPONENTS" ${ARGN})
+  cmake_parse_arguments(arg "" "DEPENDS;SUGGESTS;SECTION" "CONTROL;COMPONENTS" ${ARGN})
   string(TOUPPER ${group} GROUP)
   foreach(component IN ITEMS ${arg_COMPONENTS} package_${group})  # installed in this order
     string(TOUPPER ${component} COMPONENT)
@@ -42,7 +42,7 @@ macro(lockstep_package group name summary description)
   set(CPACK_DEBIAN_${GROUP}_DESCRIPTION "${summary}\n${description}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_DEPENDS "${arg_DEPENDS}")
-  set(CPACK_DEBIAN_${GROUP}_PACKAGE_RECOMMENDS "${arg_RECOMMENDS}")
+  set(CPACK_DEBIAN_${GROUP}_PACKAGE_SUGGESTS "${arg_SUGGESTS}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_CONTROL_EXTRA "${arg_CONTROL}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_CONTROL_STRICT_PERMISSION ON)
   if(arg_SECTION)
@@ -92,7 +92,7 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
   file(WRITE ${package_dir}/plugin/conffiles "/etc/lockstep/lockstep.conf\n/etc/slurm/plugstack.conf.d/lockstep.conf\n")
   lockstep_package(plugin lockstep-plugin "Slurm plugin that stages data, binds tasks and records step times"
     "Adds --stage, --pin and --metrics to sbatch, salloc and srun. Install it\n on every machine where jobs are submitted or run, and add this line to\n plugstack.conf: include /etc/slurm/plugstack.conf.d/*.conf"
-    DEPENDS "${sysusers}" RECOMMENDS "munge, slurmd | slurm-client"
+    DEPENDS "${sysusers}" SUGGESTS "munge, slurmd | slurm-client"  # many sites have a Slurm of their own
     CONTROL ${package_dir}/plugin/conffiles ${package_dir}/plugin/postinst ${package_dir}/plugin/prerm)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in /etc/lockstep/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in share/lockstep/lockstep.conf)

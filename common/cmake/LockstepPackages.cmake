@@ -50,7 +50,10 @@ lockstep_part(STAGING xxhash_FOUND archive_FOUND hdf5_FOUND OpenSSL_FOUND)
 pkg_check_modules(microhttpd IMPORTED_TARGET QUIET libmicrohttpd)
 pkg_check_modules(yaml_cpp IMPORTED_TARGET QUIET yaml-cpp)
 pkg_check_modules(crypt IMPORTED_TARGET QUIET libcrypt)
-lockstep_part(EXPORTERS microhttpd_FOUND yaml_cpp_FOUND crypt_FOUND)
+pkg_check_modules(gnutls IMPORTED_TARGET QUIET gnutls)
+pkg_check_modules(prometheus_core IMPORTED_TARGET QUIET prometheus-cpp-core)
+pkg_check_modules(prometheus_pull IMPORTED_TARGET QUIET prometheus-cpp-pull)
+lockstep_part(EXPORTERS microhttpd_FOUND gnutls_FOUND yaml_cpp_FOUND crypt_FOUND prometheus_core_FOUND)
 
 # Communication (comm) needs no LibTorch; the rest of the runtime library does. NCCL comes with a PyTorch wheel.
 set(NCCL_FOUND FALSE)

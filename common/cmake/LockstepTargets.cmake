@@ -31,6 +31,16 @@ endif()
 if(LOCKSTEP_WERROR)
   target_compile_options(lockstep_build_flags INTERFACE -Werror)
 endif()
+# All symbols are resolved when a program starts, and its table of them cannot be written afterwards.
+add_link_options(LINKER:-z,relro,-z,now)
+# lockstep_harden(): for the targets of this folder. glibc checks the sizes of buffers, functions check their stacks. Not for
+# the training libraries: they take nothing from other users, and all that use LibTorch's precompiled header must have the
+# same options.
+macro(lockstep_harden)
+  if(NOT LOCKSTEP_SANITIZE)
+    add_compile_options($<$<CONFIG:Release,RelWithDebInfo>:-D_FORTIFY_SOURCE=2> -fstack-protector-strong)
+  endif()
+endmacro()
 if(LOCKSTEP_SANITIZE)
   add_compile_options(-fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${LOCKSTEP_SANITIZE})

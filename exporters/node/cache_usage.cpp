@@ -5,86 +5,82 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <set>
-#include <system_error>
-#include <utility>
+#include <map>
+#include <nlohmann/json.hpp>
 
+#include "common/error.h"
 #include "common/files.h"
+#include "common/units.h"
 
 namespace lockstep::exporter {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxEntries = 200'000;
+constexpr off_t kMaxBytes = 4 << 20;
 constexpr std::size_t kMaxUsers = 1000;
+constexpr std::size_t kMaxReason = 200;
+constexpr int kVersion = 1;
 
-// Bytes on disk below a folder; counts hard-linked files once. Returns nullopt if a part cannot be read or
-// there are too many files.
-std::optional<std::uint64_t> bytes_below(const fs::path& folder) {
-  std::uint64_t bytes = 0;
-  std::set<std::pair<dev_t, ino_t>> linked;
-  std::size_t entries = 0;
-  std::error_code error;
-  fs::recursive_directory_iterator entry(folder, error);
-  while (!error && entry != fs::recursive_directory_iterator()) {
-    if (++entries > kMaxEntries) return std::nullopt;
-    struct stat status = {};
-    const bool regular = ::lstat(entry->path().c_str(), &status) == 0 && S_ISREG(status.st_mode);
-    if (regular && (status.st_nlink == 1 || linked.emplace(status.st_dev, status.st_ino).second)) {
-      bytes += static_cast<std::uint64_t>(status.st_blocks) * 512;
-    }
-    entry.increment(error);
+void parse(const std::string& text, CacheUsage& usage) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  const int version = json.at("version").get<int>();
+  if (version != kVersion) fail("it has version {}, and this exporter knows version {}", version, kVersion);
+  CacheUsage read;
+  std::map<std::string, CacheUser> users;  // two user ids may have one name, and series must differ
+  for (const nlohmann::json& user : json.at("users")) {
+    if (users.size() == kMaxUsers) break;
+    const auto name = user.at("user").get<std::string>();
+    CacheUser& sum = users[name];
+    sum.name = name;
+    sum.bytes += user.at("bytes").get<std::uint64_t>();
+    sum.objects += user.at("objects").get<std::uint64_t>();
   }
-  if (error) return std::nullopt;
-  return bytes;
+  for (auto& [name, user] : users) read.users.push_back(std::move(user));
+  usage.bytes = json.at("total").get<std::uint64_t>();
+  usage.shared_bytes = json.at("shared").get<std::uint64_t>();
+  usage.written = json.at("written").get<std::uint64_t>();
+  usage.users = std::move(read.users);
 }
 
-// Reads the number in a user's file. The user may have written anything into it.
-std::optional<std::uint64_t> read_claim(const fs::path& file) {
+// The cache's folder is root's. Where it is not, its owner could have written anything.
+void read_usage(const fs::path& file, CacheUsage& usage) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  std::array<char, 32> text{};
-  const ssize_t got = fd ? ::pread(fd.get(), text.data(), text.size(), 0) : -1;
-  const char* begin = text.data();
-  const char* const end = begin + std::max<ssize_t>(got, 0);
-  while (begin != end && *begin == ' ') ++begin;
-  std::uint64_t bytes = 0;
-  if (std::from_chars(begin, end, bytes).ec != std::errc()) return std::nullopt;
-  return bytes;
-}
-
-std::map<std::string, CacheClaim> read_claims(const fs::path& folder) {
-  std::map<std::string, CacheClaim> claims;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const std::string user = entry->path().filename().string();
-    if (user.find_first_not_of("0123456789") != std::string::npos || claims.size() == kMaxUsers) continue;
-    if (const auto bytes = read_claim(entry->path())) claims.emplace(user, CacheClaim{.bytes = *bytes});
+  if (!fd && errno == ENOENT) return;
+  if (!fd) fail_errno("cannot open {}", file.string());
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot read {}", file.string());
+  if (!S_ISREG(status.st_mode) || (status.st_uid != 0 && status.st_uid != ::geteuid()))
+    fail("{} is not a file of root", file.string());
+  if (status.st_size > kMaxBytes)
+    fail("{} has {} bytes, more than it can have", file.string(), status.st_size);
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t got = ::pread(fd.get(), text.data(), text.size(), 0);
+  if (got < 0) fail_errno("cannot read {}", file.string());
+  text.resize(static_cast<std::size_t>(got));
+  try {
+    parse(text, usage);
+  } catch (const std::exception& error) {
+    fail("{} is not what lockstep-stage gc writes: {}", file.string(), printable(error.what(), kMaxReason));
   }
-  return claims;
-}
-
-CacheUsage measure(const fs::path& cache) {
-  CacheUsage usage;
-  struct statvfs status = {};
-  if (cache.empty() || ::statvfs(cache.c_str(), &status) != 0) return usage;
-  usage.file_system_bytes = std::uint64_t{status.f_blocks} * status.f_frsize;
-  usage.available_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
-  usage.bytes = bytes_below(cache);
-  usage.claims = read_claims(cache / "claims");
-  return usage;
 }
 
 }  // namespace
 
 const CacheUsage& CacheUsageMeter::usage(std::chrono::steady_clock::time_point now) {
-  if (!measured_ || now - *measured_ >= keep_) {
-    usage_ = measure(cache_);
-    measured_ = now;
+  if (looked_up_ && now - *looked_up_ < keep_) return usage_;
+  looked_up_ = now;
+  usage_ = {};
+  error_.clear();
+  struct statvfs status = {};
+  if (cache_.empty() || ::statvfs(cache_.c_str(), &status) != 0) return usage_;
+  usage_.file_system_bytes = std::uint64_t{status.f_blocks} * status.f_frsize;
+  usage_.available_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
+  try {
+    read_usage(cache_ / "usage.json", usage_);
+  } catch (const Error& error) {
+    ++errors_;
+    error_ = error.what();
   }
   return usage_;
 }

@@ -1,7 +1,5 @@
-// How full the node's cache is, and which users fill it. The exporter may not look into users' stores, but
-// each user records what it holds in <cache>/claims (staging/cache/usage_claims.h), in a file that the plugin
-// has made. Walking the cache costs a stat per file, so a result is kept for a while and a walk stops at a
-// maximum number of files.
+// How full the node's cache is, and which users fill it. Only root may look into users' stores: `lockstep-stage gc`, which
+// runs every few minutes, writes what it measured to <cache>/usage.json, which everyone may read.
 //
 // Threads: one at a time.
 #pragma once
@@ -9,23 +7,26 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep::exporter {
 
-/// The size of a user's store, as that user recorded it.
-struct CacheClaim {
+/// A user's store.
+struct CacheUser {
+  std::string name;
   std::uint64_t bytes = 0;
-  std::string user_name{};  ///< set by the Collector; empty if the user has none
+  std::uint64_t objects = 0;
 };
 
 struct CacheUsage {
-  std::optional<std::uint64_t> bytes;              ///< on disk; nullopt if a part could not be read
-  std::optional<std::uint64_t> file_system_bytes;  ///< size of the file system that holds it
+  std::optional<std::uint64_t> bytes;         ///< on disk, of all stores; nullopt if it has not been measured
+  std::optional<std::uint64_t> shared_bytes;  ///< of them in the shared store
+  std::optional<std::uint64_t> written;       ///< when they were measured, in seconds since 1970
+  std::optional<std::uint64_t> file_system_bytes;  ///< size of the file system that holds the cache
   std::optional<std::uint64_t> available_bytes;    ///< free for users on that file system
-  std::map<std::string, CacheClaim> claims;        ///< by user id
+  std::vector<CacheUser> users;
 };
 
 class CacheUsageMeter {
@@ -33,15 +34,22 @@ class CacheUsageMeter {
   CacheUsageMeter(std::filesystem::path cache, std::chrono::seconds keep)
       : cache_(std::move(cache)), keep_(keep) {}
 
-  /// The usage, measured at most `keep` ago. Without values if the cache does not exist yet or the path is
-  /// empty.
+  /// The usage, looked up at most `keep` ago. Without values if the cache does not exist yet or the path is empty, and
+  /// without those of usage.json if that does not exist yet.
   const CacheUsage& usage(std::chrono::steady_clock::time_point now);
+
+  /// Look-ups until now that failed, and why the last one did; empty if it did not. Each look-up counts once, however often
+  /// its result is used.
+  std::uint64_t errors() const { return errors_; }
+  const std::string& error() const { return error_; }
 
  private:
   std::filesystem::path cache_;
   std::chrono::seconds keep_;
-  std::optional<std::chrono::steady_clock::time_point> measured_;
+  std::optional<std::chrono::steady_clock::time_point> looked_up_;
   CacheUsage usage_;
+  std::uint64_t errors_ = 0;
+  std::string error_;
 };
 
 }  // namespace lockstep::exporter

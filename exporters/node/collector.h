@@ -1,5 +1,4 @@
-// Answers Prometheus: reads the records again for each scrape and turns them into a page of metrics. On any
-// error it still answers, and counts the error.
+// Answers Prometheus: reads the records again for each scrape and turns them into a page of metrics.
 //
 // Threads: page() may be called from any thread; calls take turns.
 #pragma once
@@ -9,10 +8,10 @@
 #include <mutex>
 #include <string>
 
+#include "exporters/node/background_answers.h"
 #include "exporters/node/cache_usage.h"
 #include "exporters/node/families.h"
 #include "exporters/node/scanner.h"
-#include "exporters/node/user_names.h"
 
 namespace lockstep::exporter {
 
@@ -28,16 +27,23 @@ class Collector {
  public:
   explicit Collector(CollectorOptions options);
 
-  /// The page of metrics now. Never throws.
-  std::string page() noexcept;
+  /// The page of metrics now. Throws if the records cannot be read: without them it would look as if no job ran. The next
+  /// page counts the error.
+  std::string page();
 
  private:
+  std::string make();
+  void say(const std::string& line) const {
+    if (options_.say) options_.say(line);
+  }
+
   CollectorOptions options_;
   std::mutex mutex_;
   Scanner scanner_;
   CacheUsageMeter cache_;
-  UserNames names_;
+  BackgroundAnswers names_;
   OwnCounts own_;
+  std::string cache_error_;
 };
 
 }  // namespace lockstep::exporter

@@ -1,10 +1,8 @@
-// Turns records into metrics: names, help, labels and units of everything that the exporter serves.
+// The page of metrics that the exporter serves: those of the records (exporters/families), of staging, of the node's
+// cache, and of the exporter itself.
 //
-// The labels of a rank's series are job_id, step_id, node and rank, and at most `phase` or `origin` besides. A node's
-// series of a job may have `late_rank`, the rank that was waited for. Texts that a user chooses appear only in
-// lockstep_job_info. Histograms are classic ones, because Prometheus' text format has no native ones. To keep the
-// number of series small, each rank has one histogram, of its steps; the phases' histograms cover all ranks of a job
-// step on the node.
+// A job's staged data is counted once on a node, although each of its steps stages it: the first step copies it, and the
+// others find it in the cache. So these series have no step_id, except the state.
 //
 // Threads: functions without shared state.
 #pragma once
@@ -28,11 +26,8 @@ struct OwnCounts {
   double scrape_seconds = 0;  ///< of this scrape, without sending the answer
 };
 
-/// The maximum number of series of one rank: what a dropped record costs.
-std::size_t series_per_rank();
-
-/// The page of metrics. `jobs` and `cache` have the users' names already.
-std::string make_page(const std::vector<JobRecords>& jobs, const std::string& node, const CacheUsage& cache,
+/// The page of metrics. The scan has the users' names already.
+std::string make_page(const ScanResult& scan, const std::string& node, const CacheUsage& cache,
                       const OwnCounts& own);
 
 }  // namespace lockstep::exporter

@@ -1,5 +1,8 @@
 #include "exporters/node/http_server.h"
 
+#include <fcntl.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -7,11 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/error.h"
@@ -48,7 +54,7 @@ Address parse(const std::string& listen) {
     fail_usage("--listen {}: the port must be a number up to 65535", listen);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   // "::" takes IPv4 connections too.
-  if (host.empty() && ::access("/proc/net/if_inet6", F_OK) == 0) host = "::";
+  if (host.empty() && ::access("/proc/self/net/if_inet6", F_OK) == 0) host = "::";
   return {.host = host, .port = port};
 }
 
@@ -205,56 +211,102 @@ void free_page(void* page) {
   delete static_cast<Page*>(page);
 }
 
+// The state of a request between the calls of its handler: a password may take a while.
+struct Request {
+  std::optional<Verdict> verdict;
+};
+
+// Whether the client's certificate is one of our authorities'.
+bool has_certificate(MHD_Connection* connection) {
+  auto* const session = static_cast<gnutls_session_t>(
+      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION)->tls_session);
+  std::array<gnutls_typed_vdata_st, 1> purpose{};
+  std::string client_purpose = GNUTLS_KP_TLS_WWW_CLIENT;
+  purpose[0].type = GNUTLS_DT_KEY_PURPOSE_OID;
+  purpose[0].data = reinterpret_cast<unsigned char*>(client_purpose.data());
+  unsigned status = 0;
+  return gnutls_certificate_verify_peers(session, purpose.data(), purpose.size(), &status) ==
+             GNUTLS_E_SUCCESS &&
+         status == 0;
+}
+
 }  // namespace
 
 class HttpServer::State {
  public:
   State(HttpOptions options, std::map<std::string, Content> paths)
       : listen_(options.listen),
-        tls_(!options.web.certificate.empty()),
-        auth_(options.web.users),
+        socket_(listen_at(listen_)),
+        port_(port_of(socket_)),
         limit_(options.requests_per_second),
         deadlines_(options.connection) {
     for (auto& [path, content] : paths) paths_.emplace(path, PageSource(std::move(content)));
-    UniqueFd socket = listen_at(listen_);
-    port_ = port_of(socket);
-    start(socket, options.web);
-    socket.release();  // the daemon closes it
+    start(options.web);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
-  ~State() { MHD_stop_daemon(daemon_); }
+  ~State() { stop(); }
+
+  // The socket stays open meanwhile, so clients that connect now wait a moment.
+  void use(const WebConfig& web) {
+    const WebConfig before = web_;
+    stop();
+    try {
+      start(web);
+    } catch (const Error&) {
+      start(before);
+      throw;
+    }
+  }
 
   std::string url() const {
-    return fmt::format("{}://{}:{}", tls_ ? "https" : "http", listen_.substr(0, listen_.rfind(':')), port_);
+    const bool tls = !web_.certificate.empty();
+    return fmt::format("{}://{}:{}", tls ? "https" : "http", listen_.substr(0, listen_.rfind(':')), port_);
   }
 
  private:
-  void start(const UniqueFd& socket, const WebConfig& web) {
+  void start(const WebConfig& web) {
+    web_ = web;
+    auth_.emplace(web_.users);
+    const int socket =
+        ::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it if it does not start
     std::vector<MHD_OptionItem> options = {
-        {MHD_OPTION_LISTEN_SOCKET, socket.get(), nullptr},
+        {MHD_OPTION_LISTEN_SOCKET, socket, nullptr},
         {MHD_OPTION_CONNECTION_LIMIT, kConnections, nullptr},
         {MHD_OPTION_PER_IP_CONNECTION_LIMIT, kConnectionsPerAddress, nullptr},
         {MHD_OPTION_NOTIFY_CONNECTION, reinterpret_cast<std::intptr_t>(&State::on_connection), this},
+        {MHD_OPTION_NOTIFY_COMPLETED, reinterpret_cast<std::intptr_t>(&State::on_completed), this},
     };
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD;
-    if (tls_) {
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    const bool tls = !web_.certificate.empty();
+    if (tls) {
       flags |= MHD_USE_TLS;
       const auto text = [](const char* value) { return const_cast<char*>(value); };  // the interface is C's
-      options.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, text(web.certificate.c_str())});
-      options.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, text(web.key.c_str())});
+      options.push_back({MHD_OPTION_HTTPS_MEM_CERT, 0, text(web_.certificate.c_str())});
+      options.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, text(web_.key.c_str())});
       options.push_back({MHD_OPTION_HTTPS_PRIORITIES, 0,
-                         text(web.only_tls13 ? "NORMAL:-VERS-ALL:+VERS-TLS1.3"
-                                             : "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2")});
+                         text(web_.only_tls13 ? "NORMAL:-VERS-ALL:+VERS-TLS1.3"
+                                              : "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2")});
+      if (!web_.client_authorities.empty())
+        options.push_back({MHD_OPTION_HTTPS_MEM_TRUST, 0, text(web_.client_authorities.c_str())});
     }
     options.push_back({MHD_OPTION_END, 0, nullptr});
     daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &State::on_request, this, MHD_OPTION_ARRAY,
                                options.data(), MHD_OPTION_END);
     if (daemon_ == nullptr) {
       fail("cannot serve on {}: {}", listen_,
-           tls_ ? "check that cert_file and key_file are PEM files of the same key"
-                : "the HTTP server did not start");
+           tls ? "check that cert_file and key_file are PEM files of the same key, and client_ca_file is a "
+                 "PEM file"
+               : "the HTTP server did not start");
     }
+  }
+
+  // Passwords first: a daemon must not end while it has suspended connections.
+  void stop() {
+    if (daemon_ == nullptr) return;
+    const UniqueFd socket(MHD_quiesce_daemon(daemon_));  // else it would shut it down for all copies
+    auth_->stop();
+    MHD_stop_daemon(std::exchange(daemon_, nullptr));
   }
 
   static void on_connection(void* self, MHD_Connection* connection, void** /*socket*/,
@@ -267,48 +319,66 @@ class HttpServer::State {
     }
   }
 
+  static void on_completed(void* /*self*/, MHD_Connection* /*connection*/, void** request,
+                           MHD_RequestTerminationCode /*code*/) {
+    delete static_cast<Request*>(std::exchange(*request, nullptr));
+  }
+
   static MHD_Result on_request(void* self, MHD_Connection* connection, const char* url, const char* method,
                                const char* /*version*/, const char* /*body*/, std::size_t* /*body_bytes*/,
-                               void** /*request*/) {
+                               void** request) {
     try {
-      return static_cast<State*>(self)->answer(connection, url, method);
+      if (*request == nullptr) *request = new Request;
+      return static_cast<State*>(self)->answer(connection, url, method, *static_cast<Request*>(*request));
     } catch (const std::exception&) {  // out of memory
       return MHD_NO;
     }
   }
 
-  MHD_Result answer(MHD_Connection* connection, const std::string& url, const std::string& method) {
+  MHD_Result answer(MHD_Connection* connection, const std::string& url, const std::string& method,
+                    Request& request) {
     const Clock::time_point now = Clock::now();
     const std::string client = client_of(connection);
-    // First, so that clients without a password do not use up the limit.
-    if (auth_.required()) {
-      switch (check_password(connection, client, now)) {
-        case Verdict::accepted:
-          break;
-        case Verdict::refused:
-          return send(connection, MHD_HTTP_UNAUTHORIZED, "name or password is wrong\n");
-        case Verdict::too_many:
-          return send(connection, 429, "too many passwords\n");
-      }
+    if (!web_.client_authorities.empty() && !has_certificate(connection))
+      return send(connection, MHD_HTTP_FORBIDDEN, "a client certificate is needed\n");
+    // Before the limit, so that clients without a password do not use it up.
+    if (auth_->required()) {
+      if (!request.verdict && !check_password(connection, client, now, request)) return MHD_YES;
+      if (*request.verdict == Verdict::refused)
+        return send(connection, MHD_HTTP_UNAUTHORIZED, "name or password is wrong\n");
+      if (*request.verdict == Verdict::too_many) return send(connection, 429, "too many passwords\n");
     }
     if (!limit_.take(client, now)) return send(connection, 429, "too many requests\n");
     if (method != "GET" && method != "HEAD") return send(connection, 405, "only GET\n");
     const auto source = paths_.find(url);
     if (source == paths_.end()) return send(connection, 404, "the metrics are at /metrics\n");
-    return send(connection, MHD_HTTP_OK, source->second.page(now), source->second.type());
+    try {
+      return send(connection, MHD_HTTP_OK, source->second.page(now), source->second.type());
+    } catch (const std::exception& error) {
+      return send(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, fmt::format("{}\n", error.what()));
+    }
   }
 
-  Verdict check_password(MHD_Connection* connection, const std::string& client, Clock::time_point now) {
+  // Returns whether the request has its verdict. If not, the connection sleeps until it has, and answer() is called again.
+  bool check_password(MHD_Connection* connection, const std::string& client, Clock::time_point now,
+                      Request& request) {
     const auto free_text = [](char* text) { MHD_free(text); };
     char* given = nullptr;
     const std::unique_ptr<char, void (*)(char*)> name(
         MHD_basic_auth_get_username_password(connection, &given), free_text);
     const std::unique_ptr<char, void (*)(char*)> password(given, free_text);
-    if (!name || !password) return Verdict::refused;
-    return auth_.check(name.get(), password.get(), client, now);
+    request.verdict =
+        name && password ? auth_->check(name.get(), password.get(), client, now) : Verdict::refused;
+    if (request.verdict) return true;
+    MHD_suspend_connection(connection);
+    auth_->hash(name.get(), password.get(), client, now, [connection, &request](Verdict verdict) {
+      request.verdict = verdict;
+      MHD_resume_connection(connection);
+    });
+    return false;
   }
 
-  static MHD_Result send(MHD_Connection* connection, unsigned status, const char* text) {
+  static MHD_Result send(MHD_Connection* connection, unsigned status, const std::string& text) {
     return send(connection, status, std::make_shared<const std::string>(text), "text/plain; charset=utf-8");
   }
 
@@ -329,12 +399,13 @@ class HttpServer::State {
   }
 
   std::string listen_;
-  bool tls_;
+  UniqueFd socket_;
   int port_ = 0;
-  BasicAuth auth_;
   RequestLimit limit_;
   std::map<std::string, PageSource> paths_;
   ConnectionDeadlines deadlines_;
+  WebConfig web_;  // MHD has pointers into it
+  std::optional<BasicAuth> auth_;
   MHD_Daemon* daemon_ = nullptr;
 };
 
@@ -343,6 +414,10 @@ HttpServer::HttpServer(HttpOptions options, std::map<std::string, Content> paths
 }
 
 HttpServer::~HttpServer() = default;
+
+void HttpServer::use(const WebConfig& web) {
+  state_->use(web);
+}
 
 std::string HttpServer::url() const {
   return state_->url();

@@ -1,5 +1,5 @@
-// A small HTTP server for pages of metrics, with TLS and basic authentication. One thread serves all clients and never
-// waits for one. The number of connections (in total and of one address), their duration and the requests per second of
+// A small HTTP server for pages of metrics, with TLS, client certificates and basic authentication. One thread serves all
+// clients and never waits for one, nor for the hash of a password. The number of connections (in total and of one address), their duration and the requests per second of
 // one address are limited. Slow clients share pages, so many of them cost no memory.
 //
 // Threads: the constructor returns when the server serves; pages are made on its thread, one at a time.
@@ -18,7 +18,7 @@ namespace lockstep::exporter {
 /// A page that is served at a path.
 struct Content {
   std::string type;                   ///< Content-Type
-  std::function<std::string()> make;  ///< must not throw
+  std::function<std::string()> make;  ///< if it throws, the client gets 500 with the message
 };
 
 struct HttpOptions {
@@ -35,6 +35,10 @@ class HttpServer {
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
+
+  /// Uses other certificates and passwords from now on. Connections that are open end. Throws Error if certificate and key
+  /// are not a pair, and goes on with those before.
+  void use(const WebConfig& web);
 
   /// "http://127.0.0.1:9753" with the port that it listens on.
   std::string url() const;

@@ -10,6 +10,7 @@
 #include "common/files.h"
 #include "common/leaf/host_name.h"
 #include "common/tool.h"
+#include "exporters/node/background_answers.h"
 #include "exporters/node/collector.h"
 #include "exporters/node/http_server.h"
 #include "exporters/node/targets.h"
@@ -39,49 +40,81 @@ sigset_t block_end_signals() {
   return signals;
 }
 
-// node_exporter serves the file as long as it exists, so it is removed at the end.
-void write_textfile(const Arguments& arguments, const sigset_t& signals, Collector& collector) {
+using Say = std::function<void(const std::string&)>;
+
+// node_exporter serves the file as long as it exists, so it is removed at the end. After an error the file stays as it was:
+// its age shows that something is wrong.
+void write_textfile(const Arguments& arguments, const sigset_t& signals, Collector& collector,
+                    const Say& say) {
   if (arguments.textfile.extension() != ".prom") {
     fail_usage("--textfile {}: node_exporter reads only names that end in .prom",
                arguments.textfile.string());
   }
   const timespec interval{.tv_sec = arguments.interval, .tv_nsec = 0};
+  std::string said;
   do {
-    write_file_atomically(arguments.textfile, collector.page());
+    try {
+      write_file_atomically(arguments.textfile, collector.page());
+      said.clear();
+    } catch (const Error& error) {
+      if (said != error.what()) say(error.what());
+      said = error.what();
+    }
   } while (sigtimedwait(&signals, nullptr, &interval) < 0);
   ::unlink(arguments.textfile.c_str());
 }
 
-std::string answer_targets(int port) {
-  try {
-    return targets_of_slurm(port);
-  } catch (const std::exception& error) {  // Prometheus keeps its last list if the answer is not one
-    fmt::print(stderr, "lockstep-exporter: {}\n", error.what());
-    return "";
-  }
-}
-
-// The answer at /targets. sinfo may take seconds, and the server has one thread, so an answer is kept for a while.
+// The answer at /targets. Prometheus keeps its last list if there is none.
 class TargetsPage {
  public:
-  explicit TargetsPage(int port) : port_(port) {}
+  TargetsPage(int port, const Say& say)
+      : answers_(
+            [port, say](const std::string&) -> std::optional<std::string> {
+              try {
+                return targets_of_slurm(port);
+              } catch (const std::exception& error) {
+                say(error.what());
+                return std::nullopt;
+              }
+            },
+            std::chrono::seconds(30)) {
+    get();
+  }
 
-  std::string get() {
-    using Clock = std::chrono::steady_clock;
-    if (Clock::now() >= kept_until_) {
-      answer_ = answer_targets(port_);
-      kept_until_ = Clock::now() + std::chrono::seconds(30);
-    }
-    return answer_;
+  std::optional<std::string> get() { return answers_.get("", BackgroundAnswers::Clock::now()); }
+
+  std::string page() {
+    if (auto answer = get()) return *answer;
+    fail("sinfo has not named the nodes yet");
   }
 
  private:
-  int port_;
-  std::string answer_;
-  std::chrono::steady_clock::time_point kept_until_;
+  BackgroundAnswers answers_;
 };
 
-void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, bool json) {
+// Reads the web configuration again every few seconds: a certificate that is renewed must not need a restart.
+void wait_for_end(const Arguments& arguments, const sigset_t& signals, HttpServer& server, const Say& say) {
+  WebConfig used = arguments.http.web;
+  const timespec interval{.tv_sec = 2, .tv_nsec = 0};
+  std::string said;
+  while (sigtimedwait(&signals, nullptr, &interval) < 0) {
+    if (arguments.web_config.empty()) continue;
+    try {
+      const WebConfig now = read_web_config(arguments.web_config);
+      if (now != used) {
+        server.use(now);
+        used = now;
+        say(fmt::format("uses the new {}", arguments.web_config.string()));
+      }
+      said.clear();
+    } catch (const Error& error) {
+      if (said != error.what()) say(fmt::format("{}; the one before stays in use", error.what()));
+      said = error.what();
+    }
+  }
+}
+
+void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, bool json, const Say& say) {
   if (!arguments.web_config.empty()) arguments.http.web = read_web_config(arguments.web_config);
   std::map<std::string, Content> paths;
   paths["/metrics"] = {.type = "text/plain; version=0.0.4; charset=utf-8",
@@ -89,9 +122,9 @@ void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, 
   if (arguments.serve_targets) {
     paths["/targets"] = {
         .type = "application/json",
-        .make = [page = TargetsPage(arguments.target_port)]() mutable { return page.get(); }};
+        .make = [page = std::make_shared<TargetsPage>(arguments.target_port, say)] { return page->page(); }};
   }
-  const HttpServer server(arguments.http, std::move(paths));
+  HttpServer server(arguments.http, std::move(paths));
   const std::string url = server.url() + "/metrics";
   if (json) {
     Tool::print({{"url", url}, {"records", arguments.collector.records.string()}});
@@ -99,11 +132,10 @@ void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, 
   } else {
     fmt::print(stderr, "lockstep-exporter: serving {} at {}\n", arguments.collector.records.string(), url);
   }
-  int signal = 0;
-  sigwait(&signals, &signal);
+  wait_for_end(arguments, signals, server, say);
 }
 
-void run(Arguments& arguments, bool json) {
+void run(Arguments& arguments, bool json, const Say& say) {
   if (arguments.print_targets) {
     fmt::print("{}\n", targets_of_slurm(arguments.target_port));
     return;
@@ -111,9 +143,9 @@ void run(Arguments& arguments, bool json) {
   const sigset_t signals = block_end_signals();
   Collector collector(arguments.collector);
   if (arguments.textfile.empty()) {
-    serve(arguments, signals, collector, json);
+    serve(arguments, signals, collector, json, say);
   } else {
-    write_textfile(arguments, signals, collector);
+    write_textfile(arguments, signals, collector, say);
   }
 }
 
@@ -142,8 +174,9 @@ void add_server_options(CLI::App& app, Arguments& arguments) {
          "--listen", arguments.http.listen,
          "Address and port to serve on: ADDRESS:PORT, or :PORT for all addresses; port 0: any free port")
       ->capture_default_str();
-  app.add_option("--web.config.file", arguments.web_config,
-                 "TLS and basic authentication, in the format that Prometheus' exporters share")
+  app.add_option(
+         "--web.config.file", arguments.web_config,
+         "TLS, client certificates and basic authentication, in the format that Prometheus' exporters share")
       ->check(Tool::named());
   app.add_option("--max-requests", arguments.http.requests_per_second,
                  "Requests of one address answered per second; more get 429 Too Many Requests")
@@ -179,6 +212,6 @@ int main(int argc, char** argv) {
   return tool.run(argc, argv, [&] {
     arguments.collector.limits.hold = std::chrono::seconds(arguments.hold);
     arguments.collector.say = [&](const std::string& line) { tool.say(line); };
-    lockstep::exporter::run(arguments, tool.json());
+    lockstep::exporter::run(arguments, tool.json(), arguments.collector.say);
   });
 }

@@ -7,23 +7,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 
 #include "common/error.h"
 #include "common/files.h"
-#include "exporters/record/reader.h"
-#include "exporters/record/waits.h"
 
 namespace lockstep::exporter {
 namespace {
 
-// Enough steps for the straggler score; reports read the whole ring.
-constexpr std::size_t kTailSteps = 32;
 // Records read per user, as a multiple of those served: many may belong to jobs that ended long ago.
 constexpr std::size_t kLookedAt = 8;
-constexpr std::string_view kPrefix = "rank-";
-constexpr std::string_view kSuffix = ".record";
 
 bool all_digits(std::string_view text) {
   return !text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -45,15 +38,6 @@ std::optional<JobName> parse_job_name(const std::string& name) {
   JobName parsed{.job = name.substr(0, dot), .step = name.substr(dot + 1)};
   if (!all_digits(parsed.job) || !is_step(parsed.step)) return std::nullopt;
   return parsed;
-}
-
-std::optional<int> rank_of(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
-  int rank = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
-  if (error != std::errc() || end != name.data() + name.size() || rank < 0) return std::nullopt;
-  return rank;
 }
 
 UniqueFd open_folder(int parent, const std::string& name) {
@@ -90,12 +74,6 @@ std::vector<std::string> names_in(int folder, std::size_t limit) {
 }
 
 }  // namespace
-
-double own_seconds(const std::vector<record::Step>& steps) {
-  std::uint64_t own = 0;
-  for (const record::Step& step : steps) own += step.own_ns();
-  return steps.empty() ? 0.0 : static_cast<double>(own) * 1e-9 / static_cast<double>(steps.size());
-}
 
 struct Scanner::User {
   std::string name;
@@ -162,7 +140,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     return;
   }
   const JobName parsed = *parse_job_name(name);
-  JobRecords job{.user = user.name, .job = parsed.job, .step = parsed.step, .ranks = {}, .staging = {}};
+  JobRecords job{.user = user.name, .job = parsed.job, .step = parsed.step, .ranks = {}};
   std::vector<RankRecord> ended;
   for (const std::string& file : names_in(fd.get(), limits_.files_per_user * kLookedAt)) {
     const std::optional<int> rank = rank_of(file);
@@ -174,8 +152,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     }
     ++user.looked_at;
     try {
-      record::Snapshot snapshot = record::Reader(fd.get(), file).read(kTailSteps);
-      if (snapshot.identity.rank != *rank) throw record::RecordError("its rank and its name differ");
+      RankRecord record = read_rank_record(fd.get(), file, *rank);
       const auto same_rank = [&](const RankRecord& other) {
         return other.snapshot.identity.rank == *rank;  // rank-3.record and rank-000003.record
       };
@@ -183,12 +160,8 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
           std::any_of(ended.begin(), ended.end(), same_rank)) {
         throw record::RecordError("the rank has two records");
       }
-      const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot);
-      const double own = own_seconds(snapshot.steps);
-      auto waits = record::waits_by_rank(snapshot.steps);
-      snapshot.steps = {};
-      (served ? job.ranks : ended)
-          .push_back({.snapshot = std::move(snapshot), .own_seconds = own, .waits = std::move(waits)});
+      const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), record.snapshot);
+      (served ? job.ranks : ended).push_back(std::move(record));
       if (!served) continue;
       ++user.served;
       ++served_;
@@ -200,20 +173,23 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   serve_ended(std::move(ended), user, job);
   std::sort(job.ranks.begin(), job.ranks.end(),
             [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
+  std::optional<StagingRecord> staging;
   try {
-    job.staging = read_staging_record(fd.get(), "staging.json");
+    staging = read_staging_record(fd.get(), "staging.json");
   } catch (const Error& error) {
     ++result.staging_errors;
     report_once(user.name + "/" + name, error.what(), result);
   }
-  if (job.ranks.empty()) {
-    if (user.served == limits_.files_per_user || served_ == limits_.files ||
-        !staging_is_served(fd.get(), job))
+  if (job.ranks.empty() && staging) {
+    if (user.served == limits_.files_per_user || served_ == limits_.files || !staging_is_served(fd.get(), job))
       return;
     ++user.served;
     ++served_;
   }
-  result.jobs.push_back(std::move(job));
+  if (staging)
+    result.staging.push_back(
+        {.user = job.user, .job = job.job, .step = job.step, .record = *std::move(staging)});
+  if (!job.ranks.empty()) result.jobs.push_back(std::move(job));
 }
 
 // Serves all ranks of a step as long as one of them is served, because the histograms over all ranks must not fall. A
@@ -234,7 +210,6 @@ void Scanner::serve_ended(std::vector<RankRecord> ended, User& user, JobRecords&
 
 // A step without ranks is served until its job ends: the plugin then makes a file beside the folder.
 bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
-  if (!job.staging) return false;
   struct stat ended {};
   const std::string mark = fmt::format("../.ended-{}.{}", job.job, job.step);
   if (::fstatat(folder, mark.c_str(), &ended, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;

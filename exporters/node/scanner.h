@@ -13,13 +13,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/leaf/unique_fd.h"
+#include "exporters/families/rank_record.h"
 #include "exporters/node/staging_record.h"
-#include "exporters/record/snapshot.h"
 
 namespace lockstep::exporter {
 
@@ -29,31 +28,18 @@ struct ScanLimits {
   std::size_t files_per_user = 1024;  ///< the same for one user
 };
 
-/// A rank's record as it is served, without its last steps: with a thousand ranks they would take most of the
-/// memory.
-struct RankRecord {
-  record::Snapshot snapshot;
-  double own_seconds = 0;         ///< per step, over the last steps; 0 before the first step
-  std::map<int, double> waits{};  ///< of the last steps: seconds per step by the rank that was waited for
-};
-
-/// Own time of a rank in its last steps, in seconds per step: the step without exposed communication, because
-/// that is where a rank waits for others. 0 before the first step.
-double own_seconds(const std::vector<record::Step>& steps);
-
-/// The ranks of a job step on this node. There are none while it is staging, or if its program writes no
-/// records.
-struct JobRecords {
-  std::string user;         ///< user id; empty if the records folder has no folders of users
-  std::string user_name{};  ///< set by the Collector; empty if the user has none
+/// The result of staging for a job step on this node. A step has one while it is staging, before its first rank, and also
+/// if its program writes no records.
+struct StepStaging {
+  std::string user;
   std::string job;
   std::string step;
-  std::vector<RankRecord> ranks;  ///< by rank, each rank once
-  std::optional<StagingRecord> staging;
+  StagingRecord record;
 };
 
 struct ScanResult {
-  std::vector<JobRecords> jobs;
+  std::vector<JobRecords> jobs;  ///< each with ranks
+  std::vector<StepStaging> staging;
   std::size_t dropped_files = 0;  ///< because of a limit
   std::size_t record_errors = 0;
   std::size_t staging_errors = 0;

@@ -42,8 +42,8 @@ class ConfigReader {
   [[noreturn]] void refuse(const YAML::Node& at, const std::string& key) const {
     fail(
         "{}: line {}: '{}' is not supported; the keys are tls_server_config (cert_file, key_file, "
-        "min_version) "
-        "and basic_auth_users",
+        "min_version, "
+        "client_auth_type: RequireAndVerifyClientCert, client_ca_file) and basic_auth_users",
         file_.string(), at.Mark().line + 1, key);
   }
 
@@ -52,6 +52,7 @@ class ConfigReader {
   }
 
   void read_tls(const YAML::Node& tls, WebConfig& config) {
+    bool verify_clients = false;
     each(tls, [&](const std::string& key, const YAML::Node& value) {
       if (key == "cert_file") {
         config.certificate = read_file(value);
@@ -60,10 +61,22 @@ class ConfigReader {
       } else if (key == "min_version" &&
                  (value.as<std::string>() == "TLS12" || value.as<std::string>() == "TLS13")) {
         config.only_tls13 = value.as<std::string>() == "TLS13";
+      } else if (key == "client_ca_file") {
+        config.client_authorities = read_file(value);
+      } else if (key == "client_auth_type" && (value.as<std::string>() == "NoClientCert" ||
+                                               value.as<std::string>() == "RequireAndVerifyClientCert")) {
+        verify_clients = value.as<std::string>() == "RequireAndVerifyClientCert";
       } else {
-        refuse(value, key == "min_version" ? "min_version: " + value.as<std::string>() : key);
+        const bool known = key == "min_version" || key == "client_auth_type";
+        refuse(value, known ? key + ": " + value.as<std::string>() : key);
       }
     });
+    if (verify_clients == config.client_authorities.empty()) {
+      fail(
+          "{}: tls_server_config needs client_auth_type: RequireAndVerifyClientCert and client_ca_file "
+          "together",
+          file_.string());
+    }
     if (config.certificate.empty() || config.key.empty()) {
       fail("{}: tls_server_config needs cert_file and key_file", file_.string());
     }

@@ -26,6 +26,8 @@ class Lockstep(CMakePackage):
     depends_on("hdf5~mpi")
     depends_on("openssl")
     depends_on("libmicrohttpd")
+    depends_on("gnutls")
+    depends_on("prometheus-cpp")
     depends_on("yaml-cpp")
     depends_on("libxcrypt")
     depends_on("munge")

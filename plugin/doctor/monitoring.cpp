@@ -5,15 +5,19 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <array>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
+#include <sstream>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "common/sockets.h"
 #include "common/units.h"
 #include "plugin/doctor/configuration.h"
@@ -23,19 +27,52 @@ namespace {
 
 constexpr int kPort = 9753;
 
-// The exporter holds a shared lock on the folder of the records (exporters/node/scanner.h). A user who may not open the
-// folder sees the exporter only if it answers at its usual port; nullopt if it does not: it may use another address.
-std::optional<bool> exporter_runs(const std::string& records) {
-  const UniqueFd folder(::open(records.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool hidden = !folder && errno == EACCES;
-  if (folder) return ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0;
+enum class ExporterState { missing, stopped, runs, unknown };
+
+// Whether the process with this lock on the folder is stopped, as after SIGSTOP. It would keep its lock and its port.
+bool holder_is_stopped(const UniqueFd& folder) {
+  struct stat status = {};
+  if (::fstat(folder.get(), &status) != 0) return false;
+  const std::string file = fmt::format(":{}", status.st_ino);
+  std::istringstream locks(read_text_file("/proc/locks"));
+  // 1: FLOCK  ADVISORY  READ 1234 00:1a:5678 0 EOF
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream words(line);
+    std::string number, kind, mode, access, process, place;
+    words >> number >> kind >> mode >> access >> process >> place;
+    if (kind != "FLOCK" || access != "READ" || !place.ends_with(file)) continue;
+    std::ifstream stat("/proc/" + process + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    const std::size_t name_end = text.rfind(") ");  // the name may have any characters
+    if (name_end != std::string::npos && text.size() > name_end + 2 && (text[name_end + 2] | 0x20) == 't')
+      return true;
+  }
+  return false;
+}
+
+// A process that is stopped accepts connections too, but says nothing.
+bool answers_at_its_port() {
   try {
     constexpr std::chrono::milliseconds kWait{500};
-    connect_to({"127.0.0.1", host_name()}, kPort, kWait, "the exporter");
-    return true;
+    const UniqueFd connection = connect_to({"127.0.0.1", host_name()}, kPort, kWait, "the exporter");
+    send_all(connection, "GET / HTTP/1.0\r\n\r\n", "the exporter");
+    pollfd ready{.fd = connection.get(), .events = POLLIN, .revents = 0};
+    return ::poll(&ready, 1, kWait.count()) == 1;
   } catch (const Error&) {
-    return hidden ? std::nullopt : std::optional(false);
+    return false;
   }
+}
+
+// The exporter holds a shared lock on the folder of the records (exporters/node/scanner.h). A user who may not open the
+// folder sees the exporter only if it answers at its usual port: it may use another address.
+ExporterState exporter_state(const std::string& records) {
+  const UniqueFd folder(::open(records.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const bool hidden = !folder && errno == EACCES;
+  if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
+    return holder_is_stopped(folder) ? ExporterState::stopped : ExporterState::runs;
+  if (!folder && answers_at_its_port()) return ExporterState::runs;
+  return hidden ? ExporterState::unknown : ExporterState::missing;
 }
 
 // The node's name and addresses, as a regular expression of Prometheus: its targets may be either.
@@ -72,17 +109,24 @@ std::string result_of(const std::string& answer) {
 void check_exporter(const spank::Config& config, Report& report) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread reads the groups
   if (::getgrnam(config.group.c_str()) == nullptr) return;  // "group" has said so
-  const std::optional<bool> runs = exporter_runs(config.records);
-  if (!runs) {
-    return report.ok(
-        "exporter",
-        fmt::format("not known whether lockstep-exporter runs: only root and the group '{}' can tell",
-                    config.group));
+  constexpr const char* kWhy = "The step times of its jobs do not reach Prometheus.";
+  switch (exporter_state(config.records)) {
+    case ExporterState::runs:
+      return report.ok("exporter", "lockstep-exporter runs");
+    case ExporterState::unknown:
+      return report.ok(
+          "exporter",
+          fmt::format("not known whether lockstep-exporter runs: only root and the group '{}' can tell",
+                      config.group));
+    case ExporterState::stopped:
+      return report.warning("exporter", "lockstep-exporter is stopped on this node, so it does not answer",
+                            kWhy, "systemctl restart lockstep-exporter");
+    case ExporterState::missing:
+      break;
   }
-  if (*runs) return report.ok("exporter", "lockstep-exporter runs");
   const std::string unit = installed_file("share/lockstep/lockstep-exporter.service");  // not in the packages
   report.warning("exporter", "no lockstep-exporter runs on this node",
-                 "The step times of its jobs do not reach Prometheus.",
+                 kWhy,
                  fmt::format("{}systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter",
                              unit.empty() ? "" : fmt::format("cp -n {} /etc/systemd/system/; ", unit)));
 }

@@ -25,6 +25,7 @@
 #include "runtime/comm/failure.h"
 #include "runtime/comm/job_end.h"
 #include "runtime/comm/launcher.h"
+#include "runtime/comm/metrics_server.h"
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/process_settings.h"
 #include "runtime/comm/shared_cpus.h"
@@ -138,6 +139,7 @@ struct World::Impl {
   std::unique_ptr<comm::Communicator> device_communicator;
   std::optional<profile::Profiler> profiler;  // outlives the timer, which uses it
   std::optional<profile::StepTimer> timer;
+  std::unique_ptr<comm::MetricsServer> metrics_server;
   bool profile_from_environment = false;
   std::atomic<int> device{-1};
   int exceptions_at_start = std::uncaught_exceptions();
@@ -145,6 +147,7 @@ struct World::Impl {
   void begin(int& argc, char**& argv);
   void start_profile_from_environment();
   void start_profile(const profile::Schedule& schedule);
+  void start_metrics_server();
 
   void end_profile() {
     timer->finish();
@@ -157,6 +160,7 @@ struct World::Impl {
   // All ranks come here together.
   void end() {
     end_profile();
+    metrics_server.reset();
     timer.reset();
     profiler.reset();
     device_communicator.reset();
@@ -214,7 +218,21 @@ void World::Impl::begin(int& argc, char**& argv) {
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(*communicator, argc > 0 ? argv[0] : nullptr));
+  start_metrics_server();
   start_profile_from_environment();
+}
+
+// Metrics never end a job.
+void World::Impl::start_metrics_server() {
+  const auto listen = environment::get("LOCKSTEP_PROMETHEUS");
+  if (!listen || communicator->place().local_rank != 0) return;
+  try {
+    if (&lockstep_start_metrics_server == nullptr)
+      fail("LOCKSTEP_PROMETHEUS is ignored: the program does not link lockstep::prometheus");
+    metrics_server = lockstep_start_metrics_server(*listen, timer->file());
+  } catch (const Error& error) {
+    fmt::print(stderr, "lockstep: {}: {}\n", name_of(communicator->place()), error.what());
+  }
 }
 
 void World::Impl::start_profile_from_environment() {

@@ -92,7 +92,7 @@ def check_environment():
 
 def check_metrics():
     page = "docs/admins/monitoring.md"
-    text = "".join(path.read_text() for path in sorted((ROOT / "exporters/node").glob("*.cpp")))
+    text = "".join(path.read_text() for part in ("families", "node") for path in sorted((ROOT / "exporters" / part).glob("*.cpp")))
     in_code = set(re.findall(r'"(lockstep_[a-z_]+)"', text))
     compare(page, "metric", in_code, names(page, r"\| metric \|", r"^(lockstep_[a-z_]+)"))
 

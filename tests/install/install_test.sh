@@ -34,7 +34,9 @@ cmake --build "$work/build" -j 2 >"$work/build.log" 2>&1 || { tail -n 30 "$work/
 mkdir "$work/text"
 for i in 1 2 3 4; do printf '\1\0\2\0\3\0%b\0' "\\x0$i" >"$work/text/$i.tokens"; done
 "$work/prefix/bin/lockstep-pack" create "$work/text" --out "$work/pack" --token-bytes 2 >/dev/null
-LOCKSTEP_RECORD=$work "$work/build/train" "$work/pack"
+# It prints a line if it does not find the server of lockstep::prometheus, or cannot start it.
+LOCKSTEP_PROMETHEUS=0 LOCKSTEP_RECORD=$work "$work/build/train" "$work/pack" 2>"$work/train.log" || { cat "$work/train.log" >&2; exit 1; }
+if grep LOCKSTEP_PROMETHEUS "$work/train.log" >&2; then exit 1; fi
 
 # A component asks only for the packages that it needs.
 light() {

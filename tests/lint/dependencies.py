@@ -28,9 +28,11 @@ ALLOWED = {
     "runtime/comm": ["common", "runtime/comm", "runtime/profile"],  # World owns the rank's StepTimer
     "runtime/comm/shm": ["common", "runtime/comm/shm"],
     "runtime/ddp": ["common", "runtime/torch_version.h", "runtime/profile", "runtime/comm", "runtime/ddp"],
+    "runtime/prometheus": ["common", "runtime/comm", "runtime/prometheus", "exporters/families", "exporters/record"],
     "runtime/train": ["common", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
     "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack"],
     "exporters/record": ["exporters/record"],
+    "exporters/families": ["common", "exporters/record", "exporters/families"],
     "exporters": ["common", "exporters"],
     "examples": ["common", "examples", "exporters", "plugin", "runtime", "staging"],
 }

@@ -11,7 +11,7 @@ import re
 import sys
 
 # Those that our dashboards use.
-UNITS = {"none", "short", "percentunit", "bytes", "binBps", "s"}
+UNITS = {"none", "short", "percentunit", "bytes", "binBps", "s", "suffix:×"}
 WITH_UNITS = {"stat", "table", "timeseries", "gauge", "barchart", "bargauge", "heatmap"}
 DATASOURCE = "${datasource}"
 
@@ -34,7 +34,7 @@ def problems_of_variables(dashboard):
 
 def problems_of_query(query):
     for function, window in re.findall(r"\b(rate|increase|irate)\([^][]*\[([^]]*)\]", query):
-        if window != "$__rate_interval":
+        if window != "$__rate_interval" and not (window == "$__range" and f"[{window}] @ end()" in query):
             yield f"{function} over {window} instead of $__rate_interval"
     for counter in re.finditer(r"\w+_total\b", query):
         if not re.search(r"(rate|increase)\($", query[:counter.start()]):

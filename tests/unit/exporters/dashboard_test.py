@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Every query of the dashboards and every recording rule answers with data: a real Prometheus scrapes a real exporter
-that reads real records of a simulated job.
+that reads real records of a simulated job. A large job, made of copies of its series, shows that no panel asks for more
+than 200 series.
 
   dashboard_test.py --bin build/release/bin --exporters exporters
 """
 
 import argparse
+import http.server
 import json
 import pathlib
 import re
@@ -14,12 +16,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
 JOB = "42"
+LARGE_JOB, LARGE_NODES = "43", 250  # a node each, with all series of the simulated job's node
+MAX_SERIES = 200
 RATE_INTERVAL = "10s"
 DEADLINE = 60
 
@@ -49,8 +54,38 @@ def get(url):
         return ""
 
 
+def large_page(page):
+    """The page as if each of many nodes ran the simulated job's ranks, with other ranks, as one job."""
+    lines = []
+    for line in page.splitlines():
+        # The histograms are on every rank, and no panel asks for one of them by rank or node.
+        if line.startswith("#") or "_bucket{" in line:
+            continue
+        line = line.replace('job_id="42"', f'job_id="{LARGE_JOB}"')
+        for node in range(LARGE_NODES):
+            lines.append(line.replace('node="n1"', f'node="m{node}"').replace('rank="', f'rank="{node}0')
+                         .replace('user_name="alice"', f'user_name="user{node}"'))
+    return "\n".join(lines) + "\n"
+
+
+class LargeJob(http.server.ThreadingHTTPServer):
+    def __init__(self, exporter_url):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(large_page(get(exporter_url)).encode())
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
 class Prometheus:
-    def __init__(self, folder, exporter_url, rules):
+    def __init__(self, folder, exporter_url, large, rules):
         self.address = f"127.0.0.1:{free_port()}"
         target = urllib.parse.urlparse(exporter_url).netloc
         # The rules' windows fit the scrape interval of production; this test needs a few seconds.
@@ -61,6 +96,7 @@ class Prometheus:
             f"rule_files: [{folder}/rules.yml]\n"
             "scrape_configs:\n"
             f"  - {{ job_name: lockstep, static_configs: [ {{ targets: ['{target}'] }} ] }}\n"
+            f"  - {{ job_name: large, scrape_interval: 3s, static_configs: [ {{ targets: ['127.0.0.1:{large}'] }} ] }}\n"
         )
         self.log = (folder / "prometheus.log").open("w")
         self.process = subprocess.Popen(
@@ -71,6 +107,14 @@ class Prometheus:
         answer = get(f"http://{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
         return json.loads(answer) if answer.startswith("{") else {"status": "error", "error": answer or "no answer"}
 
+    def range_series(self, expression):
+        """The number of series of a graph over the last seconds."""
+        now = time.time()
+        answer = get(f"http://{self.address}/api/v1/query_range?" + urllib.parse.urlencode(
+            {"query": expression, "start": now - 8, "end": now, "step": 2}))
+        answer = json.loads(answer)
+        return len(answer["data"]["result"]) if answer["status"] == "success" else sys.exit(f"{answer}: {expression}")
+
     def samples(self, expression):
         answer = self.query(expression)
         return answer["data"]["result"] if answer["status"] == "success" else []
@@ -80,8 +124,10 @@ class Prometheus:
         return {sample["metric"].get(match[2]) for sample in self.samples(match[1])} - {None}
 
 
-def substitute(query):
-    query = query.replace("$__rate_interval", RATE_INTERVAL).replace("$job", JOB).replace("$node", "n1").replace("$rank", ".*")
+def substitute(query, job=JOB, node="n1"):
+    for variable, value in {"$__rate_interval": RATE_INTERVAL, "$__range": "60s", "$job": job, "$node": node,
+                            "$rank": ".*"}.items():
+        query = query.replace(variable, value)
     left = re.findall(r"\$\w+", query)
     return query, left
 
@@ -90,12 +136,12 @@ def dashboard_queries(folder):
     for path in sorted(folder.glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", []):
-                yield f"{path.name}, {panel['title']}", target["expr"]
+                yield f"{path.name}, {panel['title']}", target["expr"], target.get("instant", False)
 
 
 def check(prometheus, exporters):
     failures, checked = [], 0
-    for where, query in dashboard_queries(exporters / "dashboards"):
+    for where, query, _ in dashboard_queries(exporters / "dashboards"):
         expression, left = substitute(query)
         if left:
             failures.append(f"{where}: variables {left} have no value: {query}")
@@ -123,6 +169,19 @@ def check(prometheus, exporters):
     return checked, failures
 
 
+def check_large_job(prometheus, exporters):
+    series = {}
+    for where, query, instant in dashboard_queries(exporters / "dashboards"):
+        expression, _ = substitute(query, job=LARGE_JOB, node=".*")
+        count = len(prometheus.samples(expression)) if instant else prometheus.range_series(expression)
+        series[where] = series.get(where, 0) + count
+    if max(series.values()) < 20:
+        yield f"the large job is in no panel: {series}"
+    for where, count in series.items():
+        if count > MAX_SERIES:
+            yield f"{where}: {count} series for a job on {LARGE_NODES} nodes, more than {MAX_SERIES}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", type=pathlib.Path, required=True)
@@ -131,9 +190,9 @@ def main():
     processes = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "cache/claims").mkdir(parents=True)
-        (folder / "cache/claims/1000").write_text("10000\n")
-        (folder / "cache/object").write_bytes(b"x" * 10000)
+        (folder / "cache").mkdir()
+        (folder / "cache/usage.json").write_text(json.dumps({"version": 1, "written": int(time.time()), "total": 12000, "shared":
+            2000, "users": [{"user": "alice", "bytes": 10000, "objects": 2}]}))
         try:
             job = subprocess.Popen([arguments.bin / "simulated_job", folder / f"records/1000/{JOB}.0", "--steps", "1000000",
                                     "--slow", "1"], stdin=subprocess.DEVNULL)
@@ -143,14 +202,18 @@ def main():
                                         stdout=subprocess.PIPE, text=True)
             processes.append(exporter)
             url = json.loads(exporter.stdout.readline())["url"]
-            prometheus = Prometheus(folder, url, arguments.exporters / "rules/lockstep.rules.yml")
+            large = LargeJob(url)
+            prometheus = Prometheus(folder, url, large.server_address[1], arguments.exporters / "rules/lockstep.rules.yml")
             processes.append(prometheus.process)
             # Rates need a few scrapes; rules that use other rules need one more round.
             wait_for("Prometheus has the rules' last series",
-                     lambda: prometheus.samples("lockstep:straggler_score:ratio2m")
-                     and prometheus.samples("lockstep:phase:ratio2m"))
+                     lambda: prometheus.samples("lockstep:straggler_score:ratio")
+                     and prometheus.samples("lockstep:phase:ratio"))
             checked, failures = check(prometheus, arguments.exporters)
-            slow = prometheus.samples('topk(1, lockstep:straggler_score:ratio2m)')
+            wait_for("Prometheus has the large job's scores", lambda: len(prometheus.samples(
+                f'lockstep:straggler_score:ratio{{job_id="{LARGE_JOB}"}}')) > MAX_SERIES)
+            failures += check_large_job(prometheus, arguments.exporters)
+            slow = prometheus.samples(f'topk(1, lockstep:straggler_score:ratio{{job_id="{JOB}"}})')
             if [sample["metric"]["rank"] for sample in slow] != ["1"]:
                 failures.append(f"the slow rank was not found: {slow}")
             lint = subprocess.run(["promtool", "check", "metrics"], input=get(url), text=True, capture_output=True)

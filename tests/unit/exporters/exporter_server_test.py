@@ -32,9 +32,9 @@ def status_and_text(request, **options):
         return error.code, error.read().decode()
 
 
-def bcrypt(password):
+def bcrypt(password, rounds=2**10):
     return subprocess.run([sys.executable, "-W", "ignore", "-c", "import crypt, sys; print(crypt.crypt(sys.argv[1], "
-                           "crypt.mksalt(crypt.METHOD_BLOWFISH, rounds=2**10)))", password], capture_output=True, text=True,
+                           f"crypt.mksalt(crypt.METHOD_BLOWFISH, rounds={rounds})))", password], capture_output=True, text=True,
                           check=True).stdout.strip()
 
 
@@ -49,10 +49,10 @@ class ExporterServer(unittest.TestCase):
         return [BIN / "lockstep-exporter", "--records", self.folder / "records", "--node", "n1", *options]
 
     @contextlib.contextmanager
-    def exporter(self, *options, **environment):
+    def exporter(self, *options, log=None, **environment):
         """Yields the URL of a running exporter; in the end it must end by SIGTERM."""
         listen = () if "--listen" in options else ("--listen", "127.0.0.1:0")
-        process = subprocess.Popen(self.command(*listen, "--json", *options), stdout=subprocess.PIPE, text=True,
+        process = subprocess.Popen(self.command(*listen, "--json", *options), stdout=subprocess.PIPE, stderr=log, text=True,
                                    env={**os.environ, **environment})
         try:
             yield json.loads(process.stdout.readline())["url"]
@@ -128,6 +128,57 @@ class ExporterServer(unittest.TestCase):
         config.write_text("tls_server_config:\n  cert_file: n1.crt\n  key_file: n2.key\n")
         self.assertIn("check that cert_file and key_file", self.refused("--web.config.file", config, "--listen", "127.0.0.1:0")[1])
 
+    def test_a_renewed_certificate_is_used_without_a_restart(self):
+        self.certificate("n1")
+        config = self.folder / "web.yml"
+        config.write_text("tls_server_config:\n  cert_file: n1.crt\n  key_file: n1.key\n")
+        log = self.folder / "log"
+        with log.open("w") as errors, self.exporter("--web.config.file", config, log=errors) as url:
+            old = ssl.create_default_context(cafile=self.folder / "n1.crt")
+            self.assertEqual(status_and_text(url, context=old)[0], 200)
+            (self.folder / "n1.key").write_text("half a file")
+            deadline = time.monotonic() + 20
+            while "the one before stays in use" not in log.read_text() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            self.assertEqual(status_and_text(url, context=old)[0], 200)
+            self.certificate("n2")
+            (self.folder / "n2.key").replace(self.folder / "n1.key")
+            (self.folder / "n2.crt").replace(self.folder / "n1.crt")
+            new = ssl.create_default_context(cafile=self.folder / "n1.crt")
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                with contextlib.suppress(OSError):
+                    if status_and_text(url, context=new)[0] == 200:
+                        break
+                time.sleep(0.1)
+            self.assertEqual(status_and_text(url, context=new)[0], 200)
+
+    def test_client_certificates(self):
+        for name in ("n1", "prometheus", "stranger"):
+            self.certificate(name)
+        config = self.folder / "web.yml"
+        config.write_text("tls_server_config:\n  cert_file: n1.crt\n  key_file: n1.key\n"
+                          "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: prometheus.crt\n")
+        with self.exporter("--web.config.file", config) as url:
+            def as_client(name):
+                context = ssl.create_default_context(cafile=self.folder / "n1.crt")
+                if name:
+                    context.load_cert_chain(self.folder / f"{name}.crt", self.folder / f"{name}.key")
+                return status_and_text(url, context=context)[0]
+            self.assertEqual(as_client("prometheus"), 200)
+            self.assertEqual(as_client(None), 403)
+            self.assertEqual(as_client("stranger"), 403)
+
+    def test_a_scrape_that_fails_is_a_500(self):
+        (self.folder / "records").rmdir()
+        (self.folder / "records").write_text("not a folder")
+        with self.exporter() as url:
+            status, text = status_and_text(url)
+            self.assertEqual(status, 500)
+            self.assertIn("cannot open the records folder", text)
+            (self.folder / "records").unlink()
+            self.assertIn('lockstep_exporter_errors_total{node="n1",what="scrape"} 1\n', status_and_text(url)[1])
+
     def test_basic_authentication(self):
         config = self.folder / "web.yml"
         config.write_text(f"basic_auth_users:\n  prometheus: {bcrypt('test')}\n")
@@ -147,6 +198,16 @@ class ExporterServer(unittest.TestCase):
             self.assertEqual(as_user("prometheus:test"), 200)  # others' guesses do not lock it out
         config.write_text("basic_auth_users:\n  prometheus: test\n")
         self.assertIn("is not a bcrypt hash", self.refused("--web.config.file", config)[1])
+
+    def test_ends_while_a_password_is_hashed(self):
+        config = self.folder / "web.yml"
+        config.write_text(f"basic_auth_users:\n  prometheus: {bcrypt('test', rounds=2**13)}\n")
+        with self.exporter("--web.config.file", config) as url, socket.create_connection(
+                ("127.0.0.1", int(re.search(r":(\d+)/", url)[1]))) as client:
+            login = base64.b64encode(b"prometheus:wrong")
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: n1\r\nAuthorization: Basic " + login + b"\r\n\r\n")
+            # Another client is answered meanwhile.
+            self.assertEqual(status_and_text(url)[0], 401)
 
     def test_clients_that_send_or_read_nothing_hold_nobody_up(self):
         with self.exporter() as url:
@@ -211,6 +272,12 @@ class ExporterServer(unittest.TestCase):
         printed = subprocess.run(self.command("--print-targets", "--target-port", "9000"), env={**os.environ, "PATH": path},
                                  capture_output=True, check=True)
         self.assertEqual(json.loads(printed.stdout), expected)
+        sinfo.write_text("#!/bin/sh\nexec sleep 5\n")
+        with self.exporter("--serve-targets", PATH=path) as url:
+            begin = time.monotonic()
+            self.assertEqual(status_and_text(url.replace("metrics", "targets"))[0], 500)  # Prometheus keeps its list
+            self.assertEqual(status_and_text(url)[0], 200)
+            self.assertLess(time.monotonic() - begin, 4)
         sinfo.write_text("#!/bin/sh\necho 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1\n")
         code, line = self.refused("--print-targets", PATH=path)
         self.assertEqual(code, 1)

@@ -1,10 +1,15 @@
+#include <crypt.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
+#include <thread>
+
 #include "common/error.h"
 #include "common/files.h"
+#include "exporters/node/background_answers.h"
 #include "exporters/node/basic_auth.h"
-#include "exporters/node/metrics_page.h"
 #include "exporters/node/targets.h"
 #include "exporters/node/web_config.h"
 #include "tests/unit/exporters/temporary_folder.h"
@@ -31,11 +36,15 @@ class WebConfigTest : public ::testing::Test {
 TEST_F(WebConfigTest, ReadsTheFormatThatExportersShare) {
   write_file_atomically(folder_ / "node.crt", "certificate");
   write_file_atomically(folder_ / "node.key", "key");
+  write_file_atomically(folder_ / "ca.pem", "authorities");
   const WebConfig config =
       read("tls_server_config:\n  cert_file: node.crt\n  key_file: " + folder_.path().string() +
-           "/node.key\n  min_version: TLS13\nbasic_auth_users:\n  prometheus: " + kHashOfTest + "\n");
+           "/node.key\n  min_version: TLS13\n  client_auth_type: RequireAndVerifyClientCert\n  "
+           "client_ca_file: ca.pem\nbasic_auth_users:\n  prometheus: " +
+           kHashOfTest + "\n");
   EXPECT_EQ(config.certificate, "certificate");
   EXPECT_EQ(config.key, "key");
+  EXPECT_EQ(config.client_authorities, "authorities");
   EXPECT_TRUE(config.only_tls13);
   EXPECT_EQ(config.users, (std::map<std::string, std::string>{{"prometheus", kHashOfTest}}));
   EXPECT_TRUE(read("# nothing yet\n").users.empty());
@@ -45,8 +54,11 @@ TEST_F(WebConfigTest, RefusesByLineWhatItDoesNotKnow) {
   const auto says = [&](const std::string& text, const std::string& words) {
     EXPECT_THAT([&] { read(text); }, ThrowsMessage<Error>(HasSubstr(words))) << text;
   };
+  write_file_atomically(folder_ / "ca.pem", "authorities");
+  says("tls_server_config:\n  client_auth_type: VerifyClientCertIfGiven\n",
+       "'client_auth_type: VerifyClientCertIfGiven' is not supported");
   says("tls_server_config:\n  client_ca_file: ca.pem\n",
-       "web.yml: line 2: 'client_ca_file' is not supported");
+       "client_auth_type: RequireAndVerifyClientCert and client_ca_file together");
   says("tls_server_config:\n  min_version: TLS10\n", "'min_version: TLS10' is not supported");
   says("tls_server_config:\n  cert_file: none.pem\n", "none.pem");
   says("tls_server_config: {}\n", "needs cert_file and key_file");
@@ -57,34 +69,95 @@ TEST_F(WebConfigTest, RefusesByLineWhatItDoesNotKnow) {
   EXPECT_THAT([&] { read_web_config(folder_ / "none.yml"); }, ThrowsMessage<Error>(HasSubstr("none.yml")));
 }
 
-TEST(BasicAuth, OnlyTheRightPasswordIsAcceptedAndRememberedForLater) {
-  BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
-  const auto now = BasicAuth::Clock::now();
-  EXPECT_EQ(auth.check("prometheus", "wrong", "a", now), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "test", "a", now), Verdict::too_many);  // a hash a second
-  EXPECT_EQ(auth.check("nobody", "test", "a", now + seconds(1)), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "test", "a", now + seconds(2)), Verdict::accepted);
-  EXPECT_EQ(auth.check("prometheus", "", "a", now + seconds(3)), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "test", "a", now + seconds(3)), Verdict::accepted);  // without a hash
+class BasicAuthTest : public ::testing::Test {
+ protected:
+  Verdict verdict(const std::string& password, const std::string& client, int second,
+                  const std::string& name = "prometheus") {
+    return later(password, client, second, name).get();
+  }
+
+  std::future<Verdict> later(const std::string& password, const std::string& client, int second,
+                             const std::string& name = "prometheus") {
+    const auto now = start_ + seconds(second);
+    const auto promise = std::make_shared<std::promise<Verdict>>();
+    if (const auto known = auth_.check(name, password, client, now)) {
+      promise->set_value(*known);
+    } else {
+      auth_.hash(name, password, client, now, [promise](Verdict verdict) { promise->set_value(verdict); });
+    }
+    return promise->get_future();
+  }
+
+  BasicAuth::Clock::time_point start_ = BasicAuth::Clock::now();
+  BasicAuth auth_{
+      std::map<std::string, std::string>{{"prometheus", ::crypt("test", "$2b$04$abcdefghijklmnopqrstuu")}}};
+};
+
+TEST_F(BasicAuthTest, OnlyTheRightPasswordIsAcceptedAndRememberedForLater) {
+  EXPECT_EQ(verdict("wrong", "a", 0), Verdict::refused);
+  EXPECT_EQ(verdict("test", "a", 0), Verdict::too_many);  // a hash a second
+  EXPECT_EQ(verdict("test", "a", 1, "nobody"), Verdict::refused);
+  EXPECT_EQ(verdict("test", "a", 2), Verdict::accepted);
+  EXPECT_EQ(verdict("", "a", 3), Verdict::refused);
+  EXPECT_EQ(verdict("test", "a", 3), Verdict::accepted);  // without a hash
 }
 
-TEST(BasicAuth, AGuesserDoesNotKeepOthersOutAndManyAreLimitedTogether) {
-  BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
-  const auto now = BasicAuth::Clock::now();
-  EXPECT_EQ(auth.check("prometheus", "wrong", "guesser", now), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "wrong", "guesser", now), Verdict::too_many);
-  EXPECT_EQ(auth.check("prometheus", "test", "head", now), Verdict::accepted);
-  EXPECT_EQ(auth.check("prometheus", "wrong", "third", now), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "wrong", "fourth", now), Verdict::refused);
-  EXPECT_EQ(auth.check("prometheus", "wrong", "fifth", now), Verdict::too_many);
-  EXPECT_EQ(auth.check("prometheus", "wrong", "fifth", now + seconds(1)), Verdict::refused);
+TEST_F(BasicAuthTest, GuessersDelayOthersAndNeverLockThemOut) {
+  std::vector<std::future<Verdict>> guesses;
+  for (const char* guesser : {"b", "c", "d", "e", "f"}) guesses.push_back(later("wrong", guesser, 0));
+  EXPECT_EQ(verdict("wrong", "f", 0), Verdict::too_many);  // one at a time
+  EXPECT_EQ(verdict("test", "head", 0), Verdict::accepted);
+  for (auto& guess : guesses) EXPECT_EQ(guess.get(), Verdict::refused);
 }
 
-TEST(BasicAuth, IsRequiredWithUsersAndRefusesANameThatDoesNotExist) {
-  BasicAuth auth(std::map<std::string, std::string>{{"prometheus", kHashOfTest}});
-  EXPECT_TRUE(auth.required());
+TEST_F(BasicAuthTest, ItsEndAnswersAllThatWait) {
+  auto first = later("wrong", "a", 0);
+  auto second = later("wrong", "b", 0);
+  auto third = later("wrong", "c", 0);
+  auth_.stop();
+  EXPECT_EQ(third.get(), Verdict::too_many);
+  EXPECT_EQ(verdict("test", "d", 0), Verdict::too_many);
+}
+
+TEST_F(BasicAuthTest, IsRequiredWithUsersAndRefusesANameThatDoesNotExist) {
+  EXPECT_TRUE(auth_.required());
   EXPECT_FALSE(BasicAuth(std::map<std::string, std::string>()).required());
-  EXPECT_EQ(auth.check("", "", "a", BasicAuth::Clock::now()), Verdict::refused);
+  EXPECT_EQ(verdict("", "a", 0, ""), Verdict::refused);
+}
+
+// A directory of users or slurmctld may hang.
+TEST(BackgroundAnswers, AServiceThatHangsDelaysOneCallBrieflyAndKeepsItsLastAnswer) {
+  std::promise<void> hangs;
+  std::atomic<int> questions{0};
+  const auto wait = [ended = hangs.get_future().share()] { ended.wait(); };
+  BackgroundAnswers answers(
+      [&questions, wait](const std::string& key) -> std::optional<std::string> {
+        if (++questions > 1) wait();
+        return key + "!";
+      },
+      seconds(60));
+  const auto start = BackgroundAnswers::Clock::now();
+  EXPECT_EQ(answers.get("a", start), "a!");
+  EXPECT_EQ(answers.get("a", start + seconds(120)), "a!") << "it asks again, and does not wait";
+  const auto begin = BackgroundAnswers::Clock::now();
+  for (int key = 0; key < 100; ++key) EXPECT_EQ(answers.get(std::to_string(key), start), std::nullopt);
+  EXPECT_LT(BackgroundAnswers::Clock::now() - begin, seconds(5));
+  hangs.set_value();
+}
+
+TEST(BackgroundAnswers, AQuestionWithoutAnAnswerKeepsTheOneBefore) {
+  std::atomic<int> questions{0};
+  BackgroundAnswers answers(
+      [&](const std::string&) -> std::optional<std::string> {
+        return ++questions == 1 ? std::optional<std::string>("good") : std::nullopt;
+      },
+      seconds(60));
+  const auto start = BackgroundAnswers::Clock::now();
+  EXPECT_EQ(answers.get("", start), "good");
+  EXPECT_EQ(answers.get("", start + seconds(120)), "good");
+  const auto deadline = start + seconds(20);
+  while (questions < 2 && BackgroundAnswers::Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(answers.get("", start), "good");
 }
 
 TEST(Targets, AreTheNodesThatExistEachOnce) {
@@ -93,17 +166,6 @@ TEST(Targets, AreTheNodesThatExistEachOnce) {
                  9753),
       R"([{"targets":["c2:9753","n1:9753","n2:9753"]}])");
   EXPECT_EQ(targets_of("", 9753), R"([{"targets":[]}])");
-}
-
-TEST(MetricsPage, LabelsMayBeAnyText) {
-  MetricsPage page;
-  page.family("empty", "gauge", "Nothing.");
-  page.family("a_bytes", "gauge", "Something.");
-  page.sample(Labels().with("job", "7").with("name", "a\"b\\c\nd"), std::uint64_t{18446744073709551615U});
-  page.sample({}, 0.25);
-  EXPECT_EQ(page.take(),
-            "# HELP a_bytes Something.\n# TYPE a_bytes gauge\n"
-            "a_bytes{job=\"7\",name=\"a\\\"b\\\\c\\nd\"} 18446744073709551615\na_bytes 0.25\n");
 }
 
 }  // namespace

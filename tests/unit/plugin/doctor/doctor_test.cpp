@@ -1,11 +1,16 @@
 // What lockstep-doctor reads from files: plugstack.conf, mounts, and the versions of libraries. tests/cluster/doctor_test.sh
 // makes the faults on a cluster.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -158,6 +163,36 @@ TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
   ASSERT_TRUE(!root || ::seteuid(0) == 0);
   fs::permissions(config.records, fs::perms::owner_all);
   EXPECT_EQ(hidden, Level::ok);
+}
+
+TEST_F(Exporter, IsNotHealthyWhileItsProcessIsStopped) {
+  spank::Config config;
+  config.group = "root";  // exists
+  config.records = folder_;
+  std::array<int, 2> ready{};
+  ASSERT_EQ(::pipe(ready.data()), 0);
+  const pid_t exporter = ::fork();
+  if (exporter == 0) {
+    const UniqueFd folder(::open(config.records.c_str(), O_RDONLY | O_DIRECTORY));
+    if (::flock(folder.get(), LOCK_SH) != 0 || ::write(ready[1], "1", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  const auto finding = [&] {
+    Report report;
+    check_exporter(config, report);
+    return report.findings().at(0);
+  };
+  EXPECT_EQ(finding().level, Level::ok);
+  int status = 0;
+  ::kill(exporter, SIGSTOP);
+  ::waitpid(exporter, &status, WUNTRACED);
+  EXPECT_EQ(finding().level, Level::warning);
+  EXPECT_THAT(finding().what, HasSubstr("is stopped"));
+  ::kill(exporter, SIGKILL);
+  ::waitpid(exporter, &status, 0);
+  for (const int end : ready) ::close(end);
 }
 
 TEST_F(Exporter, IsLookedForInPrometheusByNameAndByEachAddress) {

@@ -1,0 +1,258 @@
+#include "exporters/families/rank_families.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "common/median.h"
+#include "exporters/record/phase.h"
+#include "exporters/record/waits.h"
+
+namespace lockstep::exporter {
+namespace {
+
+using prometheus::MetricType;
+using record::Counters;
+
+constexpr double kNs = 1e-9;
+
+double seconds(std::uint64_t ns) {
+  return static_cast<double>(ns) * kNs;
+}
+
+// Serves the bounds 1, 2 and 5 of each decade. The record has more, but every series costs memory in
+// Prometheus.
+constexpr bool is_served(std::uint64_t bound) {
+  while (bound % 10 == 0) bound /= 10;
+  return bound == 1 || bound == 2 || bound == 5;
+}
+
+constexpr std::size_t kBounds =
+    std::count_if(record::kBucketBounds.begin(), record::kBucketBounds.end(), is_served);
+
+constexpr std::array<double, kBounds> kServedBounds = [] {
+  std::array<double, kBounds> served{};
+  std::size_t next = 0;
+  for (const std::uint64_t bound : record::kBucketBounds) {
+    if (is_served(bound)) served.at(next++) = static_cast<double>(bound) / 1e9;
+  }
+  return served;
+}();
+
+void add_histogram(FamilyStream& stream, Labels labels, const record::Histogram& counts,
+                   std::uint64_t sum_ns) {
+  std::array<std::uint64_t, kBounds + 1> cumulative{};
+  std::uint64_t total = 0;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < record::kBucketBounds.size(); ++i) {
+    total += counts[i];
+    if (is_served(record::kBucketBounds[i])) cumulative.at(next++) = total;
+  }
+  cumulative.back() = total + counts.back();
+  stream.add(std::move(labels), kServedBounds, cumulative, seconds(sum_ns));
+}
+
+// Users choose program names; anything but plain text would be hard to use in a query.
+std::string plain(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+  }
+  return text;
+}
+
+struct Rank {
+  const record::Snapshot* snapshot;
+  Labels labels;
+  double straggler_score = 0;  // 0: no step yet
+};
+
+struct Job {
+  const JobRecords* records;
+  Labels labels;  // of the step on this node
+  std::vector<Rank> ranks;
+};
+
+// Compares ranks of this node only; lockstep:straggler_score:ratio (rules) compares the ranks of the whole
+// job.
+void set_straggler_scores(Job& job) {
+  std::vector<double> own;
+  for (const RankRecord& rank : job.records->ranks) {
+    if (rank.own_seconds > 0) own.push_back(rank.own_seconds);
+  }
+  if (own.empty()) return;
+  const double middle = median(std::move(own));
+  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
+    job.ranks[i].straggler_score = job.records->ranks[i].own_seconds / middle;
+  }
+}
+
+class RankFamilies {
+ public:
+  RankFamilies(const std::vector<JobRecords>& jobs, const std::string& node, FamilyStream& stream)
+      : stream_(stream) {
+    for (const JobRecords& records : jobs) {
+      if (records.ranks.empty()) continue;
+      const Labels on_node = labels_of(records.job, records.step, node);
+      Job& job = jobs_.emplace_back(Job{.records = &records, .labels = on_node, .ranks = {}});
+      for (const RankRecord& rank : records.ranks) {
+        const std::string number = std::to_string(rank.snapshot.identity.rank);
+        job.ranks.push_back({.snapshot = &rank.snapshot, .labels = with(on_node, "rank", number)});
+      }
+      set_straggler_scores(job);
+    }
+  }
+
+  void add_ranks() {
+    gauge("lockstep_rank_up", "1 while the rank's process runs, 0 after it has ended.",
+          [](const Rank& rank) { return std::optional(rank.snapshot->alive ? 1.0 : 0.0); });
+    stream_.family("lockstep_step_seconds", MetricType::Histogram, "Duration of training steps.");
+    each_rank([&](const Rank& rank) {
+      const Counters& counters = rank.snapshot->counters;
+      add_histogram(stream_, rank.labels, counters.step_histogram, counters.step_ns);
+    });
+    stream_.family("lockstep_phase_seconds_total", MetricType::Counter,
+                   "Time in each phase of the steps. The phases add up to the steps.");
+    each_rank([&](const Rank& rank) {
+      for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
+        stream_.add(with(rank.labels, "phase", record::kPhaseNames[phase]),
+                    seconds(rank.snapshot->counters.phase_ns[phase]));
+      }
+    });
+    counter("lockstep_steps_total", "Training steps.", &Counters::steps);
+    counter("lockstep_tokens_total", "Tokens trained on, without padding.", &Counters::tokens);
+    counter("lockstep_samples_total", "Samples trained on.", &Counters::samples);
+    counter("lockstep_padding_tokens_total", "Padding tokens that were computed on.", &Counters::padding);
+    counter("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", &Counters::skipped_steps);
+    counter("lockstep_read_bytes_total", "Bytes that the loader read from packed files.",
+            &Counters::bytes_read);
+    communication("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
+                  &Counters::comm_transfer_ns);
+    communication("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
+                  &Counters::comm_wait_ns);
+    gauge("lockstep_last_step_timestamp_seconds",
+          "When the last step ended or, before the first step, when the rank started.", [](const Rank& rank) {
+            return std::optional(static_cast<double>(rank.snapshot->last_unix_ns()) * kNs);
+          });
+    gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 without a loss scaler.",
+          [](const Rank& rank) { return std::optional(rank.snapshot->counters.loss_scale); });
+    gauge("lockstep_straggler_score",
+          "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on "
+          "this node. Own time is the step without exposed communication.",
+          [](const Rank& rank) {
+            return rank.straggler_score > 0 ? std::optional(rank.straggler_score) : std::nullopt;
+          });
+  }
+
+  void add_jobs() {
+    stream_.family("lockstep_job_info", MetricType::Gauge,
+                   "A job step with ranks on this node: its user, program and number of ranks.");
+    for (const Job& job : jobs_) {
+      const record::Identity& first = job.ranks.front().snapshot->identity;
+      Labels labels = with(job.labels, "user", job.records->user);
+      labels.push_back({"user_name", job.records->user_name});
+      labels.push_back({"program", plain(first.program)});
+      labels.push_back({"ranks", std::to_string(first.size)});
+      stream_.add(std::move(labels), 1);
+    }
+    std::vector<std::optional<std::pair<int, double>>> waits;
+    for (const Job& job : jobs_) waits.push_back(longest_wait(job));
+    const auto each_wait = [&](const auto& value) {
+      for (std::size_t i = 0; i < jobs_.size(); ++i) {
+        if (waits[i]) stream_.add(jobs_[i].labels, value(*waits[i]));
+      }
+    };
+    stream_.family(
+        "lockstep_waited_for_seconds", MetricType::Gauge,
+        "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they "
+        "waited for longest. Absent without waiting, or if it is not measured.");
+    each_wait([](const auto& wait) { return wait.second; });
+    stream_.family("lockstep_late_rank", MetricType::Gauge,
+                   "The rank that the ranks on this node waited for longest over the last 32 steps.");
+    each_wait([](const auto& wait) { return static_cast<double>(wait.first); });
+    stream_.family(
+        "lockstep_phase_duration_seconds", MetricType::Histogram,
+        "Time of a step in each phase, over all ranks of the job step on this node. A phase without "
+        "any time is absent.");
+    for (const Job& job : jobs_) {
+      for (std::size_t phase = 0; phase < record::kPhases; ++phase) add_phase(job, phase);
+    }
+  }
+
+ private:
+  template <typename Work>
+  void each_rank(const Work& work) const {
+    for (const Job& job : jobs_) {
+      for (const Rank& rank : job.ranks) work(rank);
+    }
+  }
+
+  template <typename Value>
+  void gauge(const char* name, const char* help, const Value& value) {
+    stream_.family(name, MetricType::Gauge, help);
+    each_rank([&](const Rank& rank) {
+      if (const std::optional<double> number = value(rank)) stream_.add(rank.labels, *number);
+    });
+  }
+
+  void counter(const char* name, const char* help, std::uint64_t Counters::*field) {
+    stream_.family(name, MetricType::Counter, help);
+    each_rank([&](const Rank& rank) {
+      stream_.add(rank.labels, static_cast<double>(rank.snapshot->counters.*field));
+    });
+  }
+
+  void communication(const char* name, const char* help, std::uint64_t Counters::*field) {
+    stream_.family(name, MetricType::Counter, help);
+    each_rank([&](const Rank& rank) {
+      const Counters& counters = rank.snapshot->counters;
+      if (counters.communication_measured()) stream_.add(rank.labels, seconds(counters.*field));
+    });
+  }
+
+  // One rank only: a series for each pair of ranks would be too many.
+  static std::optional<std::pair<int, double>> longest_wait(const Job& job) {
+    std::map<int, double> waits;
+    for (const RankRecord& rank : job.records->ranks) {
+      for (const auto& [late, seconds] : rank.waits) {
+        waits[late] += seconds / static_cast<double>(job.records->ranks.size());
+      }
+    }
+    return record::longest_wait(waits);
+  }
+
+  void add_phase(const Job& job, std::size_t phase) {
+    record::Histogram counts{};
+    std::uint64_t sum_ns = 0;
+    for (const Rank& rank : job.ranks) {
+      const Counters& counters = rank.snapshot->counters;
+      sum_ns += counters.phase_ns[phase];
+      for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += counters.phase_histogram[phase][i];
+    }
+    if (sum_ns > 0)
+      add_histogram(stream_, with(job.labels, "phase", record::kPhaseNames[phase]), counts, sum_ns);
+  }
+
+  FamilyStream& stream_;
+  std::vector<Job> jobs_;
+};
+
+}  // namespace
+
+std::size_t series_per_rank() {
+  return kBounds + 3 + record::kPhases + 12;
+}
+
+Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {
+  return {{"job_id", job}, {"step_id", step}, {"node", node}};
+}
+
+void stream_rank_families(const std::vector<JobRecords>& jobs, const std::string& node,
+                          FamilyStream& stream) {
+  RankFamilies families(jobs, node, stream);
+  families.add_ranks();
+  families.add_jobs();
+}
+
+}  // namespace lockstep::exporter

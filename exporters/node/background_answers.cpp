@@ -1,0 +1,106 @@
+#include "exporters/node/background_answers.h"
+
+#include <pwd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace lockstep::exporter {
+namespace {
+
+constexpr std::size_t kMaxKeys = 10'000;
+constexpr std::chrono::milliseconds kMoment{200};
+constexpr std::chrono::seconds kRetry{30};  // after a question without an answer
+
+}  // namespace
+
+struct BackgroundAnswers::State {
+  struct Entry {
+    std::optional<std::string> answer;
+    Clock::time_point ask_again;
+    bool asking = false;
+  };
+
+  State(Ask function, Clock::duration duration) : ask(std::move(function)), keep(duration) {}
+
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [this] { return stopped || !questions.empty(); });
+      if (stopped) return;
+      const std::string key = std::move(questions.front());
+      questions.pop_front();
+      lock.unlock();
+      std::optional<std::string> answer;
+      try {
+        answer = ask(key);
+      } catch (const std::exception&) {  // counts as no answer
+      }
+      lock.lock();
+      Entry& entry = entries[key];
+      entry.asking = false;
+      entry.ask_again = Clock::now() + (answer ? keep : std::min<Clock::duration>(keep, kRetry));
+      if (answer) entry.answer = std::move(answer);
+      slow = false;
+      changed.notify_all();
+    }
+  }
+
+  const Ask ask;
+  const Clock::duration keep;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::string> questions;
+  std::map<std::string, Entry> entries;
+  bool slow = false;  // the question that is being asked has taken longer than a moment
+  bool stopped = false;
+};
+
+BackgroundAnswers::BackgroundAnswers(Ask ask, Clock::duration keep)
+    : state_(std::make_shared<State>(std::move(ask), keep)) {
+  std::thread([state = state_] { state->run(); }).detach();
+}
+
+BackgroundAnswers::~BackgroundAnswers() {
+  const std::lock_guard lock(state_->mutex);
+  state_->stopped = true;
+  state_->changed.notify_all();
+}
+
+std::optional<std::string> BackgroundAnswers::get(const std::string& key, Clock::time_point now) {
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  if (state.entries.size() > kMaxKeys && state.questions.empty()) state.entries.clear();
+  const auto [entry, fresh] = state.entries.try_emplace(key);
+  if (!entry->second.asking && now >= entry->second.ask_again) {
+    entry->second.asking = true;
+    state.questions.push_back(key);
+    state.changed.notify_all();
+  }
+  if (fresh && !state.slow) {
+    state.slow = !state.changed.wait_for(lock, kMoment, [&] { return !state.entries[key].asking; });
+  }
+  return state.entries[key].answer;
+}
+
+std::optional<std::string> user_name(const std::string& text) {
+  uid_t uid = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), uid);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  std::array<char, 16384> buffer{};
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
+    return std::nullopt;
+  return entry.pw_name;
+}
+
+}  // namespace lockstep::exporter
