@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <cstdio>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/order/length_source.h"
+#include "runtime/data/plan/suggest.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
 
@@ -76,6 +78,14 @@ struct Loader::State {
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+
+  // The steps of a mixture hold several data sets, and images all cost the same.
+  void print_advice() const {
+    if (options.mixture || options.images) return;
+    if (const auto advice = advice_on_step_size(lengths.tokens, plan_options)) {
+      fmt::print(stderr, "lockstep: {}\n", *advice);
+    }
+  }
 
   // Collective: compares the loaders after every rank has made its own.
   void compare_loaders() { check_agreement(*communicator, plan_inputs(lengths, plan_options, options)); }
@@ -217,6 +227,7 @@ void Loader::make(const pack::Reader& reader, const PlanOptions& plan, int rank,
   const auto make_own = [&] {
     check_loader_options(plan, rank, options);
     state_ = std::make_unique<State>(reader, plan, rank, timer, communicator, options);
+    if (rank == 0) state_->print_advice();
   };
   if (communicator == nullptr) return make_own();
   if (const auto failure = comm::run_on_all_ranks(*communicator, "constructing the loader", make_own)) {

@@ -59,7 +59,7 @@ std::vector<Fault> faults() {
        }},
       {"staging-slow",
        {},
-       "Staging took 2 min",
+       "Staging took 120 s, and all steps until now 6 s",
        "--stage-mode=background",
        [](MadeUpRun& run) { run.staged("n1", 120, "done"); }},
       {"slow-rank", [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 20 : 0; },
@@ -93,7 +93,7 @@ std::vector<Fault> faults() {
          does.tokens = 1300;
          does.slow_down(1.3);
        },
-       "30 % more tokens", "plan.cost"},
+       "30 % more tokens", "lockstep-plan suggest"},
       {"network-rank", [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; },
        "for the communication of rank 3 on n2", "ip -s link"},
       {"network-slower", [](RankStep& does, int, int step) { does.network = lately(step) ? 60 : 3; },
