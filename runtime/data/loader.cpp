@@ -79,9 +79,10 @@ struct Loader::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // The steps of a mixture hold several data sets, and images all cost the same.
+  // Not for the steps of a mixture, which hold several data sets; images, which all cost the same; and validation, which
+  // has no optimizer steps.
   void print_advice() const {
-    if (options.mixture || options.images) return;
+    if (options.mixture || options.images || plan_options.order == Order::sequential) return;
     if (const auto advice = advice_on_step_size(lengths.tokens, plan_options)) {
       fmt::print(stderr, "lockstep: {}\n", *advice);
     }
