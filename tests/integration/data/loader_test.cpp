@@ -49,8 +49,10 @@ TEST_F(LoaderTest, RanksHaveTheSameStepsAndTheirOwnNumbersOfMicroBatches) {
 }
 
 TEST_F(LoaderTest, AnUnevenPlanIsReportedOnceWithABetterSizeOfSteps) {
+  PlanOptions plan = options(64, 1);
+  plan.step_stretch = 1;
   ::testing::internal::CaptureStderr();
-  Loader loader(*reader_, options(64, 1), world());
+  Loader loader(*reader_, plan, world());
   for (const std::uint64_t epoch : {0U, 1U}) {
     loader.set_epoch(epoch);
     seen_on_all_ranks(loader);
@@ -62,13 +64,12 @@ TEST_F(LoaderTest, AnUnevenPlanIsReportedOnceWithABetterSizeOfSteps) {
   }
   EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 1) << printed;
   EXPECT_THAT(printed, HasSubstr("% more work than the mean"));
-  PlanOptions larger = options(64, 1);
-  larger.ranks = world().size();
+  plan.ranks = world().size();
   const auto at = printed.find("plan.step_tokens = ");
   ASSERT_NE(at, std::string::npos) << printed;
-  larger.step_tokens = std::stoul(printed.substr(at + 19));
+  plan.step_tokens = std::stoul(printed.substr(at + 19));
   ::testing::internal::CaptureStderr();
-  const Loader followed(*reader_, larger, 0, nullptr);
+  const Loader followed(*reader_, plan, 0, nullptr);
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the recommended size is even";
 }
 

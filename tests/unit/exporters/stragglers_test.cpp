@@ -275,7 +275,7 @@ TEST(Stragglers, AreShownAsTableAndJson) {
   const Stragglers all = find_stragglers(
       made_up.make([](RankStep& does, int rank, int) { does.backward += rank == 10 ? 20 : 0; }));
   EXPECT_THAT(straggler_text(all),
-              HasSubstr("the 8 slowest ranks, last 62 steps; the slowest rank of a step works 21."));
+              HasSubstr("the 8 slowest ranks, last 62 steps; the slowest rank of a step works 20.8 % "));
   EXPECT_THAT(straggler_text(all), HasSubstr("\n  10  n2"));
   EXPECT_THAT(straggler_html(all), HasSubstr("<td>rank 10</td>"));
   const nlohmann::json json = straggler_json(all);
