@@ -10,6 +10,8 @@ namespace {
 // Times the past. The time of communication varies more.
 constexpr double kSlowerRank = 1.15;
 constexpr double kSlowerNetwork = 1.5;
+// Ranks whose tokens differ by less have equal input.
+constexpr double kEqualTokens = 0.02;
 
 // In milliseconds whatever the length, as in the tables: a sentence with several times must not mix units.
 std::string per_step(double ms) {
@@ -41,12 +43,17 @@ Advice slow_worker(const Stragglers& all, const Straggler& late) {
 }
 
 Advice slow_in_turns(const Stragglers& all, const Straggler& late) {
-  return {"slow-in-turns",
-          fmt::format("The ranks take turns at being slow: the slowest one works {:.0f} % longer than the "
-                      "median rank ({}), and its tokens differ by {:.0f} %; if all were equal, {}.",
-                      100 * late.excess, late.phases, 100 * std::abs(late.more_tokens), what_if(all, late)),
-          "No node is at fault. If the ranks share cores, bind them (--pin=auto; lockstep-pin show); if "
-          "lengths differ much, balance the cost (plan.cost, lockstep-plan make --cost)."};
+  const bool equal_input = std::abs(late.more_tokens) < kEqualTokens;
+  return {
+      "slow-in-turns",
+      fmt::format("The ranks take turns at being slow: the slowest one works {:.0f} % longer than the "
+                  "median rank ({}), and its tokens differ by {:.0f} %; if all were equal, {}.",
+                  100 * late.excess, late.phases, 100 * std::abs(late.more_tokens), what_if(all, late)),
+      equal_input
+          ? "No node is at fault. Look on the nodes for other processes (top), and bind ranks that share "
+            "cores (--pin=auto; lockstep-pin show)."
+          : "No node is at fault. If the ranks share cores, bind them (--pin=auto; lockstep-pin show); if "
+            "lengths differ much, balance the cost (plan.cost, lockstep-plan make --cost)."};
 }
 
 Advice uneven_input(const Stragglers& all, const Straggler& late) {

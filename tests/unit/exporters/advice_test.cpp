@@ -71,7 +71,14 @@ std::vector<Fault> faults() {
        "% slower than earlier in this run", "clock"},
       {"slow-in-turns",
        [](RankStep& does, int rank, int step) { does.backward += step % 4 == rank ? 20 : 0; }, "23 % longer",
-       "lockstep-pin show"},
+       "for other processes (top)"},
+      {"slow-in-turns",
+       [](RankStep& does, int rank, int step) {
+         if (step % 4 != rank) return;
+         does.backward += 30;
+         does.tokens = 1050;
+       },
+       "its tokens differ by 5 %", "lockstep-plan make --cost"},
       {"uneven-input",
        [](RankStep& does, int rank, int) {
          if (rank != 1) return;
