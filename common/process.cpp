@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): sigset_t
 #include <spawn.h>
 #include <sys/wait.h>
@@ -95,6 +96,15 @@ void end_child(pid_t child) {
 
 std::string node_name() {
   return environment::get("SLURMD_NODENAME").value_or(host_name());
+}
+
+std::string user_name(uid_t user) {
+  std::vector<char> buffer(16384);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(user, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
+    return std::to_string(user);
+  return found->pw_name;
 }
 
 std::string rank_name(int rank, const std::string& node) {

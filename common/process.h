@@ -29,6 +29,9 @@ void end_child(pid_t child);
 /// The name that people use for this node: SLURMD_NODENAME, or else the host name.
 std::string node_name();
 
+/// The user's name, or the number if there is no such user.
+std::string user_name(uid_t user);
+
 /// "rank 1 on n2": how messages name a rank.
 std::string rank_name(int rank, const std::string& node);
 

@@ -77,9 +77,15 @@ if ! { cmake --preset $preset && cmake --build --preset $preset --target tools t
 fi
 
 say "corpus: the man pages, as tokens, packed"
-examples/text_lm/prepare.sh "$work/corpus" --bin build/$preset/bin
+# In pieces of at most 256 tokens: with one long page for each rank and step, the ranks could not share a step evenly.
+examples/text_lm/prepare.sh "$work/corpus" --bin build/$preset/bin --max-tokens 256
 
-variables=ALL,MINUTES=$minutes
+say "size of a step: lockstep-plan suggest"
+# The model's cost for each token (text_lm/train.cpp), as the loader plans with it.
+table=$("build/$preset/bin/lockstep-plan" suggest "$work/corpus/manpages" --ranks 4 --cap 1024 --cost 1792,1)
+echo "$table"
+read -r accumulate step_tokens < <(sed -nE 's/^recommended: .*accumulate = ([0-9]+),.*step_tokens = ([0-9]+).*$/\1 \2/p' <<<"$table")
+variables=ALL,MINUTES=$minutes,ACCUMULATE=$accumulate,STEP_TOKENS=$step_tokens
 if [ $preset = user-pip ]; then
   # Users of the cluster may have no access to the folder of the wheel, so its libraries go to the prefix.
   mkdir -p "$prefix/torch"
@@ -104,7 +110,7 @@ home=/mnt/shared/home/alice
 on_head --user root -- rm -rf $home/text_lm
 on_head --user alice -- mkdir -p $home/text_lm/report /mnt/shared/home/alice/data
 tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.vocab |
-  on_head --user alice -- tar -C $home/data -xf - --skip-old-files
+  on_head --user alice -- tar -C $home/data -xf - --keep-newer-files --warning=no-ignore-newer
 tar -C build/$preset/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
 tar -C examples/text_lm -cf - text_lm.sbatch | on_head --user alice -- tar -C $home/text_lm -xf -
 

@@ -31,6 +31,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--cap", options.cap, "Maximum tokens of a micro-batch")->check(CLI::PositiveNumber);
   app.add_option("--accumulate", options.accumulate, "Micro-batches of each rank in a step")
       ->check(CLI::PositiveNumber);
+  app.add_option("--step-tokens", options.step_tokens,
+                 "Maximum tokens of a step on all ranks together; 0: 0.95 x ranks x accumulate x cap");
   app.add_flag("--padded", options.padded,
                "Train on padded rows, one for each page, instead of pages end to end, as for a model that "
                "cannot use "

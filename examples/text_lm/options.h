@@ -29,6 +29,7 @@ struct Options {
 
   std::uint64_t cap = 1024;                  ///< maximum tokens of a micro-batch
   int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step
+  std::uint64_t step_tokens = 0;             ///< maximum tokens of a step on all ranks; 0: by accumulate
   bool padded = false;                       ///< padded rows of pages, instead of pages end to end
   std::vector<double> speeds;                ///< relative speeds of the ranks; empty: all equal
   data::Learn learn = data::Learn::nothing;  ///< from measured steps, for later batches

@@ -64,9 +64,10 @@ void Progress::collect() {
 
 void Progress::print() {
   if (world_.rank() == 0 && !options_.json) {
-    fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {} left\n", steps_ - 1,
+    const double left = seconds_ * (1 / done() - 1);
+    fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {}\n", steps_ - 1,
                shown_[kLoss] / shown_[kLossTokens], format_count(shown_[kTokens] / (seconds_ - line_at_)),
-               format_seconds(seconds_ * std::max(0.0, 1 / done() - 1)));
+               left > 0 ? format_seconds(left) + " left" : "the last step");
     std::fflush(stdout);
   }
   last_shown_ = shown_;

@@ -48,6 +48,7 @@ void Reader::check() {
     if (::fstat(fd_, &status) != 0) fail(name_, std::strerror(errno));
     if (!S_ISREG(status.st_mode)) fail(name_, "it is not a regular file");
     if (status.st_size < static_cast<off_t>(sizeof(Header))) fail(name_, "it is too short");
+    owner_ = status.st_uid;
     pread_exactly(&header_, sizeof(header_), offsetof(File, header));
     if (header_.magic != kMagic) fail(name_, "it is not a record");
     if (header_.version != kVersion) {
@@ -100,6 +101,7 @@ bool Reader::writer_lives() const {
 Snapshot Reader::read(std::size_t last_steps) const {
   Snapshot snapshot;
   snapshot.identity = identity_;
+  snapshot.owner = owner_;
   snapshot.process_id = header_.process_id;
   snapshot.start_unix_ns = header_.start_unix_ns;
   snapshot.start_monotonic_ns = header_.start_monotonic_ns;

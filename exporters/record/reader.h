@@ -38,6 +38,7 @@ class Reader {
 
   std::string name_;
   int fd_ = -1;
+  std::uint32_t owner_ = 0;
   Header header_;
   Identity identity_;
 };

@@ -47,6 +47,7 @@ struct StepCounts {
 /// A consistent view of one rank's record: all counters belong to the same step.
 struct Snapshot {
   Identity identity;
+  std::uint32_t owner = 0;  ///< the user whose file it is
   std::int64_t process_id = 0;
   std::int64_t start_unix_ns = 0;
   std::uint64_t start_monotonic_ns = 0;

@@ -112,8 +112,7 @@ Advised staging_slow(const Facts& facts) {
   }
   if (staged < kStagingSeconds || staged < kStaging * trained) return {};
   return Advice{"staging-slow",
-                fmt::format("Staging took {}, and all steps until now {}.", format_seconds(staged),
-                            format_seconds(trained)),
+                fmt::format("Staging took {:.0f} s, and all steps until now {:.0f} s.", staged, trained),
                 "Start at once and copy meanwhile: #SBATCH --stage-mode=background."};
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/tool.h"
 #include "common/units.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/picture.h"
@@ -35,11 +36,13 @@ constexpr const char* kStyle = R"(
   svg { display: block; width: 100%; min-width: 820px; height: auto; }
   svg text { font-size: 12px; fill: var(--text); } .grid { stroke: var(--line); }
   .slow { fill: var(--slow); } .fast { fill: var(--fast); } .equal { fill: var(--equal); } .gap { fill: var(--back); }
+  .swipe { display: none; }
   table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
   th, td { text-align: right; padding: 3px 7px; border-bottom: 1px solid var(--line); }
-  th { font-weight: 600; border-bottom-color: #888; } td.name, th.name { text-align: left; }
+  th { font-weight: 600; border-bottom-color: #888; white-space: normal; vertical-align: bottom; max-width: 110px; }
+  td:first-child, th:first-child { position: sticky; left: 0; background: var(--back); } td.name, th.name { text-align: left; }
   .note { color: var(--quiet); font-size: 13px; }
-  @media (max-width: 600px) { body { margin: 14px auto; padding: 0 12px; } .numbers { gap: 14px 24px; } }
+  @media (max-width: 600px) { body { margin: 14px auto; padding: 0 12px; } .numbers { gap: 14px 24px; } .swipe { display: block; } }
 )";
 
 // On narrow screens only the wide part scrolls sideways, not the page.
@@ -68,11 +71,18 @@ std::string numbers(const Run& run) {
          number(percent(Phase::comm_exposed), "of the step spent waiting for communication") + "</div>";
 }
 
+std::string circumstances_line(const Run& run) {
+  const Circumstances when = circumstances(run);
+  return fmt::format("{} · began {} · {} {} · user {} · lockstep {}", state(run), when.started,
+                     state(run) == "running" ? "last step after" : "lasted", format_seconds(when.seconds),
+                     when.user, version());
+}
+
 std::string table(const Run& run) {
   std::string html =
-      "<table id=\"numbers\"><tr><th>rank</th><th class=\"name\">node</th><th>steps</th><th>step</th>";
-  for (const auto& phase : record::kPhaseNames) html += fmt::format("<th>{}</th>", phase);
-  html += "<th>comm_wait</th><th>tokens/s</th></tr>\n";
+      "<table id=\"numbers\"><tr><th>rank</th><th class=\"name\">node</th><th>steps</th><th>whole step</th>";
+  for (const char* phase : kPhaseTitles) html += fmt::format("<th>{}</th>", phase);
+  html += "<th>waits for later ranks</th><th>tokens per second</th></tr>\n";
   for (const Snapshot& rank : run.ranks) {
     html +=
         fmt::format("<tr><td>{}</td><td class=\"name\">{}</td><td>{}</td><td>{:.2f}</td>", rank.identity.rank,
@@ -90,7 +100,8 @@ std::string staging(const Run& run) {
   if (run.staging.empty()) return "";
   std::string html =
       "<table><tr><th class=\"name\">node</th><th class=\"name\">source</th>"
-      "<th>cache</th><th>size</th><th>from the source</th><th>from peers</th><th>time</th></tr>\n";
+      "<th>in the cache?</th><th>size</th><th>read from the source</th><th>from other "
+      "nodes</th><th>time</th></tr>\n";
   for (const auto& node : run.staging) {
     const std::string state = exporter::name(node.state);
     if (node.sources.empty()) {
@@ -120,21 +131,27 @@ std::string to_html(const Run& run) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, "
       "initial-scale=1\"><title>{}</title><style>{}</style></head><body>\n"
-      "<h1>{}</h1><p class=\"state\">{}</p>\n",
-      name, kStyle, name, state(run));
+      "<h1>{}</h1><p class=\"state\">{}</p>\n"
+      "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n",
+      name, kStyle, name, escape(circumstances_line(run)));
   html += numbers(run) + "<div class=\"advice\">";
   const Stragglers stragglers = find_stragglers(run);
   for (const std::string& line : advise(run, stragglers)) html += "<p>" + escape(line) + "</p>";
   html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + in_scroll(phase_bars(run));
   html += "\n<h2>Slow ranks, step by step</h2>\n" + in_scroll(step_heatmap(run));
   html +=
-      "\n<p class=\"note\">Own time is the step without exposed communication, because that is where a rank "
-      "waits "
-      "for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its "
-      "numbers.</p>\n";
+      "\n<p class=\"note\">Own time is the step without communication that backward did not hide, because "
+      "that is "
+      "where a rank waits for others. A red row is a slow rank; scattered red is uneven work. Point at an "
+      "area to see "
+      "its numbers, which the tables below have too.</p>\n";
   html += straggler_html(stragglers);
   html += staging(run) +
-          "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps.</p>" + table(run);
+          "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from "
+          "waiting for data "
+          "to other add up to the whole step; waiting for later ranks is part of communication, hidden or "
+          "not.</p>" +
+          table(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";
   return html + "\n</body></html>\n";
 }

@@ -71,7 +71,7 @@ std::string legend(double y) {
   std::string svg;
   double x = kLeft;
   for (std::size_t i = 0; i < record::kPhases; ++i) {
-    const std::string name(record::kPhaseNames[i]);
+    const std::string name(kPhaseTitles[i]);
     svg += fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="12" height="12" fill="{}"/>)", x, y - 10,
                        kColours[i]);
     svg += text_at(x + 17, y, "start", name);
@@ -199,7 +199,7 @@ std::string phase_bars(const Run& run) {
       if (ms <= 0) continue;
       svg += rectangle(x, y + 2, ms * scale, row - 4, fmt::format(R"(fill="{}")", kColours[phase]));
       svg += fmt::format("><title>{}: {} {:.2f} ms, {:.1f} % of the step</title></rect>", rank_name(rank),
-                         record::kPhaseNames[phase], ms, 100 * ms / step_milliseconds(rank));
+                         kPhaseTitles[phase], ms, 100 * ms / step_milliseconds(rank));
       x += ms * scale;
     }
     svg += text_at(x + 6, y + row / 2 + 4, "start", fmt::format("{:.1f}", step_milliseconds(rank)));

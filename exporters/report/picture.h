@@ -5,11 +5,17 @@
 // Threads: safe from any.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "exporters/report/run.h"
 
 namespace lockstep::report {
+
+/// How pages call a phase, in the order of Phase.
+inline constexpr std::array<const char*, record::kPhases> kPhaseTitles = {
+    "waiting for data", "copy to device", "forward",    "backward",
+    "communication",    "optimizer",      "checkpoint", "other"};
 
 /// A stacked bar per rank: milliseconds per step by phase.
 std::string phase_bars(const Run& run);

@@ -4,22 +4,27 @@
 
 #include <cmath>
 
-#include "common/units.h"
-
 namespace lockstep::report {
 namespace {
 
 // Times the past. The time of communication varies more.
 constexpr double kSlowerRank = 1.15;
 constexpr double kSlowerNetwork = 1.5;
+// Ranks whose tokens differ by less have equal input.
+constexpr double kEqualTokens = 0.02;
 
+// In milliseconds whatever the length, as in the tables: a sentence with several times must not mix units.
 std::string per_step(double ms) {
-  return format_seconds(ms * 1e-3);
+  return fmt::format("{:.{}f} ms", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
 }
 
 std::string what_if(const Stragglers& all, const Straggler& late) {
-  return fmt::format("a step would take {} instead of {}", per_step(late.step_ms_without),
-                     per_step(all.step_ms));
+  std::string text = fmt::format("a step would take {} instead of {}", per_step(late.step_ms_without),
+                                 per_step(all.step_ms));
+  if (all.step_ms_without_late && !late.ranks.empty() && late.cause != Cause::network) {
+    text += fmt::format(", and {} without all late ranks", per_step(*all.step_ms_without_late));
+  }
+  return text;
 }
 
 Advice slow_worker(const Stragglers& all, const Straggler& late) {
@@ -38,12 +43,17 @@ Advice slow_worker(const Stragglers& all, const Straggler& late) {
 }
 
 Advice slow_in_turns(const Stragglers& all, const Straggler& late) {
-  return {"slow-in-turns",
-          fmt::format("The ranks take turns at being slow: the slowest one works {:.0f} % longer than the "
-                      "median rank ({}), and its tokens differ by {:.0f} %; if all were equal, {}.",
-                      100 * late.excess, late.phases, 100 * std::abs(late.more_tokens), what_if(all, late)),
-          "No node is at fault. If the ranks share cores, bind them (--pin=auto; lockstep-pin show); if "
-          "lengths differ much, balance the cost (plan.cost, lockstep-plan make --cost)."};
+  const bool equal_input = std::abs(late.more_tokens) < kEqualTokens;
+  return {
+      "slow-in-turns",
+      fmt::format("The ranks take turns at being slow: the slowest one works {:.0f} % longer than the "
+                  "median rank ({}), and its tokens differ by {:.0f} %; if all were equal, {}.",
+                  100 * late.excess, late.phases, 100 * std::abs(late.more_tokens), what_if(all, late)),
+      equal_input
+          ? "No node is at fault. Look on the nodes for other processes (top), and bind ranks that share "
+            "cores (--pin=auto; lockstep-pin show)."
+          : "No node is at fault. If the ranks share cores, bind them (--pin=auto; lockstep-pin show); if "
+            "lengths differ much, balance the cost (plan.cost, lockstep-plan make --cost)."};
 }
 
 Advice uneven_input(const Stragglers& all, const Straggler& late) {
@@ -54,7 +64,8 @@ Advice uneven_input(const Stragglers& all, const Straggler& late) {
                     "than the median rank, each time another one; if all were equal, {}.",
                     100 * late.more_tokens, 100 * late.excess, what_if(all, late)),
         "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}); if it does that already, "
-        "give it more samples per step to choose from: a larger plan.cap, or plan.accumulate = 4."};
+        "give it more samples per step to choose from: lockstep-plan suggest recommends plan.accumulate and "
+        "plan.step_tokens."};
   }
   const std::string why = late.more_tokens >= late.excess / 2
                               ? fmt::format("it has {:.0f} % more tokens", 100 * late.more_tokens)

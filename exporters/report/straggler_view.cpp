@@ -24,13 +24,23 @@ std::vector<RankScore> slowest(const Stragglers& stragglers) {
 
 std::string heading(const Stragglers& stragglers) {
   return fmt::format(
-      "own time, without waiting for others ({}last {} steps)",
+      "own time, without waiting for others ({}last {} steps; the slowest rank of a step works {:.1f} % "
+      "longer than the "
+      "mean)",
       stragglers.ranks.size() > kMaxRanksShown ? fmt::format("the {} slowest ranks, ", kMaxRanksShown) : "",
-      stragglers.steps);
+      stragglers.steps, 100 * stragglers.imbalance);
 }
 
 constexpr std::array<const char*, 7> kColumns = {"own_ms",   "to_peers",  "to_past",          "waits_for",
                                                  "waits_ms", "delays_ms", "step_if_median_ms"};
+
+constexpr std::array<const char*, kColumns.size()> kTitles = {"own time",
+                                                              "own time ÷ median of the other ranks",
+                                                              "own time lately ÷ before",
+                                                              "waits longest for",
+                                                              "waits for it",
+                                                              "the others wait for this rank",
+                                                              "step if this rank were like the median"};
 
 std::array<std::string, kColumns.size()> cells(const RankScore& rank) {
   return {fmt::format("{:.2f}", rank.own_ms),
@@ -69,11 +79,12 @@ std::string straggler_text(const Stragglers& stragglers) {
 
 std::string straggler_html(const Stragglers& stragglers) {
   if (stragglers.ranks.size() < 2) return "";
-  std::string html =
-      fmt::format("\n<h2>Ranks that others wait for</h2>\n<p class=\"note\">Milliseconds per step: {}.</p>",
-                  heading(stragglers));
+  std::string html = fmt::format(
+      "\n<h2>Ranks that others wait for</h2>\n<p class=\"note\">Milliseconds per step; {}. Lately is the "
+      "newest quarter of them.</p>",
+      heading(stragglers));
   html += "<div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>";
-  for (const char* column : kColumns) html += fmt::format("<th>{}</th>", column);
+  for (const char* column : kTitles) html += fmt::format("<th>{}</th>", column);
   html += "</tr>\n";
   for (const RankScore& rank : slowest(stragglers)) {
     html += fmt::format("<tr><td>{}</td><td class=\"name\">{}</td>", rank.rank, escape(rank.node));
@@ -112,6 +123,8 @@ nlohmann::json straggler_json(const Stragglers& stragglers) {
   }
   return {{"steps", stragglers.steps},
           {"step_ms", stragglers.step_ms},
+          {"step_ms_without_late", or_null(stragglers.step_ms_without_late)},
+          {"imbalance", stragglers.imbalance},
           {"network_ms", stragglers.network_ms},
           {"ranks", std::move(ranks)},
           {"found", std::move(found)}};

@@ -29,6 +29,9 @@ constexpr double kWorthInTurns = 0.08;
 constexpr double kWorthNetwork = 0.10;
 // A rank is named if it alone causes this share of the lost time.
 constexpr double kPersistent = 0.6;
+// Ranks that wait for each other in every step end it at nearly the same time: more than this share of the step between
+// the first and the last of them means that they do not.
+constexpr double kSameStep = 0.10;
 
 constexpr std::array kCompute = {Phase::host_to_device, Phase::forward, Phase::backward, Phase::optimizer,
                                  Phase::other};
@@ -162,13 +165,11 @@ class Analysis {
     Stragglers result;
     result.steps = rows_.size();
     if (rows_.empty()) return result;
-    result.step_ms = mean_over_rows([&](std::size_t row) {
-      double sum = 0;
-      for (const Step* step : rows_[row]) sum += milliseconds(step->step_ns);
-      return sum / static_cast<double>(rows_[row].size());
-    });
-    step_ms_ = result.step_ms;
+    measure_steps();
+    result.step_ms = step_ms_;
     own_loss_ = loss_of([](const Step& step) { return milliseconds(step.own_ns()); });
+    const std::vector<double> own = mean_own();
+    if (mean(own) > 0) result.imbalance = saved_if_equal() / mean(own);
     score_ranks();
     if (run_.ranks.size() > 1) {
       find_late_ranks(result);
@@ -186,6 +187,25 @@ class Analysis {
     double sum = 0;
     for (std::size_t row = 0; row < rows_.size(); ++row) sum += value(row);
     return sum / static_cast<double>(rows_.size());
+  }
+
+  // Ranks that do not wait for each other have steps of their own length, and the slowest rank ends last.
+  void measure_steps() {
+    std::vector<double> means(run_.ranks.size());
+    double spread = 0;
+    for (const Row& row : rows_) {
+      double shortest = milliseconds(row.front()->step_ns);
+      double longest = shortest;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        const double step = milliseconds(row[i]->step_ns);
+        means[i] += step / static_cast<double>(rows_.size());
+        shortest = std::min(shortest, step);
+        longest = std::max(longest, step);
+      }
+      spread += (longest - shortest) / static_cast<double>(rows_.size());
+    }
+    step_ms_ = *std::max_element(means.begin(), means.end());
+    synchronised_ = spread <= kSameStep * step_ms_;
   }
 
   // How much longer a phase takes than on the median of the others: on each rank, and on the slowest rank of each step.
@@ -217,17 +237,35 @@ class Analysis {
 
   // The time that a step would save if these ranks were like the median rank; then another rank is the last one.
   double saved_without(const std::vector<std::size_t>& ranks) const {
-    const auto is_one = [&](std::size_t i) {
-      return std::find(ranks.begin(), ranks.end(), i) != ranks.end();
-    };
-    return mean_over_rows([&](std::size_t row) {
-      if (!is_one(slowest_[row])) return 0.0;
+    const auto saved = [&](const std::vector<double>& own) {
+      double slowest = 0;
       double next = 0;
-      for (std::size_t i = 0; i < own_[row].size(); ++i) {
-        if (!is_one(i)) next = std::max(next, own_[row][i]);
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        slowest = std::max(slowest, own[i]);
+        if (std::find(ranks.begin(), ranks.end(), i) == ranks.end()) next = std::max(next, own[i]);
       }
-      return own_[row][slowest_[row]] - next;
-    });
+      return slowest - next;
+    };
+    if (!synchronised_) return saved(mean_own());
+    return mean_over_rows([&](std::size_t row) { return saved(own_[row]); });
+  }
+
+  // The time that a step would save if the work of all ranks were shared equally: each would work as long as the mean.
+  double saved_if_equal() const {
+    const auto saved = [](const std::vector<double>& own) {
+      return *std::max_element(own.begin(), own.end()) - mean(own);
+    };
+    if (!synchronised_) return saved(mean_own());
+    return mean_over_rows([&](std::size_t row) { return saved(own_[row]); });
+  }
+
+  // By rank.
+  std::vector<double> mean_own() const {
+    std::vector<double> means(run_.ranks.size());
+    for (std::size_t i = 0; i < means.size(); ++i) {
+      means[i] = mean_over_rows([&](std::size_t row) { return own_[row][i]; });
+    }
+    return means;
   }
 
   double often(const std::vector<std::size_t>& ranks) const {
@@ -321,7 +359,12 @@ class Analysis {
     std::sort(late.rbegin(), late.rend());
     if (late.size() > kMaxFound) late.resize(kMaxFound);
     for (const auto& [excess, rank] : late) add_rank(result, rank, excess);
-    if (late.empty() && own_loss_.by_worst >= kWorth * step_ms_) add_turns(result, own_loss_.by_worst);
+    if (late.empty() && synchronised_ && own_loss_.by_worst >= kWorth * step_ms_) {
+      add_turns(result, own_loss_.by_worst);
+    }
+    std::vector<std::size_t> all;
+    for (const auto& [excess, rank] : late) all.push_back(rank);
+    if (result.found.size() > 1) result.step_ms_without_late = step_ms_ - saved_without(all);
   }
 
   void add_rank(Stragglers& result, std::size_t rank, double excess) const {
@@ -333,7 +376,8 @@ class Analysis {
     found.ranks = {identity.rank};
     found.to_past = scores_[rank].to_past;
     found.often = often({rank});
-    found.step_ms_without = scores_[rank].step_ms_if_median;
+    found.step_ms_without =
+        found.cause == Cause::uneven_input ? step_ms_ - saved_if_equal() : scores_[rank].step_ms_if_median;
     const auto same = std::find_if(result.found.begin(), result.found.end(), [&](const Straggler& other) {
       return other.node == found.node && other.cause == found.cause;
     });
@@ -349,14 +393,18 @@ class Analysis {
       if (std::binary_search(ranks.begin(), ranks.end(), run_.ranks[i].identity.rank)) together.push_back(i);
     }
     same->often = often(together);
-    same->step_ms_without = step_ms_ - saved_without(together);
+    if (same->cause != Cause::uneven_input) same->step_ms_without = step_ms_ - saved_without(together);
   }
 
   void add_turns(Stragglers& result, double lost) const {
     Straggler found = straggler_of(difference(slowest_), lost);
     if (found.cause == Cause::slow_worker && lost < kWorthInTurns * step_ms_) return;
     found.often = 1;
-    found.step_ms_without = step_ms_ - lost;
+    // Work can be shared out again; waiting and writing go away.
+    const bool is_work = found.cause == Cause::uneven_input || found.cause == Cause::slow_worker;
+    if (is_work) found.lost_ms = saved_if_equal();
+    if (is_work && found.lost_ms < kWorth * step_ms_) return;
+    found.step_ms_without = step_ms_ - found.lost_ms;
     result.found.push_back(std::move(found));
   }
 
@@ -404,6 +452,7 @@ class Analysis {
   std::vector<std::size_t> slowest_;         // by step
   std::vector<RankScore> scores_;
   double step_ms_ = 0;
+  bool synchronised_ = true;
   Loss own_loss_;
 };
 

@@ -45,10 +45,11 @@ struct Straggler {
   std::vector<int> ranks{};  ///< one rank or all of a node; empty: the ranks take turns, or it cannot be told
   std::string node{};        ///< of these ranks
   double lost_ms = 0;        ///< per step
-  double step_ms_without = 0;     ///< the step if these ranks were as the median rank
-  double often = 0;               ///< share of the steps in which one of them is last
-  double excess = 0;              ///< own time ÷ that of the median rank, less 1
-  double more_tokens = 0;         ///< tokens, padding included, ÷ those of the median rank, less 1
+  double step_ms_without =
+      0;                   ///< the step without this; with uneven input, the step if all ranks had equal work
+  double often = 0;        ///< share of the steps in which one of them is last
+  double excess = 0;       ///< own time ÷ that of the median rank, less 1
+  double more_tokens = 0;  ///< tokens, padding included, ÷ those of the median rank, less 1
   double longer_samples = 0;      ///< tokens per sample ÷ those of the median rank, less 1; 0 if unknown
   std::string phases{};           ///< that take longer: "forward, backward"
   std::optional<double> to_past;  ///< as in RankScore; for network: of the communication
@@ -56,7 +57,11 @@ struct Straggler {
 
 struct Stragglers {
   std::size_t steps = 0;  ///< compared
-  double step_ms = 0;
+  double step_ms = 0;     ///< of the slowest rank, if the ranks do not wait for each other
+  /// The step without any of the late ranks in `found`, because one alone may save nothing; only if there are several findings.
+  std::optional<double> step_ms_without_late{};
+  double imbalance =
+      0;  ///< how much longer than the mean the slowest rank of a step works, as a share of the mean
   double network_ms = 0;           ///< exposed communication that is not waiting for a late rank
   std::vector<RankScore> ranks{};  ///< in the order of ranks
   std::vector<Straggler> found{};  ///< largest loss first; empty if nothing is worth a look

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 
+#include "common/process.h"
+#include "common/tool.h"
 #include "common/units.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/straggler_view.h"
@@ -31,6 +34,25 @@ std::string state(const Run& run) {
   if (any([](const Snapshot& rank) { return !rank.alive && rank.finished_unix_ns == 0; })) return "died";
   if (any([](const Snapshot& rank) { return rank.alive; })) return "running";
   return "finished";
+}
+
+Circumstances circumstances(const Run& run) {
+  std::int64_t begin = run.ranks.front().start_unix_ns;
+  std::int64_t end = begin;
+  for (const Snapshot& rank : run.ranks) {
+    begin = std::min(begin, rank.start_unix_ns);
+    end = std::max(end, rank.finished_unix_ns != 0 ? rank.finished_unix_ns : rank.last_unix_ns());
+  }
+  const std::time_t seconds = begin / 1'000'000'000;
+  std::tm utc{};
+  std::string started = "-";
+  if (begin > 0 && ::gmtime_r(&seconds, &utc) != nullptr) {
+    started = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900, utc.tm_mon + 1,
+                          utc.tm_mday, utc.tm_hour, utc.tm_min);
+  }
+  return {.started = started,
+          .seconds = static_cast<double>(end) * 1e-9 - static_cast<double>(begin) * 1e-9,
+          .user = printable(user_name(run.ranks.front().owner))};
 }
 
 std::string title(const Run& run) {
@@ -120,6 +142,7 @@ nlohmann::json to_json(const Run& run) {
                        {"seconds", node.seconds()}});
   }
   const Stragglers stragglers = find_stragglers(run);
+  const Circumstances when = circumstances(run);
   nlohmann::json rules = nlohmann::json::array();
   for (const Advice& advice : find_advice(run, stragglers)) {
     rules.push_back({{"rule", advice.rule}, {"finding", advice.finding}, {"remedy", advice.remedy}});
@@ -129,6 +152,10 @@ nlohmann::json to_json(const Run& run) {
           {"program", first.program},
           {"size", first.size},
           {"state", state(run)},
+          {"started", when.started},
+          {"seconds", when.seconds},
+          {"user", when.user},
+          {"version", version()},
           {"tokens_per_second", tokens_per_second(run)},
           {"ranks", std::move(ranks)},
           {"staging", std::move(staging)},

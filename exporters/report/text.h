@@ -18,6 +18,14 @@ nlohmann::json to_json(const Run& run);
 /// Program, job, ranks and steps.
 std::string title(const Run& run);
 
+/// When it began, how long it lasted, whose it is, and which version reports it.
+struct Circumstances {
+  std::string started;  ///< "2026-11-23 11:40 UTC"; "-" if the record's time is impossible
+  double seconds = 0;   ///< from the first rank's start to the last one's end or last step
+  std::string user;     ///< the owner of the records
+};
+Circumstances circumstances(const Run& run);
+
 /// "running", "finished" or "died" (it ended without finishing): the worst state of any rank.
 std::string state(const Run& run);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <cstdio>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/order/length_source.h"
 #include "runtime/data/plan/step_sizes.h"
+#include "runtime/data/plan/suggest.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
 
@@ -80,6 +82,15 @@ struct Loader::State {
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
+
+  // Not for the steps of a mixture, which hold several data sets; images, which all cost the same; and validation, which
+  // has no optimizer steps.
+  void print_advice() const {
+    if (options.mixture || options.images || plan_options.order == Order::sequential) return;
+    if (const auto advice = advice_on_step_size(lengths.tokens, plan_options)) {
+      fmt::print(stderr, "lockstep: {}\n", *advice);
+    }
+  }
 
   // Collective: compares the loaders after every rank has made its own.
   void compare_loaders() { check_agreement(*communicator, plan_inputs(lengths, plan_options, options)); }
@@ -231,6 +242,7 @@ void Loader::make(const pack::Reader& reader, const PlanOptions& plan, int rank,
   const auto make_own = [&] {
     check_loader_options(plan, rank, options);
     state_ = std::make_unique<State>(reader, plan, rank, timer, communicator, options);
+    if (rank == 0) state_->print_advice();
   };
   if (communicator == nullptr) return make_own();
   if (const auto failure = comm::run_on_all_ranks(*communicator, "constructing the loader", make_own)) {

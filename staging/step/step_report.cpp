@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -134,13 +135,16 @@ void write_staging_record(const std::filesystem::path& folder, const StagingReco
 
 std::string progress_line(const PutProgress& progress, double seconds) {
   const double rate = seconds > 0 ? static_cast<double>(progress.done) / seconds : 0;
-  const double share =
-      progress.total > 0 ? static_cast<double>(progress.done) / static_cast<double>(progress.total) : 1;
-  std::string text = fmt::format("{:.0f} % of {}, {}/s", 100 * share, format_bytes(progress.total),
-                                 format_bytes(static_cast<std::uint64_t>(rate)));
+  const std::string total = format_bytes(progress.total);
+  const std::string speed = format_bytes(static_cast<std::uint64_t>(rate));
+  if (progress.done >= progress.total) return fmt::format("{} copied, {}/s, not yet published", total, speed);
+  // Rounded down, so that 100 % means all.
+  const double percent =
+      std::floor(100 * static_cast<double>(progress.done) / static_cast<double>(progress.total));
+  std::string text = fmt::format("{:.0f} % of {}, {}/s", percent, total, speed);
   if (rate > 0) {
-    text +=
-        fmt::format(", {} left", format_seconds(static_cast<double>(progress.total - progress.done) / rate));
+    const double left = static_cast<double>(progress.total - progress.done) / rate;
+    text += fmt::format(", {} left", left < 1 ? "under 1 s" : format_seconds(left));
   }
   return text;
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/process.h"
 #include "common/units.h"
 #include "staging/cache/kernel_quota.h"
 #include "staging/tool/cache_verbs.h"

@@ -1,7 +1,5 @@
 #include "staging/tool/cache_verbs.h"
 
-#include <pwd.h>
-
 #include <ctime>
 #include <memory>
 #include <mutex>
@@ -117,15 +115,6 @@ std::string format_time(cache::Time time) {
   std::string text(32, '\0');
   text.resize(std::strftime(text.data(), text.size(), "%F %T", &local));
   return text;
-}
-
-std::string user_name(uid_t user) {
-  std::vector<char> buffer(16384);
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwuid_r(user, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
-    return std::to_string(user);
-  return found->pw_name;
 }
 
 void add_cache_verbs(Tool& tool) {

@@ -21,8 +21,6 @@ void add_status_verb(Tool& tool);
 
 /// "2026-11-21 03:04:05", in the node's time zone; "-" for no time.
 std::string format_time(cache::Time time);
-/// A user's name, or the number if the user has none.
-std::string user_name(uid_t user);
 /// Opens a store that exists. Throws Error naming the folder.
 cache::Store existing_store(const std::string& folder, cache::StoreOptions options = {});
 

@@ -3,6 +3,17 @@
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 
+test_case "the page for Python users runs as printed"
+on_head rm -rf python_start
+on_head mkdir python_start
+printed=$(python3 "$source_root/tests/docs/blocks.py" "$source_root/docs/start/python.md")
+assert_exit 0 on_head env -C python_start OMP_NUM_THREADS=1 bash -euo pipefail -c "$printed"
+assert_equal 4 "$(grep -c '^rank [0-3] trained on .*/texts$' <<<"$output")" "ranks: $output"
+assert_lacks "$output" "trained on packed/texts"
+assert_contains "$output" "train.py · job"
+assert_contains "$output" "report: report.html"
+on_head rm -rf python_start
+
 data=$build/tests/digits
 if ! output=$("$source_root/examples/digits_cnn/prepare.sh" "$data" --bin "$build/bin" 2>&1); then
   assert_contains "$output" "cannot download"

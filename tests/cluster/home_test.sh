@@ -28,4 +28,15 @@ trains " copied in "
 
 test_case "the next job finds the copies on the nodes"
 trains " found in the cache in "
+
+test_case "the page for users without root runs as printed, from the packing of the data to the report"
+for tool in lockstep-pack lockstep-report; do home_program $tool lockstep/bin; done
+on_head sh -c 'mkdir -p lockstep/share/lockstep/python && cat >lockstep/share/lockstep/python/lockstep.py' \
+  <"$source_root/exporters/python/lockstep.py"
+on_head sh -c 'mkdir -p examples/home && cat >examples/home/home.sbatch' <"$source_root/examples/home/home.sbatch"
+printed=$(python3 "$source_root/tests/docs/blocks.py" "$source_root/docs/start/no-root.md")
+assert_exit 0 on_head env OMP_NUM_THREADS=1 bash -euo pipefail -c "$printed"
+assert_equal 4 "$(grep -c '^trained on /tmp/lockstep-alice/' <<<"$output")" "ranks that trained on their node's copy: $output"
+assert_contains "$output" "train.py · job"
+assert_contains "$output" "report: report.html"
 assert_all_idle

@@ -3,13 +3,17 @@
 A comment on the line before a block says how it is tested:
   <!-- test: declarations -->      C++: the block stands outside a function
   <!-- test: run -->               sh: the commands run, in the order of the page
+  <!-- test: file NAME -->         the block is the file NAME, or the next part of it
   <!-- test: skip REASON -->       not at all
 An ellipsis in C++ stands for code that is left out, with the words between two of them.
+
+Usage: blocks.py PAGE        prints the page's marked commands and files as one script
 """
 
 import dataclasses
 import pathlib
 import re
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(\w*)\s*$")
@@ -53,7 +57,7 @@ def blocks_of(page: pathlib.Path) -> "list[Block]":
         elif fence:
             marker = MARKER.match(before)
             test, argument = marker.groups() if marker else ("", "")
-            if test not in ("", "declarations", "run", "skip") or (test == "skip" and not argument):
+            if test not in ("", "declarations", "run", "file", "skip") or (test in ("skip", "file")) != bool(argument):
                 raise SystemExit(f"{page}:{number - 1}: unknown marker '{before}'")
             block = Block(page, number + 1, fence[1], "", test, argument)
         before = line
@@ -62,3 +66,21 @@ def blocks_of(page: pathlib.Path) -> "list[Block]":
 
 def all_blocks(language: str) -> "list[Block]":
     return [block for page in pages() for block in blocks_of(page) if block.language == language]
+
+
+def script_of(page: pathlib.Path) -> str:
+    """The marked blocks of a page as one shell script; empty if there are none."""
+    script = ""
+    written = set()
+    for block in blocks_of(page):
+        if block.test == "run":
+            script += f"echo '+ {block.place}' >&2\n{block.text}"
+        elif block.test == "file":
+            arrow = ">>" if block.argument in written else ">"
+            written.add(block.argument)
+            script += f"cat {arrow}{block.argument} <<'END OF THE BLOCK'\n{block.text}END OF THE BLOCK\n"
+    return script
+
+
+if __name__ == "__main__":
+    print(script_of(pathlib.Path(sys.argv[1]).resolve()), end="")

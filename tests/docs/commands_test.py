@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,9 @@ TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lo
          "lockstep-top", "lockstep-doctor")
 # Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.
 OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir"}
+
+# These pages submit jobs: tests/cluster/home_test.sh and jobs_test.sh run them.
+ON_THE_CLUSTER = ("docs/start/no-root.md", "docs/start/python.md")
 
 wrong = []
 
@@ -169,18 +173,36 @@ def check_page(page):
 
 def run_blocks(page, folder):
     """The marked blocks of a page as one script, in a folder that world.sh has filled."""
-    marked = [block for block in blocks.blocks_of(page) if block.test == "run"]
-    if not marked:
+    marked = blocks.script_of(page)
+    if not marked or page.relative_to(ROOT).as_posix() in ON_THE_CLUSTER:
         return
     # Absolute paths of the documents lie in the test's folder.
     paths = re.compile(r"(?<![\w/.])/(shared|local|x)/")
-    script = "".join(f"echo '+ {block.place}' >&2\n" + paths.sub(rf"{folder}/\1/", block.text) for block in marked)
+    script = paths.sub(rf"{folder}/\1/", marked)
     command = ["bash", "-euo", "pipefail", "-c", f". {shlex.quote(str(ROOT / 'tests/docs/world.sh'))}\n{script}"]
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "LOCKSTEP_SOURCE": str(ROOT), "USER": "me",
                    "HOME": f"{folder}/home"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     check(done.returncode == 0, page.relative_to(ROOT), f"a block failed:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
-    print(f"ran {len(marked)} blocks of {page.relative_to(ROOT)}")
+    print(f"ran the blocks of {page.relative_to(ROOT)}")
+
+
+def check_packages_of_nodes():
+    """The page for admins names the package of each library that a tool or a training program loads directly."""
+    page = (ROOT / "docs/admins/install.md").read_text()
+    for program in (*TOOLS, "text_lm"):
+        path = f"{BIN}/{program}"
+        if not os.path.exists(path) or not shutil.which("dpkg-query"):
+            continue
+        direct = re.findall(r"NEEDED\s+(\S+)", subprocess.run(["objdump", "-p", path], capture_output=True, text=True).stdout)
+        for name, library in re.findall(r"^\s(\S+) => (/\S+)", subprocess.run(["ldd", path], capture_output=True, text=True).stdout, re.MULTILINE):
+            if name not in direct:
+                continue
+            owner = subprocess.run(["dpkg-query", "-S", os.path.realpath(library)], capture_output=True, text=True).stdout
+            package = owner.split(":")[0]
+            if package in ("", "libc6", "libstdc++6", "libgcc-s1"):
+                continue
+            check(re.search(rf"[` ]{re.escape(package)}[` ]", page), "docs/admins/install.md", f"{program} needs {package}")
 
 
 def main():
@@ -198,6 +220,7 @@ def main():
         if not available:
             print("no Slurm here: its own options are not checked")
             SLURM_CONF = ""
+        check_packages_of_nodes()
         for page in blocks.pages():
             check_page(page)
         for block in blocks.all_blocks("python"):

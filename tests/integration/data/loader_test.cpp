@@ -48,6 +48,31 @@ TEST_F(LoaderTest, RanksHaveTheSameStepsAndTheirOwnNumbersOfMicroBatches) {
   EXPECT_EQ(step, static_cast<std::int64_t>(planned.steps()));
 }
 
+TEST_F(LoaderTest, AnUnevenPlanIsReportedOnceWithABetterSizeOfSteps) {
+  PlanOptions plan = options(64, 1);
+  plan.step_stretch = 1;
+  ::testing::internal::CaptureStderr();
+  Loader loader(*reader_, plan, world());
+  for (const std::uint64_t epoch : {0U, 1U}) {
+    loader.set_epoch(epoch);
+    seen_on_all_ranks(loader);
+  }
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  if (world().size() == 1 || world().rank() > 0) {
+    EXPECT_EQ(printed, "");
+    return;
+  }
+  EXPECT_EQ(std::count(printed.begin(), printed.end(), '\n'), 1) << printed;
+  EXPECT_THAT(printed, HasSubstr("% more work than the mean"));
+  plan.ranks = world().size();
+  const auto at = printed.find("plan.step_tokens = ");
+  ASSERT_NE(at, std::string::npos) << printed;
+  plan.step_tokens = std::stoul(printed.substr(at + 19));
+  ::testing::internal::CaptureStderr();
+  const Loader followed(*reader_, plan, 0, nullptr);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the recommended size is even";
+}
+
 TEST_F(LoaderTest, RanksHaveEquallyManyMicroBatchesIfAsked) {
   PlanOptions plan = options(64, 3);
   plan.equal_micro_batches = true;

@@ -59,7 +59,7 @@ std::vector<Fault> faults() {
        }},
       {"staging-slow",
        {},
-       "Staging took 2 min",
+       "Staging took 120 s, and all steps until now 6 s",
        "--stage-mode=background",
        [](MadeUpRun& run) { run.staged("n1", 120, "done"); }},
       {"slow-rank", [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 20 : 0; },
@@ -71,7 +71,14 @@ std::vector<Fault> faults() {
        "% slower than earlier in this run", "clock"},
       {"slow-in-turns",
        [](RankStep& does, int rank, int step) { does.backward += step % 4 == rank ? 20 : 0; }, "23 % longer",
-       "lockstep-pin show"},
+       "for other processes (top)"},
+      {"slow-in-turns",
+       [](RankStep& does, int rank, int step) {
+         if (step % 4 != rank) return;
+         does.backward += 30;
+         does.tokens = 1050;
+       },
+       "its tokens differ by 5 %", "lockstep-plan make --cost"},
       {"uneven-input",
        [](RankStep& does, int rank, int) {
          if (rank != 1) return;
@@ -93,7 +100,7 @@ std::vector<Fault> faults() {
          does.tokens = 1300;
          does.slow_down(1.3);
        },
-       "30 % more tokens", "plan.cost"},
+       "30 % more tokens", "lockstep-plan suggest"},
       {"network-rank", [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; },
        "for the communication of rank 3 on n2", "ip -s link"},
       {"network-slower", [](RankStep& does, int, int step) { does.network = lately(step) ? 60 : 3; },

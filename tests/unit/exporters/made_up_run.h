@@ -48,6 +48,7 @@ struct MadeUpRun {
   int steps = 64;
   int last_rank_written = 1000;  ///< the records of later ranks are missing
   bool communication_measured = true;
+  bool synchronised = true;  ///< the ranks wait for each other in each step
   std::function<void(record::Writer& writer, int rank, int step)> also = {};
   TemporaryFolder folder{};  ///< of the records
 
@@ -101,7 +102,8 @@ struct MadeUpRun {
       if (writer == nullptr) continue;
       const RankStep& mine = does[static_cast<std::size_t>(rank)];
       const double late = rank == late_rank ? 0 : late_network;
-      const double wait = slowest - mine.own() + late;
+      const double end = synchronised ? slowest : mine.own();
+      const double wait = end - mine.own() + late;
       using record::Phase;
       writer->add_phase(Phase::data_wait, ns(mine.data_wait));
       writer->add_phase(Phase::host_to_device, ns(mine.host_to_device));
@@ -109,12 +111,12 @@ struct MadeUpRun {
       writer->add_phase(Phase::backward, ns(mine.backward));
       writer->add_phase(Phase::optimizer, ns(mine.optimizer));
       writer->add_phase(Phase::checkpoint, ns(mine.checkpoint));
-      writer->add_phase(Phase::comm_exposed, ns(slowest - mine.own() + late_network + network));
+      writer->add_phase(Phase::comm_exposed, ns(end - mine.own() + late_network + network));
       if (communication_measured) {
         writer->add_comm(ns(network + 5), ns(wait), wait <= 0 ? -1 : (late > 0 ? late_rank : last));
       }
       if (also) also(*writer, rank, step);
-      writer->end_step(ns(slowest + late_network + network), 0,
+      writer->end_step(ns(end + late_network + network), 0,
                        {.tokens = mine.tokens, .samples = mine.samples, .padding = mine.padding});
     }
   }

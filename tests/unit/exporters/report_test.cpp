@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/tool.h"
 #include "exporters/record/record.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/compare.h"
@@ -182,6 +184,10 @@ TEST_F(ReportTest, PageShowsEveryPhaseThatTookTimeAndIsSelfContained) {
   const std::string page = to_html(load({folder_.path()}));
   EXPECT_THAT(page, HasSubstr("rank 3 · n2: forward 80.00 ms, 80.0 % of the step"));
   EXPECT_THAT(page, HasSubstr("rank 0 · n1, step 0: works 90.00 ms, +0.0 %"));
+  const passwd* me = ::getpwuid(::getuid());
+  ASSERT_NE(me, nullptr);
+  EXPECT_THAT(page, HasSubstr(fmt::format(" · user {} · lockstep {}", me->pw_name, version())));
+  EXPECT_THAT(page, ::testing::ContainsRegex("began 20[0-9]{2}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2} UTC"));
   for (const char* outside : {"<script", "http://", "https://", "url(", "@import"}) {
     EXPECT_THAT(page, Not(HasSubstr(outside)));
   }

@@ -18,6 +18,7 @@
 #include "runtime/data/plan/mixture/mixture_file.h"
 #include "runtime/data/plan/mixture/mixture_planner.h"
 #include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/suggest.h"
 #include "runtime/data/plan/tool/plan_check.h"
 #include "runtime/data/plan/tool/plan_file.h"
 #include "runtime/data/plan/tool/plan_stats.h"
@@ -270,22 +271,67 @@ void stats(const Tool& tool, LengthOptions source) {
   tool.json() ? Tool::print(stats) : print_stats(stats, plan.options());
 }
 
-void add_make_options(CLI::App& verb, PlanOptions& options) {
+// The limit of a micro-batch: its tokens, or the memory that they need.
+struct Limit {
+  std::uint64_t cap = 0;
+  std::string memory;
+  std::string token_memory;
+
+  void add_to(CLI::App& verb) {
+    CLI::Option& tokens =
+        *verb.add_option("--cap", cap, "Maximum tokens of a micro-batch")->check(CLI::PositiveNumber);
+    CLI::Option& bytes =
+        *verb.add_option("--memory", memory, "Instead of --cap: memory for a micro-batch, such as 12G")
+             ->type_name("BYTES");
+    CLI::Option& each =
+        *verb.add_option("--token-memory", token_memory, "Memory for each of its tokens, such as 300K")
+             ->type_name("BYTES");
+    bytes.excludes(&tokens)->needs(&each);
+    each.needs(&bytes);
+  }
+
+  std::uint64_t tokens() const {
+    if (memory.empty() && cap == 0) fail_usage("give --cap N, or --memory and --token-memory");
+    if (memory.empty()) return cap;
+    const std::uint64_t each = parse_bytes(token_memory);
+    const std::uint64_t fit = each == 0 ? 0 : parse_bytes(memory) / each;
+    if (fit == 0) fail_usage("--memory {} does not hold a token of --token-memory {}", memory, token_memory);
+    return fit;
+  }
+};
+
+void print_suggestion(const Suggestion& suggestion, const PlanOptions& options) {
+  fmt::print("  accumulate  step_tokens  imbalance    steps   ({} ranks, cap {})\n", options.ranks,
+             options.cap);
+  for (std::size_t i = 0; i < suggestion.rows.size(); ++i) {
+    const StepSize& row = suggestion.rows[i];
+    fmt::print("{} {:>10} {:>12} {:>8.1f} % {:>8}\n", i == suggestion.recommended ? '*' : ' ', row.accumulate,
+               row.step_tokens, 100 * (row.imbalance_cost - 1), row.steps);
+  }
+  const StepSize& best = suggestion.best();
+  fmt::print("recommended: plan.accumulate = {}, plan.step_tokens = {}\n", best.accumulate, best.step_tokens);
+}
+
+void suggest_verb(const Tool& tool, const LengthOptions& source, PlanOptions options, const Limit& limit) {
+  options.cap = limit.tokens();
+  const Lengths lengths = source.read().lengths;
+  const Suggestion suggestion = naming(source.name(), [&] { return suggest(lengths.tokens, options); });
+  if (!tool.json()) return print_suggestion(suggestion, options);
+  nlohmann::json json = suggestion;
+  if (!limit.memory.empty()) json["cap"] = options.cap;
+  Tool::print(json);
+}
+
+void add_shape_options(CLI::App& verb, PlanOptions& options) {
   const auto add = [&](const char* name, auto& value, const CLI::Validator& range, const char* help) {
     return verb.add_option(name, value, help)->check(range);
   };
-  const CLI::Validator& positive = CLI::PositiveNumber;
-  add("--ranks", options.ranks, positive, "Number of ranks")->required();
-  add("--cap", options.cap, positive, "Maximum tokens of a micro-batch")->required();
-  add("--accumulate", options.accumulate, positive, "Approximate micro-batches of a rank per step")
-      ->capture_default_str();
+  add("--ranks", options.ranks, CLI::PositiveNumber, "Number of ranks")->required();
   add("--seed", options.seed, CLI::NonNegativeNumber, "Seed of the order")->capture_default_str();
   add("--epoch", options.epoch, CLI::NonNegativeNumber, "Number of the epoch; each has another order")
       ->capture_default_str();
-  add("--step-tokens", options.step_tokens, positive,
-      "Tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
-      ->type_name("N");
-  add("--pad-multiple", options.pad_multiple, positive, "Round the length of padded rows up to a multiple")
+  add("--pad-multiple", options.pad_multiple, CLI::PositiveNumber,
+      "Round the length of padded rows up to a multiple")
       ->capture_default_str();
   verb.add_option("--stretch", options.step_stretch,
                   "Maximum tokens of a step with outliers, as a multiple of its tokens; 1: steps never grow "
@@ -297,6 +343,18 @@ void add_make_options(CLI::App& verb, PlanOptions& options) {
       "Equally many micro-batches on all ranks, some empty: for models that communicate in forward");
   verb.add_flag("--padded", options.padded, "A micro-batch takes rows x longest sample");
   verb.add_option("--speeds", options.speeds, "Relative speed of each rank")->delimiter(',');
+}
+
+void add_make_options(CLI::App& verb, PlanOptions& options) {
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return verb.add_option(name, value, help)->check(CLI::PositiveNumber);
+  };
+  add("--cap", options.cap, "Maximum tokens of a micro-batch")->required();
+  add("--accumulate", options.accumulate, "Approximate micro-batches of a rank per step")
+      ->capture_default_str();
+  add("--step-tokens", options.step_tokens,
+      "Tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
+      ->type_name("N");
   verb.add_option_function<std::string>(
           "--randomness",
           [](const std::string&) {
@@ -325,15 +383,18 @@ int run(int argc, char** argv) {
     options.cost = parse_cost(cost);
     make(tool, source, options, out);
   });
-  source.add_to(make_verb);
-  make_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
+  const auto add_planning = [&](CLI::App& verb) {
+    source.add_to(verb);
+    verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
+    add_shape_options(verb, options);
+    verb.add_option("--cost", cost, "Cost of a sample of L tokens: a*L + b*L*L")
+        ->type_name("a,b")
+        ->capture_default_str();
+    verb.add_option("--too-long", too_long, "For samples longer than the cap: refuse, truncate, skip, split")
+        ->capture_default_str();
+  };
+  add_planning(make_verb);
   add_make_options(make_verb, options);
-  make_verb.add_option("--cost", cost, "Cost of a sample of L tokens: a*L + b*L*L")
-      ->type_name("a,b")
-      ->capture_default_str();
-  make_verb
-      .add_option("--too-long", too_long, "For samples longer than the cap: refuse, truncate, skip, split")
-      ->capture_default_str();
   make_verb
       .add_option("--tail", tail,
                   "For a last step of fewer samples than ranks: fill (some ranks have none), drop, repeat")
@@ -341,6 +402,17 @@ int run(int argc, char** argv) {
   make_verb.add_option("--out", out, "File to write the plan to")
       ->type_name("PLAN.jsonl")
       ->check(Tool::named());
+
+  Limit limit;
+  CLI::App& suggest_app =
+      tool.verb("suggest", "Compare sizes of steps, and recommend one whose work the ranks can share.", [&] {
+        if (!source.mixture.empty()) fail_usage("--mixture cannot be used here: name one data set");
+        options.too_long = too_long_of(too_long, "--too-long");
+        options.cost = parse_cost(cost);
+        suggest_verb(tool, source, options, limit);
+      });
+  add_planning(suggest_app);
+  limit.add_to(suggest_app);
 
   CLI::App& check_verb =
       tool.verb("check", "Check a plan file against the data.", [&] { check(tool, source, file, expected); });

@@ -199,7 +199,11 @@ TEST(StepReport, ALongCopySaysHowFarItIs) {
   progress.done = 256U << 20U;
   progress.total = 1U << 30U;
   EXPECT_EQ(progress_line(progress, 2), "25 % of 1.00 GiB, 128 MiB/s, 6.00 s left");
-  EXPECT_EQ(progress_line({}, 0), "100 % of 0 B, 0 B/s");
+  progress.done = progress.total - 1;
+  EXPECT_EQ(progress_line(progress, 2), "99 % of 1.00 GiB, 512 MiB/s, under 1 s left");
+  progress.done = progress.total;
+  EXPECT_EQ(progress_line(progress, 2), "1.00 GiB copied, 512 MiB/s, not yet published");
+  EXPECT_EQ(progress_line({}, 0), "0 B copied, 0 B/s, not yet published");
 }
 
 TEST(StepReport, TheSummaryNamesSourcesAndHits) {

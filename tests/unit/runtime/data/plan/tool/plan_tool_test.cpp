@@ -55,6 +55,58 @@ TEST_F(PlanTool, MakesAPlanFileAndPrintsItsNumbers) {
   EXPECT_TRUE(lines[1]["ranks"][1][0].is_array());
 }
 
+// Samples of 200 to 999 tokens: at most five fit into a micro-batch of 1,024 tokens.
+std::string long_samples() {
+  std::string text = "length\n";
+  for (int i = 0; i < 2000; ++i) text += std::to_string(200 + i * 7919 % 800) + "\n";
+  return text;
+}
+
+TEST_F(PlanTool, SuggestRecommendsTheSmallestStepsThatTheRanksShareEvenly) {
+  const std::string csv = write("lengths.csv", long_samples());
+  const std::vector<std::string> shape = {"--lengths", csv,      "--ranks", "4",     "--cap",
+                                          "1024",      "--cost", "768,1",   "--json"};
+  const auto planned = [&](const std::string& verb, const std::vector<std::string>& more) {
+    std::vector<std::string> words = {verb};
+    words.insert(words.end(), shape.begin(), shape.end());
+    words.insert(words.end(), more.begin(), more.end());
+    const ProcessResult result = tool(words);
+    EXPECT_EQ(result.exit_code, 0) << result.error;
+    return nlohmann::json::parse(result.output);
+  };
+  const auto suggested = planned("suggest", {});
+  ASSERT_EQ(suggested.size(), 2U);
+  const auto& rows = suggested["rows"];
+  ASSERT_EQ(rows.size(), 8U);
+  const auto recommended = suggested["recommended"].get<std::size_t>();
+  ASSERT_LT(recommended, rows.size());
+  EXPECT_GT(rows[0]["imbalance_cost"], 1.05) << "one sample for each rank cannot be balanced";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_TRUE(i >= recommended || rows[i]["imbalance_cost"] > 1.02) << i;
+    EXPECT_TRUE(i == 0 || rows[i]["step_tokens"] > rows[i - 1]["step_tokens"]) << i;
+    // A plan with these values has the numbers that are printed.
+    const auto made = planned("make", {"--accumulate", rows[i]["accumulate"].dump(), "--step-tokens",
+                                       rows[i]["step_tokens"].dump()});
+    EXPECT_EQ(rows[i]["steps"], made["steps"]);
+    EXPECT_EQ(rows[i]["imbalance_cost"], made["imbalance_cost"]);
+  }
+  EXPECT_LE(rows[recommended]["imbalance_cost"], 1.02);
+}
+
+TEST_F(PlanTool, SuggestTakesAMemoryLimitInsteadOfACap) {
+  const std::string csv = write("lengths.csv", long_samples());
+  const ProcessResult result =
+      tool({"suggest", "--lengths", csv, "--ranks", "4", "--memory", "2M", "--token-memory", "1K", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.error;
+  EXPECT_EQ(nlohmann::json::parse(result.output)["cap"], 2048);
+  EXPECT_EQ(tool({"suggest", "--lengths", csv, "--ranks", "4"}).exit_code, 2);
+  EXPECT_EQ(tool({"suggest", "--lengths", csv, "--ranks", "4", "--memory", "2M"}).exit_code, 2);
+  EXPECT_EQ(tool({"suggest", "--lengths", csv, "--ranks", "4", "--cap", "9", "--memory", "2M",
+                  "--token-memory", "1K"})
+                .exit_code,
+            2);
+}
+
 TEST_F(PlanTool, StatsRefusesAPlanOfOtherData) {
   make(lengths());
   std::string other = "length\n900\n";
