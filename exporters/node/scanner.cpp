@@ -181,7 +181,8 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     report_once(user.name + "/" + name, error.what(), result);
   }
   if (job.ranks.empty() && staging) {
-    if (user.served == limits_.files_per_user || served_ == limits_.files || !staging_is_served(fd.get(), job))
+    if (user.served == limits_.files_per_user || served_ == limits_.files ||
+        !staging_is_served(fd.get(), job))
       return;
     ++user.served;
     ++served_;

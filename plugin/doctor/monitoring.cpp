@@ -125,8 +125,7 @@ void check_exporter(const spank::Config& config, Report& report) {
       break;
   }
   const std::string unit = installed_file("share/lockstep/lockstep-exporter.service");  // not in the packages
-  report.warning("exporter", "no lockstep-exporter runs on this node",
-                 kWhy,
+  report.warning("exporter", "no lockstep-exporter runs on this node", kWhy,
                  fmt::format("{}systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter",
                              unit.empty() ? "" : fmt::format("cp -n {} /etc/systemd/system/; ", unit)));
 }

@@ -33,7 +33,9 @@ struct Ranks {
   std::function<void()> barrier;
   std::function<void(double*)> max;
   std::function<void(float*, std::size_t)> all_reduce;
-  std::function<comm::NetworkUse()> network_use = [] { return comm::NetworkUse{}; };  // of the last all-reduce
+  std::function<comm::NetworkUse()> network_use = [] {
+    return comm::NetworkUse{};
+  };  // of the last all-reduce
 };
 
 double time_block(const Ranks& ranks, int count, const std::function<void()>& work) {

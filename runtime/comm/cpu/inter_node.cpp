@@ -35,7 +35,7 @@ double time_round_trip(MPI_Comm lane, int node, std::size_t bytes, int rounds) {
   return best;
 }
 
-// What a message costs between the first two nodes; the same numbers on all ranks.
+// Measures messages between the first two nodes. All ranks get the same numbers.
 NetworkCost measure_network(MPI_Comm world, MPI_Comm lane, const Place& place) {
   constexpr std::size_t kLarge = std::size_t{128} << 10;
   NetworkCost cost;

@@ -161,7 +161,7 @@ Buffer NodeGroup::shared_part(const Task& task) const {
     return {task.all, task.buffer.count * static_cast<std::size_t>(place_.size), task.buffer.type};
   }
   if (task.request.kind == OperationKind::all_gather && inter_node_ != nullptr) {
-    // What this rank gets from the other nodes, by node.
+    // The parts that this rank gets from the other nodes, by node.
     return {nullptr, task.buffer.count * static_cast<std::size_t>(place_.nodes), task.buffer.type};
   }
   return task.buffer;

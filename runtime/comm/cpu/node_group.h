@@ -46,7 +46,7 @@ struct Task {
   bool compared = false;                      ///< with the requests of the other ranks
   bool share_done = false;                    ///< this rank has no more work to do
   bool copied = false;                        ///< what other ranks of the node got from other nodes
-  // What crosses nodes, once it has begun: an operation over the lane, or over all ranks.
+  // The part that crosses nodes, once it has begun: over the lane, or over all ranks.
   std::shared_ptr<NodeOperation> exchange;
   std::shared_ptr<NodeCollective> collective;
   std::exception_ptr error;

@@ -1,5 +1,6 @@
-// Which node sends which elements to which node in an all-reduce, in which round: pure computation, so that tests
-// and the model (tests/bench) play the same schedule as the communicator, for any number of nodes.
+// The schedule of an all-reduce between nodes: for each round, the elements that a node sends to others and receives
+// from them. It is pure computation, so tests and the model (tests/bench) play the communicator's schedule for any
+// number of nodes.
 //
 // The nodes form a grid of f1 × f2 × … nodes. In the slices form, dimension after dimension, the nodes that differ
 // in that digit only divide the elements that they still have among themselves and reduce them (reduce-scatter);
@@ -25,7 +26,7 @@
 namespace lockstep::comm::cpu {
 
 /// The arrangement of the nodes. The digits of a node are node % f1, node / f1 % f2, …, so neighbouring nodes form
-/// the groups of the first dimension, which moves the most bytes.
+/// the groups of the first dimension, which moves more bytes than the later ones.
 struct NodeGrid {
   int nodes = 1;
   std::vector<int> factors;  ///< their product is regular()
@@ -81,8 +82,8 @@ struct ExchangePlan {
   std::size_t segment_bytes = 0;
 };
 
-/// Of the forms, the one that takes less time. Segments are short enough that summing one hides behind the wire time of
-/// another, and long enough that a message's latency does not matter.
+/// Of the forms, the one that takes less time. Segments are short enough that one is summed while another is on
+/// the wire, and long enough that a message's latency does not matter.
 ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost);
 
 /// At most so many bytes and segments are on the wire at the same time (one segment may be larger).
