@@ -39,7 +39,7 @@ constexpr const char* kStyle = R"(
   .swipe { display: none; }
   table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; white-space: nowrap; }
   th, td { text-align: right; padding: 3px 7px; border-bottom: 1px solid var(--line); }
-  th { font-weight: 600; border-bottom-color: #888; white-space: normal; vertical-align: bottom; max-width: 110px; }
+  th { overflow-wrap: normal; font-weight: 600; border-bottom-color: #888; white-space: normal; vertical-align: bottom; max-width: 110px; }
   td:first-child, th:first-child { position: sticky; left: 0; background: var(--back); } td.name, th.name { text-align: left; }
   .note { color: var(--quiet); font-size: 13px; }
   @media (max-width: 600px) { body { margin: 14px auto; padding: 0 12px; } .numbers { gap: 14px 24px; } .swipe { display: block; } }

@@ -101,6 +101,9 @@ class Page(unittest.TestCase):
         # The pictures keep a readable size, and can be scrolled.
         scrolls = self.browser.evaluate("[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth > e.clientWidth)")
         self.assertGreaterEqual(scrolls.count(True), 3)
+        # Headers break between words only.
+        tallest = self.browser.evaluate("Math.max(...[...document.querySelectorAll('th')].map(e => e.offsetHeight))")
+        self.assertLess(tallest, 150)
         # A phone has no pointer to hover with: it says how to see the rest, and the rank stays beside its numbers.
         self.assertIn("swipe them sideways", self.browser.evaluate("document.body.innerText"))
         rank_left = """(() => { const table = document.getElementById("numbers");
