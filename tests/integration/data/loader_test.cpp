@@ -48,6 +48,23 @@ TEST_F(LoaderTest, RanksHaveTheSameStepsAndTheirOwnNumbersOfMicroBatches) {
   EXPECT_EQ(step, static_cast<std::int64_t>(planned.steps()));
 }
 
+TEST_F(LoaderTest, SaysOnceHowLargeStepsAreIfTheProgramChoosesTheirTokens) {
+  PlanOptions plan = options(64, 3);
+  plan.step_tokens = 200;
+  ::testing::internal::CaptureStderr();
+  Loader loader(*reader_, plan, world());
+  for (const std::uint64_t epoch : {0U, 1U}) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) static_cast<void>(batch);
+  }
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  const std::string words = "of the 200 tokens of step_tokens on average";
+  const std::size_t first = printed.find(words);
+  EXPECT_EQ(first != std::string::npos, world().rank() == 0) << printed;
+  if (world().rank() != 0) return;
+  EXPECT_EQ(printed.find(words, first + 1), std::string::npos) << printed;
+}
+
 TEST_F(LoaderTest, RanksHaveEquallyManyMicroBatchesIfAsked) {
   PlanOptions plan = options(64, 3);
   plan.equal_micro_batches = true;
