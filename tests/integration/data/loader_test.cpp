@@ -70,7 +70,25 @@ TEST_F(LoaderTest, AnUnevenPlanIsReportedOnceWithABetterSizeOfSteps) {
   plan.step_tokens = std::stoul(printed.substr(at + 19));
   ::testing::internal::CaptureStderr();
   const Loader followed(*reader_, plan, 0, nullptr);
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the recommended size is even";
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("more work than the mean")))
+      << "the recommended size is even";
+}
+
+TEST_F(LoaderTest, SaysOnceHowLargeStepsAreIfTheProgramChoosesTheirTokens) {
+  PlanOptions plan = options(64, 3);
+  plan.step_tokens = 200;
+  ::testing::internal::CaptureStderr();
+  Loader loader(*reader_, plan, world());
+  for (const std::uint64_t epoch : {0U, 1U}) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) static_cast<void>(batch);
+  }
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  const std::string words = "of the 200 tokens of step_tokens on average";
+  const std::size_t first = printed.find(words);
+  EXPECT_EQ(first != std::string::npos, world().rank() == 0) << printed;
+  if (world().rank() != 0) return;
+  EXPECT_EQ(printed.find(words, first + 1), std::string::npos) << printed;
 }
 
 TEST_F(LoaderTest, RanksHaveEquallyManyMicroBatchesIfAsked) {
