@@ -140,8 +140,10 @@ std::vector<fs::path> find_records(const fs::path& argument, Prefer prefer) {
   if (!live.empty()) return live;
   if (!refused.empty())
     fail("this user may not read the records of job {}: {}", text, fmt::join(refused, ", "));
-  fail("job {} has no records on this node ({}) and none in {}: {}; for later, set LOCKSTEP_REPORT_DIR in the job",
-       text, list(places), list(copies), advice(number));
+  fail(
+      "job {} has no records on this node ({}) and none in {}: {}; for later, set LOCKSTEP_REPORT_DIR in the "
+      "job",
+      text, list(places), list(copies), advice(number));
 }
 
 }  // namespace lockstep::report
