@@ -58,8 +58,8 @@ std::vector<std::string> names_in(int folder, std::size_t limit) {
     return a_digits != b_digits ? a_digits > b_digits : a > b;
   };
   std::vector<std::string> names;  // a heap with the oldest job on top
-  constexpr std::size_t kMaxEntries = 1U << 20U;
-  for (std::size_t read = 0; read < kMaxEntries; ++read) {
+  constexpr std::size_t kMaxRead = 1U << 20U;
+  for (std::size_t read = 0; read < kMaxRead; ++read) {
     const dirent* entry = ::readdir(stream.get());
     if (entry == nullptr) break;
     if (entry->d_name[0] == '.') continue;
