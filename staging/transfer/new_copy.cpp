@@ -179,6 +179,7 @@ CopyOptions NewCopy::copy_options() {
   options.threads = put.threads;
   options.chunk_bytes = put.chunk_bytes;
   options.mark_bytes = put.mark_bytes;
+  options.buffers = put.buffers;
   options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
   if (put.listed) {
     std::vector<std::string> names = names_of(files_);

@@ -31,6 +31,7 @@ struct CopyOptions {
   int threads = 0;                ///< up to 32; 0 chooses
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
+  std::size_t buffers = 16;                         ///< chunks in memory at once
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time
