@@ -6,15 +6,9 @@ namespace lockstep::transfer {
 
 PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name)
     : rendezvous_(rendezvous), self_(options.node_id), exchange_(options) {
-  const nlohmann::json own{
-      {"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}};
-  for (const auto& [node, message] : gather("places", own)) {
-    try {
-      peers_[node] = Peer{message.at("name"), message.at("hosts"), message.at("port")};
-    } catch (const nlohmann::json::exception& error) {
-      fail("node {} of the step runs another version of lockstep-stage ({})", node, error.what());
-    }
-  }
+  rendezvous_.set_address(
+      {{"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}});
+  peers_[self_] = {node_name, {}, 0};
 }
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& round, nlohmann::json data) {
@@ -26,15 +20,33 @@ std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& rou
   return messages;
 }
 
-std::string PeerGroup::name(std::uint32_t node) const {
-  const auto peer = peers_.find(node);
-  return peer == peers_.end() ? fmt::format("node {} of the step", node) : peer->second.name;
+const PeerGroup::Peer& PeerGroup::find(std::uint32_t node) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = peers_.find(node); found != peers_.end()) return found->second;
+  }
+  const nlohmann::json told = rendezvous_.address_of(node);
+  if (told.is_null()) throw PeerError("it has left the step");
+  try {
+    Peer peer{told.at("name"), told.at("hosts"), told.at("port")};
+    const std::lock_guard lock(mutex_);
+    return peers_.emplace(node, std::move(peer)).first->second;
+  } catch (const nlohmann::json::exception& error) {
+    fail("node {} of the step runs another version of lockstep-stage ({})", node, error.what());
+  }
 }
 
-std::unique_ptr<PeerLink> PeerGroup::connect(std::uint32_t node) const {
-  const auto peer = peers_.find(node);
-  if (peer == peers_.end()) throw PeerError("it has left the step");
-  return exchange_.connect(peer->second.hosts, peer->second.port, node);
+std::string PeerGroup::name(std::uint32_t node) {
+  try {
+    return find(node).name;
+  } catch (const Error&) {
+    return fmt::format("node {} of the step", node);
+  }
+}
+
+std::unique_ptr<PeerLink> PeerGroup::connect(std::uint32_t node) {
+  const Peer& peer = find(node);
+  return exchange_.connect(peer.hosts, peer.port, node);
 }
 
 }  // namespace lockstep::transfer

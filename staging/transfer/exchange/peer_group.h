@@ -1,12 +1,13 @@
-// The nodes that put the same sources together: the address of each, the rounds at the rendezvous through
-// which they agree, and the exchange of chunks between them.
+// The nodes that put the same sources together: the addresses of the neighbours, the rounds at the rendezvous by which
+// the nodes agree, and the exchange of chunks between them.
 //
-// Threads: one at a time.
+// Threads: gather() one at a time; the rest from any.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,8 +19,8 @@ namespace lockstep::transfer {
 
 class PeerGroup {
  public:
-  /// Opens the exchange and learns the addresses of the other nodes. `rendezvous` must outlive this object.
-  /// Throws Error if the rendezvous is lost.
+  /// Opens the exchange and tells the rendezvous where it is. `rendezvous` must outlive this object. Throws Error if the
+  /// rendezvous is lost.
   PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name);
 
   std::uint32_t self() const { return self_; }
@@ -28,8 +29,14 @@ class PeerGroup {
   /// As Rendezvous::gather(), by node, without the nodes that have left or failed.
   std::map<std::uint32_t, nlohmann::json> gather(const std::string& round, nlohmann::json data);
 
-  std::string name(std::uint32_t node) const;
-  std::unique_ptr<PeerLink> connect(std::uint32_t node) const;
+  /// As Rendezvous::lost().
+  std::vector<std::uint32_t> lost(const std::vector<std::uint32_t>& asked,
+                                  std::optional<std::uint32_t> passed_over = {}) {
+    return rendezvous_.lost(asked, passed_over);
+  }
+
+  std::string name(std::uint32_t node);
+  std::unique_ptr<PeerLink> connect(std::uint32_t node);
 
  private:
   struct Peer {
@@ -38,10 +45,13 @@ class PeerGroup {
     int port = 0;
   };
 
+  const Peer& find(std::uint32_t node);
+
   Rendezvous& rendezvous_;
   std::uint32_t self_;
   Exchange exchange_;
-  std::map<std::uint32_t, Peer> peers_;
+  std::mutex mutex_;
+  std::map<std::uint32_t, Peer> peers_;  // those that were asked for
 };
 
 }  // namespace lockstep::transfer
