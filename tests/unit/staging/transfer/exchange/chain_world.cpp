@@ -139,8 +139,7 @@ class Chain {
     has_all_.arrive_and_wait();
     ChainEnd end;
     end.cpu_seconds = cpu_seconds() - cpu;
-    end.threads = threads_;
-    end.rounds = rounds_;
+    end.threads = (threads_ + options_.nodes - 1) / options_.nodes;
     end.chunks = plan_.size();
     for (Node node = 0; node < options_.nodes; ++node) {
       Member& member = members_[node];
@@ -154,6 +153,7 @@ class Chain {
         end.complete = end.complete && member.schedule->is_here(chunk);
       end.hops.push_back(std::move(member.hops));
     }
+    end.rounds = rounds_;
     end.notes = notes_;
     return end;
   }
@@ -194,7 +194,6 @@ class Chain {
       }
       member.schedule->wait_until_end();
     }
-    if (node == 0) threads_ = count_threads() / options_.nodes;
     has_all_.arrive_and_wait();
     member.sent = member.peers->exchange().bytes_sent();
     member.rendezvous_bytes = member.rendezvous->bytes();
@@ -212,9 +211,10 @@ class Chain {
     member.peers->gather(name, std::move(data));
   }
 
-  static std::size_t count_threads() {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
+  void count_threads_once() {
+    if (sampled_.exchange(true)) return;
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    threads_ = static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
   }
 
   // Closes all connections of a node, as the kernel does when its process is killed.
@@ -241,7 +241,7 @@ class Chain {
 
   void store(Node node, std::size_t chunk, Node from, Node origin) {
     Member& member = members_[node];
-    ++member.stored;
+    if (++member.stored == plan_.size() / 2) count_threads_once();
     {
       const std::lock_guard lock(member.mutex);
       member.hops.push_back({chunk, from});
@@ -289,7 +289,9 @@ class Chain {
   ChunkPlan plan_;
   std::vector<Member> members_;
   std::barrier<> ready_, has_all_;
-  std::size_t rounds_ = 0, threads_ = 0;
+  std::size_t rounds_ = 0;
+  std::atomic<bool> sampled_ = false;
+  std::atomic<std::size_t> threads_ = 0;
   std::mutex mutex_;
   std::vector<std::string> notes_;
 };
