@@ -48,13 +48,19 @@ Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
 }
 
 Rendezvous::~Rendezvous() {
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  leave();
   listener_.join();
+}
+
+void Rendezvous::leave() {
+  ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 void Rendezvous::send(const std::string& payload) {
   const std::lock_guard lock(sending_);
-  send_all(socket_, session_.seal(payload), name_.c_str());
+  const std::string sealed = session_.seal(payload);
+  bytes_ += sealed.size();
+  send_all(socket_, sealed, name_.c_str());
 }
 
 std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> timeout) {
@@ -77,6 +83,7 @@ std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> timeo
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_errno("lost {}", name_);
     if (got == 0) fail("{} has ended", name_);
+    bytes_ += static_cast<std::uint64_t>(got);
     received_.append(buffer.data(), static_cast<std::size_t>(got));
     if (received_.size() > kMaxServerLineBytes) fail("{} sent a line that is too long", name_);
   }
@@ -118,6 +125,10 @@ void Rendezvous::receive(const std::string& payload) {
 }
 
 nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {
+  return ungroup_nodes(exchange(round, std::move(data)));
+}
+
+nlohmann::json Rendezvous::exchange(const std::string& round, nlohmann::json data) {
   const std::string text = RoundMessage{round, std::move(data)}.to_text();
   if (text.size() > kMaxLineBytes / 2) fail("a message of {} bytes is too long for {}", text.size(), name_);
   send(text);
@@ -130,6 +141,25 @@ nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data)
   }
   if (verdict_ && !verdict_->good) fail("{}", verdict_->why);
   fail("{}", lost_);
+}
+
+std::vector<std::uint32_t> Rendezvous::lost(const std::vector<std::uint32_t>& asked,
+                                            std::optional<std::uint32_t> passed_over) {
+  nlohmann::json question{{"asked", asked}};
+  if (passed_over) question["passed_over"] = *passed_over;
+  return ask(std::move(question)).at("lost");
+}
+
+void Rendezvous::set_address(nlohmann::json address) {
+  ask({{"address", std::move(address)}});
+}
+
+nlohmann::json Rendezvous::address_of(std::uint32_t node) {
+  return ask({{"address_of", node}}).value("address", nlohmann::json());
+}
+
+nlohmann::json Rendezvous::ask(nlohmann::json question) {
+  return exchange(fmt::format("{}{}", kQuestion, ++questions_), std::move(question));
 }
 
 std::string Rendezvous::own_address() const {

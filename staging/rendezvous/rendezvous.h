@@ -5,6 +5,7 @@
 // every second that this process is still running.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -50,13 +51,32 @@ class Rendezvous {
   /// has failed.
   nlohmann::json gather(const std::string& round, nlohmann::json data);
 
+  /// Those of these nodes that have left, that srun does not hear from, or that others have passed over. With
+  /// `passed_over`, tells srun that this node has passed over that one: no data flows through it. Throws Error if srun
+  /// is lost or the step has failed.
+  std::vector<std::uint32_t> lost(const std::vector<std::uint32_t>& asked,
+                                  std::optional<std::uint32_t> passed_over = {});
+
+  /// Tells srun where other nodes reach this one. Returns what another node has told it; null if that is nothing yet.
+  /// Both throw as lost() does.
+  void set_address(nlohmann::json address);
+  nlohmann::json address_of(std::uint32_t node);
+
   /// The address of this end of the connection to srun. Other nodes may be able to reach this node there.
   std::string own_address() const;
+
+  /// Closes the connection: this node has left.
+  void leave();
+
+  /// Bytes sent and received so far.
+  std::uint64_t bytes() const { return bytes_; }
 
   /// Reports how staging ended here and waits for the verdict of all nodes. Throws Error if srun is lost.
   Verdict agree(const Verdict& outcome);
 
  private:
+  nlohmann::json ask(nlohmann::json question);
+  nlohmann::json exchange(const std::string& round, nlohmann::json data);
   std::string read_line(std::optional<std::chrono::milliseconds> timeout = {});
   void send(const std::string& payload);
   void listen();
@@ -74,6 +94,8 @@ class Rendezvous {
   std::optional<Verdict> verdict_;
   std::map<std::string, nlohmann::json> rounds_;
   std::string lost_;
+  std::atomic<std::uint64_t> questions_ = 0;
+  std::atomic<std::uint64_t> bytes_ = 0;
   std::thread listener_;
 };
 

@@ -105,6 +105,44 @@ RoundMessage RoundMessage::from_text(const std::string& text) {
   });
 }
 
+nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data) {
+  struct Group {
+    std::string nodes;
+    std::uint32_t first = 0, last = 0;
+    void end_range() {
+      nodes += fmt::format("{}{}", nodes.empty() ? "" : ",", first);
+      if (last > first) nodes += fmt::format("-{}", last);
+    }
+  };
+  std::map<nlohmann::json, Group> groups;
+  for (const auto& [node, value] : data) {
+    const auto [at, fresh] = groups.try_emplace(value, Group{"", node, node});
+    Group& group = at->second;
+    if (!fresh && group.last + 1 != node) {
+      group.end_range();
+      group.first = node;
+    }
+    group.last = node;
+  }
+  nlohmann::json list = nlohmann::json::array();
+  for (auto& [value, group] : groups) {
+    group.end_range();
+    list.push_back({group.nodes, value});
+  }
+  return list;
+}
+
+nlohmann::json ungroup_nodes(const nlohmann::json& groups) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const nlohmann::json& group : groups) {
+    if (!group.is_array() || group.size() != 2 || !group[0].is_string()) fail("a round has a wrong answer");
+    std::vector<std::string> nodes;
+    expand_ranges("", group[0].get<std::string>(), nodes);
+    for (const std::string& node : nodes) all[node] = group[1];
+  }
+  return all;
+}
+
 Message kind_of(const std::string& text) {
   if (text == kAlive) return Message::alive;
   return text.starts_with("{\"good\"") ? Message::verdict : Message::round;

@@ -43,14 +43,22 @@ struct Verdict {
 std::vector<std::string> expand_node_list(const std::string& list);
 
 /// A node's contribution to a round that all nodes take part in. srun collects them and sends all of them to
-/// every node.
+/// every node. Most nodes say the same, so the answer has each contribution once, with the nodes that made it.
 struct RoundMessage {
   std::string round;    ///< its name
-  nlohmann::json data;  ///< not null; from srun: an object by node id, with null for nodes that have left
+  nlohmann::json data;  ///< not null; from srun: group_nodes()
 
   std::string to_text() const;
   static RoundMessage from_text(const std::string& text);
 };
+
+/// [["0-5,7", DATA], ...]: each contribution with its nodes; null for nodes that have left.
+nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data);
+/// The reverse, as an object by node id. Throws Error if the text is not such a list.
+nlohmann::json ungroup_nodes(const nlohmann::json& groups);
+
+/// The first character of the name of a round in which one node asks srun about others (Rendezvous::lost()).
+inline constexpr char kQuestion = '?';
 
 /// The kind of a message, by its fields.
 enum class Message { verdict, round, alive };

@@ -20,6 +20,7 @@ using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
 constexpr std::size_t kMaxUnauthenticated = 256;  // connections
+constexpr int kAcceptedAtOnce = 64;
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
 
@@ -29,7 +30,6 @@ struct RendezvousServer::Peer {
   UniqueFd socket;
   Session session;
   Clock::time_point connected;
-  Clock::time_point last_message;
   std::string received, unsent;
   std::optional<Hello> hello;
   Group* group = nullptr;
@@ -43,8 +43,25 @@ struct RendezvousServer::Group {
   std::optional<Clock::time_point> failure_deadline;  // of the failure window, once a node has failed
   std::set<std::uint32_t> joined, finished;
   std::set<std::uint32_t> left;          // sends nothing more
+  std::set<std::uint32_t> passed_over;   // its successor takes the data from elsewhere
   std::set<std::uint32_t> disconnected;  // may come back
   std::map<std::uint32_t, Clock::time_point> reconnect_deadlines;
+
+  // Runs only while nodes of the group are heard, so that none looks silent after a suspended step goes on.
+  milliseconds running{0};
+  Clock::time_point last_message;
+  std::map<std::uint32_t, milliseconds> heard;  // when, in `running`, each node was heard last
+  void hear(std::uint32_t node) {
+    constexpr milliseconds kMaxGap{2000};
+    const Clock::time_point now = Clock::now();
+    running += std::min(std::chrono::ceil<milliseconds>(now - last_message), kMaxGap);
+    last_message = now;
+    heard[node] = running;
+  }
+  milliseconds silence(std::uint32_t node) const {
+    const auto at = heard.find(node);
+    return at == heard.end() ? milliseconds(0) : running - at->second;
+  }
 
   // When the verdict is due because of a failure; nullopt while there is no failure.
   std::optional<Clock::time_point> decision_time() const {
@@ -54,6 +71,7 @@ struct RendezvousServer::Group {
     return at;
   }
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
+  std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
 };
@@ -98,7 +116,8 @@ void RendezvousServer::run(const UniqueFd& alive) {
       if (!peer.hello && now - peer.connected > kAuthenticationTimeout) peer.closed = true;
       if (peer.closed) disconnected(peer);
     }
-    if (wait[1].revents != 0) accept_one();
+    for (int i = 0; wait[1].revents != 0 && i < kAcceptedAtOnce && accept_one(); ++i) {
+    }
     for (auto& [name, group] : groups_) settle(group, now);
     // settle() closes peers too. The others must not wait for them.
     for (Peer& peer : peers_) {
@@ -108,18 +127,17 @@ void RendezvousServer::run(const UniqueFd& alive) {
   }
 }
 
-void RendezvousServer::accept_one() {
+bool RendezvousServer::accept_one() {
   UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) return accept_failed(errno);
+  if (!socket) {
+    accept_failed(errno);
+    return false;
+  }
   notice_dead_peer(socket);
-  Peer& peer = peers_.emplace_back(Peer{std::move(socket),
-                                        Session(Session::Role::server, options_.key),
-                                        Clock::now(),
-                                        Clock::now(),
-                                        {},
-                                        {},
-                                        {}});
+  Peer& peer = peers_.emplace_back(
+      Peer{std::move(socket), Session(Session::Role::server, options_.key), Clock::now(), {}, {}, {}});
   send(peer, peer.session.greeting());
+  return true;
 }
 
 // The connection stays in the backlog, so that poll() would return at once again.
@@ -156,8 +174,8 @@ void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
   if (!peer.session.greeted()) return peer.session.take_greeting(line);
   const std::string payload = peer.session.open(line);
   if (!peer.hello) return receive_hello(peer, payload);
-  peer.last_message = Clock::now();
   if (peer.group == nullptr) return;
+  peer.group->hear(peer.hello->node_id);
   const Message kind = kind_of(payload);
   if (kind == Message::alive) return;
   if (kind == Message::round) return receive_round(peer, payload);
@@ -170,23 +188,23 @@ void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
 
 void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
   RoundMessage message = RoundMessage::from_text(payload);
+  if (message.round.starts_with(kQuestion)) return answer_question(peer, message);
   peer.group->rounds[message.round].insert_or_assign(peer.hello->node_id, std::move(message.data));
 }
 
 // A round does not wait for nodes that have left.
 void RendezvousServer::answer_complete_rounds(Group& group) {
   for (auto round = group.rounds.begin(); round != group.rounds.end();) {
-    nlohmann::json all = nlohmann::json::object();
-    bool complete = group.joined.size() == group.nodes;
-    for (const std::uint32_t id : group.joined) {
-      const auto data = round->second.find(id);
-      complete = complete && (data != round->second.end() || group.left.contains(id));
-      all[std::to_string(id)] = data == round->second.end() ? nlohmann::json() : data->second;
-    }
+    const bool complete = group.joined.size() == group.nodes &&
+                          std::all_of(group.joined.begin(), group.joined.end(), [&](std::uint32_t id) {
+                            return round->second.contains(id) || group.left.contains(id);
+                          });
     if (!complete) {
       ++round;
       continue;
     }
+    for (const std::uint32_t id : group.joined) round->second.try_emplace(id);
+    nlohmann::json all = group_nodes(round->second);
     const std::string text = RoundMessage{round->first, std::move(all)}.to_text();
     for (Peer& peer : peers_) {
       if (peer.group == &group && !peer.closed) send(peer, peer.session.seal(text));
@@ -195,15 +213,36 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
   }
 }
 
-// Finds nodes whose process is stopped or whose machine hangs: they are connected but send nothing. If no node of the
-// group sends anything, the whole step is suspended and will go on later.
-void RendezvousServer::find_silent(Group& group, Clock::time_point now) {
-  bool any_active = false;
-  for (const Peer& peer : peers_)
-    any_active =
-        any_active || (peer.group == &group && now - peer.last_message < options_.silence_timeout / 3);
+bool RendezvousServer::is_lost(const Group& group, std::uint32_t node, milliseconds silence) {
+  return group.left.contains(node) || group.passed_over.contains(node) || group.silence(node) > silence;
+}
+
+void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question) {
+  Group& group = *peer.group;
+  try {
+    if (question.data.contains("passed_over"))
+      group.passed_over.insert(question.data.at("passed_over").get<std::uint32_t>());
+    nlohmann::json answer = nlohmann::json::object();
+    if (question.data.contains("address")) group.addresses[peer.hello->node_id] = question.data.at("address");
+    if (question.data.contains("address_of")) {
+      const auto found = group.addresses.find(question.data.at("address_of").get<std::uint32_t>());
+      if (found != group.addresses.end()) answer["address"] = found->second;
+    }
+    nlohmann::json lost = nlohmann::json::array();
+    for (const std::uint32_t node : question.data.value("asked", std::vector<std::uint32_t>())) {
+      if (is_lost(group, node, options_.neighbour_timeout)) lost.push_back(node);
+    }
+    answer["lost"] = std::move(lost);
+    send(peer, peer.session.seal(RoundMessage{question.round, std::move(answer)}.to_text()));
+  } catch (const nlohmann::json::exception& error) {
+    fail("a question has a wrong field: {}", error.what());
+  }
+}
+
+// Finds nodes whose process is stopped or whose machine hangs: they are connected but send nothing, although others do.
+void RendezvousServer::find_silent(Group& group) {
   for (Peer& peer : peers_) {
-    if (!any_active || peer.group != &group || now - peer.last_message < options_.silence_timeout) continue;
+    if (peer.group != &group || group.silence(peer.hello->node_id) < options_.silence_timeout) continue;
     if (group.verdict) peer.closed = true;  // in the background the other nodes go on without it
     if (group.verdict || group.finished.contains(peer.hello->node_id)) continue;
     add_failure(group, peer.hello->node, "has stopped: its staging process sends nothing any more");
@@ -218,9 +257,8 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
   if (group.nodes == 0) {
     group.nodes = hello.nodes;
     group.node_list = hello.node_list;
-    group.first_joined = Clock::now();
+    group.first_joined = group.last_message = Clock::now();
   }
-  peer.last_message = Clock::now();
   for (Peer& other : peers_) {
     if (hello.again && other.group == &group && other.hello->node_id == hello.node_id) disconnected(other);
   }
@@ -234,6 +272,7 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
   if (reconnected) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;
+  group.hear(peer.hello->node_id);
   if (group.verdict) send(peer, peer.session.seal(group.verdict->to_text()));
 }
 
@@ -263,7 +302,7 @@ void RendezvousServer::add_failure(Group& group, const std::string& node, const 
 
 void RendezvousServer::settle(Group& group, Clock::time_point now) {
   answer_complete_rounds(group);
-  find_silent(group, now);
+  find_silent(group);
   if (group.verdict) return;
   if (group.joined.size() < group.nodes && now - group.first_joined >= options_.join_timeout) {
     const std::vector<std::string> names = expand_node_list(group.node_list);

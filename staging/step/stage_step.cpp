@@ -346,8 +346,9 @@ Verdict Step::ask_srun(const Verdict& here) {
     return rendezvous_->agree(here);
   } catch (const Error& lost) {
     try {
-      return Rendezvous(RendezvousAddress::from_environment(), call_.hello, [](const std::string&) {})
-          .agree(here);
+      Hello hello = call_.hello;
+      hello.again = true;  // srun may not have noticed that the first connection is lost
+      return Rendezvous(RendezvousAddress::from_environment(), hello, [](const std::string&) {}).agree(here);
     } catch (const Error&) {
       say_first(lost.what());
       end_failed();

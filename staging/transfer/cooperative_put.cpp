@@ -5,7 +5,9 @@
 
 #include "common/error.h"
 #include "staging/transfer/copy/parallel.h"
-#include "staging/transfer/exchange/chunk_fetcher.h"
+#include "staging/transfer/exchange/arrivals.h"
+#include "staging/transfer/exchange/chunk_shares.h"
+#include "staging/transfer/exchange/subscription.h"
 #include "staging/transfer/new_copy.h"
 
 namespace lockstep::transfer {
@@ -33,9 +35,11 @@ class CooperativePut {
   std::optional<Manifest> adopt_from_first();
   void announce(const char* state, std::shared_ptr<const std::string> list);
   std::optional<std::string> get_list_from(std::uint32_t node);
+  std::optional<std::string> pass_on_list();
+  std::vector<std::uint32_t> predecessors() const;
   BegunCopy begin(CopyLock lock);
   void exchange_chunks(Copy& copy);
-  ChunkFetcher fetcher(Copy& copy, std::uint32_t node);
+  Subscription subscription(Copy& copy, Arrivals& arrivals);
   std::map<std::uint32_t, json> end();
   void settle(const std::map<std::uint32_t, json>& ends);
   std::string round(const char* name) const { return fmt::format("{}:{}", name, topic_); }
@@ -53,7 +57,7 @@ class CooperativePut {
   std::optional<SourceLookup> lookup_;
   std::optional<FoundCopy> found_;
   std::optional<NewCopy> new_copy_;
-  std::optional<ChunkSchedule> schedule_;
+  std::optional<ChainSchedule> schedule_;
 };
 
 // One node looks at the source for all, because file times may differ between clients of one file system: the first
@@ -128,60 +132,115 @@ std::optional<std::string> CooperativePut::get_list_from(std::uint32_t node) {
     }
   } catch (const PeerError& error) {
     context_.tally.note(
-        fmt::format("the list of files is read from the source: {}: {}", peers_.name(node), error.what()));
+        fmt::format("{} did not send the list of files: {}", peers_.name(node), error.what()));
     return {};
   }
 }
 
+// The other nodes that take part, the nearest before this one first.
+std::vector<std::uint32_t> CooperativePut::predecessors() const {
+  std::vector<std::uint32_t> nodes = holding_;
+  nodes.insert(nodes.end(), needing_.begin(), needing_.end());
+  std::erase(nodes, peers_.self());
+  std::sort(nodes.begin(), nodes.end(), std::greater<>());
+  const auto before =
+      std::find_if(nodes.begin(), nodes.end(), [&](std::uint32_t node) { return node < peers_.self(); });
+  std::rotate(nodes.begin(), before, nodes.end());
+  return nodes;
+}
+
+// Gets the first node's list of files from the node before this one, and keeps it for the next one. Nothing if no node
+// between this and the first can send it.
+std::optional<std::string> CooperativePut::pass_on_list() {
+  if (list_bytes_ == 0) return {};
+  for (const std::uint32_t node : predecessors()) {
+    std::optional<std::string> list = get_list_from(node);
+    if (list) {
+      peers_.exchange().serve_list(topic_, std::make_shared<const std::string>(*list));
+      return list;
+    }
+    if (node == first_) break;
+  }
+  return {};
+}
+
 // Uses the first node's list of files. If that node cannot send it, reads the list from the source.
 BegunCopy CooperativePut::begin(CopyLock lock) {
-  const std::optional<std::string> list = list_bytes_ > 0 ? get_list_from(first_) : std::nullopt;
+  const std::optional<std::string> list = pass_on_list();
   if (!list) return begin_copy(context_, lookup_->manifest(), std::move(lock));
   BegunCopy begun = begin_copy_with_list(context_, lookup_->manifest(), std::move(lock), *list);
   context_.tally.count_from_peer(list->size());
   return begun;
 }
 
-ChunkFetcher CooperativePut::fetcher(Copy& copy, std::uint32_t node) {
-  return {copy, *schedule_,
-          ChunkFetcher::Options{
+Subscription CooperativePut::subscription(Copy& copy, Arrivals& arrivals) {
+  return {*schedule_,
+          Subscription::Options{
               .topic = topic_,
-              .node = node,
-              .name = peers_.name(node),
-              .silence = peers_.exchange().timeouts().silence,
-              .connect = [this, node] { return peers_.connect(node); },
-              .received = [this](std::uint64_t bytes) { context_.tally.count_from_peer(bytes); },
+              .predecessors = predecessors(),
+              .holders = holding_,
+              .timeouts = peers_.exchange().timeouts(),
+              .name = [this](std::uint32_t node) { return peers_.name(node); },
+              .connect = [this](std::uint32_t node) { return peers_.connect(node); },
+              .lost =
+                  [this](const std::vector<std::uint32_t>& asked, std::optional<std::uint32_t> passed_over) {
+                    return peers_.lost(asked, passed_over);
+                  },
+              .bytes = [&copy](std::size_t chunk) { return copy.plan().bytes(chunk); },
+              .buffer = [&copy](std::uint32_t bytes) { return copy.buffers().take(bytes); },
+              .store =
+                  [this, &arrivals](ArrivedChunk chunk) {
+                    context_.tally.count_from_peer(chunk.data.bytes().size());
+                    arrivals.add(std::move(chunk));
+                  },
               .note = [this](const std::string& text) { context_.tally.note(text); }}};
 }
 
 void CooperativePut::exchange_chunks(Copy& copy) {
-  std::vector<std::uint32_t> nodes = holding_;
-  nodes.insert(nodes.end(), needing_.begin(), needing_.end());
   const std::uint32_t self = peers_.self();
-  schedule_.emplace(copy.plan().size(), ChunkOwners(nodes, holding_), self,
-                    *std::max_element(nodes.begin(), nodes.end()) + 1,
+  std::optional<std::vector<std::uint32_t>> shares;
+  if (holding_.empty()) shares = deal_chunks(copy.plan(), needing_);
+  schedule_.emplace(self, copy.plan().size(), shares,
                     [&](std::size_t chunk) { return !copy.store().has(chunk); });
   peers_.exchange().serve_chunks(topic_, std::make_shared<CopyProvider>(copy, *schedule_));
-  std::erase(nodes, self);
-  const std::size_t readers = static_cast<std::size_t>(copy.threads());
-  const std::size_t threads = readers + nodes.size();
+  Arrivals arrivals;
+  const auto read_share = [&](const std::function<bool()>& stop) {
+    while (!stop()) {
+      const std::optional<std::size_t> chunk = schedule_->take_own();
+      if (!chunk) return;
+      copy.read_from_source(*chunk);
+      schedule_->stored(*chunk, self);
+    }
+  };
+  const auto store_arrivals = [&] {
+    while (std::optional<ArrivedChunk> arrived = arrivals.take()) {
+      copy.take(arrived->chunk, std::move(arrived->data), arrived->digest);
+      schedule_->stored(arrived->chunk, arrived->origin);
+    }
+  };
+  const auto end = [&] {
+    schedule_->stop();
+    arrivals.end();
+  };
+  constexpr std::size_t kStoring = 2;
+  const std::size_t threads = 1 + kStoring + static_cast<std::size_t>(copy.threads());
   const auto work = [&](std::size_t i, const std::function<bool()>& stop) {
     try {
-      if (i >= readers) return fetcher(copy, nodes[i - readers]).run();
-      while (!stop()) {
-        const std::optional<std::size_t> chunk = schedule_->take_own();
-        if (!chunk) return;
-        copy.read_from_source(*chunk);
-        schedule_->done();
+      if (i == 0) {
+        subscription(copy, arrivals).run();
+        schedule_->wait_until_end();
+        arrivals.end();
+      } else {
+        i <= kStoring ? store_arrivals() : read_share(stop);
       }
     } catch (...) {
-      schedule_->stop();
+      end();
       throw;
     }
   };
-  parallel_for(threads, static_cast<int>(threads), work, [&] { schedule_->stop(); });
+  parallel_for(threads, static_cast<int>(threads), work, end);
   copy.finish([&](std::size_t chunk) {
-    const std::uint32_t from = schedule_->from(chunk);
+    const std::uint32_t from = schedule_->origin(chunk);
     if (from == self || !corrupt_senders_.insert(from).second) return;
     context_.tally.note(fmt::format("{} sent other bytes than the source has; they are read from the source",
                                     peers_.name(from)));
@@ -240,10 +299,12 @@ FoundCopy CooperativePut::run() {
   if (auto* const found = std::get_if<FoundCopy>(&result)) {
     found_ = std::move(*found);
     announce("has", first ? shared_list(lookup_->manifest(), found_->files) : nullptr);
-    if (!needing_.empty())
+    if (!needing_.empty()) {
       peers_.exchange().serve_chunks(
-          topic_, std::make_shared<ObjectProvider>(found_->files, lookup_->files_of(*found_),
+          topic_, std::make_shared<ObjectProvider>(peers_.self(), found_->files, lookup_->files_of(*found_),
                                                    context_.options.chunk_bytes));
+      if (!first) pass_on_list();
+    }
   } else if (auto* const lock = std::get_if<CopyLock>(&result)) {
     std::optional<BegunCopy> begun;
     if (first) begun = begin_copy(context_, lookup_->manifest(), std::move(*lock));

@@ -183,6 +183,7 @@ CopyOptions NewCopy::copy_options() {
   options.chunk_bytes = put.chunk_bytes;
   options.mark_bytes = put.mark_bytes;
   options.source_pause = put.source_pause;
+  options.buffers = put.buffers;
   options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
   if (put.listed) {
     std::vector<std::string> names = names_of(files_);

@@ -83,6 +83,7 @@ struct PutOptions {
   /// there. The same on all nodes of a group.
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
+  std::size_t buffers = 16;  ///< chunks in memory at once
 };
 
 struct PutResult {

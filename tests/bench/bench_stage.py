@@ -37,6 +37,16 @@ def arguments():
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", help="working folder (default: a temporary folder)")
+    parser.add_argument(
+        "--simulate", type=int, help="pass small chunks along a chain of this many nodes in one process, count the "
+        "messages, and compute how long they take for 100 GB; the options below belong to it"
+    )  # fmt: skip
+    parser.add_argument("--holders", default="", help="nodes that have the data, as 0,5, or alternating (default none)")
+    parser.add_argument("--lost", default="", help="NODE@FRACTION: this node is lost when it has that share of the data")
+    parser.add_argument("--simulated-bytes", default="100e9", help="bytes of the data (default 100e9)")
+    parser.add_argument("--link-bandwidth", default="12.5e9", help="bytes per second of a node's link (default 12.5e9)")
+    parser.add_argument("--source-bandwidth", default="100e9", help="bytes per second of the source (default 100e9)")
+    parser.add_argument("--latency", default="50e-6", help="of a message, in seconds (default 50e-6)")
     chosen = parser.parse_args()
     chosen.cases = chosen.cases.split(",")
     for case in chosen.cases:
@@ -301,8 +311,24 @@ def small_files(world):
     shutil.rmtree(backing)
 
 
+def simulate(world):
+    chosen = world.chosen
+    options = {
+        "--nodes": str(chosen.simulate), "--holders": chosen.holders, "--lost": chosen.lost,
+        "--bytes": chosen.simulated_bytes, "--bandwidth": chosen.link_bandwidth,
+        "--source-bandwidth": chosen.source_bandwidth, "--latency": chosen.latency,
+    }  # fmt: skip
+    command = [world.programs / "bench_stage_scale"]
+    for name, value in options.items():
+        command += [name, value] if value else []
+    return json.loads(run(command))
+
+
 def measure(chosen, folder):
     world = World(chosen, folder)
+    if chosen.simulate:
+        yield simulate(world)
+        return
     has_metered = (world.programs / "metered-fs").exists() and os.path.exists("/dev/fuse")
     for case in chosen.cases:
         if case != "cold" and not has_metered:
@@ -316,6 +342,8 @@ def measure(chosen, folder):
 
 
 def describe(found):
+    if found["bench"] == "stage_scale":
+        return ", ".join(f"{key} {value:.4g}" for key, value in found.items() if key != "bench")
     rate = found["bytes"] / found["seconds"] / 1e6
     keys = ["latency_ms", "shards", "files", "bandwidth", "slow_node"]
     extra = " ".join(f"{key} {found[key]}" for key in keys if key in found)

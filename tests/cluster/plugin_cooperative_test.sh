@@ -38,10 +38,26 @@ test_case "the next step reads nothing from the source"
 stage_on_four
 assert_at_most $((bytes / 50)) "$read" "bytes read from the source"
 
+# bytes_sent NODE: by its network interfaces, as the kernel counts them.
+bytes_sent() { on_node "$1" cat /proc/net/dev | awk '{sub(/:/, " ")} $1 != "lo" {sum += $10} END {print sum}'; }
+
+test_case "nodes that have the data send it once, and the source is not read"
+for holder in n1 n3; do
+  clear_caches
+  on_head srun -w $holder -N1 -n1 --stage=$packs/large true 2>/dev/null
+  declare -A before=()
+  for node in n1 n2 n3 n4; do before[$node]=$(bytes_sent $node); done
+  stage_on_four
+  assert_at_most $((bytes / 50)) "$read" "bytes read from the source if $holder has the data"
+  for node in n1 n2 n3 n4; do
+    assert_at_most $((bytes * 11 / 10)) $(($(bytes_sent $node) - before[$node])) "bytes that $node sends if $holder has the data"
+  done
+done
+
 test_case "in the background, too, the source is read once for four nodes"
 clear_caches
 cluster meter --reset >/dev/null
-output=$(on_head srun -N4 -n4 --stage-mode=background --stage=$packs/large sh -c 'until [ -z "$(find $LOCKSTEP_DATA/large/ -type l; readlink $LOCKSTEP_DATA/large)" ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
+output=$(on_head srun -N4 -n4 --stage-mode=background --stage=$packs/large sh -c 'until [ -z "$(readlink $LOCKSTEP_DATA/large; find $LOCKSTEP_DATA/large/ -type l)" ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>&1)
 assert_equal 4 "$(grep -c "^$sum" <<<"$output")" "nodes with all the data in '$output'"
 assert_at_most $once "$(nodes_read)" "bytes read from the source for $bytes of data"
 

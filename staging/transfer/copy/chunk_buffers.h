@@ -44,6 +44,9 @@ class ChunkBuffers {
   ChunkBuffers(std::size_t budget, std::size_t chunk);
   ~ChunkBuffers();
 
+  /// How many chunks the budget has room for.
+  std::size_t chunks() const { return budget_ / chunk_; }
+
   /// Waits until the budget has room.
   Buffer take(std::size_t bytes) { return take(bytes, true); }
   /// Returns an empty buffer if the budget has no room now.

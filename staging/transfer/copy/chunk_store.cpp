@@ -6,7 +6,7 @@
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::size_t kMaxEarly = 6;  // chunks kept in memory for the hash
+constexpr std::size_t kMaxEarly = 6;  // chunks kept in memory for the hash, of 16
 
 }  // namespace
 
@@ -17,9 +17,11 @@ ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& p
       plan_(plan),
       buffers_(buffers),
       options_(std::move(options)),
+      max_early_(std::min(kMaxEarly, buffers.chunks() / 2)),
       journal_(system_, options_.journal, options_.plan, plan.chunk_bytes()),
       present_(plan.size()),
       digests_(plan.size()),
+      hashed_(plan.size()),
       file_digests_(plan.files()) {
 }
 
@@ -52,21 +54,31 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
 void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside) {
   local_.write(chunk, data);
   written(chunk, digest, aside);
+  Hashing* hashing = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (chunk < next_) return;  // the hashing thread has read it back already
-    if (hashing_ || chunk != next_) {
-      // The hashing thread will take it. Only the waiting chunks that are needed first stay in memory.
+    if (hashed_[chunk]) return;  // the hashing thread has read it back already
+    hashing = &hashing_of(chunk);
+    if (hashing->busy || chunk != hashing->next) {
+      // The hashing thread will take it. Only few of the waiting chunks stay in memory.
       early_.emplace(chunk, std::move(data));
-      if (early_.size() > kMaxEarly) early_.erase(std::prev(early_.end()));
-      if (hashing_ || !present_[next_]) return;
-      chunk = next_;
+      while (early_.size() > max_early_) early_.erase(std::prev(early_.end()));
+      if (hashing->busy || !present_[hashing->next]) return;
+      chunk = hashing->next;
       auto node = early_.extract(chunk);
       data = node.empty() ? ChunkBuffers::Buffer() : std::move(node.mapped());
     }
-    hashing_ = true;
+    hashing->busy = true;
   }
-  hash_from(chunk, std::move(data));
+  hash_from(*hashing, chunk, std::move(data));
+}
+
+// The caller holds the mutex.
+ChunkStore::Hashing& ChunkStore::hashing_of(std::size_t chunk) {
+  const std::uint32_t file = first_file(chunk);
+  const auto [at, fresh] = hashing_.try_emplace(file);
+  if (fresh) at->second.next = plan_.first_chunk(file);
+  return at->second;
 }
 
 void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool aside) {
@@ -119,21 +131,28 @@ void ChunkStore::mark() {
   marking_ = false;
 }
 
-// Hashes this chunk and the ones after it, up to the first that is missing. The caller has set hashing_.
-void ChunkStore::hash_from(std::size_t chunk, ChunkBuffers::Buffer data) {
+// Hashes this chunk and the ones after it, up to the first that is missing or the end of the file. The caller has set
+// `hashing.busy`.
+void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Buffer data) {
+  const std::uint32_t file = first_file(chunk);
   for (;;) {
     if (!data) {
       data = buffers_.take(plan_.bytes(chunk));
       if (!local_.read(chunk, data.bytes()))
-        fail("{}: vanished while it was copied", local_.path(plan_.extents(chunk)[0].file).string());
+        fail("{}: vanished while it was copied", local_.path(file).string());
     }
-    hash_chunk(chunk, data.bytes());
+    hash_chunk(hashing.hasher, chunk, data.bytes());
     data = {};
     const std::lock_guard lock(mutex_);
-    chunk = ++next_;
-    early_.erase(early_.begin(), early_.lower_bound(chunk));
-    if (chunk == plan_.size() || !present_[chunk]) {
-      hashing_ = false;
+    hashed_[chunk] = true;
+    early_.erase(chunk);
+    hashing.next = ++chunk;
+    if (chunk > plan_.last_chunk(file)) {
+      hashing_.erase(file);
+      return;
+    }
+    if (!present_[chunk]) {
+      hashing.busy = false;
       return;
     }
     auto node = early_.extract(chunk);
@@ -141,14 +160,15 @@ void ChunkStore::hash_from(std::size_t chunk, ChunkBuffers::Buffer data) {
   }
 }
 
-void ChunkStore::hash_chunk(std::size_t chunk, std::span<const std::byte> data) {
+void ChunkStore::hash_chunk(pack::Hasher& hasher, std::size_t chunk, std::span<const std::byte> data) {
   std::size_t at = 0;
   for (const Extent& extent : plan_.extents(chunk)) {
-    if (extent.offset == 0) hasher_.reset();
-    hasher_.update(data.subspan(at, extent.bytes));
+    if (extent.offset == 0) hasher.reset();
+    hasher.update(data.subspan(at, extent.bytes));
     at += extent.bytes;
     if (extent.offset + extent.bytes != plan_.file_bytes(extent.file)) continue;
-    file_digests_[extent.file] = hasher_.digest();
+    const std::lock_guard one(complete_mutex_);
+    file_digests_[extent.file] = hasher.digest();
     if (options_.complete && !options_.complete(extent.file, file_digests_[extent.file])) {
       damaged_.push_back(extent.file);
     }
@@ -156,13 +176,16 @@ void ChunkStore::hash_chunk(std::size_t chunk, std::span<const std::byte> data) 
 }
 
 void ChunkStore::finish() {
-  bool more = false;
-  {
-    const std::lock_guard lock(mutex_);
-    more = next_ < plan_.size() && !hashing_;
-    hashing_ = hashing_ || more;
+  for (std::size_t chunk = 0; chunk < plan_.size(); ++chunk) {
+    Hashing* hashing = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (hashed_[chunk]) continue;
+      hashing = &hashing_of(chunk);
+      hashing->busy = true;
+    }
+    hash_from(*hashing, chunk, {});
   }
-  if (more) hash_from(next_, {});
   join_marker();
   if (mark_failed_) std::rethrow_exception(mark_failed_);
   mark();

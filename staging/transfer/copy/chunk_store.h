@@ -1,7 +1,7 @@
 // The part of an object that a copy has so far: the chunks on disk and their digests, the journal of the
 // durable ones, and the digest of each file, which is computed in the order of its bytes while they arrive.
-// Chunks may arrive in any order and from several threads. A chunk that is early stays in memory for a
-// moment, or is read back from the disk when its turn comes.
+// Chunks may arrive in any order and from several threads, and many files may be incomplete at the same time. A
+// chunk that is early in its file stays in memory for a moment, or is read back from the disk when its turn comes.
 //
 // Threads: put(), read(), has() and digest() from any; the rest belongs to one thread.
 #pragma once
@@ -31,7 +31,7 @@ class ChunkStore {
     pack::Digest plan{};           ///< digest of the list of files; a journal of another list is not used
     std::uint64_t mark_bytes = 0;  ///< the bytes after which the chunks on disk are synced and recorded
     /// A file is complete and has this digest. Returns false if the digest is wrong; the file is then in
-    /// damaged(). Called by the threads that put chunks, in the order of the files.
+    /// damaged(). Called by the threads that put chunks, one at a time.
     std::function<bool(std::size_t file, const pack::Digest&)> complete;
   };
 
@@ -73,22 +73,31 @@ class ChunkStore {
   void written(std::size_t chunk, const pack::Digest& digest, bool aside);
   void mark_aside();
   void join_marker();
-  void hash_from(std::size_t chunk, ChunkBuffers::Buffer data);
-  void hash_chunk(std::size_t chunk, std::span<const std::byte> data);
+  /// The hash of a file that takes several chunks, or of the small files in one chunk.
+  struct Hashing {
+    std::size_t next = 0;  ///< the chunk to hash next
+    bool busy = false;     ///< some thread is hashing
+    pack::Hasher hasher;   ///< belongs to that thread
+  };
+  std::uint32_t first_file(std::size_t chunk) const { return plan_.extents(chunk)[0].file; }
+  Hashing& hashing_of(std::size_t chunk);
+  void hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Buffer data);
+  void hash_chunk(pack::Hasher& hasher, std::size_t chunk, std::span<const std::byte> data);
 
   FileSystem& system_;
   LocalFiles& local_;
   const ChunkPlan& plan_;
   ChunkBuffers& buffers_;
   Options options_;
+  std::size_t max_early_;
   ChunkJournal journal_;
 
   mutable std::mutex mutex_;
   std::vector<bool> present_;
   std::vector<pack::Digest> digests_;
-  std::map<std::size_t, ChunkBuffers::Buffer> early_;  // chunks after the one that is hashed next
-  std::size_t next_ = 0;                               // the chunk to hash next
-  bool hashing_ = false;
+  std::vector<bool> hashed_;
+  std::map<std::uint32_t, Hashing> hashing_;  // by first file; those that have begun and are not complete
+  std::map<std::size_t, ChunkBuffers::Buffer> early_;  // chunks before which another one must be hashed
   std::vector<DoneChunk> unmarked_;
   std::set<std::uint32_t> unsynced_;
   std::uint64_t unmarked_bytes_ = 0;
@@ -97,7 +106,7 @@ class ChunkStore {
   std::mutex marker_mutex_;
   std::thread marker_;
 
-  pack::Hasher hasher_;  // belongs to the thread that has set hashing_
+  std::mutex complete_mutex_;  // guards damaged_, and lets one file be completed at a time
   std::vector<pack::Digest> file_digests_;
   std::vector<std::size_t> damaged_;
 };

@@ -8,7 +8,6 @@
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::size_t kBuffers = 16;  // chunks in memory at once
 constexpr int kThreads = 4;
 constexpr int kMaxThreads = 32;
 
@@ -47,7 +46,7 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
       options_(std::move(options)),
       plan_(sizes_of(files), options_.chunk_bytes),
       threads_(options_.threads > 0 ? std::min(options_.threads, kMaxThreads) : threads_for(plan_)),
-      buffers_(kBuffers * options_.chunk_bytes, options_.chunk_bytes),
+      buffers_(options_.buffers * options_.chunk_bytes, options_.chunk_bytes),
       source_(system, options_.source, files, plan_, limit, options_.source_pause),
       local_(system, options_.target, names_of(files), plan_),
       store_(system, local_, plan_, buffers_,

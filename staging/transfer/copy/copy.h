@@ -33,6 +33,7 @@ struct CopyOptions {
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::chrono::milliseconds source_pause = kSourcePause;
+  std::size_t buffers = 16;                         ///< chunks in memory at once
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time

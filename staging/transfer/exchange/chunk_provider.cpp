@@ -1,25 +1,26 @@
 #include "staging/transfer/exchange/chunk_provider.h"
 
-namespace lockstep::transfer {
+#include <chrono>
+#include <thread>
 
-ChunkProvider::State CopyProvider::state(std::size_t chunk, std::uint32_t asker) {
-  if (chunk >= copy_.plan().size()) return State::elsewhere;
-  if (copy_.store().has(chunk)) return State::here;
-  return schedule_.expects(chunk, asker) ? State::coming : State::elsewhere;
-}
+namespace lockstep::transfer {
 
 bool CopyProvider::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
   digest = copy_.store().digest(chunk);
   return copy_.store().read(chunk, into);
 }
 
-ObjectProvider::ObjectProvider(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
-                               std::uint32_t chunk_bytes)
-    : plan_(sizes_of(files), chunk_bytes), files_(FileSystem::real(), folder, names_of(files), plan_) {
+ObjectProvider::ObjectProvider(std::uint32_t self, const std::filesystem::path& folder,
+                               const std::vector<ManifestFile>& files, std::uint32_t chunk_bytes)
+    : self_(self),
+      plan_(sizes_of(files), chunk_bytes),
+      files_(FileSystem::real(), folder, names_of(files), plan_) {
 }
 
-ChunkProvider::State ObjectProvider::state(std::size_t chunk, std::uint32_t /*asker*/) {
-  return chunk < plan_.size() ? State::here : State::elsewhere;
+std::optional<std::size_t> ObjectProvider::wait_for(std::size_t n, int milliseconds) {
+  if (n < plan_.size()) return n;
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  return {};
 }
 
 bool ObjectProvider::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {

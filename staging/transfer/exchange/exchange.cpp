@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,36 +16,30 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
-constexpr std::size_t kMaxUnauthenticated = 1024;
-constexpr std::size_t kMaxWaiting = 64;  // requests of one node
-constexpr milliseconds kLook{5};         // between two looks for a chunk that is not here yet
-constexpr milliseconds kClosing{1};      // between two checks for the end of a dropped connection
+constexpr std::size_t kMaxUnauthenticated = 16;
+constexpr milliseconds kLook{20};    // between two looks for a request, while a chunk is not here yet
+constexpr milliseconds kClosing{1};  // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
-
-// Only a part of the descriptors: the copy needs some too.
-std::size_t max_unauthenticated() {
-  rlimit open{};
-  if (::getrlimit(RLIMIT_NOFILE, &open) != 0) return kMaxUnauthenticated;
-  return std::clamp<std::size_t>(open.rlim_cur / 4, 16, kMaxUnauthenticated);
-}
 
 }  // namespace
 
-struct Exchange::Request {
-  enum class Kind { list, chunk, idle };
-
-  static Request parse(const std::string& line) {
-    const std::vector<std::string> words = words_of(line);
-    if (words.size() == 2 && words[0] == "list") return {Kind::list, parse_number(words[1])};
-    if (words.size() == 2 && words[0] == "idle") return {Kind::idle, parse_number(words[1])};
-    if (words.size() == 3 && words[0] == "get")
-      return {Kind::chunk, parse_number(words[1]), parse_number(words[2])};
-    throw PeerError("unexpected message");
-  }
-
-  Kind kind = Kind::list;
+/// The wishes of one successor, for the source that it asked for last.
+struct Exchange::Feed {
   std::size_t topic = 0;
-  std::size_t chunk = 0;
+  bool list = false;
+  std::vector<std::byte> wanted;       // a bit for each chunk
+  std::size_t next = 0;                // in the order in which chunks became available here
+  std::deque<std::size_t> here_again;  // wanted chunks that may be before `next`
+  bool said_idle = false;
+
+  bool wants(std::size_t chunk) const {
+    return chunk / 8 < wanted.size() && (wanted[chunk / 8] >> (chunk % 8) & std::byte{1}) == std::byte{1};
+  }
+  void want(std::size_t chunk, bool now) {
+    if (chunk / 8 >= wanted.size()) throw PeerError("it asks for a chunk that does not exist");
+    const std::byte bit = std::byte{1} << (chunk % 8);
+    wanted[chunk / 8] = now ? wanted[chunk / 8] | bit : wanted[chunk / 8] & ~bit;
+  }
 };
 
 struct Exchange::Client {
@@ -65,9 +58,18 @@ Exchange::Exchange(const Options& options)
 }
 
 Exchange::~Exchange() {
-  ended_ = true;
+  end();
   acceptor_.join();
   for (Client& client : clients_) client.thread.join();
+}
+
+void Exchange::end() {
+  ended_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);  // connections are refused from now on
+  const std::lock_guard lock(mutex_);
+  for (Client& client : clients_) {
+    if (client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
+  }
 }
 
 void Exchange::accept_all() {
@@ -87,7 +89,7 @@ void Exchange::accept_all() {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     try {
       if (!socket) fail_errno("accept");
-      take_client(std::move(socket));
+      if (!ended_) take_client(std::move(socket));
     } catch (const std::exception&) {
       // No descriptor or no thread is left: the next connection waits in the socket's queue.
       drop_oldest_unauthenticated();
@@ -119,7 +121,7 @@ bool Exchange::may_accept() {
       if (!client.authenticated) ++(client.fd >= 0 ? open : closing);
     }
   }
-  if (open + closing < max_unauthenticated()) return true;
+  if (open + closing < kMaxUnauthenticated) return true;
   if (closing == 0) drop_oldest_unauthenticated();
   return false;
 }
@@ -145,74 +147,130 @@ void Exchange::serve_client(Client& client) {
                   options_.timeouts);
     // Runs before the link, and with it the socket, is closed.
     const std::unique_ptr<void, decltype(closing)> before(this, closing);
-    const std::uint32_t node = link.handshake(options_.node_id);
+    link.handshake(options_.node_id);
     {
       const std::lock_guard lock(mutex_);
       client.authenticated = true;
     }
-    talk(link, node);
+    talk(link);
   } catch (const std::exception&) {
     // The connection was not authenticated, or is lost; the other side reports that.
   }
   client.ended = true;
 }
 
-void Exchange::talk(PeerLink& link, std::uint32_t node) {
+void Exchange::talk(PeerLink& link) {
   const milliseconds alive_every = options_.timeouts.silence / 5;
-  std::deque<Request> waiting;
-  auto answered = std::chrono::steady_clock::now();
+  Feed feed;
+  auto sent = std::chrono::steady_clock::now();
   while (!ended_) {
-    if (const std::optional<std::string> line = link.receive(waiting.empty() ? kIdle : kLook)) {
-      if (waiting.size() > kMaxWaiting) throw PeerError("too many requests");
-      waiting.push_back(Request::parse(*line));
+    bool busy = false;
+    if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
+      take_request(link, feed, *line);
+      busy = true;
     }
-    const std::size_t before = waiting.size();
-    std::erase_if(waiting, [&](const Request& request) { return answer(link, node, request); });
+    {
+      const std::shared_lock in_use(serving_);
+      busy = send_next(link, feed) || busy;
+    }
     const auto now = std::chrono::steady_clock::now();
-    if (waiting.size() != before) answered = now;
-    if (!waiting.empty() && now - answered >= alive_every) {
+    if (busy) {
+      sent = now;
+    } else if (now - sent >= alive_every) {
       link.send("alive");
-      answered = now;
+      sent = now;
     }
   }
 }
 
-// False if there is no answer yet.
-bool Exchange::answer(PeerLink& link, std::uint32_t node, const Request& request) {
+Exchange::Topic Exchange::find(std::size_t topic) {
+  const std::lock_guard lock(mutex_);
+  const auto found = topics_.find(topic);
+  return found == topics_.end() ? Topic() : found->second;
+}
+
+void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line) {
+  const std::vector<std::string> words = words_of(line);
+  if (words.size() < 2) throw PeerError("unexpected message");
+  const std::size_t topic = parse_number(words[1]);
+  if (words[0] == "list" || words[0] == "subscribe") {
+    feed = Feed();
+    feed.topic = topic;
+    feed.list = words[0] == "list";
+    if (feed.list) return;
+    constexpr std::size_t kMaxBits = std::size_t{1} << 29U;
+    const std::size_t bytes = words.size() == 3 ? parse_number(words[2]) : kMaxBits + 1;
+    if (bytes > kMaxBits) throw PeerError("unexpected message");
+    feed.wanted.resize(bytes);
+    return link.receive_bytes(feed.wanted);
+  }
+  if (topic != feed.topic) throw PeerError("it did not subscribe to this source");
+  std::vector<std::size_t> chunks;
+  for (std::size_t i = 2; i < words.size(); ++i) chunks.push_back(parse_number(words[i]));
+  if (words[0] != "cancel" && words[0] != "again" && words[0] != "read")
+    throw PeerError("unexpected message");
+  for (const std::size_t chunk : chunks) feed.want(chunk, words[0] != "cancel");
+  if (words[0] == "cancel") return;
+  feed.here_again.insert(feed.here_again.end(), chunks.begin(), chunks.end());
+  if (words[0] == "again") return;
   const std::shared_lock in_use(serving_);
-  Topic topic;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = topics_.find(request.topic);
-    if (found != topics_.end()) topic = found->second;
-  }
-  if (request.kind == Request::Kind::list) {
-    if (!topic.list) return false;
-    const auto bytes = std::as_bytes(std::span(*topic.list));
-    link.send(fmt::format("list {} {} {}", request.topic, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
-              bytes);
-    return true;
-  }
-  if (!topic.chunks) return false;
-  if (request.kind == Request::Kind::idle) {
-    topic.chunks->help_from(node);
-    return true;
-  }
-  const ChunkProvider::State state = topic.chunks->state(request.chunk, node);
-  if (state == ChunkProvider::State::coming) return false;
-  if (state == ChunkProvider::State::here) {
-    const ChunkBuffers::Buffer buffer = buffers_.try_take(topic.chunks->bytes(request.chunk));
-    if (!buffer) return false;  // other nodes are being served
-    pack::Digest digest;
-    if (topic.chunks->read(request.chunk, buffer.bytes(), digest)) {
-      link.send(fmt::format("chunk {} {} {} {}", request.topic, request.chunk, buffer.bytes().size(),
-                            pack::to_hex(digest)),
-                buffer.bytes());
-      return true;
-    }
-  }
-  link.send(fmt::format("elsewhere {} {}", request.topic, request.chunk));
+  if (const Topic found = find(topic); found.chunks) found.chunks->take_over(chunks);
+  feed.said_idle = false;
+}
+
+// Sends one thing that is wanted and here, or waits for a moment and returns false.
+bool Exchange::send_next(PeerLink& link, Feed& feed) {
+  const Topic topic = find(feed.topic);
+  if (feed.list && send_list(link, feed, topic)) return true;
+  if (!feed.wanted.empty() && topic.chunks) return send_chunk(link, feed, *topic.chunks);
+  std::this_thread::sleep_for(kLook);
+  return false;
+}
+
+bool Exchange::send_list(PeerLink& link, Feed& feed, const Topic& topic) const {
+  if (!topic.list) return false;
+  const auto bytes = std::as_bytes(std::span(*topic.list));
+  link.send(fmt::format("list {} {} {}", feed.topic, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
+            bytes);
+  feed.list = false;
   return true;
+}
+
+bool Exchange::send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks) {
+  if (feed.wanted.size() != (chunks.chunks() + 7) / 8) throw PeerError("it has another list of files");
+  if (!feed.said_idle && chunks.idle()) {
+    feed.said_idle = true;
+    link.send(fmt::format("idle {}", feed.topic));
+    return true;
+  }
+  for (std::size_t n = feed.here_again.size(); n > 0; --n) {
+    const std::size_t chunk = feed.here_again.front();
+    feed.here_again.pop_front();
+    if (!feed.wants(chunk)) continue;
+    if (!chunks.is_here(chunk)) continue;  // it comes in its turn
+    feed.want(chunk, false);
+    send_one(link, feed.topic, chunks, chunk);
+    return true;
+  }
+  while (const std::optional<std::size_t> chunk =
+             chunks.wait_for(feed.next, static_cast<int>(kLook.count()))) {
+    ++feed.next;
+    if (!feed.wants(*chunk)) continue;
+    feed.want(*chunk, false);
+    send_one(link, feed.topic, chunks, *chunk);
+    return true;
+  }
+  return false;
+}
+
+void Exchange::send_one(PeerLink& link, std::size_t topic, ChunkProvider& chunks, std::size_t chunk) {
+  const ChunkBuffers::Buffer buffer = buffers_.take(chunks.bytes(chunk));
+  pack::Digest digest;
+  if (!chunks.read(chunk, buffer.bytes(), digest)) return link.send(fmt::format("lacks {} {}", topic, chunk));
+  link.send(fmt::format("chunk {} {} {} {} {}", topic, chunk, chunks.origin(chunk), buffer.bytes().size(),
+                        pack::to_hex(digest)),
+            buffer.bytes());
+  bytes_sent_ += buffer.bytes().size();
 }
 
 void Exchange::serve_list(std::size_t topic, std::shared_ptr<const std::string> list) {
@@ -239,7 +297,7 @@ std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& host
   try {
     socket = connect_to(hosts, port, options_.timeouts.silence, "it");
   } catch (const Error& error) {
-    throw PeerError(error.what());
+    throw PeerLost(error.what());
   }
   auto link = std::make_unique<PeerLink>(std::move(socket), Session::Role::node, options_.key, options_.step,
                                          options_.timeouts);

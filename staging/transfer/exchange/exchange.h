@@ -1,5 +1,11 @@
-// Nodes pass chunks on to each other, so that data which all of them need is read from the source once. Each
-// node listens, and connects to each of the others.
+// Nodes pass chunks on to each other, so that data which all of them need is read from the source once. The nodes form a
+// ring, in the order of the step's nodes: each one connects to the node before it, its predecessor, and asks for all
+// that it lacks. The predecessor sends each chunk as soon as it has it. So every node sends the data at most once,
+// however many nodes there are, and needs as many threads and connections as on two nodes.
+//
+//   source ──files in turn──► n1 ──► n2 ──► n3 ──► … ──► n1
+//
+// If some nodes have the data in their caches already, they send it to their successors and the source is not read.
 //
 // A conversation, over TCP: both sides greet each other and prove that they have the one-time key of the step
 // (rendezvous_session.h, purpose "exchange-JOB.STEP"). After that each line is "MAC PAYLOAD", so no line can be forged
@@ -7,35 +13,34 @@
 // as with NFS. A node that has munge also demands a fresh credential of the same user, made for this conversation
 // (munge_credential.h).
 //
-//   both     hello NODE CREDENTIAL|-          who this is
-//   asker    list TOPIC                       the list of a source's files; TOPIC numbers the sources
-//            get TOPIC CHUNK                  several may be asked for before an answer comes
-//            idle TOPIC                       I have nothing left to read from the source, and can help
-//   server   list TOPIC BYTES XXH3            and that many bytes
-//            chunk TOPIC CHUNK BYTES XXH3     and that many bytes
-//            elsewhere TOPIC CHUNK            I do not have it, and will not: ask the next node
-//            alive                            once a second while something is asked for and not here yet
+//   both       hello NODE CREDENTIAL|-          who this is
+//   successor  list TOPIC                       the list of a source's files; TOPIC numbers the sources
+//              subscribe TOPIC BYTES            and that many bytes: a bit for each chunk that is wanted
+//              cancel TOPIC CHUNK...            no longer wanted
+//              again TOPIC CHUNK...             arrived damaged
+//              read TOPIC CHUNK...              read these from the source instead of me, and send them
+//   server     list TOPIC BYTES XXH3            and that many bytes
+//              chunk TOPIC CHUNK ORIGIN BYTES XXH3   and that many bytes; node ORIGIN read them from the source
+//              lacks TOPIC CHUNK                cannot be sent
+//              idle TOPIC                       I have nothing left to read from the source, and can help
+//              alive                            when nothing else was sent for a second
 //
-// Each chunk has an owner and a successor, which all nodes know (chunk_schedule.h). The owner reads its chunks
-// in order; a node that needs a chunk asks the owner, then the successor, then reads the source itself
-// (chunk_schedule.h). If some nodes have the object in their caches already, they own all chunks, and the
-// source is not read. Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads
-// them after the data, 40 to 50 bytes for each record of a TFRecord or RecordIO file.
+// Receiving waits only for the node's own disk, never for sending: chunks that a slow successor has not taken yet are
+// read back from the disk. So nodes with little memory cannot wait for each other in a circle. Which node reads which
+// chunk from the source: chunk_shares.h and chain_schedule.h. How a predecessor that fails is replaced: subscription.h.
+// Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads them after the data, 40 to 50
+// bytes for each record of a TFRecord or RecordIO file.
 //
-// Failures: a chunk with a wrong digest is fetched again, from the next node. A node is given up after three such
-// chunks, silence for five seconds (a stopped process, a dead machine), a chunk that takes half a minute, or a
-// connection that breaks twice: the successors of its chunks then read them and pass them on. A node whose own source
-// or disk hangs is ended by its parent (supervisor.h), and the others give it up. If a whole file does not match the
-// pack's index, its chunks are compared with the source, and the nodes that sent other bytes are named. Data without an
-// index is compared between the nodes before it is published. A node that is also silent at srun's rendezvous fails the
-// step there, so no node waits for ever.
+// Damage: a chunk that arrives with a wrong digest is sent again. If a whole file does not match the pack's index, its
+// chunks are compared with the source, and the nodes that read other bytes there are named. Data without an index is
+// compared between the nodes before it is published. A node whose own source or disk hangs is ended by its parent
+// (supervisor.h), and its successor passes it over.
 //
-// A connection that has not authenticated within ten seconds is dropped. If there are too many of those (a quarter of
-// the process's descriptors), the oldest is dropped earlier. Memory: eight chunks for the nodes that are served; the
-// asking side shares the budget of the copy. The list of files (or a pack's index) is in memory once while it is passed
-// on. There is one thread for each node that asks, and one for each node that is asked.
+// A connection that has not authenticated within some seconds is dropped; of more than 16 of those, the oldest is
+// dropped earlier. Memory: eight chunks for successors; the receiving side shares the budget of the copy. The list of
+// files (or a pack's index) is in memory once while it is passed on.
 //
-// Threads: safe from any.
+// Threads: safe from any. One thread accepts connections, and one serves each successor.
 #pragma once
 
 #include <atomic>
@@ -76,7 +81,12 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
+  /// Closes all connections. Nothing is served any more.
+  void end();
+
   int port() const { return port_; }
+  /// Bytes of chunks that were sent to other nodes.
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
   const PeerTimeouts& timeouts() const { return options_.timeouts; }
 
   /// Serves the list of files, or the chunks, of a topic until it is withdrawn. Requests may come earlier;
@@ -95,21 +105,27 @@ class Exchange {
     std::shared_ptr<const std::string> list;
     std::shared_ptr<ChunkProvider> chunks;
   };
-  struct Request;
   struct Client;
+  struct Feed;
 
   void accept_all();
   void serve_client(Client& client);
-  void talk(PeerLink& link, std::uint32_t node);
+  void talk(PeerLink& link);
   void take_client(UniqueFd socket);
   bool may_accept();
   void drop_oldest_unauthenticated();
-  bool answer(PeerLink& link, std::uint32_t node, const Request& request);
+  Topic find(std::size_t topic);
+  void take_request(PeerLink& link, Feed& feed, const std::string& line);
+  bool send_next(PeerLink& link, Feed& feed);
+  bool send_list(PeerLink& link, Feed& feed, const Topic& topic) const;
+  bool send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks);
+  void send_one(PeerLink& link, std::size_t topic, ChunkProvider& chunks, std::size_t chunk);
 
   Options options_;
   int port_ = 0;
   UniqueFd socket_;
   std::atomic<bool> ended_ = false;
+  std::atomic<std::uint64_t> bytes_sent_ = 0;
   ChunkBuffers buffers_;
   std::mutex mutex_;
   std::shared_mutex serving_;  // shared by the threads that use what is served

@@ -14,7 +14,7 @@ void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages) {
   for (const auto& [node, message] : messages) {
     protocols.insert(message.value("protocol", 1));  // releases before 2 do not say
     nodes.try_emplace(message.value("release", "an earlier one"),
-                      message.value("name", std::to_string(node)));
+                      message.value("name", fmt::format("node {}", node)));
   }
   if (protocols.size() < 2) return;
   std::string list;
@@ -27,20 +27,10 @@ void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages) {
 
 PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name)
     : rendezvous_(rendezvous), self_(options.node_id), exchange_(options) {
-  const nlohmann::json own{{"name", node_name},
-                           {"hosts", {rendezvous.own_address(), node_name}},
-                           {"port", exchange_.port()},
-                           {"protocol", kExchangeProtocol},
-                           {"release", version()}};
-  const std::map<std::uint32_t, nlohmann::json> messages = gather("places", own);
-  check_releases(messages);
-  for (const auto& [node, message] : messages) {
-    try {
-      peers_[node] = Peer{message.at("name"), message.at("hosts"), message.at("port")};
-    } catch (const nlohmann::json::exception& error) {
-      fail("node {} of the step runs another version of lockstep-stage ({})", node, error.what());
-    }
-  }
+  rendezvous_.set_address(
+      {{"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}});
+  peers_[self_] = {node_name, {}, 0};
+  check_releases(gather("places", {{"protocol", kExchangeProtocol}, {"release", version()}}));
 }
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& round, nlohmann::json data) {
@@ -52,15 +42,33 @@ std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& rou
   return messages;
 }
 
-std::string PeerGroup::name(std::uint32_t node) const {
-  const auto peer = peers_.find(node);
-  return peer == peers_.end() ? fmt::format("node {} of the step", node) : peer->second.name;
+const PeerGroup::Peer& PeerGroup::find(std::uint32_t node) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = peers_.find(node); found != peers_.end()) return found->second;
+  }
+  const nlohmann::json told = rendezvous_.address_of(node);
+  if (told.is_null()) throw PeerError("it has left the step");
+  try {
+    Peer peer{told.at("name"), told.at("hosts"), told.at("port")};
+    const std::lock_guard lock(mutex_);
+    return peers_.emplace(node, std::move(peer)).first->second;
+  } catch (const nlohmann::json::exception& error) {
+    fail("node {} of the step runs another version of lockstep-stage ({})", node, error.what());
+  }
 }
 
-std::unique_ptr<PeerLink> PeerGroup::connect(std::uint32_t node) const {
-  const auto peer = peers_.find(node);
-  if (peer == peers_.end()) throw PeerError("it has left the step");
-  return exchange_.connect(peer->second.hosts, peer->second.port, node);
+std::string PeerGroup::name(std::uint32_t node) {
+  try {
+    return find(node).name;
+  } catch (const Error&) {
+    return fmt::format("node {} of the step", node);
+  }
+}
+
+std::unique_ptr<PeerLink> PeerGroup::connect(std::uint32_t node) {
+  const Peer& peer = find(node);
+  return exchange_.connect(peer.hosts, peer.port, node);
 }
 
 }  // namespace lockstep::transfer

@@ -1,12 +1,13 @@
-// The nodes that put the same sources together: the address of each, the rounds at the rendezvous through
-// which they agree, and the exchange of chunks between them.
+// The nodes that put the same sources together: the addresses of the neighbours, the rounds at the rendezvous by which
+// the nodes agree, and the exchange of chunks between them.
 //
-// Threads: one at a time.
+// Threads: gather() one at a time; the rest from any.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@
 namespace lockstep::transfer {
 
 /// Of what the nodes of a step send each other: one more at each change that an earlier release does not understand.
-inline constexpr int kExchangeProtocol = 2;
+inline constexpr int kExchangeProtocol = 3;
 
 /// Nodes of the step run releases that cannot cooperate. All of them see that, and each can read the source alone.
 class OtherRelease : public Error {
@@ -27,8 +28,8 @@ class OtherRelease : public Error {
 
 class PeerGroup {
  public:
-  /// Opens the exchange and learns the addresses of the other nodes. `rendezvous` must outlive this object.
-  /// Throws Error if the rendezvous is lost, OtherRelease as described above.
+  /// Opens the exchange, tells the rendezvous where it is, and compares the releases of all nodes. `rendezvous` must outlive
+  /// this object. Throws Error if the rendezvous is lost, OtherRelease as described above.
   PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name);
 
   std::uint32_t self() const { return self_; }
@@ -37,8 +38,14 @@ class PeerGroup {
   /// As Rendezvous::gather(), by node, without the nodes that have left or failed.
   std::map<std::uint32_t, nlohmann::json> gather(const std::string& round, nlohmann::json data);
 
-  std::string name(std::uint32_t node) const;
-  std::unique_ptr<PeerLink> connect(std::uint32_t node) const;
+  /// As Rendezvous::lost().
+  std::vector<std::uint32_t> lost(const std::vector<std::uint32_t>& asked,
+                                  std::optional<std::uint32_t> passed_over = {}) {
+    return rendezvous_.lost(asked, passed_over);
+  }
+
+  std::string name(std::uint32_t node);
+  std::unique_ptr<PeerLink> connect(std::uint32_t node);
 
  private:
   struct Peer {
@@ -47,10 +54,13 @@ class PeerGroup {
     int port = 0;
   };
 
+  const Peer& find(std::uint32_t node);
+
   Rendezvous& rendezvous_;
   std::uint32_t self_;
   Exchange exchange_;
-  std::map<std::uint32_t, Peer> peers_;
+  std::mutex mutex_;
+  std::map<std::uint32_t, Peer> peers_;  // those that were asked for
 };
 
 }  // namespace lockstep::transfer

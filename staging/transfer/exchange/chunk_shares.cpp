@@ -1,0 +1,100 @@
+#include "staging/transfer/exchange/chunk_shares.h"
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+namespace lockstep::transfer {
+namespace {
+
+/// Chunks of one file, or one chunk of small files.
+struct Run {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const { return end - begin; }
+};
+
+std::vector<Run> runs_of(const ChunkPlan& plan) {
+  std::vector<Run> runs;
+  for (std::size_t chunk = 0; chunk < plan.size();) {
+    const std::size_t end = plan.last_chunk(plan.extents(chunk)[0].file) + 1;
+    runs.push_back({chunk, end});
+    chunk = end;
+  }
+  return runs;
+}
+
+/// The number of chunks that each reader has.
+class Loads {
+ public:
+  Loads(std::size_t chunks, std::size_t readers) : chunks_(chunks), loads_(readers) {}
+
+  std::size_t& of(std::size_t reader) { return loads_[reader]; }
+  std::size_t fair(std::size_t reader) const {
+    return chunks_ * (reader + 1) / loads_.size() - chunks_ * reader / loads_.size();
+  }
+  /// Whether the reader may take a whole file. A little more than a fair share is allowed, because files differ.
+  bool fits(std::size_t load, std::size_t run) const {
+    constexpr std::size_t kTolerance = 16;
+    return (load + run) * loads_.size() * kTolerance <= chunks_ * (kTolerance + 1);
+  }
+
+ private:
+  std::size_t chunks_;
+  std::vector<std::size_t> loads_;
+};
+
+/// A reader and the number of chunks of one file that it reads.
+using Part = std::pair<std::size_t, std::size_t>;
+
+// Lets the chunks of a file alternate between its readers, each in proportion to its part.
+void alternate(const Run& run, const std::vector<Part>& parts, const std::vector<std::uint32_t>& readers,
+               std::vector<std::uint32_t>& dealt) {
+  constexpr std::uint64_t kScale = std::uint64_t{1} << 24U;
+  std::vector<std::pair<std::uint64_t, std::size_t>> turns;
+  for (const auto& [reader, count] : parts) {
+    for (std::size_t i = 0; i < count; ++i) turns.emplace_back((2 * i + 1) * kScale / count, reader);
+  }
+  std::sort(turns.begin(), turns.end());
+  for (std::size_t i = 0; i < turns.size(); ++i) dealt[run.begin + i] = readers[turns[i].second];
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> deal_chunks(const ChunkPlan& plan, const std::vector<std::uint32_t>& readers) {
+  std::vector<std::uint32_t> dealt(plan.size(), readers.front());
+  Loads loads(plan.size(), readers.size());
+  using Turn = std::pair<std::size_t, std::size_t>;  // load, reader
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+  for (std::size_t r = 0; r < readers.size(); ++r) turns.emplace(0, r);
+  std::vector<Run> left;
+  for (const Run& run : runs_of(plan)) {
+    const auto [load, reader] = turns.top();
+    if (!loads.fits(load, run.size())) {
+      left.push_back(run);
+      continue;
+    }
+    turns.pop();
+    turns.emplace(loads.of(reader) += run.size(), reader);
+    std::fill_n(dealt.begin() + static_cast<std::ptrdiff_t>(run.begin), run.size(), readers[reader]);
+  }
+  std::size_t reader = 0;
+  for (const Run& run : left) {
+    std::vector<Part> parts;
+    for (std::size_t chunks = run.size(); chunks > 0;) {
+      const bool last = reader + 1 == readers.size();
+      const std::size_t fair = loads.fair(reader);
+      const std::size_t free = fair > loads.of(reader) ? fair - loads.of(reader) : 0;
+      const std::size_t taken = last ? chunks : std::min(free, chunks);
+      if (taken > 0) parts.emplace_back(reader, taken);
+      loads.of(reader) += taken;
+      chunks -= taken;
+      if (!last && loads.of(reader) >= fair) ++reader;
+    }
+    alternate(run, parts, readers, dealt);
+  }
+  return dealt;
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,191 @@
+// Passes data along a chain of many nodes, as staging does for one source: the real exchange and rendezvous, with all
+// nodes in one process and small chunks in memory. Counts who sends and reads what, and then computes how long the same
+// messages take with real chunks on a given network: a link sends what is available first. bench_stage --simulate starts
+// this program.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "common/error.h"
+#include "common/tool.h"
+#include "tests/unit/staging/transfer/exchange/chain_world.h"
+
+namespace lockstep::bench {
+namespace {
+
+using transfer::ChainEnd;
+using transfer::ChainHop;
+using transfer::ChainOptions;
+
+struct Settings {
+  std::uint32_t nodes = 64;
+  std::string holders, lost;
+  double bytes = 100e9;            ///< of the data that is played
+  double link = 12.5e9;            ///< bytes a second that a node sends
+  double source = 100e9;           ///< bytes a second that all nodes together read
+  double latency = 50e-6;          ///< of a message, in seconds
+  std::uint32_t chunk_bytes = 64;  ///< of the chunks that are really sent
+};
+
+/// Plays the messages of a run. Every node has one link, and sends what became available first.
+class Playback {
+ public:
+  Playback(const Settings& settings, const ChainEnd& end, double hop)
+      : end_(end),
+        chunk_seconds_(settings.bytes / static_cast<double>(end.chunks) / settings.link),
+        source_seconds_(settings.bytes / static_cast<double>(end.chunks) / settings.source),
+        delay_(settings.latency + hop),
+        nodes_(settings.nodes) {}
+
+  double seconds() {
+    for (std::uint32_t node = 0; node < end_.hops.size(); ++node) {
+      nodes_[node].receivers.resize(end_.chunks);
+    }
+    for (std::uint32_t node = 0; node < end_.hops.size(); ++node) {
+      for (const ChainHop& hop : end_.hops[node]) {
+        if (hop.from == node) {
+          nodes_[node].reads.push_back(hop.chunk);
+        } else {
+          nodes_[hop.from].receivers[hop.chunk].push_back(node);
+        }
+      }
+    }
+    // The source serves the nodes in turn.
+    double at = 0;
+    for (bool more = true; more;) {
+      more = false;
+      for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
+        Node& reader = nodes_[node];
+        if (reader.reads.empty()) continue;
+        more = true;
+        arrive(std::max(at += source_seconds_, reader.read_until += chunk_seconds_), node,
+               reader.reads.front());
+        reader.reads.pop_front();
+      }
+    }
+    // Chunks that nobody received and nobody read are those of the nodes that had the data.
+    for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
+      if (!end_.hops[node].empty()) continue;
+      for (std::size_t chunk = 0; chunk < end_.chunks; ++chunk) arrive(0, node, chunk);
+    }
+    double last = 0;
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      Node& node = nodes_[event.node];
+      if (!end_.hops[event.node].empty()) last = std::max(last, event.at);
+      for (const std::uint32_t receiver : node.receivers[event.chunk]) {
+        node.sends_until = std::max(node.sends_until, event.at) + chunk_seconds_;
+        arrive(node.sends_until + delay_, receiver, event.chunk);
+      }
+    }
+    return last;
+  }
+
+ private:
+  struct Node {
+    std::vector<std::vector<std::uint32_t>> receivers;  ///< by chunk
+    std::deque<std::size_t> reads;
+    double read_until = 0, sends_until = 0;
+  };
+  struct Event {
+    double at;
+    std::uint64_t order;
+    std::uint32_t node;
+    std::size_t chunk;
+    bool operator>(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+  };
+  void arrive(double at, std::uint32_t node, std::size_t chunk) { events_.push({at, order_++, node, chunk}); }
+
+  const ChainEnd& end_;
+  double chunk_seconds_, source_seconds_, delay_;
+  std::vector<Node> nodes_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::uint64_t order_ = 0;
+};
+
+ChainOptions chain_of(const Settings& settings) {
+  ChainOptions options;
+  options.nodes = settings.nodes;
+  options.chunk_bytes = settings.chunk_bytes;
+  options.files.assign(settings.nodes, std::uint64_t{8} * settings.chunk_bytes);
+  options.timeouts = {.silence = std::chrono::seconds(60), .chunk = std::chrono::minutes(10)};
+  options.join_timeout = std::chrono::minutes(10);
+  if (settings.holders == "alternating") {
+    for (std::uint32_t node = 0; node < settings.nodes; node += 2) options.holders.insert(node);
+  } else if (!settings.holders.empty()) {
+    for (std::size_t at = 0; at < settings.holders.size();) {
+      const std::size_t end = std::min(settings.holders.find(',', at), settings.holders.size());
+      options.holders.insert(static_cast<std::uint32_t>(std::stoul(settings.holders.substr(at, end - at))));
+      at = end + 1;
+    }
+  }
+  if (!settings.lost.empty()) {
+    const std::size_t at = settings.lost.find('@');
+    if (at == std::string::npos) fail_usage("--lost '{}' must be NODE@FRACTION", settings.lost);
+    options.lost = static_cast<std::uint32_t>(std::stoul(settings.lost.substr(0, at)));
+    options.lost_at = std::stod(settings.lost.substr(at + 1));
+  }
+  if ((options.lost && *options.lost >= settings.nodes) ||
+      (!options.holders.empty() && *options.holders.rbegin() >= settings.nodes))
+    fail_usage("--holders and --lost name nodes from 0 to {}", settings.nodes - 1);
+  return options;
+}
+
+void run(const Settings& settings) {
+  const ChainOptions options = chain_of(settings);
+  const ChainEnd end = transfer::run_chain(options);
+  if (!end.complete) fail("a node did not get all data");
+  std::size_t hops = 0;
+  for (const auto& node : end.hops) hops += node.size();
+  const double hop = end.cpu_seconds / static_cast<double>(std::max<std::size_t>(hops, 1));
+  const double data = static_cast<double>(end.chunks) * settings.chunk_bytes;
+  Tool::print({{"bench", "stage_scale"},
+               {"nodes", settings.nodes},
+               {"holders", options.holders.size()},
+               {"sources", 1},
+               {"bytes", settings.bytes},
+               {"link_bandwidth", settings.link},
+               {"source_bandwidth", settings.source},
+               {"latency", settings.latency},
+               {"hop_seconds", hop},
+               {"seconds", Playback(settings, end, hop).seconds()},
+               {"sent_max_ratio", static_cast<double>(end.max_sent()) / data},
+               {"source_ratio", static_cast<double>(end.all_read()) / data},
+               {"opens", end.opens},
+               {"rounds", end.rounds},
+               {"rendezvous_bytes", end.rendezvous_bytes},
+               {"connections_max", end.connections},
+               {"threads_max", end.threads}});
+}
+
+}  // namespace
+}  // namespace lockstep::bench
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  bench::Settings settings;
+  CLI::App app("Simulates the staging of one source on many nodes.");
+  app.add_option("--nodes", settings.nodes)->check(CLI::Range(2, 65536));
+  app.add_option("--holders", settings.holders);
+  app.add_option("--lost", settings.lost);
+  app.add_option("--bytes", settings.bytes);
+  app.add_option("--bandwidth", settings.link);
+  app.add_option("--source-bandwidth", settings.source);
+  app.add_option("--latency", settings.latency);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    bench::run(settings);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_stage_scale: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,313 @@
+#include "tests/unit/staging/transfer/exchange/chain_world.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <barrier>
+#include <filesystem>
+#include <numeric>
+
+#include "common/error.h"
+#include "common/sockets.h"
+#include "staging/rendezvous/rendezvous_server.h"
+#include "staging/transfer/exchange/chunk_shares.h"
+#include "staging/transfer/exchange/peer_group.h"
+
+namespace lockstep::transfer {
+namespace {
+
+using Node = ChainSchedule::Node;
+
+void fill(std::size_t chunk, std::span<std::byte> into) {
+  for (std::size_t at = 0; at < into.size(); ++at) into[at] = static_cast<std::byte>(chunk * 31 + at % 251);
+}
+
+/// Data that is computed again whenever it is sent.
+class ComputedChunks : public ChunkProvider {
+ public:
+  ComputedChunks(ChainSchedule& schedule, const ChunkPlan& plan) : schedule_(schedule), plan_(plan) {}
+  std::size_t chunks() const override { return plan_.size(); }
+  std::uint32_t bytes(std::size_t chunk) const override { return plan_.bytes(chunk); }
+  std::optional<std::size_t> wait_for(std::size_t n, int wait_ms) override {
+    return schedule_.wait_for(n, wait_ms);
+  }
+  bool is_here(std::size_t chunk) const override { return schedule_.is_here(chunk); }
+  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) override {
+    fill(chunk, into);
+    digest = pack::digest_of(into);
+    return true;
+  }
+  std::uint32_t origin(std::size_t chunk) const override { return schedule_.origin(chunk); }
+  bool idle() const override { return schedule_.idle(); }
+  void take_over(std::span<const std::size_t> chunks) override { schedule_.take_over(chunks); }
+
+ private:
+  ChainSchedule& schedule_;
+  const ChunkPlan& plan_;
+};
+
+struct Member {
+  std::unique_ptr<Rendezvous> rendezvous;
+  std::unique_ptr<PeerGroup> peers;
+  std::unique_ptr<ChainSchedule> schedule;
+  std::unique_ptr<ChunkBuffers> buffers;
+  std::uint64_t read = 0;
+  std::uint64_t sent = 0;
+  std::uint64_t rendezvous_bytes = 0;
+  std::atomic<std::size_t> stored = 0;
+  std::size_t connections = 0;
+  std::atomic<std::size_t> accepted = 0;
+  std::atomic<Node> predecessor = 0;
+  std::set<std::uint32_t> opened;
+  std::mutex mutex;
+  std::vector<ChainHop> hops;
+  std::jthread thread;
+};
+
+/// The helper of srun.
+class Server {
+ public:
+  explicit Server(const ChainOptions& options) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("pipe");
+    open_.reset(ends[0]);
+    end_.reset(ends[1]);
+    RendezvousServer::Options server;
+    server.key = "key";
+    server.join_timeout = options.join_timeout;
+    server.reconnect_timeout = std::chrono::hours(1);
+    server_ = std::make_unique<RendezvousServer>(listen_on(0, 0, port_), server);
+    thread_ = std::thread([this] { server_->run(open_); });
+  }
+  ~Server() {
+    end_.reset();
+    thread_.join();
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  int port() const { return port_; }
+
+ private:
+  UniqueFd open_, end_;
+  int port_ = 0;
+  std::unique_ptr<RendezvousServer> server_;
+  std::thread thread_;
+};
+
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+class Chain {
+ public:
+  explicit Chain(const ChainOptions& options)
+      : options_(options),
+        server_(options),
+        plan_(options.files, options.chunk_bytes),
+        members_(options.nodes),
+        ready_(static_cast<std::ptrdiff_t>(options.nodes) + 1),
+        has_all_(static_cast<std::ptrdiff_t>(options.nodes) + 1) {
+    std::vector<Node> needing;
+    for (Node node = 0; node < options.nodes; ++node) {
+      if (!options.holders.contains(node)) needing.push_back(node);
+    }
+    std::optional<std::vector<Node>> shares;
+    if (options.holders.empty()) shares = deal_chunks(plan_, needing);
+    for (Node node = 0; node < options.nodes; ++node) {
+      Member& member = members_[node];
+      const bool needs = !options.holders.contains(node);
+      member.schedule =
+          std::make_unique<ChainSchedule>(node, plan_.size(), shares, [&](std::size_t) { return needs; });
+      member.buffers = std::make_unique<ChunkBuffers>(4 * options.chunk_bytes, options.chunk_bytes);
+    }
+  }
+
+  ChainEnd run() {
+    for (Node node = 0; node < options_.nodes; ++node)
+      members_[node].thread = std::jthread([this, node] { take_part(node); });
+    ready_.arrive_and_wait();
+    const double cpu = cpu_seconds();
+    if (options_.lost) lose(*options_.lost);
+    has_all_.arrive_and_wait();
+    ChainEnd end;
+    end.cpu_seconds = cpu_seconds() - cpu;
+    end.threads = (threads_ + options_.nodes - 1) / options_.nodes;
+    end.chunks = plan_.size();
+    for (Node node = 0; node < options_.nodes; ++node) {
+      Member& member = members_[node];
+      member.thread = {};
+      end.read.push_back(member.read);
+      end.sent.push_back(member.sent);
+      end.connections = std::max(end.connections, member.connections + member.accepted);
+      end.opens += member.opened.size();
+      end.rendezvous_bytes += member.rendezvous_bytes;
+      for (std::size_t chunk = 0; node != options_.lost && chunk < plan_.size(); ++chunk)
+        end.complete = end.complete && member.schedule->is_here(chunk);
+      end.hops.push_back(std::move(member.hops));
+    }
+    end.rounds = rounds_;
+    end.notes = notes_;
+    return end;
+  }
+
+ private:
+  // All that a node does for one source (cooperative_put.cpp), without files.
+  void take_part(Node node) {
+    Member& member = members_[node];
+    const Hello hello{1, "0", fmt::format("n{}", node), node, options_.nodes, "", "", false};
+    member.rendezvous = std::make_unique<Rendezvous>(
+        RendezvousAddress{server_.port(), {"127.0.0.1"}, "key", std::chrono::minutes(5)}, hello,
+        [](const std::string&) {});
+    member.peers = std::make_unique<PeerGroup>(*member.rendezvous,
+                                               Exchange::Options{.key = "key",
+                                                                 .step = "1.0",
+                                                                 .node_id = node,
+                                                                 .chunk_bytes = options_.chunk_bytes,
+                                                                 .timeouts = options_.timeouts},
+                                               hello.node);
+    const bool needs = !options_.holders.contains(node);
+    gather(member, "missing", {0});
+    gather(member, "there:0", {{"here", 1}});
+    gather(member, "source:0:0",
+           node == 0 ? nlohmann::json{{"object", std::string(32, 'a')},
+                                      {"packed", true},
+                                      {"files", ""},
+                                      {"index", std::string(32, 'b')}}
+                     : nlohmann::json{{"none", 1}});
+    gather(member, "have:0", {{"state", needs ? "needs" : "has"}, {"list", 0}, {"xxh3", ""}});
+    member.peers->exchange().serve_chunks(0, std::make_shared<ComputedChunks>(*member.schedule, plan_));
+    ready_.arrive_and_wait();
+    if (needs) {
+      std::jthread reader([this, node] { read_share(node); });
+      try {
+        subscription(node).run();
+      } catch (const Error&) {
+        if (node != options_.lost) throw;
+      }
+      member.schedule->wait_until_end();
+    }
+    has_all_.arrive_and_wait();
+    member.sent = member.peers->exchange().bytes_sent();
+    member.rendezvous_bytes = member.rendezvous->bytes();
+    if (node != options_.lost) {
+      gather(member, "end:0", {{"end", 1}, {"corrupt_senders", nlohmann::json::array()}, {"content", ""}});
+      member.rendezvous_bytes = member.rendezvous->bytes();
+    }
+    member.peers->exchange().withdraw(0);
+    member.peers.reset();
+    member.rendezvous.reset();
+  }
+
+  void gather(Member& member, const std::string& name, nlohmann::json data) {
+    if (&member == &members_[0]) ++rounds_;
+    member.peers->gather(name, std::move(data));
+  }
+
+  void count_threads_once() {
+    if (sampled_.exchange(true)) return;
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    threads_ = static_cast<std::size_t>(std::distance(begin(tasks), end(tasks)));
+  }
+
+  // Closes all connections of a node, as the kernel does when its process is killed.
+  void lose(Node node) {
+    Member& member = members_[node];
+    const auto enough =
+        static_cast<std::uint64_t>(options_.lost_at * static_cast<double>(plan_.total_bytes()));
+    while (member.stored * options_.chunk_bytes < enough && member.peers->exchange().bytes_sent() < enough)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    member.schedule->stop();
+    member.peers->exchange().end();
+    member.rendezvous->leave();
+  }
+
+  void read_share(Node node) {
+    Member& member = members_[node];
+    while (const std::optional<std::size_t> chunk = member.schedule->take_own()) {
+      if (options_.before_read) options_.before_read(node);
+      for (const Extent& extent : plan_.extents(*chunk)) member.opened.insert(extent.file);
+      member.read += plan_.bytes(*chunk);
+      store(node, *chunk, node, node);
+    }
+  }
+
+  void store(Node node, std::size_t chunk, Node from, Node origin) {
+    Member& member = members_[node];
+    if (++member.stored == plan_.size() / 2) count_threads_once();
+    {
+      const std::lock_guard lock(member.mutex);
+      member.hops.push_back({chunk, from});
+    }
+    member.schedule->stored(chunk, origin);
+  }
+
+  Subscription subscription(Node node) {
+    Member& member = members_[node];
+    std::vector<Node> predecessors;
+    for (Node step = 1; step < options_.nodes; ++step)
+      predecessors.push_back((node + options_.nodes - step) % options_.nodes);
+    return {*member.schedule,
+            {.topic = 0,
+             .predecessors = predecessors,
+             .holders = {options_.holders.begin(), options_.holders.end()},
+             .timeouts = options_.timeouts,
+             .name = [](Node other) { return fmt::format("n{}", other); },
+             .connect =
+                 [this, &member](Node other) {
+                   ++member.connections;
+                   auto link = member.peers->connect(other);
+                   member.predecessor = other;
+                   ++members_[other].accepted;
+                   return link;
+                 },
+             .lost = [&member](
+                         const std::vector<Node>& asked,
+                         std::optional<Node> passed_over) { return member.peers->lost(asked, passed_over); },
+             .bytes = [this](std::size_t chunk) { return plan_.bytes(chunk); },
+             .buffer = [&member](std::uint32_t bytes) { return member.buffers->take(bytes); },
+             .store =
+                 [this, node, &member](const ArrivedChunk& arrived) {
+                   store(node, arrived.chunk, member.predecessor, arrived.origin);
+                 },
+             .note =
+                 [this, node](const std::string& text) {
+                   const std::lock_guard lock(mutex_);
+                   if (node != options_.lost) notes_.push_back(text);
+                 }}};
+  }
+
+  const ChainOptions& options_;
+  Server server_;
+  ChunkPlan plan_;
+  std::vector<Member> members_;
+  std::barrier<> ready_, has_all_;
+  std::size_t rounds_ = 0;
+  std::atomic<bool> sampled_ = false;
+  std::atomic<std::size_t> threads_ = 0;
+  std::mutex mutex_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace
+
+std::uint64_t ChainEnd::max_sent() const {
+  return *std::max_element(sent.begin(), sent.end());
+}
+
+std::uint64_t ChainEnd::all_read() const {
+  return std::accumulate(read.begin(), read.end(), std::uint64_t{0});
+}
+
+ChainEnd run_chain(const ChainOptions& options) {
+  return Chain(options).run();
+}
+
+}  // namespace lockstep::transfer
