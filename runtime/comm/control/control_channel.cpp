@@ -29,8 +29,10 @@ using control::Connection;
 using control::Message;
 using control::MessageKind;
 using control::Overdue;
+using control::pack_number;
 using control::RankState;
 using control::Status;
+using control::unpack_number;
 
 using std::chrono::milliseconds;
 
@@ -51,28 +53,6 @@ std::uint64_t after(milliseconds time) {
   return monotonic_ns() + static_cast<std::uint64_t>(time.count()) * 1'000'000U;
 }
 
-std::string pack_number(std::int32_t number) {
-  return {reinterpret_cast<const char*>(&number), sizeof number};
-}
-
-std::int32_t unpack_number(const std::string& bytes) {
-  std::int32_t number = 0;
-  if (bytes.size() != sizeof number) fail("a message of the control channel is damaged");
-  std::memcpy(&number, bytes.data(), sizeof number);
-  return number;
-}
-
-// If rank 0 cannot give a verdict, each rank gives its own after a delay. The delays differ, so that usually
-// only one rank prints.
-milliseconds verdict_delay(const control::Tree& tree) {
-  const auto& node_of = tree.roster.node_of;
-  const int node = node_of.at(static_cast<std::size_t>(tree.rank));
-  if (node == 0) return milliseconds(tree.rank == tree.roster.ranks_on(0).at(1) ? 0 : 100);
-  const bool alone = std::count(node_of.begin(), node_of.end(), 0) == 1;  // rank 0 on its node
-  if (tree.parent == 0) return milliseconds(node == 1 ? (alone ? 0 : 250) : 500);
-  return milliseconds(600);
-}
-
 }  // namespace
 
 // Only the thread uses the members, except the requests, which mutex_ guards.
@@ -81,7 +61,7 @@ class ControlChannel::Thread {
   explicit Thread(control::Tree tree)
       : tree_(std::move(tree)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) fail_errno("eventfd");
-    if (tree_.parent >= 0) verdict_delay_ = verdict_delay(tree_);
+    if (tree_.parent >= 0) verdict_delay_ = control::verdict_delay(tree_);
     thread_ = start_thread([this] { serve(); });
   }
 
@@ -439,18 +419,7 @@ class ControlChannel::Thread {
       if (child.connection.open()) connections.push_back(&child.connection);
     }
     std::erase(connections, except);
-    for (Connection* connection : connections) connection->send(kind, body);
-    const std::uint64_t end = after(kAnnounceTime);
-    for (;;) {
-      std::vector<pollfd> waits;
-      for (Connection* connection : connections) {
-        connection->send_rest();
-        if (connection->has_unsent()) waits.push_back({connection->fd(), POLLOUT, 0});
-      }
-      const std::uint64_t now = monotonic_ns();
-      if (waits.empty() || now >= end) return;
-      ::poll(waits.data(), waits.size(), static_cast<int>((end - now) / 1'000'000U) + 1);
-    }
+    control::send_to_all(connections, kind, body, kAnnounceTime);
   }
 
   control::Tree tree_;
