@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -29,10 +28,8 @@ using control::Connection;
 using control::Message;
 using control::MessageKind;
 using control::Overdue;
-using control::pack_number;
 using control::RankState;
 using control::Status;
-using control::unpack_number;
 
 using std::chrono::milliseconds;
 
@@ -73,13 +70,9 @@ class ControlChannel::Thread {
     });
   }
 
-  void report_failure(const std::string& line) {
-    request([&] { failure_request_ = line; });
-  }
+  void report_failure(const std::string& line) { request([&] { failure_request_ = line; }); }
 
-  void tell_rank_0(const std::string& text) {
-    request([&] { note_request_ = text; });
-  }
+  void tell_rank_0(const std::string& text) { request([&] { note_request_ = text; }); }
 
   std::string told_by(int rank) {
     const std::scoped_lock lock(mutex_);
@@ -170,9 +163,9 @@ class ControlChannel::Thread {
       end = end_request_;
       stop = stop_request_;
     }
-    if (note) handle_note(pack_number(tree_.rank) + *note);
+    if (note) handle_note(control::pack_number(tree_.rank) + *note);
     if (end) {
-      send_to_all(MessageKind::end, pack_number(*end), nullptr);
+      send_to_all(MessageKind::end, control::pack_number(*end), nullptr);
       {
         const std::scoped_lock lock(mutex_);
         end_announced_ = true;
@@ -243,12 +236,12 @@ class ControlChannel::Thread {
       case MessageKind::failure:
         return handle_failure(message.body);
       case MessageKind::rank_lost:
-        return handle_lost_rank(unpack_number(message.body));
+        return handle_lost_rank(control::unpack_number(message.body));
       case MessageKind::note:
         return handle_note(message.body);
       case MessageKind::end:
         send_to_all(MessageKind::end, message.body, &connection);
-        leave_ended_job(unpack_number(message.body));
+        leave_ended_job(control::unpack_number(message.body));
       case MessageKind::goodbye:
         for (Status& status : control::unpack_statuses(message.body)) {
           if (is_parent) status.rank = rank;
@@ -286,7 +279,7 @@ class ControlChannel::Thread {
 
   void handle_note(const std::string& body) {
     constexpr std::size_t kNumber = sizeof(std::int32_t);
-    const std::int32_t rank = unpack_number(body.substr(0, kNumber));
+    const std::int32_t rank = control::unpack_number(body.substr(0, kNumber));
     if (!is_root()) {
       if (tree_.up->open()) tree_.up->send(MessageKind::note, body);
       return;
@@ -351,7 +344,7 @@ class ControlChannel::Thread {
     if (is_root()) give_verdict(control::explain_lost_rank(tree_.roster, rank, my_status()));
     answers_[rank] = {.rank = rank, .state = RankState::ended};
     lost_rank_ = rank;
-    if (tree_.up->open()) tree_.up->send(MessageKind::rank_lost, pack_number(rank));
+    if (tree_.up->open()) tree_.up->send(MessageKind::rank_lost, control::pack_number(rank));
     verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kVerdictTime + verdict_delay_));
     note_answers(rank);
   }
@@ -397,11 +390,11 @@ class ControlChannel::Thread {
       // Other ranks below rank 0 may give the same verdict.
       const bool prints = is_root() || control::is_first_to_print(tree_.node_key);
       if (prints) print_line(line);
-      send_to_all(MessageKind::end, pack_number(1), nullptr);
+      send_to_all(MessageKind::end, control::pack_number(1), nullptr);
       leave_job(1, prints ? milliseconds(0) : kAbortTime, true);
     }
     // Another thread of this process ends the job and has printed why.
-    send_to_all(MessageKind::end, pack_number(1), nullptr);
+    send_to_all(MessageKind::end, control::pack_number(1), nullptr);
     wait_for_job_end();
   }
 
