@@ -1,6 +1,7 @@
 #include "runtime/comm/control/connection.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+
+#include "common/clock.h"
+#include "common/error.h"
 
 namespace lockstep::comm::control {
 namespace {
@@ -113,6 +117,33 @@ Connection::End Connection::receive(std::vector<Message>& messages) {
   }
   received_.erase(0, begin);
   return end;
+}
+
+void send_to_all(const std::vector<Connection*>& connections, MessageKind kind, std::string_view body,
+                 std::chrono::milliseconds timeout) {
+  for (Connection* connection : connections) connection->send(kind, body);
+  const std::uint64_t end = monotonic_ns() + static_cast<std::uint64_t>(timeout.count()) * 1'000'000U;
+  for (;;) {
+    std::vector<pollfd> waits;
+    for (Connection* connection : connections) {
+      connection->send_rest();
+      if (connection->has_unsent()) waits.push_back({connection->fd(), POLLOUT, 0});
+    }
+    const std::uint64_t now = monotonic_ns();
+    if (waits.empty() || now >= end) return;
+    ::poll(waits.data(), waits.size(), static_cast<int>((end - now) / 1'000'000U) + 1);
+  }
+}
+
+std::string pack_number(std::int32_t number) {
+  return {reinterpret_cast<const char*>(&number), sizeof number};
+}
+
+std::int32_t unpack_number(const std::string& body) {
+  std::int32_t number = 0;
+  if (body.size() != sizeof number) fail("a message of the control channel is damaged");
+  std::memcpy(&number, body.data(), sizeof number);
+  return number;
 }
 
 }  // namespace lockstep::comm::control

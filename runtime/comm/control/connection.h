@@ -4,6 +4,7 @@
 // Threads: each connection is used by one thread at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -61,5 +62,14 @@ class Connection {
   std::string received_;
   bool unreachable_ = false;  // send_rest() found it; recv() does not report the error again
 };
+
+/// Queues the message on all connections and waits until it is sent, at most this long.
+void send_to_all(const std::vector<Connection*>& connections, MessageKind kind, std::string_view body,
+                 std::chrono::milliseconds timeout);
+
+/// The body of a message that is a number.
+std::string pack_number(std::int32_t number);
+/// Throws Error for a damaged body.
+std::int32_t unpack_number(const std::string& body);
 
 }  // namespace lockstep::comm::control

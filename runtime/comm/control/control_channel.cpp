@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -51,28 +50,6 @@ std::uint64_t after(milliseconds time) {
   return monotonic_ns() + static_cast<std::uint64_t>(time.count()) * 1'000'000U;
 }
 
-std::string pack_number(std::int32_t number) {
-  return {reinterpret_cast<const char*>(&number), sizeof number};
-}
-
-std::int32_t unpack_number(const std::string& bytes) {
-  std::int32_t number = 0;
-  if (bytes.size() != sizeof number) fail("a message of the control channel is damaged");
-  std::memcpy(&number, bytes.data(), sizeof number);
-  return number;
-}
-
-// If rank 0 cannot give a verdict, each rank gives its own after a delay. The delays differ, so that usually
-// only one rank prints.
-milliseconds verdict_delay(const control::Tree& tree) {
-  const auto& node_of = tree.roster.node_of;
-  const int node = node_of.at(static_cast<std::size_t>(tree.rank));
-  if (node == 0) return milliseconds(tree.rank == tree.roster.ranks_on(0).at(1) ? 0 : 100);
-  const bool alone = std::count(node_of.begin(), node_of.end(), 0) == 1;  // rank 0 on its node
-  if (tree.parent == 0) return milliseconds(node == 1 ? (alone ? 0 : 250) : 500);
-  return milliseconds(600);
-}
-
 }  // namespace
 
 // Only the thread uses the members, except the requests, which mutex_ guards.
@@ -81,7 +58,7 @@ class ControlChannel::Thread {
   explicit Thread(control::Tree tree)
       : tree_(std::move(tree)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) fail_errno("eventfd");
-    if (tree_.parent >= 0) verdict_delay_ = verdict_delay(tree_);
+    if (tree_.parent >= 0) verdict_delay_ = control::verdict_delay(tree_);
     thread_ = start_thread([this] { serve(); });
   }
 
@@ -93,13 +70,9 @@ class ControlChannel::Thread {
     });
   }
 
-  void report_failure(const std::string& line) {
-    request([&] { failure_request_ = line; });
-  }
+  void report_failure(const std::string& line) { request([&] { failure_request_ = line; }); }
 
-  void tell_rank_0(const std::string& text) {
-    request([&] { note_request_ = text; });
-  }
+  void tell_rank_0(const std::string& text) { request([&] { note_request_ = text; }); }
 
   std::string told_by(int rank) {
     const std::scoped_lock lock(mutex_);
@@ -190,9 +163,9 @@ class ControlChannel::Thread {
       end = end_request_;
       stop = stop_request_;
     }
-    if (note) handle_note(pack_number(tree_.rank) + *note);
+    if (note) handle_note(control::pack_number(tree_.rank) + *note);
     if (end) {
-      send_to_all(MessageKind::end, pack_number(*end), nullptr);
+      send_to_all(MessageKind::end, control::pack_number(*end), nullptr);
       {
         const std::scoped_lock lock(mutex_);
         end_announced_ = true;
@@ -263,12 +236,12 @@ class ControlChannel::Thread {
       case MessageKind::failure:
         return handle_failure(message.body);
       case MessageKind::rank_lost:
-        return handle_lost_rank(unpack_number(message.body));
+        return handle_lost_rank(control::unpack_number(message.body));
       case MessageKind::note:
         return handle_note(message.body);
       case MessageKind::end:
         send_to_all(MessageKind::end, message.body, &connection);
-        leave_ended_job(unpack_number(message.body));
+        leave_ended_job(control::unpack_number(message.body));
       case MessageKind::goodbye:
         for (Status& status : control::unpack_statuses(message.body)) {
           if (is_parent) status.rank = rank;
@@ -306,7 +279,7 @@ class ControlChannel::Thread {
 
   void handle_note(const std::string& body) {
     constexpr std::size_t kNumber = sizeof(std::int32_t);
-    const std::int32_t rank = unpack_number(body.substr(0, kNumber));
+    const std::int32_t rank = control::unpack_number(body.substr(0, kNumber));
     if (!is_root()) {
       if (tree_.up->open()) tree_.up->send(MessageKind::note, body);
       return;
@@ -371,7 +344,7 @@ class ControlChannel::Thread {
     if (is_root()) give_verdict(control::explain_lost_rank(tree_.roster, rank, my_status()));
     answers_[rank] = {.rank = rank, .state = RankState::ended};
     lost_rank_ = rank;
-    if (tree_.up->open()) tree_.up->send(MessageKind::rank_lost, pack_number(rank));
+    if (tree_.up->open()) tree_.up->send(MessageKind::rank_lost, control::pack_number(rank));
     verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kVerdictTime + verdict_delay_));
     note_answers(rank);
   }
@@ -417,11 +390,11 @@ class ControlChannel::Thread {
       // Other ranks below rank 0 may give the same verdict.
       const bool prints = is_root() || control::is_first_to_print(tree_.node_key);
       if (prints) print_line(line);
-      send_to_all(MessageKind::end, pack_number(1), nullptr);
+      send_to_all(MessageKind::end, control::pack_number(1), nullptr);
       leave_job(1, prints ? milliseconds(0) : kAbortTime, true);
     }
     // Another thread of this process ends the job and has printed why.
-    send_to_all(MessageKind::end, pack_number(1), nullptr);
+    send_to_all(MessageKind::end, control::pack_number(1), nullptr);
     wait_for_job_end();
   }
 
@@ -439,18 +412,7 @@ class ControlChannel::Thread {
       if (child.connection.open()) connections.push_back(&child.connection);
     }
     std::erase(connections, except);
-    for (Connection* connection : connections) connection->send(kind, body);
-    const std::uint64_t end = after(kAnnounceTime);
-    for (;;) {
-      std::vector<pollfd> waits;
-      for (Connection* connection : connections) {
-        connection->send_rest();
-        if (connection->has_unsent()) waits.push_back({connection->fd(), POLLOUT, 0});
-      }
-      const std::uint64_t now = monotonic_ns();
-      if (waits.empty() || now >= end) return;
-      ::poll(waits.data(), waits.size(), static_cast<int>((end - now) / 1'000'000U) + 1);
-    }
+    control::send_to_all(connections, kind, body, kAnnounceTime);
   }
 
   control::Tree tree_;

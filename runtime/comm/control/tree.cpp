@@ -198,6 +198,15 @@ class TreeBuilder {
 
 }  // namespace
 
+std::chrono::milliseconds verdict_delay(const Tree& tree) {
+  const auto& node_of = tree.roster.node_of;
+  const int node = node_of.at(static_cast<std::size_t>(tree.rank));
+  if (node == 0) return milliseconds(tree.rank == tree.roster.ranks_on(0).at(1) ? 0 : 100);
+  const bool alone = std::count(node_of.begin(), node_of.end(), 0) == 1;  // rank 0 on its node
+  if (tree.parent == 0) return milliseconds(node == 1 ? (alone ? 0 : 250) : 500);
+  return milliseconds(600);
+}
+
 std::optional<Tree> build_tree(const Place& place, const AllGather& all_gather) {
   return TreeBuilder(place, all_gather).build();
 }

@@ -5,6 +5,7 @@
 // Threads: the main thread builds the tree.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -33,6 +34,10 @@ struct Tree {
   std::optional<Connection> up;
   std::vector<Child> down;
 };
+
+/// If rank 0 cannot give a verdict, each rank gives its own after this time. The times differ, so that usually only one
+/// rank prints.
+std::chrono::milliseconds verdict_delay(const Tree& tree);
 
 /// All ranks call it together. Returns nullopt on all of them if the ranks of some node cannot connect. If
 /// only the nodes cannot, each node gets its own tree. Rank 0 prints the reason. Throws only what

@@ -1,0 +1,252 @@
+// The part of NodeGroup's operations that crosses nodes.
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "runtime/comm/cpu/inter_node.h"
+#include "runtime/comm/cpu/node_group.h"
+#include "runtime/comm/reduction.h"
+
+namespace lockstep::comm::cpu {
+namespace {
+
+std::byte* as_bytes(void* memory) {
+  return static_cast<std::byte*>(memory);
+}
+
+// The sum of a node's ranks in `data`, or in `wide` if that is not null.
+void sum_on_node(std::span<const void* const> inputs, std::size_t count, DataType type, ReduceOp op,
+                 std::byte* data, float* wide) {
+  if (wide != nullptr) {
+    reduce_wide(inputs, wide, count, type, op);
+  } else if (inputs.size() > 1) {
+    reduce(inputs, data, count, type, {.op = op, .scale = std::nullopt});
+  } else if (inputs[0] != data) {
+    std::memcpy(data, inputs[0], count * size_of(type));
+  }
+}
+
+}  // namespace
+
+// Whether ranks with the same local rank exchange the data between nodes, and the others get it on their node.
+bool NodeGroup::over_lanes(const Task& task) const {
+  switch (task.request.kind) {
+    case OperationKind::all_reduce:
+      return true;
+    case OperationKind::broadcast:
+    case OperationKind::all_gather:
+    case OperationKind::reduce_scatter:
+      return inter_node_->equal_nodes();
+    case OperationKind::barrier:
+    case OperationKind::end:
+      break;
+  }
+  return false;
+}
+
+bool NodeGroup::work_across_nodes(Task& task) {
+  if (task.share_done) return copy_on_node(task);
+  try {
+    if (over_lanes(task) && task.request.kind != OperationKind::broadcast) return exchange_across_nodes(task);
+    // The first operation only: MPI needs the same order of collectives on all ranks.
+    if (posted_.front().get() != &task) return false;
+    if (!task.collective) {
+      task.collective = collective_of(task);
+      inter_node_->begin(*task.collective, task.request, task.label);
+      return true;
+    }
+    if (!inter_node_->advance(*task.collective)) return false;
+    task.share_done = true;
+    if (ready_count(task) > 0 && inter_node_->position_of(task.request.root).second == place_.local_rank) {
+      end_share(task);
+    }
+  } catch (...) {
+    task.share_done = true;
+    task.error = std::current_exception();
+  }
+  return task.share_done;
+}
+
+std::shared_ptr<NodeCollective> NodeGroup::collective_of(Task& task) {
+  switch (task.request.kind) {
+    case OperationKind::broadcast: {
+      if (!over_lanes(task)) return inter_node_->broadcast(task.buffer, task.request.root);
+      const auto [node, local_rank] = inter_node_->position_of(task.request.root);
+      if (local_rank != place_.local_rank) return inter_node_->nothing();
+      Buffer buffer = task.buffer;
+      if (place_.local_size > 1) buffer.data = task.views[static_cast<std::size_t>(local_rank)];
+      return inter_node_->broadcast_on_lane(buffer, node);
+    }
+    case OperationKind::all_gather:
+      return inter_node_->all_gather(task.buffer, task.all);
+    case OperationKind::reduce_scatter:
+      return inter_node_->reduce_scatter(task.all, task.buffer, scaled_op_of(task.options, place_.size));
+    case OperationKind::barrier:
+    case OperationKind::all_reduce:
+    case OperationKind::end:
+      break;
+  }
+  return inter_node_->barrier();
+}
+
+// Exchanges this rank's part with its lane.
+bool NodeGroup::exchange_across_nodes(Task& task) {
+  if (place_.local_rank >= slices(task)) return !std::exchange(task.share_done, true);
+  if (!task.exchange) {
+    // Nodes compare their requests in the order of the operations.
+    for (const auto& before : posted_) {
+      if (before.get() == &task) break;
+      if (!before->exchange && !before->collective && !before->share_done) return false;
+    }
+    task.exchange = exchange_of(task);
+    inter_node_->exchange().start(task.exchange);
+    return true;
+  }
+  if (!task.exchange->done) return false;
+  end_share(task);
+  return true;
+}
+
+// How many ranks of the node must have got their data from other nodes before the others copy it; 0: nothing is copied.
+std::size_t NodeGroup::ready_count(const Task& task) const {
+  if (!over_lanes(task) || place_.local_size == 1) return 0;
+  if (task.request.kind == OperationKind::broadcast) return 1;
+  return task.request.kind == OperationKind::all_gather ? static_cast<std::size_t>(place_.local_size) : 0;
+}
+
+// The value of done_chunks at which no rank needs the memory of another one any more.
+std::size_t NodeGroup::done_count(const Task& task) const {
+  const auto ranks = static_cast<std::size_t>(place_.local_size);
+  switch (task.request.kind) {
+    case OperationKind::all_reduce:
+      return static_cast<std::size_t>(slices(task));
+    case OperationKind::broadcast:
+      return ready_count(task) > 0 ? ranks : 0;
+    case OperationKind::all_gather:
+      return ready_count(task) > 0 ? 2 * ranks : 0;
+    case OperationKind::reduce_scatter:
+      return over_lanes(task) ? ranks : 0;
+    case OperationKind::barrier:
+    case OperationKind::end:
+      break;
+  }
+  return 0;
+}
+
+// Copies what other ranks of the node have got from other nodes.
+bool NodeGroup::copy_on_node(Task& task) {
+  const std::size_t ready = ready_count(task);
+  if (ready == 0 || task.copied || task.error ||
+      slots_.slot(0, task.number).done_chunks.load(std::memory_order_acquire) < ready) {
+    return false;
+  }
+  task.copied = true;
+  const std::size_t bytes = task.buffer.bytes();
+  if (task.request.kind == OperationKind::broadcast) {
+    const auto source = static_cast<std::size_t>(inter_node_->position_of(task.request.root).second);
+    if (task.buffer.data != task.views[source] && task.request.root != place_.rank) {
+      std::memcpy(task.buffer.data, task.views[source], bytes);
+    }
+    if (static_cast<int>(source) == place_.local_rank) return true;  // counted when it had the data
+  } else {
+    for (int node = 0; node < place_.nodes; ++node) {
+      for (int local = 0; local < place_.local_size; ++local) {
+        std::memcpy(as_bytes(task.all) + inter_node_->rank_of(node, local) * bytes,
+                    task.views[static_cast<std::size_t>(local)] + static_cast<std::size_t>(node) * bytes,
+                    bytes);
+      }
+    }
+  }
+  end_share(task);
+  return true;
+}
+
+std::shared_ptr<NodeOperation> NodeGroup::exchange_of(Task& task) {
+  auto operation = std::make_shared<NodeOperation>();
+  operation->request = task.request;
+  operation->label = task.label;
+  operation->buffer = {nullptr, task.buffer.count, task.request.type};
+  operation->scaled = scaled_op_of(task.options, place_.size);
+  operation->wide = is_half(task.request.type) && inter_node_->sums_on_nodes() &&
+                    task.request.kind != OperationKind::all_gather;
+  if (task.request.kind == OperationKind::all_reduce) {
+    reduce_slice(task, *operation);
+  } else if (task.request.kind == OperationKind::reduce_scatter) {
+    reduce_blocks(task, *operation);
+  } else {
+    gather_blocks(task, *operation);
+  }
+  return operation;
+}
+
+// An all-reduce: each lane sums a slice over the node, exchanges it, and copies the result to the node's ranks.
+void NodeGroup::reduce_slice(Task& task, NodeOperation& operation) {
+  const DataType type = task.request.type;
+  const auto slice = static_cast<std::size_t>(place_.local_rank);
+  const auto parts = static_cast<std::size_t>(slices(task));
+  const std::size_t first = part_begin(task.request.count, slice, parts, type);
+  const std::size_t count = part_begin(task.request.count, slice + 1, parts, type) - first;
+  std::vector<std::byte*> views;  // of the slice
+  for (std::byte* view : task.views) views.push_back(view + first * size_of(type));
+  operation.buffer = {views[slice], count, type};
+  operation.prepare = [views, type, op = operation.scaled.op](std::size_t begin, std::size_t elements,
+                                                              std::byte* data, float* wide) {
+    std::vector<const void*> inputs;
+    for (const std::byte* view : views) inputs.push_back(view + begin * size_of(type));
+    sum_on_node(inputs, elements, type, op, data, wide);
+  };
+  operation.finish = [views, type, copies = !is_inline(task)](std::size_t begin, std::size_t elements,
+                                                              const std::byte* data) {
+    for (std::byte* view : views) {
+      std::byte* into = view + begin * size_of(type);
+      if (copies && into != data) std::memcpy(into, data, elements * size_of(type));
+    }
+  };
+}
+
+// A reduce-scatter: each lane sums the blocks of its ranks over the node, so a node sends as much as one rank has.
+void NodeGroup::reduce_blocks(Task& task, NodeOperation& operation) {
+  const DataType type = task.request.type;
+  const std::size_t block = task.buffer.bytes();
+  operation.prepare = [this, views = task.views, type, block, op = operation.scaled.op](
+                          std::size_t begin, std::size_t elements, std::byte* data, float* wide) {
+    for (int node = 0; node < place_.nodes; ++node) {
+      const std::size_t of_rank =
+          inter_node_->rank_of(node, place_.local_rank) * block + begin * size_of(type);
+      const std::size_t packed = inter_node_->exchange().block(node) * elements;
+      std::vector<const void*> inputs;
+      for (const std::byte* view : views) inputs.push_back(view + of_rank);
+      sum_on_node(inputs, elements, type, op, data + packed * size_of(type),
+                  wide == nullptr ? nullptr : wide + packed);
+    }
+  };
+  operation.finish = [this, mine = as_bytes(task.buffer.data), type](std::size_t begin, std::size_t elements,
+                                                                     const std::byte* data) {
+    const std::size_t packed = inter_node_->exchange().block(place_.node) * elements;
+    std::memcpy(mine + begin * size_of(type), data + packed * size_of(type), elements * size_of(type));
+  };
+}
+
+// An all-gather: each rank gets the parts of its lane, and then copies the others on the node.
+void NodeGroup::gather_blocks(Task& task, NodeOperation& operation) {
+  const std::size_t size = size_of(task.request.type);
+  const std::size_t block = task.buffer.bytes();
+  operation.prepare = [this, mine = as_bytes(task.buffer.data), size](std::size_t begin, std::size_t elements,
+                                                                      std::byte* data, float* /*wide*/) {
+    const std::size_t packed = inter_node_->exchange().block(place_.node) * elements;
+    std::memcpy(data + packed * size, mine + begin * size, elements * size);
+  };
+  const bool alone = place_.local_size == 1;
+  std::byte* into = alone ? as_bytes(task.all) : task.views[static_cast<std::size_t>(place_.local_rank)];
+  operation.finish = [this, into, alone, block, size](std::size_t begin, std::size_t elements,
+                                                      const std::byte* data) {
+    for (int node = 0; node < place_.nodes; ++node) {
+      const std::size_t place = alone ? inter_node_->rank_of(node, 0) : static_cast<std::size_t>(node);
+      std::memcpy(into + place * block + begin * size,
+                  data + inter_node_->exchange().block(node) * elements * size, elements * size);
+    }
+  };
+}
+
+}  // namespace lockstep::comm::cpu
