@@ -27,8 +27,6 @@ namespace {
 using control::Connection;
 using control::Message;
 using control::MessageKind;
-using control::Overdue;
-using control::RankState;
 using control::Status;
 
 using std::chrono::milliseconds;
@@ -65,14 +63,18 @@ class ControlChannel::Thread {
   void report_overdue(const std::string& operation, std::chrono::seconds timeout) {
     request([&] {
       if (!overdue_request_) {
-        overdue_request_ = Overdue{operation, static_cast<std::uint64_t>(timeout.count()), {}};
+        overdue_request_ = control::Overdue{operation, static_cast<std::uint64_t>(timeout.count()), {}};
       }
     });
   }
 
-  void report_failure(const std::string& line) { request([&] { failure_request_ = line; }); }
+  void report_failure(const std::string& line) {
+    request([&] { failure_request_ = line; });
+  }
 
-  void tell_rank_0(const std::string& text) { request([&] { note_request_ = text; }); }
+  void tell_rank_0(const std::string& text) {
+    request([&] { note_request_ = text; });
+  }
 
   std::string told_by(int rank) {
     const std::scoped_lock lock(mutex_);
@@ -150,7 +152,7 @@ class ControlChannel::Thread {
   void handle_requests() {
     std::uint64_t count = 0;
     static_cast<void>(!::read(wake_.get(), &count, sizeof count));
-    std::optional<Overdue> overdue;
+    std::optional<control::Overdue> overdue;
     std::optional<std::string> line;
     std::optional<std::string> note;
     std::optional<int> end;
@@ -245,7 +247,7 @@ class ControlChannel::Thread {
       case MessageKind::goodbye:
         for (Status& status : control::unpack_statuses(message.body)) {
           if (is_parent) status.rank = rank;
-          status.state = RankState::left;
+          status.state = control::RankState::left;
           answers_[status.rank] = status;
           departed_[rank] = std::move(status);
         }
@@ -259,7 +261,7 @@ class ControlChannel::Thread {
   Status my_status() const { return control::status_of_this_process(tree_.rank); }
 
   // An operation took too long on this rank or one below.
-  void handle_overdue(const Overdue& overdue) {
+  void handle_overdue(const control::Overdue& overdue) {
     if (overdue_) return;
     overdue_ = overdue;
     if (!is_root()) {
@@ -342,7 +344,7 @@ class ControlChannel::Thread {
 
   void handle_lost_rank(int rank) {
     if (is_root()) give_verdict(control::explain_lost_rank(tree_.roster, rank, my_status()));
-    answers_[rank] = {.rank = rank, .state = RankState::ended};
+    answers_[rank] = {.rank = rank, .state = control::RankState::ended};
     lost_rank_ = rank;
     if (tree_.up->open()) tree_.up->send(MessageKind::rank_lost, control::pack_number(rank));
     verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kVerdictTime + verdict_delay_));
@@ -420,7 +422,7 @@ class ControlChannel::Thread {
   bool over_ = false;
 
   std::map<int, Status> departed_;  // the ranks at the other ends that said goodbye
-  std::optional<Overdue> overdue_;
+  std::optional<control::Overdue> overdue_;
   std::optional<std::string> failure_;  // reported to the parent
   std::optional<int> lost_rank_;        // reported to the parent
   bool parent_lost_ = false;
@@ -439,7 +441,7 @@ class ControlChannel::Thread {
   UniqueFd wake_;
   std::mutex mutex_;  // guards the members below, except thread_
   std::condition_variable announced_;
-  std::optional<Overdue> overdue_request_;
+  std::optional<control::Overdue> overdue_request_;
   std::optional<std::string> failure_request_;
   std::optional<std::string> note_request_;
   std::map<int, std::string> notes_;  // of rank 0, by rank
