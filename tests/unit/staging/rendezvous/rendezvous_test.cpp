@@ -492,33 +492,5 @@ TEST(RendezvousSession, BytesPassOnlyUnchangedAndAfterTheirLine) {
   EXPECT_THROW(talk.server.open_bytes(bytes, tag), Error) << "replayed";
 }
 
-TEST(RendezvousOutcome, ExpandsNodeListsOfSlurm) {
-  EXPECT_THAT(expand_node_list("n1"), ElementsAre("n1"));
-  EXPECT_THAT(expand_node_list("n[1-3,7],login"), ElementsAre("n1", "n2", "n3", "n7", "login"));
-  EXPECT_THAT(expand_node_list("rack[08-10]"), ElementsAre("rack08", "rack09", "rack10"));
-  EXPECT_THAT(expand_node_list(""), IsEmpty());
-  EXPECT_THAT(expand_node_list("n[1-"), IsEmpty());
-  EXPECT_THAT(expand_node_list("n[x-2]"), IsEmpty());
-  EXPECT_THAT(expand_node_list("n[5-2]"), IsEmpty());
-}
-
-TEST(RendezvousOutcome, ManyNodesAndReasonsGiveOneReadableLine) {
-  std::map<std::string, std::string> all;
-  for (int i = 0; i < 100; ++i) all[fmt::format("n{:03}", i)] = "/x: no";
-  EXPECT_EQ(describe(all), "n000, n001, n002, n003, n004, n005, n006, n007, ... (100 nodes): /x: no");
-  for (auto& [name, why] : all) why = name;
-  EXPECT_THAT(describe(all), HasSubstr("n000: n000; n001: n001; n002: n002; and 97 more reasons"));
-}
-
-TEST(RendezvousOutcome, ImpossibleMessagesAreRefused) {
-  EXPECT_EQ(Hello::from_text(hello(1, 2).to_text()).node, "n2");
-  for (const char* text : {"", "[]", "{}", "null", "{\"job\":1}", "{\"good\":1}"}) {
-    EXPECT_THROW(Hello::from_text(text), Error) << text;
-    EXPECT_THROW(Verdict::from_text(text), Error) << text;
-  }
-  EXPECT_THROW(Hello::from_text(hello(2, 2).to_text()), Error);
-  EXPECT_THROW(Hello::from_text(hello(0, 0).to_text()), Error);
-}
-
 }  // namespace
 }  // namespace lockstep::transfer
