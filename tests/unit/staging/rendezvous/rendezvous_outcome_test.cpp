@@ -46,8 +46,11 @@ TEST(RendezvousOutcome, ImpossibleMessagesAreRefused) {
     EXPECT_THROW(Hello::from_text(text), Error) << text;
     EXPECT_THROW(Verdict::from_text(text), Error) << text;
   }
-  EXPECT_THROW(Hello::from_text(hello(2, 2).to_text()), Error);
-  EXPECT_THROW(Hello::from_text(hello(0, 0).to_text()), Error);
+  own.node_id = 2;
+  EXPECT_THROW(Hello::from_text(own.to_text()), Error);
+  own.node_id = 0;
+  own.nodes = 0;
+  EXPECT_THROW(Hello::from_text(own.to_text()), Error);
 }
 
 }  // namespace
