@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,7 +78,7 @@ std::vector<fs::path> steps_in(const fs::path& records, const JobNumber& number,
     }
     // The folder of all records may not be entered, or is not there: then no step is.
     if (!error || error == std::errc::no_such_file_or_directory) continue;
-    if (::access(records.c_str(), X_OK) != 0) break;
+    if (::faccessat(AT_FDCWD, records.c_str(), X_OK, AT_EACCESS) != 0) break;
   }
   return found;
 }

@@ -253,8 +253,9 @@ TEST_F(ReportTest, AJobIsFoundByItsNumber) {
   EXPECT_EQ(find_records("987654321.1"), Paths{records / "987654321.1"});
   EXPECT_THAT([] { find_records("98765432"); }, ThrowsMessage<Error>(HasSubstr("lockstep/records")));
   // As with the plugin, the folder of the records may be entered but not listed, by users other than root.
-  std::filesystem::permissions(records,
-                               std::filesystem::perms::owner_exec | std::filesystem::perms::others_exec);
+  std::filesystem::permissions(records, std::filesystem::perms::owner_exec |
+                                            std::filesystem::perms::group_exec |
+                                            std::filesystem::perms::others_exec);
   const uid_t user = ::geteuid() == 0 ? 65534 : ::geteuid();
   const auto as_user = [&](const auto& call) {
     const bool root = ::geteuid() == 0;
