@@ -16,6 +16,7 @@
 #include "staging/pack/index.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/transfer/exchange/chunk_provider.h"
+#include "staging/transfer/exchange/peer_group.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 
 namespace lockstep::transfer {
@@ -76,6 +77,7 @@ void take_part(const NodesOptions& nodes, const std::string& state, const Serve&
   const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
+  rendezvous->gather("places", {{"protocol", kExchangeProtocol}});
   rendezvous->gather("there:0", {{"here", 1}});
   rendezvous->gather("source:0:0", {{"none", 1}});
   if (killed) ::kill(server, SIGKILL);
