@@ -127,21 +127,6 @@ for option in --ls-stage= --ls-stage-mode= --ls-stage-on-error= --ls-pin= --ls-m
 done
 assert_lacks "$help" " --stage="
 
-test_case "a plugin that gives tasks another mount namespace, as pyxis does: after ours all works, before it one line says why not"
-container="$neighbour container=/mnt/lockstep" # a container without our helpers
-task_in_container="[ ! -e /mnt/lockstep/bin ] && $task"
-restore_configuration
-stack "optional $there/lockstep.so $conf" "$container"
-output=$(on_head srun -w n1 -n2 --stage=$packs/good --metrics=on sh -c "$task_in_container" 2>&1)
-assert_equal 2 "$(grep -c "has its data" <<<"$output")" "$output"
-stack "$container" "optional $there/lockstep.so $conf"
-step on_head srun -w n1 -n1 --stage=$packs/good sh -c "$task"
-ends 3 "lockstep: n1: cannot run /mnt/lockstep/bin/lockstep-stage: No such file or directory: set 'helpers' in lockstep.conf to the folder of the tools, and name lockstep.so before plugins that give tasks another root (pyxis) in plugstack.conf"
-step on_head srun -w n1 -n1 sh -c "echo has its data"
-ends 0
-stack "$neighbour" "optional $there/lockstep.so $conf"
-configure "prefix = ls-"
-
 test_case "options with a prefix reach the steps of a batch script, under any --export, and from variables"
 for export in ALL NONE; do
   job=$(submit_there -w n1 -n1 --export=$export --ls-stage=good --ls-pin=core --wrap "PATH=/usr/bin:/bin; export PATH; $task; srun /bin/sh -c '$show; $task'")

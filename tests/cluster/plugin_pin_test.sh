@@ -118,7 +118,8 @@ assert_lacks "$output" "--pin has no effect"
 assert_lacks "$output" "[] [] []"
 
 test_case "a lockstep-pin that hangs is killed, the tasks run, and one line says so"
-pin=$(on_node n1 sh -c 'command -v lockstep-pin')
+# The packages also have the helpers of the plugin's own version.
+pin=$(on_node n1 sh -c 'ls /usr/lib/lockstep/*/lockstep-pin 2>/dev/null || command -v lockstep-pin')
 root_on_node n1 sh -c 'mkdir -p /run/fake && printf "#!/bin/sh\nsleep 1000\n" >/run/fake/pin && chmod 755 /run/fake/pin && mount --bind /run/fake/pin "$0"' "$pin"
 trap 'root_on_node n1 umount "$pin"' EXIT
 output=$(cluster exec -- timeout 60 srun -w n1 -n2 --pin=auto bash -c "$look" 2>&1)
