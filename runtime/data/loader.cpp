@@ -87,8 +87,11 @@ struct Loader::State {
   // has no optimizer steps.
   void print_advice() const {
     if (options.mixture || options.images || plan_options.order == Order::sequential) return;
-    if (const auto advice = advice_on_step_size(lengths.tokens, plan_options)) {
-      fmt::print(stderr, "lockstep: {}\n", *advice);
+    try {
+      if (const auto advice = advice_on_step_size(lengths.tokens, plan_options)) {
+        fmt::print(stderr, "lockstep: {}\n", *advice);
+      }
+    } catch (const Error&) {  // the loop plans again, and throws the same error
     }
   }
 
