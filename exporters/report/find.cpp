@@ -1,8 +1,8 @@
 #include "exporters/report/find.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
