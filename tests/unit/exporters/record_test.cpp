@@ -321,8 +321,8 @@ TEST_F(RecordTest, ReaderSurvivesInvalidCounters) {
 }
 
 TEST_F(RecordTest, ImpossibleRankIsRefused) {
-  { const Writer writer(path_, rank_of_four(4)); }
-  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<RecordError>(HasSubstr("rank 4 of 4")));
+  { const Writer writer(path_, rank_of_four(-1)); }
+  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<RecordError>(HasSubstr("rank -1 of 4")));
 }
 
 TEST_F(RecordTest, ReaderOpensAFileInAnOpenFolder) {
