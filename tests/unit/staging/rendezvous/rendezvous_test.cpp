@@ -417,17 +417,27 @@ TEST(Rendezvous, ARoundWaitsOnlyForFinishedNodesThatStay) {
   EXPECT_TRUE(left.get().good);
 }
 
-TEST(Rendezvous, TellsWhichNodesAreLostWithoutWaitingForOthers) {
+TEST(Rendezvous, EachNodeLearnsItsOwnPartOfTheChainsAndItsNextPredecessor) {
   Srun srun;
-  Rendezvous first(srun.address(), hello(0, 4), kIgnore);
-  Rendezvous second(srun.address(), hello(1, 4), kIgnore);
-  auto third = std::make_unique<Rendezvous>(srun.address(), hello(2, 4), kIgnore);
-  third->lost({});  // it has joined
-  EXPECT_THAT(first.lost({1, 2}), IsEmpty());
+  Rendezvous first(srun.address(), hello(0, 3), kIgnore);
+  Rendezvous second(srun.address(), hello(1, 3), kIgnore);
+  auto third = std::make_unique<Rendezvous>(srun.address(), hello(2, 3), kIgnore);
+  auto parts_of_second = std::async([&] { return second.chains("nn", 0); });
+  auto parts_of_third = std::async([&] { return third->chains("hh", 0); });
+  const std::vector<ChainPart> parts = first.chains("nn", 0);
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].predecessor->node, 2U);
+  EXPECT_EQ(parts_of_second.get().at(0).predecessor->node, 0U);
+  EXPECT_EQ(parts_of_third.get().at(0).place, 2U);
+  EXPECT_FALSE(first.is_lost(2));
   third.reset();
-  while (first.lost({1, 2}) != std::vector<std::uint32_t>{2}) std::this_thread::yield();
-  EXPECT_THAT(first.lost({3}, 1), IsEmpty());
-  EXPECT_THAT(second.lost({1, 3}), testing::ElementsAre(1U)) << "the first node has passed it over";
+  while (!first.is_lost(2)) std::this_thread::yield();
+  const NextPredecessor next = first.pass_over(0, 0, 2);
+  EXPECT_EQ(next.predecessor->node, 1U);
+  EXPECT_THAT(next.without_holder, testing::ElementsAre(0U, 1U));
+  EXPECT_FALSE(second.is_lost(0));
+  first.pass_over(0, 0, 1);
+  EXPECT_TRUE(second.is_lost(1)) << "the first node has passed it over";
 }
 
 TEST(Rendezvous, ComponentsOfOneStepAgreeSeparately) {
