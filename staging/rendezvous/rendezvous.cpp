@@ -1,6 +1,5 @@
 #include "staging/rendezvous/rendezvous.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -62,10 +61,9 @@ void Rendezvous::leave() {
 }
 
 void Rendezvous::send(const std::string& payload) {
-  const std::string line = payload + "\n";
   const std::lock_guard lock(sending_);
   try {
-    connection_.send_all(std::as_bytes(std::span(line)));
+    connection_.send_line(payload);
   } catch (const PeerError& error) {
     fail("lost {}: {}", name_, error.what());
   }
@@ -76,8 +74,9 @@ std::string Rendezvous::read_line() {
   constexpr std::chrono::milliseconds kAliveInterval{1000};
   try {
     for (;;) {
-      if (std::optional<std::string> line = connection_.receive_line(kMaxServerLineBytes)) return *line;
-      if (!connection_.wait(POLLIN, kAliveInterval)) send(kAlive);
+      if (std::optional<std::string> line = connection_.receive_line(kMaxServerLineBytes, kAliveInterval))
+        return *line;
+      send(kAlive);
     }
   } catch (const PeerError& error) {
     fail("lost {}: {}", name_, error.what());

@@ -22,8 +22,7 @@ using std::chrono::milliseconds;
 constexpr const char* kCipher = "TLS_AES_128_GCM_SHA256";
 constexpr std::array<unsigned char, 2> kCipherId{0x13, 0x01};
 constexpr std::string_view kExporterLabel = "EXPORTER-lockstep-staging";
-constexpr std::size_t kRecordBytes = 16384;     // of TLS, at most
-constexpr std::size_t kReadAhead = 128 * 1024;  // encrypted bytes that one call takes from the socket
+constexpr std::size_t kRecordBytes = 16384;  // of TLS, at most
 
 std::string openssl_reason() {
   const char* const text = ::ERR_reason_error_string(::ERR_peek_last_error());
@@ -123,7 +122,6 @@ struct SecureConnection::Library {
       SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                  SSL_MODE_RELEASE_BUFFERS);
       SSL_CTX_set_read_ahead(made, 1);
-      ::SSL_CTX_set_default_read_buffer_len(made, kReadAhead);
       return made;
     }();
     return shared;
@@ -247,6 +245,11 @@ void SecureConnection::send_all(std::span<const std::byte> bytes, milliseconds t
   }
 }
 
+void SecureConnection::send_line(const std::string& line, milliseconds timeout) {
+  const std::string ended = line + "\n";
+  send_all(std::as_bytes(std::span(ended)), timeout);
+}
+
 std::size_t SecureConnection::decrypt(std::span<std::byte> into) {
   std::size_t count = 0;
   return attempt([&](SSL* ssl) { return ::SSL_read_ex(ssl, into.data(), into.size(), &count); }) ? count : 0;
@@ -261,21 +264,27 @@ std::size_t SecureConnection::receive(std::span<std::byte> into) {
   return count;
 }
 
-std::optional<std::string> SecureConnection::receive_line(std::size_t max_bytes) {
+std::optional<std::string> SecureConnection::take_line() {
+  const std::size_t end = received_.find('\n', searched_);
+  searched_ = end == std::string::npos ? received_.size() : 0;
+  if (end == std::string::npos) return {};
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+std::optional<std::string> SecureConnection::receive_line(std::size_t max_bytes, milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    const std::size_t end = received_.find('\n', searched_);
-    if (end != std::string::npos) {
-      std::string line = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      searched_ = 0;
-      return line;
-    }
-    searched_ = received_.size();
-    if (searched_ > max_bytes) throw PeerError("unexpected message");
+    if (std::optional<std::string> line = take_line()) return line;
+    if (received_.size() > max_bytes) throw PeerError("unexpected message");
     std::array<char, kRecordBytes> record;
     const std::size_t count = decrypt(std::as_writable_bytes(std::span(record)));
-    if (count == 0) return {};
     received_.append(record.data(), count);
+    if (count > 0) continue;
+    const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return {};
+    wait(POLLIN, left);
   }
 }
 

@@ -71,11 +71,13 @@ class SecureConnection {
   std::size_t send(std::span<const std::byte> bytes);
   /// Sends all, and waits up to `timeout` of running time. Throws PeerLost if it takes longer.
   void send_all(std::span<const std::byte> bytes, std::chrono::milliseconds timeout = kNoLimit);
+  void send_line(const std::string& line, std::chrono::milliseconds timeout = kNoLimit);
 
   /// Receives what has arrived, without waiting; returns how much that was, or 0. Throws PeerError.
   std::size_t receive(std::span<std::byte> into);
-  /// The next line, without its end; nullopt if it has not arrived yet. Throws PeerError if it is longer than `max_bytes`.
-  std::optional<std::string> receive_line(std::size_t max_bytes);
+  /// The next line, without its end; nullopt if it does not arrive in time. Throws PeerError if it is longer than
+  /// `max_bytes`.
+  std::optional<std::string> receive_line(std::size_t max_bytes, std::chrono::milliseconds timeout = {});
 
   /// Waits until the socket can be read (POLLIN) or written (POLLOUT). Returns false if it cannot. Call it only after
   /// receive() or send() had nothing left to do.
@@ -99,6 +101,7 @@ class SecureConnection {
   bool step(Handshake handshake);
   void complete(Handshake handshake, std::chrono::milliseconds timeout);
   std::size_t decrypt(std::span<std::byte> into);
+  std::optional<std::string> take_line();
   void forget_key();
   template <typename Operation>
   bool attempt(const Operation& operation);

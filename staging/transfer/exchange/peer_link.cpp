@@ -48,19 +48,12 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
 }
 
 void PeerLink::send(const std::string& line, std::span<const std::byte> bytes) {
-  const std::string ended = line + "\n";
-  connection_.send_all(std::as_bytes(std::span(ended)), timeouts_.chunk);
+  connection_.send_line(line, timeouts_.chunk);
   connection_.send_all(bytes, timeouts_.chunk);
 }
 
 std::optional<std::string> PeerLink::receive(std::chrono::milliseconds wait) {
-  const auto until = std::chrono::steady_clock::now() + wait;
-  for (;;) {
-    if (std::optional<std::string> line = connection_.receive_line(kMaxLine)) return line;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return {};
-    connection_.wait(POLLIN, left);
-  }
+  return connection_.receive_line(kMaxLine, wait);
 }
 
 void PeerLink::receive_bytes(std::span<std::byte> into) {
