@@ -62,13 +62,18 @@ nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data);
 /// The reverse, as an object by node id. Throws Error if the text is not such a list.
 nlohmann::json ungroup_nodes(const nlohmann::json& groups);
 
-/// The first character of the name of a round in which one node asks srun about others (Rendezvous::lost()).
+/// How the name of a round begins in which each node contributes the states of its sources and receives its own parts
+/// of the chains (chain_directory.h), not the data of all.
+inline constexpr const char* kStatesRound = "states";
+
+/// The first character of the name of a round in which one node asks srun about others (Rendezvous::is_lost()).
 inline constexpr char kQuestion = '?';
 
 /// The service of the rendezvous (secure_connection.h).
 inline constexpr const char* kRendezvousService = "rendezvous";
-/// The longest line that a node may send; the connection of a peer that sends more is closed.
-inline constexpr std::size_t kMaxLineBytes = 65536;
+/// The longest line that a node may send; the connection of a peer that sends more is closed. One node tells what all
+/// sources are: about 130 bytes for each.
+inline constexpr std::size_t kMaxLineBytes = std::size_t{8} << 20U;
 /// The longest line from srun: it carries what all nodes said.
 inline constexpr std::size_t kMaxServerLineBytes = std::size_t{64} << 20U;
 

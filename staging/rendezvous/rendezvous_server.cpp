@@ -11,6 +11,7 @@
 #include "common/error.h"
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
+#include "staging/rendezvous/chain_directory.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
@@ -19,7 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMaxUnauthenticated = 256;  // connections
+constexpr std::size_t kMaxUnauthenticated = 256;   // connections
+constexpr std::size_t kMaxFirstLineBytes = 65536;  // of a peer that has not authenticated
 constexpr int kAcceptedAtOnce = 64;
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
@@ -74,6 +76,7 @@ struct RendezvousServer::Group {
   }
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
+  std::map<std::string, ChainDirectory> directories;  // by the round that made them
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
 };
@@ -152,7 +155,8 @@ void RendezvousServer::accept_failed(int error) {
 void RendezvousServer::read_from(Peer& peer) {
   try {
     if (!peer.authenticated && !(peer.authenticated = peer.connection.try_accept())) return;
-    while (const std::optional<std::string> line = peer.connection.receive_line(kMaxLineBytes))
+    while (const std::optional<std::string> line =
+               peer.connection.receive_line(peer.hello ? kMaxLineBytes : kMaxFirstLineBytes))
       receive_line(peer, *line);
   } catch (const Error&) {  // not a node of the step, or a faulty one: treated as disconnected
     peer.closed = true;
@@ -190,6 +194,11 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
       ++round;
       continue;
     }
+    if (round->first.starts_with(kStatesRound)) {
+      answer_states(group, round->first, round->second);
+      round = group.rounds.erase(round);
+      continue;
+    }
     for (const std::uint32_t id : group.joined) round->second.try_emplace(id);
     nlohmann::json all = group_nodes(round->second);
     const std::string text = RoundMessage{round->first, std::move(all)}.to_text();
@@ -197,6 +206,28 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
       if (peer.group == &group && !peer.closed) send(peer, text);
     }
     round = group.rounds.erase(round);
+  }
+}
+
+// Each node learns its own neighbours only.
+void RendezvousServer::answer_states(Group& group, const std::string& round,
+                                     const std::map<std::uint32_t, nlohmann::json>& data) {
+  std::map<std::uint32_t, std::string> states;
+  for (const auto& [node, text] : data) {
+    if (text.is_string() && !group.left.contains(node)) states.emplace(node, text.get<std::string>());
+  }
+  std::string problem;
+  try {
+    group.directories.insert_or_assign(round, ChainDirectory(states));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.group != &group || peer.closed) continue;
+    nlohmann::json answer = problem.empty()
+                                ? to_json(group.directories.at(round).parts_of(peer.hello->node_id))
+                                : nlohmann::json{{"problem", problem}};
+    send(peer, RoundMessage{round, std::move(answer)}.to_text());
   }
 }
 
@@ -214,6 +245,14 @@ void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question)
     if (question.data.contains("address_of")) {
       const auto found = group.addresses.find(question.data.at("address_of").get<std::uint32_t>());
       if (found != group.addresses.end()) answer["address"] = found->second;
+    }
+    if (question.data.contains("chain")) {
+      const auto found = group.directories.find(question.data.at("round").get<std::string>());
+      if (found == group.directories.end()) fail("a node asked for a chain that does not exist");
+      answer["next"] =
+          to_json(found->second.next(question.data.at("chain"), peer.hello->node_id, [&](std::uint32_t node) {
+            return node != peer.hello->node_id && is_lost(group, node, options_.neighbour_timeout);
+          }));
     }
     nlohmann::json lost = nlohmann::json::array();
     for (const std::uint32_t node : question.data.value("asked", std::vector<std::uint32_t>())) {
