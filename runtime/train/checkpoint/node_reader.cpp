@@ -16,7 +16,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 // Large enough for the file system; the communicator keeps as much shared memory for later operations.
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 }  // namespace
 
