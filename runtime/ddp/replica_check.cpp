@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "common/error.h"
@@ -112,17 +113,23 @@ bool ReplicaCheck::finish(std::int64_t step) {
     }
     if (rebroadcasts_) tensor.detach().copy_(first);
   }
+  ++times_different_;
+  if (rebroadcasts_ && !std::has_single_bit(times_different_)) return true;  // all ranks count alike
   const std::string text =
       describe(static_cast<int>(other - fingerprints_->begin()), ranks, difference, step);
   if (!rebroadcasts_) {
     fail(
         "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "
-        "some "
-        "ranks only; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
+        "some ranks only; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
         text);
   }
-  if (!std::exchange(reported_, true) && communicator_.rank() == 0)
-    fmt::print(stderr, "lockstep: {}; all ranks got rank 0's parameters, now and in later checks\n", text);
+  if (communicator_.rank() == 0) {
+    fmt::print(stderr,
+               "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a "
+               "line): such ranks have other processors or numbers of threads, or the program changes "
+               "parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
+               text, times_different_);
+  }
   return true;
 }
 

@@ -32,7 +32,7 @@ class ReplicaCheck {
 
   /// All ranks call it at the end of that backward. If the parameters differ, it throws Error on all ranks, naming a
   /// rank, its node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters and
-  /// returns true. The first time rank 0 prints that.
+  /// returns true. Then rank 0 prints that, in the same words: the first time, the second, the fourth, and so on.
   bool finish(std::int64_t step);
 
  private:
@@ -42,7 +42,7 @@ class ReplicaCheck {
   comm::Communicator& device_communicator_;
   std::int64_t every_;
   bool rebroadcasts_;
-  bool reported_ = false;
+  std::uint64_t times_different_ = 0;
   std::int64_t steps_ = 0;
   std::vector<NamedTensor> parameters_;
   std::shared_ptr<std::vector<std::int64_t>> fingerprints_;  // by rank; kept by the operation

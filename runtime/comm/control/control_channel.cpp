@@ -143,7 +143,7 @@ class ControlChannel::Thread {
   void handle_failed_poll(int error) {
     if (!std::exchange(poll_failed_, true)) {
       print_line(
-          fmt::format("{}: the control channel cannot wait for messages ({}); it looks every {} ms instead",
+          fmt::format("the control channel of {} cannot wait for messages ({}); it looks every {} ms instead",
                       tree_.roster.name(tree_.rank), errno_text(error), kPollPause.count()));
     }
     std::this_thread::sleep_for(kPollPause);

@@ -56,6 +56,12 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
            mixture_.parts[part].name);
     }
   }
+  for (const SampleId id : position->waiting) {
+    if (sample_of(id) >= source.size()) {
+      fail("cannot resume: the state has drawn sample {}, but the data have {}", sample_of(id),
+           source.size());
+    }
+  }
   state_ = state;
 }
 
@@ -75,6 +81,35 @@ void MixturePlanner::begin_range() {
   cursors_ = cursors_at(position);
   pool_.clear();
   drawn_.clear();
+  add_waiting();
+}
+
+std::size_t MixturePlanner::part_of(SampleId id) const {
+  std::size_t part = 0;
+  for (std::size_t end = mixture_.parts[0].samples; sample_of(id) >= end; end += mixture_.parts[part].samples)
+    ++part;
+  return part;
+}
+
+// The samples that wait come first. The position has passed them: they were counted when they were drawn.
+void MixturePlanner::add_waiting() {
+  unused_parts_.clear();
+  for (const SampleId id : state_.position.mixture->waiting) {
+    const std::size_t part = part_of(id);
+    if (!(shares_[part] > 0)) {
+      unused_parts_.push_back(id);
+      continue;
+    }
+    DatasetStream::Sample sample{id, 0};
+    source_.read(sample_of(id), {&sample.length, 1});
+    // This range may cut off the piece, or skip the sample.
+    if (piece_of(id) * options_.cap >= length_in_range(sample.length, options_)) continue;
+    const std::uint32_t length = length_of(sample, piece_of(id), mixture_.parts[part].name);
+    if (length == 0) continue;
+    pool_.push_back({static_cast<std::uint32_t>(pool_.size()), length});
+    drawn_.push_back({id, static_cast<std::uint32_t>(part), 0, length});
+  }
+  passed_ = pool_.size();
 }
 
 std::vector<MixturePlanner::PartCursor> MixturePlanner::cursors_at(const MixturePosition& position) const {
@@ -132,7 +167,7 @@ void MixturePlanner::draw_one() {
   cursor.next_piece = options_.too_long == TooLong::split && has_piece(piece + 1) ? piece + 1 : 0;
   pool_.push_back({static_cast<std::uint32_t>(pool_.size()), length});
   drawn_.push_back(
-      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece});
+      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece, length});
   tokens_[part] += length;
   all_tokens_ += length;
 }
@@ -151,13 +186,14 @@ void MixturePlanner::draw(std::size_t count) {
   }
 }
 
-// Moves a position past the pool's items from `begin` to `end`.
-void MixturePlanner::advance(MixturePosition& position, std::size_t begin, std::size_t end) const {
-  for (std::size_t i = begin; i < end; ++i) {
-    const DrawnItem& drawn = drawn_[i];
+// Moves the position past the pool's items before `end`.
+void MixturePlanner::advance(std::size_t end) {
+  MixturePosition& position = *state_.position.mixture;
+  for (; passed_ < end; ++passed_) {
+    const DrawnItem& drawn = drawn_[passed_];
     if (piece_of(drawn.id) == 0) ++position.drawn[drawn.part];
     position.piece[drawn.part] = drawn.next_piece;
-    position.tokens[drawn.part] += pool_[i].length;
+    position.tokens[drawn.part] += drawn.length;
   }
 }
 
@@ -170,8 +206,10 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   if (!more) return false;
   const std::uint64_t end = mixture_.end_of(mixture_.range_of(state_.steps));
   std::size_t place = 0;
+  std::vector<std::size_t> ahead;
+  std::vector<std::uint64_t>& waiting = state_.position.mixture->waiting;
   while (state_.steps < end && place < kBlockSamples) {
-    const std::size_t count = packer_.take(std::span(pool_).subspan(place), false);
+    const std::size_t count = packer_.take(std::span(pool_).subspan(place), false, &ahead);
     if (count == 0) {
       draw(std::max(kDrawnAtOnce, pool_.size() - place));
       continue;
@@ -179,15 +217,20 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     block.plan.append_step(packer_.pack(state_.steps),
                            [this](std::uint32_t index) { return drawn_[index].id; });
     ++state_.steps;
-    advance(*state_.position.mixture, place, place + count);
-    block.after.push_back(state_.position);
+    for (const std::size_t taken : ahead) pool_[place + taken].length = 0;
+    advance(ahead.empty() ? place + count : place + ahead.back() + 1);
     place += count;
+    waiting = unused_parts_;
+    for (std::size_t i = place; i < passed_; ++i) {
+      if (pool_[i].length > 0) waiting.push_back(drawn_[i].id);
+    }
+    block.after.push_back(state_.position);
   }
   return true;
 }
 
 std::vector<SampleId> MixturePlanner::pending_pieces() const {
-  std::vector<SampleId> pending;
+  std::vector<SampleId> pending = state_.position.mixture->waiting;
   for (const PartCursor& cursor : cursors_at(*state_.position.mixture)) {
     if (cursor.next_piece == 0) continue;
     const std::uint32_t length = length_in_range(cursor.sample.length, options_);
