@@ -125,8 +125,9 @@ bool NodeGroup::post_next() {
   slot.done_chunks.store(0, std::memory_order_relaxed);
   posted_.push_back(std::move(queued_.front()));
   queued_.pop_front();
-  slots_.area(place_.local_rank).asked.store(++next_number_, std::memory_order_release);
-  slots_.notify_all();
+  slots_.area(place_.local_rank).asked.store(++next_number_, std::memory_order_seq_cst);
+  // The others can work only now. Of ranks that ask at the same time, at least one sees all.
+  if (all_have_asked(*posted_.back())) slots_.notify_all();
   return true;
 }
 
@@ -192,7 +193,7 @@ bool NodeGroup::stage(Task& task, OperationSlot& slot) {
 
 bool NodeGroup::all_have_asked(const Task& task) const {
   for (int rank = 0; rank < place_.local_size; ++rank) {
-    if (slots_.area(rank).asked.load(std::memory_order_acquire) <= task.number) return false;
+    if (slots_.area(rank).asked.load(std::memory_order_seq_cst) <= task.number) return false;
   }
   return true;
 }
