@@ -11,6 +11,9 @@ namespace {
 
 constexpr int kFirstTag = 16;
 constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
+constexpr int kUnusedTag = kFirstTag - 1;
+
+constexpr std::size_t kUncalledBytes = std::size_t{128} << 10;  // between two calls of MPI
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t aligned(std::size_t bytes) {
@@ -163,7 +166,16 @@ bool NodeExchange::start_segment() {
   running->next += count;
   ++running->active;
   active_bytes_ += bytes;
-  operation.prepare(segment.begin, count, segment.data(), operation.wide ? segment.wide.data() : nullptr);
+  float* const wide = operation.wide ? segment.wide.data() : nullptr;
+  if (operation.request.kind == OperationKind::all_reduce) {
+    const std::size_t size = size_of(operation.buffer.type);
+    in_pieces(count, size, [&](std::size_t begin, std::size_t part) {
+      operation.prepare(segment.begin + begin, part, segment.data() + begin * size,
+                        wide == nullptr ? nullptr : wide + begin);
+    });
+  } else {
+    operation.prepare(segment.begin, count, segment.data(), wide);  // puts blocks side by side
+  }
   post(segment);
   return true;
 }
@@ -251,25 +263,40 @@ bool NodeExchange::advance(Segment& segment) {
   return moved;
 }
 
+// MPI moves data only while it is called, so it is called between the pieces of a long sum.
+void NodeExchange::in_pieces(std::size_t count, std::size_t element_bytes,
+                             const std::function<void(std::size_t begin, std::size_t count)>& work) const {
+  const std::size_t piece = kUncalledBytes / element_bytes;
+  for (std::size_t begin = 0; begin < count; begin += piece) {
+    work(begin, std::min(piece, count - begin));
+    int arrived = 0;
+    mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, lane_, &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  }
+}
+
 // Adds up the received parts and this node's own, in the order of the nodes' digits.
 void NodeExchange::reduce(Segment& segment, const Round& round, bool last) {
   if (round.count == 0) return;
   const DataType type = segment.buffer().type;
-  std::byte* own = segment.base() + round.begin * segment.element_bytes();
-  std::vector<const void*> inputs(segment.received.begin(), segment.received.end());
-  inputs.insert(inputs.begin() + static_cast<std::ptrdiff_t>(round.before), own);
+  std::vector<const std::byte*> operands(segment.received.begin(), segment.received.end());
+  const std::byte* own = segment.base() + round.begin * segment.element_bytes();
+  operands.insert(operands.begin() + static_cast<std::ptrdiff_t>(round.before), own);
   const ScaledOp& scaled = segment.running->operation->scaled;
   const ScaledOp unscaled{.op = scaled.op, .scale = std::nullopt};
-  float* wide = segment.wide.data() + round.begin;
-  std::byte* result = segment.data() + round.begin * size_of(type);
-  if (segment.in_wide) {
-    comm::reduce(inputs, wide, round.count, DataType::f32, last ? scaled : unscaled);
-    if (last) narrow(wide, result, round.count, type);
-  } else if (is_half(type) && !last) {
-    reduce_wide(inputs, wide, round.count, type, scaled.op);
-  } else {
-    comm::reduce(inputs, result, round.count, type, last ? scaled : unscaled);
-  }
+  in_pieces(round.count, segment.element_bytes(), [&](std::size_t begin, std::size_t count) {
+    std::vector<const void*> inputs;
+    for (const std::byte* operand : operands) inputs.push_back(operand + begin * segment.element_bytes());
+    float* wide = segment.wide.data() + round.begin + begin;
+    std::byte* result = segment.data() + (round.begin + begin) * size_of(type);
+    if (segment.in_wide) {
+      comm::reduce(inputs, wide, count, DataType::f32, last ? scaled : unscaled);
+      if (last) narrow(wide, result, count, type);
+    } else if (is_half(type) && !last) {
+      reduce_wide(inputs, wide, count, type, scaled.op);
+    } else {
+      comm::reduce(inputs, result, count, type, last ? scaled : unscaled);
+    }
+  });
   segment.in_wide = is_half(type) && !last;
 }
 

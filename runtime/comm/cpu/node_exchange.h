@@ -81,6 +81,8 @@ class NodeExchange {
   bool advance(Segment& segment);
   void post(Segment& segment);
   bool arrived(Segment& segment);
+  void in_pieces(std::size_t count, std::size_t element_bytes,
+                 const std::function<void(std::size_t begin, std::size_t count)>& work) const;
   void reduce(Segment& segment, const Round& round, bool last);
 
   MPI_Comm lane_;
