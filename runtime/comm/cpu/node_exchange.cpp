@@ -1,6 +1,7 @@
 #include "runtime/comm/cpu/node_exchange.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/error.h"
@@ -37,10 +38,16 @@ NetworkUse use_of(const std::vector<Round>& rounds) {
 
 struct NodeExchange::Running {
   Running(std::shared_ptr<NodeOperation> started, MPI_Comm lane, int node, int nodes)
-      : operation(std::move(started)), check(lane, node, nodes, operation->request, operation->label) {}
+      : operation(std::move(started)) {
+    if (operation->compares) check.emplace(lane, node, nodes, operation->request, operation->label);
+  }
+
+  bool matched() { return !check || check->matched(); }
 
   std::shared_ptr<NodeOperation> operation;
-  RequestCheck check;
+  std::optional<RequestCheck> check;
+  bool posted = false;                // MPI's operation
+  std::vector<MPI_Request> requests;  // of it
   ScheduleForm form = ScheduleForm::slices;
   std::size_t blocks = 1;         // whose elements travel together
   std::size_t segment_count = 0;  // elements of a segment, of each block
@@ -86,6 +93,10 @@ NodeExchange::~NodeExchange() = default;
 void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
   auto running = std::make_unique<Running>(std::move(operation), lane_, node_, grid_.nodes);
   const NodeOperation& started = *running->operation;
+  if (started.post) {
+    operations_.push_back(std::move(running));
+    return;
+  }
   const Buffer& buffer = started.buffer;
   if (started.request.kind != OperationKind::all_reduce) running->blocks = blocks_.size();
   const ExchangePlan plan = plan_of(grid_, buffer.bytes() * running->blocks, cost_);
@@ -118,9 +129,11 @@ bool NodeExchange::advance() {
     segment = active_.erase(segment);
   }
   moved |= start_segment();
+  moved |= advance_posted();
   const auto ended = [&](const auto& running) {
-    if (running->next < running->operation->buffer.count || running->active > 0 ||
-        !running->check.matched()) {
+    if (running->operation->done) return true;
+    if (running->operation->post || running->next < running->operation->buffer.count || running->active > 0 ||
+        !running->matched()) {
       return false;
     }
     running->operation->done = true;
@@ -129,6 +142,24 @@ bool NodeExchange::advance() {
   };
   std::erase_if(operations_, ended);
   return moved;
+}
+
+// The oldest of MPI's own operations.
+bool NodeExchange::advance_posted() {
+  const auto oldest = std::find_if(operations_.begin(), operations_.end(),
+                                   [](const auto& running) { return running->operation->post != nullptr; });
+  if (oldest == operations_.end() || !(*oldest)->matched()) return false;
+  Running& running = **oldest;
+  const bool begins = !std::exchange(running.posted, true);
+  if (begins) running.operation->post(running.requests);
+  int done = 0;
+  mpi::check(MPI_Testall(static_cast<int>(running.requests.size()), running.requests.data(), &done,
+                         MPI_STATUSES_IGNORE),
+             "MPI_Testall");
+  if (done == 0) return begins;
+  if (running.operation->finish) running.operation->finish(0, 0, nullptr);
+  running.operation->done = true;
+  return true;
 }
 
 // The oldest operation with elements that are in no segment yet.
@@ -246,7 +277,7 @@ bool NodeExchange::arrived(Segment& segment) {
 
 bool NodeExchange::advance(Segment& segment) {
   bool moved = false;
-  while (arrived(segment) && segment.running->check.matched()) {
+  while (arrived(segment) && segment.running->matched()) {
     moved = true;
     const Round& round = segment.rounds[segment.round];
     if (round.reduces) {

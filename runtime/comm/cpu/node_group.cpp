@@ -53,7 +53,7 @@ NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> 
 }
 
 bool NodeGroup::advance(bool waiting) {
-  bool moved = inter_node_ != nullptr && inter_node_->exchanging() && inter_node_->exchange().advance();
+  bool moved = exchanging() && inter_node_->exchange().advance();
   while (post_next()) moved = true;
   for (const auto& task : posted_) {
     if (!all_have_asked(*task)) {
@@ -73,12 +73,11 @@ bool NodeGroup::advance(bool waiting) {
 }
 
 bool NodeGroup::exchanging() const {
-  return inter_node_ != nullptr &&
-         (inter_node_->exchanging() || (!posted_.empty() && posted_.front()->collective != nullptr));
+  return inter_node_ != nullptr && !inter_node_->exchange().idle();
 }
 
 NetworkUse NodeGroup::network_use() const {
-  return inter_node_ == nullptr ? NetworkUse{} : inter_node_->network_use();
+  return inter_node_ == nullptr ? NetworkUse{} : inter_node_->exchange().last_use();
 }
 
 // Whether an operation that is not complete uses memory of `task`. Operations on the same memory run in order.

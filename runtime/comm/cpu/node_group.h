@@ -30,7 +30,6 @@ namespace lockstep::comm::cpu {
 
 class InterNode;
 struct NodeOperation;
-struct NodeCollective;
 
 /// This rank's part of an operation: what was asked for, where its data lies, how far it is.
 struct Task {
@@ -49,9 +48,7 @@ struct Task {
   bool in_pieces = false;                     ///< over PieceExchange
   bool share_done = false;                    ///< this rank has no more work to do
   bool copied = false;                        ///< what other ranks of the node got from other nodes
-  // The part that crosses nodes, once it has begun: over the lane, or over all ranks.
-  std::shared_ptr<NodeOperation> exchange;
-  std::shared_ptr<NodeCollective> collective;
+  std::shared_ptr<NodeOperation> exchange;    ///< the part that crosses nodes, once it has begun
   std::exception_ptr error;
 };
 
@@ -113,7 +110,7 @@ class NodeGroup {
   void reduce_slice(Task& task, NodeOperation& operation);
   void reduce_blocks(Task& task, NodeOperation& operation);
   void gather_blocks(Task& task, NodeOperation& operation);
-  std::shared_ptr<NodeCollective> collective_of(Task& task);
+  std::shared_ptr<NodeOperation> posted_of(Task& task);
   bool overlaps_earlier(const Task& task) const;
 
   bool finished(const Task& task) const;
