@@ -80,6 +80,8 @@ class Reduction {
         break;
       case ReduceOp::bit_or:
         fail_usage("NCCL does not support bit_or: use max, or reduce in host memory");
+      case ReduceOp::sum_or_max:
+        fail_usage("NCCL does not support sum_or_max: reduce in host memory");
       case ReduceOp::sum:
       case ReduceOp::average:
         op_ = ncclSum;
