@@ -266,6 +266,10 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from_handle, c
     if (to == nullptr || !from.timed || !to->timed || !from.operation || !to->operation) {
       return cudaErrorInvalidResourceHandle;
     }
+    if (!simulator.knows(from) || !simulator.knows(*to)) {
+      const Label label("cudaEventElapsedTime");
+      simulator.note([label] { return label.text() + " asks for a time that the thread has not waited for"; });
+    }
     if (!simulator.finished(from.operation) || !simulator.finished(to->operation)) return cudaErrorNotReady;
     *milliseconds =
         std::chrono::duration<float, std::milli>(to->operation->finished_at - from.operation->finished_at).count();

@@ -133,7 +133,7 @@ struct Collective {
 void check_place(const Collective& call, const void* memory, const Label& label) {
   const Block* block = Simulator::get().containing(memory);
   if (block != nullptr && block->device == call.comm->device) return;
-  Simulator::get().note(label.text() + " uses memory that is not of the communicator's device");
+  Simulator::get().note([label] { return label.text() + " uses memory that is not of the communicator's device"; });
 }
 
 void run(const Collective& call, const std::vector<std::byte>& sent) {
@@ -144,7 +144,7 @@ void run(const Collective& call, const std::vector<std::byte>& sent) {
                                    if (result != nullptr) call.take(offset, size, parts, result);
                                  });
   } catch (const std::exception& error) {
-    Simulator::get().note(fmt::format("{} on rank {}: {}", call.name, call.comm->rank, error.what()));
+    Simulator::get().note([text = fmt::format("{} on rank {}: {}", call.name, call.comm->rank, error.what())] { return text; });
     call.comm->error = error.what();
     call.comm->state = ncclInternalError;
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -15,6 +16,11 @@ namespace lockstep::simulated {
 namespace {
 
 constexpr std::size_t kPart = std::size_t{256} << 10;
+
+std::string folder() {
+  const char* set = std::getenv("SIMULATED_MEMORY");
+  return set == nullptr ? "/dev/shm" : set;
+}
 
 }  // namespace
 
@@ -31,17 +37,17 @@ struct Channel::Segment {
 };
 
 Channel::Channel(std::string name, int rank, int size, const std::atomic<bool>& cancelled)
-    : name_("/simulated-nccl-" + std::move(name)), rank_(rank), size_(size), cancelled_(cancelled) {
-  const int file = ::shm_open(name_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-  if (file < 0 || ::ftruncate(file, sizeof(Segment)) != 0) throw std::runtime_error("no shared memory for " + name_);
+    : file_(folder() + "/simulated-nccl-" + std::move(name)), rank_(rank), size_(size), cancelled_(cancelled) {
+  const int file = ::open(file_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  if (file < 0 || ::ftruncate(file, sizeof(Segment)) != 0) throw std::runtime_error("no shared memory for " + file_);
   void* memory = ::mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ::close(file);
-  if (memory == MAP_FAILED) throw std::runtime_error("cannot map " + name_);
+  if (memory == MAP_FAILED) throw std::runtime_error("cannot map " + file_);
   segment_ = static_cast<Segment*>(memory);  // the file's zeros are its initial state
 }
 
 Channel::~Channel() {
-  ::shm_unlink(name_.c_str());
+  ::unlink(file_.c_str());
   ::munmap(segment_, sizeof(Segment));
 }
 
@@ -67,7 +73,7 @@ std::vector<long> Channel::meet(long mine) {
   const auto parity = static_cast<std::size_t>(own.meetings % 2);
   own.numbers.at(parity) = mine;
   if (!wait_for_all(&Rank::meetings)) return {};
-  ::shm_unlink(name_.c_str());  // all ranks have mapped it
+  ::unlink(file_.c_str());  // all ranks have mapped it
   std::vector<long> numbers;
   for (int rank = 0; rank < size_; ++rank) {
     numbers.push_back(ranks.at(static_cast<std::size_t>(rank)).numbers.at(parity));

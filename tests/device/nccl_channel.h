@@ -16,7 +16,7 @@ class Channel {
  public:
   static constexpr int kMaxRanks = 8;
 
-  /// `name`: the same on all ranks, and new. `cancelled`: all waits end when it is true.
+  /// `name`: the same on all ranks, and new. The file is in $SIMULATED_MEMORY, or /dev/shm. `cancelled`: all waits end when it is true.
   Channel(std::string name, int rank, int size, const std::atomic<bool>& cancelled);
   ~Channel();
   Channel(const Channel&) = delete;
@@ -48,7 +48,7 @@ class Channel {
 
   bool wait_for_all(std::atomic<long> Rank::*counter);
 
-  std::string name_;
+  std::string file_;
   int rank_;
   int size_;
   const std::atomic<bool>& cancelled_;

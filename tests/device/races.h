@@ -4,7 +4,9 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/device/vector_clock.h"
@@ -26,17 +28,24 @@ struct Label {
 
   /// "cudaMemsetAsync at communicator.cpp:133 < train.cpp:12"
   std::string text() const;
+  /// "communicator.cpp:133": the innermost of these functions.
+  std::string site() const;
 
   const char* call;
   std::array<void*, 12> frames{};
   int depth = 0;
 };
 
+/// Makes its text: naming the lines of a program takes a while.
+using Finding = std::function<std::string()>;
+
 class RaceDetector {
  public:
   /// `known`: the operations that have ended before the new one begins.
   void access(const Range& range, Stamp stamp, const VectorClock& known, const Label& label,
-              std::vector<std::string>& findings);
+              std::vector<Finding>& findings);
+  /// Whether all accesses by calls whose names begin so are known to have ended.
+  bool knows_all(std::string_view calls, const VectorClock& known) const;
   /// The memory was freed.
   void forget(const Range& range);
 

@@ -32,6 +32,9 @@ void set_seed(std::uint64_t seed);
 /// that ends with findings prints them and exits with 66.
 std::vector<std::string> take_findings();
 
+/// Their number; does not make the texts, which takes a while.
+std::size_t drop_findings();
+
 /// The devices on which this process has a context; a context takes hundreds of megabytes on a GPU.
 std::set<int> contexts();
 
@@ -40,6 +43,9 @@ void access_from_host(const void* memory, std::size_t bytes, bool write, const c
 
 /// The calling thread learns what other host threads know: it has been told by means that the simulation does not see.
 void learn_from_other_threads();
+
+/// Whether the calling thread knows that all collectives of this process so far have ended.
+bool knows_all_collectives();
 
 enum class Wait {
   stream,  ///< cudaStreamWaitEvent

@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -165,7 +167,12 @@ TEST_F(Simulation, FindsUsesOfFreedMemory) {
 }
 
 TEST_F(Simulation, TheHostCannotTouchDeviceMemory) {
-  EXPECT_DEATH(*static_cast<volatile char*>(memory_) = 1, "");
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  EXPECT_EQ(::write(pipe[1], memory_, 1), -1);
+  EXPECT_EQ(errno, EFAULT);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
 }
 
 TEST_F(Simulation, KeepsTheErrorsOfADevice) {
@@ -177,6 +184,21 @@ TEST_F(Simulation, KeepsTheErrorsOfADevice) {
   EXPECT_EQ(cudaEventQuery(nullptr), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(memory_)), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaMemcpy(memory_, memory_, 1, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+}
+
+TEST_F(Simulation, TimesNeedEventsThatTheThreadHasWaitedFor) {
+  cudaEvent_t end = nullptr;
+  ok(cudaEventCreateWithFlags(&end, cudaEventDefault));
+  ok(cudaEventRecord(event_, one_));
+  write(one_);
+  ok(cudaEventRecord(end, one_));
+  float milliseconds = -1;
+  static_cast<void>(cudaEventElapsedTime(&milliseconds, event_, end));
+  EXPECT_THAT(take_findings(), ElementsAre(HasSubstr("cudaEventElapsedTime")));
+  ok(cudaEventSynchronize(end));
+  ok(cudaEventElapsedTime(&milliseconds, event_, end));
+  EXPECT_GE(milliseconds, 0);
+  ok(cudaEventDestroy(end));
 }
 
 TEST_F(Simulation, DropsTheWaitThatATestNames) {
@@ -213,6 +235,21 @@ TEST_F(Simulation, AnAbortEndsWhatTheStreamWaitsFor) {
   EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
   EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
   ok(cudaEventSynchronize(event_));
+}
+
+TEST_F(Simulation, TwoRanksOnOneDeviceAreRefused) {
+  ncclUniqueId id{};
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  const auto join = [&id](int rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(ncclCommInitRankConfig(&comm, 2, id, rank, &config), ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("rank 0 and rank 1 both on CUDA device 0"));
+    EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+  };
+  std::thread other(join, 1);
+  join(0);
+  other.join();
 }
 
 TEST_F(Simulation, GroupedCallsBeginAtTheGroupsEnd) {

@@ -135,9 +135,9 @@ void Simulator::push(Stream& stream, OperationPtr operation) {
 bool Simulator::check_memory(const Range& range, const Label& label) {
   const Block* block = memory_.containing(range.begin);
   if (range.bytes == 0 || block == nullptr) return true;
-  if (block->freed) note(label.text() + " uses memory that was freed");
+  if (block->freed) note([label] { return label.text() + " uses memory that was freed"; });
   const bool within = memory_.containing(range.end() - 1) == block;
-  if (!within) note(label.text() + " uses memory after the end of its block");
+  if (!within) note([label] { return label.text() + " uses memory after the end of its block"; });
   return within && !block->freed;
 }
 
@@ -170,6 +170,7 @@ void Simulator::record(Event& event, Stream& stream) {
   const std::scoped_lock lock(mutex_);
   event.operation = queue(stream, Label("cudaEventRecord"), {});
   event.clock = stream.clock;
+  event.stamp = {stream.queue, stream.number};
   event.record = ++drops_.at(static_cast<std::size_t>(Wait::query)).seen;
 }
 
@@ -222,6 +223,12 @@ void Simulator::run(Operation& operation) {
 bool Simulator::finished(const OperationPtr& operation) {
   const std::scoped_lock lock(mutex_);
   return operation == nullptr || operation->finished;
+}
+
+bool Simulator::knows(const Event& event) {
+  const HostThread& thread = this_thread();
+  const std::scoped_lock lock(mutex_);
+  return thread.clock.knows(event.stamp) || synchronised_.knows(event.stamp);
 }
 
 void Simulator::synchronise(const OperationPtr& operation, const VectorClock& clock) {
@@ -282,7 +289,7 @@ std::byte* Simulator::reachable(const void* address) {
   return memory_.reachable(address);
 }
 
-void Simulator::note(std::string finding) {
+void Simulator::note(Finding finding) {
   const std::scoped_lock lock(mutex_);
   findings_.push_back(std::move(finding));
 }

@@ -59,6 +59,7 @@ struct Event {
   bool timed = false;
   int record = 0;  ///< the number of its last record; 0: none
   OperationPtr operation;
+  Stamp stamp;
   VectorClock clock;
 };
 
@@ -97,6 +98,8 @@ class Simulator {
   void make_wait(Stream& stream, const OperationPtr& operation, const VectorClock& clock);
 
   bool finished(const OperationPtr& operation);
+  /// Whether the calling thread has learnt, by a query or a synchronisation, that the event is reached.
+  bool knows(const Event& event);
   /// Blocks. All host threads then know what `clock` knows.
   void synchronise(const OperationPtr& operation, const VectorClock& clock);
   void synchronise(Stream& stream);
@@ -109,7 +112,7 @@ class Simulator {
   const Block* containing(const void* address);
   std::byte* reachable(const void* address);
 
-  void note(std::string finding);
+  void note(Finding finding);
   /// Whether this wait is the one to drop. `number`: 0 counts it.
   bool drops(Wait kind, const Label& label, int number = 0);
   bool due(Fault kind);
@@ -124,10 +127,12 @@ class Simulator {
   int waits(Wait kind);
   void inject(Fault kind, int n);
   std::vector<std::string> take_findings();
+  std::size_t drop_findings();
   std::set<std::string> take_dropped_sites();
   std::set<int> contexts();
   void access_from_host(Range range, const Label& label);
   void learn_from_other_threads();
+  bool knows_all_collectives();
 
  private:
   Simulator();
@@ -148,7 +153,7 @@ class Simulator {
   VectorClock synchronised_;  // what host threads know by synchronisation
   Memory memory_;
   RaceDetector races_;
-  std::vector<std::string> findings_;
+  std::vector<Finding> findings_;
   std::set<int> contexts_;
   std::minstd_rand random_;
   std::atomic<cudaError_t> device_error_{cudaSuccess};

@@ -48,16 +48,21 @@ bool Simulator::due(Fault kind) {
 
 std::vector<std::string> Simulator::take_findings() {
   const std::scoped_lock lock(mutex_);
-  return std::exchange(findings_, {});
+  std::vector<std::string> texts;
+  for (const Finding& finding : std::exchange(findings_, {})) texts.push_back(finding());
+  return texts;
+}
+
+std::size_t Simulator::drop_findings() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(findings_, {}).size();
 }
 
 std::set<std::string> Simulator::take_dropped_sites() {
   const std::scoped_lock lock(mutex_);
   std::set<std::string> sites;
   for (const Label& label : std::exchange(dropped_, {})) {
-    const std::string text = label.text();
-    const auto begin = text.find(" at ");
-    if (begin != std::string::npos) sites.insert(text.substr(begin + 4, text.find(" < ") - begin - 4));
+    if (const std::string site = label.site(); !site.empty()) sites.insert(site);
   }
   return sites;
 }
@@ -83,11 +88,21 @@ void Simulator::learn_from_other_threads() {
   for (const HostThread* other : threads_) thread.clock.join(other->clock);
 }
 
+bool Simulator::knows_all_collectives() {
+  VectorClock known = this_thread().clock;
+  const std::scoped_lock lock(mutex_);
+  known.join(synchronised_);
+  return races_.knows_all("nccl", known);
+}
+
 void set_seed(std::uint64_t seed) {
   Simulator::get().set_seed(seed);
 }
 std::vector<std::string> take_findings() {
   return Simulator::get().take_findings();
+}
+std::size_t drop_findings() {
+  return Simulator::get().drop_findings();
 }
 std::set<int> contexts() {
   return Simulator::get().contexts();
@@ -97,6 +112,9 @@ void access_from_host(const void* memory, std::size_t bytes, bool write, const c
 }
 void learn_from_other_threads() {
   Simulator::get().learn_from_other_threads();
+}
+bool knows_all_collectives() {
+  return Simulator::get().knows_all_collectives();
 }
 void drop_wait(Wait kind, int n) {
   Simulator::get().drop_wait(kind, n);
