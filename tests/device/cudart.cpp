@@ -51,9 +51,11 @@ Range range_of(const void* address, std::size_t bytes, bool write) {
   return {static_cast<const std::byte*>(address), bytes, write};
 }
 
-void queue_memset(Simulator& simulator, Stream& stream, const char* name, void* memory, int value, std::size_t bytes) {
-  simulator.queue(stream, Label(name), {range_of(memory, bytes, true)}, nullptr,
-                  [&simulator, memory, value, bytes] { std::memset(simulator.reachable(memory), value, bytes); });
+void queue_memset(Simulator& simulator, Stream& stream, const char* name, void* memory, int value,
+                  std::size_t bytes) {
+  simulator.queue(
+      stream, Label(name), {range_of(memory, bytes, true)}, nullptr,
+      [&simulator, memory, value, bytes] { std::memset(simulator.reachable(memory), value, bytes); });
 }
 
 enum class Kind { pageable, pinned, device };
@@ -68,8 +70,8 @@ bool agrees(Kind kind, bool should_be_device) {
 }
 
 // Queues a copy. `waits`: the call is cudaMemcpy, which waits for the copy unless it is within the device.
-cudaError_t copy(Simulator& simulator, Stream& stream, const char* name, void* to, const void* from, std::size_t bytes,
-                 cudaMemcpyKind direction, bool waits) {
+cudaError_t copy(Simulator& simulator, Stream& stream, const char* name, void* to, const void* from,
+                 std::size_t bytes, cudaMemcpyKind direction, bool waits) {
   const Kind source = kind_of(simulator.containing(from));
   const Kind target = kind_of(simulator.containing(to));
   if (direction != cudaMemcpyDefault) {
@@ -254,7 +256,8 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return call_with(handle, [](Simulator& simulator, Event& event) {
-    if (event.operation == nullptr || simulator.drops(Wait::host, Label("cudaEventSynchronize"))) return cudaSuccess;
+    if (event.operation == nullptr || simulator.drops(Wait::host, Label("cudaEventSynchronize")))
+      return cudaSuccess;
     simulator.synchronise(event.operation, event.clock);
     return simulator.device_error();
   });
@@ -268,11 +271,13 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from_handle, c
     }
     if (!simulator.knows(from) || !simulator.knows(*to)) {
       const Label label("cudaEventElapsedTime");
-      simulator.note([label] { return label.text() + " asks for a time that the thread has not waited for"; });
+      simulator.note(
+          [label] { return label.text() + " asks for a time that the thread has not waited for"; });
     }
     if (!simulator.finished(from.operation) || !simulator.finished(to->operation)) return cudaErrorNotReady;
     *milliseconds =
-        std::chrono::duration<float, std::milli>(to->operation->finished_at - from.operation->finished_at).count();
+        std::chrono::duration<float, std::milli>(to->operation->finished_at - from.operation->finished_at)
+            .count();
     return cudaSuccess;
   });
 }
@@ -321,7 +326,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
   });
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t handle) {
   return call_on(handle, [&](Simulator& simulator, Stream& stream) {
     return copy(simulator, stream, "cudaMemcpyAsync", to, from, bytes, kind, false);
   });

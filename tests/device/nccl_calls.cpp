@@ -87,8 +87,8 @@ void meet_others(ncclComm& comm) {
   for (std::size_t one = 0; one < devices.size(); ++one) {
     for (std::size_t other = one + 1; other < devices.size(); ++other) {
       if (devices[one] != devices[other]) continue;
-      throw std::runtime_error(fmt::format("Duplicate GPU detected : rank {} and rank {} both on CUDA device {}", one,
-                                           other, devices[one]));
+      throw std::runtime_error(fmt::format(
+          "Duplicate GPU detected : rank {} and rank {} both on CUDA device {}", one, other, devices[one]));
     }
   }
 }
@@ -127,13 +127,15 @@ struct Collective {
   std::size_t send_bytes = 0;
   void* result = nullptr;  // null: this rank gets nothing
   std::size_t result_bytes = 0;
-  std::function<void(std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* result)> take;
+  std::function<void(std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* result)>
+      take;
 };
 
 void check_place(const Collective& call, const void* memory, const Label& label) {
   const Block* block = Simulator::get().containing(memory);
   if (block != nullptr && block->device == call.comm->device) return;
-  Simulator::get().note([label] { return label.text() + " uses memory that is not of the communicator's device"; });
+  Simulator::get().note(
+      [label] { return label.text() + " uses memory that is not of the communicator's device"; });
 }
 
 void run(const Collective& call, const std::vector<std::byte>& sent) {
@@ -144,7 +146,8 @@ void run(const Collective& call, const std::vector<std::byte>& sent) {
                                    if (result != nullptr) call.take(offset, size, parts, result);
                                  });
   } catch (const std::exception& error) {
-    Simulator::get().note([text = fmt::format("{} on rank {}: {}", call.name, call.comm->rank, error.what())] { return text; });
+    Simulator::get().note(
+        [text = fmt::format("{} on rank {}: {}", call.name, call.comm->rank, error.what())] { return text; });
     call.comm->error = error.what();
     call.comm->state = ncclInternalError;
   }
@@ -176,12 +179,15 @@ ncclResult_t queue(const Collective& call) {
   };
   std::function<void()> end = [call, sent] { run(call, *sent); };
   if (simulator.due(Fault::absence)) end = [comm] { wait_until_cancelled(*comm); };
-  if (simulator.due(Fault::collective)) {
-    comm->error = "a rank has ended";
-    comm->state = ncclRemoteError;
-    end = [comm] { wait_until_cancelled(*comm); };
+  const bool breaks = simulator.due(Fault::collective);
+  if (breaks) {
+    end = [comm] {
+      comm->error = "a rank has ended";
+      comm->state = ncclRemoteError;
+      wait_until_cancelled(*comm);
+    };
   }
-  const int polls = comm->blocking || group_depth > 0 ? 0 : simulator.choose(4);
+  const int polls = comm->blocking || breaks || group_depth > 0 ? 0 : simulator.choose(4);
   if (comm->last) simulator.make_wait(*stream, comm->last, {});  // of another stream, perhaps
   if (polls == 0) {
     comm->last = simulator.queue(*stream, label, std::move(ranges), begin, end);
@@ -229,7 +235,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
   if (size > Channel::kMaxRanks) return fail(ncclInvalidArgument, "the simulation has at most 8 ranks");
   if (Simulator::get().due(Fault::call)) return fail(ncclSystemError, "a fault that the test asked for");
   *comm = make_comm(rank, size, id.internal, config);
@@ -321,7 +328,8 @@ const char* ncclGetLastError(ncclComm_t) {
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
   if (const ncclResult_t ready = check_ready(comm); ready != ncclSuccess) return ready;
-  if (residence != ncclScalarHostImmediate) return fail(ncclInvalidArgument, "the scalar must be in host memory");
+  if (residence != ncclScalarHostImmediate)
+    return fail(ncclInvalidArgument, "the scalar must be in host memory");
   double scale = 0;
   const auto read = [&]<typename T>(T value) {
     std::memcpy(&value, scalar, sizeof value);
@@ -342,14 +350,22 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
                                                              : fail(ncclInvalidArgument, "unknown reduction");
 }
 
-ncclResult_t ncclAllReduce(const void* send, void* result, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void* send, void* result, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const std::size_t bytes = count * size_of(type);
   const Reduction reduction = reduction_of(comm, op);
-  return submit({"ncclAllReduce", comm, stream, {1, type, op, 0, bytes}, send, bytes, result, bytes,
-                 [type, reduction](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
-                   reduce(type, reduction, parts, 0, to + offset, size / size_of(type));
-                 }});
+  return submit(
+      {"ncclAllReduce",
+       comm,
+       stream,
+       {1, type, op, 0, bytes},
+       send,
+       bytes,
+       result,
+       bytes,
+       [type, reduction](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
+         reduce(type, reduction, parts, 0, to + offset, size / size_of(type));
+       }});
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* result, std::size_t count, ncclDataType_t type, int root,
@@ -357,17 +373,29 @@ ncclResult_t ncclBroadcast(const void* send, void* result, std::size_t count, nc
   const std::size_t bytes = count * size_of(type);
   const bool gives = comm->rank == root;
   const bool gets = !gives || send != result;
-  return submit({"ncclBroadcast", comm, stream, {2, type, 0, root, bytes}, gives ? send : nullptr, bytes,
-                 gets ? result : nullptr, bytes,
+  return submit({"ncclBroadcast",
+                 comm,
+                 stream,
+                 {2, type, 0, root, bytes},
+                 gives ? send : nullptr,
+                 bytes,
+                 gets ? result : nullptr,
+                 bytes,
                  [root](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
                    std::memcpy(to + offset, parts[static_cast<std::size_t>(root)], size);
                  }});
 }
 
-ncclResult_t ncclAllGather(const void* send, void* result, std::size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* send, void* result, std::size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
   const std::size_t bytes = count * size_of(type);
-  return submit({"ncclAllGather", comm, stream, {3, type, 0, 0, bytes}, send, bytes, result,
+  return submit({"ncclAllGather",
+                 comm,
+                 stream,
+                 {3, type, 0, 0, bytes},
+                 send,
+                 bytes,
+                 result,
                  bytes * static_cast<std::size_t>(comm->size),
                  [bytes](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
                    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
@@ -376,18 +404,26 @@ ncclResult_t ncclAllGather(const void* send, void* result, std::size_t count, nc
                  }});
 }
 
-ncclResult_t ncclReduceScatter(const void* send, void* result, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* result, std::size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const std::size_t bytes = count * size_of(type);
   const std::size_t all = bytes * static_cast<std::size_t>(comm->size);
   const std::size_t own = bytes * static_cast<std::size_t>(comm->rank);
   const Reduction reduction = reduction_of(comm, op);
-  return submit({"ncclReduceScatter", comm, stream, {4, type, op, 0, all}, send, all, result, bytes,
+  return submit({"ncclReduceScatter",
+                 comm,
+                 stream,
+                 {4, type, op, 0, all},
+                 send,
+                 all,
+                 result,
+                 bytes,
                  [=](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
                    const std::size_t from = std::max(offset, own);
                    const std::size_t until = std::min(offset + size, own + bytes);
                    if (from >= until) return;
-                   reduce(type, reduction, parts, from - offset, to + (from - own), (until - from) / size_of(type));
+                   reduce(type, reduction, parts, from - offset, to + (from - own),
+                          (until - from) / size_of(type));
                  }});
 }
 

@@ -37,9 +37,13 @@ struct Channel::Segment {
 };
 
 Channel::Channel(std::string name, int rank, int size, const std::atomic<bool>& cancelled)
-    : file_(folder() + "/simulated-nccl-" + std::move(name)), rank_(rank), size_(size), cancelled_(cancelled) {
+    : file_(folder() + "/simulated-nccl-" + std::move(name)),
+      rank_(rank),
+      size_(size),
+      cancelled_(cancelled) {
   const int file = ::open(file_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-  if (file < 0 || ::ftruncate(file, sizeof(Segment)) != 0) throw std::runtime_error("no shared memory for " + file_);
+  if (file < 0 || ::ftruncate(file, sizeof(Segment)) != 0)
+    throw std::runtime_error("no shared memory for " + file_);
   void* memory = ::mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ::close(file);
   if (memory == MAP_FAILED) throw std::runtime_error("cannot map " + file_);
@@ -87,7 +91,8 @@ bool Channel::exchange(const Request& request, const std::byte* mine, std::size_
   Rank& own = ranks.at(static_cast<std::size_t>(rank_));
   own.request = request;
   Parts parts;
-  for (int rank = 0; rank < size_; ++rank) parts.push_back(ranks.at(static_cast<std::size_t>(rank)).part.data());
+  for (int rank = 0; rank < size_; ++rank)
+    parts.push_back(ranks.at(static_cast<std::size_t>(rank)).part.data());
   std::size_t offset = 0;
   do {
     const std::size_t size = std::min(kPart, bytes - offset);
@@ -95,7 +100,8 @@ bool Channel::exchange(const Request& request, const std::byte* mine, std::size_
     if (!wait_for_all(&Rank::exchanges)) return false;
     for (int rank = 0; rank < size_; ++rank) {
       if (!(ranks.at(static_cast<std::size_t>(rank)).request == request)) {
-        throw std::runtime_error("rank " + std::to_string(rank) + " called another collective, or with another count");
+        throw std::runtime_error("rank " + std::to_string(rank) +
+                                 " called another collective, or with another count");
       }
     }
     if (size > 0) take(offset, size, parts);

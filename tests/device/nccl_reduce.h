@@ -70,7 +70,8 @@ void reduce_as(const Reduction& reduction, const std::vector<const std::byte*>& 
       T element{};
       std::memcpy(&element, parts[rank] + offset + i * sizeof(T), sizeof(T));
       Number value = A::load(element);
-      if (reduction.scaled) value = A::load(A::store(static_cast<Number>(value * static_cast<Number>(reduction.scale))));
+      if (reduction.scaled)
+        value = A::load(A::store(static_cast<Number>(value * static_cast<Number>(reduction.scale))));
       const Number before = A::load(total);
       Number after = value;
       if (rank > 0 && reduction.op == ncclMax) after = std::max(before, value);
@@ -84,8 +85,9 @@ void reduce_as(const Reduction& reduction, const std::vector<const std::byte*>& 
 
 /// Reduces `count` elements that begin `offset` bytes after each part. False for a type that NCCL's users here do not
 /// reduce.
-inline bool reduce(ncclDataType_t type, const Reduction& reduction, const std::vector<const std::byte*>& parts,
-                   std::size_t offset, std::byte* result, std::size_t count) {
+inline bool reduce(ncclDataType_t type, const Reduction& reduction,
+                   const std::vector<const std::byte*>& parts, std::size_t offset, std::byte* result,
+                   std::size_t count) {
   const auto as = [&]<typename T>(T) { reduce_as<T>(reduction, parts, offset, result, count); };
   switch (type) {
     case ncclFloat32:

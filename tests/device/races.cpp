@@ -44,7 +44,8 @@ std::string find_source(void* frame) {
   std::string text(line.data());
   text = text.substr(0, text.find_first_of(" \n"));
   // The simulation's own files and the C++ library's say nothing.
-  const bool own = text.find("/tests/device/") != std::string::npos && text.find("_test.cpp") == std::string::npos;
+  const bool own =
+      text.find("/tests/device/") != std::string::npos && text.find("_test.cpp") == std::string::npos;
   if (text.starts_with("?") || own || text.find("/c++/") != std::string::npos) return {};
   return text.substr(text.rfind('/') + 1);
 }
@@ -69,7 +70,8 @@ std::string Label::text() const {
 
 std::string Label::site() const {
   std::string source;
-  for (int i = 0; i < depth && source.empty(); ++i) source = source_of(frames.at(static_cast<std::size_t>(i)));
+  for (int i = 0; i < depth && source.empty(); ++i)
+    source = source_of(frames.at(static_cast<std::size_t>(i)));
   return source;
 }
 
@@ -81,9 +83,10 @@ void RaceDetector::access(const Range& range, Stamp stamp, const VectorClock& kn
     if (!known.knows(before.stamp)) {
       if (before.range.write || range.write) {
         findings.push_back([range, label, before] {
-          return fmt::format("race: {} {} {} bytes at {}, and nothing orders it after {}, which {} them", label.text(),
-                             range.write ? "writes" : "reads", range.bytes, static_cast<const void*>(range.begin),
-                             before.label.text(), before.range.write ? "writes" : "reads");
+          return fmt::format("race: {} {} {} bytes at {}, and nothing orders it after {}, which {} them",
+                             label.text(), range.write ? "writes" : "reads", range.bytes,
+                             static_cast<const void*>(range.begin), before.label.text(),
+                             before.range.write ? "writes" : "reads");
         });
       }
       return false;

@@ -22,7 +22,6 @@
 #include <string>
 #include <vector>
 
-
 namespace lockstep::simulated {
 
 /// Chooses the delays from now on; also SIMULATED_SEED.

@@ -1,4 +1,6 @@
 // The simulation finds what it should find, and nothing else.
+#include "tests/device/simulation.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -10,8 +12,6 @@
 #include <cstring>
 #include <thread>
 #include <vector>
-
-#include "tests/device/simulation.h"
 
 namespace lockstep::simulated {
 namespace {
@@ -60,8 +60,9 @@ class Simulation : public ::testing::Test {
 TEST_F(Simulation, FindsWritesOnTwoStreamsAndNamesBothCalls) {
   write(one_);
   write(other_);
-  EXPECT_THAT(take_findings(), ElementsAre(AllOf(HasSubstr("cudaMemsetAsync at simulation_test.cpp"),
-                                                 HasSubstr("nothing orders it after cudaMemsetAsync at simulation"))));
+  EXPECT_THAT(take_findings(),
+              ElementsAre(AllOf(HasSubstr("cudaMemsetAsync at simulation_test.cpp"),
+                                HasSubstr("nothing orders it after cudaMemsetAsync at simulation"))));
 }
 
 TEST_F(Simulation, AcceptsAnEventBetweenTwoStreams) {

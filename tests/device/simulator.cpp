@@ -81,7 +81,8 @@ void Simulator::destroy_stream(Stream* stream) {
 Stream* Simulator::find(cudaStream_t handle) {
   const int device = this_thread().device;
   const std::scoped_lock lock(mutex_);
-  if (handle == nullptr || handle == cudaStreamLegacy) return default_streams_.at(static_cast<std::size_t>(device));
+  if (handle == nullptr || handle == cudaStreamLegacy)
+    return default_streams_.at(static_cast<std::size_t>(device));
   const auto found = streams_.find(reinterpret_cast<Stream*>(handle));
   return found == streams_.end() || (*found)->ending ? nullptr : *found;
 }
@@ -154,7 +155,8 @@ OperationPtr Simulator::queue(Stream& stream, const Label& label, std::vector<Ra
   }
   // Most operations are quick and few are slow, as on a device that is shared.
   constexpr std::array<int, 5> kDelays{0, 0, 30, 150, 600};
-  if (operation->end) operation->delay = std::chrono::microseconds(kDelays.at(static_cast<std::size_t>(choose(5))));
+  if (operation->end)
+    operation->delay = std::chrono::microseconds(kDelays.at(static_cast<std::size_t>(choose(5))));
   stream.clock.join(thread.clock);
   stream.clock.join(synchronised_);
   push(stream, operation);

@@ -47,7 +47,7 @@ struct Stream {
   bool follows_default = false;  ///< ordered with the legacy default stream
   std::size_t queue = 0;
   std::uint64_t number = 0;  ///< of its last operation
-  VectorClock clock;         ///< what has ended when the next operation begins, but for the default stream's rules
+  VectorClock clock;  ///< what has ended when the next operation begins, but for the default stream's rules
   OperationPtr last;
   std::deque<OperationPtr> waiting;
   std::thread thread;

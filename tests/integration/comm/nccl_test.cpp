@@ -176,7 +176,7 @@ TEST_F(Nccl, GathersInPlaceAndScattersSums) {
 TEST_F(Nccl, WaitsForTheStartersStreamAndMakesTheWaitersStreamWait) {
   const Stream stream = make_stream();
   communicator().set_stream_source([&stream] { return stream.get(); });
-  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
   const auto memory = communicator().allocate(kBytes);
   std::vector<std::uint8_t> seen(kBytes);
   for (int i = 0; i < 40; ++i)  // so that the device is busy for a while
