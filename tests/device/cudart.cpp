@@ -108,6 +108,16 @@ cudaError_t copy(Simulator& simulator, Stream& stream, const char* name, void* t
 extern "C" {
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
+// LibTorch asks for the versions.
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  return cudaRuntimeGetVersion(version);
+}
+
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = Simulator::get().devices();
   return remember(*count == 0 ? cudaErrorNoDevice : cudaSuccess);

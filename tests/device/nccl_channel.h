@@ -25,7 +25,7 @@ class Channel {
   /// Every rank's number, when all ranks have come; empty if cancelled.
   std::vector<long> meet(long mine);
 
-  /// What a rank says about a collective; must be the same on all ranks.
+  /// A description of a collective, which must be the same on all ranks.
   struct Request {
     int kind = 0;
     int type = 0;

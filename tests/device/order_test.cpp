@@ -42,7 +42,7 @@ int most(int mine) {
   return mine;
 }
 
-// What a training step does with the communicator: memory that its own stream writes and reads, operations that follow
+// A training step as the communicator sees it: memory that its own stream writes and reads, operations that follow
 // each other, a group of half of the ranks, callbacks, and the clock of the phases.
 class Step {
  public:

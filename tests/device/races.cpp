@@ -91,7 +91,7 @@ void RaceDetector::access(const Range& range, Stamp stamp, const VectorClock& kn
       }
       return false;
     }
-    // What conflicts with the earlier access conflicts with this one too.
+    // A later access that conflicts with the earlier one conflicts with this one too.
     return before.stamp != stamp && covers(range, before.range) && (range.write || !before.range.write);
   });
   accesses_.push_back({range, stamp, label});

@@ -21,7 +21,7 @@ struct Range {
   const std::byte* end() const { return begin + bytes; }
 };
 
-/// What an operation is called in findings: the call, and the functions that called it.
+/// An operation in findings: the call, and the functions that called it.
 struct Label {
   /// Takes the calls of the current thread.
   explicit Label(const char* call);

@@ -94,7 +94,7 @@ class Simulator {
   OperationPtr queue(Stream& stream, const Label& label, std::vector<Range> ranges,
                      std::function<void()> begin = nullptr, std::function<void()> end = nullptr);
   void record(Event& event, Stream& stream);
-  /// The stream's later work begins after `operation`, of which `clock` knows.
+  /// The stream's later work begins after `operation`. `clock` has the operations that have ended by then.
   void make_wait(Stream& stream, const OperationPtr& operation, const VectorClock& clock);
 
   bool finished(const OperationPtr& operation);
