@@ -18,7 +18,7 @@
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/epoch_planner.h"
-#include "runtime/data/plan/largest_micro_batch.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/lockstep.h"
 #include "runtime/profile/timed_batches.h"
 #include "staging/pack/reader.h"
