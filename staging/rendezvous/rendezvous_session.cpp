@@ -11,17 +11,12 @@
 
 #include "common/error.h"
 #include "common/leaf/random.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::transfer {
 namespace {
 
 constexpr std::size_t kNonceBytes = 16;
-
-std::string to_hex(const unsigned char* bytes, std::size_t count) {
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) text += fmt::format("{:02x}", bytes[i]);
-  return text;
-}
 
 }  // namespace
 
@@ -62,7 +57,7 @@ Session::Mac Session::mac(Role sender, std::string_view covered) const {
 
 std::string Session::proof(Role sender, std::uint64_t number, std::string_view payload) const {
   const Mac bytes = mac(sender, fmt::format("{}|{}", number, payload));
-  return to_hex(bytes.data(), bytes.size());
+  return to_hex(std::as_bytes(std::span(bytes)));
 }
 
 std::string Session::seal(std::string_view payload) {
