@@ -16,6 +16,7 @@ ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& p
       local_(local),
       plan_(plan),
       buffers_(buffers),
+      read_back_(2 * plan.chunk_bytes(), plan.chunk_bytes()),
       options_(std::move(options)),
       max_early_(std::min(kMaxEarly, buffers.chunks() / 2)),
       journal_(system_, options_.journal, options_.plan, plan.chunk_bytes()),
@@ -137,7 +138,7 @@ void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Bu
   const std::uint32_t file = first_file(chunk);
   for (;;) {
     if (!data) {
-      data = buffers_.take(plan_.bytes(chunk));
+      data = read_back_.take(plan_.bytes(chunk));
       if (!local_.read(chunk, data.bytes()))
         fail("{}: vanished while it was copied", local_.path(file).string());
     }

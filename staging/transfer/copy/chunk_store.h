@@ -88,6 +88,9 @@ class ChunkStore {
   LocalFiles& local_;
   const ChunkPlan& plan_;
   ChunkBuffers& buffers_;
+  // For chunks that are read back to be hashed. The threads that hash also store: if they waited for the copy's
+  // buffers, chunks that wait to be stored could hold all of them.
+  ChunkBuffers read_back_;
   Options options_;
   std::size_t max_early_;
   ChunkJournal journal_;

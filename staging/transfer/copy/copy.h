@@ -2,7 +2,7 @@
 // write them, within one budget of memory. The chunks that an earlier, killed copy left are checked and taken
 // over.
 //
-// Memory: at most 128 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
+// Memory: at most 136 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
 //
 // Threads: one at a time; run() starts its own and has joined them when it returns.
 #pragma once
