@@ -256,7 +256,7 @@ def replace(text, name, content):
 
 
 def main():
-    files = sorted(str(path) for path in DATA.glob("*.jsonl"))
+    files = sorted(str(path) for path in DATA.glob("*.jsonl") if path.stem != "imbalance")  # for the picture only
     if not files:
         sys.exit(f"nothing in {DATA}: run tests/bench/measure.sh")
     model = [
