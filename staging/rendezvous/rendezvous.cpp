@@ -143,11 +143,21 @@ nlohmann::json Rendezvous::exchange(const std::string& round, nlohmann::json dat
   fail("{}", lost_);
 }
 
-std::vector<std::uint32_t> Rendezvous::lost(const std::vector<std::uint32_t>& asked,
-                                            std::optional<std::uint32_t> passed_over) {
-  nlohmann::json question{{"asked", asked}};
-  if (passed_over) question["passed_over"] = *passed_over;
-  return ask(std::move(question)).at("lost");
+std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t round) {
+  const nlohmann::json parts = exchange(fmt::format("{}:{}", kStatesRound, round), states);
+  if (parts.is_object() && parts.contains("problem")) fail("{}", parts.at("problem").get<std::string>());
+  return chain_parts_from(parts);
+}
+
+NextPredecessor Rendezvous::pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor) {
+  return next_predecessor_from(ask({{"passed_over", predecessor},
+                                    {"round", fmt::format("{}:{}", kStatesRound, round)},
+                                    {"chain", chain}})
+                                   .at("next"));
+}
+
+bool Rendezvous::is_lost(std::uint32_t node) {
+  return !ask({{"asked", {node}}}).at("lost").empty();
 }
 
 void Rendezvous::set_address(nlohmann::json address) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/files.h"
+#include "staging/rendezvous/chain_directory.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
 #include "staging/rendezvous/rendezvous_session.h"
 
@@ -51,14 +52,19 @@ class Rendezvous {
   /// has failed.
   nlohmann::json gather(const std::string& round, nlohmann::json data);
 
-  /// Those of these nodes that have left, that srun does not hear from, or that others have passed over. With
-  /// `passed_over`, tells srun that this node has passed over that one: no data flows through it. Throws Error if srun
-  /// is lost or the step has failed.
-  std::vector<std::uint32_t> lost(const std::vector<std::uint32_t>& asked,
-                                  std::optional<std::uint32_t> passed_over = {});
+  /// Contributes the SourceState of each source, and waits for this node's parts of the chains. `round` tells apart
+  /// several calls. Throws as gather() does.
+  std::vector<ChainPart> chains(const std::string& states, std::size_t round);
+
+  /// Tells srun that this node has passed over its predecessor in a chain of that round: no data flows through it.
+  /// Returns the next one. Throws Error if srun is lost or the step has failed.
+  NextPredecessor pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor);
+
+  /// Whether the node has left, srun does not hear from it, or others have passed it over. Throws as pass_over() does.
+  bool is_lost(std::uint32_t node);
 
   /// Tells srun where other nodes reach this one. Returns what another node has told it; null if that is nothing yet.
-  /// Both throw as lost() does.
+  /// Both throw as pass_over() does.
   void set_address(nlohmann::json address);
   nlohmann::json address_of(std::uint32_t node);
 

@@ -57,7 +57,11 @@ nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data);
 /// The reverse, as an object by node id. Throws Error if the text is not such a list.
 nlohmann::json ungroup_nodes(const nlohmann::json& groups);
 
-/// The first character of the name of a round in which one node asks srun about others (Rendezvous::lost()).
+/// How the name of a round begins in which each node contributes the states of its sources and receives its own parts
+/// of the chains (chain_directory.h), not the data of all.
+inline constexpr const char* kStatesRound = "states";
+
+/// The first character of the name of a round in which one node asks srun about others (Rendezvous::is_lost()).
 inline constexpr char kQuestion = '?';
 
 /// The kind of a message, by its fields.

@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
+#include "staging/rendezvous/chain_directory.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -20,6 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
 constexpr std::size_t kMaxUnauthenticated = 256;  // connections
+constexpr std::size_t kMaxFirstLineBytes = 65536;  // of a peer that has not authenticated
 constexpr int kAcceptedAtOnce = 64;
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
@@ -72,6 +74,7 @@ struct RendezvousServer::Group {
   }
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
+  std::map<std::string, ChainDirectory> directories;  // by the round that made them
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
 };
@@ -150,7 +153,7 @@ void RendezvousServer::accept_failed(int error) {
 }
 
 void RendezvousServer::read_from(Peer& peer) {
-  std::array<char, 4096> buffer{};
+  std::array<char, 65536> buffer{};
   const ssize_t got = ::recv(peer.socket.get(), buffer.data(), buffer.size(), 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
@@ -164,7 +167,7 @@ void RendezvousServer::read_from(Peer& peer) {
       peer.received.erase(0, end + 1);
       receive_line(peer, line);
     }
-    if (peer.received.size() > kMaxLineBytes) peer.closed = true;
+    if (peer.received.size() > (peer.hello ? kMaxLineBytes : kMaxFirstLineBytes)) peer.closed = true;
   } catch (const Error&) {  // not a node of the step, or a faulty one: treated as disconnected
     peer.closed = true;
   }
@@ -203,6 +206,11 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
       ++round;
       continue;
     }
+    if (round->first.starts_with(kStatesRound)) {
+      answer_states(group, round->first, round->second);
+      round = group.rounds.erase(round);
+      continue;
+    }
     for (const std::uint32_t id : group.joined) round->second.try_emplace(id);
     nlohmann::json all = group_nodes(round->second);
     const std::string text = RoundMessage{round->first, std::move(all)}.to_text();
@@ -210,6 +218,28 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
       if (peer.group == &group && !peer.closed) send(peer, peer.session.seal(text));
     }
     round = group.rounds.erase(round);
+  }
+}
+
+// Each node learns its own neighbours only.
+void RendezvousServer::answer_states(Group& group, const std::string& round,
+                                     const std::map<std::uint32_t, nlohmann::json>& data) {
+  std::map<std::uint32_t, std::string> states;
+  for (const auto& [node, text] : data) {
+    if (text.is_string() && !group.left.contains(node)) states.emplace(node, text.get<std::string>());
+  }
+  std::string problem;
+  try {
+    group.directories.insert_or_assign(round, ChainDirectory(states));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.group != &group || peer.closed) continue;
+    nlohmann::json answer = problem.empty()
+                                ? to_json(group.directories.at(round).parts_of(peer.hello->node_id))
+                                : nlohmann::json{{"problem", problem}};
+    send(peer, peer.session.seal(RoundMessage{round, std::move(answer)}.to_text()));
   }
 }
 
@@ -227,6 +257,14 @@ void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question)
     if (question.data.contains("address_of")) {
       const auto found = group.addresses.find(question.data.at("address_of").get<std::uint32_t>());
       if (found != group.addresses.end()) answer["address"] = found->second;
+    }
+    if (question.data.contains("chain")) {
+      const auto found = group.directories.find(question.data.at("round").get<std::string>());
+      if (found == group.directories.end()) fail("a node asked for a chain that does not exist");
+      answer["next"] = to_json(
+          found->second.next(question.data.at("chain"), peer.hello->node_id, [&](std::uint32_t node) {
+            return node != peer.hello->node_id && is_lost(group, node, options_.neighbour_timeout);
+          }));
     }
     nlohmann::json lost = nlohmann::json::array();
     for (const std::uint32_t node : question.data.value("asked", std::vector<std::uint32_t>())) {

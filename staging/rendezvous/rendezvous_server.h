@@ -64,6 +64,8 @@ class RendezvousServer {
   static bool is_lost(const Group& group, std::uint32_t node, std::chrono::milliseconds silence);
   void answer_question(Peer& peer, const RoundMessage& question);
   void answer_complete_rounds(Group& group);
+  void answer_states(Group& group, const std::string& round,
+                     const std::map<std::uint32_t, nlohmann::json>& data);
   void find_silent(Group& group);
   void disconnected(Peer& peer);
   void add_failure(Group& group, const std::string& node, const std::string& why) const;

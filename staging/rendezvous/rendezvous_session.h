@@ -66,8 +66,9 @@ class Session {
   std::uint64_t opened_ = 0;
 };
 
-/// The longest line that a node may send; the connection of a peer that sends more is closed.
-inline constexpr std::size_t kMaxLineBytes = 65536;
+/// The longest line that a node may send; the connection of a peer that sends more is closed. One node tells what all
+/// sources are: about 130 bytes for each.
+inline constexpr std::size_t kMaxLineBytes = std::size_t{8} << 20U;
 /// The longest line from srun: it carries what all nodes said.
 inline constexpr std::size_t kMaxServerLineBytes = std::size_t{64} << 20U;
 

@@ -144,9 +144,7 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
         return found(std::move(readers), false);
     }
     CopyLock mine{.lock = lock(FileSystem::LockKind::exclusive, wait), .heartbeat = {}};
-    const std::chrono::milliseconds patience = context_.options.copier_patience;
-    mine.heartbeat = std::make_unique<Heartbeat>(
-        mine.lock.fd(), patience.count() > 0 ? patience / 2 : default_call_timeout(1));
+    mine.heartbeat = context_.resources.heartbeat.touch(mine.lock.fd());
     if (!store.has(manifest_.object)) return mine;
     // Another process may have made a copy in between. After damage reads all of it, because a quick check may miss the
     // damage the second time.

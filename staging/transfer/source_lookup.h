@@ -43,7 +43,7 @@ void refuse_own_cache(const PutContext& context, const Manifest& manifest);
 /// The right to copy an object.
 struct CopyLock {
   cache::ObjectLock lock;
-  std::unique_ptr<Heartbeat> heartbeat;
+  Heartbeat::Beating heartbeat;  // ends before the lock
 };
 
 /// Another process copies the object.

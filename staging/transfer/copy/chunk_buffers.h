@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -63,6 +64,15 @@ class ChunkBuffers {
   std::size_t used_ = 0;
   std::vector<std::byte*>
       spare_;  // of chunk size: mapping memory again would cost as much as reading a chunk
+};
+
+/// The memory of the copies that one process makes at a time. Chunks that are read back to be hashed have a separate part:
+/// the threads that hash also store, so they must not wait for chunks that wait to be stored.
+struct CopyMemory {
+  CopyMemory(std::size_t buffers, std::uint32_t chunk_bytes)
+      : chunks(buffers * chunk_bytes, chunk_bytes), read_back(std::size_t{2} * chunk_bytes, chunk_bytes) {}
+  ChunkBuffers chunks;
+  ChunkBuffers read_back;
 };
 
 }  // namespace lockstep::transfer

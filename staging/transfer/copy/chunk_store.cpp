@@ -10,15 +10,14 @@ constexpr std::size_t kMaxEarly = 6;  // chunks kept in memory for the hash, of 
 
 }  // namespace
 
-ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, ChunkBuffers& buffers,
+ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, CopyMemory& memory,
                        Options options)
     : system_(system),
       local_(local),
       plan_(plan),
-      buffers_(buffers),
-      read_back_(2 * plan.chunk_bytes(), plan.chunk_bytes()),
+      memory_(memory),
       options_(std::move(options)),
-      max_early_(std::min(kMaxEarly, buffers.chunks() / 2)),
+      max_early_(std::min(kMaxEarly, memory.chunks.chunks() / 2)),
       journal_(system_, options_.journal, options_.plan, plan.chunk_bytes()),
       present_(plan.size()),
       digests_(plan.size()),
@@ -32,7 +31,7 @@ std::uint64_t ChunkStore::resume(int threads) {
   parallel_for(found.size(), threads, [&](std::size_t i, const std::function<bool()>&) {
     const DoneChunk& done = found[i];
     if (done.chunk >= plan_.size()) return;
-    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(done.chunk));
+    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(done.chunk));
     if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;
     const std::lock_guard lock(mutex_);
     if (!present_[done.chunk]) bytes += data.bytes().size();
@@ -138,7 +137,7 @@ void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Bu
   const std::uint32_t file = first_file(chunk);
   for (;;) {
     if (!data) {
-      data = read_back_.take(plan_.bytes(chunk));
+      data = memory_.read_back.take(plan_.bytes(chunk));
       if (!local_.read(chunk, data.bytes()))
         fail("{}: vanished while it was copied", local_.path(file).string());
     }
@@ -199,7 +198,7 @@ void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, co
 }
 
 pack::Digest ChunkStore::read_digest(std::size_t chunk) {
-  const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
   return local_.read(chunk, data.bytes()) ? pack::digest_of(data.bytes()) : pack::Digest{};
 }
 
@@ -207,7 +206,7 @@ pack::Digest ChunkStore::rehash(std::size_t file) {
   pack::Hasher hasher;
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && chunk < plan_.size();
        ++chunk) {
-    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
     if (!local_.read(chunk, data.bytes()))
       fail("{}: vanished while it was copied", local_.path(file).string());
     std::size_t at = 0;

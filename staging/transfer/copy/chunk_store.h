@@ -36,8 +36,7 @@ class ChunkStore {
   };
 
   /// The references must outlive this object.
-  ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, ChunkBuffers& buffers,
-             Options options);
+  ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, CopyMemory& memory, Options options);
 
   /// Takes over the chunks of an earlier copy that still have the digest in the journal; returns their bytes.
   std::uint64_t resume(int threads);
@@ -87,10 +86,7 @@ class ChunkStore {
   FileSystem& system_;
   LocalFiles& local_;
   const ChunkPlan& plan_;
-  ChunkBuffers& buffers_;
-  // For chunks that are read back to be hashed. The threads that hash also store: if they waited for the copy's
-  // buffers, chunks that wait to be stored could hold all of them.
-  ChunkBuffers read_back_;
+  CopyMemory& memory_;
   Options options_;
   std::size_t max_early_;
   ChunkJournal journal_;

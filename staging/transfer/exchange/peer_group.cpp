@@ -30,7 +30,16 @@ PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, c
   rendezvous_.set_address(
       {{"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}});
   peers_[self_] = {node_name, {}, 0};
-  check_releases(gather("places", {{"protocol", kExchangeProtocol}, {"release", version()}}));
+}
+
+std::map<std::uint32_t, nlohmann::json> PeerGroup::hello(nlohmann::json data) {
+  data["protocol"] = kExchangeProtocol;
+  data["release"] = version();
+  data["name"] = name(self_);
+  // The name of the round is that of earlier releases, which wait for it too.
+  std::map<std::uint32_t, nlohmann::json> messages = gather("places", std::move(data));
+  check_releases(messages);
+  return messages;
 }
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& round, nlohmann::json data) {

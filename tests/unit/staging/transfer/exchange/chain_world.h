@@ -21,8 +21,11 @@ namespace lockstep::transfer {
 struct ChainOptions {
   std::uint32_t nodes = 4;
   std::vector<std::uint64_t> files;  ///< their sizes
+  std::size_t sources = 1;           ///< the files are divided between them, in order
   std::uint32_t chunk_bytes = 4096;
-  std::set<std::uint32_t> holders;
+  std::set<std::uint32_t> holders;   ///< that have all sources
+  /// Whether a node has a source; empty: if it is one of the holders.
+  std::function<bool(std::uint32_t node, std::size_t source)> holds;
   /// This node is lost when it has this share of the data, or, if it has all from the start, has sent it.
   std::optional<std::uint32_t> lost;
   double lost_at = 0;
