@@ -82,6 +82,7 @@ void take_part_without_samples();
 void prepare_next_batch();
 void report(double value);
 void print(double value);
+double validate();
 
 // batches.md plans without the loader.
 extern const lockstep::data::LengthSource& source;
