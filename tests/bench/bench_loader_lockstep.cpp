@@ -17,6 +17,7 @@
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/order/random.h"
+#include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 

@@ -22,7 +22,7 @@
 
 namespace lockstep::data {
 
-class EpochPlanner final : public BlockwisePlanner {
+class EpochPlanner : public BlockwisePlanner {
  public:
   /// `source` must outlive the planner. Throws UsageError if an option is wrong.
   EpochPlanner(const LengthSource& source, const PlanOptions& options);

@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/loader_state.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/data/loader_fixture.h"
