@@ -130,12 +130,11 @@ ChainDirectory::ChainDirectory(const std::map<std::uint32_t, std::string>& state
 std::optional<ChainNode> ChainDirectory::predecessor(
     const Chain& chain, std::uint32_t node, const std::function<bool(std::uint32_t)>& is_lost) const {
   const std::size_t count = chain.nodes.size();
-  const auto self = static_cast<std::size_t>(
-      std::lower_bound(chain.nodes.begin(), chain.nodes.end(), node) - chain.nodes.begin());
+  const auto self = static_cast<std::size_t>(std::lower_bound(chain.nodes.begin(), chain.nodes.end(), node) -
+                                             chain.nodes.begin());
   for (std::size_t back = 1; back < count; ++back) {
     const std::size_t place = (self + count - back) % count;
-    if (!is_lost(chain.nodes[place]))
-      return ChainNode{chain.nodes[place], static_cast<std::uint32_t>(place)};
+    if (!is_lost(chain.nodes[place])) return ChainNode{chain.nodes[place], static_cast<std::uint32_t>(place)};
   }
   return {};
 }

@@ -10,11 +10,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 namespace lockstep::transfer {
 
@@ -38,7 +37,7 @@ struct ChainPart {
   std::vector<bool> held;            ///< for each of them: a node has it, so nobody reads it from the source
   std::uint32_t nodes = 0;           ///< in the chain
   std::uint32_t place = 0;           ///< of this node
-  bool lists = false;                ///< this node makes the lists of files; the others get them along the chain
+  bool lists = false;  ///< this node makes the lists of files; the others get them along the chain
   std::optional<ChainNode> predecessor;  ///< none if the node is alone
 };
 

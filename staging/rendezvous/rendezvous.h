@@ -16,10 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "common/files.h"
 #include "staging/rendezvous/chain_directory.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
-#include "staging/rendezvous/rendezvous_session.h"
+#include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
 
@@ -27,7 +26,7 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
-  std::chrono::milliseconds greeting_timeout{10'000};
+  std::chrono::milliseconds handshake_timeout{10'000};
   std::string name = "srun's rendezvous";  ///< for messages
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
@@ -75,7 +74,7 @@ class Rendezvous {
   void leave();
 
   /// Bytes sent and received so far.
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return connection_.bytes(); }
 
   /// Reports how staging ended here and waits for the verdict of all nodes. Throws Error if srun is lost.
   Verdict agree(const Verdict& outcome);
@@ -83,16 +82,14 @@ class Rendezvous {
  private:
   nlohmann::json ask(nlohmann::json question);
   nlohmann::json exchange(const std::string& round, nlohmann::json data);
-  std::string read_line(std::optional<std::chrono::milliseconds> timeout = {});
+  std::string read_line();
   void send(const std::string& payload);
   void listen();
   void receive(const std::string& payload);
 
   std::string name_;
-  UniqueFd socket_;
-  Session session_;
+  SecureConnection connection_;
   std::mutex sending_;  // guards what is sent
-  std::string received_;
   std::function<void(const std::string& lost)> stop_;
   std::function<void(const Verdict&)> failed_;
   std::mutex mutex_;  // guards what was received: the members below
@@ -101,7 +98,6 @@ class Rendezvous {
   std::map<std::string, nlohmann::json> rounds_;
   std::string lost_;
   std::atomic<std::uint64_t> questions_ = 0;
-  std::atomic<std::uint64_t> bytes_ = 0;
   std::thread listener_;
 };
 

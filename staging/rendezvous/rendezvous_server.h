@@ -16,7 +16,6 @@
 
 #include "common/files.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
-#include "staging/rendezvous/rendezvous_session.h"
 
 namespace lockstep::transfer {
 
@@ -71,7 +70,7 @@ class RendezvousServer {
   void add_failure(Group& group, const std::string& node, const std::string& why) const;
   void settle(Group& group, Clock::time_point now);
   void decide(Group& group);
-  static void send(Peer& peer, const std::string& bytes);
+  static void send(Peer& peer, const std::string& line);
   static void flush(Peer& peer);
   int milliseconds_to_next(Clock::time_point now) const;
 

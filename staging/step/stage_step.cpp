@@ -42,7 +42,7 @@ std::chrono::milliseconds call_timeout(const StepCall& call) {
 Exchange::Options exchange_of(const StepCall& call) {
   Exchange::Options exchange;
   exchange.key = RendezvousAddress::from_environment().key;
-  exchange.step = fmt::format("{}.{}", call.hello.job, call.hello.step);
+  exchange.step = call.hello.step_name();
   exchange.node_id = call.hello.node_id;
   exchange.chunk_bytes = ChunkPlan::kChunkBytes;
   if (!call.ports.empty()) {

@@ -183,6 +183,10 @@ CopyOptions NewCopy::copy_options() {
   options.mark_bytes = put.mark_bytes;
   options.source_pause = put.source_pause;
   options.memory = &context_.resources.memory;
+  if (put.peers != nullptr)
+    options.hashed = [this](std::size_t chunk, ChunkBuffers::Buffer data) {
+      context_.resources.recent.keep({&context_, chunk}, std::move(data));
+    };
   options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
   if (put.listed) {
     std::vector<std::string> names = names_of(files_);

@@ -19,6 +19,7 @@
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/chunk_buffers.h"
 #include "staging/transfer/copy/limit.h"
+#include "staging/transfer/exchange/recent_chunks.h"
 #include "staging/transfer/heartbeat.h"
 #include "staging/transfer/put_options.h"
 #include "staging/transfer/source.h"
@@ -63,6 +64,7 @@ struct PutResources {
         system(file_system),
         limit(source_limit),
         memory(options.buffers, options.chunk_bytes),
+        recent(options.peers != nullptr ? options.buffers / 4 : 0),
         heartbeat(options.copier_patience.count() > 0 ? options.copier_patience / 2
                                                       : default_call_timeout(1)) {}
 
@@ -70,6 +72,7 @@ struct PutResources {
   FileSystem& system;
   Limit& limit;
   CopyMemory memory;
+  RecentChunks recent;  ///< for successors
   Heartbeat heartbeat;
   std::mutex reporting;  ///< held while progress is recorded and reported
 };

@@ -53,7 +53,7 @@ StreamChunks::Read SourcePut::reader() {
     };
   return [this](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
     digest = copy().store().digest(chunk);
-    return copy().store().read(chunk, into);
+    return context_.resources.recent.read({&context_, chunk}, into) || copy().store().read(chunk, into);
   };
 }
 

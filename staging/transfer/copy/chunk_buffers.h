@@ -4,6 +4,7 @@
 // Threads: safe from any; a Buffer belongs to one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -70,9 +71,14 @@ class ChunkBuffers {
 /// the threads that hash also store, so they must not wait for chunks that wait to be stored.
 struct CopyMemory {
   CopyMemory(std::size_t buffers, std::uint32_t chunk_bytes)
-      : chunks(buffers * chunk_bytes, chunk_bytes), read_back(std::size_t{2} * chunk_bytes, chunk_bytes) {}
+      : chunks(buffers * chunk_bytes, chunk_bytes),
+        read_back(std::size_t{2} * chunk_bytes, chunk_bytes),
+        early(static_cast<int>(buffers * 3 / 8)) {}
   ChunkBuffers chunks;
   ChunkBuffers read_back;
+  /// How many more chunks may stay in memory until the chunks before them in their files are hashed. If all buffers held
+  /// such chunks, none could arrive.
+  std::atomic<int> early;
 };
 
 }  // namespace lockstep::transfer

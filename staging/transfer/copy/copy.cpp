@@ -58,7 +58,8 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
               .mark_bytes = options_.mark_bytes,
               .complete = [this](std::size_t file, const pack::Digest& digest) {
                 return check(file, digest);
-              }}) {
+              },
+              .hashed = options_.hashed}) {
   local_.make_folders();
   resumed_ = store_.resume(threads_);
   if (options_.copied && resumed_ > 0) options_.copied(resumed_);

@@ -37,6 +37,8 @@ struct CopyOptions {
   CopyMemory* memory = nullptr;  ///< shared with other copies; nullptr: this copy has its own
   std::size_t buffers = 16;      ///< chunks in memory at once, without `memory`
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
+  /// Takes the memory of a chunk that is stored and hashed; from any thread.
+  std::function<void(std::size_t chunk, ChunkBuffers::Buffer)> hashed;
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time
 };

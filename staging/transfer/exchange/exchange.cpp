@@ -143,7 +143,7 @@ void Exchange::serve_client(Client& client) {
     client.fd = -1;
   };
   try {
-    PeerLink link(std::move(client.socket), Session::Role::server, options_.key, options_.step,
+    PeerLink link(std::move(client.socket), PeerLink::Role::server, options_.key, options_.step,
                   options_.timeouts);
     // Runs before the link, and with it the socket, is closed.
     const std::unique_ptr<void, decltype(closing)> before(this, closing);
@@ -322,8 +322,8 @@ std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& host
   } catch (const Error& error) {
     throw PeerLost(error.what());
   }
-  auto link = std::make_unique<PeerLink>(std::move(socket), Session::Role::node, options_.key, options_.step,
-                                         options_.timeouts);
+  auto link = std::make_unique<PeerLink>(std::move(socket), PeerLink::Role::client, options_.key,
+                                         options_.step, options_.timeouts);
   const std::uint32_t found = link->handshake(options_.node_id);
   if (found != node_id) throw PeerError(fmt::format("it is node {} of the step, not {}", found, node_id));
   return link;

@@ -7,11 +7,9 @@
 //
 // If some nodes have the data in their caches already, they send it to their successors and the source is not read.
 //
-// A conversation, over TCP: both sides greet each other and prove that they have the one-time key of the step
-// (rendezvous_session.h, purpose "exchange-JOB.STEP"). After that each line is "MAC PAYLOAD", so no line can be forged
-// or replayed. The bytes after a line are followed by a 16-byte tag that proves who sent them. Data is not encrypted,
-// as with NFS. A node that has munge also demands a fresh credential of the same user, made for this conversation
-// (munge_credential.h).
+// A conversation, over TLS 1.3 with the one-time key of the step (secure_connection.h, service "exchange JOB.STEP"), is in
+// lines; bytes follow some of them. A node that has munge also demands a fresh credential of the same user, made for this
+// connection (munge_credential.h).
 //
 //   both       hello NODE CREDENTIAL|-          who this is
 //   successor  lists TOPIC SOURCE...            the lists of files of these sources; TOPIC numbers the chains

@@ -80,6 +80,7 @@ struct Member {
   std::atomic<Node> predecessor = 0;
   std::set<std::pair<std::size_t, std::uint32_t>> opened;  // source, file
   bool needs = false;
+  std::vector<std::size_t> initial;
   std::mutex mutex;
   std::vector<ChainHop> hops;
   std::jthread thread;
@@ -144,6 +145,8 @@ class Chain {
     for (Node node = 0; node < options_.nodes; ++node)
       members_[node].thread = std::jthread([this, node] { take_part(node); });
     ready_.arrive_and_wait();
+    std::vector<std::vector<std::size_t>> initial;
+    for (Member& member : members_) initial.push_back(std::move(member.initial));
     const double cpu = cpu_seconds();
     if (options_.lost) lose(*options_.lost);
     has_all_.arrive_and_wait();
@@ -162,6 +165,7 @@ class Chain {
       if (node != options_.lost && member.schedule) end.complete = end.complete && member.schedule->finished();
       end.hops.push_back(std::move(member.hops));
     }
+    end.initial = std::move(initial);
     end.rounds = rounds_;
     end.notes = notes_;
     return end;
@@ -205,7 +209,9 @@ class Chain {
     const ChainPart& part = parts[0];
     member.schedule = std::make_unique<ChainSchedule>(
         ChainNode{node, part.place}, deal_chunks(plan_, part.nodes, part.held), [&](std::size_t chunk) {
-          return states[plan_.place(chunk).source] == static_cast<char>(SourceState::needs);
+          const bool missing = states[plan_.place(chunk).source] == static_cast<char>(SourceState::needs);
+          if (!missing) member.initial.push_back(chunk);
+          return missing;
         });
     member.peers->exchange().serve_chunks(0, std::make_shared<ComputedChunks>(*member.schedule, plan_));
     ready_.arrive_and_wait();

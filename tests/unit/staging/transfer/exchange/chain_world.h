@@ -52,6 +52,7 @@ struct ChainEnd {
   double cpu_seconds = 0;                   ///< of the whole process, while chunks were passed on
   bool complete = true;                     ///< all nodes that were not lost have everything
   std::vector<std::vector<ChainHop>> hops;  ///< by node, in the order of arrival
+  std::vector<std::vector<std::size_t>> initial;  ///< the chunks that each node had at the start
   std::vector<std::string> notes;
 
   std::uint64_t max_sent() const;

@@ -112,14 +112,12 @@ class ExchangeFaults : public NodesTest {
 /// A subscription to the fake node on an authenticated connection.
 struct Asked {
   PeerLink& link;
-  int fd;
   std::vector<std::size_t> chunks;
 };
 
 /// Calls `answer` for a subscription, and ignores all other requests.
 void converse(UniqueFd socket, const std::string& key, const std::function<void(const Asked&)>& answer) {
-  const int fd = socket.get();
-  PeerLink link(std::move(socket), Session::Role::server, key, "0.put", {});
+  PeerLink link(std::move(socket), PeerLink::Role::server, key, "0.put", {});
   link.handshake(2);
   for (;;) {
     const std::optional<std::string> line = link.receive(seconds(60));
@@ -128,7 +126,7 @@ void converse(UniqueFd socket, const std::string& key, const std::function<void(
     if (words.at(0) != "subscribe") continue;
     std::vector<std::byte> wanted(parse_number(words.at(2)));
     link.receive_bytes(wanted);
-    Asked asked{link, fd, {}};
+    Asked asked{link, {}};
     for (std::size_t chunk = 0; chunk < 8 * wanted.size(); ++chunk) {
       if ((wanted[chunk / 8] >> (chunk % 8) & std::byte{1}) != std::byte{0}) asked.chunks.push_back(chunk);
     }
@@ -173,8 +171,7 @@ TEST_F(ExchangeFaults, NodeThatTricklesItsBytesIsReplacedByTheSource) {
   const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
     converse(std::move(socket), key, [](const Asked& asked) {
       asked.link.send(fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0')));
-      for (const char byte = 'x'; ::send(asked.fd, &byte, 1, MSG_NOSIGNAL) == 1;)
-        std::this_thread::sleep_for(milliseconds(100));
+      for (;; std::this_thread::sleep_for(milliseconds(100))) asked.link.send("x");
     });
   });
   EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk would last half an hour";
