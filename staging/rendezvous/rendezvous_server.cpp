@@ -279,7 +279,7 @@ void RendezvousServer::find_silent(Group& group) {
     if (peer.group != &group || group.silence(peer.hello->node_id) < options_.silence_timeout) continue;
     if (group.verdict) peer.closed = true;  // in the background the other nodes go on without it
     if (group.verdict || group.finished.contains(peer.hello->node_id)) continue;
-    add_failure(group, peer.hello->node, "has stopped: its staging process sends nothing any more");
+    add_failure(group, peer.hello->node, "its staging process stopped responding");
   }
 }
 
@@ -298,12 +298,12 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
     if (hello.again && other.group == &group && other.hello->node_id == hello.node_id) disconnected(other);
   }
   const bool reconnected = group.disconnected.erase(hello.node_id) > 0;
-  // A verdict does not change any more. A process that replaces a killed one gets it too.
+  // A verdict is final. A process that replaces a killed one gets it too.
   const bool known = !group.joined.insert(hello.node_id).second;
   if (group.nodes != hello.nodes || (known && !reconnected && !group.verdict)) {
     fail("node {} of {} has joined already, or belongs to another step", hello.node_id, hello.nodes);
   }
-  // It will report why its process was replaced, or that it goes on from the source.
+  // It will report why its process was replaced, or that it reads from the source.
   if (reconnected) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;

@@ -33,7 +33,7 @@ class PeerError : public Error {
   using Error::Error;
 };
 
-/// The connection could not be made, broke, was closed, or nothing comes any more. It may be made again.
+/// The connection could not be made, broke, was closed, or the peer stopped sending. It may be made again.
 class PeerLost : public PeerError {
  public:
   using PeerError::PeerError;

@@ -87,7 +87,7 @@ struct PutOptions {
   PeerGroup* peers = nullptr;
   /// If set, all file operations that change the cache go through it (fault injection).
   FileSystem* file_system = nullptr;
-  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one goes on from
+  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one continues from
   /// there. The same on all nodes of a group.
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;

@@ -40,7 +40,7 @@ Manifest look_at_source(const PutContext& context) {
   refuse_own_cache(context, manifest);
   if (manifest.files.size() > kManyFiles) {
     context.tally.note(
-        fmt::format("{} files; lockstep-pack create makes a few of them, which are staged and read faster",
+        fmt::format("{} small files: pack them with lockstep-pack create to stage and read faster",
                     manifest.files.size()));
   }
   return manifest;

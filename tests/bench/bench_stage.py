@@ -352,22 +352,10 @@ def measure(chosen, folder):
             yield found
 
 
-def describe(found):
-    if found["bench"] == "stage_scale":
-        return ", ".join(f"{key} {value:.4g}" for key, value in found.items() if key != "bench")
-    rate = found["bytes"] / found["seconds"] / 1e6
-    keys = ["latency_ms", "shards", "files", "bandwidth", "slow_node"]
-    extra = " ".join(f"{key} {found[key]}" for key in keys if key in found)
-    return (
-        f"{found['case']:<12} {found['implementation']:<9} {found['nodes']} nodes {found['bytes'] / 1e6:>9.1f} MB in"
-        f" {found['seconds']:>8.3f} s, {rate:>7.1f} MB/s, {found['from_source'] / 1e6:>9.1f} MB read at the source {extra}"
-    )
-
-
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_stage.", dir=chosen.folder) as folder:
-        program.show(measure(chosen, folder), chosen, describe)
+        program.show(measure(chosen, folder))
 
 
 if __name__ == "__main__":

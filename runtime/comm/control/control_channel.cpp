@@ -211,7 +211,7 @@ class ControlChannel::Thread {
       }
       note_answers(rank);
     } else if (is_parent) {
-      // The ranks above cannot give a verdict any more.
+      // The ranks above can no longer give a verdict.
       if (!said_goodbye && end == Connection::End::closed) {
         parent_lost_ = true;
         verdict_due_ = after(2 * verdict_delay_);

@@ -80,7 +80,7 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Closes all connections. Nothing is served any more.
+  /// Closes all connections and serves nothing from then on.
   void end();
 
   int port() const { return port_; }

@@ -29,7 +29,7 @@ class RecentChunks {
     if (chunks_.size() > max_) chunks_.pop_front();
   }
 
-  /// Copies a chunk; false if it is not kept any more.
+  /// Copies a chunk; false if it is no longer kept.
   bool read(const Key& key, std::span<std::byte> into) {
     const std::lock_guard lock(mutex_);
     const auto found =

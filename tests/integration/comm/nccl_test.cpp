@@ -130,10 +130,10 @@ TEST_F(Nccl, GivesEveryRankTheSameBits) {
   std::vector<float> mine(100'000);
   for (std::size_t i = 0; i < mine.size(); ++i)
     mine[i] = 1.0F / static_cast<float>(i + 3 + static_cast<std::size_t>(rank()));
-  const auto here = all_reduced(mine, DataType::f32);
-  auto first = here;
+  const auto reduced = all_reduced(mine, DataType::f32);
+  auto first = reduced;
   world().communicator().broadcast({first.data(), first.size(), DataType::f32}, 0, "rank 0's bits")->wait();
-  EXPECT_EQ(std::memcmp(here.data(), first.data(), here.size() * sizeof(float)), 0);
+  EXPECT_EQ(std::memcmp(reduced.data(), first.data(), reduced.size() * sizeof(float)), 0);
 }
 
 TEST_F(Nccl, RefusesUnsupportedOperationsByName) {

@@ -361,7 +361,7 @@ TEST(Rendezvous, AStoppedNodeIsNamedWhileOthersGoOn) {
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
   EXPECT_FALSE(first.get().good);
   ASSERT_EQ(srun.lines().size(), 1U);
-  EXPECT_THAT(srun.lines().front(), HasSubstr("n2: has stopped"));
+  EXPECT_THAT(srun.lines().front(), HasSubstr("n2: its staging process stopped responding"));
 }
 
 TEST(Rendezvous, ARoundDoesNotWaitForANodeThatStoppedAfterTheVerdict) {

@@ -1,4 +1,4 @@
-#include "runtime/data/plan/tool/plan_check.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_check.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "runtime/data/plan/tool/plan_coverage.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_coverage.h"
 
 namespace lockstep::data {
 namespace {
@@ -65,8 +65,7 @@ void check_is_plan_of(const Plan& plan, const Lengths& lengths) {
   }
   if (plan.fingerprint() != lengths.fingerprint) {
     fail(
-        "the plan was made for other data or another order: its fingerprint is {}, but that of the data is "
-        "{}",
+        "the plan was made for other data or another order: its fingerprint is {}, but that of the data is {}",
         plan.fingerprint(), lengths.fingerprint);
   }
 }
@@ -85,8 +84,7 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
       const std::size_t micro_batches = plan.micro_batches(step, rank);
       if (options.equal_micro_batches && micro_batches != plan.micro_batches(step, 0)) {
         fail(
-            "step {}: rank {} has {} micro-batches and rank 0 has {}, but the plan was made for equal "
-            "numbers",
+            "step {}: rank {} has {} micro-batches and rank 0 has {}, but the plan was made for equal numbers",
             step, rank, micro_batches, plan.micro_batches(step, 0));
       }
       for (std::size_t m = 0; m < micro_batches; ++m) {

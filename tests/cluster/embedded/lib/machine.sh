@@ -3,11 +3,11 @@
 # namespaces. SIGUSR1 starts ended daemons again. The supervisor calls: machine.sh SETTINGS MACHINE
 set -uo pipefail
 library=$(dirname "$0")
-# shellcheck source=examples/cluster/lib/common.sh
+# shellcheck source=tests/cluster/embedded/lib/common.sh
 source "$library/common.sh"
-# shellcheck source=examples/cluster/lib/cgroups.sh
+# shellcheck source=tests/cluster/embedded/lib/cgroups.sh
 source "$library/cgroups.sh"
-# shellcheck source=examples/cluster/lib/configuration.sh
+# shellcheck source=tests/cluster/embedded/lib/configuration.sh
 source "$library/configuration.sh"
 # shellcheck source=/dev/null
 source "$1"

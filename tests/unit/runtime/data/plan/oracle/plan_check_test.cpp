@@ -1,6 +1,6 @@
 // check_plan() must refuse a plan with any mistake. These plans are written by hand, because the planner
 // makes no mistakes.
-#include "runtime/data/plan/tool/plan_check.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -127,8 +127,7 @@ TEST_F(PlanCheck, AllowsADroppedStepOfFewerSamplesThanRanks) {
   steps_[0][0][0] = {};
   steps_[0][0].erase(steps_[0][0].begin());
   expect_refused(
-      "2 samples or pieces are missing: sample 0 is used 0 times instead of 1 (a dropped last step has fewer "
-      "samples than the 2 ranks)");
+      "2 samples or pieces are missing: sample 0 is used 0 times instead of 1 (a dropped last step has fewer samples than the 2 ranks)");
 }
 
 TEST_F(PlanCheck, AllowsRepeatedSamplesInTheLastStepOnly) {

@@ -1,4 +1,4 @@
-#include "examples/cluster/metered_fs/meter.h"
+#include "tests/cluster/embedded/metered_fs/meter.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

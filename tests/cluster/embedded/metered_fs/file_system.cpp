@@ -1,4 +1,4 @@
-#include "examples/cluster/metered_fs/file_system.h"
+#include "tests/cluster/embedded/metered_fs/file_system.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "examples/cluster/metered_fs/inode_table.h"
+#include "tests/cluster/embedded/metered_fs/inode_table.h"
 
 namespace lockstep::metered_fs {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "examples/cluster/metered_fs/meter.h"
+#include "tests/cluster/embedded/metered_fs/meter.h"
 
 namespace lockstep::metered_fs {
 

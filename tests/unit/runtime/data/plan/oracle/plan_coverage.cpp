@@ -1,4 +1,4 @@
-#include "runtime/data/plan/tool/plan_coverage.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_coverage.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "examples/cluster/metered_fs/inode_table.h"
+#include "tests/cluster/embedded/metered_fs/inode_table.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

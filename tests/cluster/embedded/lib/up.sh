@@ -53,7 +53,7 @@ find_metered_fs() {
     [ -x "$metered_fs" ] || die_usage "--metered-fs $metered_fs: no such program"
     return
   fi
-  for candidate in ${prefix:+"$prefix/bin/metered-fs"} "$here"/../../build/{release,*}/bin/metered-fs; do
+  for candidate in ${prefix:+"$prefix/bin/metered-fs"} "$here"/../../../build/{release,*}/bin/metered-fs; do
     if [ -x "$candidate" ] && [ -w /dev/fuse ]; then
       metered_fs=$candidate
       return

@@ -5,8 +5,8 @@
 
 #include "common/tool.h"
 #include "common/units.h"
-#include "examples/cluster/metered_fs/file_system.h"
-#include "examples/cluster/metered_fs/meter.h"
+#include "tests/cluster/embedded/metered_fs/file_system.h"
+#include "tests/cluster/embedded/metered_fs/meter.h"
 
 namespace lockstep::metered_fs {
 namespace {
