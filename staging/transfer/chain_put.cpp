@@ -1,6 +1,7 @@
 #include "staging/transfer/chain_put.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "common/error.h"
 #include "staging/transfer/copy/parallel.h"
@@ -103,11 +104,25 @@ void ChainPut::prepare() {
                     [this](std::size_t chunk) {
                       const StreamPlan::Place place = plan_->place(chunk);
                       return sources_[place.source]->lacks(place.chunk);
-                    });
+                    },
+                    lanes());
   std::vector<StreamChunks::Read> read;
   for (SourcePut* const each : sources_) read.push_back(each->reader());
   peers_.exchange().serve_chunks(topic_,
                                  std::make_shared<StreamChunks>(*plan_, *schedule_, std::move(read)));
+}
+
+// One connection decrypts about 1 GB/s on one core. Several make sense if there is more to receive than the first one
+// would carry in a moment, and if cores are left for them.
+std::size_t ChainPut::lanes() const {
+  constexpr std::size_t kMaxLanes = 4;
+  constexpr std::size_t kChunksOfLane = 64;
+  constexpr std::size_t kCoresOfLane = 4;
+  const PutOptions& options = sources_.front()->context().options;
+  if (options.lanes > 0) return options.lanes;
+  return std::clamp<std::size_t>(
+      std::min<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane, plan_->size() / kChunksOfLane), 1,
+      kMaxLanes);
 }
 
 void ChainPut::read_share(const std::function<bool()>& stop) {
@@ -138,15 +153,20 @@ void ChainPut::move_chunks(Subscription& subscription) {
     schedule_->stop();
     arrivals_.end();
   };
-  const std::size_t threads = 1 + kStoringThreads + static_cast<std::size_t>(readers);
+  const std::size_t lanes = this->lanes();
+  std::vector<Subscription> others;
+  for (std::size_t lane = 1; lane < lanes; ++lane) others.push_back(subscription.lane(lane));
+  const std::size_t threads = lanes + kStoringThreads + static_cast<std::size_t>(readers);
   const auto work = [&](std::size_t i, const std::function<bool()>& stop) {
     try {
-      if (i == 0) {
-        subscription.get_chunks(*schedule_);
+      if (i < lanes) {
+        (i == 0 ? subscription : others[i - 1]).get_chunks(*schedule_);
         schedule_->wait_until_end();
         arrivals_.end();
+      } else if (i < lanes + kStoringThreads) {
+        store_arrivals();
       } else {
-        i <= kStoringThreads ? store_arrivals() : read_share(stop);
+        read_share(stop);
       }
     } catch (...) {
       end();

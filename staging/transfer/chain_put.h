@@ -34,6 +34,7 @@ class ChainPut {
   Subscription::Options subscription();
   void prepare();
   void move_chunks(Subscription& subscription);
+  std::size_t lanes() const;
   void read_share(const std::function<bool()>& stop);
   void store_arrivals();
   void finish_copies();

@@ -92,6 +92,7 @@ struct PutOptions {
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::size_t buffers = 16;  ///< chunks in memory at once
+  std::size_t lanes = 0;     ///< connections to the predecessor; 0: chosen automatically
 };
 
 struct PutResult {

@@ -12,12 +12,13 @@ constexpr std::size_t kMaxHandedOver = 8;  // chunks at once
 }  // namespace
 
 ChainSchedule::ChainSchedule(ChainNode self, std::vector<std::uint32_t> readers,
-                             const std::function<bool(std::size_t chunk)>& missing)
+                             const std::function<bool(std::size_t chunk)>& missing, std::size_t lanes)
     : self_(self),
       states_(readers.size(), State::here),
       readers_(std::move(readers)),
       origins_(readers_.size(), self.node),
-      subscribed_(readers_.size()) {
+      subscribed_(readers_.size()),
+      cancelled_(lanes) {
   for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
     if (!missing(chunk)) {
       arrivals_.push_back(chunk);
@@ -47,7 +48,7 @@ std::optional<std::size_t> ChainSchedule::take_own() {
   } else {
     chunk = *own_or_received_.rbegin();
     own_or_received_.erase(chunk);
-    cancelled_.push_back(chunk);
+    cancelled_[lane_of(chunk)].push_back(chunk);
     subscribed_[chunk] = false;
   }
   states_[chunk] = State::begun;
@@ -68,16 +69,19 @@ void ChainSchedule::stored(std::size_t chunk, Node origin) {
   changed_.notify_all();
 }
 
-std::vector<std::byte> ChainSchedule::subscribe() {
+std::vector<std::byte> ChainSchedule::subscribe(std::size_t lane) {
   const std::lock_guard lock(mutex_);
-  cancelled_.clear();
+  cancelled_[lane].clear();
   // A new connection does not know what was handed over on the one before.
-  for (const std::size_t chunk : std::exchange(handed_over_, {})) {
+  const std::set<std::size_t> handed_over = handed_over_;
+  for (const std::size_t chunk : handed_over) {
+    if (lane_of(chunk) != lane) continue;
+    handed_over_.erase(chunk);
     subscribed_[chunk] = true;
     if (states_[chunk] == State::missing) make_own(chunk);
   }
   std::vector<std::byte> wanted((states_.size() + 7) / 8);
-  for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
+  for (std::size_t chunk = lane; chunk < states_.size(); chunk += lanes()) {
     const bool own = states_[chunk] == State::own && !own_or_received_.contains(chunk);
     subscribed_[chunk] = !own && (states_[chunk] == State::missing || states_[chunk] == State::own);
     if (subscribed_[chunk]) wanted[chunk / 8] |= std::byte{1} << (chunk % 8);
@@ -86,9 +90,9 @@ std::vector<std::byte> ChainSchedule::subscribe() {
   return wanted;
 }
 
-std::vector<std::size_t> ChainSchedule::take_cancelled() {
+std::vector<std::size_t> ChainSchedule::take_cancelled(std::size_t lane) {
   const std::lock_guard lock(mutex_);
-  return std::exchange(cancelled_, {});
+  return std::exchange(cancelled_[lane], {});
 }
 
 bool ChainSchedule::begin_receiving(std::size_t chunk) {
@@ -145,19 +149,30 @@ void ChainSchedule::read_instead(std::size_t chunk) {
   changed_.notify_all();
 }
 
-std::vector<std::size_t> ChainSchedule::hand_over(std::uint32_t predecessor_place) {
+// The last chunk of the lane that this node must read and has not begun.
+std::optional<std::size_t> ChainSchedule::last_own(std::size_t lane) const {
+  for (const std::set<std::size_t>* const from : {&own_, &own_or_received_}) {
+    const auto found =
+        std::find_if(from->rbegin(), from->rend(), [&](std::size_t chunk) { return lane_of(chunk) == lane; });
+    if (found != from->rend()) return *found;
+  }
+  return {};
+}
+
+std::vector<std::size_t> ChainSchedule::hand_over(std::size_t lane, std::uint32_t predecessor_place) {
   const std::lock_guard lock(mutex_);
   std::vector<std::size_t> chunks;
   const std::size_t half = (own_.size() + own_or_received_.size()) / 2;
   while (chunks.size() < std::min(half, kMaxHandedOver)) {
-    std::set<std::size_t>& from = own_.empty() ? own_or_received_ : own_;
-    const std::size_t chunk = *from.rbegin();
-    from.erase(chunk);
-    states_[chunk] = State::missing;
-    readers_[chunk] = predecessor_place;
-    subscribed_[chunk] = true;
-    handed_over_.insert(chunk);
-    chunks.push_back(chunk);
+    const std::optional<std::size_t> chunk = last_own(lane);
+    if (!chunk) break;
+    own_.erase(*chunk);
+    own_or_received_.erase(*chunk);
+    states_[*chunk] = State::missing;
+    readers_[*chunk] = predecessor_place;
+    subscribed_[*chunk] = true;
+    handed_over_.insert(*chunk);
+    chunks.push_back(*chunk);
   }
   return chunks;
 }
@@ -173,7 +188,7 @@ void ChainSchedule::take_over(std::span<const std::size_t> chunks) {
     const std::lock_guard lock(mutex_);
     for (const std::size_t chunk : chunks) {
       if (chunk >= states_.size() || states_[chunk] != State::missing) continue;
-      if (subscribed_[chunk]) cancelled_.push_back(chunk);
+      if (subscribed_[chunk]) cancelled_[lane_of(chunk)].push_back(chunk);
       subscribed_[chunk] = false;
       make_own(chunk);
     }

@@ -31,7 +31,7 @@ class ChainSchedule {
   /// `readers` has the place in the chain of the reader of each chunk, or kNoReader (chunk_shares.h). `missing` tells
   /// whether this node lacks a chunk.
   ChainSchedule(ChainNode self, std::vector<std::uint32_t> readers,
-                const std::function<bool(std::size_t chunk)>& missing);
+                const std::function<bool(std::size_t chunk)>& missing, std::size_t lanes = 1);
 
   /// The number of chunks.
   std::size_t size() const { return states_.size(); }
@@ -44,12 +44,12 @@ class ChainSchedule {
   /// A chunk is stored that `origin` read from the source.
   void stored(std::size_t chunk, Node origin);
 
-  // For the thread that receives from the predecessor:
+  // For the threads that receive from the predecessor, one for each lane, a connection that carries every n-th chunk:
 
-  /// The chunks to ask a new predecessor for, as bits: the lowest bit of the first byte is chunk 0.
-  std::vector<std::byte> subscribe();
+  /// The chunks of a lane to ask a new predecessor for, as bits: the lowest bit of the first byte is chunk 0.
+  std::vector<std::byte> subscribe(std::size_t lane);
   /// Chunks that were asked for, and that this node reads from the source since then.
-  std::vector<std::size_t> take_cancelled();
+  std::vector<std::size_t> take_cancelled(std::size_t lane);
   /// A chunk arrives. False if it is here already, or if this node reads it from the source now.
   bool begin_receiving(std::size_t chunk);
   /// It did not arrive after all.
@@ -61,7 +61,7 @@ class ChainSchedule {
   /// The predecessor does not have this chunk and will not get it: this node reads it.
   void read_instead(std::size_t chunk);
   /// Chunks of this node's share that the predecessor, which is idle, must read instead.
-  std::vector<std::size_t> hand_over(std::uint32_t predecessor_place);
+  std::vector<std::size_t> hand_over(std::size_t lane, std::uint32_t predecessor_place);
 
   // For threads that send to successors:
 
@@ -86,6 +86,9 @@ class ChainSchedule {
   enum class State : std::uint8_t { missing, own, begun, here };
 
   void make_own(std::size_t chunk);
+  std::size_t lanes() const { return cancelled_.size(); }
+  std::size_t lane_of(std::size_t chunk) const { return chunk % lanes(); }
+  std::optional<std::size_t> last_own(std::size_t lane) const;
   bool ended() const { return stopped_ || remaining_ == 0; }
 
   const ChainNode self_;
@@ -99,7 +102,7 @@ class ChainSchedule {
   // To read from the end: they were asked for too, and the predecessor may have the first ones of them.
   std::set<std::size_t> own_or_received_;
   std::set<std::size_t> handed_over_;
-  std::vector<std::size_t> cancelled_;
+  std::vector<std::vector<std::size_t>> cancelled_;  // by lane
   std::vector<std::size_t> arrivals_;
   std::size_t remaining_ = 0;
   bool stopped_ = false;

@@ -116,7 +116,7 @@ void Subscription::talk(PeerLink& link, Node node) {
   if (schedule_ == nullptr) {
     send_numbers(link, fmt::format("lists {}", options_.topic), options_.lists);
   } else {
-    const std::vector<std::byte> wanted = schedule_->subscribe();
+    const std::vector<std::byte> wanted = schedule_->subscribe(options_.lane);
     link.send(fmt::format("subscribe {} {}", options_.topic, wanted.size()), wanted);
   }
   RunningTime time;
@@ -141,10 +141,10 @@ void Subscription::talk(PeerLink& link, Node node) {
 }
 
 void Subscription::send_changes(PeerLink& link) {
-  send_numbers(link, fmt::format("cancel {}", options_.topic), schedule_->take_cancelled());
+  send_numbers(link, fmt::format("cancel {}", options_.topic), schedule_->take_cancelled(options_.lane));
   send_numbers(link, fmt::format("again {}", options_.topic), std::exchange(again_, {}));
   if (!idle_) return;
-  const std::vector<std::size_t> handed_over = schedule_->hand_over(options_.predecessor->place);
+  const std::vector<std::size_t> handed_over = schedule_->hand_over(options_.lane, options_.predecessor->place);
   if (handed_over.empty()) return;
   idle_ = false;
   send_numbers(link, fmt::format("read {}", options_.topic), handed_over);

@@ -6,7 +6,7 @@
 // which this process is stopped does not count. If no predecessor is left, or three that are still running cannot be
 // reached, this node reads what it lacks from the source.
 //
-// Threads: one at a time.
+// Threads: one at a time; each lane has its own Subscription.
 #pragma once
 
 #include <functional>
@@ -37,6 +37,7 @@ class Subscription {
 
   struct Options {
     std::size_t topic = 0;
+    std::size_t lane = 0;  ///< of the schedule
     std::optional<ChainNode> predecessor;
     PeerTimeouts timeouts{};
     std::function<std::string(Node)> name;  ///< for messages
@@ -64,6 +65,12 @@ class Subscription {
 
   /// Returns when all lists are here.
   void get_lists();
+  /// For another lane of the same chain, after get_lists().
+  Subscription lane(std::size_t lane) const {
+    Options options = options_;
+    options.lane = lane;
+    return Subscription(std::move(options));
+  }
   /// Then: returns when all chunks are here, or when this node reads the rest from the source. The schedule must outlive
   /// this object.
   void get_chunks(ChainSchedule& schedule);

@@ -38,6 +38,17 @@ TEST(Chain, ReadsTheSourceOnceAndNobodySendsMoreThanTheData) {
   EXPECT_THAT(end.notes, IsEmpty());
 }
 
+TEST(Chain, SeveralLanesCarryEachChunkOnce) {
+  ChainOptions options = eight_nodes();
+  options.lanes = 3;
+  const ChainEnd end = run_chain(options);
+  EXPECT_TRUE(end.complete);
+  EXPECT_EQ(end.all_read(), kData);
+  EXPECT_EQ(end.connections, 6U) << "three to each neighbour";
+  for (const std::uint64_t bytes : end.sent) EXPECT_LE(bytes, kData);
+  EXPECT_THAT(end.notes, IsEmpty());
+}
+
 TEST(Chain, NodesThatHaveTheDataSendItOnceAndNobodyReadsTheSource) {
   const std::vector<std::set<std::uint32_t>> cases{{0},          {3},    {7},
                                                    {0, 2, 4, 6}, {1, 2}, {0, 1, 2, 3, 4, 5, 6}};

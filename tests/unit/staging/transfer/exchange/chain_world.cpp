@@ -209,7 +209,8 @@ class Chain {
           const bool missing = states[plan_.place(chunk).source] == static_cast<char>(SourceState::needs);
           if (!missing) member.initial.push_back(chunk);
           return missing;
-        });
+        },
+        options_.lanes);
     member.peers->exchange().serve_chunks(0, std::make_shared<ComputedChunks>(*member.schedule, plan_));
     ready_.arrive_and_wait();
     if (member.needs) {
@@ -217,6 +218,9 @@ class Chain {
       try {
         Subscription subscribed(subscription(node, part));
         subscribed.get_lists();
+        std::vector<std::jthread> lanes;
+        for (std::size_t lane = 1; lane < options_.lanes; ++lane)
+          lanes.emplace_back([&, other = subscribed.lane(lane)]() mutable { other.get_chunks(*member.schedule); });
         subscribed.get_chunks(*member.schedule);
       } catch (const Error&) {
         if (node != options_.lost) throw;

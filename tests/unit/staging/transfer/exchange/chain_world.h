@@ -23,6 +23,7 @@ struct ChainOptions {
   std::vector<std::uint64_t> files;  ///< their sizes
   std::size_t sources = 1;           ///< the files are divided between them, in order
   std::uint32_t chunk_bytes = 4096;
+  std::size_t lanes = 1;
   std::set<std::uint32_t> holders;   ///< that have all sources
   /// Whether a node has a source; empty: if it is one of the holders.
   std::function<bool(std::uint32_t node, std::size_t source)> holds;
