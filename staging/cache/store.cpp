@@ -93,8 +93,7 @@ ObjectLock Store::lock(const std::string& name, FileSystem::LockKind kind,
   if (timeout.count() == 0) return std::move(*try_lock(file, kind, true));
   if (std::optional<ObjectLock> lock = wait_for_lock(file, kind, timeout)) return std::move(*lock);
   throw NoProgress(fmt::format(
-      "the process that holds the lock {} has made no progress for {}: it is stopped or hangs; find it "
-      "with lslocks",
+      "the process that holds the lock {} has made no progress for {}: it is stopped or hangs; find it with lslocks",
       file.string(), format_seconds(std::chrono::duration<double>(timeout).count())));
 }
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/leaf/unique_fd.h"
+#include "common/leaf/pipe.h"
 
 namespace lockstep::spank {
 
@@ -44,11 +44,6 @@ struct CommandResult {
   std::string output;   ///< capture(): its standard output, 1 MiB at most
   std::string error;    ///< capture(): its standard error
   bool in_time = true;  ///< capture(): false if it was killed because it took too long
-};
-
-struct Pipe {
-  Pipe();  ///< throws Error
-  UniqueFd read_end, write_end;
 };
 
 /// Starts a helper with standard input from /dev/null and both outputs on this process's standard error.

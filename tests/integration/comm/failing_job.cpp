@@ -59,7 +59,7 @@ void die_inside_an_operation(lockstep::World& world) {
   run_on(world);
 }
 
-// As a node that loses power: nothing that arrives over TCP is answered any more.
+// As a node that loses power: nothing that arrives over TCP is answered.
 void stop_answering() {
   sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{1, &drop};

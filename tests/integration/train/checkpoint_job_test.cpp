@@ -33,10 +33,12 @@ TEST_F(CheckpointJob, AStuckFileIsNamedWithTheBytesThatAreDone) {
   for (const std::string work : {"writing", "reading"}) {
     const auto result = run("stuck-" + work, "2");
     EXPECT_NE(result.exit_code, 0);
-    EXPECT_THAT(result.error,
-                AllOf(HasSubstr("rank 0 on "), HasSubstr(": " + work + " "),
-                      HasSubstr("model.safetensors stands still at 8.00 MiB of 32.0 MiB for 2 s "
-                                "(LOCKSTEP_TIMEOUT): check that the file system responds\n")));
+    EXPECT_THAT(
+        result.error,
+        AllOf(
+            HasSubstr("rank 0 on "), HasSubstr(": " + work + " "),
+            HasSubstr(
+                "model.safetensors stands still at 8.00 MiB of 32.0 MiB for 2 s (LOCKSTEP_TIMEOUT): check that the file system responds\n")));
   }
 }
 

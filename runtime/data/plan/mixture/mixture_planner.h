@@ -12,12 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/data/plan/blockwise_planner.h"
-#include "runtime/data/plan/mixture/dataset_stream.h"
 #include "runtime/data/plan/mixture/mixture.h"
 
 namespace lockstep::data {
@@ -32,6 +32,8 @@ class MixturePlanner final : public BlockwisePlanner {
   MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture,
                  const PlanState& state);
 
+  ~MixturePlanner() override;
+
   /// Returns false after the last step of the mixture. Throws Error naming a sample that is empty or (if
   /// too_long is refuse) longer than the cap.
   bool next_block(PlannedBlock& block) override;
@@ -41,41 +43,21 @@ class MixturePlanner final : public BlockwisePlanner {
   std::vector<SampleId> pending_pieces() const;
 
  private:
-  // A data set and the last sample drawn from it.
-  struct PartCursor {
-    DatasetStream stream;
-    DatasetStream::Sample sample;
-    std::uint64_t next_piece;  // of that sample; 0: all its pieces are drawn
-  };
-  struct DrawnItem {
-    SampleId id;
-    std::uint32_t part;
-    std::uint64_t next_piece;  // of the part's cursor after it
-    std::uint32_t length;      // as planned; the pool's item has length 0 when it is used
-  };
-
+  struct PartCursor;
+  struct Drawn;
   void begin_range();
   void add_waiting();
   std::vector<PartCursor> cursors_at(const MixturePosition& position) const;
   void draw(std::size_t count);
   void draw_one();
   std::size_t part_furthest_below_weight() const;
-  std::uint32_t length_of(const DatasetStream::Sample& sample, std::uint64_t piece,
+  std::uint32_t length_of(SampleId id, std::uint32_t whole, std::uint64_t piece,
                           const std::string& part) const;
   void advance(std::size_t end);
   std::size_t part_of(SampleId id) const;
 
   Mixture mixture_;
-
-  // The items drawn since the range or block began; the last ones are in no step yet.
-  std::vector<Item> pool_;
-  std::vector<DrawnItem> drawn_;             // of each item of the pool; an item's index is its place
-  std::size_t passed_ = 0;                   // items of the pool that the position has passed
-  std::vector<std::uint64_t> unused_parts_;  // samples that wait, of data sets that this range does not use
-  std::vector<PartCursor> cursors_;
-  std::vector<double> shares_;         // of each part in this range, with sum 1
-  std::vector<std::uint64_t> tokens_;  // of each part in this range, drawn so far
-  std::uint64_t all_tokens_ = 0;       // their sum
+  std::unique_ptr<Drawn> drawn_;
 };
 
 /// Plans a whole run, as make_plan() plans an epoch. The plan has a mixture().
