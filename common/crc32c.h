@@ -14,7 +14,7 @@ namespace lockstep {
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t so_far = 0);
 
 /// The same without the processor's instruction.
-std::uint32_t crc32c_by_tables(std::span<const std::byte> data, std::uint32_t so_far = 0);
+std::uint32_t crc32c_by_table(std::span<const std::byte> data, std::uint32_t so_far = 0);
 
 /// The form in which TFRecord stores a checksum, since a checksum of data that contain checksums is weak.
 constexpr std::uint32_t masked_crc32c(std::uint32_t crc) {

@@ -59,14 +59,14 @@ bool is_standard_output(const struct stat& file) {
 
 void write_output(const fs::path& path, std::string_view content) {
   Target target = target_of(path);
-  struct stat there {};
-  const bool exists = ::stat(target.path.c_str(), &there) == 0;
-  if (!target.fd && exists && is_standard_output(there)) target.fd = STDOUT_FILENO;
+  struct stat status {};
+  const bool exists = ::stat(target.path.c_str(), &status) == 0;
+  if (!target.fd && exists && is_standard_output(status)) target.fd = STDOUT_FILENO;
   if (target.fd) {
     if (*target.fd == STDOUT_FILENO) (void)std::fflush(stdout);
     return write_all(*target.fd, content, path);
   }
-  if (exists && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
+  if (exists && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     const UniqueFd fd = open_file(target.path, O_WRONLY);
     return write_all(fd.get(), content, path);
   }

@@ -116,7 +116,7 @@ void PendingCalls::record_here() const {
   recorded = table_;
 }
 
-std::optional<PendingCalls::Overdue> PendingCalls::look(int looks) {
+std::optional<PendingCalls::Overdue> PendingCalls::look(int checks) {
   for (std::size_t n = 0; n < kMaxThreads; ++n) {
     const Entry& entry = table_->entries[n];
     Seen& seen = seen_[n];
@@ -126,7 +126,7 @@ std::optional<PendingCalls::Overdue> PendingCalls::look(int looks) {
       continue;
     }
     const int times = entry.writes_out ? kWritesOutTimes : 1;
-    if (++seen.looks > looks * times) return Overdue{table_->paths[n].data(), times};
+    if (++seen.looks > checks * times) return Overdue{table_->paths[n].data(), times};
   }
   return {};
 }

@@ -49,10 +49,10 @@ class PendingCalls {
   /// process does not record its calls until it calls this itself.
   void record_here() const;
 
-  /// Returns a call that was pending each of the last `looks` times, or six times as often for fsync and
-  /// similar calls. Time is counted in looks instead of read from a clock, so that none passes while the
+  /// Returns a call that was stuck for `checks` checks (6 × for fsync and similar calls). Time is counted in checks
+  /// instead of read from a clock, so that none passes while the
   /// processes are stopped (a suspended job).
-  std::optional<Overdue> look(int looks);
+  std::optional<Overdue> look(int checks);
 
  private:
   explicit PendingCalls(CallTable* table);

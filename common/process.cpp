@@ -14,33 +14,9 @@
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "common/files.h"
+#include "common/leaf/pipe.h"
 
 namespace lockstep {
-namespace {
-
-struct Pipe {
-  UniqueFd read_end, write_end;
-  Pipe() {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-    read_end.reset(ends[0]);
-    write_end.reset(ends[1]);
-  }
-};
-
-// Appends what can be read; closes the descriptor at its end.
-void drain(UniqueFd& fd, std::string& into) {
-  std::array<char, 65536> buffer{};
-  const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
-  if (got > 0) {
-    into.append(buffer.data(), static_cast<std::size_t>(got));
-  } else if (got == 0 || errno != EINTR) {
-    fd.reset();
-  }
-}
-
-}  // namespace
 
 ProcessResult run_process(const std::vector<std::string>& command) {
   Pipe output;

@@ -12,7 +12,7 @@
 
 #include "common/completion.h"
 #include "common/error.h"
-#include "common/units.h"
+#include "common/leaf/text.h"
 
 namespace lockstep {
 namespace {

@@ -50,28 +50,6 @@ std::string format_count(double count) {
   return three_digits(count) + kUnits[unit];
 }
 
-std::string printable(std::string_view text, std::size_t max_bytes) {
-  const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const auto follows = [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; };
-  std::string result;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (result.size() >= max_bytes) {
-      // Do not cut in the middle of a character.
-      while (!result.empty() && follows(result.back())) result.pop_back();
-      if (!result.empty() && static_cast<unsigned char>(result.back()) >= 0xc0U) result.pop_back();
-      return result + "...";
-    }
-    if (at(i) < 0x20 || at(i) == 0x7f) {
-      result += fmt::format("\\x{:02x}", at(i));
-    } else if (at(i) == 0xc2 && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) {  // control characters as UTF-8
-      result += fmt::format("\\u{:04x}", at(++i));
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
-}
-
 std::uint64_t parse_bytes(std::string_view text) {
   double value = 0;
   const char* end_of_text = text.data() + text.size();

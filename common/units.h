@@ -18,10 +18,6 @@ std::string format_seconds(double seconds);
 /// "812", "12.3 k", "4.56 M": decimal units for counts of tokens, samples and the like.
 std::string format_count(double count);
 
-/// Makes a text that anybody may have chosen, such as a file name, safe for a terminal and for one line:
-/// control characters become "\x0a". A text longer than `max_bytes` is cut and ends in "...".
-std::string printable(std::string_view text, std::size_t max_bytes = std::string_view::npos);
-
 /// Reads "4096", "64K", "1.5G", "200MB", "2GiB" as bytes (binary units). Throws UsageError naming the text.
 std::uint64_t parse_bytes(std::string_view text);
 

@@ -12,8 +12,7 @@ c10::Device choose_device(const std::string& name, const World& world) {
   const auto devices = static_cast<int>(torch::cuda::device_count());
   if (devices == 0) {
     fail_usage(
-        "--device {}: LibTorch {} finds no CUDA device; choose cpu or auto, or build with a CUDA wheel "
-        "(docs/users/gpus.md)",
+        "--device {}: LibTorch {} finds no CUDA device; choose cpu or auto, or build with a CUDA wheel (docs/users/gpus.md)",
         name, TORCH_VERSION);
   }
   const int index = devices == 1 ? 0 : world.local_rank();

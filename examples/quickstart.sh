@@ -6,7 +6,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 Usage: examples/quickstart.sh [--keep] [--minutes M] [--torch=pip]
-  --keep       keep the cluster and Prometheus running; to stop them: examples/cluster/cluster down --name quickstart
+  --keep       keep the cluster and Prometheus running; to stop them: tests/cluster/embedded/cluster down --name quickstart
   --minutes M  duration of the training (default 0.8)
   --torch=pip  train with the current PyTorch from PyPI (LibTorch 2.x, which examples/pip_torch.sh downloads: 0.8 GB)
                instead of Debian's LibTorch 1.13
@@ -56,7 +56,7 @@ cd "$root"
 work=$root/build/quickstart
 prefix=$work/install
 state=$work/cluster
-cluster=(examples/cluster/cluster)
+cluster=(tests/cluster/embedded/cluster)
 mkdir -p "$work"
 begin=$SECONDS
 
@@ -137,5 +137,5 @@ echo "Prometheus: $prometheus ($(grep -o '"node":"[^"]*"' <<<"$answer" | sort -u
 echo "report: $work/report.html"
 echo "took $((SECONDS - begin)) s, $((after_packages - begin)) s of it for packages"
 if [ $keep = yes ]; then
-  echo "the cluster keeps running: examples/cluster/cluster exec --name quickstart -- sinfo"
+  echo "the cluster keeps running: tests/cluster/embedded/cluster exec --name quickstart -- sinfo"
 fi

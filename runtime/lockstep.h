@@ -2,6 +2,7 @@
 // lockstep::data).
 #pragma once
 
+#include "common/leaf/error.h"                      // IWYU pragma: export
 #include "runtime/comm/communicator.h"              // IWYU pragma: export
 #include "runtime/comm/run_on_all_ranks.h"          // IWYU pragma: export
 #include "runtime/comm/world.h"                     // IWYU pragma: export
@@ -17,20 +18,15 @@
 #include "runtime/train/checkpoint/checkpointer.h"  // IWYU pragma: export
 #include "runtime/train/checkpoint/stop_signal.h"   // IWYU pragma: export
 #include "runtime/train/clip_grad_norm.h"           // IWYU pragma: export
+#include "runtime/train/debug.h"                    // IWYU pragma: export
 #include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export
-#include "runtime/train/early_stopping.h"           // IWYU pragma: export
 #include "runtime/train/fused_optimizer.h"          // IWYU pragma: export
 #include "runtime/train/grad_scaler.h"              // IWYU pragma: export
 #include "runtime/train/gradient_noise_scale.h"     // IWYU pragma: export
 #include "runtime/train/learning_rate.h"            // IWYU pragma: export
 #include "runtime/train/memory_warm_up.h"           // IWYU pragma: export
-#include "runtime/train/model_check.h"              // IWYU pragma: export
-#include "runtime/train/non_finite.h"               // IWYU pragma: export
-#include "runtime/train/running_mean.h"             // IWYU pragma: export
 #include "runtime/train/script_module.h"            // IWYU pragma: export
-#include "runtime/train/seeds.h"                    // IWYU pragma: export
 #include "runtime/train/settings.h"                 // IWYU pragma: export
 #include "runtime/train/sync_batch_norm.h"          // IWYU pragma: export
-#include "runtime/train/sync_detector.h"            // IWYU pragma: export
 #include "runtime/train/validation.h"               // IWYU pragma: export
 #include "runtime/train/weight_average.h"           // IWYU pragma: export

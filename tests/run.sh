@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and runs the tests. Without ctest options it leaves out clang-tidy (-L tidy), which
 # takes longer than all others together, the fuzzers (-L fuzz), which have a separate build, and tests that need an idle
-# machine (-L quiet). The packages and the cluster tests need root. With --torch=pip it builds everything that links
+# machine (-L quiet). At the end it prints the ten slowest tests. The packages and the cluster tests need root. With --torch=pip it builds everything that links
 # LibTorch against the PyTorch wheel that examples/pip_torch.sh fetches, in build/release-pip, and runs the unit and
 # integration tests; those that need a GPU are skipped on a machine without one.
 # Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
@@ -48,6 +48,15 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # time, configure with -DCMAKE_UNITY_BUILD=OFF once; the folder remembers it.
 unity=()
 [ -e build/$preset/CMakeCache.txt ] || unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
+begin=$SECONDS
 cmake --preset $preset "${unity[@]}"
 cmake --build --preset $preset -j "$jobs"
-ctest --test-dir build/$preset --output-on-failure --no-tests=error -j "$jobs" "$@"
+built=$SECONDS
+report=$PWD/build/$preset/tests.xml
+status=0
+ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "$report" -j "$jobs" "$@" || status=$?
+echo "The slowest tests, in seconds:"
+sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$report" | LC_ALL=C sort -rn | head -n 10 |
+  while read -r seconds name; do printf '%8.1f  %s\n' "$seconds" "$name"; done
+echo "Build: $((built - begin)) s, tests: $((SECONDS - built)) s"
+exit $status

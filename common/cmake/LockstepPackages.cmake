@@ -44,7 +44,7 @@ if(SLURM_INCLUDE_DIR)
   set(Slurm_FOUND TRUE)
 endif()
 lockstep_part(PLUGIN Slurm_FOUND hwloc_FOUND)
-find_package(OpenSSL COMPONENTS Crypto QUIET)
+find_package(OpenSSL COMPONENTS Crypto SSL QUIET)
 lockstep_part(STAGING xxhash_FOUND archive_FOUND hdf5_FOUND OpenSSL_FOUND)
 
 pkg_check_modules(microhttpd IMPORTED_TARGET QUIET libmicrohttpd)

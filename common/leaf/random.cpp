@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "common/leaf/error.h"
+#include "common/leaf/text.h"
 
 namespace lockstep {
 
@@ -17,14 +18,7 @@ void fill_random(void* memory, std::size_t bytes) {
 std::string random_hex(std::size_t bytes) {
   std::string random(bytes, '\0');
   fill_random(random.data(), bytes);
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (const char each : random) {
-    const auto byte = static_cast<unsigned char>(each);
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 15U];
-  }
-  return text;
+  return to_hex(std::as_bytes(std::span(random)));
 }
 
 }  // namespace lockstep

@@ -153,9 +153,7 @@ void check_tokens(const torch::Tensor& tokens, std::int64_t vocabulary) {
   const auto highest = tokens.max().item<std::int64_t>();
   if (highest >= vocabulary) {
     fail(
-        "the pages contain token id {}, but the model's vocabulary ends at {}: give --vocabulary the value "
-        "of "
-        "prepare.sh's --vocab",
+        "the pages contain token id {}, but the model's vocabulary ends at {}: give --vocabulary the value of prepare.sh's --vocab",
         highest, vocabulary - 1);
   }
 }

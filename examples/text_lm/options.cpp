@@ -33,19 +33,18 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber);
   app.add_option("--step-tokens", options.step_tokens,
                  "Maximum tokens of a step on all ranks together; 0: 0.95 x ranks x accumulate x cap");
-  app.add_flag("--padded", options.padded,
-               "Train on padded rows, one for each page, instead of pages end to end, as for a model that "
-               "cannot use "
-               "packed batches");
+  app.add_flag(
+      "--padded", options.padded,
+      "Train on padded rows, one for each page, instead of pages end to end, as for a model that cannot use packed batches");
   app.add_option("--speeds", options.speeds,
                  "Relative speeds of the ranks, one for each: a slower rank gets less data")
       ->delimiter(',');
-  app.add_option("--learn", options.learn,
+  app.add_option("--learn", options.cost_model,
                  "Learn for planning, from measured steps: nothing, cost, or speeds (and cost)")
       ->transform(CLI::CheckedTransformer(
-          std::map<std::string, data::Learn>{{"nothing", data::Learn::nothing},
-                                             {"cost", data::Learn::cost},
-                                             {"speeds", data::Learn::cost_and_speeds}}))
+          std::map<std::string, data::CostModel>{{"nothing", data::CostModel::fixed},
+                                                 {"cost", data::CostModel::learned},
+                                                 {"speeds", data::CostModel::learned_with_speeds}}))
       ->default_str("nothing");
   app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
   app.add_option("--warm-up", options.warm_up, "Steps until the learning rate reaches its maximum")
@@ -53,10 +52,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--weight-decay", options.weight_decay, "Weight decay of the matrices")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
-  app.add_option("--optimizer", options.optimizer,
-                 "AdamW of this kind: fused (one pass over memory; on CPUs), libtorch, or distributed (each "
-                 "rank has a "
-                 "part of its state)")
+  app.add_option(
+         "--optimizer", options.optimizer,
+         "AdamW of this kind: fused (one pass over memory; on CPUs), libtorch, or distributed (each rank has a part of its state)")
       ->check(CLI::IsMember({"fused", "libtorch", "distributed"}));
   app.add_flag("--bf16", options.bf16, "Compute in bfloat16 where that is precise enough");
   app.add_flag("--compress", options.compress, "Send gradients as bfloat16");
@@ -70,10 +68,9 @@ void add_options(CLI::App& app, Options& options) {
   auto* epochs = app.add_option("--epochs", options.epochs, "Train on all pages this many times");
   epochs->check(CLI::PositiveNumber)->excludes(steps)->excludes(minutes);
   steps->excludes(minutes);
-  app.add_option("--checkpoint", options.checkpoint,
-                 "Folder of checkpoints, shared by all nodes: resume from the newest, also on another number "
-                 "of ranks; save "
-                 "regularly, at the end, and on SIGTERM or SIGUSR1");
+  app.add_option(
+      "--checkpoint", options.checkpoint,
+      "Folder of checkpoints, shared by all nodes: resume from the newest, also on another number of ranks; save regularly, at the end, and on SIGTERM or SIGUSR1");
   app.add_option("--checkpoint-local", options.checkpoint_local,
                  "Folder on the node's own disk: write checkpoints there first");
   app.add_option("--checkpoint-steps", options.checkpoint_steps, "Steps between two checkpoints")

@@ -27,12 +27,12 @@ struct Options {
   ModelOptions model;
   std::string device = "auto";  ///< cpu, cuda or auto (examples/device.h)
 
-  std::uint64_t cap = 1024;                  ///< maximum tokens of a micro-batch
-  int accumulate = 1;                        ///< micro-batches of each rank in an optimizer step
-  std::uint64_t step_tokens = 0;             ///< maximum tokens of a step on all ranks; 0: by accumulate
-  bool padded = false;                       ///< padded rows of pages, instead of pages end to end
-  std::vector<double> speeds;                ///< relative speeds of the ranks; empty: all equal
-  data::Learn learn = data::Learn::nothing;  ///< from measured steps, for later batches
+  std::uint64_t cap = 1024;       ///< maximum tokens of a micro-batch
+  int accumulate = 1;             ///< micro-batches of each rank in an optimizer step
+  std::uint64_t step_tokens = 0;  ///< maximum tokens of a step on all ranks; 0: by accumulate
+  bool padded = false;            ///< padded rows of pages, instead of pages end to end
+  std::vector<double> speeds;     ///< relative speeds of the ranks; empty: all equal
+  data::CostModel cost_model = data::CostModel::fixed;  ///< from measured steps, for later batches
   double learning_rate = 8e-3;
   int warm_up = 10;  ///< steps
   double weight_decay = 0.05;

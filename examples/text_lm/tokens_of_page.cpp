@@ -10,17 +10,13 @@ std::vector<std::uint16_t> tokens_of_page(const sentencepiece::SentencePieceProc
                                           std::string_view text) {
   if (model.GetPieceSize() > 65'536) {
     fail(
-        "the tokenizer has {} pieces, but 16-bit tokens allow at most 65536: train it with "
-        "--vocab_size=65536 or "
-        "less",
+        "the tokenizer has {} pieces, but 16-bit tokens allow at most 65536: train it with --vocab_size=65536 or less",
         model.GetPieceSize());
   }
   const int newline = model.PieceToId("<n>");
   if (model.bos_id() < 0 || model.eos_id() < 0 || newline == model.unk_id()) {
     fail(
-        "the tokenizer does not have <s>, </s> or <n>: train it with --user_defined_symbols='<n>' and the "
-        "default "
-        "ids");
+        "the tokenizer does not have <s>, </s> or <n>: train it with --user_defined_symbols='<n>' and the default ids");
   }
   std::vector<std::uint16_t> tokens = {static_cast<std::uint16_t>(model.bos_id())};
   std::vector<int> line_tokens;

@@ -75,8 +75,8 @@ std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options
       .speeds = options.speeds,
   };
   // On a GPU the loader copies each batch there while the one before is used.
-  return std::make_unique<data::Loader>(*job.pages, plan, world,
-                                        data::LoaderOptions{.device = job.device, .learn = options.learn});
+  return std::make_unique<data::Loader>(
+      *job.pages, plan, world, data::LoaderOptions{.device = job.device, .cost_model = options.cost_model});
 }
 
 std::uint64_t tokens_of(const pack::Reader& pages) {
@@ -209,8 +209,7 @@ Result train(Job& job, const Options& options, World& world) {
 
 void print_setup(const Job& job, const Options& options, const World& world) {
   say(options, world,
-      "text_lm on {}: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} "
-      "micro-batches of at most {} tokens\n",
+      "text_lm on {}: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} micro-batches of at most {} tokens\n",
       job.device.str(), format_count(static_cast<double>(job.model->parameter_count())), options.model.layers,
       options.model.width, job.pages->size(), format_count(static_cast<double>(tokens_of(*job.pages))),
       world.size(), options.accumulate, options.cap);
@@ -273,8 +272,8 @@ int run(const Options& options, int argc, char** argv) {
       format_count(rate));
   say(options, world, "waited {} for data after the first step; {}\n", format_seconds(summary.data_wait),
       data::to_text(job->loader->advice()));
-  if (options.learn != data::Learn::nothing) {
-    say(options, world, "learnt: {}\n", data::to_text(job->loader->learnt()));
+  if (options.cost_model != data::CostModel::fixed) {
+    say(options, world, "learnt: {}\n", data::to_text(job->loader->cost_coefficients()));
   }
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,

@@ -137,12 +137,12 @@ class RankFamilies {
           });
     gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 without a loss scaler.",
           [](const Rank& rank) { return std::optional(rank.snapshot->counters.loss_scale); });
-    gauge("lockstep_straggler_score",
-          "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on "
-          "this node. Own time is the step without exposed communication.",
-          [](const Rank& rank) {
-            return rank.straggler_score > 0 ? std::optional(rank.straggler_score) : std::nullopt;
-          });
+    gauge(
+        "lockstep_straggler_score",
+        "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on this node. Own time is the step without exposed communication.",
+        [](const Rank& rank) {
+          return rank.straggler_score > 0 ? std::optional(rank.straggler_score) : std::nullopt;
+        });
   }
 
   void add_jobs() {
@@ -165,16 +165,14 @@ class RankFamilies {
     };
     stream_.family(
         "lockstep_waited_for_seconds", MetricType::Gauge,
-        "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they "
-        "waited for longest. Absent without waiting, or if it is not measured.");
+        "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they waited for longest. Absent without waiting, or if it is not measured.");
     each_wait([](const auto& wait) { return wait.second; });
     stream_.family("lockstep_late_rank", MetricType::Gauge,
                    "The rank that the ranks on this node waited for longest over the last 32 steps.");
     each_wait([](const auto& wait) { return static_cast<double>(wait.first); });
     stream_.family(
         "lockstep_phase_duration_seconds", MetricType::Histogram,
-        "Time of a step in each phase, over all ranks of the job step on this node. A phase without "
-        "any time is absent.");
+        "Time of a step in each phase, over all ranks of the job step on this node. A phase without any time is absent.");
     for (const Job& job : jobs_) {
       for (std::size_t phase = 0; phase < record::kPhases; ++phase) add_phase(job, phase);
     }

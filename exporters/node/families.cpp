@@ -111,8 +111,7 @@ class StagingFamilies {
     }
     stream_.family(
         "lockstep_stage_state", MetricType::Gauge,
-        "1 for the current state of a step's staging: staging, done, source (the step reads from the source "
-        "instead), failed.");
+        "1 for the current state of a step's staging: staging, done, source (the step reads from the source instead), failed.");
     for (const StepStaging& step : steps_) {
       const Labels labels = labels_of(step.job, step.step, node_);
       for (std::size_t state = 0; state < kStagingStates.size(); ++state) {

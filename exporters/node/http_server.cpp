@@ -294,10 +294,10 @@ class HttpServer::State {
     daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &State::on_request, this, MHD_OPTION_ARRAY,
                                options.data(), MHD_OPTION_END);
     if (daemon_ == nullptr) {
-      fail("cannot serve on {}: {}", listen_,
-           tls ? "check that cert_file and key_file are PEM files of the same key, and client_ca_file is a "
-                 "PEM file"
-               : "the HTTP server did not start");
+      fail(
+          "cannot serve on {}: {}", listen_,
+          tls ? "check that cert_file and key_file are PEM files of the same key, and client_ca_file is a PEM file"
+              : "the HTTP server did not start");
     }
   }
 
@@ -363,10 +363,10 @@ class HttpServer::State {
   bool check_password(MHD_Connection* connection, const std::string& client, Clock::time_point now,
                       Request& request) {
     const auto free_text = [](char* text) { MHD_free(text); };
-    char* given = nullptr;
+    char* cleartext = nullptr;
     const std::unique_ptr<char, void (*)(char*)> name(
-        MHD_basic_auth_get_username_password(connection, &given), free_text);
-    const std::unique_ptr<char, void (*)(char*)> password(given, free_text);
+        MHD_basic_auth_get_username_password(connection, &cleartext), free_text);
+    const std::unique_ptr<char, void (*)(char*)> password(cleartext, free_text);
     request.verdict =
         name && password ? auth_->check(name.get(), password.get(), client, now) : Verdict::refused;
     if (request.verdict) return true;

@@ -11,16 +11,13 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::exporter {
 namespace {
 
 // Records read per user, as a multiple of those served: many may belong to jobs that ended long ago.
 constexpr std::size_t kLookedAt = 8;
-
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
 
 bool is_step(std::string_view text) {  // a number, or Slurm's "batch", "interactive"
   return !text.empty() && text.size() <= 20 &&
@@ -36,7 +33,7 @@ std::optional<JobName> parse_job_name(const std::string& name) {
   const std::size_t dot = name.find('.');
   if (dot == std::string::npos) return std::nullopt;
   JobName parsed{.job = name.substr(0, dot), .step = name.substr(dot + 1)};
-  if (!all_digits(parsed.job) || !is_step(parsed.step)) return std::nullopt;
+  if (!is_number(parsed.job) || !is_step(parsed.step)) return std::nullopt;
   return parsed;
 }
 
@@ -109,7 +106,7 @@ ScanResult Scanner::scan(std::int64_t now_unix_ns) {
     for (const std::string& name : names_in(root.get(), 65536)) {
       if (parse_job_name(name)) {
         scan_job(root.get(), owner, name, result);
-      } else if (all_digits(name)) {
+      } else if (is_number(name)) {
         scan_user(root.get(), name, result);
       }
     }

@@ -9,7 +9,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/units.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::exporter {
 namespace {

@@ -41,9 +41,7 @@ class ConfigReader {
 
   [[noreturn]] void refuse(const YAML::Node& at, const std::string& key) const {
     fail(
-        "{}: line {}: '{}' is not supported; the keys are tls_server_config (cert_file, key_file, "
-        "min_version, "
-        "client_auth_type: RequireAndVerifyClientCert, client_ca_file) and basic_auth_users",
+        "{}: line {}: '{}' is not supported; the keys are tls_server_config (cert_file, key_file, min_version, client_auth_type: RequireAndVerifyClientCert, client_ca_file) and basic_auth_users",
         file_.string(), at.Mark().line + 1, key);
   }
 
@@ -73,8 +71,7 @@ class ConfigReader {
     });
     if (verify_clients == config.client_authorities.empty()) {
       fail(
-          "{}: tls_server_config needs client_auth_type: RequireAndVerifyClientCert and client_ca_file "
-          "together",
+          "{}: tls_server_config needs client_auth_type: RequireAndVerifyClientCert and client_ca_file together",
           file_.string());
     }
     if (config.certificate.empty() || config.key.empty()) {

@@ -99,7 +99,7 @@ struct Step {
   std::array<std::uint64_t, kPhases> phase_ns{};
   std::uint64_t comm_transfer_ns = 0;
   std::uint64_t comm_wait_ns = 0;
-  std::int64_t waited_for = -1;  ///< the rank that this step waited for longest; -1: none or unknown
+  std::int64_t late_rank = -1;  ///< the rank that this step waited for longest; -1: none or unknown
   std::uint64_t tokens = 0;
   std::uint64_t padding = 0;
 

@@ -109,7 +109,7 @@ Snapshot Reader::read(std::size_t last_steps) const {
 
   Live live;
   for (int attempt = 0;; ++attempt) {
-    if (attempt == kAttempts) fail(name_, "its rank ends steps faster than they can be read");
+    if (attempt == kAttempts) fail(name_, "the record changed during every read attempt");
     pread_exactly(&live, sizeof(live), offsetof(File, live));
     std::atomic_thread_fence(std::memory_order_acquire);
     snapshot.counters = Counters{};

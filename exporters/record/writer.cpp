@@ -138,13 +138,13 @@ void Writer::set_doing(Phase phase, std::uint64_t now) noexcept {
   std::atomic_ref(file_->live.phase).store(index(phase), std::memory_order_relaxed);
 }
 
-void Writer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank) noexcept {
+void Writer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) noexcept {
   comm_transfer_ns_.fetch_add(transfer_ns, std::memory_order_relaxed);
   comm_wait_ns_.fetch_add(wait_ns, std::memory_order_relaxed);
-  if (waited_for_rank < 0 || wait_ns == 0) return;
+  if (late_rank < 0 || wait_ns == 0) return;
   // One word holds the longest wait and its rank, so that the two cannot come from different waits.
   const std::uint64_t wait = (std::min<std::uint64_t>(wait_ns, (1ULL << (64 - kRankBits)) - 1) << kRankBits) |
-                             static_cast<std::uint64_t>(waited_for_rank);
+                             static_cast<std::uint64_t>(late_rank);
   std::uint64_t longest = longest_wait_.load(std::memory_order_relaxed);
   while (wait > longest && !longest_wait_.compare_exchange_weak(longest, wait, std::memory_order_relaxed)) {
   }
@@ -167,7 +167,7 @@ void Writer::end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCou
   step_.comm_transfer_ns = totals_.comm_transfer_ns - transfer_before;
   step_.comm_wait_ns = totals_.comm_wait_ns - wait_before;
   const std::uint64_t longest = longest_wait_.exchange(0, std::memory_order_relaxed);
-  step_.waited_for = longest == 0 ? -1 : static_cast<std::int64_t>(longest & ((1ULL << kRankBits) - 1));
+  step_.late_rank = longest == 0 ? -1 : static_cast<std::int64_t>(longest & ((1ULL << kRankBits) - 1));
 
   totals_.steps += 1;
   totals_.step_ns += step_.step_ns;

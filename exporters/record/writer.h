@@ -35,9 +35,9 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   /// Records which phase begins, to show where a rank hangs. `now_ns` is CLOCK_MONOTONIC.
   void set_doing(Phase phase, std::uint64_t now_ns) noexcept;
 
-  /// Adds communication: moving data, and waiting for a rank that came later. `waited_for_rank` is -1 if
+  /// Adds communication: moving data, and waiting for a rank that came later. `late_rank` is -1 if
   /// unknown.
-  void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank) noexcept;
+  void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) noexcept;
 
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);

@@ -82,9 +82,9 @@ Advised data_wait(const Facts& facts) {
     return Advice{"data-not-staged", finding,
                   "The data is not on the nodes: #SBATCH --stage=FOLDER, and read it from $LOCKSTEP_DATA."};
   }
-  return Advice{"data-workers", finding,
-                "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead "
-                "(LoaderOptions{.batches_ahead = 8})."};
+  return Advice{
+      "data-workers", finding,
+      "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead (LoaderOptions{.batches_ahead = 8})."};
 }
 
 Advised staging_failed(const Facts& facts) {
@@ -99,8 +99,7 @@ Advised staging_failed(const Facts& facts) {
       "staging-failed",
       fmt::format("{} of {} nodes read from the source, because their data could not be staged: {}.", count,
                   facts.run.staging.size(), nodes),
-      "A line in the job's output says why; if the disk or the quota is full: lockstep-stage ls --cache "
-      "STORE, lockstep-stage gc --cache STORE."};
+      "A line in the job's output says why; if the disk or the quota is full: lockstep-stage ls --cache STORE, lockstep-stage gc --cache STORE."};
 }
 
 Advised staging_slow(const Facts& facts) {
@@ -120,35 +119,33 @@ Advised padding(const Facts& facts) {
   const auto tokens = static_cast<double>(facts.sum(&Counters::tokens));
   const auto padded = static_cast<double>(facts.sum(&Counters::padding));
   if (padded < kPadding * (tokens + padded) || padded == 0) return {};
-  return Advice{"padding",
-                fmt::format("{:.0f} % of the tokens are padding.", 100 * padded / (tokens + padded)),
-                "Use packed batches under a token cap (plan.padded = false, plan.cap), or batches of similar "
-                "lengths from our loader."};
+  return Advice{
+      "padding", fmt::format("{:.0f} % of the tokens are padding.", 100 * padded / (tokens + padded)),
+      "Use packed batches under a token cap (plan.padded = false, plan.cap), or batches of similar lengths from our loader."};
 }
 
 Advised checkpoint(const Facts& facts) {
   const double share = facts.share(Phase::checkpoint);
   if (share < kCheckpoint) return {};
-  return Advice{"checkpoint", fmt::format("Writing checkpoints takes {:.0f} % of the step.", 100 * share),
-                "Write them less often (if (step % 1000 == 0) checkpointer.save(step)), and to the node's "
-                "disk first (CheckpointerOptions{.local_dir = …})."};
+  return Advice{
+      "checkpoint", fmt::format("Writing checkpoints takes {:.0f} % of the step.", 100 * share),
+      "Write them less often (if (step % 1000 == 0) checkpointer.save(step)), and to the node's disk first (CheckpointerOptions{.local_dir = …})."};
 }
 
 Advised optimizer(const Facts& facts) {
   const double share = facts.share(Phase::optimizer);
   if (share < kOptimizer) return {};
-  return Advice{"optimizer", fmt::format("The optimizer takes {:.0f} % of the step.", 100 * share),
-                "Use lockstep::FusedAdamW for torch::optim::AdamW, and lockstep::DistributedOptimizer, which "
-                "updates 1 / ranks of the parameters on each rank."};
+  return Advice{
+      "optimizer", fmt::format("The optimizer takes {:.0f} % of the step.", 100 * share),
+      "Use lockstep::FusedAdamW for torch::optim::AdamW, and lockstep::DistributedOptimizer, which updates 1 / ranks of the parameters on each rank."};
 }
 
 Advised host_to_device(const Facts& facts) {
   const double share = facts.share(Phase::host_to_device);
   if (share < kCopy) return {};
-  return Advice{"host-to-device",
-                fmt::format("Copying batches to the device takes {:.0f} % of the step.", 100 * share),
-                "Let the loader copy them one batch ahead: LoaderOptions{.device = "
-                "torch::Device(torch::kCUDA, world.local_rank())}."};
+  return Advice{
+      "host-to-device", fmt::format("Copying batches to the device takes {:.0f} % of the step.", 100 * share),
+      "Let the loader copy them one batch ahead: LoaderOptions{.device = torch::Device(torch::kCUDA, world.local_rank())}."};
 }
 
 Advised skipped_steps(const Facts& facts) {
@@ -160,8 +157,7 @@ Advised skipped_steps(const Facts& facts) {
       fmt::format(
           "The loss scaler skipped {:.0f} % of the steps because of infinite gradients; the scale is {:g}.",
           100 * skipped / steps, facts.run.ranks.front().counters.loss_scale),
-      "Use bfloat16, which needs no scaling (lockstep::Autocast), or let the scale grow less often: "
-      "GradScalerOptions{.growth_interval = 20000}."};
+      "Use bfloat16, which needs no scaling (lockstep::Autocast), or let the scale grow less often: GradScalerOptions{.growth_interval = 20000}."};
 }
 
 Advised no_tokens(const Facts& facts) {
@@ -183,11 +179,11 @@ Advised slower(const Facts& facts) {
   std::sort(ratios.begin(), ratios.end());
   const double typical = ratios[(ratios.size() - 1) / 2];
   if (typical < kSlower) return {};
-  return Advice{"slower-than-before",
-                fmt::format("A step takes {:.0f} % more own time on most ranks than earlier in this run.",
-                            100 * (typical - 1)),
-                "If the samples did not get longer, look on the nodes for memory that grows (free -h) and "
-                "for a falling clock (grep MHz /proc/cpuinfo)."};
+  return Advice{
+      "slower-than-before",
+      fmt::format("A step takes {:.0f} % more own time on most ranks than earlier in this run.",
+                  100 * (typical - 1)),
+      "If the samples did not get longer, look on the nodes for memory that grows (free -h) and for a falling clock (grep MHz /proc/cpuinfo)."};
 }
 
 struct LongSteps {
@@ -222,13 +218,13 @@ std::optional<LongSteps> long_steps(const Snapshot& rank) {
   phases[record::index(Phase::comm_exposed)] = 0;
   const auto phase = static_cast<Phase>(std::max_element(phases.begin(), phases.end()) - phases.begin());
   if (phase == Phase::checkpoint || phase == Phase::data_wait) return {};  // these have their own rules
-  return LongSteps{{"long-steps",
-                    fmt::format("{} of the last {} steps take at least {:.0f} times as long as the median "
-                                "step, and {:.0f} % of the time, mostly in {}.",
-                                count, own.size(), kLongStep, 100 * more / all, record::name(phase)),
-                    "If these are evaluations, keep them out of the steps: world.timer().begin_step() after "
-                    "each; if their samples are long, set plan.step_stretch = 1."},
-                   phase};
+  return LongSteps{
+      {"long-steps",
+       fmt::format(
+           "{} of the last {} steps take at least {:.0f} times as long as the median step, and {:.0f} % of the time, mostly in {}.",
+           count, own.size(), kLongStep, 100 * more / all, record::name(phase)),
+       "If these are evaluations, keep them out of the steps: world.timer().begin_step() after each; if their samples are long, set plan.step_stretch = 1."},
+      phase};
 }
 
 void add(const Advised& advised, std::vector<Advice>& advice) {
@@ -256,9 +252,9 @@ std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   if (rare) advice.push_back(rare->advice);
   if (const double share = facts.share(Phase::other);
       share >= kOther && (!rare || rare->phase != Phase::other)) {
-    advice.push_back({"no-phase", fmt::format("{:.0f} % of the step is in no phase.", 100 * share),
-                      "Give your data loader to lockstep::profile::timed_batches(), and put the optimizer in "
-                      "a scope: auto scope = world.timer().phase(Phase::optimizer)."});
+    advice.push_back(
+        {"no-phase", fmt::format("{:.0f} % of the step is in no phase.", 100 * share),
+         "Give your data loader to lockstep::profile::timed_batches(), and put the optimizer in a scope: auto scope = world.timer().phase(Phase::optimizer)."});
   }
   add(optimizer(facts), advice);
   add(host_to_device(facts), advice);

@@ -10,6 +10,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "exporters/record/reader.h"
 
 namespace lockstep::report {
@@ -21,10 +22,6 @@ struct JobNumber {
   std::uint64_t job = 0;
   std::string step;  // empty: any
 };
-
-bool is_number(std::string_view text) {
-  return !text.empty() && text.size() <= 18 && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
 
 std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> entries;
@@ -142,8 +139,7 @@ std::vector<fs::path> find_records(const fs::path& argument, Prefer prefer) {
   if (!refused.empty())
     fail("this user may not read the records of job {}: {}", text, fmt::join(refused, ", "));
   fail(
-      "job {} has no records on this node ({}) and none in {}: {}; for later, set LOCKSTEP_REPORT_DIR in the "
-      "job",
+      "job {} has no records on this node ({}) and none in {}: {}; for later, set LOCKSTEP_REPORT_DIR in the job",
       text, list(places), list(copies), advice(number));
 }
 

@@ -29,14 +29,13 @@ lockstep::report::Run load(const std::vector<std::filesystem::path>& arguments) 
 int main(int argc, char** argv) {
   lockstep::Tool tool(
       "lockstep-report",
-      "Show where the time of a running or finished job went, rank by rank and phase by phase, from its "
-      "records.");
+      "Show where the time of a running or finished job went, rank by rank and phase by phase, from its records.");
   std::vector<std::filesystem::path> paths;
   std::filesystem::path page;
   tool.app()
-      .add_option("records", paths,
-                  "A job's number (JOB or JOB.STEP), or a folder of one job step's records "
-                  "($LOCKSTEP_RECORD, $LOCKSTEP_REPORT_DIR), or files")
+      .add_option(
+          "records", paths,
+          "A job's number (JOB or JOB.STEP), or a folder of one job step's records ($LOCKSTEP_RECORD, $LOCKSTEP_REPORT_DIR), or files")
       ->required();
   std::filesystem::path baseline;
   tool.app()

@@ -99,9 +99,7 @@ std::string table(const Run& run) {
 std::string staging(const Run& run) {
   if (run.staging.empty()) return "";
   std::string html =
-      "<table><tr><th class=\"name\">node</th><th class=\"name\">source</th>"
-      "<th>in the cache?</th><th>size</th><th>read from the source</th><th>from other "
-      "nodes</th><th>time</th></tr>\n";
+      "<table><tr><th class=\"name\">node</th><th class=\"name\">source</th><th>in the cache?</th><th>size</th><th>read from the source</th><th>from other nodes</th><th>time</th></tr>\n";
   for (const auto& node : run.staging) {
     const std::string state = exporter::name(node.state);
     if (node.sources.empty()) {
@@ -113,9 +111,7 @@ std::string staging(const Run& run) {
       const std::string cache =
           node.state == exporter::StagingState::done ? (source.hit ? "hit" : "miss") : state;
       html += fmt::format(
-          "<tr><td class=\"name\">{}</td><td "
-          "class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
-          "<td>{}</td></tr>\n",
+          "<tr><td class=\"name\">{}</td><td class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
           escape(node.node), escape(source.source), cache, format_bytes(source.bytes),
           format_bytes(source.from_source), format_bytes(source.from_peers), format_seconds(source.seconds));
     }
@@ -128,9 +124,7 @@ std::string staging(const Run& run) {
 std::string to_html(const Run& run) {
   const std::string name = escape(title(run));
   std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-      "<meta name=\"viewport\" content=\"width=device-width, "
-      "initial-scale=1\"><title>{}</title><style>{}</style></head><body>\n"
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{}</style></head><body>\n"
       "<h1>{}</h1><p class=\"state\">{}</p>\n"
       "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n",
       name, kStyle, name, escape(circumstances_line(run)));
@@ -140,18 +134,12 @@ std::string to_html(const Run& run) {
   html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + in_scroll(phase_bars(run));
   html += "\n<h2>Slow ranks, step by step</h2>\n" + in_scroll(step_heatmap(run));
   html +=
-      "\n<p class=\"note\">Own time is the step without communication that backward did not hide, because "
-      "that is "
-      "where a rank waits for others. A red row is a slow rank; scattered red is uneven work. Point at an "
-      "area to see "
-      "its numbers, which the tables below have too.</p>\n";
+      "\n<p class=\"note\">Own time is the step without communication that backward did not hide, because that is where a rank waits for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its numbers, which the tables below have too.</p>\n";
   html += straggler_html(stragglers);
-  html += staging(run) +
-          "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from "
-          "waiting for data "
-          "to other add up to the whole step; waiting for later ranks is part of communication, hidden or "
-          "not.</p>" +
-          table(run);
+  html +=
+      staging(run) +
+      "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from waiting for data to other add up to the whole step; waiting for later ranks is part of communication, hidden or not.</p>" +
+      table(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";
   return html + "\n</body></html>\n";
 }

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "common/error.h"
-#include "common/units.h"
+#include "common/leaf/text.h"
 #include "exporters/record/reader.h"
 
 namespace lockstep::report {
@@ -109,8 +109,7 @@ Run load(const std::vector<fs::path>& paths, std::size_t last_steps) {
   if (run.ranks.empty() && !damaged.empty()) fail("there is no record left: {}", damaged);
   if (run.ranks.empty()) {
     fail(
-        "there are no records (rank-*.record) in {}; give the folder of one job step, such as "
-        "$LOCKSTEP_RECORD",
+        "there are no records (rank-*.record) in {}; give the folder of one job step, such as $LOCKSTEP_RECORD",
         paths.front().string());
   }
   keep_latest_run(run);

@@ -24,14 +24,12 @@ std::vector<RankScore> slowest(const Stragglers& stragglers) {
 
 std::string heading(const Stragglers& stragglers) {
   return fmt::format(
-      "own time, without waiting for others ({}last {} steps; the slowest rank of a step works {:.1f} % "
-      "longer than the "
-      "mean)",
+      "own time, without waiting for others ({}last {} steps; the slowest rank of a step works {:.1f} % longer than the mean)",
       stragglers.ranks.size() > kMaxRanksShown ? fmt::format("the {} slowest ranks, ", kMaxRanksShown) : "",
       stragglers.steps, 100 * stragglers.imbalance);
 }
 
-constexpr std::array<const char*, 7> kColumns = {"own_ms",   "to_peers",  "to_past",          "waits_for",
+constexpr std::array<const char*, 7> kColumns = {"own_ms",   "to_peers",  "to_past",          "late_rank",
                                                  "waits_ms", "delays_ms", "step_if_median_ms"};
 
 constexpr std::array<const char*, kColumns.size()> kTitles = {"own time",
@@ -46,7 +44,7 @@ std::array<std::string, kColumns.size()> cells(const RankScore& rank) {
   return {fmt::format("{:.2f}", rank.own_ms),
           fmt::format("{:.2f}", rank.to_peers),
           rank.to_past ? fmt::format("{:.2f}", *rank.to_past) : "-",
-          rank.waits_for >= 0 ? fmt::format("rank {}", rank.waits_for) : "-",
+          rank.late_rank >= 0 ? fmt::format("rank {}", rank.late_rank) : "-",
           fmt::format("{:.2f}", rank.waits_ms),
           fmt::format("{:.2f}", rank.delays_ms),
           fmt::format("{:.2f}", rank.step_ms_if_median)};
@@ -80,8 +78,7 @@ std::string straggler_text(const Stragglers& stragglers) {
 std::string straggler_html(const Stragglers& stragglers) {
   if (stragglers.ranks.size() < 2) return "";
   std::string html = fmt::format(
-      "\n<h2>Ranks that others wait for</h2>\n<p class=\"note\">Milliseconds per step; {}. Lately is the "
-      "newest quarter of them.</p>",
+      "\n<h2>Ranks that others wait for</h2>\n<p class=\"note\">Milliseconds per step; {}. Lately is the newest quarter of them.</p>",
       heading(stragglers));
   html += "<div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>";
   for (const char* column : kTitles) html += fmt::format("<th>{}</th>", column);
@@ -102,7 +99,7 @@ nlohmann::json straggler_json(const Stragglers& stragglers) {
                      {"own_ms", rank.own_ms},
                      {"to_peers", rank.to_peers},
                      {"to_past", or_null(rank.to_past)},
-                     {"waits_for", rank.waits_for >= 0 ? nlohmann::json(rank.waits_for) : nlohmann::json()},
+                     {"late_rank", rank.late_rank >= 0 ? nlohmann::json(rank.late_rank) : nlohmann::json()},
                      {"waits_ms", rank.waits_ms},
                      {"delays_ms", rank.delays_ms},
                      {"step_ms_if_median", rank.step_ms_if_median}});

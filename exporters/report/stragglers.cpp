@@ -288,7 +288,7 @@ class Analysis {
       for (const auto& [late, seconds] : record::waits_by_rank(rank.steps)) {
         delays[late] += seconds * 1e3 / std::max(1.0, static_cast<double>(run_.ranks.size() - 1));
         if (seconds * 1e3 <= score.waits_ms) continue;
-        score.waits_for = late;
+        score.late_rank = late;
         score.waits_ms = seconds * 1e3;
       }
       score.step_ms_if_median = step_ms_ - (run_.ranks.size() > 1 ? saved_without({i}) : 0);

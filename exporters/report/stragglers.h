@@ -34,7 +34,7 @@ struct RankScore {
   double own_ms = 0;
   double to_peers = 1;            ///< own time ÷ median own time of the other ranks
   std::optional<double> to_past;  ///< own time in the newest quarter of the steps ÷ before; needs 32 steps
-  int waits_for = -1;             ///< the rank that it waits for longest; -1: none, or not measured
+  int late_rank = -1;             ///< the rank that it waits for longest; -1: none, or not measured
   double waits_ms = 0;
   double delays_ms = 0;          ///< how long the others wait for it, mean over them; 0 if not measured
   double step_ms_if_median = 0;  ///< the step if this rank worked as long as the median rank

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"

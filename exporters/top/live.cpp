@@ -45,7 +45,7 @@ void average(const Snapshot& rank, LiveRank& live) {
   live.step_ms = step_ns * per_step_ms;
   live.own_ms = own_ns * per_step_ms;
   if (rank.counters.communication_measured()) live.wait_ms = wait_ns * per_step_ms;
-  if (const auto wait = record::longest_wait(record::waits_by_rank(steps))) live.waited_for = wait->first;
+  if (const auto wait = record::longest_wait(record::waits_by_rank(steps))) live.late_rank = wait->first;
   if (step_ns == 0) return;
   live.tokens_per_second = tokens * 1e9 / step_ns;
   for (std::size_t i = 0; i < phase_ns.size(); ++i) live.shares[i] = phase_ns[i] / step_ns;
@@ -85,10 +85,9 @@ Live measure(const report::Run& run, std::uint64_t now_ns) {
   std::set<std::string> nodes;
   for (const LiveRank& rank : live.ranks) nodes.insert(rank.node);
   if (static_cast<int>(live.ranks.size()) < live.job.size) {
-    live.notes.push_back(
-        fmt::format("these are the ranks on {}; for another node: srun --jobid={} --overlap --pty "
-                    "-N1 -n1 -w NODE lockstep-top {}",
-                    fmt::join(nodes, ", "), live.job.job_id, live.job.job_id));
+    live.notes.push_back(fmt::format(
+        "these are the ranks on {}; for another node: srun --jobid={} --overlap --pty -N1 -n1 -w NODE lockstep-top {}",
+        fmt::join(nodes, ", "), live.job.job_id, live.job.job_id));
   }
   return live;
 }

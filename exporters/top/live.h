@@ -28,7 +28,7 @@ struct LiveRank {
   std::array<double, record::kPhases> shares{};  ///< of the step
   double tokens_per_second = 0;
   std::optional<double> wait_ms;       ///< waiting for later ranks; nullopt if it is not measured
-  std::optional<int> waited_for;       ///< the rank that it waited for longest
+  std::optional<int> late_rank;        ///< the rank that it waited for longest
   std::optional<record::Phase> now;    ///< the current phase of a running rank
   double now_seconds = 0;              ///< for how long
   std::optional<double> idle_seconds;  ///< since the last step, or since the start, of a running rank

@@ -58,8 +58,7 @@ void watch(const std::filesystem::path& records) {
 int main(int argc, char** argv) {
   lockstep::Tool tool(
       "lockstep-top",
-      "Show the ranks of a job on this node live: step time, phases, tokens per second, waiting. "
-      "Ends with q or Ctrl-C.");
+      "Show the ranks of a job on this node live: step time, phases, tokens per second, waiting. Ends with q or Ctrl-C.");
   std::filesystem::path records;
   bool once = false;
   tool.app()

@@ -45,7 +45,7 @@ std::string row(const LiveRank& rank, const std::vector<std::size_t>& phases, st
   std::string line = fmt::format(
       "{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4}", rank.rank, rank.node, node_width, now(rank),
       now_width, rank.steps, number(rank.step_ms), number(rank.own_ms), format_count(rank.tokens_per_second),
-      rank.wait_ms ? number(*rank.wait_ms) : "-", rank.waited_for ? std::to_string(*rank.waited_for) : "-");
+      rank.wait_ms ? number(*rank.wait_ms) : "-", rank.late_rank ? std::to_string(*rank.late_rank) : "-");
   for (const std::size_t phase : phases) line += fmt::format(" {:>4.0f}%", 100 * rank.shares[phase]);
   return line;
 }
@@ -144,7 +144,7 @@ nlohmann::json to_json(const Live& live) {
                      {"phase_shares", std::move(shares)},
                      {"tokens_per_second", rank.tokens_per_second},
                      {"comm_wait_ms", or_null(rank.wait_ms)},
-                     {"waited_for", or_null(rank.waited_for)},
+                     {"late_rank", or_null(rank.late_rank)},
                      {"phase", rank.now ? nlohmann::json(record::name(*rank.now)) : nlohmann::json()},
                      {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
                      {"last_step_seconds", or_null(rank.idle_seconds)}});

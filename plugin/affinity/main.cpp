@@ -71,11 +71,8 @@ void print_text(const ProcessView& view) {
 }
 
 void show(const Tool& tool, const std::vector<int>& pids) {
-  std::vector<ProcessView> views;
-  views.reserve(pids.size());
-  for (const int pid : pids) views.push_back(view_process(pid));
-  if (pids.empty()) views = view_own_processes();
-  for (const ProcessView& view : views) {
+  for (const int pid : pids) {
+    const ProcessView view = view_process(pid);
     if (tool.json()) {
       Tool::print(to_json(view));
     } else {
@@ -105,7 +102,7 @@ int main(int argc, char** argv) {
   CLI::App& show_verb =
       tool.verb("show", "Print the CPUs, NUMA nodes and memory policies of running processes",
                 [&] { show(tool, pids); });
-  show_verb.add_option("PID", pids, "Process ids; default: all processes of this user");
+  show_verb.add_option("PID", pids, "Process ids; hwloc-ps -a lists the processes of a node")->required();
 
   RunRequest run_request;
   CLI::App& run_verb = tool.verb("run", "Pin a command without Slurm: lockstep-pin run [options] -- COMMAND",

@@ -49,11 +49,8 @@ class Drawing {
     for (std::size_t d = 0; d < machine_.domains.size(); ++d) body += domain(static_cast<int>(d), y);
     body += legend(y);
     return fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-        "font-family=\"sans-serif\">\n"
-        "<defs><pattern id=\"worker\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
-        "patternTransform=\"rotate(45)\"><rect width=\"2\" height=\"6\" fill=\"#000\" "
-        "opacity=\"0.45\"/></pattern></defs>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\">\n"
+        "<defs><pattern id=\"worker\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\"><rect width=\"2\" height=\"6\" fill=\"#000\" opacity=\"0.45\"/></pattern></defs>\n"
         "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{2}</svg>\n",
         width_ + kMargin, y + kMargin, body);
   }

@@ -179,9 +179,9 @@ class Distribution {
     }
     const std::vector<Tasks> members = spread(caches, std::vector<std::vector<int>>(tasks.size()));
     for (std::size_t c = 0; c < caches.size(); ++c) {
-      Tasks here;
-      for (const int i : members[c]) here.push_back(tasks[static_cast<std::size_t>(i)]);
-      if (!here.empty()) in_order(caches[c].cores, here, limit(share));
+      Tasks of_cache;
+      for (const int i : members[c]) of_cache.push_back(tasks[static_cast<std::size_t>(i)]);
+      if (!of_cache.empty()) in_order(caches[c].cores, of_cache, limit(share));
     }
   }
 

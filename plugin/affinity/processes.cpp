@@ -1,8 +1,5 @@
 #include "plugin/affinity/processes.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -106,27 +103,6 @@ ProcessView view_process(pid_t pid) {
   for (const auto& [mask, seen] : by_mask)
     view.groups.push_back({mask, {seen.last.begin(), seen.last.end()}, seen.threads});
   return view;
-}
-
-std::vector<ProcessView> view_own_processes() {
-  std::vector<pid_t> own;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const pid_t pid = to_pid(entry.path().filename().string());
-    struct stat about {};
-    const bool mine = pid > 0 && pid != ::getpid() && ::stat(entry.path().c_str(), &about) == 0 &&
-                      about.st_uid == ::getuid();
-    if (mine && !command_of(entry.path()).empty()) own.push_back(pid);  // kernel threads have no command
-  }
-  std::sort(own.begin(), own.end());
-  std::vector<ProcessView> views;
-  for (const pid_t pid : own) {
-    try {
-      views.push_back(view_process(pid));
-    } catch (const Error&) {  // it has ended
-      continue;
-    }
-  }
-  return views;
 }
 
 }  // namespace lockstep::affinity

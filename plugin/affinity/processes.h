@@ -33,7 +33,4 @@ struct ProcessView {
 /// Throws Error naming the process if it does not exist or may not be read.
 ProcessView view_process(pid_t pid);
 
-/// All other processes of this user, by process id.
-std::vector<ProcessView> view_own_processes();
-
 }  // namespace lockstep::affinity

@@ -36,12 +36,12 @@ std::string node_names(const Machine& machine, const std::vector<int>& domains) 
 // "NUMA node 1 with GPU 0000:07:00.0"
 std::string location(const Findings& f) {
   std::string text = node_names(f.machine, f.placement.domains);
-  std::vector<std::string> here;
+  std::vector<std::string> attached;
   for (const int g : f.gpus) {
-    if (is_attached(gpu(f.machine, g), f.placement.domains)) here.push_back(gpu(f.machine, g).bus_id);
+    if (is_attached(gpu(f.machine, g), f.placement.domains)) attached.push_back(gpu(f.machine, g).bus_id);
   }
-  if (!here.empty()) {
-    text += fmt::format(" with GPU{} {}", here.size() == 1 ? "" : "s", fmt::join(here, ", "));
+  if (!attached.empty()) {
+    text += fmt::format(" with GPU{} {}", attached.size() == 1 ? "" : "s", fmt::join(attached, ", "));
   }
   return text;
 }

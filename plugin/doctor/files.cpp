@@ -55,8 +55,8 @@ void check_root_folder(const char* key, const std::string& folder, Report& repor
 }
 
 void check_memory(const char* key, const std::string& folder, const char* why, Report& report) {
-  const fs::path there = existing(folder);
-  const std::string type = file_system_type(there);
+  const fs::path nearest = existing(folder);
+  const std::string type = file_system_type(nearest);
   if (disk_of(type) == Disk::memory) return;
   report.warning(
       "folders", fmt::format("{} {} is on {}, not in memory", key, folder, type), why,
@@ -146,13 +146,13 @@ void check_cache(const spank::Config& config, Report& report) {
     return report.warning("cache", "'cache' is not set in lockstep.conf", "Jobs with --stage are refused.",
                           "set 'cache' in lockstep.conf to a folder on the nodes' local disks");
   }
-  const fs::path there = existing(config.cache);
+  const fs::path nearest = existing(config.cache);
   if (const fs::path parent = fs::path(config.cache).parent_path(); is_missing(parent)) {
     return report.error(
         "cache", fmt::format("{} does not exist, and neither does {}", config.cache, parent.string()),
         "Jobs with --stage are refused on this node.", "mount the node's local disk, or correct 'cache'");
   }
-  const std::string type = file_system_type(there);
+  const std::string type = file_system_type(nearest);
   const Disk disk = disk_of(type);
   const std::string on = fmt::format("the cache {} is on {}", config.cache, type);
   if (disk == Disk::network) {

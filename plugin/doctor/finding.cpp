@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "common/units.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "common/sockets.h"
-#include "common/units.h"
 #include "plugin/doctor/configuration.h"
 
 namespace lockstep::doctor {

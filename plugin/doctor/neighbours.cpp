@@ -13,6 +13,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/sockets.h"
 #include "common/units.h"
@@ -170,8 +171,7 @@ void check_clock(const Answer& answer, Report& report) {
                                        answer.ahead > 0 ? "behind" : "ahead of", answer.hello.node);
   const std::string why = "Times in logs and metrics disagree, and munge refuses credentials 5 minutes off.";
   const std::string remedy =
-      "timedatectl shows whether a service sets the clock; restart it: systemctl restart chrony, or "
-      "systemd-timesyncd";
+      "timedatectl shows whether a service sets the clock; restart it: systemctl restart chrony, or systemd-timesyncd";
   if (apart < kFail) {
     report.warning("clocks", what, why, remedy);
   } else {
@@ -188,12 +188,13 @@ void check_versions(const Hello& first, const Versions& own, Report& report) {
   Versions names = own;
   names.insert(first.versions.begin(), first.versions.end());
   for (const auto& [name, ignored] : names) {
-    const std::string here = named(own, name);
-    const std::string there = named(first.versions, name);
-    if (here == there) continue;
+    const std::string own_version = named(own, name);
+    const std::string their_version = named(first.versions, name);
+    if (own_version == their_version) continue;
     same = false;
     report.error("versions",
-                 fmt::format("{} is {} here and {} on {}", printable(name, 40), here, there, first.node),
+                 fmt::format("{} is {} here and {} on {}", printable(name, 40), own_version, their_version,
+                             first.node),
                  "Ranks with different versions fail, hang or compute different results.",
                  "install the same version on all nodes");
   }

@@ -8,8 +8,8 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "common/tool.h"
-#include "common/units.h"
 
 namespace lockstep::doctor {
 namespace {

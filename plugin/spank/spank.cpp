@@ -39,16 +39,16 @@ using namespace lockstep::spank;  // NOLINT: a file of callbacks only
 
 #ifdef LOCKSTEP_TEST_FAULTS
 // For tests: the argument fail=CONTEXT:CALLBACK of plugstack.conf makes this callback fail.
-void fail_if_told(const char* callback, int argc, char** argv) {
+void inject_fault(const char* callback, int argc, char** argv) {
   constexpr std::array<const char*, 6> kContexts{"error",     "local",  "remote",
                                                  "allocator", "slurmd", "job_script"};
-  const std::string here = std::string("fail=") + kContexts.at(spank_context()) + ":" + callback;
+  const std::string fault = std::string("fail=") + kContexts.at(spank_context()) + ":" + callback;
   for (int i = 0; i < argc; ++i) {
-    if (here == argv[i]) throw std::runtime_error("made to fail");
+    if (fault == argv[i]) throw std::runtime_error("made to fail");
   }
 }
 #else
-void fail_if_told(const char* /*callback*/, int /*argc*/, char** /*argv*/) {
+void inject_fault(const char* /*callback*/, int /*argc*/, char** /*argv*/) {
 }
 #endif
 
@@ -58,7 +58,7 @@ template <typename Work, typename Failed>
 int guarded(const char* callback, int argc, char** argv, const Work& work, const Failed& failed) noexcept {
   try {
     try {
-      fail_if_told(callback, argc, argv);
+      inject_fault(callback, argc, argv);
       work();
     } catch (const std::exception& error) {
       failed(std::string(callback) + " failed: " + error.what());

@@ -38,7 +38,7 @@ void Operation::finish(std::exception_ptr error) {
                          .begin_ns = times_.asked_ns,
                          .end_ns = times_.ended_ns,
                          .all_asked_ns = times_.all_asked_ns,
-                         .last_rank = times_.last_rank});
+                         .late_rank = times_.last_rank});
     }
     done_.store(true, std::memory_order_release);
   }

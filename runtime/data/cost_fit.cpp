@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "common/median.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -18,12 +20,6 @@ constexpr double kNormalMad = 1.4826;
 constexpr double kMinPivot = 1e-9;
 
 using Row = std::array<double, 3>;  // 1, tokens, squares; each scaled to a mean of 1
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 // Solves the weighted normal equations for the columns in use by Gauss-Jordan elimination. `variance`
 // becomes the diagonal of the inverse.

@@ -14,18 +14,14 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/options.h"
 
 namespace lockstep::data {
 
-struct FittedCost {
-  Cost cost;                 ///< seconds per token, and per token squared
-  double fixed = 0;          ///< seconds of a step, for any samples
-  double error = 0;          ///< relative error: median of |measured - fitted| / measured
-  double error_a = 0;        ///< standard error of cost.a
-  double error_b = 0;        ///< standard error of cost.b
-  std::size_t steps = 0;     ///< number of steps used
-  std::size_t outliers = 0;  ///< steps with a weight below one half
+struct MeasuredStep {
+  double tokens = 0;
+  double squares = 0;
+  double seconds = 0;
 };
 
 class CostFit {
@@ -36,18 +32,14 @@ class CostFit {
   /// Adds a step of one rank. Ignores it if a value is not finite or not positive.
   void add(double tokens, double squares, double seconds);
 
-  std::size_t steps() const { return steps_.size(); }
+  /// The last steps, in any order.
+  const std::vector<MeasuredStep>& steps() const { return steps_; }
 
   /// Returns nullopt if the steps are too few, or too similar to separate a from b. A term that would be
   /// negative is set to 0 and the other one fitted alone.
   std::optional<FittedCost> fit() const;
 
  private:
-  struct MeasuredStep {
-    double tokens;
-    double squares;
-    double seconds;
-  };
   std::size_t capacity_;
   std::size_t next_ = 0;  // the oldest step, once there are `capacity_`
   std::vector<MeasuredStep> steps_;

@@ -1,10 +1,10 @@
 #include "runtime/data/cost_learner.h"
 
 #include <algorithm>
-#include <array>
+#include <type_traits>
 #include <utility>
 
-#include "common/error.h"
+#include "common/median.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/profile/step_timer.h"
 
@@ -20,15 +20,9 @@ constexpr double kSameSpeed = 1.05;
 // A rank counts as at most this many times slower than the fastest; a larger factor is a disturbance.
 constexpr double kMaxSlowness = 16;
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace
 
-CostLearner::CostLearner(Learn what, const Cost& cost, std::vector<double> speeds,
+CostLearner::CostLearner(CostModel what, const Cost& cost, std::vector<double> speeds,
                          comm::Communicator* communicator, const profile::StepTimer* timer,
                          std::function<double()> step_seconds)
     : what_(what),
@@ -63,15 +57,9 @@ void CostLearner::on_request() {
   // If several steps ended, it is not known which samples belong to which step.
   const bool one = timer_->totals().steps == steps_seen_ + 1;
   steps_seen_ = timer_->totals().steps;
-  const MeasuredWork step{std::exchange(tokens_, 0), std::exchange(squares_, 0), work_seconds()};
-  if (!one || !(step.tokens > 0) || !(step.seconds > 0)) return;
-  fit_.add(step.tokens, step.squares, step.seconds);
-  if (recent_.size() < kRecent) {
-    recent_.push_back(step);
-  } else {
-    recent_[next_] = step;
-    next_ = (next_ + 1) % kRecent;
-  }
+  const double tokens = std::exchange(tokens_, 0);
+  const double squares = std::exchange(squares_, 0);
+  if (one) fit_.add(tokens, squares, work_seconds());
 }
 
 void CostLearner::add_work(double tokens, double squares) {
@@ -81,40 +69,29 @@ void CostLearner::add_work(double tokens, double squares) {
 
 // Rank 0 fits and broadcasts the result. The fit becomes the cost only if it is certain enough.
 void CostLearner::fit_on_rank_0() {
-  std::array<double, 10> numbers{};
+  struct {
+    bool fitted = false;
+    bool certain = false;
+    FittedCost fit;
+  } result;
+  static_assert(std::is_trivially_copyable_v<decltype(result)>);
   if (communicator_ == nullptr || communicator_->rank() == 0) {
     if (const auto fitted = fit_.fit()) {
       const auto certain = [](double value, double error, double before) {
         return value > 0 ? error <= kCertain * value : before == 0;
       };
-      const bool take = certain(fitted->cost.a, fitted->error_a, learnt_.cost.a) &&
-                        certain(fitted->cost.b, fitted->error_b, learnt_.cost.b);
-      numbers = {1.0,
-                 take ? 1.0 : 0.0,
-                 fitted->cost.a,
-                 fitted->cost.b,
-                 fitted->fixed,
-                 fitted->error,
-                 fitted->error_a,
-                 fitted->error_b,
-                 static_cast<double>(fitted->steps),
-                 static_cast<double>(fitted->outliers)};
+      result.fitted = true;
+      result.certain = certain(fitted->cost.a, fitted->error_a, learnt_.cost.a) &&
+                       certain(fitted->cost.b, fitted->error_b, learnt_.cost.b);
+      result.fit = *fitted;
     }
   }
-  if (communicator_ != nullptr) {
-    communicator_->broadcast({numbers.data(), numbers.size(), comm::DataType::f64}, 0, "the fitted cost")
-        ->wait();
-  }
-  if (numbers[0] == 0) return;
-  learnt_.fit = FittedCost{.cost = {numbers[2], numbers[3]},
-                           .fixed = numbers[4],
-                           .error = numbers[5],
-                           .error_a = numbers[6],
-                           .error_b = numbers[7],
-                           .steps = static_cast<std::size_t>(numbers[8]),
-                           .outliers = static_cast<std::size_t>(numbers[9])};
-  learnt_.fit_is_used = numbers[1] != 0;
-  if (!learnt_.fit_is_used) return;
+  if (communicator_ != nullptr)
+    communicator_->broadcast({&result, sizeof(result), comm::DataType::u8}, 0, "the fitted cost")->wait();
+  if (!result.fitted) return;
+  learnt_.fit = result.fit;
+  learnt_.fit_is_used = result.certain;
+  if (!result.certain) return;
   learnt_.cost = learnt_.fit->cost;
   fixed_ = learnt_.fit->fixed;
   in_seconds_ = true;
@@ -122,9 +99,9 @@ void CostLearner::fit_on_rank_0() {
 
 // The rank's measured time / expected time; 0 if too few steps are measured.
 double CostLearner::slowness() const {
-  if (recent_.size() < kMinSteps) return 0;
+  if (fit_.steps().size() < kMinSteps) return 0;
   std::vector<double> ratios;
-  for (const MeasuredWork& step : recent_) {
+  for (const MeasuredStep& step : fit_.steps()) {
     const double expected =
         learnt_.cost.a * step.tokens + learnt_.cost.b * step.squares + (in_seconds_ ? fixed_ : 0);
     ratios.push_back(step.seconds / expected);
@@ -154,10 +131,10 @@ void CostLearner::compare_ranks() {
   if (speeds[0] == 1) learnt_.speeds.clear();
 }
 
-const Learnt& CostLearner::decide() {
-  if (what_ == Learn::nothing) return learnt_;
+const CostCoefficients& CostLearner::decide() {
+  if (what_ == CostModel::fixed) return learnt_;
   fit_on_rank_0();
-  if (what_ == Learn::cost_and_speeds && communicator_ != nullptr && communicator_->size() > 1)
+  if (what_ == CostModel::learned_with_speeds && communicator_ != nullptr && communicator_->size() > 1)
     compare_ranks();
   ++learnt_.decisions;
   return learnt_;

@@ -28,7 +28,7 @@ class CostLearner {
  public:
   /// `communicator` may be null if there is one rank. `communicator` and `timer` must outlive the learner.
   /// `step_seconds` is that of LoaderOptions.
-  CostLearner(Learn what, const Cost& cost, std::vector<double> speeds, comm::Communicator* communicator,
+  CostLearner(CostModel what, const Cost& cost, std::vector<double> speeds, comm::Communicator* communicator,
               const profile::StepTimer* timer, std::function<double()> step_seconds);
 
   /// Call when the loop requests its next batch. Measures the step that has ended since the last request,
@@ -38,25 +38,20 @@ class CostLearner {
   void add_work(double tokens, double squares);
 
   /// Decides from the steps measured so far. Collective: all ranks call it after the same batch.
-  const Learnt& decide();
+  const CostCoefficients& decide();
 
-  const Learnt& learnt() const { return learnt_; }
+  const CostCoefficients& cost_coefficients() const { return learnt_; }
 
   /// Begins with the values that an earlier job had learnt.
   void begin_with(const Cost& cost, const std::vector<double>& speeds);
 
  private:
-  struct MeasuredWork {
-    double tokens;
-    double squares;
-    double seconds;
-  };
   double work_seconds() const;
   void fit_on_rank_0();
   double slowness() const;
   void compare_ranks();
 
-  Learn what_;
+  CostModel what_;
   comm::Communicator* communicator_;
   const profile::StepTimer* timer_;
   std::function<double()> step_seconds_;
@@ -64,11 +59,9 @@ class CostLearner {
   double tokens_ = 0;   // of the current step
   double squares_ = 0;  // of the current step
   CostFit fit_;
-  std::vector<MeasuredWork> recent_;  // ring buffer of the last steps
-  std::size_t next_ = 0;
   double fixed_ = 0;         // seconds of a step, for any samples
   bool in_seconds_ = false;  // learnt_.cost is fitted, so its unit is seconds and fixed_ belongs to it
-  Learnt learnt_;
+  CostCoefficients learnt_;
 };
 
 }  // namespace lockstep::data

@@ -9,7 +9,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/units.h"
+#include "common/leaf/text.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"

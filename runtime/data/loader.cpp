@@ -69,9 +69,9 @@ struct Loader::State {
                {.plan = plan,
                 .rank = rank,
                 .follow = options.next_epoch_ahead && !options.mixture,
-                .waits_for_costs = options.learn != Learn::nothing}),
+                .waits_for_costs = options.cost_model != CostModel::fixed}),
         communicator(rank_communicator),
-        learner(options.learn, plan.cost, plan.speeds, communicator, timer, options.step_seconds),
+        learner(options.cost_model, plan.cost, plan.speeds, communicator, timer, options.step_seconds),
         copy(options.device) {
     if (options.mixture) {
       plan_options.epoch = 0;
@@ -142,7 +142,7 @@ struct Loader::State {
       taken = queue->next();
       waited_ns = monotonic_ns() - begin;
     }
-    if (!taken) fail("the loop requested a batch after the last epoch of the loader");
+    if (!taken) fail("no epochs left: the loop requested a batch after the loader's last epoch");
     return copy.begin(std::move(*taken));
   }
 
@@ -179,9 +179,9 @@ struct Loader::State {
     batch = copy.finish(std::move(host));
     if (timer != nullptr) timer->add_batch(counts_of(*batch));
     stage_next();
-    if (options.learn != Learn::nothing && current.index == 0 &&
+    if (options.cost_model != CostModel::fixed && current.index == 0 &&
         current.step == current.block->decides_at()) {
-      const Learnt& learnt = learner.decide();
+      const CostCoefficients& learnt = learner.decide();
       cursor.plan_on(learnt.cost, learnt.speeds);
     }
     meter.on_batch(waited_ns, first);
@@ -190,8 +190,8 @@ struct Loader::State {
   // The options of the following blocks.
   PlanOptions current_plan_options() const {
     PlanOptions plan = plan_options;
-    plan.cost = learner.learnt().cost;
-    plan.speeds = learner.learnt().speeds;
+    plan.cost = learner.cost_coefficients().cost;
+    plan.speeds = learner.cost_coefficients().speeds;
     return plan;
   }
 
@@ -234,7 +234,7 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, Loade
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
                LoaderOptions options) {
-  if (options.learn != Learn::nothing && (plan.ranks > 1 || timer == nullptr)) {
+  if (options.cost_model != CostModel::fixed && (plan.ranks > 1 || timer == nullptr)) {
     fail_usage("learning needs the steps of all ranks: construct the loader with the world");
   }
   make(reader, with_step_tokens(std::move(plan), options), rank, timer, nullptr, options);
@@ -265,8 +265,7 @@ void Loader::set_epoch(std::uint64_t epoch) {
   if (epoch == start.epoch) return;
   if (!start.state.empty()) {
     fail_usage(
-        "epoch {} cannot be chosen: the resumed state continues in epoch {}; begin the loop over epochs at "
-        "loader.epoch()",
+        "epoch {} cannot be chosen: the resumed state continues in epoch {}; begin the loop over epochs at loader.epoch()",
         epoch, start.epoch);
   }
   start = {.epoch = epoch, .planner = nullptr, .state = {}};
@@ -281,8 +280,9 @@ std::string Loader::state() const {
   if (!s.start.state.empty()) return s.start.state;
   if (!s.current.block && !s.resumed_state.empty()) return s.resumed_state;
   LoaderState state{.seed = s.plan_options.seed, .epoch = s.current.epoch, .plan = {}};
-  if (s.options.learn != Learn::nothing) {
-    state.learnt = {.cost = s.learner.learnt().cost, .speeds = s.learner.learnt().speeds};
+  if (s.options.cost_model != CostModel::fixed) {
+    state.learnt = {.cost = s.learner.cost_coefficients().cost,
+                    .speeds = s.learner.cost_coefficients().speeds};
   }
   if (s.current.block) {
     // An incomplete step counts as not begun, because its gradient is not saved.
@@ -304,7 +304,7 @@ void Loader::resume(std::string_view text) {
   }
   PlanOptions options = s.current_plan_options();
   options.epoch = state.epoch;
-  if (s.options.learn != Learn::nothing && state.learnt) {
+  if (s.options.cost_model != CostModel::fixed && state.learnt) {
     options.cost = state.learnt->cost;
     // Learnt speeds are valid for the same number of ranks only.
     const bool same_ranks = state.learnt->speeds.size() == static_cast<std::size_t>(options.ranks);
@@ -369,8 +369,8 @@ LoaderAdvice Loader::advice() const {
   return advice;
 }
 
-const Learnt& Loader::learnt() const {
-  return state_->learner.learnt();
+const CostCoefficients& Loader::cost_coefficients() const {
+  return state_->learner.cost_coefficients();
 }
 
 std::vector<MixtureProgress> Loader::mixture_progress() const {

@@ -28,7 +28,7 @@
 
 #include "runtime/data/loader_batch.h"
 #include "runtime/data/loader_options.h"
-#include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/options.h"
 
 namespace lockstep {
 class World;
@@ -96,8 +96,8 @@ class Loader {
   /// batch.
   LoaderAdvice advice() const;
 
-  /// The cost and speeds learnt from the steps, if LoaderOptions::learn is set.
-  const Learnt& learnt() const;
+  /// The cost and speeds learnt from the steps, if LoaderOptions::cost_model is set.
+  const CostCoefficients& cost_coefficients() const;
 
   /// How much of each of the mixture's data sets was used when the current step began. Throws UsageError
   /// without a mixture.

@@ -62,15 +62,13 @@ std::string to_text(const LoaderAdvice& advice) {
                      format_bytes(advice.memory.total()));
 }
 
-std::string to_text(const Learnt& learnt) {
+std::string to_text(const CostCoefficients& learnt) {
   std::string text = "no step is measured yet";
   if (learnt.fit) {
     const auto part = [](double error, double value) { return value > 0 ? 100 * error / value : 0.0; };
     const FittedCost& fit = *learnt.fit;
     text = fmt::format(
-        "a sample of L tokens takes {:.3g} L + {:.3g} L^2 s (± {:.0f} %, ± {:.0f} %; error of a step {:.1f} "
-        "%, "
-        "{} steps{})",
+        "a sample of L tokens takes {:.3g} L + {:.3g} L^2 s (± {:.0f} %, ± {:.0f} %; error of a step {:.1f} %, {} steps{})",
         fit.cost.a, fit.cost.b, part(fit.error_a, fit.cost.a), part(fit.error_b, fit.cost.b), 100 * fit.error,
         fit.steps, learnt.fit_is_used ? "" : "; too uncertain to plan with");
   }

@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/sample_id.h"
 
 namespace lockstep::data {
 

@@ -7,22 +7,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/data/batch/image_batch.h"
-#include "runtime/data/cost_fit.h"
 #include "runtime/data/loader_batch.h"
 #include "runtime/data/plan/mixture/mixture.h"
 
 namespace lockstep::data {
 
-/// The values that a loader learns from measured steps, to plan the following blocks with.
-enum class Learn {
-  nothing,
-  cost,             ///< the cost of a sample, from the times of rank 0's steps
-  cost_and_speeds,  ///< also the speed of each rank: slower ranks get less
+/// Where the costs come from with which a loader plans.
+enum class CostModel {
+  fixed,    ///< PlanOptions::cost and speeds
+  learned,  ///< the cost of a sample is fitted to the times of rank 0's steps, for the following blocks
+  learned_with_speeds,  ///< so is the speed of each rank: slower ranks get less
 };
 
 struct LoaderOptions {
@@ -52,8 +52,8 @@ struct LoaderOptions {
   /// is one run of the mixture's steps.
   std::optional<Mixture> mixture = std::nullopt;
   /// Needs a world. Rank 0 decides in the middle of each block; the decision is used from the next block on.
-  Learn learn = Learn::nothing;
-  /// Returns the seconds that this rank worked on the samples of the last step; `learn` uses it. Not set:
+  CostModel cost_model = CostModel::fixed;
+  /// Returns the seconds that this rank worked on the samples of the last step; `cost_model` uses it. Not set:
   /// the phases forward and backward of the world's timer, or `other` if the program marks no phases. Set
   /// it if a device still works when these phases end.
   std::function<double()> step_seconds = nullptr;
@@ -79,7 +79,7 @@ struct LoaderAdvice {
 };
 
 /// The values learnt so far; the same on all ranks.
-struct Learnt {
+struct CostCoefficients {
   Cost cost;                   ///< cost of the following blocks
   std::vector<double> speeds;  ///< speeds of the following blocks; the fastest rank has 1; empty: all equal
   std::optional<FittedCost> fit;  ///< the last fit and its error
@@ -93,6 +93,6 @@ std::string to_text(const LoaderAdvice& advice);
 
 /// A line such as "a sample of L tokens takes 1.2e-06 L + 3.1e-10 L^2 s (± 3 %, ± 5 %; error of a step 1.4
 /// %, 256 steps); speeds 1, 0.52".
-std::string to_text(const Learnt& learnt);
+std::string to_text(const CostCoefficients& coefficients);
 
 }  // namespace lockstep::data

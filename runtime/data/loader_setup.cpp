@@ -101,7 +101,7 @@ std::vector<LoaderInput> plan_inputs(const Lengths& lengths, const PlanOptions& 
           {"too_long", name_of(plan.too_long)},
           {"tail", name_of(plan.tail)},
           {"the mixture", of_mixture()},
-          {"learn", std::to_string(static_cast<int>(options.learn))}};
+          {"learn", std::to_string(static_cast<int>(options.cost_model))}};
 }
 
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,

@@ -46,7 +46,7 @@ class Join {
   int announce(Operations operations);
 
   /// Called instead of a forward, on a rank without data: gets the operations of the others. Returns false if
-  /// no rank has data any more.
+  /// no rank has data left.
   bool shadow(Operations& operations);
 
   /// The rank that gives its buffers in this forward, and its model at the end: the highest of the ranks that

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "common/error.h"
@@ -108,7 +109,10 @@ void ReplicaCheck::finish(std::int64_t step) {
     }
     if (rebroadcasts_) tensor.detach().copy_(first);
   }
-  const std::string text = describe(static_cast<int>(other - all.begin()), ranks, difference, step);
+  ++times_different_;
+  if (rebroadcasts_ && !std::has_single_bit(times_different_)) return;  // all ranks count alike
+  const std::string text =
+      describe(static_cast<int>(other - all.begin()), ranks, difference, step);
   if (!rebroadcasts_) {
     fail(
         "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "
@@ -116,8 +120,13 @@ void ReplicaCheck::finish(std::int64_t step) {
         "rank 0's parameters, set on_replica_drift to rebroadcast",
         text);
   }
-  if (!std::exchange(reported_, true) && communicator_.rank() == 0)
-    fmt::print(stderr, "lockstep: {}; all ranks got rank 0's parameters, now and in later checks\n", text);
+  if (communicator_.rank() == 0) {
+    fmt::print(stderr,
+               "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a "
+               "line): such ranks have other processors or numbers of threads, or the program changes "
+               "parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
+               text, times_different_);
+  }
 }
 
 // The same text on all ranks.

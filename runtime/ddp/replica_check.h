@@ -33,8 +33,8 @@ class ReplicaCheck {
   std::uint64_t begin(std::uint64_t sample);
 
   /// All ranks call it at the end of that backward if the numbers differ. Throws Error on all ranks, naming a rank, its
-  /// node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters. The first time rank 0
-  /// prints that.
+  /// node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters. Then rank 0 prints
+  /// that, in the same words: the first time, the second, the fourth, and so on.
   void finish(std::int64_t step);
 
  private:
@@ -44,7 +44,7 @@ class ReplicaCheck {
   comm::Communicator& device_communicator_;
   std::int64_t every_;
   bool rebroadcasts_;
-  bool reported_ = false;
+  std::uint64_t times_different_ = 0;
   std::int64_t steps_ = 0;
   std::vector<NamedTensor> parameters_;
   std::uint64_t fingerprint_ = 0;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "exporters/record/reader.h"
 
 namespace lockstep::profile {
@@ -51,11 +52,6 @@ class OwnFolder {
   UniqueFd fd_;
   Clock::time_point changed_;
 };
-
-bool is_number(std::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
-}
 
 bool is_job_and_step(std::string_view name) {
   const std::size_t dot = name.find('.');

@@ -110,10 +110,10 @@ void Profiler::write_part() {
   write_file_atomically(options_.folder / name, trace_events(spans, options_.rank), kMode);
   ++written_;
   if (spans.dropped > 0) {
-    fmt::print(stderr,
-               "lockstep: the profile of {} lacks the last {} events, because it holds at most {}: profile "
-               "fewer steps\n",
-               rank_name(options_.rank.rank, options_.rank.node), spans.dropped, kMaxSpans);
+    fmt::print(
+        stderr,
+        "lockstep: the profile of {} lacks the last {} events, because it holds at most {}: profile fewer steps\n",
+        rank_name(options_.rank.rank, options_.rank.node), spans.dropped, kMaxSpans);
   }
   if (!options_.joins) return;
   const auto steps = std::count_if(spans.spans.begin(), spans.spans.end(),
@@ -151,10 +151,10 @@ bool Profiler::join_parts(bool wait_for_all) {
     write_file_atomically(trace, trace_of(parts), kMode);
     for (const fs::path& file : files) fs::remove(file);
     if (++joined_ == 1) {
-      fmt::print(stderr,
-                 "lockstep: the profile is in {} (open it with https://ui.perfetto.dev) and operators.txt "
-                 "beside it\n",
-                 trace.string());
+      fmt::print(
+          stderr,
+          "lockstep: the profile is in {} (open it with https://ui.perfetto.dev) and operators.txt beside it\n",
+          trace.string());
     }
   }
   return joined_ != before;

@@ -67,7 +67,7 @@ void check_report_folder(const fs::path& folder) {
     fail_errno("cannot write to the folder {}", folder.string());
 }
 
-void leave_copy(const fs::path& record, const record::Identity& identity, const fs::path& folder) {
+void copy_record(const fs::path& record, const record::Identity& identity, const fs::path& folder) {
   make_folders(folder);
   write_file_atomically(folder / record_name(identity.rank), read_text_file(record), 0640);
   const fs::path staging = record.parent_path() / "staging.json";

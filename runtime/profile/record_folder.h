@@ -31,7 +31,7 @@ void check_report_folder(const std::filesystem::path& folder);
 /// Copies a record to `folder`, which it makes if needed; the first rank of a node also copies the report of
 /// staging, staging.json, as staging-NODE.json. Readers never see partial files. Throws Error naming the
 /// path.
-void leave_copy(const std::filesystem::path& record, const record::Identity& identity,
-                const std::filesystem::path& folder);
+void copy_record(const std::filesystem::path& record, const record::Identity& identity,
+                 const std::filesystem::path& folder);
 
 }  // namespace lockstep::profile

@@ -36,8 +36,7 @@ Schedule parse_schedule(std::string_view text) {
     const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
     if (!known || read.ec != std::errc() || read.ptr != number.data() + number.size()) {
       fail_usage(
-          "the profile schedule '{}' has the part '{}': write wait:W,warmup:U,active:A,repeat:R, each "
-          "once, with whole numbers; only active is required",
+          "the profile schedule '{}' has the part '{}': write wait:W,warmup:U,active:A,repeat:R, each once, with whole numbers; only active is required",
           text, part);
     }
     *std::exchange(key->second, nullptr) = value;

@@ -26,7 +26,7 @@ struct Span {
   std::uint64_t begin_ns = 0;
   std::uint64_t end_ns = 0;
   std::uint64_t all_asked_ns = 0;  ///< of a collective: when the last rank asked for it; 0: unknown
-  int last_rank = -1;              ///< that rank; -1: unknown
+  int late_rank = -1;              ///< that rank; -1: unknown
   int thread = 0;                  ///< set by add_span(): the thread's number in the kernel
 };
 

@@ -34,10 +34,10 @@ StepTimer::StepTimer(const Identity& identity, Options options) : identity_(iden
     writer_ = std::make_unique<record::Writer>(file_, identity_);
   } catch (const std::exception& error) {
     file_.clear();
-    fmt::print(stderr,
-               "lockstep: {} cannot record its step times: {}: check that the folder is this user's and has "
-               "space, or set LOCKSTEP_METRICS=off\n",
-               rank_name(identity_.rank, identity_.node), error.what());
+    fmt::print(
+        stderr,
+        "lockstep: {} cannot record its step times: {}: check that the folder is this user's and has space, or set LOCKSTEP_METRICS=off\n",
+        rank_name(identity_.rank, identity_.node), error.what());
     return;
   }
   const auto report = environment::get("LOCKSTEP_REPORT_DIR");
@@ -86,8 +86,8 @@ void StepTimer::enter(Phase phase) {
   if (writer_) writer_->set_doing(phase, now);
 }
 
-void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank) {
-  if (writer_) writer_->add_comm(transfer_ns, wait_ns, waited_for_rank);
+void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) {
+  if (writer_) writer_->add_comm(transfer_ns, wait_ns, late_rank);
 }
 
 void StepTimer::add_bytes_read(std::uint64_t bytes) {
@@ -246,7 +246,7 @@ void StepTimer::finish() noexcept {
     writer_->finish();
     writer_.reset();
     if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) {
-      leave_copy(file_, identity_, *folder);
+      copy_record(file_, identity_, *folder);
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep: {} cannot copy its record to LOCKSTEP_REPORT_DIR: {}\n",

@@ -105,8 +105,8 @@ class StepTimer {
   }
 
   /// Adds communication that ran in parallel with the phases: the time of the transfer, and the time of
-  /// waiting for the last rank (`waited_for_rank`, -1 if unknown). Any thread.
-  void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int waited_for_rank);
+  /// waiting for the last rank (`late_rank`, -1 if unknown). Any thread.
+  void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank);
 
   /// Bytes that the loader read from packed files. Any thread.
   void add_bytes_read(std::uint64_t bytes);

@@ -113,8 +113,8 @@ class RankWriter {
     };
     const std::string name = quoted(span.name);
     edge('b', name, span.begin_ns);
-    if (span.last_rank >= 0 && span.all_asked_ns > span.begin_ns && span.all_asked_ns < span.end_ns) {
-      const std::string wait = fmt::format("\"waits for rank {}\"", span.last_rank);
+    if (span.late_rank >= 0 && span.all_asked_ns > span.begin_ns && span.all_asked_ns < span.end_ns) {
+      const std::string wait = fmt::format("\"waits for rank {}\"", span.late_rank);
       edge('b', wait, span.begin_ns);
       edge('e', wait, span.all_asked_ns);
     }

@@ -129,9 +129,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
       if (!gradients[i].defined() || !results[i].requires_grad()) continue;
       if (results[i].sizes() != gradients[i].sizes())
         fail_usage(
-            "activation_checkpoint: result {} has another shape when the function is called again; its "
-            "results must "
-            "depend on its inputs, its parameters and random numbers only",
+            "activation_checkpoint: result {} has another shape when the function is called again; its results must depend on its inputs, its parameters and random numbers only",
             i);
       roots.push_back(results[i]);
       root_gradients.push_back(gradients[i]);

@@ -42,9 +42,7 @@ double clip_factor(double norm, double max_norm, const ClipOptions& options) {
   if (!(max_norm >= 0)) fail_usage("clip_grad_norm: max_norm is {}, but must be 0 or more", max_norm);
   if (options.error_if_nonfinite && !std::isfinite(norm)) {
     fail(
-        "the norm of all gradients is {}; check whether the loss is finite, or set error_if_nonfinite to "
-        "false "
-        "to go on",
+        "the norm of all gradients is {}; check whether the loss is finite, or set error_if_nonfinite to false to go on",
         norm);
   }
   constexpr double kTiny = 1e-6;  // as in PyTorch, against a division by zero

@@ -69,24 +69,19 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
     }
     if (!parameters_[i].second.is_cpu()) {
       fail_usage(
-          "DistributedOptimizer: parameter '{}' is on {}, but only the CPU is supported; for a model on a "
-          "GPU use "
-          "one of LibTorch's optimizers",
+          "DistributedOptimizer: parameter '{}' is on {}, but only the CPU is supported; for a model on a GPU use one of LibTorch's optimizers",
           parameters_[i].first, parameters_[i].second.device().str());
     }
     if (parameters_[i].second.is_complex()) {
       fail_usage(
-          "DistributedOptimizer: parameter '{}' is complex, which is not supported; use one of LibTorch's "
-          "optimizers",
+          "DistributedOptimizer: parameter '{}' is complex, which is not supported; use one of LibTorch's optimizers",
           parameters_[i].first);
     }
   }
   for (const auto& [name, tensor, sparse] : ddp::named_parameters_of(module)) {
     if (!tensor.requires_grad() || sparse || index_of_.contains(tensor.unsafeGetTensorImpl())) continue;
     fail_usage(
-        "DistributedOptimizer: parameter '{}' is trained but in none of its groups, so its gradient would "
-        "differ "
-        "between ranks; put it into a group, or freeze it before constructing DistributedDataParallel",
+        "DistributedOptimizer: parameter '{}' is trained but in none of its groups, so its gradient would differ between ranks; put it into a group, or freeze it before constructing DistributedDataParallel",
         name);
   }
   ddp.register_comm_hook(hook_);
@@ -148,9 +143,7 @@ void DistributedOptimizerBase::refuse_added() const {
         if (entry.value().is_same(parameter)) name = "'" + entry.key() + "'";
       }
       fail_usage(
-          "DistributedOptimizer: parameter {} was added or unfrozen after the optimizer was constructed, so "
-          "it is "
-          "not updated; construct a new DistributedDataParallel and DistributedOptimizer on all ranks",
+          "DistributedOptimizer: parameter {} was added or unfrozen after the optimizer was constructed, so it is not updated; construct a new DistributedDataParallel and DistributedOptimizer on all ranks",
           name);
     }
   }
@@ -168,9 +161,7 @@ void DistributedOptimizerBase::adopt_layout() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
     fail_usage(
-        "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is "
-        "frozen "
-        "or its gradient is sparse; leave it out of the groups",
+        "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen or its gradient is sparse; leave it out of the groups",
         parameters_[i].first);
   }
   auto after = train::redistribute(hook_->communicator(), before, shards->spans());
@@ -248,11 +239,11 @@ void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
 }
 
 OptimizerState DistributedOptimizerBase::state_dict(int rank) {
-  const bool here = communicator_.rank() == rank;
+  const bool returned = communicator_.rank() == rank;
   OptimizerState result;
   if (pending_ || shards_) {
     std::vector<Span> wanted;
-    for (std::size_t i = 0; here && i < parameters_.size(); ++i)
+    for (std::size_t i = 0; returned && i < parameters_.size(); ++i)
       wanted.push_back({i, 0, parameters_[i].second.numel()});
     const auto mine = pending_ ? *pending_ : pieces();
     for (const StatePiece& piece : train::redistribute(communicator_, mine, wanted)) {
@@ -261,7 +252,7 @@ OptimizerState DistributedOptimizerBase::state_dict(int rank) {
       result.parameters[name] = train::in_shape_of(parameter, piece);
     }
   }
-  if (!here) return result;
+  if (!returned) return result;
   for (const auto& group : inner_->param_groups())
     result.groups.push_back(train::read_options(group.options()));
   return result;
@@ -288,7 +279,7 @@ void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
     for (std::size_t group = 0; group < groups.size(); ++group)
       train::write_options(state.groups[group], *groups[group].options().clone());
   } catch (const c10::Error&) {
-    fail("the checkpoint is of another optimizer: its options are not those of this one");
+    fail("the checkpoint's optimizer options differ: they are those of another type of optimizer");
   }
   load_pieces(wanted_pieces(state), state.groups);
 }

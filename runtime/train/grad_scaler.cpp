@@ -62,8 +62,7 @@ bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Ten
   const auto [entry, added] = unscaled_.try_emplace(optimizer);
   if (!added)
     fail_usage(
-        "GradScaler: unscale() or step() was called twice for the same optimizer; call update() between "
-        "steps");
+        "GradScaler: unscale() or step() was called twice for the same optimizer; call update() between steps");
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> values;
   for (const auto& gradient : gradients) values.push_back(values_of(gradient));

@@ -34,8 +34,7 @@ CommFuture GradientNoiseScale::start(GradBucket& bucket, comm::Communicator& com
 }
 
 std::string GradientNoiseScale::refuses_join() const {
-  return "GradientNoiseScale compares all ranks in each step; average by tokens and call skip(), or train "
-         "without it";
+  return "GradientNoiseScale compares all ranks in each step; average by tokens and call skip(), or train without it";
 }
 
 void GradientNoiseScale::gradients_scaled(double factor) {

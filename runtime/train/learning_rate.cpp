@@ -125,8 +125,7 @@ void LearningRate::set_step(std::int64_t step) {
   if (step < 0) fail_usage("LearningRate: step is {}; it must not be negative", step);
   if (groups_.size() != base_.size())
     fail_usage(
-        "LearningRate: the optimizer has {} parameter groups, and had {} when LearningRate was made; make it "
-        "after the last group was added",
+        "LearningRate: the optimizer has {} parameter groups, and had {} when LearningRate was made; make it after the last group was added",
         groups_.size(), base_.size());
   const double factor = schedule_(step);
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].options().set_lr(base_[i] * factor);

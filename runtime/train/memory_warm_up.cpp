@@ -22,9 +22,7 @@ bool is_out_of_memory(const c10::Error& error) {
 
 [[noreturn]] void fail_for_memory(const std::string& why) {
   fail(
-      "memory warm-up: the largest micro-batch does not fit into memory: lower the plan's cap, or use "
-      "activation "
-      "checkpointing ({})",
+      "memory warm-up: the largest micro-batch does not fit into memory: lower the plan's cap, or use activation checkpointing ({})",
       why.substr(0, why.find('\n')));
 }
 

@@ -1,5 +1,3 @@
-#include "runtime/train/model_check.h"
-
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
@@ -8,6 +6,7 @@
 
 #include "common/error.h"
 #include "runtime/torch_version.h"
+#include "runtime/train/debug.h"
 #include "runtime/train/operation_observer.h"
 #include "runtime/train/rehearsal.h"
 

@@ -1,5 +1,3 @@
-#include "runtime/train/non_finite.h"
-
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -7,6 +5,7 @@
 
 #include "common/error.h"
 #include "common/process.h"
+#include "runtime/train/debug.h"
 #include "runtime/train/operation_observer.h"
 #include "runtime/train/rehearsal.h"
 

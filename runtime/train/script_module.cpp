@@ -49,8 +49,7 @@ ScriptModuleImpl::ScriptModuleImpl(torch::jit::Module script)
     : torch::nn::Module("ScriptModule"), script_(std::move(script)) {
   if (script_.parameters().size() == 0) {
     fail_usage(
-        "ScriptModule: the script does not have parameters to train; save it in Python without "
-        "torch.jit.freeze()");
+        "ScriptModule: the script does not have parameters to train; save it in Python without torch.jit.freeze()");
   }
   torch::nn::Module::train(script_.is_training());  // before it has parts, which may differ
   register_tensors(*this, script_);

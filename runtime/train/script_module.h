@@ -25,7 +25,7 @@ namespace lockstep {
 
 class ScriptModuleImpl : public torch::nn::Module {
  public:
-  /// Frozen modules (torch.jit.freeze) do not have parameters any more, and are refused with UsageError.
+  /// Frozen modules (torch.jit.freeze) no longer have parameters, and are refused with UsageError.
   explicit ScriptModuleImpl(torch::jit::Module script);
 
   /// Calls the script's forward. The inputs are whatever converts to an IValue: tensors, numbers, lists. Throws what

@@ -43,8 +43,7 @@ namespace train {
 void check_settings(const TrainingSettings& settings, bool cuda) {
   if (settings.deterministic && settings.cudnn_benchmark) {
     fail_usage(
-        "settings: cudnn_benchmark chooses algorithms by speed, which contradicts deterministic; switch "
-        "one off");
+        "settings: cudnn_benchmark chooses algorithms by speed, which contradicts deterministic; switch one off");
   }
   if (settings.threads < 0) fail_usage("settings: threads is {}; it must not be negative", settings.threads);
   const auto chosen = environment::get_integer("OMP_NUM_THREADS");
@@ -55,8 +54,7 @@ void check_settings(const TrainingSettings& settings, bool cuda) {
   const std::string workspace = environment::get_or("CUBLAS_WORKSPACE_CONFIG", "");
   if (cuda && settings.deterministic && workspace != ":4096:8" && workspace != ":16:8") {
     fail_usage(
-        "settings: deterministic needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in the job's environment, else "
-        "LibTorch refuses matrix products on a GPU");
+        "settings: deterministic needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in the job's environment, else LibTorch refuses matrix products on a GPU");
   }
 }
 

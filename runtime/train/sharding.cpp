@@ -101,8 +101,7 @@ void Shards::take_parameters_back() {
     if (parameter.data_ptr() == view.data_ptr()) continue;
     if (parameter.scalar_type() != view.scalar_type() || parameter.sizes() != view.sizes()) {
       fail_usage(
-          "DistributedOptimizer: the model was converted between backward and step(); convert it before "
-          "forward");
+          "DistributedOptimizer: the model was converted between backward and step(); convert it before forward");
     }
     view.copy_(parameter);
     parameter.set_data(view);

@@ -229,9 +229,7 @@ void convert_children(World& world, torch::nn::Module& module, const std::string
       convert_children(world, *child.value(), name + ".");
     } else if (sequential == nullptr) {
       fail_usage(
-          "convert_sync_batch_norm: '{}' is a member of a module class, which cannot be exchanged; declare "
-          "it as "
-          "lockstep::SyncBatchNorm",
+          "convert_sync_batch_norm: '{}' is a member of a module class, which cannot be exchanged; declare it as lockstep::SyncBatchNorm",
           name);
     } else {
       *(sequential->begin() + static_cast<std::ptrdiff_t>(index)) = torch::nn::AnyModule(made);

@@ -1,11 +1,12 @@
-#include "runtime/train/sync_detector.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 #include <vector>
+
+#include "runtime/train/debug.h"
+#include "runtime/train/operation_observer.h"
 
 namespace lockstep {
 namespace {
@@ -44,9 +45,13 @@ bool waits_for_device(const std::string& operation, c10::ArrayRef<c10::IValue> i
 }  // namespace train
 
 SyncDetector::SyncDetector(torch::DeviceType device)
-    : device_(device), observer_([this](const train::Operation& operation) { see(operation); }) {
+    : device_(device),
+      observer_(std::make_unique<train::OperationObserver>(
+          [this](const train::Operation& operation) { see(operation); })) {
   waited = false;
 }
+
+SyncDetector::~SyncDetector() = default;
 
 void SyncDetector::see(const train::Operation& operation) {
   waited = waited || train::waits_for_device(operation.name, operation.inputs, device_);

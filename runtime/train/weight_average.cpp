@@ -62,24 +62,21 @@ WeightAverage::Swapped::~Swapped() noexcept(false) {
   bool changed = false;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     const torch::Tensor& weights = average_.weights_[i];
-    const torch::Tensor given = average_.averages_[i].to(weights.scalar_type());
-    changed = changed || !same_bits(weights, given);
+    const torch::Tensor swapped_in = average_.averages_[i].to(weights.scalar_type());
+    changed = changed || !same_bits(weights, swapped_in);
     weights.copy_(trained_[i]);
   }
   average_.swapped_ = false;
   if (changed && std::uncaught_exceptions() == exceptions_) {
     fail_usage(
-        "WeightAverage: the weights were changed within the scope of swap(), and that change is lost; train "
-        "only "
-        "after the scope has ended");
+        "WeightAverage: the weights were changed within the scope of swap(), and that change is lost; train only after the scope has ended");
   }
 }
 
 void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {
   if (swapped_)
     fail_usage(
-        "WeightAverage: set_state() was called while the module has the averages; end the swap() scope "
-        "first");
+        "WeightAverage: set_state() was called while the module has the averages; end the swap() scope first");
   if (averages.size() != averages_.size())
     fail_usage("WeightAverage: the state has {} tensors, the module has {} parameters", averages.size(),
                averages_.size());

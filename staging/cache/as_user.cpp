@@ -1,6 +1,5 @@
 #include "staging/cache/as_user.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -14,8 +13,9 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/become_user.h"
+#include "common/leaf/pipe.h"
+#include "common/leaf/text.h"
 #include "common/process.h"
-#include "common/units.h"
 
 namespace lockstep::cache {
 namespace {
@@ -65,19 +65,16 @@ bool read_answer(int pipe, std::chrono::seconds timeout, std::string& text) {
 }  // namespace
 
 json as_user(uid_t user, gid_t group, std::chrono::seconds timeout, const std::function<json()>& work) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
+  Pipe pipe;
   const pid_t child = ::fork();
   if (child < 0) fail_errno("cannot start a process for user {}", user);
   if (child == 0) {
-    read_end.reset();
-    run_child(write_end.get(), user, group, work);
+    pipe.read_end.reset();
+    run_child(pipe.write_end.get(), user, group, work);
   }
-  write_end.reset();
+  pipe.write_end.reset();
   std::string text;
-  const bool whole = read_answer(read_end.get(), timeout, text);
+  const bool whole = read_answer(pipe.read_end.get(), timeout, text);
   if (!whole) {
     end_child(child);  // it may hang in the kernel, on a file system that the user mounted
     fail("no result within {} s: the process was stopped, or the store is very large", timeout.count());

@@ -36,7 +36,7 @@ class Eviction {
     }
     std::erase_if(usage_.incoming, [&](const IncomingUsage& copy) { return copy.name == name_; });
     std::erase_if(usage_.objects, [&](const ObjectUsage& object) { return object.info.name == name_; });
-    promised_ = usage_.bytes_pending();
+    pending_bytes_ = usage_.bytes_pending();
     used_ = usage_.bytes();
     free_ = store.system_.free_bytes(store.folder_);
   }
@@ -51,10 +51,10 @@ class Eviction {
     // If two users claim at once without the lock, at least one of them sees the other's claim.
     std::optional<UniqueFd> hold = claims_.hold_pending();
     const std::uint64_t rest = excess(bytes_, present_);
-    claim(hold ? sum(promised_, rest) : promised_, hold ? 0 : rest);
+    claim(hold ? sum(pending_bytes_, rest) : pending_bytes_, hold ? 0 : rest);
     others_ = claims_.claimed_by_others();
     if (over_total() > 0) {
-      claim(promised_, 0);
+      claim(pending_bytes_, 0);
       refuse();
     }
     return hold;
@@ -67,10 +67,10 @@ class Eviction {
   std::uint64_t over_total() const {
     return options_.total > 0 ? excess(sum(sum(used_, bytes_), others_), options_.total) : 0;
   }
-  std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), promised_), free_); }
-  /// Records the bytes present plus `more`, and the pending bytes.
-  void claim(std::uint64_t pending, std::uint64_t more) const {
-    claims_.claim(sum(sum(excess(used_, promised_), present_), more), pending);
+  std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), pending_bytes_), free_); }
+  /// Publishes this user's usage, including `additional_bytes` about to be written, and the pending bytes.
+  void claim(std::uint64_t pending, std::uint64_t additional_bytes) const {
+    claims_.claim(sum(sum(excess(used_, pending_bytes_), present_), additional_bytes), pending);
   }
   std::uint64_t missing() const { return std::max({over_quota(), over_total(), over_disk()}); }
 
@@ -125,21 +125,19 @@ class Eviction {
     const std::string where = store_.folder_.string();
     if (over_quota() > 0) {
       throw NoSpace(fmt::format(
-          "needs {}, quota {}, {} of it in use by running jobs{}; stage less, wait for jobs to end, or ask "
-          "for a larger quota",
+          "needs {}, quota {}, {} of it in use by running jobs{}; stage less, wait for jobs to end, or ask for a larger quota",
           format_bytes(bytes_), format_bytes(options_.quota), format_bytes(in_use_ + usage_.jobs),
           others_text()));
     }
     if (over_total() > 0) {
       throw NoSpace(fmt::format(
-          "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by "
-          "your running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
+          "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by your running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
           format_bytes(bytes_), format_bytes(options_.total), format_bytes(others_),
           format_bytes(in_use_ + usage_.jobs), others_text()));
     }
     throw NoSpace(fmt::format("needs {}, and the disk of the cache {} has {} free{}; free space there",
                               format_bytes(excess(bytes_, present_)), where,
-                              format_bytes(excess(free_, promised_)), others_text()));
+                              format_bytes(excess(free_, pending_bytes_)), others_text()));
   }
 
   /// Other uses of the space, if there are any.
@@ -161,11 +159,11 @@ class Eviction {
   std::string name_;
   std::uint64_t bytes_;
   Usage usage_;
-  std::uint64_t present_ = 0;   // bytes of this copy that are there already
-  std::uint64_t promised_ = 0;  // to other copies, but not written yet
-  std::uint64_t used_ = 0;      // without this copy
-  std::uint64_t free_ = 0;      // on the disk
-  std::uint64_t others_ = 0;    // claims of other users
+  std::uint64_t present_ = 0;        // bytes of this copy that are there already
+  std::uint64_t pending_bytes_ = 0;  // to other copies, but not written yet
+  std::uint64_t used_ = 0;           // without this copy
+  std::uint64_t free_ = 0;           // on the disk
+  std::uint64_t others_ = 0;         // claims of other users
   std::uint64_t in_use_ = 0;
   std::uint64_t recent_ = 0;
 };
@@ -190,9 +188,7 @@ ObjectLock Store::lock_eviction() {
   if (std::optional<ObjectLock> lock = wait_for_lock(file, kKind, options_.space_timeout, say))
     return std::move(*lock);
   fail(
-      "another process makes space in {} and has made no progress for {}: it is stopped or hangs; find it "
-      "with "
-      "lslocks as the holder of {}",
+      "another process makes space in {} and has made no progress for {}: it is stopped or hangs; find it with lslocks as the holder of {}",
       folder_.string(), format_seconds(std::chrono::duration<double>(options_.space_timeout).count()),
       file.string());
 }

@@ -74,7 +74,7 @@ void Incoming::publish(const ObjectInfo& info) {
   system_.unlink(folder_ / kReserved);
   seal(system_, files());
   system_.sync_folder(folder_);
-  if (claim_) store_.write_claim();  // no bytes are pending any more
+  if (claim_) store_.write_claim();  // no bytes are pending now
   system_.rename(folder_, store_.objects_ / name_);
   published_ = true;
   system_.sync_folder(store_.objects_);

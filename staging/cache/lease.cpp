@@ -75,11 +75,11 @@ void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& l
       throw NoLease(fmt::format("cannot make a lease in {}: {} is on another file system", leases.string(),
                                 held_file.string()));
     }
-    const auto there = system.status(lease);
-    if (there && there->st_ino == wanted.st_ino && there->st_dev == wanted.st_dev) return;
+    const auto named = system.status(lease);
+    if (named && named->st_ino == wanted.st_ino && named->st_dev == wanted.st_dev) return;
     // It belongs to a step of this name from before the node rebooted or, in the shared store, to another
     // user.
-    if (there && there->st_uid == ::geteuid() && ended(system, lease)) {
+    if (named && named->st_uid == ::geteuid() && ended(system, lease)) {
       system.remove_all(lease);
     } else {
       name = step + kSeparator + random_hex(8);  // random, so that nobody can take the name first

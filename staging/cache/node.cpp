@@ -172,9 +172,9 @@ class Node {
       // The claims are listed first: a store that is made meanwhile is in the second list. That list also has stores that
       // could not be looked at.
       const auto claims = system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>());
-      const auto there = system_.list(report_.cache);
+      const auto stores = system_.list(report_.cache);
       for (const std::string& name : claims) {
-        if (name != "lock" && std::find(there.begin(), there.end(), name) == there.end())
+        if (name != "lock" && std::find(stores.begin(), stores.end(), name) == stores.end())
           system_.remove_all(report_.cache / kClaims / name);
       }
     } catch (const Error& error) {
@@ -220,11 +220,9 @@ class Node {
       return evict(store, system_, chosen.at(user_store.folder), why, options_.store);
     });
     if (bytes > limit) {
-      report_.problems.push_back(
-          fmt::format("{} over the node's total of {}, but everything is in use or was used recently; raise "
-                      "the total, or "
-                      "wait for jobs to end",
-                      format_bytes(bytes - limit), format_bytes(limit)));
+      report_.problems.push_back(fmt::format(
+          "{} over the node's total of {}, but everything is in use or was used recently; raise the total, or wait for jobs to end",
+          format_bytes(bytes - limit), format_bytes(limit)));
     }
   }
 

@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "common/file_system.h"
 #include "common/files.h"
+#include "common/json_bytes.h"
 
 namespace lockstep::cache {
 namespace {
@@ -19,42 +20,14 @@ constexpr std::uint64_t kBriefBytes = 65536;  // enough for everything before th
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 30U;  // millions of files
 constexpr const char* kFiles = R"(,"files":[)";               // as to_json() writes it
 
-/// A name that is not UTF-8 cannot be stored in JSON, so it is written as hexadecimal digits.
-bool is_utf8(const std::string& text) {
-  try {
-    (void)json(text).dump();
-    return true;
-  } catch (const json::type_error&) {
-    return false;
-  }
-}
-
-std::string to_hex(const std::string& bytes) {
-  std::string digits;
-  for (const char byte : bytes) digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return digits;
-}
-
-std::string from_hex(const std::string& digits) {
-  std::string bytes;
-  for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
-  return bytes;
-}
-
 json to_json(const ObjectFile& file) {
   json value = {{"size", file.size}, {"xxh3", file.xxh3}};
-  if (is_utf8(file.name)) {
-    value["name"] = file.name;
-  } else {
-    value["name_hex"] = to_hex(file.name);
-  }
+  put_bytes(value, "name", file.name);
   return value;
 }
 
 ObjectFile parse_file(const json& value) {
-  return {.name = value.contains("name_hex") ? from_hex(value.at("name_hex"))
-                                             : value.at("name").get<std::string>(),
+  return {.name = bytes_in(value, "name"),
           .size = value.at("size").get<std::uint64_t>(),
           .xxh3 = value.at("xxh3").get<std::string>()};
 }

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
-#include "common/units.h"
+#include "common/leaf/text.h"
 #include "staging/cache/layout.h"
 
 namespace lockstep::cache {

@@ -20,8 +20,7 @@ void check_trusted(FileSystem& system, const fs::path& folder) {
   const bool ours = status->st_uid == 0 || status->st_uid == ::geteuid();
   if (!ours || (status->st_mode & 022) != 0) {
     fail(
-        "the shared store {} is not used: it belongs to user {} with mode {:o}, but must be root's with mode "
-        "0755",
+        "the shared store {} is not used: it belongs to user {} with mode {:o}, but must be root's with mode 0755",
         folder.string(), status->st_uid, status->st_mode & 07777U);
   }
 }
@@ -124,8 +123,7 @@ void share(const fs::path& store, const std::string& name, std::optional<gid_t> 
   const std::optional<ObjectLock> alone = opened.lock_readers(name);
   if (!alone || opened.leased(name)) {
     fail(
-        "cannot change the permissions of object {} while running steps use it; lockstep-stage ls --cache {} "
-        "lists them",
+        "cannot change the permissions of object {} while running steps use it; lockstep-stage ls --cache {} lists them",
         name, store.string());
   }
   system.change_mode(object, 0700);

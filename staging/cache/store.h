@@ -132,7 +132,7 @@ class Store {
 
   /// Protects an object from eviction for as long as a process (slurmstepd) holds a lock on `held_file`, which is in
   /// this store's leases/held. The caller holds the object's lock, shared or exclusive. Throws Error if the object does
-  /// not exist (any more) or nobody holds the file; NoLease as described above.
+  /// not exist (now) or nobody holds the file; NoLease as described above.
   void add_lease(const std::string& name, const std::filesystem::path& held_file);
   /// True while a step holds a lease. Removes leases whose steps have ended.
   bool leased(const std::string& name) { return !leases(name).empty(); }

@@ -35,7 +35,7 @@ class UsageClaims {
   /// As root: makes the folder, its lock and a user's file if they are missing.
   static void prepare(const std::filesystem::path& folder, uid_t user);
 
-  /// Waits for the lock for a limited time: it makes the order fair, but correctness does not depend on it.
+  /// Waits for the lock for a limited time. For fairness only.
   std::optional<UniqueFd> lock() const;
 
   /// Makes this user's pending bytes count for as long as the descriptor is open. Returns nullopt if the user

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <new>
 
+#include "common/leaf/text.h"
+
 namespace lockstep::pack {
 namespace {
 
@@ -24,10 +26,7 @@ Digest canonical(XXH128_hash_t hash) {
 }  // namespace
 
 std::string to_hex(const Digest& digest) {
-  std::string text;
-  text.reserve(2 * digest.size());
-  for (const std::uint8_t byte : digest) text += fmt::format("{:02x}", byte);
-  return text;
+  return lockstep::to_hex(std::as_bytes(std::span(digest)));
 }
 
 Digest digest_of(std::span<const std::byte> data) {

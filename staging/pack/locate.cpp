@@ -72,8 +72,7 @@ fs::path check_shard_size(const fs::path& folder, const Index& index, std::size_
       const layout::PartRecord& part = index.part(p);
       if (part.offset + part.size > size) {
         fail(
-            "{} does not match its index: truncated to {} bytes, {} expected; "
-            "the first lost sample is {} ({}) at offset {}",
+            "{} does not match its index: truncated to {} bytes, {} expected; the first lost sample is {} ({}) at offset {}",
             path.string(), size, wanted, i, index.key(i), part.offset);
       }
     }

@@ -97,8 +97,7 @@ void check_digests(const fs::path& folder, const Index& index, std::size_t s,
          index.shard(s).size);
   if (whole.digest() != index.shard(s).digest) {
     fail(
-        "{} does not match its index: its samples are intact, but bytes between them differ (xxh3 {}, {} "
-        "expected)",
+        "{} does not match its index: its samples are intact, but bytes between them differ (xxh3 {}, {} expected)",
         shard.string(), to_hex(whole.digest()), to_hex(index.shard(s).digest));
   }
 }

@@ -1,10 +1,8 @@
 #include "staging/rendezvous/rendezvous.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <sstream>
 
 #include "common/environment.h"
@@ -37,12 +35,18 @@ Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
                        std::function<void(const std::string& lost)> stop,
                        std::function<void(const Verdict&)> failed)
     : name_(address.name),
-      socket_(connect_to(address.hosts, address.port, kConnectTimeout, name_.c_str())),
-      session_(Session::Role::node, address.key),
+      connection_(connect_to(address.hosts, address.port, kConnectTimeout, name_.c_str()), kRendezvousService,
+                  address.key),
       stop_(std::move(stop)),
       failed_(std::move(failed)) {
-  send_all(socket_, session_.greeting(), name_.c_str());
-  session_.take_greeting(read_line(address.greeting_timeout));
+  try {
+    connection_.connect(hello.client_name(), address.handshake_timeout);
+  } catch (const PeerSilent&) {
+    fail("{} did not answer within {:.3g} s", name_,
+         std::chrono::duration<double>(address.handshake_timeout).count());
+  } catch (const PeerError& error) {
+    fail("{}: {}", name_, error.what());
+  }
   send(hello.to_text());
   listener_ = std::thread([this] { listen(); });
 }
@@ -53,48 +57,35 @@ Rendezvous::~Rendezvous() {
 }
 
 void Rendezvous::leave() {
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  ::shutdown(connection_.socket().get(), SHUT_RDWR);
 }
 
 void Rendezvous::send(const std::string& payload) {
   const std::lock_guard lock(sending_);
-  const std::string sealed = session_.seal(payload);
-  bytes_ += sealed.size();
-  send_all(socket_, sealed, name_.c_str());
+  try {
+    connection_.send_line(payload);
+  } catch (const PeerError& error) {
+    fail("lost {}: {}", name_, error.what());
+  }
 }
 
-std::string Rendezvous::read_line(std::optional<std::chrono::milliseconds> timeout) {
-  constexpr int kAliveInterval = 1000;  // milliseconds
-  const int wait_for =
-      timeout ? static_cast<int>(std::min<std::int64_t>(kAliveInterval, timeout->count())) : kAliveInterval;
-  const auto begin = std::chrono::steady_clock::now();
-  std::size_t end = 0;
-  while ((end = received_.find('\n')) == std::string::npos) {
-    pollfd wait{socket_.get(), POLLIN, 0};
-    const int ready = ::poll(&wait, 1, wait_for);
-    if (ready == 0 && session_.greeted()) send(kAlive);
-    // Without a greeting another program listens there, or srun hangs. Later the kernel notices a dead connection.
-    if (timeout && std::chrono::steady_clock::now() - begin > *timeout) {
-      fail("{} did not answer within {:.3g} s", name_, std::chrono::duration<double>(*timeout).count());
+// The kernel notices a dead connection.
+std::string Rendezvous::read_line() {
+  constexpr std::chrono::milliseconds kAliveInterval{1000};
+  try {
+    for (;;) {
+      if (std::optional<std::string> line = connection_.receive_line(kMaxServerLineBytes, kAliveInterval))
+        return *line;
+      send(kAlive);
     }
-    if (ready <= 0) continue;
-    std::array<char, 65536> buffer{};
-    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno("lost {}", name_);
-    if (got == 0) fail("{} has ended", name_);
-    bytes_ += static_cast<std::uint64_t>(got);
-    received_.append(buffer.data(), static_cast<std::size_t>(got));
-    if (received_.size() > kMaxServerLineBytes) fail("{} sent a line that is too long", name_);
+  } catch (const PeerError& error) {
+    fail("lost {}: {}", name_, error.what());
   }
-  std::string line = received_.substr(0, end);
-  received_.erase(0, end + 1);
-  return line;
 }
 
 void Rendezvous::listen() {
   try {
-    for (;;) receive(session_.open(read_line()));
+    for (;;) receive(read_line());
   } catch (const std::exception& error) {
     bool decided = false;
     {
@@ -143,11 +134,26 @@ nlohmann::json Rendezvous::exchange(const std::string& round, nlohmann::json dat
   fail("{}", lost_);
 }
 
-std::vector<std::uint32_t> Rendezvous::lost(const std::vector<std::uint32_t>& asked,
-                                            std::optional<std::uint32_t> passed_over) {
-  nlohmann::json question{{"asked", asked}};
-  if (passed_over) question["passed_over"] = *passed_over;
-  return ask(std::move(question)).at("lost");
+std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t round) {
+  const nlohmann::json answer = exchange(fmt::format("{}:{}", kStatesRound, round), states);
+  if (answer.contains("problem")) fail("{}", answer.at("problem").get<std::string>());
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [node, address] : answer.at("addresses").items())
+      addresses_[static_cast<std::uint32_t>(std::stoul(node))] = address;
+  }
+  return chain_parts_from(answer.at("chains"));
+}
+
+NextPredecessor Rendezvous::pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor) {
+  return next_predecessor_from(ask({{"passed_over", predecessor},
+                                    {"round", fmt::format("{}:{}", kStatesRound, round)},
+                                    {"chain", chain}})
+                                   .at("next"));
+}
+
+bool Rendezvous::is_lost(std::uint32_t node) {
+  return !ask({{"asked", {node}}}).at("lost").empty();
 }
 
 void Rendezvous::set_address(nlohmann::json address) {
@@ -155,6 +161,10 @@ void Rendezvous::set_address(nlohmann::json address) {
 }
 
 nlohmann::json Rendezvous::address_of(std::uint32_t node) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = addresses_.find(node); known != addresses_.end()) return known->second;
+  }
   return ask({{"address_of", node}}).value("address", nlohmann::json());
 }
 
@@ -163,7 +173,7 @@ nlohmann::json Rendezvous::ask(nlohmann::json question) {
 }
 
 std::string Rendezvous::own_address() const {
-  return local_address(socket_);
+  return local_address(connection_.socket());
 }
 
 Verdict Rendezvous::agree(const Verdict& outcome) {

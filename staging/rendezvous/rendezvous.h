@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "common/files.h"
+#include "staging/rendezvous/chain_directory.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
-#include "staging/rendezvous/rendezvous_session.h"
+#include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
 
@@ -26,7 +26,7 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
-  std::chrono::milliseconds greeting_timeout{10'000};
+  std::chrono::milliseconds handshake_timeout{10'000};
   std::string name = "srun's rendezvous";  ///< for messages
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
@@ -51,14 +51,19 @@ class Rendezvous {
   /// has failed.
   nlohmann::json gather(const std::string& round, nlohmann::json data);
 
-  /// Those of these nodes that have left, that srun does not hear from, or that others have passed over. With
-  /// `passed_over`, tells srun that this node has passed over that one: no data flows through it. Throws Error if srun
-  /// is lost or the step has failed.
-  std::vector<std::uint32_t> lost(const std::vector<std::uint32_t>& asked,
-                                  std::optional<std::uint32_t> passed_over = {});
+  /// Contributes the SourceState of each source, and waits for this node's parts of the chains. `round` tells apart
+  /// several calls. Throws as gather() does.
+  std::vector<ChainPart> chains(const std::string& states, std::size_t round);
+
+  /// Tells srun that this node has passed over its predecessor in a chain of that round: no data flows through it.
+  /// Returns the next one. Throws Error if srun is lost or the step has failed.
+  NextPredecessor pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor);
+
+  /// Whether the node has left, srun does not hear from it, or others have passed it over. Throws as pass_over() does.
+  bool is_lost(std::uint32_t node);
 
   /// Tells srun where other nodes reach this one. Returns what another node has told it; null if that is nothing yet.
-  /// Both throw as lost() does.
+  /// Both throw as pass_over() does.
   void set_address(nlohmann::json address);
   nlohmann::json address_of(std::uint32_t node);
 
@@ -69,7 +74,7 @@ class Rendezvous {
   void leave();
 
   /// Bytes sent and received so far.
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return connection_.bytes(); }
 
   /// Reports how staging ended here and waits for the verdict of all nodes. Throws Error if srun is lost.
   Verdict agree(const Verdict& outcome);
@@ -77,25 +82,23 @@ class Rendezvous {
  private:
   nlohmann::json ask(nlohmann::json question);
   nlohmann::json exchange(const std::string& round, nlohmann::json data);
-  std::string read_line(std::optional<std::chrono::milliseconds> timeout = {});
+  std::string read_line();
   void send(const std::string& payload);
   void listen();
   void receive(const std::string& payload);
 
   std::string name_;
-  UniqueFd socket_;
-  Session session_;
+  SecureConnection connection_;
   std::mutex sending_;  // guards what is sent
-  std::string received_;
   std::function<void(const std::string& lost)> stop_;
   std::function<void(const Verdict&)> failed_;
   std::mutex mutex_;  // guards what was received: the members below
   std::condition_variable changed_;
   std::optional<Verdict> verdict_;
   std::map<std::string, nlohmann::json> rounds_;
+  std::map<std::uint32_t, nlohmann::json> addresses_;  // of predecessors
   std::string lost_;
   std::atomic<std::uint64_t> questions_ = 0;
-  std::atomic<std::uint64_t> bytes_ = 0;
   std::thread listener_;
 };
 

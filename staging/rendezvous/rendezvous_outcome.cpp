@@ -59,6 +59,10 @@ std::string join_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
+std::string Hello::step_name() const {
+  return fmt::format("{}.{}{}{}", job, step, component.empty() ? "" : "+", component);
+}
+
 std::string Hello::to_text() const {
   return nlohmann::json{
       {"job", job},     {"step", step},           {"node", node},           {"node_id", node_id},

@@ -24,6 +24,11 @@ struct Hello {
   std::string component;  ///< of a heterogeneous step, which stages separately; else ""
   bool again = false;     ///< an earlier process of this node is stuck, and this one replaces it
 
+  /// "JOB.STEP", or "JOB.STEP+COMPONENT".
+  std::string step_name() const;
+  /// The name under which the node connects to the rendezvous.
+  std::string client_name() const { return fmt::format("{} {}", step_name(), node_id); }
+
   std::string to_text() const;
   /// Throws Error if the text is not a Hello or its numbers are impossible.
   static Hello from_text(const std::string& text);
@@ -57,8 +62,20 @@ nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data);
 /// The reverse, as an object by node id. Throws Error if the text is not such a list.
 nlohmann::json ungroup_nodes(const nlohmann::json& groups);
 
-/// The first character of the name of a round in which one node asks srun about others (Rendezvous::lost()).
+/// How the name of a round begins in which each node contributes the states of its sources and receives its own parts
+/// of the chains (chain_directory.h), not the data of all.
+inline constexpr const char* kStatesRound = "states";
+
+/// The first character of the name of a round in which one node asks srun about others (Rendezvous::is_lost()).
 inline constexpr char kQuestion = '?';
+
+/// The service of the rendezvous (secure_connection.h).
+inline constexpr const char* kRendezvousService = "rendezvous";
+/// The longest line that a node may send; the connection of a peer that sends more is closed. One node tells what all
+/// sources are: about 130 bytes for each.
+inline constexpr std::size_t kMaxLineBytes = std::size_t{8} << 20U;
+/// The longest line from srun: it carries what all nodes said.
+inline constexpr std::size_t kMaxServerLineBytes = std::size_t{64} << 20U;
 
 /// The kind of a message, by its fields.
 enum class Message { verdict, round, alive };

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <set>
 #include <vector>
@@ -12,6 +11,8 @@
 #include "common/error.h"
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
+#include "staging/rendezvous/chain_directory.h"
+#include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -19,7 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMaxUnauthenticated = 256;  // connections
+constexpr std::size_t kMaxUnauthenticated = 256;   // connections
+constexpr std::size_t kMaxFirstLineBytes = 65536;  // of a peer that has not authenticated
 constexpr int kAcceptedAtOnce = 64;
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
@@ -27,10 +29,12 @@ constexpr milliseconds kAcceptPause{200};  // after accept() failed
 }  // namespace
 
 struct RendezvousServer::Peer {
-  UniqueFd socket;
-  Session session;
-  Clock::time_point connected;
-  std::string received, unsent;
+  Peer(UniqueFd socket, const std::string& key) : connection(std::move(socket), kRendezvousService, key) {}
+
+  SecureConnection connection;
+  Clock::time_point connected = Clock::now();
+  bool authenticated = false;
+  std::string unsent;
   std::optional<Hello> hello;
   Group* group = nullptr;
   bool closed = false;
@@ -72,6 +76,7 @@ struct RendezvousServer::Group {
   }
   std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
   std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
+  std::map<std::string, ChainDirectory> directories;  // by the round that made them
   std::map<std::string, std::string> why_by_node;
   std::optional<Verdict> verdict;
 };
@@ -96,7 +101,7 @@ void RendezvousServer::run(const UniqueFd& alive) {
                              {accepting ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
       const int events = POLLIN | (peer.unsent.empty() ? 0 : POLLOUT);
-      wait.push_back({peer.socket.get(), static_cast<short>(events), 0});
+      wait.push_back({peer.connection.socket().get(), static_cast<short>(events), 0});
     }
     constexpr int kDraining = 10;
     if (::poll(wait.data(), wait.size(), deadline ? kDraining : milliseconds_to_next(Clock::now())) < 0 &&
@@ -134,9 +139,7 @@ bool RendezvousServer::accept_one() {
     return false;
   }
   notice_dead_peer(socket);
-  Peer& peer = peers_.emplace_back(
-      Peer{std::move(socket), Session(Session::Role::server, options_.key), Clock::now(), {}, {}, {}});
-  send(peer, peer.session.greeting());
+  peers_.emplace_back(std::move(socket), options_.key);
   return true;
 }
 
@@ -150,36 +153,24 @@ void RendezvousServer::accept_failed(int error) {
 }
 
 void RendezvousServer::read_from(Peer& peer) {
-  std::array<char, 4096> buffer{};
-  const ssize_t got = ::recv(peer.socket.get(), buffer.data(), buffer.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) {
-    peer.closed = true;
-    return;
-  }
-  peer.received.append(buffer.data(), static_cast<std::size_t>(got));
   try {
-    for (std::size_t end = 0; (end = peer.received.find('\n')) != std::string::npos;) {
-      const std::string line = peer.received.substr(0, end);
-      peer.received.erase(0, end + 1);
-      receive_line(peer, line);
-    }
-    if (peer.received.size() > kMaxLineBytes) peer.closed = true;
+    if (!peer.authenticated && !(peer.authenticated = peer.connection.try_accept())) return;
+    while (const std::optional<std::string> line =
+               peer.connection.receive_line(peer.hello ? kMaxLineBytes : kMaxFirstLineBytes))
+      receive_line(peer, *line);
   } catch (const Error&) {  // not a node of the step, or a faulty one: treated as disconnected
     peer.closed = true;
   }
 }
 
 void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
-  if (!peer.session.greeted()) return peer.session.take_greeting(line);
-  const std::string payload = peer.session.open(line);
-  if (!peer.hello) return receive_hello(peer, payload);
+  if (!peer.hello) return receive_hello(peer, line);
   if (peer.group == nullptr) return;
   peer.group->hear(peer.hello->node_id);
-  const Message kind = kind_of(payload);
+  const Message kind = kind_of(line);
   if (kind == Message::alive) return;
-  if (kind == Message::round) return receive_round(peer, payload);
-  const Verdict outcome = Verdict::from_text(payload);
+  if (kind == Message::round) return receive_round(peer, line);
+  const Verdict outcome = Verdict::from_text(line);
   peer.group->finished.insert(peer.hello->node_id);
   peer.group->reconnect_deadlines.erase(peer.hello->node_id);
   if (!outcome.more) peer.group->left.insert(peer.hello->node_id);
@@ -203,13 +194,48 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
       ++round;
       continue;
     }
+    if (round->first.starts_with(kStatesRound)) {
+      answer_states(group, round->first, round->second);
+      round = group.rounds.erase(round);
+      continue;
+    }
     for (const std::uint32_t id : group.joined) round->second.try_emplace(id);
     nlohmann::json all = group_nodes(round->second);
     const std::string text = RoundMessage{round->first, std::move(all)}.to_text();
     for (Peer& peer : peers_) {
-      if (peer.group == &group && !peer.closed) send(peer, peer.session.seal(text));
+      if (peer.group == &group && !peer.closed) send(peer, text);
     }
     round = group.rounds.erase(round);
+  }
+}
+
+// Each node learns its own neighbours only.
+void RendezvousServer::answer_states(Group& group, const std::string& round,
+                                     const std::map<std::uint32_t, nlohmann::json>& data) {
+  std::map<std::uint32_t, std::string> states;
+  for (const auto& [node, text] : data) {
+    if (text.is_string() && !group.left.contains(node)) states.emplace(node, text.get<std::string>());
+  }
+  std::string problem;
+  try {
+    group.directories.insert_or_assign(round, ChainDirectory(states));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  for (Peer& peer : peers_) {
+    if (peer.group != &group || peer.closed) continue;
+    nlohmann::json answer{{"problem", problem}};
+    if (problem.empty()) {
+      const std::vector<ChainPart> parts = group.directories.at(round).parts_of(peer.hello->node_id);
+      answer = {{"chains", to_json(parts)}, {"addresses", nlohmann::json::object()}};
+      for (const ChainPart& part : parts) {
+        if (!part.predecessor) continue;
+        const auto address = group.addresses.find(part.predecessor->node);
+        if (address != group.addresses.end())
+          answer["addresses"][std::to_string(address->first)] = address->second;
+      }
+    }
+    send(peer, RoundMessage{round, std::move(answer)}.to_text());
   }
 }
 
@@ -228,12 +254,20 @@ void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question)
       const auto found = group.addresses.find(question.data.at("address_of").get<std::uint32_t>());
       if (found != group.addresses.end()) answer["address"] = found->second;
     }
+    if (question.data.contains("chain")) {
+      const auto found = group.directories.find(question.data.at("round").get<std::string>());
+      if (found == group.directories.end()) fail("a node asked for a chain that does not exist");
+      answer["next"] =
+          to_json(found->second.next(question.data.at("chain"), peer.hello->node_id, [&](std::uint32_t node) {
+            return node != peer.hello->node_id && is_lost(group, node, options_.neighbour_timeout);
+          }));
+    }
     nlohmann::json lost = nlohmann::json::array();
     for (const std::uint32_t node : question.data.value("asked", std::vector<std::uint32_t>())) {
       if (is_lost(group, node, options_.neighbour_timeout)) lost.push_back(node);
     }
     answer["lost"] = std::move(lost);
-    send(peer, peer.session.seal(RoundMessage{question.round, std::move(answer)}.to_text()));
+    send(peer, RoundMessage{question.round, std::move(answer)}.to_text());
   } catch (const nlohmann::json::exception& error) {
     fail("a question has a wrong field: {}", error.what());
   }
@@ -245,12 +279,13 @@ void RendezvousServer::find_silent(Group& group) {
     if (peer.group != &group || group.silence(peer.hello->node_id) < options_.silence_timeout) continue;
     if (group.verdict) peer.closed = true;  // in the background the other nodes go on without it
     if (group.verdict || group.finished.contains(peer.hello->node_id)) continue;
-    add_failure(group, peer.hello->node, "has stopped: its staging process sends nothing any more");
+    add_failure(group, peer.hello->node, "its staging process stopped responding");
   }
 }
 
 void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
   Hello hello = Hello::from_text(text);
+  if (hello.client_name() != peer.connection.client()) fail("it is not the node that it says");
   // Components of a heterogeneous job, or of one step of an ordinary job, use the same srun; each is a separate group.
   // Components of one step share its number and differ in `component` or, without it, in their node lists.
   Group& group = groups_[fmt::format("{}.{}.{}.{}", hello.job, hello.step, hello.component, hello.node_list)];
@@ -263,17 +298,17 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
     if (hello.again && other.group == &group && other.hello->node_id == hello.node_id) disconnected(other);
   }
   const bool reconnected = group.disconnected.erase(hello.node_id) > 0;
-  // A verdict does not change any more. A process that replaces a killed one gets it too.
+  // A verdict is final. A process that replaces a killed one gets it too.
   const bool known = !group.joined.insert(hello.node_id).second;
   if (group.nodes != hello.nodes || (known && !reconnected && !group.verdict)) {
     fail("node {} of {} has joined already, or belongs to another step", hello.node_id, hello.nodes);
   }
-  // It will report why its process was replaced, or that it goes on from the source.
+  // It will report why its process was replaced, or that it reads from the source.
   if (reconnected) group.why_by_node.erase(hello.node);
   peer.hello = std::move(hello);
   peer.group = &group;
   group.hear(peer.hello->node_id);
-  if (group.verdict) send(peer, peer.session.seal(group.verdict->to_text()));
+  if (group.verdict) send(peer, group.verdict->to_text());
 }
 
 void RendezvousServer::disconnected(Peer& peer) {
@@ -329,20 +364,22 @@ void RendezvousServer::decide(Group& group) {
   for (const bool first_node : {false, true}) {
     for (Peer& peer : peers_) {
       if (peer.group != &group || (peer.hello->node_id == 0) != first_node) continue;
-      send(peer, peer.session.seal(group.verdict->to_text()));
+      send(peer, group.verdict->to_text());
     }
   }
 }
 
-void RendezvousServer::send(Peer& peer, const std::string& bytes) {
-  peer.unsent += bytes;
+void RendezvousServer::send(Peer& peer, const std::string& line) {
+  peer.unsent += line + "\n";
   flush(peer);
 }
 
 void RendezvousServer::flush(Peer& peer) {
-  const ssize_t put = ::send(peer.socket.get(), peer.unsent.data(), peer.unsent.size(), MSG_NOSIGNAL);
-  if (put > 0) peer.unsent.erase(0, static_cast<std::size_t>(put));
-  if (put < 0 && errno != EAGAIN && errno != EINTR) peer.closed = true;
+  try {
+    peer.unsent.erase(0, peer.connection.send(std::as_bytes(std::span(peer.unsent))));
+  } catch (const PeerError&) {
+    peer.closed = true;
+  }
 }
 
 int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {

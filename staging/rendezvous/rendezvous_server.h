@@ -16,7 +16,6 @@
 
 #include "common/files.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
-#include "staging/rendezvous/rendezvous_session.h"
 
 namespace lockstep::transfer {
 
@@ -64,12 +63,14 @@ class RendezvousServer {
   static bool is_lost(const Group& group, std::uint32_t node, std::chrono::milliseconds silence);
   void answer_question(Peer& peer, const RoundMessage& question);
   void answer_complete_rounds(Group& group);
+  void answer_states(Group& group, const std::string& round,
+                     const std::map<std::uint32_t, nlohmann::json>& data);
   void find_silent(Group& group);
   void disconnected(Peer& peer);
   void add_failure(Group& group, const std::string& node, const std::string& why) const;
   void settle(Group& group, Clock::time_point now);
   void decide(Group& group);
-  static void send(Peer& peer, const std::string& bytes);
+  static void send(Peer& peer, const std::string& line);
   static void flush(Peer& peer);
   int milliseconds_to_next(Clock::time_point now) const;
 

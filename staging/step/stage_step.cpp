@@ -42,7 +42,7 @@ std::chrono::milliseconds call_timeout(const StepCall& call) {
 Exchange::Options exchange_of(const StepCall& call) {
   Exchange::Options exchange;
   exchange.key = RendezvousAddress::from_environment().key;
-  exchange.step = fmt::format("{}.{}", call.hello.job, call.hello.step);
+  exchange.step = call.hello.step_name();
   exchange.node_id = call.hello.node_id;
   exchange.chunk_bytes = ChunkPlan::kChunkBytes;
   if (!call.ports.empty()) {
@@ -87,7 +87,8 @@ class Step {
   std::vector<std::string> point_at_source(bool tasks_run);
   void check_sources();
   PutOptions options();
-  std::vector<std::string> missing();
+  std::vector<PutResult> put_alone();
+  std::vector<PutResult> put_with_peers();
   SourceVersions versions(SourceVersions::Look look);
   void put_missing();
   void lease_staged();
@@ -165,6 +166,7 @@ PutOptions Step::options() {
   options.bandwidth = call_.bandwidth;
   options.copier_patience = 2 * call_timeout(call_);
   options.peers = peers_.get();
+  options.notice = options.limits.notice;
   options.waiting = [this](const std::string& source) {
     say_to_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
   };
@@ -189,23 +191,32 @@ SourceVersions Step::versions(SourceVersions::Look look) {
 }
 
 // Unchanged sources that an earlier step of this job has staged stay as they are, because other steps may use them.
+std::vector<PutResult> Step::put_alone() {
+  using Look = SourceVersions::Look;
+  const SourceVersions found = versions(background_ != nullptr ? Look::done : Look::now);
+  for (const std::string& source : found.changed()) folder().forget(source);
+  const std::vector<std::string> wanted = found.missing();
+  return wanted.empty() ? std::vector<PutResult>() : put(wanted, options());
+}
+
 // Nodes that cooperate all put a source if one of them misses it; those that have it keep their copy. One node looks at
 // the sources for all.
-std::vector<std::string> Step::missing() {
-  using Look = SourceVersions::Look;
-  const Look alone_or_first = !peers_ || peers_->self() == 0 ? Look::now : Look::none;
-  SourceVersions here = versions(background_ != nullptr ? Look::done : alone_or_first);
-  std::vector<std::string> wanted = here.missing();
-  if (peers_) wanted = here.missing_on(peers_->gather("missing", here.to_json()));
-  for (const std::string& source : here.changed()) folder().forget(source);
-  return wanted;
+std::vector<PutResult> Step::put_with_peers() {
+  PutOptions all = options();
+  for (const PutResult& result : folder().staged(call_.sources)) all.staged[result.source] = result.version;
+  all.stale = [this](const std::string& source) { folder().forget(source); };
+  try {
+    return put(call_.sources, all);
+  } catch (const OtherRelease& error) {
+    if (call_.hello.node_id == 0) say_to_job(error.what());
+    peers_.reset();
+    return put_alone();
+  }
 }
 
 // Does not hold the lock of the job's folder while it puts: it may wait for another step of the same job.
 void Step::put_missing() {
-  const std::vector<std::string> wanted = missing();
-  std::vector<PutResult> results;
-  if (!wanted.empty()) results = put(wanted, options());
+  const std::vector<PutResult> results = peers_ ? put_with_peers() : put_alone();
   StepFolder names = folder();
   std::vector<PutResult> added;
   for (const PutResult& result : results) {
@@ -296,11 +307,7 @@ Verdict Step::prepare() {
 
 void Step::join_peers() {
   if (!rendezvous_ || call_.cooperate != "on") return;
-  try {
-    peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
-  } catch (const OtherRelease& error) {
-    if (call_.hello.node_id == 0) say_to_job(error.what());
-  }
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
 }
 
 Verdict Step::stage() {

@@ -57,7 +57,7 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--problem", call->problem, "Why this node cannot stage: reported to the other nodes");
   step.add_option("--mode", call->mode, "block: wait until staged; background: links first, copies later")
       ->check(CLI::IsMember({"block", "background"}));
-  step.add_option("--on-error", call->on_error, "fail: end the step; source: go on from the source")
+  step.add_option("--on-error", call->on_error, "fail: end the step; source: read from the source")
       ->check(CLI::IsMember({"fail", "source"}));
   step.add_option("--quota", call->quota, "Bytes that the user may have in the store; 0: any");
   step.add_option("--total", call->total, "Bytes that all users may have on this node; 0: any");

@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/json_bytes.h"
 #include "common/leaf/source_name.h"
 #include "common/units.h"
 
@@ -53,42 +54,16 @@ nlohmann::json to_json(const std::vector<PutResult>& results) {
   return list;
 }
 
-// JSON holds UTF-8, but names are bytes: each byte becomes the character with its number (Latin-1).
-std::string to_characters(const std::string& bytes) {
-  constexpr unsigned kSeven = 0x80;
-  std::string text;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < kSeven) {
-      text += c;
-    } else {
-      text += static_cast<char>(0xC0U | (byte >> 6U));
-      text += static_cast<char>(0x80U | (byte & 0x3FU));
-    }
-  }
-  return text;
-}
-
-std::string from_characters(const std::string& text) {
-  std::string bytes;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < 0x80U) {
-      bytes += text[i];
-    } else {
-      if (i + 1 == text.size() || byte > 0xC3U) fail("the job's list of staged sources has a damaged name");
-      bytes += static_cast<char>((byte << 6U) | (static_cast<unsigned char>(text[++i]) & 0x3FU));
-    }
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::string staged_to_text(const std::vector<PutResult>& results) {
   nlohmann::json list = to_json(results);
   for (nlohmann::json& value : list) {
-    for (const char* key : {"source", "path"}) value[key] = to_characters(value.at(key));
+    for (const char* key : {"source", "path"}) {
+      const std::string bytes = value.at(key);
+      value.erase(key);
+      put_bytes(value, key, bytes);
+    }
   }
   return list.dump();
 }
@@ -98,8 +73,8 @@ std::vector<PutResult> staged_from_text(const std::string& text) {
   try {
     for (const nlohmann::json& value : nlohmann::json::parse(text)) {
       PutResult result;
-      result.source = from_characters(value.at("source"));
-      result.path = from_characters(value.at("path"));
+      result.source = bytes_in(value, "source");
+      result.path = bytes_in(value, "path");
       result.object = value.at("object");
       result.bytes = value.at("bytes");
       result.from_source = value.at("from_source");

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/units.h"
 #include "plugin/spank/options/config.h"

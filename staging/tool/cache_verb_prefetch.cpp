@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/cache/shared.h"
 #include "staging/tool/cache_verbs.h"
@@ -78,8 +79,7 @@ std::optional<fs::path> find_private(const Source& source) {
 void check_for_everyone(const std::string& source) {
   if (const std::optional<fs::path> found = find_private(resolve_source(source))) {
     fail(
-        "{}: not everyone may read {}, but everyone could read the copy: name its readers with --group, or "
-        "give --everyone",
+        "{}: not everyone may read {}, but everyone could read the copy: name its readers with --group, or give --everyone",
         source, found->string());
   }
 }

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/units.h"
 #include "staging/cache/kernel_quota.h"
@@ -83,8 +84,7 @@ void print_text(const cache::NodeReport& node, const Sums& all, const StatusArgu
              node.stores.size() == 1 ? "store" : "stores", all.objects, format_bytes(all.bytes),
              total > 0 ? " of " + format_bytes(total) : "", format_bytes(node.free));
   fmt::print(
-      "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; last used between {} "
-      "and {}\n",
+      "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; last used between {} and {}\n",
       format_bytes(all.in_use), format_bytes(all.copying), format_seconds(arguments.keep),
       format_bytes(all.recent), format_bytes(all.idle), format_time(all.oldest), format_time(all.newest));
   const std::string enforced = cache::enforced_quotas(node.cache);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/progress.h"
 #include "common/units.h"
 #include "staging/transfer/check.h"

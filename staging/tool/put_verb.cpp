@@ -11,6 +11,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/tool/cache_verbs.h"
 #include "staging/tool/copy_progress.h"
@@ -136,19 +137,18 @@ void add_put_verb(Tool& tool) {
   verb.add_option("--shared", arguments->shared, "A store to look into first");
   verb.add_option("--bandwidth", arguments->bandwidth,
                   "Limit for reading from sources, per second, such as 200M; default: no limit");
-  verb.add_option("--nodes", arguments->nodes,
-                  "HOST[:PORT] of each node that puts the same sources at the same time; each reads a part "
-                  "and passes it on")
+  verb.add_option(
+          "--nodes", arguments->nodes,
+          "HOST[:PORT] of each node that puts the same sources at the same time; each reads a part and passes it on")
       ->delimiter(',');
   verb.add_option("--node-id", arguments->node_id, "This node's place in --nodes, from 0");
   verb.add_option(
           "--source-patience", arguments->source_patience,
-          "With --nodes: seconds after which a call to the source or to this node's disk that does not "
-          "return fails the put; 0: 300, plus 1 for each node")
+          "With --nodes: seconds after which a call to the source or to this node's disk that does not return fails the put; 0: 300, plus 1 for each node")
       ->check(CLI::Range(0, 86400));
-  verb.add_option("--key-file", arguments->key_file,
-                  "File with the secret that the nodes share; default: LOCKSTEP_RENDEZVOUS_KEY, else "
-                  "~/.config/lockstep/nodes.key, made if it is missing");
+  verb.add_option(
+      "--key-file", arguments->key_file,
+      "File with the secret that the nodes share; default: LOCKSTEP_RENDEZVOUS_KEY, else ~/.config/lockstep/nodes.key, made if it is missing");
 }
 
 }  // namespace lockstep::transfer

@@ -1,329 +1,281 @@
 #include "staging/transfer/cooperative_put.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "common/error.h"
+#include "staging/transfer/chain_put.h"
 #include "staging/transfer/copy/parallel.h"
-#include "staging/transfer/exchange/arrivals.h"
-#include "staging/transfer/exchange/chunk_shares.h"
-#include "staging/transfer/exchange/subscription.h"
-#include "staging/transfer/new_copy.h"
+#include "staging/transfer/source_put.h"
 
 namespace lockstep::transfer {
 namespace {
 
 using nlohmann::json;
+using Messages = std::map<std::uint32_t, json>;
+using Contexts = std::vector<const PutContext*>;
 
-std::shared_ptr<const std::string> shared_list(const Manifest& manifest, const std::filesystem::path& files) {
-  return std::make_shared<const std::string>(list_text(manifest, files));
+// A copy keeps some files open, besides its lock and its journal.
+std::size_t sources_at_once() {
+  constexpr std::size_t kFilesOfSource = 12;
+  constexpr std::size_t kOtherFiles = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 16U;
+  return std::max<std::size_t>(limit.rlim_cur, kOtherFiles + kFilesOfSource) / kFilesOfSource -
+         kOtherFiles / kFilesOfSource;
 }
 
-/// One source at one node of the group.
-class CooperativePut {
- public:
-  CooperativePut(PeerGroup& peers, const PutContext& context, std::size_t topic)
-      : peers_(peers), context_(context), topic_(topic) {}
-  ~CooperativePut() { peers_.exchange().withdraw(topic_); }
-  CooperativePut(const CooperativePut&) = delete;
-  CooperativePut& operator=(const CooperativePut&) = delete;
+// An array, because all nodes get those of all sources.
+json identity_json(const Manifest& manifest) {
+  return {manifest.object, manifest.packed(), source_version(manifest)};
+}
 
-  FoundCopy run();
+/// What the sources are, as one node saw them.
+class Identities {
+ public:
+  /// This node looks. A source that cannot be seen and that it has staged for the job counts as unchanged.
+  static Identities look(const Contexts& contexts) {
+    Identities seen;
+    seen.manifests_.resize(contexts.size());
+    std::vector<json> identities(contexts.size());
+    parallel_for(contexts.size(), kManyAtOnce, [&](std::size_t s, const std::function<bool()>&) {
+      const PutContext& context = *contexts[s];
+      const auto staged = context.options.staged.find(context.source.name);
+      const bool has_copy = staged != context.options.staged.end();
+      try {
+        check_readable(context);
+        seen.manifests_[s] = look_at_source(context);
+        identities[s] = identity_json(*seen.manifests_[s]);
+        // A job of an earlier release has no version there.
+        if (has_copy && !staged->second.empty() && staged->second != source_version(*seen.manifests_[s]))
+          context.tally.note("it changed after an earlier step of this job staged it: it is staged again");
+      } catch (const Error& error) {
+        if (!has_copy) throw;
+        context.options.notice(fmt::format(
+            "{}; the step uses the copy that an earlier step of this job has staged", error.what()));
+      }
+    });
+    seen.message_ = identities;
+    return seen;
+  }
+
+  static Identities from(const json& message, std::uint32_t node) {
+    Identities seen;
+    seen.message_ = message;
+    seen.node_ = node;
+    return seen;
+  }
+
+  const json& message() const { return message_; }
+  /// As source_version(); "" if the source could not be seen.
+  std::string version(std::size_t s) const {
+    const json& identity = message_.at(s);
+    return identity.is_null() ? "" : identity.at(2);
+  }
+  Manifest manifest(const PutContext& context, std::size_t s, PeerGroup& peers) const {
+    if (!manifests_.empty() && manifests_[s]) return *manifests_[s];
+    const json& identity = message_.at(s);
+    if (identity.is_null())
+      fail("{}: {} cannot read it, and a node of the step has no copy", context.source.name,
+           node_ ? peers.name(*node_) : "this node");
+    check_readable(context);
+    return adopt_identity(context, {.node = peers.name(*node_),
+                                    .object = identity.at(0),
+                                    .packed = identity.at(1),
+                                    .version = identity.at(2)});
+  }
 
  private:
-  Manifest agree_on_source();
-  std::optional<Manifest> adopt_from_first();
-  void announce(const char* state, std::shared_ptr<const std::string> list);
-  std::optional<std::string> get_list_from(std::uint32_t node);
-  std::optional<std::string> pass_on_list();
-  std::vector<std::uint32_t> predecessors() const;
-  BegunCopy begin(CopyLock lock);
-  void exchange_chunks(Copy& copy);
-  Subscription subscription(Copy& copy, Arrivals& arrivals);
-  std::map<std::uint32_t, json> end();
-  void settle(const std::map<std::uint32_t, json>& ends);
-  std::string round(const char* name) const { return fmt::format("{}:{}", name, topic_); }
-
-  PeerGroup& peers_;
-  const PutContext& context_;
-  std::size_t topic_;
-
-  std::uint32_t first_ = 0;       // the node that looks at the source for all
-  std::uint64_t list_bytes_ = 0;  // of its list of files; 0 if it has none
-  std::string list_digest_;
-  std::vector<std::uint32_t> holding_, needing_;  // nodes, in order
-  std::set<std::uint32_t> corrupt_senders_;
-  // One of them, or none if another process of this node copies the object.
-  std::optional<SourceLookup> lookup_;
-  std::optional<FoundCopy> found_;
-  std::optional<NewCopy> new_copy_;
-  std::optional<ChainSchedule> schedule_;
+  std::vector<std::optional<Manifest>> manifests_;  // if this node has looked
+  json message_;
+  std::optional<std::uint32_t> node_;
 };
 
-// One node looks at the source for all, because file times may differ between clients of one file system: the first
-// node; if it has left, the next one; finally this node.
-Manifest CooperativePut::agree_on_source() {
-  check_readable(context_);
-  for (const auto& [node, here] : peers_.gather(round("there"), json{{"here", 1}})) {
-    first_ = node;
-    if (std::optional<Manifest> manifest = adopt_from_first()) return std::move(*manifest);
+/// Some sources, with all rounds after the first.
+class SourceBatch {
+ public:
+  SourceBatch(PeerGroup& peers, std::size_t round, const Contexts& contexts,
+              const std::vector<Manifest>& manifests)
+      : peers_(peers), round_(round) {
+    for (std::size_t s = 0; s < contexts.size(); ++s)
+      sources_.push_back(std::make_unique<SourcePut>(*contexts[s], manifests[s]));
   }
-  fail("{}: no node of the step can read it", context_.source.name);
-}
 
-std::optional<Manifest> CooperativePut::adopt_from_first() {
-  const bool self = peers_.self() == first_;
-  std::optional<Manifest> manifest;
-  json message{{"none", 1}};
-  if (self) {
-    manifest = look_at_source(context_);
-    const SourceIdentity seen = identity_of(*manifest, "");
-    message = {
-        {"object", seen.object}, {"packed", seen.packed}, {"files", seen.files}, {"index", seen.index}};
-  }
-  const std::map<std::uint32_t, json> messages =
-      peers_.gather(fmt::format("{}:{}", round("source"), first_), std::move(message));
-  const auto found = messages.find(first_);
-  if (self || found == messages.end() || !found->second.contains("object")) return manifest;
-  const json& seen = found->second;
-  return adopt_identity(context_, {.node = peers_.name(first_),
-                                   .object = seen.at("object"),
-                                   .packed = seen.at("packed"),
-                                   .index = seen.at("index"),
-                                   .files = seen.at("files")});
-}
-
-// `list`: of the files, if this is the first node and has it.
-void CooperativePut::announce(const char* state, std::shared_ptr<const std::string> list) {
-  json own{{"state", state}, {"list", 0}, {"xxh3", ""}};
-  if (list) {
-    own["list"] = list->size();
-    own["xxh3"] = pack::to_hex(pack::digest_of(std::as_bytes(std::span(*list))));
-    peers_.exchange().serve_list(topic_, std::move(list));
-  }
-  for (const auto& [node, message] : peers_.gather(round("have"), std::move(own))) {
-    if (node == first_) {
-      list_bytes_ = message.at("list");
-      list_digest_ = message.at("xxh3");
-    }
-    if (message.at("state") == "has") holding_.push_back(node);
-    if (message.at("state") == "needs") needing_.push_back(node);
-  }
-}
-
-std::optional<std::string> CooperativePut::get_list_from(std::uint32_t node) {
-  try {
-    const std::unique_ptr<PeerLink> link = peers_.connect(node);
-    link->send(fmt::format("list {}", topic_));
-    for (;;) {
-      const std::optional<std::string> line = link->receive(peers_.exchange().timeouts().silence);
-      if (!line) throw PeerError("no answer");
-      const std::vector<std::string> words = words_of(*line);
-      if (words.size() == 1 && words[0] == "alive") continue;
-      if (words.size() != 4 || words[0] != "list" || parse_number(words[2]) != list_bytes_) {
-        throw PeerError("it has another list of files");
-      }
-      std::string list(list_bytes_, '\0');
-      link->receive_bytes(std::as_writable_bytes(std::span(list)));
-      if (pack::to_hex(pack::digest_of(std::as_bytes(std::span(list)))) != list_digest_) {
-        throw PeerError("its list of files arrived damaged");
-      }
-      return list;
-    }
-  } catch (const PeerError& error) {
-    context_.tally.note(
-        fmt::format("{} did not send the list of files: {}", peers_.name(node), error.what()));
-    return {};
-  }
-}
-
-// The other nodes that take part, the nearest before this one first.
-std::vector<std::uint32_t> CooperativePut::predecessors() const {
-  std::vector<std::uint32_t> nodes = holding_;
-  nodes.insert(nodes.end(), needing_.begin(), needing_.end());
-  std::erase(nodes, peers_.self());
-  std::sort(nodes.begin(), nodes.end(), std::greater<>());
-  const auto before =
-      std::find_if(nodes.begin(), nodes.end(), [&](std::uint32_t node) { return node < peers_.self(); });
-  std::rotate(nodes.begin(), before, nodes.end());
-  return nodes;
-}
-
-// Gets the first node's list of files from the node before this one, and keeps it for the next one. Nothing if no node
-// between this and the first can send it.
-std::optional<std::string> CooperativePut::pass_on_list() {
-  if (list_bytes_ == 0) return {};
-  for (const std::uint32_t node : predecessors()) {
-    std::optional<std::string> list = get_list_from(node);
-    if (list) {
-      peers_.exchange().serve_list(topic_, std::make_shared<const std::string>(*list));
-      return list;
-    }
-    if (node == first_) break;
-  }
-  return {};
-}
-
-// Uses the first node's list of files. If that node cannot send it, reads the list from the source.
-BegunCopy CooperativePut::begin(CopyLock lock) {
-  const std::optional<std::string> list = pass_on_list();
-  if (!list) return begin_copy(context_, lookup_->manifest(), std::move(lock));
-  BegunCopy begun = begin_copy_with_list(context_, lookup_->manifest(), std::move(lock), *list);
-  context_.tally.count_from_peer(list->size());
-  return begun;
-}
-
-Subscription CooperativePut::subscription(Copy& copy, Arrivals& arrivals) {
-  return {*schedule_,
-          Subscription::Options{
-              .topic = topic_,
-              .predecessors = predecessors(),
-              .holders = holding_,
-              .timeouts = peers_.exchange().timeouts(),
-              .name = [this](std::uint32_t node) { return peers_.name(node); },
-              .connect = [this](std::uint32_t node) { return peers_.connect(node); },
-              .lost =
-                  [this](const std::vector<std::uint32_t>& asked, std::optional<std::uint32_t> passed_over) {
-                    return peers_.lost(asked, passed_over);
-                  },
-              .bytes = [&copy](std::size_t chunk) { return copy.plan().bytes(chunk); },
-              .buffer = [&copy](std::uint32_t bytes) { return copy.buffers().take(bytes); },
-              .store =
-                  [this, &arrivals](ArrivedChunk chunk) {
-                    context_.tally.count_from_peer(chunk.data.bytes().size());
-                    arrivals.add(std::move(chunk));
-                  },
-              .note = [this](const std::string& text) { context_.tally.note(text); }}};
-}
-
-void CooperativePut::exchange_chunks(Copy& copy) {
-  const std::uint32_t self = peers_.self();
-  std::optional<std::vector<std::uint32_t>> shares;
-  if (holding_.empty()) shares = deal_chunks(copy.plan(), needing_);
-  schedule_.emplace(self, copy.plan().size(), shares,
-                    [&](std::size_t chunk) { return !copy.store().has(chunk); });
-  peers_.exchange().serve_chunks(topic_, std::make_shared<CopyProvider>(copy, *schedule_));
-  Arrivals arrivals;
-  const auto read_share = [&](const std::function<bool()>& stop) {
-    while (!stop()) {
-      const std::optional<std::size_t> chunk = schedule_->take_own();
-      if (!chunk) return;
-      copy.read_from_source(*chunk);
-      schedule_->stored(*chunk, self);
-    }
-  };
-  const auto store_arrivals = [&] {
-    while (std::optional<ArrivedChunk> arrived = arrivals.take()) {
-      copy.take(arrived->chunk, std::move(arrived->data), arrived->digest);
-      schedule_->stored(arrived->chunk, arrived->origin);
-    }
-  };
-  const auto end = [&] {
-    schedule_->stop();
-    arrivals.end();
-  };
-  constexpr std::size_t kStoring = 2;
-  const std::size_t threads = 1 + kStoring + static_cast<std::size_t>(copy.threads());
-  const auto work = [&](std::size_t i, const std::function<bool()>& stop) {
+  void put(const std::function<void(const PutContext&, FoundCopy)>& done) {
+    std::string states;
+    for (const auto& source : sources_) states += static_cast<char>(source->find());
+    run_chains(peers_.rendezvous().chains(states, round_));
+    Messages contents;
     try {
-      if (i == 0) {
-        subscription(copy, arrivals).run();
-        schedule_->wait_until_end();
-        arrivals.end();
-      } else {
-        i <= kStoring ? store_arrivals() : read_share(stop);
-      }
-    } catch (...) {
-      end();
+      contents = peers_.gather(fmt::format("contents:{}", round_), contents_message());
+    } catch (const Error&) {  // other nodes failed
+      for (const auto& source : sources_) source->keep();
       throw;
     }
-  };
-  parallel_for(threads, static_cast<int>(threads), work, end);
-  copy.finish([&](std::size_t chunk) {
-    const std::uint32_t from = schedule_->origin(chunk);
-    if (from == self || !corrupt_senders_.insert(from).second) return;
-    context_.tally.note(fmt::format("{} sent other bytes than the source has; they are read from the source",
-                                    peers_.name(from)));
-  });
-}
+    chains_.clear();
+    for (std::size_t s = 0; s < sources_.size(); ++s) settle(contents, s);
+    for (const auto& source : sources_) done(source->context(), source->take_result());
+  }
 
-std::map<std::uint32_t, json> CooperativePut::end() {
-  json message{{"end", 1}, {"corrupt_senders", corrupt_senders_}};
-  if (found_) message["content"] = lookup_->content_of(*found_);
-  if (new_copy_) message["content"] = new_copy_->content();
-  try {
-    std::map<std::uint32_t, json> ends = peers_.gather(round("end"), std::move(message));
-    peers_.exchange().withdraw(topic_);
-    return ends;
-  } catch (const Error&) {
-    if (new_copy_) new_copy_->keep();  // other nodes failed
-    throw;
-  }
-}
-
-// If other nodes got wrong bytes from this node's copy, which only a quick check had found good, checks all of it. If
-// no index tells which bytes are right, no node publishes a copy.
-void CooperativePut::settle(const std::map<std::uint32_t, json>& ends) {
-  std::set<std::string> contents;
-  bool accused = false;
-  for (const auto& [node, message] : ends) {
-    if (message.contains("content")) contents.insert(message.at("content").get<std::string>());
-    for (const json& sender : message.at("corrupt_senders")) accused = accused || sender == peers_.self();
-  }
-  const bool differing = contents.size() > 1;
-  if (!differing && !accused) return;
-  const std::string damage = found_ ? lookup_->remove_if_damaged(*found_) : "";
-  if (!differing) {
-    if (!damage.empty()) found_ = find_or_copy(context_, *lookup_);
-    return;
-  }
-  const std::string& given = context_.source.name;
-  std::string members;
-  for (const auto& [node, message] : peers_.gather(round("damage"), json{{"damage", damage}})) {
-    const std::string text = message.at("damage");
-    if (!text.empty()) {
-      fail("{}: {}'s copy in its cache was damaged ({}); stage it again", given, peers_.name(node), text);
+ private:
+  // Chains that differ have other nodes, of which one may be slow: they do not wait for each other.
+  void run_chains(std::vector<ChainPart> parts) {
+    for (ChainPart& part : parts) {
+      std::vector<SourcePut*> sources;
+      for (const std::size_t s : part.sources) {
+        if (s >= sources_.size()) fail("srun's helper named a source that does not exist");
+        sources.push_back(sources_[s].get());
+      }
+      chains_.push_back(std::make_unique<ChainPut>(peers_, round_, std::move(part), std::move(sources)));
     }
-    members += (members.empty() ? "" : ", ") + peers_.name(node);
+    parallel_for(chains_.size(), static_cast<int>(chains_.size()),
+                 [this](std::size_t c, const std::function<bool()>&) { chains_[c]->run(); });
   }
-  fail(
-      "{}: {} got different bytes; stage it again when nobody writes to it, or pack it, so that an index can "
-      "tell which of them are right",
-      given, members);
+
+  json contents_message() const {
+    json contents = json::object();
+    json corrupt = json::object();
+    for (std::size_t s = 0; s < sources_.size(); ++s) {
+      const std::string number = std::to_string(s);
+      if (const std::string content = sources_[s]->content(); !content.empty()) contents[number] = content;
+      if (!sources_[s]->corrupt_senders().empty()) corrupt[number] = sources_[s]->corrupt_senders();
+    }
+    return {{"contents", std::move(contents)}, {"corrupt_senders", std::move(corrupt)}};
+  }
+
+  // If other nodes got wrong bytes from this node's copy, which only a quick check had found good, checks all of it. If
+  // no index tells which bytes are right, no node publishes a copy.
+  void settle(const Messages& messages, std::size_t s) {
+    const std::string number = std::to_string(s);
+    std::set<std::string> contents;
+    bool accused = false;
+    for (const auto& [node, message] : messages) {
+      const json& all = message.at("contents");
+      if (all.contains(number)) contents.insert(all.at(number).get<std::string>());
+      for (const json& sender : message.at("corrupt_senders").value(number, json::array()))
+        accused = accused || sender == peers_.self();
+    }
+    const bool differing = contents.size() > 1;
+    if (!differing && !accused) return;
+    const std::string damage = sources_[s]->remove_if_damaged();
+    if (differing) fail_differing(s, damage);
+  }
+
+  [[noreturn]] void fail_differing(std::size_t s, const std::string& damage) {
+    const std::string& name = sources_[s]->context().source.name;
+    std::string members;
+    for (const auto& [node, message] :
+         peers_.gather(fmt::format("damage:{}:{}", round_, s), json{{"damage", damage}})) {
+      const std::string text = message.at("damage");
+      if (!text.empty()) {
+        fail("{}: {}'s copy in its cache was damaged ({}); stage it again", name, peers_.name(node), text);
+      }
+      members += (members.empty() ? "" : ", ") + peers_.name(node);
+    }
+    fail(
+        "{}: {} got different bytes; stage it again when nobody writes to it, or pack it, so that an index can "
+        "tell which of them are right",
+        name, members);
+  }
+
+  PeerGroup& peers_;
+  std::size_t round_;
+  std::vector<std::unique_ptr<SourcePut>> sources_;
+  std::vector<std::unique_ptr<ChainPut>> chains_;
+};
+
+/// What the nodes know after the first round.
+struct Greeting {
+  Identities identities;
+  std::vector<bool> wanted;  ///< by source
+  std::size_t at_once = 1;   ///< sources
+};
+
+// One node looks at the sources for all, because file times may differ between clients of one file system: the first node;
+// if it has left, the next one; finally this node.
+Identities identify(PeerGroup& peers, const Contexts& contexts, Messages& hellos,
+                    std::optional<Identities> own) {
+  for (const auto& [node, hello] : hellos) {
+    if (hello.contains("sources"))
+      return node == peers.self() ? std::move(*own) : Identities::from(hello.at("sources"), node);
+  }
+  for (const auto& [node, hello] : hellos) {
+    json message{{"none", 1}};
+    if (node == peers.self()) {
+      own = Identities::look(contexts);
+      message = {{"sources", own->message()}};
+    }
+    const Messages seen = peers.gather(fmt::format("identify:{}", node), std::move(message));
+    if (node == peers.self()) return std::move(*own);
+    if (const auto found = seen.find(node); found != seen.end() && found->second.contains("sources"))
+      return Identities::from(found->second.at("sources"), node);
+  }
+  fail("{}: no node of the step can read it", contexts.front()->source.name);
 }
 
-FoundCopy CooperativePut::run() {
-  lookup_.emplace(context_, agree_on_source());
-  const bool first = peers_.self() == first_;
-  SourceLookup::Result result = lookup_->find_or_lock(false);
-  if (auto* const found = std::get_if<FoundCopy>(&result)) {
-    found_ = std::move(*found);
-    announce("has", first ? shared_list(lookup_->manifest(), found_->files) : nullptr);
-    if (!needing_.empty()) {
-      peers_.exchange().serve_chunks(
-          topic_, std::make_shared<ObjectProvider>(peers_.self(), found_->files, lookup_->files_of(*found_),
-                                                   context_.options.chunk_bytes));
-      if (!first) pass_on_list();
-    }
-  } else if (auto* const lock = std::get_if<CopyLock>(&result)) {
-    std::optional<BegunCopy> begun;
-    if (first) begun = begin_copy(context_, lookup_->manifest(), std::move(*lock));
-    announce("needs", first ? shared_list(begun->manifest, begun->incoming->files()) : nullptr);
-    if (!begun) begun = begin(std::move(*lock));
-    new_copy_.emplace(context_, std::move(*begun), first || list_bytes_ == 0);
-    exchange_chunks(new_copy_->copy());
-  } else {
-    announce("busy", nullptr);
+Greeting greet(PeerGroup& peers, const Contexts& contexts) {
+  json staged = json::array();
+  for (const PutContext* const context : contexts) {
+    const auto version = context->options.staged.find(context->source.name);
+    staged.push_back(version == context->options.staged.end() ? json() : json(version->second));
   }
-  settle(end());
-  if (new_copy_) return new_copy_->publish();
-  return found_ ? std::move(*found_) : find_or_copy(context_, *lookup_);
+  std::optional<Identities> own;
+  json message{{"at_once", sources_at_once()}};
+  if (!contexts.empty() && !contexts.front()->options.staged.empty()) message["staged"] = std::move(staged);
+  if (peers.self() == 0) {
+    own = Identities::look(contexts);
+    message["sources"] = own->message();
+  }
+  Messages hellos = peers.hello(std::move(message));
+  Greeting greeting{.identities = identify(peers, contexts, hellos, std::move(own)),
+                    .wanted = std::vector<bool>(contexts.size(), false),
+                    .at_once = sources_at_once()};
+  for (const auto& [node, other] : hellos) {
+    const json versions = other.value("staged", std::vector<json>(contexts.size()));
+    if (versions.size() != contexts.size()) fail("the nodes of the step were given different sources");
+    greeting.at_once = std::min(greeting.at_once, other.at("at_once").get<std::size_t>());
+    for (std::size_t s = 0; s < contexts.size(); ++s) {
+      const std::string seen = greeting.identities.version(s);
+      if (versions[s].is_null() || (!seen.empty() && versions[s] != seen)) greeting.wanted[s] = true;
+    }
+  }
+  return greeting;
 }
 
 }  // namespace
 
-FoundCopy cooperative_put(PeerGroup& peers, const PutContext& context, std::size_t topic) {
-  return CooperativePut(peers, context, topic).run();
+void cooperative_put(PeerGroup& peers, const std::vector<std::unique_ptr<PutContext>>& contexts,
+                     const std::function<void(const PutContext& context, FoundCopy copy)>& done) {
+  Contexts all;
+  for (const auto& context : contexts) all.push_back(context.get());
+  const Greeting greeting = greet(peers, all);
+  Contexts wanted;
+  std::vector<std::size_t> numbers;
+  for (std::size_t s = 0; s < all.size(); ++s) {
+    if (!greeting.wanted[s]) continue;
+    const PutOptions& options = all[s]->options;
+    const auto staged = options.staged.find(all[s]->source.name);
+    const std::string seen = greeting.identities.version(s);
+    if (staged != options.staged.end() && !seen.empty() && staged->second != seen)
+      options.stale(all[s]->source.name);
+    wanted.push_back(all[s]);
+    numbers.push_back(s);
+  }
+  for (std::size_t begin = 0; begin < wanted.size(); begin += greeting.at_once) {
+    const std::size_t end = std::min(begin + greeting.at_once, wanted.size());
+    std::vector<std::optional<Manifest>> found(end - begin);
+    parallel_for(end - begin, kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
+      found[i] = greeting.identities.manifest(*wanted[begin + i], numbers[begin + i], peers);
+    });
+    std::vector<Manifest> manifests;
+    for (std::optional<Manifest>& manifest : found) manifests.push_back(std::move(*manifest));
+    const Contexts part(wanted.begin() + static_cast<std::ptrdiff_t>(begin),
+                        wanted.begin() + static_cast<std::ptrdiff_t>(end));
+    SourceBatch(peers, begin, part, manifests).put(done);
+  }
 }
 
 }  // namespace lockstep::transfer

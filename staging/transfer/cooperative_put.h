@@ -1,25 +1,33 @@
-// Puts one source on all nodes of a group (exchange.h describes how they share the work).
+// Puts sources on all nodes of a group (exchange.h describes how they share the work). The nodes agree in few rounds at
+// the rendezvous, whatever the number of sources:
 //
-// The nodes agree in rounds at the rendezvous, each named by the source's place in the call:
-//   there    which nodes take part and can read the source
-//   source   the first of them says what the source is: its object, whether it is a pack
-//   have     each says whether it has the object already, needs it, or waits for another job of its node
-//   end      each has all its chunks; it says what content it got, and which nodes sent corrupt bytes. From then
-//            on no node is asked for chunks
-//   damage   only if the contents differ: each says whether it found its own copy damaged
+//   places     (hello) the releases of all nodes, and which version of each source an earlier step of the job has staged;
+//              the first node says what each source is: its object, whether it is a pack
+//   states     each says whether it has an object already, needs it, or waits for another process of its node; it learns
+//              its part of the chains
+//   contents   each has all its chunks; it says what content it got, and which nodes sent corrupt bytes. From then on no
+//              node is asked for chunks
+//   identify   only if the first node has left: what the next one sees
+//   damage     only if contents differ: each says whether it found its own copy damaged
+//
+// Very many sources are put in groups, because each one needs some open files; then there are more rounds.
 //
 // Threads: one at a time.
 #pragma once
 
-#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/put_context.h"
 
 namespace lockstep::transfer {
 
-/// `topic` is the source's place in the call. Throws Error if this node cannot put it, or if other nodes got
-/// other bytes.
-FoundCopy cooperative_put(PeerGroup& peers, const PutContext& context, std::size_t topic);
+/// Calls `done` for each source that was put, in order; sources of which all nodes have staged the present version are
+/// left out. `contexts` has one for each source; they must stay where they are. Throws Error if this node cannot put a
+/// source, or if other nodes got other bytes.
+void cooperative_put(PeerGroup& peers, const std::vector<std::unique_ptr<PutContext>>& contexts,
+                     const std::function<void(const PutContext& context, FoundCopy copy)>& done);
 
 }  // namespace lockstep::transfer

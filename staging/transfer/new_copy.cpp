@@ -87,8 +87,9 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
   if (!source.shards.empty()) write_index(context, begun, index.subset(named_shards(index, source)));
 }
 
-// Another node has seen the source, but could not give the list.
-void look_again(const PutContext& context, Manifest& manifest) {
+}  // namespace
+
+void rescan_source(const PutContext& context, Manifest& manifest) {
   Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, seen);
   if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state) {
@@ -99,8 +100,6 @@ void look_again(const PutContext& context, Manifest& manifest) {
   manifest = std::move(seen);
 }
 
-}  // namespace
-
 BegunCopy begin_copy(const PutContext& context, const Manifest& manifest, CopyLock lock) {
   const bool packed = manifest.packed();
   BegunCopy begun = begin(context, manifest, std::move(lock),
@@ -108,7 +107,7 @@ BegunCopy begin_copy(const PutContext& context, const Manifest& manifest, CopyLo
   if (packed) {
     fetch_index(context, begun);
   } else if (manifest.files.empty()) {
-    look_again(context, begun.manifest);
+    rescan_source(context, begun.manifest);
   }
   return begun;
 }
@@ -183,7 +182,11 @@ CopyOptions NewCopy::copy_options() {
   options.chunk_bytes = put.chunk_bytes;
   options.mark_bytes = put.mark_bytes;
   options.source_pause = put.source_pause;
-  options.buffers = put.buffers;
+  options.memory = &context_.resources.memory;
+  if (put.peers != nullptr)
+    options.hashed = [this](std::size_t chunk, ChunkBuffers::Buffer data) {
+      context_.resources.recent.keep({&context_, chunk}, std::move(data));
+    };
   options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
   if (put.listed) {
     std::vector<std::string> names = names_of(files_);
@@ -221,7 +224,7 @@ void NewCopy::complete_unindexed(const ManifestFile& file) {
 }
 
 void NewCopy::progressed(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(context_.resources.reporting);
   const PutOptions& put = context_.options;
   progress_.done += bytes;
   begun_.incoming->set_present(progress_.done);

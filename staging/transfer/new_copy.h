@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -23,6 +22,9 @@ struct BegunCopy {
   CopyLock lock;
   std::unique_ptr<cache::Incoming> incoming;
 };
+
+/// Lists the files of a source that another node has identified. Throws Error if this node sees another version.
+void rescan_source(const PutContext& context, Manifest& manifest);
 
 /// Reads the list at the source. Throws Error.
 BegunCopy begin_copy(const PutContext& context, const Manifest& manifest, CopyLock lock);
@@ -63,8 +65,7 @@ class NewCopy {
   std::vector<ManifestFile> files_;  // a pack's shards, without its index
   std::uint64_t list_bytes_ = 0;     // that are part of the object
   std::unique_ptr<SideIndexes> side_indexes_;
-  std::mutex mutex_;  // of progress_
-  PutProgress progress_;
+  PutProgress progress_;  // under the reporting mutex
   std::unique_ptr<Copy> copy_;
 };
 

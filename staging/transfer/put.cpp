@@ -1,5 +1,8 @@
 #include "staging/transfer/put.h"
 
+#include <deque>
+#include <memory>
+
 #include "common/error.h"
 #include "staging/transfer/cooperative_put.h"
 #include "staging/transfer/new_copy.h"
@@ -9,8 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-FoundCopy put_one(const PutContext& context, std::size_t number) {
-  if (context.options.peers != nullptr) return cooperative_put(*context.options.peers, context, number);
+FoundCopy put_one(const PutContext& context) {
   SourceLookup lookup(context, look_at_source(context));
   return find_or_copy(context, lookup);
 }
@@ -45,14 +47,21 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
   cache::Store store(fs::absolute(options.cache_dir), options.limits, system);
   store.recover();
   Limit limit(options.bandwidth, store.folder() / "bandwidth");
+  PutResources resources(store, system, limit, options);
   std::vector<PutResult> results;
   results.reserve(sources.size());
-  for (std::size_t s = 0; s < sources.size(); ++s) {
-    PutTally tally(sources[s]);
-    const PutContext context{store, system, limit, options, resolve(sources[s]), tally};
-    results.push_back(result_of(tally, put_one(context, s)));
+  const auto done = [&](const PutContext& context, const FoundCopy& copy) {
+    results.push_back(result_of(context.tally, copy));
     if (options.done) options.done(results.back());
+  };
+  std::deque<PutTally> tallies;
+  std::vector<std::unique_ptr<PutContext>> contexts;
+  for (const std::string& source : sources) {
+    contexts.push_back(std::make_unique<PutContext>(
+        PutContext{store, system, limit, resources, options, resolve(source), tallies.emplace_back(source)}));
+    if (options.peers == nullptr) done(*contexts.back(), put_one(*contexts.back()));
   }
+  if (options.peers != nullptr) cooperative_put(*options.peers, contexts, done);
   return results;
 }
 

@@ -17,7 +17,10 @@
 #include <string>
 
 #include "staging/cache/store.h"
+#include "staging/transfer/copy/chunk_buffers.h"
 #include "staging/transfer/copy/limit.h"
+#include "staging/transfer/exchange/recent_chunks.h"
+#include "staging/transfer/heartbeat.h"
 #include "staging/transfer/put_options.h"
 #include "staging/transfer/source.h"
 
@@ -54,11 +57,32 @@ class PutTally {
   PutResult result_;
 };
 
+/// What all sources of one put share. The references must outlive it.
+struct PutResources {
+  PutResources(cache::Store& the_store, FileSystem& file_system, Limit& source_limit, const PutOptions& options)
+      : store(the_store),
+        system(file_system),
+        limit(source_limit),
+        memory(options.buffers, options.chunk_bytes),
+        recent(options.peers != nullptr ? options.buffers / 4 : 0),
+        heartbeat(options.copier_patience.count() > 0 ? options.copier_patience / 2
+                                                      : default_call_timeout(1)) {}
+
+  cache::Store& store;
+  FileSystem& system;
+  Limit& limit;
+  CopyMemory memory;
+  RecentChunks recent;  ///< for successors
+  Heartbeat heartbeat;
+  std::mutex reporting;  ///< held while progress is recorded and reported
+};
+
 /// The references must outlive it.
 struct PutContext {
   cache::Store& store;
   FileSystem& system;
   Limit& limit;
+  PutResources& resources;
   const PutOptions& options;
   Source source;
   PutTally& tally;

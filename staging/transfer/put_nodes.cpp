@@ -167,7 +167,7 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
   try {
     Exchange::Options exchange;
     exchange.key = nodes.key;
-    exchange.step = "0.put";
+    exchange.step = hello.step_name();
     exchange.node_id = nodes.node_id;
     exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : addresses[nodes.node_id].port;
     exchange.chunk_bytes = options.chunk_bytes;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,11 +76,18 @@ struct PutOptions {
   /// published yet, but may be linked to. Called from the copying threads, one at a time.
   std::function<void(const std::string& source, const std::string& name, const std::filesystem::path& copy)>
       file;
+  /// Only with `peers`: the versions (PutResult) of the sources that this node has staged for the job already. A source is
+  /// left out if all nodes have staged the version that is at the source now.
+  std::map<std::string, std::string> staged;
+  /// Called before a source is put that is not what this node has staged.
+  std::function<void(const std::string& source)> stale = [](const std::string&) {};
+  /// Takes a line for the user about a source that is not put.
+  std::function<void(const std::string&)> notice = [](const std::string&) {};
   /// The nodes that put the same sources at the same time, in the same order, and share the chunks they read.
   PeerGroup* peers = nullptr;
   /// If set, all file operations that change the cache go through it (fault injection).
   FileSystem* file_system = nullptr;
-  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one goes on from
+  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one continues from
   /// there. The same on all nodes of a group.
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;

@@ -40,25 +40,17 @@ Manifest look_at_source(const PutContext& context) {
   refuse_own_cache(context, manifest);
   if (manifest.files.size() > kManyFiles) {
     context.tally.note(
-        fmt::format("{} files; lockstep-pack create makes a few of them, which are staged and read faster",
+        fmt::format("{} small files: pack them with lockstep-pack create to stage and read faster",
                     manifest.files.size()));
   }
   return manifest;
-}
-
-SourceIdentity identity_of(const Manifest& manifest, const std::string& node) {
-  return {.node = node,
-          .object = manifest.object,
-          .packed = manifest.packed(),
-          .index = pack::to_hex(manifest.index.digest),
-          .files = manifest.packed() ? "" : state_digest(manifest)};
 }
 
 Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity) {
   const Source& source = context.source;
   const std::optional<IndexState> here =
       retry_source(context.options.source_pause, [&] { return index_state(source); });
-  if (identity.packed != here.has_value() || (here && pack::to_hex(here->digest) != identity.index)) {
+  if (identity.packed != here.has_value() || (here && pack::to_hex(here->digest) != identity.version)) {
     fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
          source.name, identity.node);
   }
@@ -67,7 +59,7 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
   manifest.folder = source.folder;
   manifest.object = identity.object;
   manifest.seen_by = identity.node;
-  manifest.seen_state = identity.files;
+  manifest.seen_state = identity.packed ? "" : identity.version;
   manifest.one_file = source.one_file;
   if (source.one_file) {
     manifest.main = source.shards.front();
@@ -144,9 +136,7 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
         return found(std::move(readers), false);
     }
     CopyLock mine{.lock = lock(FileSystem::LockKind::exclusive, wait), .heartbeat = {}};
-    const std::chrono::milliseconds patience = context_.options.copier_patience;
-    mine.heartbeat = std::make_unique<Heartbeat>(
-        mine.lock.fd(), patience.count() > 0 ? patience / 2 : default_call_timeout(1));
+    mine.heartbeat = context_.resources.heartbeat.touch(mine.lock.fd());
     if (!store.has(manifest_.object)) return mine;
     // Another process may have made a copy in between. After damage reads all of it, because a quick check may miss the
     // damage the second time.

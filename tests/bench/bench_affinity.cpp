@@ -1,8 +1,6 @@
 // Measures how long a pinning plan takes on a topology that is already loaded: for 256 tasks on 384 hardware
 // threads, and for a few other cases.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "common/clock.h"
@@ -29,23 +27,18 @@ double median_milliseconds(const Machine& machine, const Request& request) {
   return times[kRuns / 2];
 }
 
-void measure(bool json) {
+void measure() {
   for (const char* topology : {"package:2 [numa] l3:12 core:8 pu:2", "package:2 numa:4 l3:3 core:8 pu:2"}) {
     const Machine machine = load_description(topology);
     for (const int tasks : {8, 192, 256, 1024}) {
       Request request;
       request.tasks = tasks;
       const double milliseconds = median_milliseconds(machine, request);
-      if (json) {
-        Tool::print({{"bench", "affinity"},
-                     {"topology", topology},
-                     {"cpus", machine.known.size()},
-                     {"tasks", tasks},
-                     {"milliseconds", milliseconds}});
-      } else {
-        fmt::print("{:>5} tasks on {} CPUs ({}): {:.3f} ms\n", tasks, machine.known.size(), topology,
-                   milliseconds);
-      }
+      Tool::print({{"bench", "affinity"},
+                   {"topology", topology},
+                   {"cpus", machine.known.size()},
+                   {"tasks", tasks},
+                   {"milliseconds", milliseconds}});
     }
   }
 }
@@ -57,5 +50,5 @@ int main(int argc, char** argv) {
   bool peers = false;
   tool.app().add_flag("--peers", peers,
                       "Accepted, as by every benchmark, but without effect: there is no peer");
-  return tool.run(argc, argv, [&] { measure(tool.json()); });
+  return tool.run(argc, argv, [&] { measure(); });
 }

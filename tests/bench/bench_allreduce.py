@@ -92,14 +92,6 @@ def measure(site, chosen, ranks):
         }
 
 
-def describe(line):
-    where = f"{line['ranks']} ranks on {line['nodes']} node{'s' if line['nodes'] > 1 else ''}"
-    if line["bench"] == "memory_bandwidth":
-        return f"memory    {where}  {line['kernel']:<10} {line['bytes_per_second'] / 1e9:>10.2f} GB/s"
-    memory = "registered" if line["registered"] else "any memory"
-    return f"{line['implementation']:<9} {where}  {memory} {line['bytes']:>10} bytes {line['milliseconds']:>10.4f} ms"
-
-
 def main():
     chosen = arguments()
     for nodes in chosen.nodes:
@@ -108,7 +100,7 @@ def main():
             raise Failure(f"none of --ranks {chosen.ranks} is a multiple of {nodes} nodes")
         with starting.site(chosen.programs, nodes) as site:
             for ranks in of_this:
-                program.show(measure(site, chosen, ranks), chosen, describe)
+                program.show(measure(site, chosen, ranks))
 
 
 if __name__ == "__main__":

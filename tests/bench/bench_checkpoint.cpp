@@ -3,7 +3,6 @@
 // Steps alone, save() and steps during which the checkpoint is written are measured in turn; the medians are
 // printed. Several ranks: start it under mpirun; milliseconds are those of the slowest rank. Then load_latest() is
 // measured: its time, and the memory that it needs beside the model's and the optimizer's.
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/median.h"
 #include "common/tool.h"
 #include "runtime/lockstep.h"
 #include "tests/bench/transformer.h"
@@ -73,12 +73,7 @@ double largest(World& world, double value) {
   return value;
 }
 
-double median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return times[times.size() / 2];
-}
-
-void run(World& world, const Plan& plan, bool json) {
+void run(World& world, const Plan& plan) {
   int sequences = 0;
   int length = 0;
   if (std::sscanf(plan.tokens.c_str(), "%dx%d", &sequences, &length) != 2 || sequences < 1 || length < 1)
@@ -129,35 +124,23 @@ void run(World& world, const Plan& plan, bool json) {
   std::int64_t parameters = 0;
   for (const auto& parameter : model->parameters()) parameters += parameter.numel();
   const double share = median(blocked) / median(alone);
-  if (json) {
-    Tool::print({{"bench", "checkpoint"},
-                 {"parameters", parameters},
-                 {"ranks", world.size()},
-                 {"tokens", sequences * length},
-                 {"checkpoints", plan.checkpoints},
-                 {"step_ms", median(alone)},
-                 {"save_ms", median(blocked)},
-                 {"first_save_ms", first},
-                 {"share_of_a_step", share},
-                 {"step_during_write_ms", median(during)},
-                 {"written_ms", median(written)},
-                 {"load_ms", load},
-                 {"load_peak_mb", load_mb},
-                 {"load_kept_mb", kept_mb},
-                 {"largest_file_mb", largest_file_mb},
-                 {"torch", TORCH_VERSION},
-                 {"threads", at::get_num_threads()}});
-    return;
-  }
-  fmt::print(
-      "{} parameters: a step takes {:.0f} ms; save() {:.1f} ms ({:.1f} % of a step; the first one {:.0f} "
-      "ms); a step "
-      "during which it is written {:.0f} ms; written after {:.0f} ms\n",
-      parameters, median(alone), median(blocked), 100 * share, first, median(during), median(written));
-  fmt::print(
-      "load_latest() {:.0f} ms; a rank needs at most {:.0f} MB more and keeps {:.0f} MB; the largest file "
-      "{:.0f} MB\n",
-      load, load_mb, kept_mb, largest_file_mb);
+  Tool::print({{"bench", "checkpoint"},
+               {"parameters", parameters},
+               {"ranks", world.size()},
+               {"tokens", sequences * length},
+               {"checkpoints", plan.checkpoints},
+               {"step_ms", median(alone)},
+               {"save_ms", median(blocked)},
+               {"first_save_ms", first},
+               {"share_of_a_step", share},
+               {"step_during_write_ms", median(during)},
+               {"written_ms", median(written)},
+               {"load_ms", load},
+               {"load_peak_mb", load_mb},
+               {"load_kept_mb", kept_mb},
+               {"largest_file_mb", largest_file_mb},
+               {"torch", TORCH_VERSION},
+               {"threads", at::get_num_threads()}});
 }
 
 }  // namespace
@@ -191,7 +174,7 @@ int main(int argc, char** argv) {
     if (temporary)
       plan.folder = (std::filesystem::temp_directory_path() / "lockstep-bench-checkpoint").string();
     if (temporary && world.rank() == 0) std::filesystem::remove_all(plan.folder);
-    bench::run(world, plan, tool.json());
+    bench::run(world, plan);
     if (temporary && world.rank() == 0) std::filesystem::remove_all(plan.folder);
   });
 }

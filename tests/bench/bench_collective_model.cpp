@@ -220,7 +220,7 @@ Schedules pairwise(int nodes, std::size_t bytes) {
 }
 
 void print(const Model& model, int nodes, std::size_t bytes, const char* algorithm,
-           const Schedules& schedules, double seconds, bool json) {
+           const Schedules& schedules, double seconds) {
   std::size_t rounds = 0;
   std::size_t peers = 0;
   for (const auto& of_node : schedules) {
@@ -233,24 +233,19 @@ void print(const Model& model, int nodes, std::size_t bytes, const char* algorit
     const auto distinct = static_cast<std::size_t>(std::unique(names.begin(), names.end()) - names.begin());
     peers = std::max(peers, distinct);
   }
-  if (json) {
-    Tool::print({{"bench", "collective_model"},
-                 {"nodes", nodes},
-                 {"ranks_per_node", model.ranks_per_node},
-                 {"bytes", bytes},
-                 {"algorithm", algorithm},
-                 {"latency", model.latency_us * 1e-6},
-                 {"link_bandwidth", model.gbit * 1e9 / 8},
-                 {"rounds", rounds},
-                 {"peers", peers},
-                 {"seconds", seconds}});
-  } else {
-    fmt::print("{:>5} nodes, {:>9} bytes, {:<8} {:>4} rounds, {:>4} peers, {:>10.1f} us\n", nodes, bytes,
-               algorithm, rounds, peers, seconds * 1e6);
-  }
+  Tool::print({{"bench", "collective_model"},
+               {"nodes", nodes},
+               {"ranks_per_node", model.ranks_per_node},
+               {"bytes", bytes},
+               {"algorithm", algorithm},
+               {"latency", model.latency_us * 1e-6},
+               {"link_bandwidth", model.gbit * 1e9 / 8},
+               {"rounds", rounds},
+               {"peers", peers},
+               {"seconds", seconds}});
 }
 
-void predict(const Model& model, int nodes, std::size_t bytes, bool with_pairwise, bool json) {
+void predict(const Model& model, int nodes, std::size_t bytes, bool with_pairwise) {
   const std::size_t slice = std::max<std::size_t>(1, bytes / static_cast<std::size_t>(model.ranks_per_node));
   const NodeGrid grid = grid_of(nodes);
   const ExchangePlan plan = plan_of(grid, slice,
@@ -265,10 +260,10 @@ void predict(const Model& model, int nodes, std::size_t bytes, bool with_pairwis
   for (int node = 0; node < nodes; ++node) {
     schedules.push_back(schedule_of(grid, node, segment, plan.form, DataType::u8));
   }
-  print(model, nodes, bytes, "schedule", schedules, Player(model, schedules, segments, window).play(), json);
+  print(model, nodes, bytes, "schedule", schedules, Player(model, schedules, segments, window).play());
   if (with_pairwise) {
     const Schedules flat = pairwise(nodes, slice);
-    print(model, nodes, bytes, "pairwise", flat, Player(model, flat, 1, 1).play(), json);
+    print(model, nodes, bytes, "pairwise", flat, Player(model, flat, 1, 1).play());
   }
 }
 
@@ -294,7 +289,7 @@ int main(int argc, char** argv) {
   return tool.run(argc, argv, [&] {
     for (const int nodes : model.nodes) {
       for (const auto& size : model.sizes) {
-        lockstep::bench::predict(model, nodes, lockstep::parse_bytes(size), pairwise, tool.json());
+        lockstep::bench::predict(model, nodes, lockstep::parse_bytes(size), pairwise);
       }
     }
   });

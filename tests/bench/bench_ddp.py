@@ -155,31 +155,11 @@ def measure_trace(site, chosen):
 MEASURES = {"step": measure_steps, "hooks": measure_hooks, "memory": measure_memory, "trace": measure_trace}
 
 
-def describe(line):
-    """A readable line."""
-    who = f"{line['implementation']:<9}"
-    where = f"{line['ranks']} ranks on {line['nodes']} node{'s' if line['nodes'] > 1 else ''}"
-    if line["bench"] == "ddp":
-        ratios = [f"{line[key]:.3f} x {key[5:]}" for key in line if key.startswith("over_")]
-        return (
-            f"{who} {where}  {line['tokens']:>4} tokens  {line['allocator']:<7} {line['mode']:<7} "
-            f"{line['milliseconds']:>9.2f} ms  {', '.join(ratios)}"
-        )
-    if line["bench"] == "ddp_hooks":
-        return f"{who} {where}  {line['mode']:<7} adds {line['nanoseconds']:.0f} ns per parameter"
-    if line["bench"] == "ddp_memory":
-        return (
-            f"{who} {where}  {line['beyond_bytes'] / 2**20:.1f} MiB beyond the bare step's "
-            f"(gradients {line['gradient_bytes'] / 2**20:.1f} MiB, a bucket {line['bucket_bytes'] / 2**20:.1f} MiB)"
-        )
-    return json.dumps(line)
-
-
 def main():
     chosen = arguments()
     with starting.site(chosen.programs, chosen.nodes) as site:
         for what in chosen.measure:
-            program.show(MEASURES[what](site, chosen), chosen, describe)
+            program.show(MEASURES[what](site, chosen))
 
 
 if __name__ == "__main__":

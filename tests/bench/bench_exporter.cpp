@@ -135,7 +135,7 @@ std::vector<std::unique_ptr<Writer>> write_records(const std::filesystem::path& 
   return writers;
 }
 
-void run(int ranks, int scrapes, bool json) {
+void run(int ranks, int scrapes) {
   raise_file_limit();
   const TemporaryFolder folder;
   const auto writers = write_records(folder.path() / "1000/1.0", ranks);
@@ -154,17 +154,11 @@ void run(int ranks, int scrapes, bool json) {
   }
   std::sort(milliseconds.begin(), milliseconds.end());
   const double median = milliseconds[milliseconds.size() / 2];
-  if (json) {
-    Tool::print({{"bench", "exporter"},
-                 {"ranks", ranks},
-                 {"scrape_milliseconds", median},
-                 {"memory_bytes", exporter.peak_memory()},
-                 {"page_bytes", page_bytes}});
-  } else {
-    fmt::print("{} ranks: {:.1f} ms a scrape, {:.1f} MB of memory at most, a page of {:.1f} MB\n", ranks,
-               median, static_cast<double>(exporter.peak_memory()) * 1e-6,
-               static_cast<double>(page_bytes) * 1e-6);
-  }
+  Tool::print({{"bench", "exporter"},
+               {"ranks", ranks},
+               {"scrape_milliseconds", median},
+               {"memory_bytes", exporter.peak_memory()},
+               {"page_bytes", page_bytes}});
 }
 
 }  // namespace
@@ -182,5 +176,5 @@ int main(int argc, char** argv) {
       .add_option("--scrapes", scrapes, "Scrapes to take the median of")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  return tool.run(argc, argv, [&] { lockstep::run(ranks, scrapes, tool.json()); });
+  return tool.run(argc, argv, [&] { lockstep::run(ranks, scrapes); });
 }

@@ -58,7 +58,7 @@ class Cluster:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
 
     def call(self, verb, *words):
-        return run([ROOT / "examples/cluster/cluster", verb, "--name", self.name, *words], f"cluster {verb}")
+        return run([ROOT / "tests/cluster/embedded/cluster", verb, "--name", self.name, *words], f"cluster {verb}")
 
     def __enter__(self):
         try:
@@ -82,7 +82,7 @@ class Cluster:
         return self
 
     def __exit__(self, *unused):
-        cluster = [ROOT / "examples/cluster/cluster", "down", "--name", self.name]
+        cluster = [ROOT / "tests/cluster/embedded/cluster", "down", "--name", self.name]
         subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -108,13 +108,9 @@ def measure(chosen):
         }
 
 
-def describe(found):
-    return f"{found['options']:<10} {found['milliseconds']:7.1f} ms, {found['added_milliseconds']:+.1f} ms"
-
-
 def main():
     chosen = arguments()
-    program.show(measure(chosen), chosen, describe)
+    program.show(measure(chosen))
 
 
 program.run("bench_launch", main)

@@ -60,18 +60,10 @@ def measure(chosen, folder):
             yield {"bench": "loader", "implementation": name, "workers": workers, "launches": chosen.launches, **rates}
 
 
-def describe(line):
-    rate = line["bytes_per_second"] / line["workers"] / line["memcpy_bytes_per_second"]
-    return (
-        f"{line['implementation']:<9} {line['workers']} workers {line['tokens_per_second'] / 1e6:>8.1f} M tokens/s"
-        f"  {line['bytes_per_second'] / 1e9:>6.2f} GB/s, {rate:.2f} x memcpy per worker"
-    )
-
-
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_loader.") as folder:
-        program.show(measure(chosen, folder), chosen, describe)
+        program.show(measure(chosen, folder))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/median.h"
 #include "common/tool.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/order/random.h"
+#include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 
@@ -83,12 +85,6 @@ void write_batches(const Options& options) {
   }
   write_file_atomically(options.folder / "batches.json",
                         nlohmann::json{{"samples", samples}, {"batches", batches}}.dump());
-}
-
-double median(std::vector<double> numbers) {
-  const auto middle = numbers.begin() + static_cast<std::ptrdiff_t>(numbers.size() / 2);
-  std::nth_element(numbers.begin(), middle, numbers.end());
-  return *middle;
 }
 
 // The bytes per second that one thread copies from memory outside the caches.

@@ -239,21 +239,6 @@ def measure_techniques(site, chosen, width):
             yield {"bench": "main_job_technique", "technique": technique, "state": state, "width": width, **numbers}
 
 
-def describe(line):
-    """A line for a person."""
-    numbers = (
-        f"{line['tokens_per_second']:>8.0f} tokens/s  {line['milliseconds']:>8.1f} ms per step  "
-        f"loss {line['loss']:.3f} after {line['tokens']:,} tokens  {line['memory_bytes'] / 2**20:.0f} MiB"
-    )
-    if line["bench"] == "main_job_technique":
-        return f"width {line['width']}  {line['technique']:<50} {line['state']:<3} {numbers}"
-    over = f"  Lockstep: {line['lockstep_over_this']:.2f} x" if "lockstep_over_this" in line else ""
-    return (
-        f"width {line['width']}  {line['implementation']:<8} {line['batches']:<7} {line['attention']:<8} "
-        f"fill {line['fill']:.2f}  {numbers}{over}"
-    )
-
-
 def main():
     chosen = arguments()
     with starting.site(chosen.programs, 1) as site:
@@ -261,7 +246,7 @@ def main():
         main_job_data.make(site.folder, chosen.programs, chosen.pages, chosen.cap, chosen.vocabulary)
         for width in chosen.widths:
             measure = measure_techniques if chosen.techniques else measure_width
-            program.show(measure(site, chosen, width), chosen, describe)
+            program.show(measure(site, chosen, width))
 
 
 if __name__ == "__main__":

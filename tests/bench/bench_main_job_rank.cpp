@@ -26,6 +26,7 @@
 #include "examples/text_lm/update.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/lockstep.h"
 #include "staging/pack/reader.h"
 

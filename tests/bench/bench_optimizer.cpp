@@ -9,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/median.h"
 #include "common/tool.h"
 #include "runtime/comm/process_settings.h"
 #include "runtime/train/fused_optimizer.h"
@@ -21,7 +22,6 @@ struct Settings {
   int tensors = 100;
   int rounds = 15;
   bool quick = false;
-  bool json = false;
 };
 
 std::vector<torch::Tensor> make_parameters(const Settings& settings) {
@@ -39,24 +39,14 @@ double milliseconds_of_step(torch::optim::Optimizer& optimizer) {
   return static_cast<double>(monotonic_ns() - begin) / 1e6;
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
-
 void report(const Settings& settings, const char* implementation, const char* optimizer,
             double milliseconds) {
-  if (settings.json) {
-    Tool::print({{"bench", "optimizer"},
-                 {"implementation", implementation},
-                 {"optimizer", optimizer},
-                 {"parameters", settings.parameters},
-                 {"tensors", settings.tensors},
-                 {"milliseconds", milliseconds}});
-  } else {
-    fmt::print("{:<6} {:<9} {:>8.2f} ms\n", optimizer, implementation, milliseconds);
-  }
+  Tool::print({{"bench", "optimizer"},
+               {"implementation", implementation},
+               {"optimizer", optimizer},
+               {"parameters", settings.parameters},
+               {"tensors", settings.tensors},
+               {"milliseconds", milliseconds}});
 }
 
 template <typename Fused, typename LibTorch, typename Options>
@@ -100,8 +90,5 @@ int main(int argc, char** argv) {
   tool.app().add_option("--tensors", settings.tensors, "That they are divided into (default 100)");
   tool.app().add_option("--rounds", settings.rounds, "Steps of each implementation, in turn (default 15)");
   tool.app().add_flag("--quick", settings.quick, "A short run, to see that it works");
-  return tool.run(argc, argv, [&] {
-    settings.json = tool.json();
-    lockstep::run(settings);
-  });
+  return tool.run(argc, argv, [&] { lockstep::run(settings); });
 }

@@ -126,19 +126,10 @@ def cases(chosen, folder):
         yield from measure(chosen, point / "files", folder, chosen.metered_files, "metered")
 
 
-def describe(line):
-    return (
-        f"{line['implementation']:<9} {line['source']:<10} {line['files']} files, {line['threads']} threads"
-        f" {line['seconds']:>8.3f} s"
-        + (f" {line['over_cp']:>6.3f} x cp" if "over_cp" in line else "")
-        + f"  {line['memory_bytes'] / 2**20:.0f} MiB"
-    )
-
-
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_pack.", dir=chosen.folder) as folder:
-        program.show(cases(chosen, pathlib.Path(folder)), chosen, describe)
+        program.show(cases(chosen, pathlib.Path(folder)))
 
 
 if __name__ == "__main__":

@@ -103,17 +103,9 @@ def measure(chosen):
         }
 
 
-def describe(found):
-    return (
-        f"{found['variant']:<19} {found['ranks']} × {found['threads']} threads, {found['loaders']} loaders: "
-        f"{found['bytes_per_second'] / 1e9:6.2f} GB/s, step {found['step_milliseconds']:7.2f} ms, "
-        f"{found['step_over_free']:.3f} × unpinned"
-    )
-
-
 def main():
     chosen = arguments()
-    program.show(measure(chosen), chosen, describe)
+    program.show(measure(chosen))
 
 
 program.run("bench_pin", main)

@@ -20,6 +20,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
+#include "common/median.h"
 #include "common/tool.h"
 
 namespace lockstep {
@@ -139,11 +140,6 @@ void run(const Options& options) {
   for (std::size_t i = 1; i < ends.size(); ++i) {
     (i % 2 == 1 ? triads : steps).push_back(seconds_between(ends[i - 1], ends[i]));
   }
-  const auto median = [](std::vector<double>& values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
-  };
   const double bytes = 3.0 * sizeof(double) * static_cast<double>(options.elements) * options.threads;
   Tool::print({{"bytes_per_second", bytes / median(triads)}, {"step_milliseconds", 1e3 * median(steps)}});
 }

@@ -4,7 +4,6 @@
 // numbers of lockstep-plan make. --peers also runs other ways of planning (planner_peers.h) on the same
 // lengths. --stream plans lengths that are not in memory.
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/error.h"
 #include "common/tool.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/plan/epoch_planner.h"
@@ -22,6 +22,7 @@
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/bench/planner_peers.h"
+#include "tests/data/lengths/read_lengths.h"
 
 namespace lockstep::bench {
 namespace {
@@ -48,7 +49,8 @@ struct List {
 std::vector<List> lists(const Settings& settings) {
   const std::string folder = LOCKSTEP_BENCH_DATA "/lengths/";
   std::vector<List> all;
-  all.push_back({"azure_conv", data::lengths_from_csv(folder + "azure_llm_conv_2023_lengths.csv", "length")});
+  all.push_back({"azure_conv", {read_lengths(folder + "azure_llm_conv_2023.txt"), "azure_conv"}});
+  if (all.back().lengths.tokens.empty()) fail("cannot read the lengths in {}", folder);
   if (settings.quick) return all;
   all.push_back({"wikipedia", data::lengths_from_histogram(folder + "wikipedia_bert_seq512_histogram.csv",
                                                            settings.samples)});
@@ -79,8 +81,8 @@ List heavy_tail() {
   return list;
 }
 
-void report(bool json, const std::string& implementation, const List& list, const PlanOptions& options,
-            int runs, const std::function<Plan()>& make) {
+void report(const std::string& implementation, const List& list, const PlanOptions& options, int runs,
+            const std::function<Plan()>& make) {
   std::vector<double> seconds;
   Plan plan;
   for (int run = 0; run < runs; ++run) {
@@ -91,31 +93,21 @@ void report(bool json, const std::string& implementation, const List& list, cons
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
   const data::PlanStats stats = data::stats_of(plan, list.lengths.tokens);
-  if (json) {
-    nlohmann::json line = stats;
-    line.update({{"bench", "planner"},
-                 {"implementation", implementation},
-                 {"lengths", list.name},
-                 {"samples", list.lengths.tokens.size()},
-                 {"ranks", options.ranks},
-                 {"cap", options.cap},
-                 {"accumulate", options.accumulate},
-                 {"stretch", step_stretch(options)},
-                 {"padded", options.padded},
-                 {"cost", {options.cost.a, options.cost.b}},
-                 {"seconds", median},
-                 {"seconds_least", seconds.front()},
-                 {"runs", runs}});
-    Tool::print(line);
-  } else {
-    fmt::print(
-        "{:<18} {:<17} {:>9} {:>4} ranks x {} {:>8.4f} s {:>6.1f} ns/sample  cost {:.5f} (bound {:.5f})  "
-        "ratio {:.2f}  steps {} (minimum {})  padding {:.4f}  lost {}\n",
-        implementation, list.name, list.lengths.tokens.size(), options.ranks, options.accumulate, median,
-        median * 1e9 / static_cast<double>(list.lengths.tokens.size()), stats.imbalance_cost,
-        stats.lower_bound_cost, stats.step_mean_ratio, stats.steps, stats.minimum_steps, stats.padding,
-        stats.dropped);
-  }
+  nlohmann::json line = stats;
+  line.update({{"bench", "planner"},
+               {"implementation", implementation},
+               {"lengths", list.name},
+               {"samples", list.lengths.tokens.size()},
+               {"ranks", options.ranks},
+               {"cap", options.cap},
+               {"accumulate", options.accumulate},
+               {"stretch", step_stretch(options)},
+               {"padded", options.padded},
+               {"cost", {options.cost.a, options.cost.b}},
+               {"seconds", median},
+               {"seconds_least", seconds.front()},
+               {"runs", runs}});
+  Tool::print(line);
 }
 
 // Lengths from a formula, similar to a log-normal distribution: between 16 and 8,000, mean about 700.
@@ -138,7 +130,7 @@ class Formula final : public data::LengthSource {
   std::size_t samples_;
 };
 
-void stream(bool json, std::uint64_t samples, std::uint64_t cap) {
+void stream(std::uint64_t samples, std::uint64_t cap) {
   const Formula source(samples);
   const std::uint64_t begin = monotonic_ns();
   data::EpochPlanner planner(source, {.ranks = 64, .cap = cap, .cost = {24576, 1}});
@@ -147,42 +139,37 @@ void stream(bool json, std::uint64_t samples, std::uint64_t cap) {
   const double seconds = seconds_between(begin, monotonic_ns());
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  if (json) {
-    Tool::print({{"bench", "planner"},
-                 {"implementation", "lockstep"},
-                 {"lengths", "stream"},
-                 {"samples", samples},
-                 {"ranks", 64},
-                 {"cap", cap},
-                 {"cost", {24576, 1}},
-                 {"steps", steps},
-                 {"seconds", seconds},
-                 {"samples_per_second", static_cast<double>(samples) / seconds},
-                 {"peak_bytes", static_cast<std::uint64_t>(usage.ru_maxrss) * 1024}});
-  } else {
-    fmt::print("stream of {}: {:.2f} s, {:.1f} M samples/s, at most {} MiB\n", samples, seconds,
-               static_cast<double>(samples) / seconds / 1e6, usage.ru_maxrss / 1024);
-  }
+  Tool::print({{"bench", "planner"},
+               {"implementation", "lockstep"},
+               {"lengths", "stream"},
+               {"samples", samples},
+               {"ranks", 64},
+               {"cap", cap},
+               {"cost", {24576, 1}},
+               {"steps", steps},
+               {"seconds", seconds},
+               {"samples_per_second", static_cast<double>(samples) / seconds},
+               {"peak_bytes", static_cast<std::uint64_t>(usage.ru_maxrss) * 1024}});
 }
 
-void run_case(const Settings& settings, bool json, const List& list, const PlanOptions& options) {
-  report(json, "lockstep", list, options, settings.runs,
+void run_case(const Settings& settings, const List& list, const PlanOptions& options) {
+  report("lockstep", list, options, settings.runs,
          [&] { return make_plan(list.lengths.tokens, options, list.lengths.fingerprint); });
   if (!settings.peers || options.padded || options.step_stretch) return;
   for (const Peer& peer : peers()) {
-    report(json, peer.name, list, options, 1, [&] { return peer.plan(list.lengths.tokens, options); });
+    report(peer.name, list, options, 1, [&] { return peer.plan(list.lengths.tokens, options); });
   }
 }
 
-void run(const Settings& settings, bool json) {
-  if (settings.stream > 0) return stream(json, settings.stream, settings.cap);
+void run(const Settings& settings) {
+  if (settings.stream > 0) return stream(settings.stream, settings.cap);
   const std::vector<List> all = lists(settings);
   const PlanOptions base{.cap = settings.cap, .cost = {24576, 1}};
   for (const List& list : all) {
     for (const int ranks : settings.ranks) {
       PlanOptions options = base;
       options.ranks = ranks;
-      run_case(settings, json, list, options);
+      run_case(settings, list, options);
     }
   }
   if (settings.quick) return;
@@ -193,14 +180,14 @@ void run(const Settings& settings, bool json) {
     for (const int accumulate : {4, 2}) {
       options.ranks = ranks;
       options.accumulate = accumulate;
-      run_case(settings, json, heavy, options);
+      run_case(settings, heavy, options);
     }
   }
   options.ranks = 8;
   options.accumulate = 1;
   for (const double stretch : {1.0, 1.5, 2.0, 3.0}) {
     options.step_stretch = stretch;
-    run_case(settings, json, heavy, options);
+    run_case(settings, heavy, options);
   }
   options = base;
   options.padded = true;
@@ -208,7 +195,7 @@ void run(const Settings& settings, bool json) {
     for (const int accumulate : {1, 2, 4}) {
       options.ranks = ranks;
       options.accumulate = accumulate;
-      run_case(settings, json, all.front(), options);
+      run_case(settings, all.front(), options);
     }
   }
 }
@@ -229,5 +216,5 @@ int main(int argc, char** argv) {
   app.add_option("--stream", settings.stream, "Instead, plan this many lengths that are not in memory");
   app.add_flag("--peers", settings.peers, "Also plan like fairseq, multipack and greedy with swaps");
   app.add_flag("--quick", settings.quick, "Only the short list");
-  return tool.run(argc, argv, [&] { lockstep::bench::run(settings, tool.json()); });
+  return tool.run(argc, argv, [&] { lockstep::bench::run(settings); });
 }

@@ -79,18 +79,10 @@ def measure(chosen, folder):
         yield {**line, "memory_bytes": max(entry["memory_bytes"] for entry in lines), "runs": chosen.runs}
 
 
-def describe(line):
-    return (
-        f"{line['implementation']:<13} {line['access']:<10} {line['threads']} threads"
-        f" {line['samples_per_second'] / 1e6:>8.3f} M samples/s {line['bytes_per_second'] / 1e9:>7.2f} GB/s"
-        f"  {line['memory_bytes'] / 2**20:.0f} MiB"
-    )
-
-
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_reader.", dir=chosen.folder) as folder:
-        program.show(measure(chosen, folder), chosen, describe)
+        program.show(measure(chosen, folder))
 
 
 if __name__ == "__main__":

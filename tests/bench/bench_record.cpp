@@ -1,7 +1,6 @@
 // Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition), a step's
 // end, and a span while a profile is taken. Prints a line for each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
 
-#include <fmt/format.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
 
 #include <algorithm>
@@ -36,37 +35,33 @@ double median_nanoseconds(const std::function<void()>& calls) {
   return rounds[kRounds / 2];
 }
 
-void report(bool json, const char* operation, double nanoseconds) {
-  if (json) {
-    Tool::print({{"bench", "record"}, {"operation", operation}, {"nanoseconds", nanoseconds}});
-  } else {
-    fmt::print("{:<10} {:>8.1f} ns\n", operation, nanoseconds);
-  }
+void report(const char* operation, double nanoseconds) {
+  Tool::print({{"bench", "record"}, {"operation", operation}, {"nanoseconds", nanoseconds}});
 }
 
-void run(const std::filesystem::path& folder, bool json) {
+void run(const std::filesystem::path& folder) {
   record::Writer writer(folder / "writer.record", {.node = "n1", .program = "bench"});
-  report(json, "add_phase", median_nanoseconds([&] {
+  report("add_phase", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) writer.add_phase(static_cast<Phase>(i % record::kPhases), 7);
          }));
-  report(json, "end_step", median_nanoseconds([&] {
+  report("end_step", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i)
              writer.end_step(1000, 0, {.tokens = 1, .samples = 1, .padding = 0});
          }));
   profile::StepTimer timer({.node = "n1", .program = "bench"}, {.record = true, .folder = folder});
   if (timer.file().empty()) fail("the timer writes no record in {}", folder.string());
-  report(json, "phase", median_nanoseconds([&] {
+  report("phase", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) const auto scope = timer.phase(Phase::forward);
          }));
   // The lower bound for a phase: two readings of the clock.
-  report(json, "clock", median_nanoseconds([&] {
+  report("clock", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) {
              (void)monotonic_ns();
              (void)monotonic_ns();
            }
          }));
   profile::start_spans();
-  report(json, "span", median_nanoseconds([&] {
+  report("span", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) {
              const std::uint64_t now = monotonic_ns();
              profile::add_span({.name = "aten::addmm", .begin_ns = now, .end_ns = now});
@@ -84,7 +79,7 @@ int main(int argc, char** argv) {
     std::string folder = "/dev/shm/lockstep-bench-XXXXXX";
     if (::mkdtemp(folder.data()) == nullptr) lockstep::fail_errno("cannot make {}", folder);
     try {
-      lockstep::run(folder, tool.json());
+      lockstep::run(folder);
     } catch (...) {
       std::filesystem::remove_all(folder);
       throw;

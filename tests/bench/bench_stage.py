@@ -23,14 +23,21 @@ from sbcast import Sbcast
 CASES = ["cold", "warm", "cooperative", "small_files"]
 
 
+def number(text):
+    return int(float(text))
+
+
 def arguments():
     parser = program.parser("bench_stage", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run cp, rsync and sbcast")
     parser.add_argument("--cases", default=",".join(CASES), help="a list of " + ", ".join(CASES))
-    parser.add_argument("--bytes", type=int, default=4 << 30, help="bytes of the cold case (default 4 GiB)")
+    parser.add_argument("--bytes", type=number, help="bytes of the cold case (default 4 GiB), or of the simulated data (100 GB)")
     parser.add_argument("--shards", type=int, default=1000, help="shards of the warm case (default 1000)")
     parser.add_argument("--nodes", type=int, default=4, help="nodes of the cooperative case (default 4)")
-    parser.add_argument("--bandwidth", type=int, default=200_000_000, help="bytes per second of the metered source")
+    parser.add_argument(
+        "--bandwidth", type=number,
+        help="bytes per second of the metered source (default 200e6), or of a simulated link (12.5e9)"
+    )  # fmt: skip
     parser.add_argument("--slow-node", type=int, default=0, help="bytes per second that the last node may read")
     parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
     parser.add_argument("--files", type=int, default=2_000, help="files of 2 KB in the small_files case (default 2000)")
@@ -39,15 +46,19 @@ def arguments():
     parser.add_argument("--folder", help="working folder (default: a temporary folder)")
     parser.add_argument(
         "--simulate", type=int, help="pass small chunks along a chain of this many nodes in one process, count the "
-        "messages, and compute how long they take for 100 GB; the options below belong to it"
+        "messages, and compute how long they take with --bytes and --bandwidth; the options below belong to it"
     )  # fmt: skip
-    parser.add_argument("--holders", default="", help="nodes that have the data, as 0,5, or alternating (default none)")
+    parser.add_argument(
+        "--holders", default="",
+        help="nodes that have the data: 0,5, or alternating, or rotating: node s %% N has source s (default none)"
+    )  # fmt: skip
+    parser.add_argument("--sources", type=int, default=1, help="into how many sources the data is divided (default 1)")
     parser.add_argument("--lost", default="", help="NODE@FRACTION: this node is lost when it has that share of the data")
-    parser.add_argument("--simulated-bytes", default="100e9", help="bytes of the data (default 100e9)")
-    parser.add_argument("--link-bandwidth", default="12.5e9", help="bytes per second of a node's link (default 12.5e9)")
     parser.add_argument("--source-bandwidth", default="100e9", help="bytes per second of the source (default 100e9)")
     parser.add_argument("--latency", default="50e-6", help="of a message, in seconds (default 50e-6)")
     chosen = parser.parse_args()
+    chosen.bytes = chosen.bytes or (10**11 if chosen.simulate else 4 << 30)
+    chosen.bandwidth = chosen.bandwidth or (12_500_000_000 if chosen.simulate else 200_000_000)
     chosen.cases = chosen.cases.split(",")
     for case in chosen.cases:
         if case not in CASES:
@@ -314,8 +325,8 @@ def small_files(world):
 def simulate(world):
     chosen = world.chosen
     options = {
-        "--nodes": str(chosen.simulate), "--holders": chosen.holders, "--lost": chosen.lost,
-        "--bytes": chosen.simulated_bytes, "--bandwidth": chosen.link_bandwidth,
+        "--nodes": str(chosen.simulate), "--holders": chosen.holders, "--lost": chosen.lost, "--sources": str(chosen.sources),
+        "--bytes": str(chosen.bytes), "--bandwidth": str(chosen.bandwidth),
         "--source-bandwidth": chosen.source_bandwidth, "--latency": chosen.latency,
     }  # fmt: skip
     command = [world.programs / "bench_stage_scale"]
@@ -341,22 +352,10 @@ def measure(chosen, folder):
             yield found
 
 
-def describe(found):
-    if found["bench"] == "stage_scale":
-        return ", ".join(f"{key} {value:.4g}" for key, value in found.items() if key != "bench")
-    rate = found["bytes"] / found["seconds"] / 1e6
-    keys = ["latency_ms", "shards", "files", "bandwidth", "slow_node"]
-    extra = " ".join(f"{key} {found[key]}" for key in keys if key in found)
-    return (
-        f"{found['case']:<12} {found['implementation']:<9} {found['nodes']} nodes {found['bytes'] / 1e6:>9.1f} MB in"
-        f" {found['seconds']:>8.3f} s, {rate:>7.1f} MB/s, {found['from_source'] / 1e6:>9.1f} MB read at the source {extra}"
-    )
-
-
 def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory(prefix="bench_stage.", dir=chosen.folder) as folder:
-        program.show(measure(chosen, folder), chosen, describe)
+        program.show(measure(chosen, folder))
 
 
 if __name__ == "__main__":

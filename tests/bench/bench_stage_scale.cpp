@@ -26,6 +26,7 @@ using transfer::ChainOptions;
 
 struct Settings {
   std::uint32_t nodes = 64;
+  std::size_t sources = 1;
   std::string holders, lost;
   double bytes = 100e9;            ///< of the data that is played
   double link = 12.5e9;            ///< bytes a second that a node sends
@@ -70,17 +71,15 @@ class Playback {
         reader.reads.pop_front();
       }
     }
-    // Chunks that nobody received and nobody read are those of the nodes that had the data.
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
-      if (!end_.hops[node].empty()) continue;
-      for (std::size_t chunk = 0; chunk < end_.chunks; ++chunk) arrive(0, node, chunk);
+      for (const std::size_t chunk : end_.initial[node]) arrive(0, node, chunk);
     }
     double last = 0;
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
       Node& node = nodes_[event.node];
-      if (!end_.hops[event.node].empty()) last = std::max(last, event.at);
+      if (event.at > 0) last = std::max(last, event.at);
       for (const std::uint32_t receiver : node.receivers[event.chunk]) {
         node.sends_until = std::max(node.sends_until, event.at) + chunk_seconds_;
         arrive(node.sends_until + delay_, receiver, event.chunk);
@@ -115,11 +114,18 @@ ChainOptions chain_of(const Settings& settings) {
   ChainOptions options;
   options.nodes = settings.nodes;
   options.chunk_bytes = settings.chunk_bytes;
-  options.files.assign(settings.nodes, std::uint64_t{8} * settings.chunk_bytes);
+  // Eight chunks for each node.
+  const std::size_t files = std::max<std::size_t>(settings.nodes, settings.sources);
+  const std::size_t chunks = std::max<std::size_t>(1, std::size_t{8} * settings.nodes / files);
+  options.files.assign(files, chunks * settings.chunk_bytes);
+  options.sources = settings.sources;
   options.timeouts = {.silence = std::chrono::seconds(60), .chunk = std::chrono::minutes(10)};
   options.join_timeout = std::chrono::minutes(10);
   if (settings.holders == "alternating") {
     for (std::uint32_t node = 0; node < settings.nodes; node += 2) options.holders.insert(node);
+  } else if (settings.holders == "rotating") {
+    const std::uint32_t nodes = settings.nodes;
+    options.holds = [nodes](std::uint32_t node, std::size_t source) { return source % nodes == node; };
   } else if (!settings.holders.empty()) {
     for (std::size_t at = 0; at < settings.holders.size();) {
       const std::size_t end = std::min(settings.holders.find(',', at), settings.holders.size());
@@ -149,8 +155,8 @@ void run(const Settings& settings) {
   const double data = static_cast<double>(end.chunks) * settings.chunk_bytes;
   Tool::print({{"bench", "stage_scale"},
                {"nodes", settings.nodes},
-               {"holders", options.holders.size()},
-               {"sources", 1},
+               {"holders", options.holds ? settings.nodes : options.holders.size()},
+               {"sources", settings.sources},
                {"bytes", settings.bytes},
                {"link_bandwidth", settings.link},
                {"source_bandwidth", settings.source},
@@ -172,9 +178,10 @@ void run(const Settings& settings) {
 int main(int argc, char** argv) {
   using namespace lockstep;
   bench::Settings settings;
-  CLI::App app("Simulates the staging of one source on many nodes.");
+  CLI::App app("Simulates staging on many nodes.");
   app.add_option("--nodes", settings.nodes)->check(CLI::Range(2, 65536));
   app.add_option("--holders", settings.holders);
+  app.add_option("--sources", settings.sources)->check(CLI::Range(1, 65536));
   app.add_option("--lost", settings.lost);
   app.add_option("--bytes", settings.bytes);
   app.add_option("--bandwidth", settings.link);

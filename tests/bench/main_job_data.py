@@ -1,20 +1,19 @@
 """The data of bench_main_job: pages of generated words whose lengths are a real list's."""
 
 import array
-import csv
 import random
 
 import ranks as starting
 
-LENGTHS = starting.ROOT / "tests/data/lengths/azure_llm_conv_2023_lengths.csv"
+LENGTHS = starting.ROOT / "tests/data/lengths/azure_llm_conv_2023.txt"
 HELDOUT = 4
 
 
 def lengths(count, longest):
     """Of so many requests of the list, drawn without replacement; a longer one is cut."""
     with open(LENGTHS, encoding="utf-8") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        found = [min(int(row["length"]), longest) for row in rows]
+        words = [word for line in file if not line.startswith("#") for word in line.split()]
+    found = [min(int(word), longest) for word in words]
     return random.Random(1).sample(found, count)
 
 

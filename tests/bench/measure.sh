@@ -49,6 +49,7 @@ planner() {
   into planner $bin/bench_planner --json
   into planner_peers $bin/bench_planner --json --peers --samples 200000 --ranks 8,64
   into planner_stream $bin/bench_planner --json --stream 1000000000
+  into imbalance $bin/bench_planner --json --peers --runs 1 --samples 200000 --ranks 8,16,32,64,128,256,512
 }
 loader() { into loader $bin/bench_loader --json --peers; }
 main_job() {

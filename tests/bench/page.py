@@ -256,23 +256,19 @@ def replace(text, name, content):
 
 
 def main():
-    files = sorted(str(path) for path in DATA.glob("*.jsonl"))
+    files = sorted(str(path) for path in DATA.glob("*.jsonl") if path.stem != "imbalance")  # for the picture only
     if not files:
         sys.exit(f"nothing in {DATA}: run tests/bench/measure.sh")
-    picture = [sys.executable, str(HERE / "curves.py"), *files, "--out", str(DOCS / "images/allreduce.svg")]
-    subprocess.run(picture, check=True)
     model = [
         sys.executable,
         str(HERE / "step_model.py"),
         *files,
         "--collective",
         str(HERE.parents[1] / "build/release/bin/bench_collective_model"),
-        "--json",
-        "--picture",
-        str(DOCS / "images/step_model.svg"),
     ]
     model = json.loads(subprocess.run(model, check=True, stdout=subprocess.PIPE, text=True).stdout)
     (DATA / "step_model.json").write_text(json.dumps(model, indent=1) + "\n", encoding="utf-8")
+    subprocess.run([sys.executable, str(HERE / "plot.py")], check=True)
     lines = read(files)
     results = Results(lines)
     text = PAGE.read_text(encoding="utf-8")

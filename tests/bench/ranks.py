@@ -87,7 +87,7 @@ class Cluster:
 
     def __init__(self, programs, nodes):
         if os.geteuid() != 0:
-            raise Failure("--nodes above 1 needs the embedded cluster (examples/cluster): run it as root")
+            raise Failure("--nodes above 1 needs the embedded cluster (tests/cluster/embedded): run it as root")
         self.nodes = nodes
         self.name = f"bench-{os.getpid()}"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
@@ -101,7 +101,7 @@ class Cluster:
         shutil.copytree(PEERS, prefix / "peers")
 
     def cluster(self, verb, *arguments):
-        return [str(ROOT / "examples/cluster/cluster"), verb, "--name", self.name, *arguments]
+        return [str(ROOT / "tests/cluster/embedded/cluster"), verb, "--name", self.name, *arguments]
 
     def __enter__(self):
         say(f"starting a cluster of {self.nodes} nodes")

@@ -30,7 +30,7 @@ class Sbcast:
         return "" if shutil.which("sbcast") else "sbcast is not installed"
 
     def _cluster(self, verb, *arguments):
-        return [str(ROOT / "examples/cluster/cluster"), verb, "--name", self.name, *arguments]
+        return [str(ROOT / "tests/cluster/embedded/cluster"), verb, "--name", self.name, *arguments]
 
     def __enter__(self):
         try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predicts the time of a training step from 2 to 4,096 ranks, from measurements on one machine.
+"""Predicts the time of a training step from 2 to 4,096 ranks, from measurements on one machine, as one JSON object.
 
 The step without communication takes as long as it was measured, and its buckets are ready at the times measured. A
 bucket of n bytes costs
@@ -25,7 +25,7 @@ import pathlib
 import statistics
 import subprocess
 
-from lines import COLOURS, only, pyplot, read, save, select
+from lines import only, read, select
 
 
 def fit(points):
@@ -99,6 +99,16 @@ class Model:
             allocator="tuned",
         )
         return line["milliseconds"] if line else None
+
+    def measured_steps(self):
+        """Synchronised steps on one node, and as 0 ranks the step without communication."""
+        rows = []
+        for tokens in self.trace:
+            rows.append({"tokens": tokens, "ranks": 0, "milliseconds": self.compute(tokens)})
+            for ranks in (1, 2):
+                if time := self.measured_step("sync", tokens, ranks, 1):
+                    rows.append({"tokens": tokens, "ranks": ranks, "milliseconds": time})
+        return rows
 
     @staticmethod
     def read_trace(lines):
@@ -189,11 +199,7 @@ class Model:
         return sorted(rows, key=lambda row: (row["nodes"], row["ranks"], row["tokens"]))
 
 
-WAYS = [
-    ("hierarchical", COLOURS["blue"], "node first"),
-    ("pairwise", COLOURS["green"], "node first, all pairs of nodes"),
-    ("flat", COLOURS["red"], "flat"),
-]
+WAYS = ["hierarchical", "pairwise", "flat"]
 
 
 def predict(model, network, ranks_on_node):
@@ -202,7 +208,7 @@ def predict(model, network, ranks_on_node):
         alone = model.compute(tokens)
         for power in range(1, 13):
             ranks = 2**power
-            for way, _, _ in WAYS:
+            for way in WAYS:
                 here = min(ranks, ranks_on_node)
                 time = model.step(tokens, ranks, here, network, way if ranks > here else "hierarchical")
                 rows.append(
@@ -218,43 +224,6 @@ def predict(model, network, ranks_on_node):
     return rows
 
 
-def draw(model, predictions, network, path):
-    plt = pyplot()
-    tokens_of = sorted(model.trace, reverse=True)
-    figure, axes = plt.subplots(1, len(tokens_of), figsize=(4.4 * len(tokens_of), 3.4), squeeze=False)
-    for place, tokens in zip(axes.flat, tokens_of):
-        for way, colour, label in WAYS:
-            rows = select(predictions, tokens=tokens, way=way)
-            place.plot(
-                [row["ranks"] for row in rows],
-                [row["milliseconds"] for row in rows],
-                color=colour,
-                label=label,
-                linewidth=1.3,
-            )
-        alone = model.compute(tokens)
-        place.axhline(alone, color=COLOURS["grey"], linestyle=":", linewidth=1, label="without communication")
-        measured = [(1, model.measured_step("sync", tokens, 1, 1)), (2, model.measured_step("sync", tokens, 2, 1))]
-        measured = [point for point in measured if point[1]]
-        if measured:
-            place.plot(*zip(*measured), "o", color=COLOURS["grey"], markersize=4, label="measured, one node")
-        place.set_xscale("log", base=2)
-        place.set_yscale("log")
-        place.set_xticks([1, 4, 16, 64, 256, 1024, 4096], ["1", "4", "16", "64", "256", "1,024", "4,096"])
-        place.minorticks_off()
-        top = max(row["milliseconds"] for row in select(predictions, tokens=tokens)) / alone
-        ticks = [alone * factor for factor in (1, 1.1, 1.25, 1.5, 2, 4, 8, 16) if factor <= 1.3 * top]
-        place.set_yticks(ticks, [f"{tick:,.0f}" for tick in ticks])
-        place.set_ylim(alone * 0.9, alone * top * 1.2)
-        place.set_xlabel("ranks")
-        place.set_title(f"{tokens} tokens per rank and step", fontsize=9, loc="left")
-    axes.flat[0].set_ylabel("milliseconds per step")
-    axes.flat[0].legend(loc="upper left", fontsize=8)
-    figure.suptitle(network["name"], fontsize=9)
-    figure.tight_layout()
-    save(figure, path)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", nargs="+", help="JSON lines of bench_allreduce and bench_ddp")
@@ -263,8 +232,6 @@ def main():
     parser.add_argument("--ranks-per-node", type=int, default=8, help="of the cluster to predict (default 8)")
     parser.add_argument("--latency-us", type=float, default=10, help="of a message between two nodes (default 10)")
     parser.add_argument("--gbit", type=float, default=100, help="per second, of a node's network (default 100)")
-    parser.add_argument("--picture")
-    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     chosen = parser.parse_args()
     model = Model(read(chosen.lines), chosen.cores, Exchange(chosen.collective))
     network = {
@@ -280,23 +247,9 @@ def main():
         "network": network,
         "check": model.check(),
         "predictions": predictions,
+        "measured": model.measured_steps(),
     }
-    if chosen.picture:
-        draw(model, predictions, network, pathlib.Path(chosen.picture))
-    if chosen.json:
-        print(json.dumps(result))
-        return
-    for row in result["check"]:
-        print(
-            f"{row['tokens']:>4} tokens, {row['ranks']} ranks on {row['nodes']} nodes: "
-            f"measured {row['measured_ms']:.1f} ms, "
-            f"predicted {row['predicted_ms']:.1f} ms, {100 * row['error']:+.1f} %{' (fitted)' if row['fitted'] else ''}"
-        )
-    for row in predictions:
-        print(
-            f"{row['tokens']:>4} tokens, {row['ranks']:>4} ranks, {row['way']:<12} {row['milliseconds']:>9.1f} ms, "
-            f"efficiency {row['efficiency']:.3f}"
-        )
+    print(json.dumps(result))
 
 
 main()

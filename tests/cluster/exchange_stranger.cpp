@@ -5,8 +5,6 @@
 // Presents a munge credential of its user that every user can decode, or none. Prints "served" if the node
 // answers, "turned away" if the node closes the connection.
 
-#include <sys/socket.h>
-
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -16,12 +14,12 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/sockets.h"
-#include "staging/rendezvous/rendezvous_session.h"
+#include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::seconds kTimeout{5};
 
 // Uses the program munge: Lockstep's credentials can be decoded by their user only.
 std::string credential(const std::string& what) {
@@ -33,35 +31,26 @@ std::string credential(const std::string& what) {
   return line.substr(0, line.find('\n'));
 }
 
-// Nothing if the other side has closed the connection.
-std::string line_from(const UniqueFd& socket) {
-  std::string line;
-  for (char c = 0; ::recv(socket.get(), &c, 1, 0) == 1; line += c) {
-    if (c == '\n') return line;
-  }
-  return "";
+// Throws PeerLost if the other side has closed the connection.
+void expect_line(SecureConnection& node) {
+  if (!node.receive_line(8192, kTimeout)) fail("the node does not answer");
 }
 
 bool served(const std::string& host, int port, const std::string& step, bool with_munge) {
-  const UniqueFd socket = connect_to({host}, port, kPatience, "the node");
-  const timeval patience{kPatience.count(), 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  Session session(Session::Role::node, environment::get("LOCKSTEP_RENDEZVOUS_KEY").value_or(""),
-                  "exchange-" + step);
-  send_all(socket, session.greeting(), "the node");
-  const std::string greeting = line_from(socket);
-  session.take_greeting(std::string_view(greeting).substr(0, greeting.find('\n')));
-  const std::string what = "lockstep-exchange " + step + " " + session.id() + " node";
-  send_all(socket, session.seal("hello 1 " + (with_munge ? credential(what) : "-")), "the node");
-  const std::string hello = line_from(socket);
-  session.open(std::string_view(hello).substr(0, hello.find('\n')));  // the key is right
+  SecureConnection node(connect_to({host}, port, kTimeout, "the node"), "exchange " + step,
+                        environment::get("LOCKSTEP_RENDEZVOUS_KEY").value_or(""));
+  node.connect("1", kTimeout);  // fails if the key is wrong
+  const std::string proof = "lockstep-exchange " + step + " " + node.exporter() + " client";
+  node.send_line("hello 1 " + (with_munge ? credential(proof) : "-"));
   try {
+    expect_line(node);  // its hello
     // This source does not exist, but a node that serves this process sends a sign of life every second.
-    send_all(socket, session.seal("list 9999"), "the node");
-  } catch (const Error&) {
+    node.send_line("list 9999");
+    expect_line(node);
+    return true;
+  } catch (const PeerLost&) {
     return false;
   }
-  return !line_from(socket).empty();
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ for wrong in "--nodes 0" "--nodes x" "--cpus none" "--variant docker" "--prefix 
   option=${wrong%% *}
   assert_contains "$output" "$option"
 done
-assert_exit 2 "$source_root/examples/cluster/cluster" fly
+assert_exit 2 "$source_root/tests/cluster/embedded/cluster" fly
 assert_no_traces
 
 test_case "an interrupted up leaves nothing behind"

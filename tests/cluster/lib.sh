@@ -23,7 +23,7 @@ current_case=
 cluster() {
   local verb=$1
   shift
-  "$source_root/examples/cluster/cluster" "$verb" --name "$cluster_name" "$@"
+  "$source_root/tests/cluster/embedded/cluster" "$verb" --name "$cluster_name" "$@"
 }
 
 # Run a command inside the cluster: on the head or on a node, as alice, bob or root.

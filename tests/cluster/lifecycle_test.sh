@@ -56,7 +56,7 @@ remember_supervisor
 assert_equal 2 "$(on_head srun -N2 hostname | wc -l)"
 
 test_case "a command of exec ends with its caller"
-"$source_root/examples/cluster/cluster" exec --name "$cluster_name" -- sleep 1000 &
+"$source_root/tests/cluster/embedded/cluster" exec --name "$cluster_name" -- sleep 1000 &
 sleeper=$!
 assert_within 10 eval "on_head pgrep -x sleep"
 kill -9 $sleeper
@@ -67,7 +67,7 @@ assert_no_traces
 test_case "simultaneous calls start one cluster"
 calls=()
 for _ in 1 2 3; do
-  "$source_root/examples/cluster/cluster" up --name "$cluster_name" --state "$state" --nodes 1 >/dev/null &
+  "$source_root/tests/cluster/embedded/cluster" up --name "$cluster_name" --state "$state" --nodes 1 >/dev/null &
   calls+=($!)
 done
 for call in "${calls[@]}"; do wait "$call" || fail "one of the calls failed"; done
@@ -88,7 +88,7 @@ assert_exit 0 cluster down
 test_case "an ordinary user gets a message at once"
 # From a copy, because the clone may be below a home folder that others cannot enter.
 copy=$(mktemp -d /var/tmp/lockstep-copy.XXXXXX)
-cp -r "$source_root/examples/cluster" "$copy" && chmod -R a+rX "$copy"
-assert_exit 1 setpriv --reuid 65534 --clear-groups bash "$copy/cluster/cluster" up --name nobody
+cp -r "$source_root/tests/cluster/embedded" "$copy" && chmod -R a+rX "$copy"
+assert_exit 1 setpriv --reuid 65534 --clear-groups bash "$copy/embedded/cluster" up --name nobody
 rm -rf "$copy"
 assert_contains "$output" "needs root"

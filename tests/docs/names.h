@@ -18,7 +18,7 @@
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/epoch_planner.h"
-#include "runtime/data/plan/largest_micro_batch.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/lockstep.h"
 #include "runtime/profile/timed_batches.h"
 #include "staging/pack/reader.h"
@@ -82,6 +82,7 @@ void take_part_without_samples();
 void prepare_next_batch();
 void report(double value);
 void print(double value);
+double validate();
 
 // batches.md plans without the loader.
 extern const lockstep::data::LengthSource& source;

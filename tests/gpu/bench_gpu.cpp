@@ -23,6 +23,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/median.h"
 #include "common/tool.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
@@ -42,18 +43,11 @@ struct Settings {
   int warm_up = 5;
   std::int64_t product = 8192;  // width of the matrices that measure the peak
   bool quick = false;
-  bool json = false;
   GptOptions model;
 };
 
 void synchronise(torch::Device device) {
   if (device.is_cuda()) torch::cuda::synchronize(device.index());
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 double seconds_of(torch::Device device, int times, const std::function<void()>& work) {
@@ -158,22 +152,17 @@ void report(const Settings& settings, const Mode& mode, std::int64_t parameters,
             double peak) {
   const double milliseconds = median(mode.milliseconds);
   const double share = operations / (milliseconds / 1e3) / peak;
-  if (settings.json) {
-    Tool::print({{"bench", "gpu"},
-                 {"device", settings.name},
-                 {"torch", TORCH_VERSION},
-                 {"implementation", "lockstep"},
-                 {"mode", mode.name},
-                 {"parameters", parameters},
-                 {"type", "bfloat16"},
-                 {"milliseconds", milliseconds},
-                 {"peak_share", share},
-                 {"peak_tflops", peak / 1e12},
-                 {"loss", mode.loss}});
-  } else {
-    fmt::print("{:<7} {:>9.2f} ms {:>6.1f} % of {:.0f} TFLOP/s\n", mode.name, milliseconds, 100 * share,
-               peak / 1e12);
-  }
+  Tool::print({{"bench", "gpu"},
+               {"device", settings.name},
+               {"torch", TORCH_VERSION},
+               {"implementation", "lockstep"},
+               {"mode", mode.name},
+               {"parameters", parameters},
+               {"type", "bfloat16"},
+               {"milliseconds", milliseconds},
+               {"peak_share", share},
+               {"peak_tflops", peak / 1e12},
+               {"loss", mode.loss}});
 }
 
 void run(Settings settings, World& world) {
@@ -261,7 +250,6 @@ int main(int argc, char** argv) {
   tool.app().add_option("--steps", settings.steps, "Of a block (default 20)")->check(CLI::PositiveNumber);
   tool.app().add_flag("--quick", settings.quick, "A tiny model, to see that it works");
   return tool.run(argc, argv, [&] {
-    settings.json = tool.json();
     lockstep::World world(argc, argv);
     lockstep::bench::run(settings, world);
   });

@@ -15,6 +15,16 @@ done
 test -s "$work/prefix/lib/lockstep/lockstep.so"
 "$here/../lint/links.py" "$work/prefix/share/doc/lockstep"
 
+# The installed headers are those that programs include, and what these include: a new one needs a reason.
+(
+cd "$work/prefix/include/lockstep"
+headers=$(find . -name '*.h' | sed 's|^\./||' | sort)
+count=$(wc -l <<<"$headers")
+if [ "$count" -gt 65 ]; then echo "$count headers are installed: keep those private that no program includes" >&2; exit 1; fi
+missing=$(sed -n 's/^#include "\(.*\)".*/\1/p' $headers | sort -u | comm -23 - <(echo "$headers"))
+if [ -n "$missing" ]; then echo "installed headers include headers that are not installed: $missing" >&2; exit 1; fi
+)
+
 # An installation for another generation of LibTorch is not overwritten.
 config=$(find "$work/prefix" -name lockstep-config.cmake)
 cp -r "$work/prefix" "$work/other"

@@ -31,7 +31,14 @@ RULES = [
     (r"\bnothing (?:comes|follows|is|lies) behind\b", '"is the last"'),
     (r"\bnone (?:for|where) (?:who|what)\b", '"returns nullopt if ..."'),
     (r"\bis it well\b", "say what to check"),
+    (r"\bany more\b", '"no longer", or leave it out'),
+    (r"\b(?:go|goes|going|went) on from\b", '"continues from"'),
+    (r"\b(?:look|looks|looked) again\b", 'say what is read or checked again'),
+    (r"\b[Mm]akes? (?:them )?alike\b", '"synchronises"'),
 ]
+# A name says what it holds. These are pronouns without a noun.
+NAME = re.compile(r"(?<!return)(?<!else)(?<!throw)(?<=[\w>&*]) (?:here|there|given|told|gone|owed)\b\s*(?:=(?!=)|[;{,)])")
+NAMES_LATER = ("runtime/comm/", "runtime/ddp/", "staging/step/", "staging/transfer/", "tests/unit/staging/", "tests/unit/runtime/comm/")
 COMPILED = [(re.compile(pattern), advice) for pattern, advice in RULES]
 
 C_TEXT = re.compile(r'//.*$|"(?:[^"\\]|\\.)*"')
@@ -90,6 +97,11 @@ def main() -> int:
     seen = 0
     for name in files(sys.argv[1:]):
         seen += 1
+        if name.endswith((".h", ".cpp")) and not name.startswith(NAMES_LATER):
+            for number, line in enumerate((ROOT / name).read_text(errors="replace").splitlines(), 1):
+                if match := NAME.search(C_TEXT.sub("", line)):
+                    print(f"{name}:{number}: the name '{match[0].split()[0].strip('=;{,)')}': say what it holds", file=sys.stderr)
+                    found += 1
         for number, text in texts(name):
             for pattern, advice in COMPILED:
                 match = pattern.search(text)

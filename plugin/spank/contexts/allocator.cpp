@@ -20,8 +20,7 @@ std::string current_folder() {
   std::array<char, PATH_MAX> folder{};
   if (::getcwd(folder.data(), folder.size()) == nullptr) {
     throw Error(
-        "the current directory no longer exists, so relative sources cannot be resolved: cd to an existing "
-        "directory");
+        "the current directory no longer exists, so relative sources cannot be resolved: cd to an existing directory");
   }
   return folder.data();
 }

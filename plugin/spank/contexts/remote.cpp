@@ -51,8 +51,8 @@ struct PreparedStep {
   StepOnNode step;
   Settings settings;
   std::optional<SrunLink> link;
-  std::string refusal;     ///< why no task may run, or ""
-  std::string no_metrics;  ///< why the step times will not be seen, and what to do; or ""
+  std::string refusal;          ///< why no task may run, or ""
+  std::string metrics_warning;  ///< why the step times will not be seen, and what to do; or ""
   std::unique_ptr<NodeTasks> tasks;
   bool pins = false;
   bool bound_by_hand = false;      ///< --cpu-bind chooses the tasks' CPUs
@@ -195,8 +195,9 @@ void make_record_folder(PreparedStep& step) {
     buffer.resize(2 * buffer.size());
   }
   if (found == nullptr) {
-    step.no_metrics = "--metrics has no effect: this node has no group '" + config.group +
-                      "', which may read the step times: ask the administrator to make it (docs: monitoring)";
+    step.metrics_warning =
+        "--metrics has no effect: this node has no group '" + config.group +
+        "', which may read the step times: ask the administrator to make it (docs: monitoring)";
     return;
   }
   try {
@@ -210,12 +211,11 @@ void make_record_folder(PreparedStep& step) {
     step.step.record = folder.path();
     // An exporter that started before the folder existed finds it at its next scrape.
     if (made_before && step.step.node_id == 0 && !exporter_runs(records)) {
-      step.no_metrics =
-          "no lockstep-exporter runs on this node, so the step times will not be in Prometheus; "
-          "lockstep-report shows them";
+      step.metrics_warning =
+          "no lockstep-exporter runs on this node, so the step times will not be in Prometheus; lockstep-report shows them";
     }
   } catch (const Error& error) {
-    step.no_metrics = std::string("--metrics has no effect: ") + error.what();
+    step.metrics_warning = std::string("--metrics has no effect: ") + error.what();
   }
 }
 
@@ -279,7 +279,7 @@ WorkResult work_for_node(PreparedStep& step) {
       say(step.step.node + ": tasks keep the CPUs that Slurm gave them: " + error.what());
     }
   }
-  if (!step.no_metrics.empty()) say(step.step.node + ": " + step.no_metrics);
+  if (!step.metrics_warning.empty()) say(step.step.node + ": " + step.metrics_warning);
   if (step.settings.sources.empty()) return WorkResult::succeeded;
   step.step.cpus = cpus_for_staging(step);
   return stage(step.step, invocation().config, step.settings, step.link ? &*step.link : nullptr);

@@ -11,8 +11,7 @@ void print_help() {
   std::puts(
       "Options that Lockstep's plugin adds to sbatch, salloc and srun\n"
       "Usage: srun [OPTIONS] COMMAND\n\n"
-      "srun --help lists the options too, with the prefix that the site may have set. The file lockstep.conf "
-      "may\n"
+      "srun --help lists the options too, with the prefix that the site may have set. The file lockstep.conf may\n"
       "change their defaults and forbid values.\n\n"
       "Options:");
   for (const lockstep::spank::OptionRow& row : lockstep::spank::option_table()) {

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "common/leaf/text.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {
@@ -9,8 +10,7 @@ namespace {
 
 constexpr std::array<OptionRow, kOptions> kTable{{
     {Option::stage, "stage", "SRC[,SRC...]|none",
-     "lockstep: copy data (folders, files, patterns) to the nodes' local disks before tasks start; tasks "
-     "find it in $LOCKSTEP_DATA; write a comma in a name as \\,",
+     "lockstep: copy data (folders, files, patterns) to the nodes' local disks before tasks start; tasks find it in $LOCKSTEP_DATA; write a comma in a name as \\,",
      "LOCKSTEP_STAGE"},
     {Option::stage_mode, "stage-mode", "block|background",
      "lockstep: start tasks when all data is staged, or at once", "LOCKSTEP_STAGE_MODE"},
@@ -21,8 +21,7 @@ constexpr std::array<OptionRow, kOptions> kTable{{
     {Option::stage_verify, "stage-verify", "quick|full|off", "lockstep: how to check a local copy before use",
      "LOCKSTEP_STAGE_VERIFY"},
     {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
-     "lockstep: bind each task and its loader threads to CPUs; may be followed by workers=N, smt=K, "
-     "mem=local|interleave|off, explain",
+     "lockstep: bind each task and its loader threads to CPUs; may be followed by workers=N, smt=K, mem=local|interleave|off, explain",
      "LOCKSTEP_PIN"},
     {Option::metrics, "metrics", "on|off", "lockstep: whether ranks write step times for the node's exporter",
      "LOCKSTEP_METRICS"},
@@ -49,9 +48,9 @@ std::string choose(Option option, std::string_view value) {
 }
 
 [[noreturn]] void refuse_pin(std::string_view value, const std::string& why) {
-  throw Error(shown(Option::pin, value) + ": " + why +
-              "; valid values: auto, numa, cache, core, off, then any of workers=N, smt=K, "
-              "mem=local|interleave|off, explain");
+  throw Error(
+      shown(Option::pin, value) + ": " + why +
+      "; valid values: auto, numa, cache, core, off, then any of workers=N, smt=K, mem=local|interleave|off, explain");
 }
 
 int number(std::string_view whole, std::string_view item, std::size_t begin, int low, int high) {

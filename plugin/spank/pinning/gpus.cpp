@@ -5,14 +5,12 @@
 #include <fstream>
 #include <set>
 
+#include "common/leaf/text.h"
+
 namespace lockstep::spank {
 namespace {
 
 constexpr std::size_t kMaxGpus = 1024;
-
-bool is_number(const std::string& text) {
-  return !text.empty() && text.size() <= 4 && text.find_first_not_of("0123456789") == std::string::npos;
-}
 
 }  // namespace
 
@@ -40,11 +38,11 @@ std::vector<std::string> gpus_of_task(const std::string& visible, const std::str
   };
   if (!usable(numbers) || !usable(step)) return {};
   const bool within_step = std::all_of(numbers.begin(), numbers.end(), [&](const std::string& number) {
-    return static_cast<std::size_t>(std::stoi(number)) < step.size();
+    return std::stoull(number) < step.size();
   });
   std::vector<std::string> gpus;
   for (const std::string& number : numbers) {
-    gpus.push_back(within_step ? step[static_cast<std::size_t>(std::stoi(number))] : number);
+    gpus.push_back(within_step ? step[std::stoull(number)] : number);
     if (std::find(step.begin(), step.end(), gpus.back()) == step.end()) return {};
   }
   return gpus;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <limits>
+#include <string_view>
 
 #include "common/leaf/become_user.h"
 #include "plugin/spank/process/report.h"
@@ -75,9 +76,9 @@ bool renumber(const std::vector<int>& descriptors) {
 
 pid_t spawn(const Command& command, int output, int error) {
   if (::access(command.arguments.front().c_str(), X_OK) != 0) {
-    throw Error("cannot run " + command.arguments.front() + ": " + errno_text(errno) +
-                ": set 'helpers' in lockstep.conf to the folder of the tools, and name lockstep.so before "
-                "plugins that give tasks another root (pyxis) in plugstack.conf");
+    throw Error(
+        "cannot run " + command.arguments.front() + ": " + errno_text(errno) +
+        ": set 'helpers' in lockstep.conf to the folder of the tools, and name lockstep.so before plugins that give tasks another root (pyxis) in plugstack.conf");
   }
   std::vector<std::string> variables{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"};
   variables.insert(variables.end(), command.environment.begin(), command.environment.end());
@@ -134,29 +135,15 @@ void kill_group(pid_t child) {
   if (ends_before(child, -1, Clock::now() + std::chrono::seconds(1))) wait_for(child);
 }
 
-void drain(UniqueFd& end, std::string& into) {
-  std::array<char, 4096> buffer{};
-  const ssize_t got = ::read(end.get(), buffer.data(), buffer.size());
-  if (got <= 0) {
-    if (got == 0 || errno != EINTR) end.reset();
-  } else if (into.size() < kMaxOutput) {
-    into.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-}
-
 }  // namespace
 
 std::string helper_program(const std::string& folder, const std::string& name) {
-  const std::string prefix = folder.substr(0, folder.find_last_of('/', folder.find_last_not_of('/')));
+  constexpr std::string_view kBin = "/bin";
+  const std::string path = folder.substr(0, folder.find_last_not_of('/') + 1);
+  if (!path.ends_with(kBin)) return folder + "/" + name;
+  const std::string prefix = path.substr(0, path.size() - kBin.size());
   const std::string own = prefix + "/lib/lockstep/" LOCKSTEP_VERSION "/" + name;
   return ::access(own.c_str(), X_OK) == 0 ? own : folder + "/" + name;
-}
-
-Pipe::Pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("cannot make a pipe: " + errno_text(errno));
-  read_end.reset(ends[0]);
-  write_end.reset(ends[1]);
 }
 
 pid_t start(const Command& command) {
@@ -184,8 +171,8 @@ CommandResult capture(Command command, std::chrono::milliseconds timeout) {
     if (ready < 0 && errno != EINTR) break;
     result.in_time = ready > 0 || milliseconds_until(end) > 0;
     if (ready <= 0) continue;
-    if (wait[0].revents != 0) drain(output.read_end, result.output);
-    if (wait[1].revents != 0) drain(error.read_end, result.error);
+    if (wait[0].revents != 0) drain(output.read_end, result.output, kMaxOutput);
+    if (wait[1].revents != 0) drain(error.read_end, result.error, kMaxOutput);
   }
   result.in_time = result.in_time && ends_before(child, -1, end);
   if (result.in_time) {

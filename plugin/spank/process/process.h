@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "common/leaf/unique_fd.h"
+#include "common/leaf/pipe.h"
 
 namespace lockstep::spank {
 
@@ -22,8 +22,9 @@ namespace lockstep::spank {
 inline constexpr int kFirstDescriptor = 3;
 
 /// The helper of this plugin's version, <prefix>/lib/lockstep/VERSION/NAME, where `folder` is <prefix>/bin: while the
-/// software is upgraded, slurmstepd and srun still run the version that they have loaded. `folder`/NAME if the version's
-/// own is not there: packages replace it, and a helper accepts the command line of the previous version.
+/// software is upgraded, slurmstepd and srun still run the version that they have loaded. `folder`/NAME if `folder`
+/// has another name, or the version's own is not there: packages replace it, and a helper accepts the command line of the
+/// previous version.
 std::string helper_program(const std::string& folder, const std::string& name);
 
 struct Command {
@@ -43,11 +44,6 @@ struct CommandResult {
   std::string output;   ///< capture(): its standard output, 1 MiB at most
   std::string error;    ///< capture(): its standard error
   bool in_time = true;  ///< capture(): false if it was killed because it took too long
-};
-
-struct Pipe {
-  Pipe();  ///< throws Error
-  UniqueFd read_end, write_end;
 };
 
 /// Starts a helper with standard input from /dev/null and both outputs on this process's standard error.

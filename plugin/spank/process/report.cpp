@@ -2,14 +2,9 @@
 
 #include <unistd.h>
 
-namespace lockstep::spank {
+#include "common/leaf/text.h"
 
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
+namespace lockstep::spank {
 
 void say(const std::string& text) noexcept {
   try {

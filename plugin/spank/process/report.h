@@ -11,13 +11,10 @@
 namespace lockstep::spank {
 
 /// Writes "lockstep: <text>\n" to standard error in one write, so that lines of many tasks do not mix.
-/// Control characters in the text (a hostile file name) become '?'.
+/// Control characters in the text (a hostile file name) become "\x0a".
 void say(const std::string& text) noexcept;
 
 /// The same to the daemon's log, for callbacks without a user's standard error.
 void log(const std::string& text) noexcept;
-
-/// The text with '?' for each control character.
-std::string printable(std::string text);
 
 }  // namespace lockstep::spank

@@ -1,6 +1,7 @@
 // Apart from report.cpp, so that code without Slurm's symbols can be tested outside a Slurm process.
 #include <slurm/spank.h>
 
+#include "common/leaf/text.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {

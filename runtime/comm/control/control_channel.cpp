@@ -142,7 +142,7 @@ class ControlChannel::Thread {
   void handle_failed_poll(int error) {
     if (!std::exchange(poll_failed_, true)) {
       print_line(
-          fmt::format("{}: the control channel cannot wait for messages ({}); it looks every {} ms instead",
+          fmt::format("the control channel of {} cannot wait for messages ({}); it looks every {} ms instead",
                       tree_.roster.name(tree_.rank), errno_text(error), kPollPause.count()));
     }
     std::this_thread::sleep_for(kPollPause);
@@ -211,7 +211,7 @@ class ControlChannel::Thread {
       }
       note_answers(rank);
     } else if (is_parent) {
-      // The ranks above cannot give a verdict any more.
+      // The ranks above can no longer give a verdict.
       if (!said_goodbye && end == Connection::End::closed) {
         parent_lost_ = true;
         verdict_due_ = after(2 * verdict_delay_);

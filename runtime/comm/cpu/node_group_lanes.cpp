@@ -111,7 +111,7 @@ std::size_t NodeGroup::ready_count(const Task& task) const {
   return task.request.kind == OperationKind::all_gather ? static_cast<std::size_t>(place_.local_size) : 0;
 }
 
-// The value of done_chunks at which no rank needs the memory of another one any more.
+// The value of done_chunks at which no rank needs the memory of another one.
 std::size_t NodeGroup::done_count(const Task& task) const {
   const auto ranks = static_cast<std::size_t>(place_.local_size);
   switch (task.request.kind) {

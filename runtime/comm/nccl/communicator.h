@@ -13,6 +13,7 @@
 //   halves uses 1/size rounded to the type).
 // - `then` is called on a thread of this communicator, within a millisecond after the end; the next operation
 //   may have begun.
+// - Every call makes the device current for the calling thread, and leaves it so.
 // - Times: an operation begins when it is queued on the device, and ends when the watchdog sees its end.
 //
 // Threads: as comm::Communicator.

@@ -67,8 +67,7 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
     const std::size_t offset = layout.add(bytes);
     if (layout.used() > buffers_->capacity()) {
       fail(
-          "a micro-batch of {} samples and {} tokens is over the cap of {}: the plan was made for other "
-          "lengths",
+          "a micro-batch of {} samples and {} tokens is over the cap of {}: the plan was made for other lengths",
           samples.size(), places, plan.cap);
     }
     tensor = tensor_on(host.buffer, offset, sizes, type);

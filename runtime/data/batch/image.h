@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/data/image_size.h"
+#include "runtime/data/batch/image_batch.h"
 
 namespace lockstep::data {
 

@@ -15,10 +15,20 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/data/image_size.h"
-#include "runtime/data/plan/planner.h"
+#include "runtime/data/plan/sample_id.h"
 
 namespace lockstep::data {
+
+struct ImageSize {
+  std::size_t height = 0;
+  std::size_t width = 0;
+
+  /// The size of the decoded RGB image.
+  std::size_t bytes() const { return height * width * kChannels; }
+  static constexpr std::size_t kChannels = 3;
+
+  bool operator==(const ImageSize&) const = default;
+};
 
 /// An image that a transform brings into a batch.
 struct ImageSample {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {
 
@@ -17,9 +18,13 @@ PlanState state_after(const PlannedBlock& block, std::size_t steps) {
 }
 
 BlockwisePlanner::BlockwisePlanner(const LengthSource& source, const PlanOptions& options)
-    : source_(source), options_((check_options(options), options)), packer_(options) {
+    : source_(source), options_(options) {
+  check_options(options);
+  packer_ = std::make_unique<StepPacker>(options);
   state_.data = source.fingerprint();
 }
+
+BlockwisePlanner::~BlockwisePlanner() = default;
 
 void BlockwisePlanner::change(const Cost& cost, const std::vector<double>& speeds) {
   PlanOptions changed = options_;
@@ -27,7 +32,7 @@ void BlockwisePlanner::change(const Cost& cost, const std::vector<double>& speed
   changed.speeds = speeds;
   check_options(changed);
   options_ = std::move(changed);
-  packer_ = StepPacker(options_);
+  packer_ = std::make_unique<StepPacker>(options_);
 }
 
 void BlockwisePlanner::expect_same_order(const PlanState& state, const char* order_options) const {
@@ -36,8 +41,7 @@ void BlockwisePlanner::expect_same_order(const PlanState& state, const char* ord
   }
   if (state.order != state_.order) {
     fail(
-        "cannot resume: the state belongs to another order of samples ({}) than this run ({}): use the same "
-        "{}",
+        "cannot resume: the state belongs to another order of samples ({}) than this run ({}): use the same {}",
         state.order, state_.order, order_options);
   }
 }

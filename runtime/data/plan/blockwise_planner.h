@@ -5,14 +5,16 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "runtime/data/plan/order/length_source.h"
 #include "runtime/data/plan/plan.h"
 #include "runtime/data/plan/plan_state.h"
-#include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {
+
+class StepPacker;
 
 struct PlannedBlock {
   Plan plan;                        ///< the steps of this block, at least one
@@ -25,7 +27,7 @@ PlanState state_after(const PlannedBlock& block, std::size_t steps);
 
 class BlockwisePlanner {
  public:
-  virtual ~BlockwisePlanner() = default;
+  virtual ~BlockwisePlanner();
   BlockwisePlanner(const BlockwisePlanner&) = delete;
   BlockwisePlanner& operator=(const BlockwisePlanner&) = delete;
 
@@ -48,7 +50,7 @@ class BlockwisePlanner {
 
   const LengthSource& source_;
   PlanOptions options_;
-  StepPacker packer_;
+  std::unique_ptr<StepPacker> packer_;
   PlanState state_;  // after the steps planned so far
 };
 

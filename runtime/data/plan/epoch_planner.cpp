@@ -1,11 +1,14 @@
 #include "runtime/data/plan/epoch_planner.h"
 
 #include <algorithm>
-#include <string>
+#include <future>
 #include <utility>
+#include <vector>
 
 #include "common/background_cpus.h"
 #include "common/error.h"
+#include "runtime/data/plan/order/block_reader.h"
+#include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {
 namespace {
@@ -15,8 +18,24 @@ constexpr std::size_t kMaxRankSteps = std::size_t{1} << 20;
 
 }  // namespace
 
+// The samples that are in no step yet, in the epoch's order: the rest of earlier blocks, then the last block loaded.
+struct EpochPlanner::Pool {
+  EpochOrder order;
+  std::future<BlockSamples> next = {};  // the block after the last one loaded
+  std::size_t next_block = 0;
+
+  std::vector<Item> items = {};
+  std::uint64_t dropped = 0;                     // items that left the pool
+  std::vector<std::uint64_t> ahead = {};         // items that are used already, counted like `dropped`
+  std::vector<std::uint64_t> block_begins = {};  // of the blocks loaded so far, counted like `dropped`
+  std::vector<SampleId> ids = {};                // of indices below first_index: samples of earlier blocks
+  std::uint32_t first_index = 0;                 // of the last block's samples
+  BlockSamples block = {};                       // the last block loaded; its items are in the pool
+};
+
 EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options)
-    : BlockwisePlanner(source, options), order_(source.size(), options.order, options.seed, options.epoch) {
+    : BlockwisePlanner(source, options),
+      pool_(new Pool{EpochOrder(source.size(), options.order, options.seed, options.epoch)}) {
   if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
   state_.order = order_fingerprint();
 }
@@ -26,30 +45,37 @@ EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& option
   expect_same_order(state, "seed, epoch and too_long (with split also the cap)");
   if (state.position.mixture) fail("cannot resume: the state belongs to a mixture, not to an epoch");
   const auto& [block, used, ahead, mixture] = state.position;
-  if (block > order_.blocks() || (block == order_.blocks() && (used > 0 || !ahead.empty()))) {
+  if (block > pool_->order.blocks() || (block == pool_->order.blocks() && (used > 0 || !ahead.empty()))) {
     fail("cannot resume: the state is at item {} of block {}, but the number of blocks is {}", used, block,
-         order_.blocks());
+         pool_->order.blocks());
   }
   state_ = state;
-  next_block_ = block;
+  pool_->next_block = block;
   if (used == 0 && ahead.empty()) return;
   load_next_block();
-  if (used > pool_.size()) {
-    fail("cannot resume: the state has used {} items of block {}, which has {}", used, block, pool_.size());
+  if (used > pool_->items.size()) {
+    fail("cannot resume: the state has used {} items of block {}, which has {}", used, block,
+         pool_->items.size());
   }
   drop_used(used);
   for (const std::uint64_t place : ahead) {
-    while (place >= pool_.size() && next_block_ < order_.blocks()) load_next_block();
-    if (place >= pool_.size()) {
+    while (place >= pool_->items.size() && pool_->next_block < pool_->order.blocks()) load_next_block();
+    if (place >= pool_->items.size()) {
       fail("cannot resume: the state has used the sample {} places after its position, but only {} are left",
-           place, pool_.size());
+           place, pool_->items.size());
     }
     use_ahead(place);
   }
 }
 
+EpochPlanner::~EpochPlanner() = default;
+
+SampleId EpochPlanner::id_of(std::uint32_t index) const {
+  return index < pool_->first_index ? pool_->ids[index] : pool_->block.id_of(index - pool_->first_index);
+}
+
 std::string EpochPlanner::order_fingerprint() const {
-  std::string name = order_.fingerprint();
+  std::string name = pool_->order.fingerprint();
   if (options_.too_long == TooLong::truncate) name += "-truncated";
   if (options_.too_long == TooLong::skip) name += "-skipped";
   if (options_.too_long == TooLong::split) name += "-split-" + std::to_string(options_.cap);
@@ -58,50 +84,50 @@ std::string EpochPlanner::order_fingerprint() const {
 
 // The epoch's position when the items of the pool before `place` are used.
 PlanPosition EpochPlanner::position_at(std::size_t place) const {
-  if (place == pool_.size()) return {.block = next_block_, .used = 0};
+  if (place == pool_->items.size()) return {.block = pool_->next_block, .used = 0};
   std::size_t later = 0;  // blocks that begin after it
-  while (block_begins_.rbegin()[later] > dropped_ + place) ++later;
-  PlanPosition position{.block = next_block_ - 1 - later,
-                        .used = dropped_ + place - block_begins_.rbegin()[later]};
-  for (const std::uint64_t used : ahead_) {
-    if (used >= dropped_ + place) position.ahead.push_back(used - dropped_ - place);
+  while (pool_->block_begins.rbegin()[later] > pool_->dropped + place) ++later;
+  PlanPosition position{.block = pool_->next_block - 1 - later,
+                        .used = pool_->dropped + place - pool_->block_begins.rbegin()[later]};
+  for (const std::uint64_t used : pool_->ahead) {
+    if (used >= pool_->dropped + place) position.ahead.push_back(used - pool_->dropped - place);
   }
   return position;
 }
 
 // Marks an item of the pool as used before its turn: of length 0, it belongs to a later step but is not packed.
 void EpochPlanner::use_ahead(std::size_t place) {
-  pool_[place].length = 0;
-  ahead_.push_back(dropped_ + place);
+  pool_->items[place].length = 0;
+  pool_->ahead.push_back(pool_->dropped + place);
 }
 
 void EpochPlanner::drop_used(std::size_t place) {
-  pool_.erase(pool_.begin(), pool_.begin() + static_cast<std::ptrdiff_t>(place));
-  dropped_ += place;
-  std::erase_if(ahead_, [this](std::uint64_t used) { return used < dropped_; });
+  pool_->items.erase(pool_->items.begin(), pool_->items.begin() + static_cast<std::ptrdiff_t>(place));
+  pool_->dropped += place;
+  std::erase_if(pool_->ahead, [this](std::uint64_t used) { return used < pool_->dropped; });
 }
 
 void EpochPlanner::load_next_block() {
   // The samples that are left of earlier blocks get new indices.
   std::vector<SampleId> ids;
-  ids.reserve(pool_.size());
-  for (Item& item : pool_) {
+  ids.reserve(pool_->items.size());
+  for (Item& item : pool_->items) {
     ids.push_back(id_of(item.index));
     item.index = static_cast<std::uint32_t>(ids.size() - 1);
   }
-  ids_ = std::move(ids);
-  first_index_ = static_cast<std::uint32_t>(ids_.size());
+  pool_->ids = std::move(ids);
+  pool_->first_index = static_cast<std::uint32_t>(pool_->ids.size());
   const auto read = [this, options = options_](std::size_t block) {
-    return read_block_for_plan(source_, order_, block, options);
+    return read_block_for_plan(source_, pool_->order, block, options);
   };
-  block_ = next_.valid() ? next_.get() : read(next_block_);
-  block_begins_.push_back(dropped_ + pool_.size());
-  ++next_block_;
-  for (Item& item : block_.items) item.index += first_index_;
-  block_.items.insert(block_.items.begin(), pool_.begin(), pool_.end());
-  pool_ = std::exchange(block_.items, {});
-  if (next_block_ < order_.blocks()) {
-    next_ = std::async(std::launch::async, [read, block = next_block_] {
+  pool_->block = pool_->next.valid() ? pool_->next.get() : read(pool_->next_block);
+  pool_->block_begins.push_back(pool_->dropped + pool_->items.size());
+  ++pool_->next_block;
+  for (Item& item : pool_->block.items) item.index += pool_->first_index;
+  pool_->block.items.insert(pool_->block.items.begin(), pool_->items.begin(), pool_->items.end());
+  pool_->items = std::exchange(pool_->block.items, {});
+  if (pool_->next_block < pool_->order.blocks()) {
+    pool_->next = std::async(std::launch::async, [read, block = pool_->next_block] {
       use_background_cpus();
       return read(block);
     });
@@ -114,21 +140,21 @@ bool EpochPlanner::next_block(PlannedBlock& block) {
       std::max<std::size_t>(1, kMaxRankSteps / static_cast<std::size_t>(options_.ranks));
   block = {.plan = Plan(options_, source_.size(), state_.data), .start = state_, .after = {}};
   for (;;) {
-    const bool last = next_block_ >= order_.blocks();
+    const bool last = pool_->next_block >= pool_->order.blocks();
     std::size_t place = 0;
     std::vector<std::size_t> ahead;
-    block.plan.reserve(pool_.size());
-    while (place < pool_.size() && block.plan.steps() < max_steps) {
-      const std::size_t count = packer_.take(std::span(pool_).subspan(place), last, &ahead);
+    block.plan.reserve(pool_->items.size());
+    while (place < pool_->items.size() && block.plan.steps() < max_steps) {
+      const std::size_t count = packer_->take(std::span(pool_->items).subspan(place), last, &ahead);
       if (count == 0) break;
       for (const std::size_t taken : ahead) use_ahead(place + taken);
       place += count;
-      const std::span<const Item> rest = std::span(pool_).subspan(place);
+      const std::span<const Item> rest = std::span(pool_->items).subspan(place);
       const bool ends_epoch =
           last && std::all_of(rest.begin(), rest.end(), [](const Item& item) { return item.length == 0; });
-      if (packer_.samples() == 0) continue;
+      if (packer_->samples() == 0) continue;
       if (ends_epoch && !complete_last_step()) continue;
-      block.plan.append_step(packer_.pack(state_.steps),
+      block.plan.append_step(packer_->pack(state_.steps),
                              [this](std::uint32_t index) { return id_of(index); });
       ++state_.steps;
       block.after.push_back(position_at(place));
@@ -144,9 +170,9 @@ bool EpochPlanner::next_block(PlannedBlock& block) {
 // Applies options_.tail to a last step of fewer samples than ranks. Returns false if the step is dropped.
 bool EpochPlanner::complete_last_step() {
   const auto ranks = static_cast<std::size_t>(options_.ranks);
-  if (packer_.samples() >= ranks || options_.tail == Tail::fill) return true;
+  if (packer_->samples() >= ranks || options_.tail == Tail::fill) return true;
   if (options_.tail == Tail::drop) return false;
-  packer_.repeat_samples(ranks);
+  packer_->repeat_samples(ranks);
   return true;
 }
 

@@ -15,11 +15,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <future>
-#include <vector>
+#include <memory>
+#include <string>
 
 #include "runtime/data/plan/blockwise_planner.h"
-#include "runtime/data/plan/order/block_reader.h"
 
 namespace lockstep::data {
 
@@ -32,6 +31,8 @@ class EpochPlanner : public BlockwisePlanner {
   /// that says what differs if the state belongs to other data or to another order.
   EpochPlanner(const LengthSource& source, const PlanOptions& options, const PlanState& state);
 
+  ~EpochPlanner() override;
+
   /// Throws Error naming a sample that is empty or (if too_long is refuse) longer than the cap.
   bool next_block(PlannedBlock& block) override;
 
@@ -41,24 +42,11 @@ class EpochPlanner : public BlockwisePlanner {
   PlanPosition position_at(std::size_t place) const;
   void drop_used(std::size_t place);
   void use_ahead(std::size_t place);
-  SampleId id_of(std::uint32_t index) const {
-    return index < first_index_ ? ids_[index] : block_.id_of(index - first_index_);
-  }
+  SampleId id_of(std::uint32_t index) const;
   std::string order_fingerprint() const;
 
-  EpochOrder order_;
-  std::future<BlockSamples> next_;  // the block after the last one loaded
-  std::size_t next_block_ = 0;
-
-  // The samples that are in no step yet, in the epoch's order: the rest of earlier blocks, then the last
-  // block loaded.
-  std::vector<Item> pool_;
-  std::uint64_t dropped_ = 0;                // items that left the pool
-  std::vector<std::uint64_t> ahead_;         // items of the pool that are used already, counted like dropped_
-  std::vector<std::uint64_t> block_begins_;  // of the blocks loaded so far, counted like dropped_
-  std::vector<SampleId> ids_;                // of indices below first_index_: samples of earlier blocks
-  std::uint32_t first_index_ = 0;            // of the last block's samples
-  BlockSamples block_;                       // the last block loaded; its items are in the pool
+  struct Pool;
+  std::unique_ptr<Pool> pool_;
 };
 
 }  // namespace lockstep::data

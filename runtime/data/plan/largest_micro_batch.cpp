@@ -1,6 +1,6 @@
-#include "runtime/data/plan/largest_micro_batch.h"
-
 #include <algorithm>
+
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 namespace {

@@ -100,9 +100,7 @@ void check_sample(const std::string& sample, std::uint32_t length, const PlanOpt
   if (tokens == 0) fail("{} is empty: remove it from the data", sample);
   if (options.too_long == TooLong::refuse && tokens > options.cap) {
     fail(
-        "{} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or choose "
-        "to "
-        "truncate, skip or split such samples (too_long)",
+        "{} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or choose to truncate, skip or split such samples (too_long)",
         sample, length, options.cap);
   }
   if (options.too_long == TooLong::split && (tokens - 1) / options.cap >= kMaxPieces) {

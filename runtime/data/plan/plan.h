@@ -13,7 +13,6 @@
 
 #include "runtime/data/plan/options.h"
 #include "runtime/data/plan/sample_id.h"
-#include "runtime/data/plan/steps/item.h"
 
 namespace lockstep::data {
 
@@ -52,8 +51,8 @@ class Plan {
   /// Adds a step that has a list of micro-batches for each rank.
   void append_step(const std::vector<std::vector<std::vector<SampleId>>>& ranks);
 
-  /// Adds a step. `id_of` maps its indices to samples.
-  template <typename IdOf>
+  /// Adds a step (steps/item.h). `id_of` maps its indices to samples.
+  template <typename StepView, typename IdOf>
   void append_step(const StepView& step, IdOf&& id_of) {
     const std::size_t begin = ids_.size();
     const std::size_t first_batch = batch_ends_.size();

@@ -41,4 +41,15 @@ Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& option
 /// A hash of the lengths in their order.
 std::string fingerprint_of(std::span<const std::uint32_t> lengths);
 
+/// The shape of a micro-batch, to try before training whether it fits into memory (runtime/train/memory_warm_up.h).
+struct MicroBatchShape {
+  std::int64_t samples = 0;
+  std::int64_t longest = 0;  ///< tokens of the longest sample; of each row, if padded
+  std::int64_t tokens = 0;   ///< in all; with the padding, if padded: samples x longest
+};
+
+/// The micro-batch of any rank with the highest cost by the plan's Cost. `lengths` are those that the plan was made of.
+/// All zero for a plan without steps.
+MicroBatchShape largest_micro_batch(const Plan& plan, std::span<const std::uint32_t> lengths);
+
 }  // namespace lockstep::data

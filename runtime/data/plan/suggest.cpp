@@ -90,13 +90,11 @@ std::optional<std::string> advice_on_step_size(std::span<const std::uint32_t> le
   // The differences come from single samples, which no size of steps distributes better.
   if (best.imbalance_cost - 1 > (own.imbalance_cost - 1) / 2) {
     return fmt::format(
-        "{}; larger steps help little ({:.0f} % with accumulate = {}): split long samples "
-        "(plan.too_long), or raise plan.step_stretch",
+        "{}; larger steps help little ({:.0f} % with accumulate = {}): split long samples (plan.too_long), or raise plan.step_stretch",
         finding, percent(best), best.accumulate);
   }
   return fmt::format(
-      "{}; plan.accumulate = {}, plan.step_tokens = {} reduces this to {:.1f} % (lockstep-plan "
-      "suggest shows the choices)",
+      "{}; plan.accumulate = {}, plan.step_tokens = {} reduces this to {:.1f} % (lockstep-plan suggest shows the choices)",
       finding, best.accumulate, best.step_tokens, percent(best));
 }
 

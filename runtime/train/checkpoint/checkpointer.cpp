@@ -219,9 +219,7 @@ void Checkpointer::State::prepare_folder() {
     const auto steps = checkpoint::steps_in(system, folder);
     if (!steps.empty()) {
       fail(
-          "{} has checkpoints of another training, of step {} and before: continue from them with "
-          "load_latest(), "
-          "or use another folder",
+          "{} has checkpoints of another training, of step {} and before: continue from them with load_latest(), or use another folder",
           folder.string(), steps.front());
     }
   }
@@ -236,14 +234,13 @@ void Checkpointer::State::check_room(std::uint64_t bytes_here) {
   world.communicator().all_reduce({&bytes, 1, comm::DataType::i64}, "the size of a checkpoint")->wait();
   run_with_files("the folder of checkpoints", [&] {
     if (world.rank() != 0) return;
-    const auto there = static_cast<std::int64_t>(checkpoint::steps_in(system, folder).size());
-    const std::int64_t missing = std::max<std::int64_t>(1, options.keep + 1 - there);
+    const auto kept = static_cast<std::int64_t>(checkpoint::steps_in(system, folder).size());
+    const std::int64_t missing = std::max<std::int64_t>(1, options.keep + 1 - kept);
     const std::uint64_t free = system.free_bytes(folder);
     if (free / static_cast<std::uint64_t>(missing) >= static_cast<std::uint64_t>(bytes)) return;
     fmt::print(
         stderr,
-        "lockstep: {} has {} free, but {} more checkpoints of {} must fit (keep is {}, and one is being "
-        "written): free some space, or keep fewer\n",
+        "lockstep: {} has {} free, but {} more checkpoints of {} must fit (keep is {}, and one is being written): free some space, or keep fewer\n",
         folder.string(), format_bytes(free), missing, format_bytes(static_cast<std::uint64_t>(bytes)),
         options.keep);
   });
@@ -388,10 +385,6 @@ void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
 
 void Checkpointer::add(const std::string& name, ReduceOnPlateau& learning_rate) {
   add_item(name, checkpoint::value_item(learning_rate));
-}
-
-void Checkpointer::add(const std::string& name, EarlyStopping& stopping) {
-  add_item(name, checkpoint::value_item(stopping));
 }
 
 void Checkpointer::add(const std::string& name, WeightAverage& average) {

@@ -38,7 +38,6 @@ class Item;
 }
 class CommHook;
 class DistributedOptimizerBase;
-class EarlyStopping;
 class FileSystem;
 class GradScaler;
 class LearningRate;
@@ -90,7 +89,6 @@ class Checkpointer {
   void add(const std::string& name, GradScaler& scaler);
   void add(const std::string& name, LearningRate& learning_rate);
   void add(const std::string& name, ReduceOnPlateau& learning_rate);
-  void add(const std::string& name, EarlyStopping& stopping);
   void add(const std::string& name, WeightAverage& average);
   /// The state that each rank keeps of its gradients: of power_sgd_hook(), GradientNoiseScale and hooks of your own.
   void add(const std::string& name, CommHook& hook);

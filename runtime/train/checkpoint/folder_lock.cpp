@@ -139,14 +139,15 @@ void FolderLock::acquire() {
     if (*text != seen) changed_at = Clock::now();
     seen = *text;
     const auto holder = holder_in(seen);
-    const bool here = holder && holder->machine == mine_.machine;
-    if (here ? beginning_of(holder->process) != holder->began : Clock::now() - changed_at >= options_.stale) {
+    const bool on_this_machine = holder && holder->machine == mine_.machine;
+    if (on_this_machine ? beginning_of(holder->process) != holder->began
+                        : Clock::now() - changed_at >= options_.stale) {
       take_over(seen);
       continue;
     }
     const bool same_job = holder && !mine_.job.empty() && holder->job == mine_.job;
     const auto waited = Clock::now() - begin;
-    if ((here || beats) && waited >= (same_job ? options_.wait : options_.grace)) {
+    if ((on_this_machine || beats) && waited >= (same_job ? options_.wait : options_.grace)) {
       fail(
           "{} uses the folder of checkpoints {}: give each training a folder of its own, or wait for its end",
           name_of_holder(holder), path_.parent_path().string());
@@ -180,9 +181,9 @@ void FolderLock::take_over(const std::string& text) {
 
 bool FolderLock::is_mine() {
   struct stat mine {};
-  const auto there = system_.status(path_);
-  return there && ::fstat(file_.get(), &mine) == 0 && mine.st_ino == there->st_ino &&
-         mine.st_dev == there->st_dev;
+  const auto named = system_.status(path_);
+  return named && ::fstat(file_.get(), &mine) == 0 && mine.st_ino == named->st_ino &&
+         mine.st_dev == named->st_dev;
 }
 
 void FolderLock::write(std::uint64_t beats) {

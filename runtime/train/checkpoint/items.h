@@ -17,7 +17,6 @@
 namespace lockstep {
 class CommHook;
 class DistributedOptimizerBase;
-class EarlyStopping;
 class GradScaler;
 class LearningRate;
 class ReduceOnPlateau;
@@ -42,7 +41,6 @@ ItemPointer optimizer_item(DistributedOptimizerBase& optimizer);
 ItemPointer value_item(GradScaler& scaler);
 ItemPointer value_item(LearningRate& learning_rate);
 ItemPointer value_item(ReduceOnPlateau& learning_rate);
-ItemPointer value_item(EarlyStopping& stopping);
 ItemPointer value_item(std::int64_t& value);
 ItemPointer value_item(double& value);
 ItemPointer value_item(std::string& value);

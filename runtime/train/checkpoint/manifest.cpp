@@ -52,8 +52,7 @@ Manifest manifest_from_text(std::string_view text) {
       throw Damaged("its manifest.json is not one of Lockstep's");
     if (const int format = json.at("format"); format != kFormat)
       fail(
-          "it has format version {}, but this program reads version {}; use the version of Lockstep that "
-          "wrote it",
+          "it has format version {}, but this program reads version {}; use the version of Lockstep that wrote it",
           format, kFormat);
     const std::string checksum = json.at("checksum");
     json.erase("checksum");

@@ -25,8 +25,7 @@ std::string optimizer_type(const torch::optim::Optimizer& optimizer) {
   if (is<torch::optim::RMSprop>(optimizer)) return "RMSprop";
   if (is<torch::optim::Adagrad>(optimizer)) return "Adagrad";
   fail_usage(
-      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop, Adagrad and Lamb; save "
-      "another one as a text, with the two functions of Checkpointer::add()");
+      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop, Adagrad and Lamb; save another one as a text, with the two functions of Checkpointer::add()");
 }
 
 /// The empty state of one parameter of such an optimizer.
@@ -129,8 +128,7 @@ class ReplicatedOptimizer : public Item {
         in_group.push_back(name);
         if (!layout.parameters.emplace(name, parameter).second)
           fail_usage(
-              "a checkpoint cannot hold an optimizer with two parameters '{}': use an optimizer for each "
-              "module, and parameters_of() for a module with tied weights",
+              "a checkpoint cannot hold an optimizer with two parameters '{}': use an optimizer for each module, and parameters_of() for a module with tied weights",
               name);
         if (!parameter.is_non_overlapping_and_dense())
           fail_usage("a checkpoint cannot hold the optimizer's state of '{}': the parameter is not dense",

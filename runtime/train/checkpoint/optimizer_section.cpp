@@ -30,16 +30,16 @@ c10::IValue value_of(const json& number) {
 }
 
 // Compares types, and the names in each group.
-void check_layout(const json& saved, const OptimizerLayout& here) {
+void check_layout(const json& saved, const OptimizerLayout& current) {
   const std::string type = saved.at("type");
-  if (type != here.type) fail("the optimizer is {} in the checkpoint, but {} here", type, here.type);
+  if (type != current.type) fail("the optimizer is {} in the checkpoint, but {} here", type, current.type);
   const auto groups = saved.at("groups").get<std::vector<std::vector<std::string>>>();
-  if (groups.size() != here.groups.size())
+  if (groups.size() != current.groups.size())
     fail("the optimizer has {} groups of parameters in the checkpoint, but {} here", groups.size(),
-         here.groups.size());
+         current.groups.size());
   for (std::size_t group = 0; group < groups.size(); ++group) {
     const auto& theirs = groups[group];
-    const auto& mine = here.groups[group];
+    const auto& mine = current.groups[group];
     const std::size_t both = std::min(theirs.size(), mine.size());
     for (std::size_t i = 0; i < both; ++i) {
       if (theirs[i] != mine[i])

@@ -21,9 +21,9 @@ std::string describe(const torch::Tensor& tensor) {
   return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
 }
 
-void check_tensors(const std::vector<NamedTensor>& here, const std::vector<NamedTensor>& saved,
+void check_tensors(const std::vector<NamedTensor>& current, const std::vector<NamedTensor>& saved,
                    const char* noun) {
-  for (const NamedTensor& mine : here) {
+  for (const NamedTensor& mine : current) {
     const NamedTensor* const other = find(saved, mine.name);
     if (other == nullptr) fail("the checkpoint has no {} '{}'", noun, mine.name);
     if (other->tensor.scalar_type() != mine.tensor.scalar_type() ||
@@ -32,7 +32,7 @@ void check_tensors(const std::vector<NamedTensor>& here, const std::vector<Named
            describe(mine.tensor));
   }
   for (const NamedTensor& other : saved) {
-    if (find(here, other.name) == nullptr)
+    if (find(current, other.name) == nullptr)
       fail("the checkpoint has {} '{}', which does not exist here", noun, other.name);
   }
 }

@@ -53,7 +53,7 @@ class Item {
 };
 
 /// Throws Error naming the first difference in names, types or shapes. `noun`: "parameter".
-void check_tensors(const std::vector<NamedTensor>& here, const std::vector<NamedTensor>& saved,
+void check_tensors(const std::vector<NamedTensor>& current, const std::vector<NamedTensor>& saved,
                    const char* noun);
 
 /// Throws Error if the section does not have it.

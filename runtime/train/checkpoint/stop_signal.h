@@ -6,7 +6,7 @@
 //     optimizer.step();
 //     if (stop.poll()) { checkpointer.save(step); checkpointer.wait(); stop.exit(); }
 //
-// The signals do not end the process any more. Only one object may exist.
+// The signals no longer end the process. Only one object may exist.
 //
 // Threads: the training thread; a signal may reach any thread.
 #pragma once

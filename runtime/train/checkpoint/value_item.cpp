@@ -6,7 +6,6 @@
 
 #include "common/error.h"
 #include "runtime/train/checkpoint/items.h"
-#include "runtime/train/early_stopping.h"
 #include "runtime/train/grad_scaler.h"
 #include "runtime/train/learning_rate.h"
 
@@ -94,22 +93,6 @@ ItemPointer value_item(ReduceOnPlateau& learning_rate) {
         learning_rate.set_state({.best = number_in(saved, "best"),
                                  .observations = saved.at("observations"),
                                  .begun = saved.at("begun")});
-      });
-}
-
-ItemPointer value_item(EarlyStopping& stopping) {
-  return make(
-      "early_stopping",
-      [&stopping] {
-        const auto& state = stopping.state();
-        return json{{"best", text_of(state.best)},
-                    {"without_improvement", state.without_improvement},
-                    {"begun", state.begun}};
-      },
-      [&stopping](const json& saved) {
-        stopping.set_state({.best = number_in(saved, "best"),
-                            .without_improvement = saved.at("without_improvement"),
-                            .begun = saved.at("begun")});
       });
 }
 

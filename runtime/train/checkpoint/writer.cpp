@@ -176,8 +176,8 @@ RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step) {
        pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
     if (const auto text = read_if_there(system_, path)) return report_from_text(*text);
     if (cancelled_) fail("rank {} has not written its files; the training has ended", rank);
-    const std::string told = options_.told_by ? options_.told_by(rank) : std::string();
-    if (const auto note = nlohmann::json::parse(told, nullptr, false); !note.is_discarded()) {
+    const std::string message = options_.told_by ? options_.told_by(rank) : std::string();
+    if (const auto note = nlohmann::json::parse(message, nullptr, false); !note.is_discarded()) {
       if (note.at("checkpoint") == current_) {
         if (const std::string error = note.at("error"); !error.empty()) return {.error = error, .files = {}};
         if (note.at("bytes") != bytes) changed_ns = monotonic_ns();

@@ -39,7 +39,7 @@ struct WriterOptions {
   /// Sends a text to rank 0, and gives rank 0 the last one of a rank: the reason of a rank that cannot write its report.
   std::function<void(const std::string&)> tell_rank_0 = {};
   std::function<std::string(int rank)> told_by = {};
-  /// Throws Error if this run must not write any more.
+  /// Throws Error if this run must no longer write.
   std::function<void()> check_lock = [] {};
   FileProgress* progress = nullptr;  ///< is told how far the files are; null: nothing
 };

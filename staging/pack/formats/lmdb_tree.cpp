@@ -139,12 +139,12 @@ class TreeWalk {
 
   /// Where a value that has its own pages begins.
   std::uint64_t value_page(std::uint64_t page, std::uint64_t bytes) const {
-    const auto there = from_page(page);
-    if (bytes > there.size() - kPageHeader)
+    const auto value = from_page(page);
+    if (bytes > value.size() - kPageHeader)
       damaged(page, "a value of {} bytes extends past the end of the file at {}: the file was truncated",
               bytes, file_.size());
-    if (number_at<std::uint64_t>(there, 0) != page ||
-        (number_at<std::uint16_t>(there, 10) & overflow_page) == 0)
+    if (number_at<std::uint64_t>(value, 0) != page ||
+        (number_at<std::uint16_t>(value, 10) & overflow_page) == 0)
       damaged(page, "it is not the value that the tree refers to");
     return page * meta_.page_bytes + kPageHeader;
   }

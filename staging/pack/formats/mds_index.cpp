@@ -113,16 +113,16 @@ std::vector<MdsShard> load_mds_index(const fs::path& file) {
 
 void check_mds_shard(const fs::path& index, const MdsShard& shard) {
   const fs::path folder = index.parent_path();
-  bool there = false;
+  bool found = false;
   for (const MdsFile* file : {&shard.raw, &shard.compressed}) {
     std::uint64_t size = 0;
     if (file->name.empty() || !has_size(folder / file->name, size)) continue;
-    there = true;
+    found = true;
     if (size != file->bytes)
       fail("{} does not match {}: {} bytes, {} expected", (folder / file->name).string(),
            index.filename().string(), size, file->bytes);
   }
-  if (!there) fail("{} is missing; {} lists it", (folder / shard.raw.name).string(), index.string());
+  if (!found) fail("{} is missing; {} lists it", (folder / shard.raw.name).string(), index.string());
 }
 
 std::uint64_t mds_table_bytes(const MdsShard& shard) {

@@ -123,8 +123,7 @@ class RecordReader : public ExtentReader {
   void check_digest(std::size_t i, std::span<const std::byte> payload) const {
     if (check_digests_ && xxh3_64(payload) != digest(i)) {
       fail(
-          "{}: the content has changed since the file was indexed: the file is damaged, or was changed "
-          "and given its old time",
+          "{}: the content has changed since the file was indexed: the file is damaged, or was changed and given its old time",
           file().where(extent(i).offset, i));
     }
   }

@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "common/progress.h"
 #include "common/units.h"
 #include "staging/pack/format.h"
@@ -195,8 +196,7 @@ void run_index(const Tool& tool, const std::vector<std::string>& sources) {
     const std::unique_ptr<Reader> reader = open(source);
     if (!reader->indexed())
       fail(
-          "{}: the index cannot be stored beside the data or in your cache folder: "
-          "ask the owner of the data to run this command, or set XDG_CACHE_HOME",
+          "{}: the index cannot be stored beside the data or in your cache folder: ask the owner of the data to run this command, or set XDG_CACHE_HOME",
           source);
     const double seconds = seconds_between(begin, monotonic_ns());
     if (tool.json()) {

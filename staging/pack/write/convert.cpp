@@ -93,7 +93,7 @@ void add_sample(std::size_t i, SampleSource& source, const MemberNames& names, T
 /// A folder inside the hidden one. Refuses if create() has left complete shards there, which it could
 /// continue.
 fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
-  if (system.status(unfinished.folder() / "journal")) {
+  if (system.status(unfinished.folder() / kJournal)) {
     unfinished.keep();
     fail("{}: an interrupted create has packed a part of it: run that command again, or remove {}",
          out.string(), unfinished.folder().string());
@@ -128,7 +128,7 @@ ConvertResult to_tar(const ConvertOptions& options) {
   const fs::path work = working_folder(unfinished, out, system);
   const fs::path pack = work / "pack";
   (void)system.make_folder(pack, 0755);
-  Journal journal(work / "journal", "convert", system);
+  Journal journal(work / kJournal, "convert", system);
   Packer packer(
       {.folder = pack, .first_number = 0, .shard_bytes = options.shard_bytes, .token_bytes = tokens.bytes()},
       journal, system);
@@ -181,8 +181,7 @@ ConvertResult to_megatron(const ConvertOptions& options) {
   const TokenType type = source.reader().token_type();
   if (type == TokenType::none) {
     fail(
-        "{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: "
-        "pack it with lockstep-pack create --token-bytes",
+        "{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: pack it with lockstep-pack create --token-bytes",
         options.source.string());
   }
   if (is_megatron(options.source))

@@ -34,8 +34,8 @@ fs::path unfinished_folder(const fs::path& out) {
   return out.parent_path() / ("." + out.filename().string() + ".unfinished");
 }
 
-fs::path new_folder(const fs::path& given, FileSystem& system) try {
-  fs::path out = fs::absolute(given).lexically_normal();
+fs::path new_folder(const fs::path& name, FileSystem& system) try {
+  fs::path out = fs::absolute(name).lexically_normal();
   if (!out.has_filename()) out = out.parent_path();
   if (!fs::is_directory(out.parent_path()))
     fail("{} is not a folder: create it first", out.parent_path().string());

@@ -27,7 +27,7 @@ CreateResult create(const CreateOptions& options);
 
 /// The folder of a new pack as an absolute path without a slash at its end. Throws Error if its parent does
 /// not exist, or if the folder exists and is not empty.
-std::filesystem::path new_folder(const std::filesystem::path& given, FileSystem& system = FileSystem::real());
+std::filesystem::path new_folder(const std::filesystem::path& name, FileSystem& system = FileSystem::real());
 
 /// The hidden folder beside it in which the pack is written.
 std::filesystem::path unfinished_folder(const std::filesystem::path& out);

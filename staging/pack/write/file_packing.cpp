@@ -25,8 +25,7 @@ class FilePacker {
   void add_sample(std::string_view key, std::vector<LoadedFile>& files) {
     if (token_bytes_ != 0 && files.size() > 1) {
       fail(
-          "{} and {} are parts of one sample, but a sample of tokens is one file: "
-          "rename one of them (a sample's name ends at the first dot)",
+          "{} and {} are parts of one sample, but a sample of tokens is one file: rename one of them (a sample's name ends at the first dot)",
           files[0].path, files[1].path);
     }
     std::uint64_t bytes = 0;

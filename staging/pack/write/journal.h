@@ -1,6 +1,6 @@
-// Records the complete shards of an unfinished pack, so that a killed call can be continued: for each shard
-// its index and the change times of its files. A record is written after its shard is on disk. A record that
-// is truncated, or whose checksum does not follow from the records before it, ends the journal.
+// Records the complete shards of an unfinished pack, so that a killed call can be continued: a folder with a file for
+// each shard, which has its index and the change times of its files. The file appears under its name when its shard is
+// on disk. A damaged file ends the journal.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,10 +29,10 @@ class Journal {
 
   /// Opens the journal of a call with this purpose (any text), or begins one. Removes the journal of another
   /// purpose. Throws Error naming the file.
-  Journal(std::filesystem::path file, std::string_view purpose, FileSystem& system);
+  Journal(std::filesystem::path folder, std::string_view purpose, FileSystem& system);
 
   /// Complete shards so far.
-  std::size_t shards() const { return ends_.size() - 1; }
+  std::size_t shards() const { return shards_; }
   /// Whether the journal of another purpose was found and removed.
   bool was_of_another_purpose() const { return other_purpose_; }
 
@@ -43,18 +45,14 @@ class Journal {
   void each(const std::function<void(const Entry&)>& use) const;
 
  private:
-  struct Record;
-  void create(std::string_view purpose);
-  void load(std::string_view purpose);
-  Record read(std::size_t shard) const;
-  std::vector<std::uint64_t> read_words(std::uint64_t offset, std::uint64_t count) const;
+  std::filesystem::path file(std::size_t shard) const { return folder_ / std::to_string(shard); }
+  std::optional<std::string> read(const std::filesystem::path& file) const;
+  void write(const std::filesystem::path& file, std::string_view content);
 
-  std::filesystem::path file_;
+  std::filesystem::path folder_;
   FileSystem& system_;
-  UniqueFd fd_;
   bool other_purpose_ = false;
-  std::vector<std::uint64_t> ends_;       // where the header and each record end, in bytes
-  std::vector<std::uint64_t> checksums_;  // of the header and of each record
+  std::size_t shards_ = 0;
 };
 
 }  // namespace lockstep::pack

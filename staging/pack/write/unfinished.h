@@ -10,9 +10,9 @@
 
 namespace lockstep::pack {
 
-// In the folder: the pack, which is renamed to its final name, and the journal.
+// In the folder: the pack, which is renamed to its final name, and the journal of its complete shards.
 inline constexpr const char* kPack = "pack";
-inline constexpr const char* kJournal = "journal";
+inline constexpr const char* kJournal = "complete";
 
 class Unfinished {
  public:

@@ -4,8 +4,10 @@
 // Threads: safe from any; a Buffer belongs to one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -63,6 +65,20 @@ class ChunkBuffers {
   std::size_t used_ = 0;
   std::vector<std::byte*>
       spare_;  // of chunk size: mapping memory again would cost as much as reading a chunk
+};
+
+/// The memory of the copies that one process makes at a time. Chunks that are read back to be hashed have a separate part:
+/// the threads that hash also store, so they must not wait for chunks that wait to be stored.
+struct CopyMemory {
+  CopyMemory(std::size_t buffers, std::uint32_t chunk_bytes)
+      : chunks(buffers * chunk_bytes, chunk_bytes),
+        read_back(std::size_t{2} * chunk_bytes, chunk_bytes),
+        early(static_cast<int>(buffers * 3 / 8)) {}
+  ChunkBuffers chunks;
+  ChunkBuffers read_back;
+  /// How many more chunks may stay in memory until the chunks before them in their files are hashed. If all buffers held
+  /// such chunks, none could arrive.
+  std::atomic<int> early;
 };
 
 }  // namespace lockstep::transfer

@@ -4,20 +4,14 @@
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
-namespace {
 
-constexpr std::size_t kMaxEarly = 6;  // chunks kept in memory for the hash, of 16
-
-}  // namespace
-
-ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, ChunkBuffers& buffers,
+ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, CopyMemory& memory,
                        Options options)
     : system_(system),
       local_(local),
       plan_(plan),
-      buffers_(buffers),
+      memory_(memory),
       options_(std::move(options)),
-      max_early_(std::min(kMaxEarly, buffers.chunks() / 2)),
       journal_(system_, options_.journal, options_.plan, plan.chunk_bytes()),
       present_(plan.size()),
       digests_(plan.size()),
@@ -31,7 +25,7 @@ std::uint64_t ChunkStore::resume(int threads) {
   parallel_for(found.size(), threads, [&](std::size_t i, const std::function<bool()>&) {
     const DoneChunk& done = found[i];
     if (done.chunk >= plan_.size()) return;
-    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(done.chunk));
+    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(done.chunk));
     if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;
     const std::lock_guard lock(mutex_);
     if (!present_[done.chunk]) bytes += data.bytes().size();
@@ -60,17 +54,35 @@ void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::D
     if (hashed_[chunk]) return;  // the hashing thread has read it back already
     hashing = &hashing_of(chunk);
     if (hashing->busy || chunk != hashing->next) {
-      // The hashing thread will take it. Only few of the waiting chunks stay in memory.
-      early_.emplace(chunk, std::move(data));
-      while (early_.size() > max_early_) early_.erase(std::prev(early_.end()));
+      keep_early(chunk, std::move(data));  // the hashing thread will take it
       if (hashing->busy || !present_[hashing->next]) return;
       chunk = hashing->next;
-      auto node = early_.extract(chunk);
-      data = node.empty() ? ChunkBuffers::Buffer() : std::move(node.mapped());
+      data = take_early(chunk);
     }
     hashing->busy = true;
   }
   hash_from(*hashing, chunk, std::move(data));
+}
+
+ChunkStore::~ChunkStore() {
+  join_marker();
+  memory_.early += static_cast<int>(early_.size());
+}
+
+// Only few of the chunks that wait stay in memory: the first ones. The others are read back. The caller holds the mutex.
+void ChunkStore::keep_early(std::size_t chunk, ChunkBuffers::Buffer data) {
+  early_.emplace(chunk, std::move(data));
+  if (memory_.early.fetch_sub(1) > 0) return;
+  ++memory_.early;
+  early_.erase(std::prev(early_.end()));
+}
+
+// Empty if the chunk must be read back. The caller holds the mutex.
+ChunkBuffers::Buffer ChunkStore::take_early(std::size_t chunk) {
+  auto node = early_.extract(chunk);
+  if (node.empty()) return {};
+  ++memory_.early;
+  return std::move(node.mapped());
 }
 
 // The caller holds the mutex.
@@ -136,16 +148,18 @@ void ChunkStore::mark() {
 void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Buffer data) {
   const std::uint32_t file = first_file(chunk);
   for (;;) {
-    if (!data) {
-      data = buffers_.take(plan_.bytes(chunk));
+    const bool in_memory = static_cast<bool>(data);
+    if (!in_memory) {
+      data = memory_.read_back.take(plan_.bytes(chunk));
       if (!local_.read(chunk, data.bytes()))
         fail("{}: vanished while it was copied", local_.path(file).string());
     }
     hash_chunk(hashing.hasher, chunk, data.bytes());
+    if (in_memory && options_.hashed) options_.hashed(chunk, std::move(data));
     data = {};
     const std::lock_guard lock(mutex_);
     hashed_[chunk] = true;
-    early_.erase(chunk);
+    take_early(chunk);
     hashing.next = ++chunk;
     if (chunk > plan_.last_chunk(file)) {
       hashing_.erase(file);
@@ -155,8 +169,7 @@ void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Bu
       hashing.busy = false;
       return;
     }
-    auto node = early_.extract(chunk);
-    if (!node.empty()) data = std::move(node.mapped());
+    data = take_early(chunk);
   }
 }
 
@@ -198,7 +211,7 @@ void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, co
 }
 
 pack::Digest ChunkStore::read_digest(std::size_t chunk) {
-  const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
   return local_.read(chunk, data.bytes()) ? pack::digest_of(data.bytes()) : pack::Digest{};
 }
 
@@ -206,7 +219,7 @@ pack::Digest ChunkStore::rehash(std::size_t file) {
   pack::Hasher hasher;
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && chunk < plan_.size();
        ++chunk) {
-    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
     if (!local_.read(chunk, data.bytes()))
       fail("{}: vanished while it was copied", local_.path(file).string());
     std::size_t at = 0;

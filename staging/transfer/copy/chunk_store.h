@@ -33,16 +33,17 @@ class ChunkStore {
     /// A file is complete and has this digest. Returns false if the digest is wrong; the file is then in
     /// damaged(). Called by the threads that put chunks, one at a time.
     std::function<bool(std::size_t file, const pack::Digest&)> complete;
+    /// Takes the memory of a chunk that is stored and hashed, unless it was read back. May be empty.
+    std::function<void(std::size_t chunk, ChunkBuffers::Buffer)> hashed;
   };
 
   /// The references must outlive this object.
-  ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, ChunkBuffers& buffers,
-             Options options);
+  ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, CopyMemory& memory, Options options);
 
   /// Takes over the chunks of an earlier copy that still have the digest in the journal; returns their bytes.
   std::uint64_t resume(int threads);
 
-  ~ChunkStore() { join_marker(); }
+  ~ChunkStore();
 
   /// Writes a chunk that was not put before. With `aside` a due sync runs in another thread; if it fails, the next call
   /// throws.
@@ -81,15 +82,16 @@ class ChunkStore {
   };
   std::uint32_t first_file(std::size_t chunk) const { return plan_.extents(chunk)[0].file; }
   Hashing& hashing_of(std::size_t chunk);
+  void keep_early(std::size_t chunk, ChunkBuffers::Buffer data);
+  ChunkBuffers::Buffer take_early(std::size_t chunk);
   void hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Buffer data);
   void hash_chunk(pack::Hasher& hasher, std::size_t chunk, std::span<const std::byte> data);
 
   FileSystem& system_;
   LocalFiles& local_;
   const ChunkPlan& plan_;
-  ChunkBuffers& buffers_;
+  CopyMemory& memory_;
   Options options_;
-  std::size_t max_early_;
   ChunkJournal journal_;
 
   mutable std::mutex mutex_;

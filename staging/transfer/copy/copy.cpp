@@ -46,16 +46,20 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
       options_(std::move(options)),
       plan_(sizes_of(files), options_.chunk_bytes),
       threads_(options_.threads > 0 ? std::min(options_.threads, kMaxThreads) : threads_for(plan_)),
-      buffers_(options_.buffers * options_.chunk_bytes, options_.chunk_bytes),
+      own_memory_(options_.memory == nullptr
+                      ? std::make_unique<CopyMemory>(options_.buffers, options_.chunk_bytes)
+                      : nullptr),
+      memory_(own_memory_ ? *own_memory_ : *options_.memory),
       source_(system, options_.source, files, plan_, limit, options_.source_pause),
       local_(system, options_.target, names_of(files), plan_),
-      store_(system, local_, plan_, buffers_,
+      store_(system, local_, plan_, memory_,
              {.journal = options_.journal,
               .plan = digest_of(files),
               .mark_bytes = options_.mark_bytes,
               .complete = [this](std::size_t file, const pack::Digest& digest) {
                 return check(file, digest);
-              }}) {
+              },
+              .hashed = options_.hashed}) {
   local_.make_folders();
   resumed_ = store_.resume(threads_);
   if (options_.copied && resumed_ > 0) options_.copied(resumed_);
@@ -68,7 +72,7 @@ bool Copy::check(std::size_t file, const pack::Digest& digest) {
 }
 
 void Copy::read_from_source(std::size_t chunk) {
-  ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+  ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
   source_.read(chunk, data.bytes());
   const pack::Digest digest = pack::digest_of(data.bytes());
   take(chunk, std::move(data), digest, false);
@@ -97,7 +101,7 @@ void Copy::finish(const std::function<void(std::size_t chunk)>& wrong) {
 // repaired since, or from the source itself.
 void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
-    const ChunkBuffers::Buffer data = buffers_.take(plan_.bytes(chunk));
+    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
     source_.read(chunk, data.bytes());
     const pack::Digest digest = pack::digest_of(data.bytes());
     const bool differs = digest != store_.digest(chunk);

@@ -2,7 +2,7 @@
 // write them, within one budget of memory. The chunks that an earlier, killed copy left are checked and taken
 // over.
 //
-// Memory: at most 128 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
+// Memory: at most 136 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
 //
 // Threads: one at a time; run() starts its own and has joined them when it returns.
 #pragma once
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,11 @@ struct CopyOptions {
   std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::chrono::milliseconds source_pause = kSourcePause;
-  std::size_t buffers = 16;                         ///< chunks in memory at once
+  CopyMemory* memory = nullptr;  ///< shared with other copies; nullptr: this copy has its own
+  std::size_t buffers = 16;      ///< chunks in memory at once, without `memory`
   std::function<void(std::uint64_t bytes)> copied;  ///< after every chunk, from any thread
+  /// Takes the memory of a chunk that is stored and hashed; from any thread.
+  std::function<void(std::size_t chunk, ChunkBuffers::Buffer)> hashed;
   std::function<void(std::size_t file)>
       complete;  ///< a file is there and verified; from any thread, one at a time
 };
@@ -52,7 +56,7 @@ class Copy {
 
   const ChunkPlan& plan() const { return plan_; }
   ChunkStore& store() { return store_; }
-  ChunkBuffers& buffers() { return buffers_; }
+  ChunkBuffers& buffers() { return memory_.chunks; }
   int threads() const { return threads_; }
   /// Reads one chunk at the source and stores it.
   void read_from_source(std::size_t chunk);
@@ -83,7 +87,8 @@ class Copy {
   CopyOptions options_;
   ChunkPlan plan_;
   int threads_;
-  ChunkBuffers buffers_;
+  std::unique_ptr<CopyMemory> own_memory_;
+  CopyMemory& memory_;
   SourceFiles source_;
   LocalFiles local_;
   ChunkStore store_;

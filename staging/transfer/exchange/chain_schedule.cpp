@@ -2,35 +2,36 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 namespace lockstep::transfer {
 namespace {
 
-constexpr ChainSchedule::Node kNobody = std::numeric_limits<ChainSchedule::Node>::max();
 constexpr std::size_t kMaxHandedOver = 8;  // chunks at once
 
 }  // namespace
 
-ChainSchedule::ChainSchedule(Node self, std::size_t chunks, const std::optional<std::vector<Node>>& readers,
+ChainSchedule::ChainSchedule(ChainNode self, std::vector<std::uint32_t> readers,
                              const std::function<bool(std::size_t chunk)>& missing)
-    : self_(self), states_(chunks, State::here), readers_(chunks, self), subscribed_(chunks) {
-  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    : self_(self),
+      states_(readers.size(), State::here),
+      readers_(std::move(readers)),
+      origins_(readers_.size(), self.node),
+      subscribed_(readers_.size()) {
+  for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
     if (!missing(chunk)) {
       arrivals_.push_back(chunk);
       continue;
     }
     ++remaining_;
     states_[chunk] = State::missing;
-    readers_[chunk] = readers ? (*readers)[chunk] : kNobody;
-    if (readers_[chunk] == self_) make_own(chunk);
+    if (readers_[chunk] == self_.place) make_own(chunk);
   }
 }
 
 void ChainSchedule::make_own(std::size_t chunk) {
   states_[chunk] = State::own;
-  readers_[chunk] = self_;
+  readers_[chunk] = self_.place;
   handed_over_.erase(chunk);
   (subscribed_[chunk] ? own_or_received_ : own_).insert(chunk);
 }
@@ -58,7 +59,7 @@ void ChainSchedule::stored(std::size_t chunk, Node origin) {
     const std::lock_guard lock(mutex_);
     if (states_[chunk] == State::here) return;
     states_[chunk] = State::here;
-    readers_[chunk] = origin;
+    origins_[chunk] = origin;
     subscribed_[chunk] = false;
     handed_over_.erase(chunk);
     arrivals_.push_back(chunk);
@@ -105,16 +106,16 @@ void ChainSchedule::not_received(std::size_t chunk) {
     const std::lock_guard lock(mutex_);
     states_[chunk] = State::missing;
     subscribed_[chunk] = true;
-    if (readers_[chunk] == self_) make_own(chunk);
+    if (readers_[chunk] == self_.place) make_own(chunk);
   }
   changed_.notify_all();
 }
 
-void ChainSchedule::replace(Node lost) {
+void ChainSchedule::replace(std::uint32_t lost_place) {
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
-      if (states_[chunk] != State::missing || readers_[chunk] != lost) continue;
+      if (states_[chunk] != State::missing || readers_[chunk] != lost_place) continue;
       subscribed_[chunk] = true;  // the next predecessor is asked too
       make_own(chunk);
     }
@@ -122,10 +123,10 @@ void ChainSchedule::replace(Node lost) {
   changed_.notify_all();
 }
 
-void ChainSchedule::read_all() {
+void ChainSchedule::read_all(std::size_t begin, std::size_t end) {
   {
     const std::lock_guard lock(mutex_);
-    for (std::size_t chunk = 0; chunk < states_.size(); ++chunk) {
+    for (std::size_t chunk = begin; chunk < end; ++chunk) {
       if (states_[chunk] != State::missing) continue;
       subscribed_[chunk] = true;
       make_own(chunk);
@@ -144,7 +145,7 @@ void ChainSchedule::read_instead(std::size_t chunk) {
   changed_.notify_all();
 }
 
-std::vector<std::size_t> ChainSchedule::hand_over(Node predecessor) {
+std::vector<std::size_t> ChainSchedule::hand_over(std::uint32_t predecessor_place) {
   const std::lock_guard lock(mutex_);
   std::vector<std::size_t> chunks;
   const std::size_t half = (own_.size() + own_or_received_.size()) / 2;
@@ -153,7 +154,7 @@ std::vector<std::size_t> ChainSchedule::hand_over(Node predecessor) {
     const std::size_t chunk = *from.rbegin();
     from.erase(chunk);
     states_[chunk] = State::missing;
-    readers_[chunk] = predecessor;
+    readers_[chunk] = predecessor_place;
     subscribed_[chunk] = true;
     handed_over_.insert(chunk);
     chunks.push_back(chunk);
@@ -187,7 +188,7 @@ bool ChainSchedule::idle() const {
 
 ChainSchedule::Node ChainSchedule::origin(std::size_t chunk) const {
   const std::lock_guard lock(mutex_);
-  return readers_[chunk];
+  return origins_[chunk];
 }
 
 bool ChainSchedule::is_here(std::size_t chunk) const {

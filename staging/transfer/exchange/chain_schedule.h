@@ -1,5 +1,5 @@
-// Tracks, for one source on one node of the chain (exchange.h), which chunks are here, which ones this node reads from
-// the source, and which ones it takes from its predecessor.
+// Tracks, for one node of a chain (exchange.h), which chunks of the stream are here, which ones this node reads from the
+// source, and which ones it takes from its predecessor.
 //
 // Every chunk that nobody has is dealt to one reader (chunk_shares.h). A node takes all other chunks that it lacks from
 // its predecessor, so a chunk goes around the ring from its reader until it reaches the reader's predecessor. If a
@@ -20,15 +20,17 @@
 #include <span>
 #include <vector>
 
+#include "staging/rendezvous/chain_directory.h"
+
 namespace lockstep::transfer {
 
 class ChainSchedule {
  public:
-  using Node = std::uint32_t;
+  using Node = std::uint32_t;  ///< of the step
 
-  /// `readers` has the reader of each chunk; nullopt if some node has the whole source, which is then not read.
-  /// `missing` tells whether this node lacks a chunk.
-  ChainSchedule(Node self, std::size_t chunks, const std::optional<std::vector<Node>>& readers,
+  /// `readers` has the place in the chain of the reader of each chunk, or kNoReader (chunk_shares.h). `missing` tells
+  /// whether this node lacks a chunk.
+  ChainSchedule(ChainNode self, std::vector<std::uint32_t> readers,
                 const std::function<bool(std::size_t chunk)>& missing);
 
   /// The number of chunks.
@@ -52,14 +54,14 @@ class ChainSchedule {
   bool begin_receiving(std::size_t chunk);
   /// It did not arrive after all.
   void not_received(std::size_t chunk);
-  /// This node reads from the source what `lost` had to read.
-  void replace(Node lost);
-  /// This node reads all chunks that it lacks.
-  void read_all();
+  /// This node reads from the source what the node at this place of the chain had to read.
+  void replace(std::uint32_t lost_place);
+  /// This node reads all chunks that it lacks, from `begin` to `end`, without the last.
+  void read_all(std::size_t begin, std::size_t end);
   /// The predecessor does not have this chunk and will not get it: this node reads it.
   void read_instead(std::size_t chunk);
-  /// Chunks of this node's share that `predecessor`, which is idle, must read instead.
-  std::vector<std::size_t> hand_over(Node predecessor);
+  /// Chunks of this node's share that the predecessor, which is idle, must read instead.
+  std::vector<std::size_t> hand_over(std::uint32_t predecessor_place);
 
   // For threads that send to successors:
 
@@ -86,11 +88,12 @@ class ChainSchedule {
   void make_own(std::size_t chunk);
   bool ended() const { return stopped_ || remaining_ == 0; }
 
-  const Node self_;
+  const ChainNode self_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::vector<State> states_;
-  std::vector<Node> readers_;     // that must read a chunk, as far as this node knows; then its origin
+  std::vector<std::uint32_t> readers_;  // places of the nodes that must read a chunk, as far as this node knows
+  std::vector<Node> origins_;           // of chunks that are here
   std::vector<bool> subscribed_;  // the predecessor was asked for these chunks
   std::set<std::size_t> own_;     // to read, in order
   // To read from the end: they were asked for too, and the predecessor may have the first ones of them.

@@ -1,15 +1,17 @@
-// Provides the chunks that successors ask for: from a copy in progress, or from a complete object.
+// Provides the chunks that successors ask for.
 //
 // Threads: safe from any.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "staging/transfer/copy/copy.h"
 #include "staging/transfer/exchange/chain_schedule.h"
+#include "staging/transfer/exchange/stream_plan.h"
 
 namespace lockstep::transfer {
 
@@ -31,42 +33,45 @@ class ChunkProvider {
   virtual void take_over(std::span<const std::size_t> /*chunks*/) {}
 };
 
-/// A copy in progress.
-class CopyProvider : public ChunkProvider {
+/// The chunks of a chain's sources on this node: of copies in progress, and of complete objects.
+class StreamChunks : public ChunkProvider {
  public:
-  /// The references must outlive this object.
-  CopyProvider(Copy& copy, ChainSchedule& schedule) : copy_(copy), schedule_(schedule) {}
-  std::size_t chunks() const override { return copy_.plan().size(); }
-  std::uint32_t bytes(std::size_t chunk) const override { return copy_.plan().bytes(chunk); }
+  /// Reads a chunk of one source. Returns false if it cannot be read.
+  using Read = std::function<bool(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest)>;
+
+  /// `read` has one for each source of the plan. The references must outlive this object.
+  StreamChunks(const StreamPlan& plan, ChainSchedule& schedule, std::vector<Read> read)
+      : plan_(plan), schedule_(schedule), read_(std::move(read)) {}
+  std::size_t chunks() const override { return plan_.size(); }
+  std::uint32_t bytes(std::size_t chunk) const override { return plan_.bytes(chunk); }
   std::optional<std::size_t> wait_for(std::size_t n, int milliseconds) override {
     return schedule_.wait_for(n, milliseconds);
   }
   bool is_here(std::size_t chunk) const override { return schedule_.is_here(chunk); }
-  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) override;
+  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) override {
+    const StreamPlan::Place place = plan_.place(chunk);
+    return read_[place.source](place.chunk, into, digest);
+  }
   std::uint32_t origin(std::size_t chunk) const override { return schedule_.origin(chunk); }
   bool idle() const override { return schedule_.idle(); }
   void take_over(std::span<const std::size_t> chunks) override { schedule_.take_over(chunks); }
 
  private:
-  Copy& copy_;
+  const StreamPlan& plan_;
   ChainSchedule& schedule_;
+  std::vector<Read> read_;
 };
 
-/// An object of the cache.
-class ObjectProvider : public ChunkProvider {
+/// The chunks of an object of the cache.
+class ObjectChunks {
  public:
-  /// `self` is this node's number.
-  ObjectProvider(std::uint32_t self, const std::filesystem::path& folder,
-                 const std::vector<ManifestFile>& files, std::uint32_t chunk_bytes);
-  std::size_t chunks() const override { return plan_.size(); }
-  std::uint32_t bytes(std::size_t chunk) const override { return plan_.bytes(chunk); }
-  std::optional<std::size_t> wait_for(std::size_t n, int milliseconds) override;
-  bool is_here(std::size_t chunk) const override { return chunk < plan_.size(); }
-  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) override;
-  std::uint32_t origin(std::size_t /*chunk*/) const override { return self_; }
+  ObjectChunks(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
+               std::uint32_t chunk_bytes);
+  const ChunkPlan& plan() const { return plan_; }
+  /// As StreamChunks::Read.
+  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest);
 
  private:
-  std::uint32_t self_;
   ChunkPlan plan_;
   LocalFiles files_;
 };

@@ -15,12 +15,16 @@ struct Run {
   std::size_t size() const { return end - begin; }
 };
 
-std::vector<Run> runs_of(const ChunkPlan& plan) {
+std::vector<Run> runs_of(const StreamPlan& plan, const std::vector<bool>& held) {
   std::vector<Run> runs;
-  for (std::size_t chunk = 0; chunk < plan.size();) {
-    const std::size_t end = plan.last_chunk(plan.extents(chunk)[0].file) + 1;
-    runs.push_back({chunk, end});
-    chunk = end;
+  for (std::size_t source = 0; source < plan.sources(); ++source) {
+    if (held[source]) continue;
+    const ChunkPlan& files = plan.plan(source);
+    for (std::size_t chunk = 0; chunk < files.size();) {
+      const std::size_t end = files.last_chunk(files.extents(chunk)[0].file) + 1;
+      runs.push_back({plan.first(source) + chunk, plan.first(source) + end});
+      chunk = end;
+    }
   }
   return runs;
 }
@@ -49,27 +53,30 @@ class Loads {
 using Part = std::pair<std::size_t, std::size_t>;
 
 // Lets the chunks of a file alternate between its readers, each in proportion to its part.
-void alternate(const Run& run, const std::vector<Part>& parts, const std::vector<std::uint32_t>& readers,
-               std::vector<std::uint32_t>& dealt) {
+void alternate(const Run& run, const std::vector<Part>& parts, std::vector<std::uint32_t>& dealt) {
   constexpr std::uint64_t kScale = std::uint64_t{1} << 24U;
   std::vector<std::pair<std::uint64_t, std::size_t>> turns;
   for (const auto& [reader, count] : parts) {
     for (std::size_t i = 0; i < count; ++i) turns.emplace_back((2 * i + 1) * kScale / count, reader);
   }
   std::sort(turns.begin(), turns.end());
-  for (std::size_t i = 0; i < turns.size(); ++i) dealt[run.begin + i] = readers[turns[i].second];
+  for (std::size_t i = 0; i < turns.size(); ++i) dealt[run.begin + i] = static_cast<std::uint32_t>(turns[i].second);
 }
 
 }  // namespace
 
-std::vector<std::uint32_t> deal_chunks(const ChunkPlan& plan, const std::vector<std::uint32_t>& readers) {
-  std::vector<std::uint32_t> dealt(plan.size(), readers.front());
-  Loads loads(plan.size(), readers.size());
-  using Turn = std::pair<std::size_t, std::size_t>;  // load, reader
+std::vector<std::uint32_t> deal_chunks(const StreamPlan& plan, std::uint32_t readers,
+                                       const std::vector<bool>& held) {
+  std::vector<std::uint32_t> dealt(plan.size(), kNoReader);
+  const std::vector<Run> runs = runs_of(plan, held);
+  std::size_t chunks = 0;
+  for (const Run& run : runs) chunks += run.size();
+  Loads loads(chunks, readers);
+  using Turn = std::pair<std::size_t, std::uint32_t>;  // load, reader
   std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
-  for (std::size_t r = 0; r < readers.size(); ++r) turns.emplace(0, r);
+  for (std::uint32_t reader = 0; reader < readers; ++reader) turns.emplace(0, reader);
   std::vector<Run> left;
-  for (const Run& run : runs_of(plan)) {
+  for (const Run& run : runs) {
     const auto [load, reader] = turns.top();
     if (!loads.fits(load, run.size())) {
       left.push_back(run);
@@ -77,22 +84,23 @@ std::vector<std::uint32_t> deal_chunks(const ChunkPlan& plan, const std::vector<
     }
     turns.pop();
     turns.emplace(loads.of(reader) += run.size(), reader);
-    std::fill_n(dealt.begin() + static_cast<std::ptrdiff_t>(run.begin), run.size(), readers[reader]);
+    std::fill(dealt.begin() + static_cast<std::ptrdiff_t>(run.begin),
+              dealt.begin() + static_cast<std::ptrdiff_t>(run.end), reader);
   }
   std::size_t reader = 0;
   for (const Run& run : left) {
     std::vector<Part> parts;
-    for (std::size_t chunks = run.size(); chunks > 0;) {
-      const bool last = reader + 1 == readers.size();
+    for (std::size_t rest = run.size(); rest > 0;) {
+      const bool last = reader + 1 == readers;
       const std::size_t fair = loads.fair(reader);
       const std::size_t free = fair > loads.of(reader) ? fair - loads.of(reader) : 0;
-      const std::size_t taken = last ? chunks : std::min(free, chunks);
+      const std::size_t taken = last ? rest : std::min(free, rest);
       if (taken > 0) parts.emplace_back(reader, taken);
       loads.of(reader) += taken;
-      chunks -= taken;
+      rest -= taken;
       if (!last && loads.of(reader) >= fair) ++reader;
     }
-    alternate(run, parts, readers, dealt);
+    alternate(run, parts, dealt);
   }
   return dealt;
 }

@@ -23,10 +23,10 @@ constexpr milliseconds kIdle{100};
 
 }  // namespace
 
-/// The wishes of one successor, for the source that it asked for last.
+/// The wishes of one successor, for the chain that it asked for last.
 struct Exchange::Feed {
   std::size_t topic = 0;
-  bool list = false;
+  std::deque<std::size_t> lists;       // of these sources
   std::vector<std::byte> wanted;       // a bit for each chunk
   std::size_t next = 0;                // in the order in which chunks became available here
   std::deque<std::size_t> here_again;  // wanted chunks that may be before `next`
@@ -143,7 +143,7 @@ void Exchange::serve_client(Client& client) {
     client.fd = -1;
   };
   try {
-    PeerLink link(std::move(client.socket), Session::Role::server, options_.key, options_.step,
+    PeerLink link(std::move(client.socket), PeerLink::Role::server, options_.key, options_.step,
                   options_.timeouts);
     // Runs before the link, and with it the socket, is closed.
     const std::unique_ptr<void, decltype(closing)> before(this, closing);
@@ -183,56 +183,73 @@ void Exchange::talk(PeerLink& link) {
   }
 }
 
-Exchange::Topic Exchange::find(std::size_t topic) {
+std::shared_ptr<ChunkProvider> Exchange::chunks_of(std::size_t topic) {
   const std::lock_guard lock(mutex_);
   const auto found = topics_.find(topic);
-  return found == topics_.end() ? Topic() : found->second;
+  return found == topics_.end() ? nullptr : found->second.chunks;
+}
+
+// Waits for a moment; nullptr if it is not here yet.
+std::shared_ptr<const std::string> Exchange::wait_for_list(std::size_t topic, std::size_t source) {
+  std::unique_lock lock(mutex_);
+  std::shared_ptr<const std::string> list;
+  serves_more_.wait_for(lock, kLook, [&] {
+    const auto found = topics_.find(topic);
+    if (found == topics_.end() || !found->second.lists.contains(source)) return false;
+    list = found->second.lists.at(source);
+    return true;
+  });
+  return list;
 }
 
 void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line) {
   const std::vector<std::string> words = words_of(line);
   if (words.size() < 2) throw PeerError("unexpected message");
   const std::size_t topic = parse_number(words[1]);
-  if (words[0] == "list" || words[0] == "subscribe") {
+  if (words[0] == "subscribe") {
     feed = Feed();
     feed.topic = topic;
-    feed.list = words[0] == "list";
-    if (feed.list) return;
     constexpr std::size_t kMaxBits = std::size_t{1} << 29U;
     const std::size_t bytes = words.size() == 3 ? parse_number(words[2]) : kMaxBits + 1;
     if (bytes > kMaxBits) throw PeerError("unexpected message");
     feed.wanted.resize(bytes);
     return link.receive_bytes(feed.wanted);
   }
-  if (topic != feed.topic) throw PeerError("it did not subscribe to this source");
-  std::vector<std::size_t> chunks;
-  for (std::size_t i = 2; i < words.size(); ++i) chunks.push_back(parse_number(words[i]));
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 2; i < words.size(); ++i) numbers.push_back(parse_number(words[i]));
+  if (words[0] == "lists") {
+    feed.topic = topic;
+    feed.lists.insert(feed.lists.end(), numbers.begin(), numbers.end());
+    return;
+  }
+  if (topic != feed.topic) throw PeerError("it did not subscribe to this chain");
   if (words[0] != "cancel" && words[0] != "again" && words[0] != "read")
     throw PeerError("unexpected message");
-  for (const std::size_t chunk : chunks) feed.want(chunk, words[0] != "cancel");
+  for (const std::size_t chunk : numbers) feed.want(chunk, words[0] != "cancel");
   if (words[0] == "cancel") return;
-  feed.here_again.insert(feed.here_again.end(), chunks.begin(), chunks.end());
+  feed.here_again.insert(feed.here_again.end(), numbers.begin(), numbers.end());
   if (words[0] == "again") return;
   const std::shared_lock in_use(serving_);
-  if (const Topic found = find(topic); found.chunks) found.chunks->take_over(chunks);
+  if (const auto chunks = chunks_of(topic)) chunks->take_over(numbers);
   feed.said_idle = false;
 }
 
 // Sends one thing that is wanted and here, or waits for a moment and returns false.
 bool Exchange::send_next(PeerLink& link, Feed& feed) {
-  const Topic topic = find(feed.topic);
-  if (feed.list && send_list(link, feed, topic)) return true;
-  if (!feed.wanted.empty() && topic.chunks) return send_chunk(link, feed, *topic.chunks);
-  std::this_thread::sleep_for(kLook);
+  if (!feed.lists.empty()) return send_list(link, feed);
+  const std::shared_ptr<ChunkProvider> chunks = chunks_of(feed.topic);
+  if (!feed.wanted.empty() && chunks) return send_chunk(link, feed, *chunks);
+  std::unique_lock lock(mutex_);
+  serves_more_.wait_for(lock, kLook);
   return false;
 }
 
-bool Exchange::send_list(PeerLink& link, Feed& feed, const Topic& topic) const {
-  if (!topic.list) return false;
-  const auto bytes = std::as_bytes(std::span(*topic.list));
-  link.send(fmt::format("list {} {} {}", feed.topic, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
-            bytes);
-  feed.list = false;
+bool Exchange::send_list(PeerLink& link, Feed& feed) {
+  const std::shared_ptr<const std::string> list = wait_for_list(feed.topic, feed.lists.front());
+  if (!list) return false;
+  link.send(fmt::format("list {} {} {}", feed.topic, feed.lists.front(), list->size()),
+            std::as_bytes(std::span(*list)));
+  feed.lists.pop_front();
   return true;
 }
 
@@ -273,14 +290,20 @@ void Exchange::send_one(PeerLink& link, std::size_t topic, ChunkProvider& chunks
   bytes_sent_ += buffer.bytes().size();
 }
 
-void Exchange::serve_list(std::size_t topic, std::shared_ptr<const std::string> list) {
-  const std::lock_guard lock(mutex_);
-  topics_[topic].list = std::move(list);
+void Exchange::serve_list(std::size_t topic, std::size_t source, std::shared_ptr<const std::string> list) {
+  {
+    const std::lock_guard lock(mutex_);
+    topics_[topic].lists[source] = std::move(list);
+  }
+  serves_more_.notify_all();
 }
 
 void Exchange::serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks) {
-  const std::lock_guard lock(mutex_);
-  topics_[topic].chunks = std::move(chunks);
+  {
+    const std::lock_guard lock(mutex_);
+    topics_[topic].chunks = std::move(chunks);
+  }
+  serves_more_.notify_all();
 }
 
 void Exchange::withdraw(std::size_t topic) {
@@ -299,8 +322,8 @@ std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& host
   } catch (const Error& error) {
     throw PeerLost(error.what());
   }
-  auto link = std::make_unique<PeerLink>(std::move(socket), Session::Role::node, options_.key, options_.step,
-                                         options_.timeouts);
+  auto link = std::make_unique<PeerLink>(std::move(socket), PeerLink::Role::client, options_.key,
+                                         options_.step, options_.timeouts);
   const std::uint32_t found = link->handshake(options_.node_id);
   if (found != node_id) throw PeerError(fmt::format("it is node {} of the step, not {}", found, node_id));
   return link;

@@ -7,19 +7,17 @@
 //
 // If some nodes have the data in their caches already, they send it to their successors and the source is not read.
 //
-// A conversation, over TCP: both sides greet each other and prove that they have the one-time key of the step
-// (rendezvous_session.h, purpose "exchange-JOB.STEP"). After that each line is "MAC PAYLOAD", so no line can be forged
-// or replayed. The bytes after a line are followed by a 16-byte tag that proves who sent them. Data is not encrypted,
-// as with NFS. A node that has munge also demands a fresh credential of the same user, made for this conversation
-// (munge_credential.h).
+// A conversation, over TLS 1.3 with the one-time key of the step (secure_connection.h, service "exchange JOB.STEP"), is in
+// lines; bytes follow some of them. A node that has munge also demands a fresh credential of the same user, made for this
+// connection (munge_credential.h).
 //
 //   both       hello NODE CREDENTIAL|-          who this is
-//   successor  list TOPIC                       the list of a source's files; TOPIC numbers the sources
+//   successor  lists TOPIC SOURCE...            the lists of files of these sources; TOPIC numbers the chains
 //              subscribe TOPIC BYTES            and that many bytes: a bit for each chunk that is wanted
 //              cancel TOPIC CHUNK...            no longer wanted
 //              again TOPIC CHUNK...             arrived damaged
 //              read TOPIC CHUNK...              read these from the source instead of me, and send them
-//   server     list TOPIC BYTES XXH3            and that many bytes
+//   server     list TOPIC SOURCE BYTES          and that many bytes
 //              chunk TOPIC CHUNK ORIGIN BYTES XXH3   and that many bytes; node ORIGIN read them from the source
 //              lacks TOPIC CHUNK                cannot be sent
 //              idle TOPIC                       I have nothing left to read from the source, and can help
@@ -44,6 +42,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <list>
 #include <map>
 #include <memory>
@@ -81,7 +80,7 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Closes all connections. Nothing is served any more.
+  /// Closes all connections and serves nothing from then on.
   void end();
 
   int port() const { return port_; }
@@ -89,9 +88,9 @@ class Exchange {
   std::uint64_t bytes_sent() const { return bytes_sent_; }
   const PeerTimeouts& timeouts() const { return options_.timeouts; }
 
-  /// Serves the list of files, or the chunks, of a topic until it is withdrawn. Requests may come earlier;
-  /// they wait.
-  void serve_list(std::size_t topic, std::shared_ptr<const std::string> list);
+  /// Serves a source's list of files, or the chunks of all sources, of a topic until it is withdrawn. Requests may come
+  /// earlier; they wait.
+  void serve_list(std::size_t topic, std::size_t source, std::shared_ptr<const std::string> list);
   void serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks);
   /// Stops serving a topic. Returns when no thread uses its list or chunks any longer.
   void withdraw(std::size_t topic);
@@ -102,7 +101,7 @@ class Exchange {
 
  private:
   struct Topic {
-    std::shared_ptr<const std::string> list;
+    std::map<std::size_t, std::shared_ptr<const std::string>> lists;  ///< by source
     std::shared_ptr<ChunkProvider> chunks;
   };
   struct Client;
@@ -114,10 +113,11 @@ class Exchange {
   void take_client(UniqueFd socket);
   bool may_accept();
   void drop_oldest_unauthenticated();
-  Topic find(std::size_t topic);
+  std::shared_ptr<ChunkProvider> chunks_of(std::size_t topic);
+  std::shared_ptr<const std::string> wait_for_list(std::size_t topic, std::size_t source);
   void take_request(PeerLink& link, Feed& feed, const std::string& line);
   bool send_next(PeerLink& link, Feed& feed);
-  bool send_list(PeerLink& link, Feed& feed, const Topic& topic) const;
+  bool send_list(PeerLink& link, Feed& feed);
   bool send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks);
   void send_one(PeerLink& link, std::size_t topic, ChunkProvider& chunks, std::size_t chunk);
 
@@ -128,6 +128,7 @@ class Exchange {
   std::atomic<std::uint64_t> bytes_sent_ = 0;
   ChunkBuffers buffers_;
   std::mutex mutex_;
+  std::condition_variable serves_more_;
   std::shared_mutex serving_;  // shared by the threads that use what is served
   std::map<std::size_t, Topic> topics_;
   std::list<Client> clients_;

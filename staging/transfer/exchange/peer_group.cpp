@@ -8,17 +8,17 @@
 namespace lockstep::transfer {
 namespace {
 
-void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages) {
-  std::map<std::string, std::string> nodes;  // one of each release
+void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, PeerGroup& peers) {
+  std::map<std::string, std::uint32_t> nodes;  // one of each release
   std::set<int> protocols;
   for (const auto& [node, message] : messages) {
     protocols.insert(message.value("protocol", 1));  // releases before 2 do not say
-    nodes.try_emplace(message.value("release", "an earlier one"),
-                      message.value("name", fmt::format("node {}", node)));
+    nodes.try_emplace(message.value("release", "an earlier one"), node);
   }
   if (protocols.size() < 2) return;
   std::string list;
-  for (const auto& [release, node] : nodes) list += (list.empty() ? "" : ", ") + release + " on " + node;
+  for (const auto& [release, node] : nodes)
+    list += (list.empty() ? "" : ", ") + release + " on " + peers.name(node);
   throw OtherRelease("the nodes run different releases of Lockstep (" + list +
                      "): each of them reads all data from the source");
 }
@@ -30,7 +30,15 @@ PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, c
   rendezvous_.set_address(
       {{"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}});
   peers_[self_] = {node_name, {}, 0};
-  check_releases(gather("places", {{"protocol", kExchangeProtocol}, {"release", version()}}));
+}
+
+std::map<std::uint32_t, nlohmann::json> PeerGroup::hello(nlohmann::json data) {
+  data["protocol"] = kExchangeProtocol;
+  data["release"] = version();
+  // The name of the round is that of earlier releases, which wait for it too.
+  std::map<std::uint32_t, nlohmann::json> messages = gather("places", std::move(data));
+  check_releases(messages, *this);
+  return messages;
 }
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& round, nlohmann::json data) {

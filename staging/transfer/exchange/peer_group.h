@@ -18,7 +18,7 @@
 namespace lockstep::transfer {
 
 /// Of what the nodes of a step send each other: one more at each change that an earlier release does not understand.
-inline constexpr int kExchangeProtocol = 3;
+inline constexpr int kExchangeProtocol = 6;
 
 /// Nodes of the step run releases that cannot cooperate. All of them see that, and each can read the source alone.
 class OtherRelease : public Error {
@@ -28,8 +28,8 @@ class OtherRelease : public Error {
 
 class PeerGroup {
  public:
-  /// Opens the exchange, tells the rendezvous where it is, and compares the releases of all nodes. `rendezvous` must outlive
-  /// this object. Throws Error if the rendezvous is lost, OtherRelease as described above.
+  /// Opens the exchange and tells the rendezvous where it is. `rendezvous` must outlive this object. Throws Error if the
+  /// rendezvous is lost.
   PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name);
 
   std::uint32_t self() const { return self_; }
@@ -38,11 +38,11 @@ class PeerGroup {
   /// As Rendezvous::gather(), by node, without the nodes that have left or failed.
   std::map<std::uint32_t, nlohmann::json> gather(const std::string& round, nlohmann::json data);
 
-  /// As Rendezvous::lost().
-  std::vector<std::uint32_t> lost(const std::vector<std::uint32_t>& asked,
-                                  std::optional<std::uint32_t> passed_over = {}) {
-    return rendezvous_.lost(asked, passed_over);
-  }
+  /// The first round: adds the release of this node to `data`, and compares those of all nodes. Throws OtherRelease as
+  /// described above.
+  std::map<std::uint32_t, nlohmann::json> hello(nlohmann::json data);
+
+  Rendezvous& rendezvous() { return rendezvous_; }
 
   std::string name(std::uint32_t node);
   std::unique_ptr<PeerLink> connect(std::uint32_t node);

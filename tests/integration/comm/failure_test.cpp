@@ -287,9 +287,8 @@ TEST(Job, NamesTheBusyRankAlsoIfTheControlChannelCannotPoll) {
   const Job job = run("poll-fails", "2", "2");
   expect_to_have_ended(job, 2 + 5);
   EXPECT_THAT(verdict(job), HasSubstr(here("rank 1") + " has called no operation for "));
-  EXPECT_THAT(
-      job.result.error,
-      HasSubstr(here("rank 0") + ": the control channel cannot wait for messages (Invalid argument)"));
+  EXPECT_THAT(job.result.error, HasSubstr("lockstep: the control channel of " + here("rank 0") +
+                                          " cannot wait for messages (Invalid argument)"));
 }
 
 // Its connection stays open, as with a machine that loses power.

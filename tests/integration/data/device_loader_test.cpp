@@ -13,9 +13,9 @@ torch::Device device() {
   return cuda ? torch::kCUDA : torch::kCPU;
 }
 
-bool same(const torch::Tensor& here, const torch::Tensor& there) {
-  if (!here.defined()) return !there.defined();
-  return there.device().type() == device().type() && torch::equal(here, there.cpu());
+bool same(const torch::Tensor& on_cpu, const torch::Tensor& on_device) {
+  if (!on_cpu.defined()) return !on_device.defined();
+  return on_device.device().type() == device().type() && torch::equal(on_cpu, on_device.cpu());
 }
 
 // The device is kept busy, so that a copy that the computing stream did not wait for would be seen.

@@ -9,6 +9,7 @@
 #include "common/error.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/loader_state.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/data/loader_fixture.h"
@@ -57,8 +58,9 @@ TEST_F(LoaderTest, ASlowerRankGetsLessAndAllRanksLearnTheSame) {
   PlanOptions plan = options(128, 2);
   plan.cost = {40, 1};
   Work work(4e-6, 1e-7, world().rank() == slow ? 3 : 1);
-  Loader loader(*reader_, plan, world(),
-                {.workers = 1, .learn = Learn::cost_and_speeds, .step_seconds = work.step_seconds()});
+  Loader loader(
+      *reader_, plan, world(),
+      {.workers = 1, .cost_model = CostModel::learned_with_speeds, .step_seconds = work.step_seconds()});
   std::vector<std::int64_t> seen(kSamples);
   double first = 0;
   double last = 0;
@@ -74,12 +76,12 @@ TEST_F(LoaderTest, ASlowerRankGetsLessAndAllRanksLearnTheSame) {
   }
   world().communicator().all_reduce({seen.data(), seen.size(), comm::DataType::i64}, "seen")->wait();
   EXPECT_THAT(seen, ::testing::Each(12)) << "every sample once in each epoch";
-  EXPECT_EQ(loader.learnt().decisions, 12);
+  EXPECT_EQ(loader.cost_coefficients().decisions, 12);
   if (world().size() == 1) return;
-  const auto& speeds = loader.learnt().speeds;
+  const auto& speeds = loader.cost_coefficients().speeds;
   ASSERT_EQ(speeds.size(), static_cast<std::size_t>(world().size()));
   EXPECT_NEAR(speeds[static_cast<std::size_t>(slow)], 1.0 / 3, 0.02);
-  EXPECT_THAT(to_text(loader.learnt()), HasSubstr("speeds "));
+  EXPECT_THAT(to_text(loader.cost_coefficients()), HasSubstr("speeds "));
   std::vector<double> most = speeds;
   world()
       .communicator()
@@ -99,14 +101,14 @@ TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorIsShown) {
   plan.cost = {1, 1};
   Work work(1e-5, 5e-7, 1);
   Loader loader(*reader_, plan, world(),
-                {.workers = 1, .learn = Learn::cost, .step_seconds = work.step_seconds()});
+                {.workers = 1, .cost_model = CostModel::learned, .step_seconds = work.step_seconds()});
   const auto planned_with = [&] {
     return nlohmann::json::parse(loader.state())["learnt"]["cost"].get<std::vector<double>>();
   };
   for (std::uint64_t epoch = 0; epoch < 12; ++epoch) {
     loader.set_epoch(epoch);
     bool begun = false;
-    const Cost decided = loader.learnt().cost;
+    const Cost decided = loader.cost_coefficients().cost;
     for (const Batch& batch : loader) {
       if (!begun) {
         EXPECT_EQ(planned_with(), (std::vector<double>{decided.a, decided.b})) << "epoch " << epoch;
@@ -115,7 +117,7 @@ TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorIsShown) {
       work.add(batch);
     }
   }
-  const Learnt& learnt = loader.learnt();
+  const CostCoefficients& learnt = loader.cost_coefficients();
   ASSERT_TRUE(learnt.fit.has_value());
   EXPECT_TRUE(learnt.fit_is_used) << to_text(learnt);
   EXPECT_NEAR(learnt.cost.a / learnt.cost.b, 20, 3) << to_text(learnt);
@@ -125,7 +127,7 @@ TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorIsShown) {
 }
 
 TEST_F(LoaderTest, LearnsFromThePhasesOfTheTimerByDefault) {
-  Loader loader(*reader_, options(), world(), {.workers = 1, .learn = Learn::cost});
+  Loader loader(*reader_, options(), world(), {.workers = 1, .cost_model = CostModel::learned});
   const profile::Times before = world().timer().totals();
   for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
     loader.set_epoch(epoch);
@@ -140,9 +142,9 @@ TEST_F(LoaderTest, LearnsFromThePhasesOfTheTimerByDefault) {
       world().timer().end_step({});
     }
   }
-  ASSERT_TRUE(loader.learnt().fit.has_value());
+  ASSERT_TRUE(loader.cost_coefficients().fit.has_value());
   // The fit matches the timer's measurements, even if the sleeps were longer than asked for.
-  const FittedCost& fit = *loader.learnt().fit;
+  const FittedCost& fit = *loader.cost_coefficients().fit;
   const profile::Times& after = world().timer().totals();
   const auto forward = static_cast<std::size_t>(profile::Phase::forward);
   const double measured = static_cast<double>(after.phase_ns[forward] - before.phase_ns[forward]) * 1e-9 /
@@ -155,15 +157,15 @@ TEST_F(LoaderTest, LearnsFromThePhasesOfTheTimerByDefault) {
   }
   const double steps = static_cast<double>(after.steps - before.steps) / 4 * world().size();
   const double fitted = fit.fixed + (fit.cost.a * tokens + fit.cost.b * squares) / steps;
-  EXPECT_GT(fitted, 0.5 * measured) << to_text(loader.learnt());
-  EXPECT_LT(fitted, 2 * measured) << to_text(loader.learnt());
+  EXPECT_GT(fitted, 0.5 * measured) << to_text(loader.cost_coefficients());
+  EXPECT_LT(fitted, 2 * measured) << to_text(loader.cost_coefficients());
 }
 
 TEST_F(LoaderTest, LearntCostsAndSpeedsArePartOfTheState) {
   PlanOptions plan = options(128, 2);
   Work work(1e-5, 5e-7, 1 + world().rank());
   const LoaderOptions learning{
-      .workers = 1, .learn = Learn::cost_and_speeds, .step_seconds = work.step_seconds()};
+      .workers = 1, .cost_model = CostModel::learned_with_speeds, .step_seconds = work.step_seconds()};
   Loader loader(*reader_, plan, world(), learning);
   for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
     loader.set_epoch(epoch);
@@ -175,8 +177,8 @@ TEST_F(LoaderTest, LearntCostsAndSpeedsArePartOfTheState) {
   const std::string state = loader.state();
   Loader resumed(*reader_, plan, world(), learning);
   resumed.resume(state);
-  EXPECT_EQ(resumed.learnt().speeds, loader.learnt().speeds);
-  EXPECT_EQ(resumed.learnt().cost.a, loader.learnt().cost.a);
+  EXPECT_EQ(resumed.cost_coefficients().speeds, loader.cost_coefficients().speeds);
+  EXPECT_EQ(resumed.cost_coefficients().cost.a, loader.cost_coefficients().cost.a);
   std::vector<std::int64_t> expected;
   for (++at; !(at == loader.end()) && expected.size() < 6; ++at)
     expected.push_back(at->sample_ids.sum().item<std::int64_t>());
@@ -190,7 +192,8 @@ TEST_F(LoaderTest, LearntCostsAndSpeedsArePartOfTheState) {
 TEST_F(LoaderTest, ACostDecidedInABlockIsUsedAfterResuming) {
   PlanOptions plan = options(128, 2);
   Work work(1e-5, 5e-7, 1);
-  const LoaderOptions learning{.workers = 1, .learn = Learn::cost, .step_seconds = work.step_seconds()};
+  const LoaderOptions learning{
+      .workers = 1, .cost_model = CostModel::learned, .step_seconds = work.step_seconds()};
   Loader loader(*reader_, plan, world(), learning);
   std::string state;
   for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
@@ -206,14 +209,14 @@ TEST_F(LoaderTest, ACostDecidedInABlockIsUsedAfterResuming) {
   // The decision is in the state. The test changes it there, so that it does not depend on measurements.
   LoaderState changed = state_from_text(state);
   ASSERT_TRUE(changed.learnt.has_value());
-  EXPECT_EQ(changed.learnt->cost.a, loader.learnt().cost.a);
+  EXPECT_EQ(changed.learnt->cost.a, loader.cost_coefficients().cost.a);
   const std::vector<double> decided{3.5, 0.25};
   ASSERT_NE(cost_of(state), decided);
   changed.learnt->cost = {.a = decided[0], .b = decided[1]};
   state = to_text(changed);
   Loader resumed(*reader_, plan, world(), learning);
   resumed.resume(state);
-  EXPECT_EQ(resumed.learnt().cost.a, decided[0]);
+  EXPECT_EQ(resumed.cost_coefficients().cost.a, decided[0]);
   for (const Batch& batch : resumed) FAIL() << "step " << batch.step << " is of an epoch that is over";
   resumed.set_epoch(6);
   resumed.begin();
@@ -222,7 +225,7 @@ TEST_F(LoaderTest, ACostDecidedInABlockIsUsedAfterResuming) {
 
 TEST_F(LoaderTest, LeavingTheLoopBeforeADecisionDoesNotHang) {
   Loader loader(*reader_, options(), world(),
-                {.workers = 3, .batches_ahead = 200, .learn = Learn::cost_and_speeds});
+                {.workers = 3, .batches_ahead = 200, .cost_model = CostModel::learned_with_speeds});
   for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
     loader.set_epoch(epoch);
     for (const Batch& batch : loader) {
@@ -235,7 +238,7 @@ TEST_F(LoaderTest, LeavingTheLoopBeforeADecisionDoesNotHang) {
 }
 
 TEST_F(LoaderTest, LearningWithoutAWorldIsRefused) {
-  EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.learn = Learn::cost}), UsageError);
+  EXPECT_THROW(Loader(*reader_, alone(), 0, nullptr, {.cost_model = CostModel::learned}), UsageError);
 }
 
 struct LineImpl : torch::nn::Module {

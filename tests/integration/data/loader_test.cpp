@@ -8,6 +8,7 @@
 #include <map>
 
 #include "common/error.h"
+#include "runtime/data/plan/planner.h"
 #include "tests/integration/data/loader_fixture.h"
 
 namespace lockstep::data {

@@ -15,6 +15,7 @@
 #include "common/leaf/cpu_list.h"
 #include "runtime/data/batch/batch_buffers.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/data/loader_fixture.h"
 

@@ -57,7 +57,7 @@ class StragglingJob : public ::testing::Test {
     EXPECT_THAT(all.found[0].ranks, ElementsAre(1)) << report::to_text(job);
     EXPECT_LT(all.found[0].step_ms_without, all.step_ms);
     EXPECT_GT(all.ranks.at(1).to_peers, 1.1);
-    EXPECT_EQ(all.ranks.at(0).waits_for, 1) << report::to_text(job);
+    EXPECT_EQ(all.ranks.at(0).late_rank, 1) << report::to_text(job);
   }
 
   const testing::MpiMemory memory_;

@@ -46,7 +46,6 @@ struct Training {
     checkpointer.add("scaler", scaler);
     checkpointer.add("learning_rate", learning_rate);
     checkpointer.add("average", average);
-    checkpointer.add("stopping", stopping);
     checkpointer.add("losses", losses);
     checkpointer.add("best", best);
     checkpointer.add("note", note);
@@ -66,7 +65,6 @@ struct Training {
       optimizer.zero_grad();
       learning_rate.step();
       average.update();
-      stopping.observe(static_cast<double>(step % 3));
       losses[step % 8] = static_cast<double>(step);
       tokens += 12;
       best = std::numeric_limits<double>::infinity();
@@ -80,7 +78,6 @@ struct Training {
   GradScaler scaler;
   LearningRate learning_rate;
   WeightAverage average;
-  EarlyStopping stopping;
   torch::Tensor losses = torch::zeros({8}, torch::kDouble);
   double best = 0;
   std::string note;
@@ -97,7 +94,6 @@ void expect_same(Training& a, Training& b) {
   EXPECT_EQ(a.scaler.state().scale, b.scaler.state().scale);
   EXPECT_EQ(a.scaler.state().good_steps, b.scaler.state().good_steps);
   EXPECT_EQ(a.learning_rate.values(), b.learning_rate.values());
-  EXPECT_EQ(a.stopping.state().without_improvement, b.stopping.state().without_improvement);
   EXPECT_TRUE(same_bits(a.losses, b.losses));
   EXPECT_EQ(a.note, b.note);
   EXPECT_EQ(a.tokens, b.tokens);

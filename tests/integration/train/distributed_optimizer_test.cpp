@@ -465,7 +465,7 @@ TEST(DistributedOptimizer, RefusesMisuseWithAReason) {
   state.parameters["nothing"]["step"] = 1;
   EXPECT_THAT(error_of([&] { optimizer.load_state_dict(state); }), HasSubstr("'nothing'"));
   EXPECT_THAT(error_of([&] { optimizer.load_state_dict(state_of(torch::optim::SGDOptions(1))); }),
-              HasSubstr("the checkpoint is of another optimizer"));
+              HasSubstr("the checkpoint's optimizer options differ"));
   EXPECT_EQ(static_cast<torch::optim::AdamWOptions&>(optimizer.local().param_groups()[0].options()).lr(),
             0.01);
   EXPECT_THAT(error_of([&] { optimizer.load("/no/such/file"); }), HasSubstr("/no/such/file"));

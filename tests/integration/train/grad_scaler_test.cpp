@@ -8,7 +8,7 @@
 
 #include "common/error.h"
 #include "exporters/record/reader.h"
-#include "runtime/train/sync_detector.h"
+#include "runtime/train/debug.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

@@ -1,6 +1,4 @@
 // Two runs with the same seed are equal to the bit, and each purpose has numbers of its own.
-#include "runtime/train/seeds.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "runtime/ddp/collectives.h"
+#include "runtime/train/settings.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

@@ -60,8 +60,7 @@ TEST_F(Settings, AreDescribedInOneLine) {
   EXPECT_EQ(train::describe({}, false), "deterministic algorithms off, anomaly mode off");
   EXPECT_EQ(
       train::describe({.deterministic = true, .threads = 2}, true),
-      "deterministic algorithms on, anomaly mode off, cuDNN autotuner off, matmul precision highest, TF32 in "
-      "convolutions on, 2 threads");
+      "deterministic algorithms on, anomaly mode off, cuDNN autotuner off, matmul precision highest, TF32 in convolutions on, 2 threads");
 }
 
 TEST_F(Settings, ThatAreSlowAreNamed) {

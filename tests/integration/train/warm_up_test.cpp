@@ -4,8 +4,8 @@
 
 #include <limits>
 
+#include "runtime/train/debug.h"
 #include "runtime/train/memory_warm_up.h"
-#include "runtime/train/non_finite.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "common/error.h"
+#include "common/json_bytes.h"
+#include "common/leaf/text.h"
 
 namespace lockstep {
 namespace {
@@ -47,6 +49,28 @@ TEST(Units, ControlCharactersAreEscaped) {
   EXPECT_EQ(printable("\xc2\x9b"), "\\u009b");  // acts as an escape on some terminals
   EXPECT_EQ(printable("abc\xc3\xbc", 4), "abc...");
   EXPECT_EQ(printable("\x80\x80\x80", 2), "...");
+}
+
+TEST(Text, HexadecimalDigitsGiveTheBytesBack) {
+  const std::string bytes("a\0\xff\n", 4);
+  EXPECT_EQ(to_hex(std::as_bytes(std::span(bytes))), "6100ff0a");
+  EXPECT_EQ(from_hex("6100ff0a"), bytes);
+  for (const char* damaged : {"6", "6g", "FF"}) EXPECT_THROW(from_hex(damaged), Error) << damaged;
+}
+
+TEST(Text, NumbersHaveDigitsOnlyAndFit) {
+  for (const char* number : {"0", "007", "999999999999999999"}) EXPECT_TRUE(is_number(number)) << number;
+  for (const char* other : {"", "-1", "1.5", "x", "1 ", "9999999999999999999"})
+    EXPECT_FALSE(is_number(other)) << other;
+}
+
+TEST(JsonBytes, KeepNamesOfAnyBytes) {
+  for (const std::string name : {"plain", "\xc3\xbc", "bad\xff\x80"}) {
+    nlohmann::json object;
+    put_bytes(object, "name", name);
+    EXPECT_EQ(bytes_in(nlohmann::json::parse(object.dump()), "name"), name);
+    EXPECT_EQ(object.contains("name"), name.front() != 'b');
+  }
 }
 
 }  // namespace

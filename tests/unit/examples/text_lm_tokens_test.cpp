@@ -34,8 +34,7 @@ std::string train(const std::string& extra) {
   Lines lines;
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
-      "--model_type=bpe --vocab_size=60 --hard_vocab_limit=false --minloglevel=2 "
-      "--normalization_rule_name=identity " +
+      "--model_type=bpe --vocab_size=60 --hard_vocab_limit=false --minloglevel=2 --normalization_rule_name=identity " +
           extra,
       &lines, &model);
   EXPECT_TRUE(status.ok()) << status.ToString();

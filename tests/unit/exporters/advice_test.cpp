@@ -63,7 +63,7 @@ std::vector<Fault> faults() {
        "--stage-mode=background",
        [](MadeUpRun& run) { run.staged("n1", 120, "done"); }},
       {"slow-rank", [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 20 : 0; },
-       "rank 3 on n2 works 23 % longer per step than the median rank (backward)", "lockstep-pin show"},
+       "rank 3 on n2 works 23 % longer per step than the median rank (backward)", "hwloc-ps -a"},
       {"slow-rank", [](RankStep& does, int rank, int) { does.slow_down(rank >= 2 ? 1.3 : 1); },
        "2 ranks on n2 (2, 3)", "on n2 for other processes"},
       {"slow-rank",

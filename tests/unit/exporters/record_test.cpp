@@ -77,7 +77,7 @@ TEST_F(RecordTest, ReaderSeesWhatTheRankWrote) {
   ASSERT_EQ(seen.steps.size(), 1);
   EXPECT_EQ(seen.steps[0].step_ns, 100 * kMs);
   EXPECT_EQ(seen.steps[0].end_ns, 12345);
-  EXPECT_EQ(seen.steps[0].waited_for, 2);  // the longer of the two waits
+  EXPECT_EQ(seen.steps[0].late_rank, 2);  // the longer of the two waits
   EXPECT_TRUE(seen.alive);
 }
 
@@ -99,9 +99,9 @@ TEST_F(RecordTest, WaitForARankIsForgottenWithItsStep) {
   writer.end_step(50, 0, {});
   writer.end_step(50, 0, {});
   const Snapshot seen = Reader(path_).read();
-  EXPECT_EQ(seen.steps[0].waited_for, 3);
+  EXPECT_EQ(seen.steps[0].late_rank, 3);
   EXPECT_EQ(seen.steps[0].comm_wait_ns, 10);
-  EXPECT_EQ(seen.steps[1].waited_for, -1);
+  EXPECT_EQ(seen.steps[1].late_rank, -1);
   EXPECT_EQ(seen.steps[1].comm_wait_ns, 0);
 }
 

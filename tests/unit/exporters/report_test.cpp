@@ -205,7 +205,7 @@ TEST_F(ReportTest, StragglersAndRulesAreInTheTextThePageAndTheJson) {
   const std::string advice = json["advice"][0];
   EXPECT_THAT(advice, HasSubstr("Slow worker: rank 3 on n2 works 24 % longer"));
   EXPECT_THAT(to_text(run), HasSubstr(advice));
-  EXPECT_THAT(to_text(run), HasSubstr("waits_for"));
+  EXPECT_THAT(to_text(run), HasSubstr("late_rank"));
   EXPECT_THAT(to_html(run), HasSubstr("Ranks that others wait for"));
 }
 

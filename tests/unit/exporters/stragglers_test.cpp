@@ -54,8 +54,8 @@ TEST(Stragglers, ASlowWorkerIsScoredAgainstItsPeersAndThoseWhoWaitNameIt) {
   EXPECT_NEAR(all.ranks[3].to_peers, 1.23, 0.01);
   EXPECT_NEAR(all.ranks[0].to_peers, 1.0, 0.01);
   EXPECT_NEAR(all.ranks[3].delays_ms, 20, 0.5);
-  EXPECT_EQ(all.ranks[3].waits_for, -1);
-  EXPECT_EQ(all.ranks[0].waits_for, 3);
+  EXPECT_EQ(all.ranks[3].late_rank, -1);
+  EXPECT_EQ(all.ranks[0].late_rank, 3);
   EXPECT_NEAR(all.ranks[0].waits_ms, 20, 0.5);
   EXPECT_NEAR(all.ranks[3].step_ms_if_median, slow.step_ms_without, 1e-9);
   EXPECT_NEAR(all.ranks[0].step_ms_if_median, all.step_ms, 1e-9);
@@ -256,7 +256,7 @@ TEST(Stragglers, WaitingForARankWhoseRecordIsNotHereIsNotTheNetwork) {
   const auto slow = [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 40 : 0; };
   const Stragglers all = find_stragglers(made_up.make(slow));
   EXPECT_THAT(all.found, IsEmpty());
-  EXPECT_EQ(all.ranks.at(0).waits_for, 3);
+  EXPECT_EQ(all.ranks.at(0).late_rank, 3);
   made_up.communication_measured = false;
   EXPECT_THAT(find_stragglers(made_up.make(slow)).found, IsEmpty());
 }
@@ -280,17 +280,17 @@ TEST(Stragglers, AreShownAsTableAndJson) {
   EXPECT_THAT(straggler_html(all), HasSubstr("<td>rank 10</td>"));
   const nlohmann::json json = straggler_json(all);
   EXPECT_EQ(json["ranks"].size(), 12);
-  EXPECT_EQ(json["ranks"][0]["waits_for"], 10);
-  EXPECT_TRUE(json["ranks"][10]["waits_for"].is_null());
+  EXPECT_EQ(json["ranks"][0]["late_rank"], 10);
+  EXPECT_TRUE(json["ranks"][10]["late_rank"].is_null());
   EXPECT_EQ(json["found"][0]["cause"], "slow_worker");
   EXPECT_EQ(json["found"][0]["ranks"], nlohmann::json::array({10}));
 }
 
 TEST(WaitsByRank, AddUpTheStepsOfEachRankWaitedFor) {
   std::vector<record::Step> steps(4);
-  steps[0].waited_for = steps[1].waited_for = 3;
+  steps[0].late_rank = steps[1].late_rank = 3;
   steps[0].comm_wait_ns = steps[1].comm_wait_ns = 2'000'000;
-  steps[2].waited_for = 1;
+  steps[2].late_rank = 1;
   steps[2].comm_wait_ns = 6'000'000;
   steps[3].comm_wait_ns = 6'000'000;  // nobody knows for which rank
   EXPECT_EQ(record::waits_by_rank(steps), (std::map<int, double>{{1, 0.0015}, {3, 0.001}}));

@@ -113,7 +113,7 @@ class Top(unittest.TestCase):
                 self.assertAlmostEqual(mine[key], other[key], places=6, msg=key)
             for phase, share in mine["phase_shares"].items():
                 self.assertAlmostEqual(share * other["step_ms"], other["phases_ms"][phase], places=6, msg=phase)
-        self.assertEqual(top["ranks"][0]["waited_for"], 1)
+        self.assertEqual(top["ranks"][0]["late_rank"], 1)
 
     def test_one_table_in_a_pipe(self):
         self.ended_job()

@@ -65,9 +65,9 @@ TEST_F(TopTest, NamesTheRankThatOthersWaitFor) {
     for (int i = 0; i < 3; ++i) step(*ranks_[i], i == 2 ? 99 : 70, i == 2 ? -1 : 2);
   }
   const Live seen = live();
-  EXPECT_EQ(seen.ranks[0].waited_for, 2);
+  EXPECT_EQ(seen.ranks[0].late_rank, 2);
   EXPECT_EQ(seen.ranks[0].wait_ms, 30);
-  EXPECT_EQ(seen.ranks[2].waited_for, std::nullopt);
+  EXPECT_EQ(seen.ranks[2].late_rank, std::nullopt);
   EXPECT_EQ(seen.median_own_ms, 70);
   const auto lines = to_lines(seen, {.colours = true});
   EXPECT_THAT(lines[1], HasSubstr("rank 2 works longest, +41 % over the median"));

@@ -37,11 +37,10 @@ TEST_F(WebConfigTest, ReadsTheFormatThatExportersShare) {
   write_file_atomically(folder_ / "node.crt", "certificate");
   write_file_atomically(folder_ / "node.key", "key");
   write_file_atomically(folder_ / "ca.pem", "authorities");
-  const WebConfig config =
-      read("tls_server_config:\n  cert_file: node.crt\n  key_file: " + folder_.path().string() +
-           "/node.key\n  min_version: TLS13\n  client_auth_type: RequireAndVerifyClientCert\n  "
-           "client_ca_file: ca.pem\nbasic_auth_users:\n  prometheus: " +
-           kHashOfTest + "\n");
+  const WebConfig config = read(
+      "tls_server_config:\n  cert_file: node.crt\n  key_file: " + folder_.path().string() +
+      "/node.key\n  min_version: TLS13\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\nbasic_auth_users:\n  prometheus: " +
+      kHashOfTest + "\n");
   EXPECT_EQ(config.certificate, "certificate");
   EXPECT_EQ(config.key, "key");
   EXPECT_EQ(config.client_authorities, "authorities");

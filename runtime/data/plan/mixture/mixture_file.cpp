@@ -103,23 +103,4 @@ void to_json(nlohmann::ordered_json& json, const PlannedMixture& planned) {
           {"left", std::move(left)}};
 }
 
-void from_json(const nlohmann::json& json, PlannedMixture& planned) {
-  planned = {};
-  for (const nlohmann::json& part : list(json, "parts")) {
-    planned.mixture.parts.push_back(
-        {json_member<std::string>(part, "name"), static_cast<std::size_t>(number(part, "samples"))});
-    planned.drawn.push_back(number(part, "drawn"));
-  }
-  read_ranges_and_steps(json, planned.mixture);
-  const std::size_t samples = planned.mixture.samples();
-  for (const nlohmann::json& id : list(json, "left")) {
-    const bool fits = id.is_array() && id.size() == 3 && id[0].is_number_unsigned() &&
-                      id[1].is_number_unsigned() && id[2].is_number_unsigned() && id[0] < samples &&
-                      id[1] < kMaxPieces && id[2] < 256;
-    if (!fits) fail("\"left\" contains {} instead of [sample, piece, epoch]", id.dump().substr(0, 60));
-    planned.left.push_back(id[0].get<SampleId>() | id[1].get<SampleId>() << kPieceShift |
-                           id[2].get<SampleId>() << kEpochShift);
-  }
-}
-
 }  // namespace lockstep::data

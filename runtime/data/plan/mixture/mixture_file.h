@@ -1,4 +1,4 @@
-// Reads and writes mixtures as JSON. The file that lockstep-plan reads:
+// Reads mixtures from JSON, and writes what was planned of them. The file that lockstep-plan reads:
 //
 //   {"parts": [{"name": "web", "lengths": "web.csv"},
 //              {"name": "books", "packed": ["books"]},
@@ -30,8 +30,7 @@ struct MixtureData {
 /// Reads the mixture and the lengths of its parts. Throws Error naming the file and its first mistake.
 MixtureData read_mixture(const std::filesystem::path& file);
 
-/// The value of "mixture" in a plan's header. from_json throws Error describing the first mistake.
+/// The value of "mixture" in a plan's header.
 void to_json(nlohmann::ordered_json& json, const PlannedMixture& planned);
-void from_json(const nlohmann::json& json, PlannedMixture& planned);
 
 }  // namespace lockstep::data

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/data/plan/mixture/dataset_stream.h"
 #include "runtime/data/plan/order/random.h"
+#include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {
 namespace {
@@ -28,9 +30,35 @@ std::string order_name(const Mixture& mixture, const PlanOptions& options) {
 
 }  // namespace
 
+// A data set and the last sample drawn from it.
+struct MixturePlanner::PartCursor {
+  DatasetStream stream;
+  DatasetStream::Sample sample;
+  std::uint64_t next_piece;  // of that sample; 0: all its pieces are drawn
+};
+
+// The items drawn since the range or block began; the last ones are in no step yet.
+struct MixturePlanner::Drawn {
+  struct Item {
+    SampleId id;
+    std::uint32_t part;
+    std::uint64_t next_piece;  // of the part's cursor after it
+    std::uint32_t length;      // as planned; the pool's item has length 0 when it is used
+  };
+
+  std::vector<data::Item> pool;
+  std::vector<Item> items;             // of each item of the pool; an item's index is its place
+  std::size_t passed = 0;              // items of the pool that the position has passed
+  std::vector<SampleId> unused_parts;  // samples that wait, of data sets that this range does not use
+  std::vector<PartCursor> cursors;
+  std::vector<double> shares;         // of each part in this range, with sum 1
+  std::vector<std::uint64_t> tokens;  // of each part in this range, drawn so far
+  std::uint64_t all_tokens = 0;       // their sum
+};
+
 MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture)
-    : BlockwisePlanner(source, options),
-      mixture_((check_mixture(mixture, source.size()), std::move(mixture))) {
+    : BlockwisePlanner(source, options), mixture_(std::move(mixture)), drawn_(std::make_unique<Drawn>()) {
+  check_mixture(mixture_, source.size());
   if (source.size() >= kMaxSamples) {
     fail("a mixture can have at most {} samples, not {}", kMaxSamples - 1, source.size());
   }
@@ -56,8 +84,16 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
            mixture_.parts[part].name);
     }
   }
+  for (const SampleId id : position->waiting) {
+    if (sample_of(id) >= source.size()) {
+      fail("cannot resume: the state has drawn sample {}, but the data have {}", sample_of(id),
+           source.size());
+    }
+  }
   state_ = state;
 }
+
+MixturePlanner::~MixturePlanner() = default;
 
 // Discards what is drawn. Draws again from state_, with the weights of the range of its next step.
 void MixturePlanner::begin_range() {
@@ -66,15 +102,44 @@ void MixturePlanner::begin_range() {
   if (state_.steps == mixture_.ranges[range].first_step) {
     std::fill(position.tokens.begin(), position.tokens.end(), 0);
   }
-  shares_ = mixture_.ranges[range].weights;
-  const double sum = std::accumulate(shares_.begin(), shares_.end(), 0.0);
-  for (double& share : shares_) share /= sum;
+  drawn_->shares = mixture_.ranges[range].weights;
+  const double sum = std::accumulate(drawn_->shares.begin(), drawn_->shares.end(), 0.0);
+  for (double& share : drawn_->shares) share /= sum;
   options_.longest = mixture_.ranges[range].longest;
-  tokens_ = position.tokens;
-  all_tokens_ = std::accumulate(tokens_.begin(), tokens_.end(), std::uint64_t{0});
-  cursors_ = cursors_at(position);
-  pool_.clear();
-  drawn_.clear();
+  drawn_->tokens = position.tokens;
+  drawn_->all_tokens = std::accumulate(drawn_->tokens.begin(), drawn_->tokens.end(), std::uint64_t{0});
+  drawn_->cursors = cursors_at(position);
+  drawn_->pool.clear();
+  drawn_->items.clear();
+  add_waiting();
+}
+
+std::size_t MixturePlanner::part_of(SampleId id) const {
+  std::size_t part = 0;
+  for (std::size_t end = mixture_.parts[0].samples; sample_of(id) >= end; end += mixture_.parts[part].samples)
+    ++part;
+  return part;
+}
+
+// The samples that wait come first. The position has passed them: they were counted when they were drawn.
+void MixturePlanner::add_waiting() {
+  drawn_->unused_parts.clear();
+  for (const SampleId id : state_.position.mixture->waiting) {
+    const std::size_t part = part_of(id);
+    if (!(drawn_->shares[part] > 0)) {
+      drawn_->unused_parts.push_back(id);
+      continue;
+    }
+    DatasetStream::Sample sample{id, 0};
+    source_.read(sample_of(id), {&sample.length, 1});
+    // This range may cut off the piece, or skip the sample.
+    if (piece_of(id) * options_.cap >= length_in_range(sample.length, options_)) continue;
+    const std::uint32_t length = length_of(sample.id, sample.length, piece_of(id), mixture_.parts[part].name);
+    if (length == 0) continue;
+    drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
+    drawn_->items.push_back({id, static_cast<std::uint32_t>(part), 0, length});
+  }
+  drawn_->passed = drawn_->pool.size();
 }
 
 std::vector<MixturePlanner::PartCursor> MixturePlanner::cursors_at(const MixturePosition& position) const {
@@ -94,13 +159,13 @@ std::vector<MixturePlanner::PartCursor> MixturePlanner::cursors_at(const Mixture
 }
 
 std::size_t MixturePlanner::part_furthest_below_weight() const {
-  std::size_t best = shares_.size();
+  std::size_t best = drawn_->shares.size();
   double max_deficit = 0;
-  for (std::size_t part = 0; part < shares_.size(); ++part) {
-    if (!(shares_[part] > 0)) continue;
-    const double deficit =
-        shares_[part] * static_cast<double>(all_tokens_) - static_cast<double>(tokens_[part]);
-    if (best < shares_.size() && deficit <= max_deficit) continue;
+  for (std::size_t part = 0; part < drawn_->shares.size(); ++part) {
+    if (!(drawn_->shares[part] > 0)) continue;
+    const double deficit = drawn_->shares[part] * static_cast<double>(drawn_->all_tokens) -
+                           static_cast<double>(drawn_->tokens[part]);
+    if (best < drawn_->shares.size() && deficit <= max_deficit) continue;
     best = part;
     max_deficit = deficit;
   }
@@ -108,11 +173,11 @@ std::size_t MixturePlanner::part_furthest_below_weight() const {
 }
 
 // The tokens that the plan uses of a piece of a sample; 0: the sample is skipped.
-std::uint32_t MixturePlanner::length_of(const DatasetStream::Sample& sample, std::uint64_t piece,
+std::uint32_t MixturePlanner::length_of(SampleId id, std::uint32_t whole, std::uint64_t piece,
                                         const std::string& part) const {
-  const std::uint32_t length = length_in_range(sample.length, options_);
+  const std::uint32_t length = length_in_range(whole, options_);
   if (length == 0 || length > options_.cap) {
-    check_sample(fmt::format("sample {} (of '{}')", sample_of(sample.id), part), sample.length, options_);
+    check_sample(fmt::format("sample {} (of '{}')", sample_of(id), part), whole, options_);
     if (options_.too_long == TooLong::skip) return 0;
   }
   return planned_length(piece << kPieceShift, length, options_);
@@ -120,7 +185,7 @@ std::uint32_t MixturePlanner::length_of(const DatasetStream::Sample& sample, std
 
 void MixturePlanner::draw_one() {
   const std::size_t part = part_furthest_below_weight();
-  PartCursor& cursor = cursors_[part];
+  PartCursor& cursor = drawn_->cursors[part];
   const auto has_piece = [&](std::uint64_t piece) {
     return piece * options_.cap < length_in_range(cursor.sample.length, options_);
   };
@@ -128,13 +193,14 @@ void MixturePlanner::draw_one() {
   if (!has_piece(cursor.next_piece)) cursor.next_piece = 0;
   if (cursor.next_piece == 0) cursor.sample = cursor.stream.next();
   const std::uint64_t piece = cursor.next_piece;
-  const std::uint32_t length = length_of(cursor.sample, piece, mixture_.parts[part].name);
+  const std::uint32_t length =
+      length_of(cursor.sample.id, cursor.sample.length, piece, mixture_.parts[part].name);
   cursor.next_piece = options_.too_long == TooLong::split && has_piece(piece + 1) ? piece + 1 : 0;
-  pool_.push_back({static_cast<std::uint32_t>(pool_.size()), length});
-  drawn_.push_back(
-      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece});
-  tokens_[part] += length;
-  all_tokens_ += length;
+  drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
+  drawn_->items.push_back(
+      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece, length});
+  drawn_->tokens[part] += length;
+  drawn_->all_tokens += length;
 }
 
 void MixturePlanner::draw(std::size_t count) {
@@ -142,8 +208,8 @@ void MixturePlanner::draw(std::size_t count) {
   std::size_t skipped = 0;
   for (std::size_t i = 0; i < count || skipped > 0; ++i) {
     draw_one();
-    skipped = pool_.back().length == 0 ? skipped + 1 : 0;
-    const MixturePart& part = mixture_.parts[drawn_.back().part];
+    skipped = drawn_->pool.back().length == 0 ? skipped + 1 : 0;
+    const MixturePart& part = mixture_.parts[drawn_->items.back().part];
     // The only sample that fits may be the first of one epoch and the last of the next.
     if (skipped >= 2 * part.samples) {
       fail("every sample of '{}' is longer than the cap of {}", part.name, options_.cap);
@@ -151,13 +217,14 @@ void MixturePlanner::draw(std::size_t count) {
   }
 }
 
-// Moves a position past the pool's items from `begin` to `end`.
-void MixturePlanner::advance(MixturePosition& position, std::size_t begin, std::size_t end) const {
-  for (std::size_t i = begin; i < end; ++i) {
-    const DrawnItem& drawn = drawn_[i];
+// Moves the position past the pool's items before `end`.
+void MixturePlanner::advance(std::size_t end) {
+  MixturePosition& position = *state_.position.mixture;
+  for (; drawn_->passed < end; ++drawn_->passed) {
+    const Drawn::Item& drawn = drawn_->items[drawn_->passed];
     if (piece_of(drawn.id) == 0) ++position.drawn[drawn.part];
     position.piece[drawn.part] = drawn.next_piece;
-    position.tokens[drawn.part] += pool_[i].length;
+    position.tokens[drawn.part] += drawn.length;
   }
 }
 
@@ -170,24 +237,31 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   if (!more) return false;
   const std::uint64_t end = mixture_.end_of(mixture_.range_of(state_.steps));
   std::size_t place = 0;
+  std::vector<std::size_t> ahead;
+  std::vector<std::uint64_t>& waiting = state_.position.mixture->waiting;
   while (state_.steps < end && place < kBlockSamples) {
-    const std::size_t count = packer_.take(std::span(pool_).subspan(place), false);
+    const std::size_t count = packer_->take(std::span(drawn_->pool).subspan(place), false, &ahead);
     if (count == 0) {
-      draw(std::max(kDrawnAtOnce, pool_.size() - place));
+      draw(std::max(kDrawnAtOnce, drawn_->pool.size() - place));
       continue;
     }
-    block.plan.append_step(packer_.pack(state_.steps),
-                           [this](std::uint32_t index) { return drawn_[index].id; });
+    block.plan.append_step(packer_->pack(state_.steps),
+                           [this](std::uint32_t index) { return drawn_->items[index].id; });
     ++state_.steps;
-    advance(*state_.position.mixture, place, place + count);
-    block.after.push_back(state_.position);
+    for (const std::size_t taken : ahead) drawn_->pool[place + taken].length = 0;
+    advance(ahead.empty() ? place + count : place + ahead.back() + 1);
     place += count;
+    waiting = drawn_->unused_parts;
+    for (std::size_t i = place; i < drawn_->passed; ++i) {
+      if (drawn_->pool[i].length > 0) waiting.push_back(drawn_->items[i].id);
+    }
+    block.after.push_back(state_.position);
   }
   return true;
 }
 
 std::vector<SampleId> MixturePlanner::pending_pieces() const {
-  std::vector<SampleId> pending;
+  std::vector<SampleId> pending = state_.position.mixture->waiting;
   for (const PartCursor& cursor : cursors_at(*state_.position.mixture)) {
     if (cursor.next_piece == 0) continue;
     const std::uint32_t length = length_in_range(cursor.sample.length, options_);

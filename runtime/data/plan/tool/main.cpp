@@ -1,10 +1,9 @@
-// lockstep-plan makes, checks and describes plans.
+// lockstep-plan makes plans and describes lengths.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,6 @@
 #include "runtime/data/plan/mixture/mixture_planner.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/suggest.h"
-#include "runtime/data/plan/tool/plan_check.h"
 #include "runtime/data/plan/tool/plan_file.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 
@@ -61,8 +59,7 @@ struct LengthOptions {
         int{!csv.empty()} + int{!histogram.empty()} + int{!packs.empty()} + int{!mixture.empty()};
     if (sources != 1) {
       fail_usage(
-          "name exactly one source of lengths: --lengths FILE, --histogram FILE, --mixture FILE, or packed "
-          "files");
+          "name exactly one source of lengths: --lengths FILE, --histogram FILE, --mixture FILE, or packed files");
     }
     if (!mixture.empty()) return read_mixture(mixture);
     if (!csv.empty()) return {{}, lengths_from_csv(csv, column)};
@@ -182,60 +179,8 @@ void make(const Tool& tool, const LengthOptions& source, const PlanOptions& opti
   fmt::print("planned in         {}\n", format_seconds(seconds));
 }
 
-void expect_plan_of(const Plan& plan, const Mixture& mixture) {
-  if (plan.mixture() == nullptr) fail("the plan is for an epoch, not for a mixture");
-  const Mixture& planned = plan.mixture()->mixture;
-  if (fingerprint_of(planned) != fingerprint_of(mixture) || planned.steps != mixture.steps) {
-    fail("the plan is for another mixture: {} steps of {}, not {} steps of {}", planned.steps,
-         fingerprint_of(planned), mixture.steps, fingerprint_of(mixture));
-  }
-}
-
-// Values that the plan's header must have; any value if it is not set.
-struct ExpectedHeader {
-  std::optional<std::uint64_t> cap;
-  std::optional<std::uint64_t> seed;
-  std::optional<std::uint64_t> epoch;
-};
-
-void expect_value(const char* name, std::uint64_t value, const std::optional<std::uint64_t>& expected) {
-  if (expected && value != *expected) fail("the plan has {} {}, not {}", name, value, *expected);
-}
-
-void check(const Tool& tool, const LengthOptions& source, const std::string& file,
-           const ExpectedHeader& expected) {
-  const Plan plan = read_plan(file);
-  double imbalance_cost = 1;
-  const CheckedPlan checked = naming(file, [&] {
-    expect_value("cap", plan.options().cap, expected.cap);
-    expect_value("seed", plan.options().seed, expected.seed);
-    expect_value("epoch", plan.options().epoch, expected.epoch);
-    const MixtureData data = source.read();
-    const CheckedPlan result = check_plan(plan, data.lengths);
-    if (!data.mixture.parts.empty()) expect_plan_of(plan, data.mixture);
-    imbalance_cost = stats_of(plan, data.lengths.tokens).imbalance_cost;
-    return result;
-  });
-  if (tool.json()) {
-    nlohmann::json json = {{"ok", true},
-                           {"samples", plan.samples()},
-                           {"steps", plan.steps()},
-                           {"dropped", checked.dropped},
-                           {"imbalance_cost", imbalance_cost}};
-    if (plan.mixture() != nullptr) json["left"] = plan.mixture()->left.size();
-    return Tool::print(json);
-  }
-  const std::string samples =
-      plan.mixture() != nullptr
-          ? fmt::format("{} data sets, every sample once in each epoch except {} pieces not used",
-                        plan.mixture()->mixture.parts.size(), plan.mixture()->left.size())
-          : fmt::format("{} samples, {} left out as planned ({} over the cap, {} with the last step)",
-                        plan.samples(), checked.dropped, checked.skipped, checked.dropped - checked.skipped);
-  fmt::print("{}: {}, in {} steps, no micro-batch over the cap, cost imbalance {:.5f}\n", file, samples,
-             plan.steps(), imbalance_cost);
-}
-
-void describe_lengths(const Tool& tool, std::vector<std::uint32_t> lengths) {
+void stats(const Tool& tool, const LengthOptions& source) {
+  std::vector<std::uint32_t> lengths = source.read().lengths.tokens;
   std::sort(lengths.begin(), lengths.end());
   double tokens = 0;
   for (const std::uint32_t length : lengths) tokens += length;
@@ -255,20 +200,6 @@ void describe_lengths(const Tool& tool, std::vector<std::uint32_t> lengths) {
     if (!tool.json()) fmt::print("{:<9} {}\n", name, at(share));
   }
   if (tool.json()) Tool::print(json);
-}
-
-void stats(const Tool& tool, LengthOptions source) {
-  std::filesystem::path file;
-  if (!source.packs.empty() && source.packs.front().extension() == ".jsonl") {
-    file = source.packs.front();
-    source.packs.erase(source.packs.begin());
-  }
-  const Lengths data = source.read().lengths;
-  if (file.empty()) return describe_lengths(tool, data.tokens);
-  const Plan plan = read_plan(file);
-  naming(file.string(), [&] { check_is_plan_of(plan, data); });
-  const PlanStats stats = stats_of(plan, data.tokens);
-  tool.json() ? Tool::print(stats) : print_stats(stats, plan.options());
 }
 
 // The limit of a micro-batch: its tokens, or the memory that they need.
@@ -333,10 +264,9 @@ void add_shape_options(CLI::App& verb, PlanOptions& options) {
   add("--pad-multiple", options.pad_multiple, CLI::PositiveNumber,
       "Round the length of padded rows up to a multiple")
       ->capture_default_str();
-  verb.add_option("--stretch", options.step_stretch,
-                  "Maximum tokens of a step with outliers, as a multiple of its tokens; 1: steps never grow "
-                  "(default: "
-                  "1.5; 1 with --step-tokens)")
+  verb.add_option(
+          "--stretch", options.step_stretch,
+          "Maximum tokens of a step with outliers, as a multiple of its tokens; 1: steps never grow (default: 1.5; 1 with --step-tokens)")
       ->type_name("X");
   verb.add_flag(
       "--equal-micro-batches", options.equal_micro_batches,
@@ -359,8 +289,7 @@ void add_make_options(CLI::App& verb, PlanOptions& options) {
           "--randomness",
           [](const std::string&) {
             fail_usage(
-                "--randomness no longer exists, because steps are random draws; --stretch X lets steps with "
-                "outliers grow");
+                "--randomness no longer exists, because steps are random draws; --stretch X lets steps with outliers grow");
           },
           "")
       ->group("");
@@ -373,9 +302,7 @@ int run(int argc, char** argv) {
   std::string cost = "1,0";
   std::string too_long = "refuse";
   std::string tail = "fill";
-  std::string file;
   std::string out;
-  ExpectedHeader expected;
 
   CLI::App& make_verb = tool.verb("make", "Plan an epoch or a mixture.", [&] {
     options.too_long = too_long_of(too_long, "--too-long");
@@ -414,19 +341,8 @@ int run(int argc, char** argv) {
   add_planning(suggest_app);
   limit.add_to(suggest_app);
 
-  CLI::App& check_verb =
-      tool.verb("check", "Check a plan file against the data.", [&] { check(tool, source, file, expected); });
-  check_verb.add_option("plan", file, "The plan")->required()->type_name("PLAN.jsonl");
-  check_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
-  check_verb.add_option("--cap", expected.cap, "Refuse a plan with another cap");
-  check_verb.add_option("--seed", expected.seed, "Refuse a plan with another seed");
-  check_verb.add_option("--epoch", expected.epoch, "Refuse a plan of another epoch");
-  source.add_to(check_verb);
-
-  CLI::App& stats_verb = tool.verb("stats", "Describe lengths, or a plan and how well it balances them.",
-                                   [&] { stats(tool, source); });
-  stats_verb.add_option("files", source.packs, "A plan (PLAN.jsonl), packed token files, or both")
-      ->type_name("FILE");
+  CLI::App& stats_verb = tool.verb("stats", "Describe lengths.", [&] { stats(tool, source); });
+  stats_verb.add_option("packed", source.packs, "Packed token files")->type_name("PACKED");
   source.add_to(stats_verb);
   return tool.run(argc, argv);
 }

@@ -1,4 +1,4 @@
-// Writes and reads PLAN.jsonl: a plan as text, for other programs and for inspection.
+// Writes PLAN.jsonl: a plan as text, for other programs and for inspection.
 //
 // The first line is an object with version, samples, ranks, cap, accumulate, cost, seed, epoch and
 // fingerprint; step_tokens, step_stretch, equal_micro_batches, padded, pad_multiple, too_long, tail and
@@ -18,9 +18,5 @@ namespace lockstep::data {
 
 /// Writes the whole file, or leaves the old one as it is and throws Error naming the file.
 void write_plan(const Plan& plan, const std::filesystem::path& file);
-
-/// Throws Error with file and line if a line does not follow the format, or does not have as many ranks as
-/// the first line says.
-Plan read_plan(const std::filesystem::path& file);
 
 }  // namespace lockstep::data

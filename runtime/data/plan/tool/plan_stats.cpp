@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/data/plan/mixture/mixture.h"
-#include "runtime/data/plan/tool/plan_coverage.h"
 
 namespace lockstep::data {
 namespace {
@@ -100,6 +99,7 @@ struct Population {
   double count = 0;
   double tokens = 0;
   double squares = 0;
+  std::size_t skipped = 0;  // samples that are over the cap, without `count`
 
   double mean() const { return count > 0 ? tokens / count : 0; }
   double variance() const { return count > 0 ? std::max(0.0, squares / count - mean() * mean()) : 0; }
@@ -108,7 +108,10 @@ struct Population {
 Population population_of(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
   Population all;
   for (const std::uint32_t whole : lengths) {
-    if (whole > options.cap && options.too_long == TooLong::skip) continue;
+    if (whole > options.cap && options.too_long == TooLong::skip) {
+      ++all.skipped;
+      continue;
+    }
     std::uint64_t piece = 0;
     do {
       const auto length = static_cast<double>(planned_length(piece << kPieceShift, whole, options));
@@ -174,17 +177,17 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
   const Mixture* const mixture = plan.mixture() != nullptr ? &plan.mixture()->mixture : nullptr;
   const auto ranks = static_cast<std::size_t>(options.ranks);
   const auto budget = static_cast<double>(step_budget(options));
-  PlanCoverage coverage(plan, lengths);
-  for (const SampleId id : plan.sample_ids()) coverage.add(id);
-  const PlanCoverage::Counts counts = coverage.count();
-  stats.dropped = counts.missing + counts.skipped;
-  stats.duplicated = counts.duplicated;
   stats.steps = plan.steps();
   Population population;
   if (mixture != nullptr) {
     stats.minimum_steps = mixture->steps;
   } else {
     population = population_of(lengths, options);
+    std::vector<SampleId> used(plan.sample_ids().begin(), plan.sample_ids().end());
+    std::sort(used.begin(), used.end());
+    used.erase(std::unique(used.begin(), used.end()), used.end());
+    stats.duplicated = plan.sample_ids().size() - used.size();
+    stats.dropped = static_cast<std::size_t>(population.count) + population.skipped - used.size();
     const double full_step = options.step_tokens > 0
                                  ? budget
                                  : static_cast<double>(options.cap) * options.ranks * options.accumulate;

@@ -302,14 +302,14 @@ TEST(PlanRefuses, InvalidRequests) {
 }
 
 TEST(PlanRefuses, AFileThatIsNotATopology) {
-  const std::string here = std::string(LOCKSTEP_TEST_DATA) + "/README.md";
+  const std::string file = std::string(LOCKSTEP_TEST_DATA) + "/README.md";
   try {
-    load_description(here);
+    load_description(file);
     FAIL() << "accepted";
   } catch (const UsageError&) {
     FAIL() << "the call was right, the file was not";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr(here));
+    EXPECT_THAT(error.what(), HasSubstr(file));
   }
 }
 

@@ -75,12 +75,11 @@ TEST_P(AffinityProperties, HoldForGeneratedMachinesAndRequests) {
     for (Machine* const machine : {&whole, &granted, &smaller}) attach_gpus(*machine, gpus);
     for (int r = 0; r < kRequests && !HasFailure(); ++r) {
       const Request request = random_request(whole, static_cast<int>(cpus.size()));
-      SCOPED_TRACE(
-          fmt::format("machine {}: {}: CPUs {}, {} tasks, policy {}, memory {}, {} workers, smt {}, {} CPUs "
-                      "per task, {} GPUs",
-                      m, generated.description, format_cpu_list(cpus), request.tasks,
-                      static_cast<int>(request.policy), static_cast<int>(request.memory), request.workers,
-                      request.smt, request.cpus_per_task, request.gpus.size()));
+      SCOPED_TRACE(fmt::format(
+          "machine {}: {}: CPUs {}, {} tasks, policy {}, memory {}, {} workers, smt {}, {} CPUs per task, {} GPUs",
+          m, generated.description, format_cpu_list(cpus), request.tasks, static_cast<int>(request.policy),
+          static_cast<int>(request.memory), request.workers, request.smt, request.cpus_per_task,
+          request.gpus.size()));
       Request part = request;
       part.within = cpus;
       const std::vector<TaskPlan> plans = make_plan(whole, part);

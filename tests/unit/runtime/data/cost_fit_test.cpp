@@ -71,14 +71,14 @@ TEST(CostFit, IgnoresValuesThatAreNotPositive) {
   fit.add(nan, 1, 1);
   fit.add(1, -1, 1);
   fit.add(1, 1, 0);
-  EXPECT_EQ(fit.steps(), 0U);
+  EXPECT_EQ(fit.steps().size(), 0U);
 }
 
 TEST(CostFit, ForgetsOldSteps) {
   CostFit fit(16);
   for (int i = 0; i < 20; ++i) fit.add(1000 + i, 500000, 10);
   for (int i = 0; i < 16; ++i) fit.add(1000, 500000, 0.1);
-  EXPECT_EQ(fit.steps(), 16U);
+  EXPECT_EQ(fit.steps().size(), 16U);
   EXPECT_NEAR(fit.fit()->cost.a, 1e-4, 1e-9);
 }
 

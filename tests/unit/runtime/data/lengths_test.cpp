@@ -85,12 +85,6 @@ TEST_F(PlanTool, AHistogramIsSpreadExactly) {
   const auto uneven =
       nlohmann::json::parse(tool({"stats", "--histogram", csv, "--samples", "9", "--json"}).output);
   EXPECT_EQ(uneven["samples"], 9);
-  ASSERT_EQ(
-      tool({"make", "--histogram", csv, "--samples", "9", "--ranks", "2", "--cap", "4", "--out", plan()})
-          .exit_code,
-      0);
-  EXPECT_EQ(tool({"check", plan(), "--histogram", csv, "--samples", "9"}).exit_code, 0);
-  EXPECT_EQ(tool({"check", plan(), "--histogram", csv, "--samples", "10"}).exit_code, 1);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ TEST(Trace, GivesEachCollectiveInFlightATrackWithItsWait) {
                     .begin_ns = 1000,
                     .end_ns = 9000,
                     .all_asked_ns = 4000,
-                    .last_rank = 2};
+                    .late_rank = 2};
   const Span two = {.kind = SpanKind::collective, .name = "two", .begin_ns = 2000, .end_ns = 8000};
   spans.spans = {one, two};
   std::vector<std::string> found;

@@ -129,7 +129,7 @@ TEST_F(StepTimerTest, RecordHoldsTheSameNumbersAsTheTimer) {
   EXPECT_EQ(seen.counters.tokens, 30);
   EXPECT_EQ(seen.counters.comm_wait_ns, 15);
   EXPECT_EQ(seen.counters.bytes_read, 300);
-  EXPECT_EQ(seen.steps.back().waited_for, 2);
+  EXPECT_EQ(seen.steps.back().late_rank, 2);
   EXPECT_EQ(seen.doing, Phase::other);
   EXPECT_EQ(seen.identity.program, "train");
 }

@@ -1,12 +1,11 @@
 // A model's mistakes are found from one forward, which leaves the model as it was.
-#include "runtime/train/model_check.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/error.h"
 #include "runtime/train/autocast.h"
 #include "runtime/train/channels_last.h"
+#include "runtime/train/debug.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,9 @@
 // The first value that is not finite is traced to its module.
-#include "runtime/train/non_finite.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "runtime/train/debug.h"
 
 namespace lockstep {
 namespace {

@@ -1,11 +1,9 @@
 // The calls that would wait for a GPU are named, and no others.
-#include "runtime/train/sync_detector.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/error.h"
-#include "runtime/train/running_mean.h"
+#include "runtime/train/debug.h"
 
 namespace lockstep {
 namespace {
@@ -81,20 +79,6 @@ TEST(SyncDetector, CopiesBetweenHostAndDeviceWait) {
   EXPECT_FALSE(waits(torch::kCPU, torch::kCUDA, true));
   EXPECT_FALSE(waits(torch::kCUDA, torch::kCUDA, false));
   EXPECT_FALSE(waits(torch::kCPU, torch::kCPU, false));
-}
-
-TEST(RunningMean, IsReadEveryNStepsOnly) {
-  RunningMean mean(3);
-  SyncDetector detector(torch::kCPU);
-  std::vector<double> means;
-  for (int step = 1; step <= 6; ++step) {
-    mean.add(torch::full({1}, 2.0F * static_cast<float>(step)), 2);
-    mean.add(torch::full({}, static_cast<float>(step)), 1);
-    if (const auto value = mean.end_step()) means.push_back(*value);
-  }
-  EXPECT_THAT(means, ElementsAre(2, 5)) << "the means of 1, 2, 3 and of 4, 5, 6";
-  EXPECT_THAT(detector.calls(), ElementsAre(Pair("aten::item", 2)));
-  EXPECT_THROW(RunningMean(0), UsageError);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "common/error.h"
-#include "runtime/train/early_stopping.h"
 
 namespace lockstep {
 namespace {
@@ -128,26 +127,6 @@ TEST(WeightAverage, StateOfAnotherModelIsRefused) {
   EXPECT_EQ(average.updates(), 7);
   const auto swapped = average.swap();
   EXPECT_EQ(model->weight[0][0].item<double>(), 4);
-}
-
-TEST(EarlyStopping, StopsAfterPatience) {
-  EarlyStopping stopping({.patience = 1, .threshold = 0.1});
-  EXPECT_FALSE(stopping.observe(5));
-  EXPECT_TRUE(stopping.improved());
-  EXPECT_FALSE(stopping.observe(4.95)) << "within the threshold";
-  EXPECT_FALSE(stopping.improved());
-  EXPECT_FALSE(stopping.observe(4));
-  EXPECT_FALSE(stopping.observe(std::numeric_limits<double>::quiet_NaN()));
-  EXPECT_TRUE(stopping.observe(4));
-}
-
-TEST(EarlyStopping, ContinuesFromItsState) {
-  EarlyStopping first({.patience = 1, .maximize = true});
-  first.observe(0.5);
-  first.observe(0.4);
-  EarlyStopping second({.patience = 1, .maximize = true});
-  second.set_state(first.state());
-  EXPECT_TRUE(second.observe(0.5));
 }
 
 }  // namespace

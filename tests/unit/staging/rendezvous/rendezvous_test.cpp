@@ -19,6 +19,7 @@
 #include "common/error.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
+#include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -106,16 +107,14 @@ std::future<Verdict> node(const Srun& srun, const Hello& who, const Verdict& out
 
 // A node that connects, introduces itself, perhaps reports its outcome, and then sends nothing more, as a
 // stopped process does.
-UniqueFd silent_node(const Srun& srun, const Hello& who, const std::optional<Verdict>& outcome = {}) {
-  UniqueFd socket = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
-  Session session(Session::Role::node, kKey);
-  write_all(socket.get(), session.greeting(), "srun");
-  std::string greeting;
-  for (char byte = 0; ::recv(socket.get(), &byte, 1, 0) == 1 && byte != '\n';) greeting += byte;
-  session.take_greeting(greeting);
-  write_all(socket.get(), session.seal(who.to_text()), "srun");
-  if (outcome) write_all(socket.get(), session.seal(outcome->to_text()), "srun");
-  return socket;
+std::unique_ptr<SecureConnection> silent_node(const Srun& srun, const Hello& who,
+                                              const std::optional<Verdict>& outcome = {}) {
+  auto node = std::make_unique<SecureConnection>(connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000)),
+                                                 kRendezvousService, kKey);
+  node->connect(who.client_name(), kLong);
+  node->send_line(who.to_text());
+  if (outcome) node->send_line(outcome->to_text());
+  return node;
 }
 
 TEST(Rendezvous, AllNodesLearnThatStagingSucceeded) {
@@ -142,14 +141,15 @@ TEST(Rendezvous, WithoutFreeDescriptorsSaysSoOnceAndGoesOnLater) {
   const rlimit one{static_cast<rlim_t>(free + 1), before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one), 0);
   const UniqueFd node = connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000));
-  pollfd greeted{node.get(), POLLIN, 0};
+  send_all(node, "not TLS", "srun");
+  pollfd answered{node.get(), POLLIN, 0};
   const double cpu = cpu_seconds();
   const std::uint64_t begin = monotonic_ns();
-  EXPECT_EQ(::poll(&greeted, 1, 500), 0) << "was accepted";
+  EXPECT_EQ(::poll(&answered, 1, 500), 0) << "was accepted";
   EXPECT_LT(cpu_seconds() - cpu, 0.5 * seconds_between(begin, monotonic_ns())) << "does not wait, but spins";
   EXPECT_THAT(srun.lines(), ElementsAre(HasSubstr("no file descriptor is left: raise the limit")));
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(::poll(&greeted, 1, 10'000), 1) << "was not accepted";
+  EXPECT_EQ(::poll(&answered, 1, 10'000), 1) << "was not accepted";
 }
 
 TEST(Rendezvous, NoNodeGetsAVerdictBeforeTheLastOneHasReported) {
@@ -203,7 +203,7 @@ TEST(Rendezvous, ANodeThatDisconnectedMayComeBackAndReportItsOutcome) {
   for (const bool good : {true, false}) {
     Srun srun(kLong, kLong);
     // Killed after it had its data, and before the other node has its data.
-    { const UniqueFd killed = silent_node(srun, hello(1, 2), Verdict{true, ""}); }
+    { const auto killed = silent_node(srun, hello(1, 2), Verdict{true, ""}); }
     std::future<Verdict> back = node(srun, hello(1, 2), {good, good ? "" : "killed"});
     EXPECT_EQ(node(srun, hello(0, 2), {true, ""}).get().good, good);
     EXPECT_EQ(back.get().good, good);
@@ -214,7 +214,7 @@ TEST(Rendezvous, ANodeThatDisconnectedMayComeBackAndReportItsOutcome) {
 
 TEST(Rendezvous, NodesThatDisconnectedTogetherAreNamedTogether) {
   Srun srun(kLong, kLong);
-  for (const std::uint32_t id : {0U, 1U}) const UniqueFd killed = silent_node(srun, hello(id, 2));
+  for (const std::uint32_t id : {0U, 1U}) const auto killed = silent_node(srun, hello(id, 2));
   std::future<Verdict> first = node(srun, hello(0, 2), {false, "killed"});
   EXPECT_EQ(first.wait_for(milliseconds(200)), std::future_status::timeout) << "the other may come back";
   Rendezvous second(srun.address(), hello(1, 2), kIgnore);
@@ -227,7 +227,7 @@ TEST(Rendezvous, NodesThatDisconnectedTogetherAreNamedTogether) {
 
 TEST(Rendezvous, ANodeThatComesBackAfterTheVerdictGetsTheVerdict) {
   Srun srun;
-  UniqueFd killed = silent_node(srun, hello(1, 2), Verdict{true, ""});
+  auto killed = silent_node(srun, hello(1, 2), Verdict{true, ""});
   EXPECT_TRUE(node(srun, hello(0, 2), {true, ""}).get().good);
   killed.reset();
   EXPECT_TRUE(node(srun, hello(1, 2), {false, "killed"}).get().good);
@@ -281,6 +281,17 @@ TEST(Rendezvous, ANodeWithAWrongKeyIsIgnored) {
   EXPECT_TRUE(second.get().good);
 }
 
+TEST(Rendezvous, ANodeThatSaysThatItIsAnotherOneIsRefused) {
+  Srun srun;
+  SecureConnection liar(connect_to({"127.0.0.1"}, srun.port(), milliseconds(1000)), kRendezvousService, kKey);
+  liar.connect(hello(0, 2).client_name(), kLong);
+  liar.send_line(hello(1, 2).to_text());
+  EXPECT_THROW(liar.receive_line(1000, kLong), PeerLost);
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  EXPECT_TRUE(node(srun, hello(1, 2), {true, ""}).get().good);
+  EXPECT_TRUE(first.get().good);
+}
+
 TEST(Rendezvous, UnauthenticatedConnectionsDoNotDisturb) {
   Srun srun;
   std::vector<UniqueFd> connections;
@@ -311,7 +322,7 @@ TEST(Rendezvous, ASecondProcessCannotTakeThePlaceOfANodeThatIsConnected) {
 TEST(Rendezvous, ANodeThatConnectsAgainAndSaysSoReplacesItsFirstConnection) {
   Srun srun;
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
-  const UniqueFd lost = silent_node(srun, hello(1, 2));
+  const auto lost = silent_node(srun, hello(1, 2));
   Hello again = hello(1, 2);
   again.again = true;
   EXPECT_TRUE(Rendezvous(srun.address(), again, kIgnore).agree({true, ""}).good);
@@ -330,12 +341,12 @@ TEST(Rendezvous, TheErrorNamesAnAddressWhereNothingListens) {
   }
 }
 
-TEST(Rendezvous, AServerThatDoesNotGreetIsGivenUp) {
+TEST(Rendezvous, AServerThatDoesNotAnswerIsGivenUp) {
   int port = 0;
   const UniqueFd silent = bound_socket(port);
   ASSERT_EQ(::listen(silent.get(), 1), 0);
   RendezvousAddress address{port, {"127.0.0.1"}, kKey};
-  address.greeting_timeout = milliseconds(100);
+  address.handshake_timeout = milliseconds(100);
   try {
     const Rendezvous nobody(address, hello(0, 2), kIgnore);
     FAIL();
@@ -344,23 +355,18 @@ TEST(Rendezvous, AServerThatDoesNotGreetIsGivenUp) {
   }
 }
 
-std::string line_of(std::string text) {
-  text.pop_back();
-  return text;
-}
-
 TEST(Rendezvous, AStoppedNodeIsNamedWhileOthersGoOn) {
   Srun srun(kLong, milliseconds(50), milliseconds(4000));
-  const UniqueFd stopped = silent_node(srun, hello(1, 2));
+  const auto stopped = silent_node(srun, hello(1, 2));
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
   EXPECT_FALSE(first.get().good);
   ASSERT_EQ(srun.lines().size(), 1U);
-  EXPECT_THAT(srun.lines().front(), HasSubstr("n2: has stopped"));
+  EXPECT_THAT(srun.lines().front(), HasSubstr("n2: its staging process stopped responding"));
 }
 
 TEST(Rendezvous, ARoundDoesNotWaitForANodeThatStoppedAfterTheVerdict) {
   Srun srun(kLong, milliseconds(50), milliseconds(4000));
-  const UniqueFd stopped = silent_node(srun, hello(1, 2), Verdict{true, "", true});
+  const auto stopped = silent_node(srun, hello(1, 2), Verdict{true, "", true});
   Rendezvous first(srun.address(), hello(0, 2), kIgnore);
   EXPECT_TRUE(first.agree({true, "", true}).good);
   EXPECT_EQ(first.gather("later", "here").dump(), R"({"0":"here","1":null})");
@@ -380,8 +386,8 @@ TEST(Rendezvous, ARoundEndsIfSrunIsLostAfterTheVerdict) {
 
 TEST(Rendezvous, AStepThatIsSuspendedOnAllNodesIsLeftAlone) {
   Srun srun(kLong, milliseconds(50), milliseconds(400));
-  const UniqueFd first = silent_node(srun, hello(0, 2));
-  const UniqueFd second = silent_node(srun, hello(1, 2));
+  const auto first = silent_node(srun, hello(0, 2));
+  const auto second = silent_node(srun, hello(1, 2));
   std::this_thread::sleep_for(milliseconds(1000));
   EXPECT_THAT(srun.lines(), IsEmpty());
 }
@@ -417,17 +423,27 @@ TEST(Rendezvous, ARoundWaitsOnlyForFinishedNodesThatStay) {
   EXPECT_TRUE(left.get().good);
 }
 
-TEST(Rendezvous, TellsWhichNodesAreLostWithoutWaitingForOthers) {
+TEST(Rendezvous, EachNodeLearnsItsOwnPartOfTheChainsAndItsNextPredecessor) {
   Srun srun;
-  Rendezvous first(srun.address(), hello(0, 4), kIgnore);
-  Rendezvous second(srun.address(), hello(1, 4), kIgnore);
-  auto third = std::make_unique<Rendezvous>(srun.address(), hello(2, 4), kIgnore);
-  third->lost({});  // it has joined
-  EXPECT_THAT(first.lost({1, 2}), IsEmpty());
+  Rendezvous first(srun.address(), hello(0, 3), kIgnore);
+  Rendezvous second(srun.address(), hello(1, 3), kIgnore);
+  auto third = std::make_unique<Rendezvous>(srun.address(), hello(2, 3), kIgnore);
+  auto parts_of_second = std::async([&] { return second.chains("nn", 0); });
+  auto parts_of_third = std::async([&] { return third->chains("hh", 0); });
+  const std::vector<ChainPart> parts = first.chains("nn", 0);
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0].predecessor->node, 2U);
+  EXPECT_EQ(parts_of_second.get().at(0).predecessor->node, 0U);
+  EXPECT_EQ(parts_of_third.get().at(0).place, 2U);
+  EXPECT_FALSE(first.is_lost(2));
   third.reset();
-  while (first.lost({1, 2}) != std::vector<std::uint32_t>{2}) std::this_thread::yield();
-  EXPECT_THAT(first.lost({3}, 1), IsEmpty());
-  EXPECT_THAT(second.lost({1, 3}), testing::ElementsAre(1U)) << "the first node has passed it over";
+  while (!first.is_lost(2)) std::this_thread::yield();
+  const NextPredecessor next = first.pass_over(0, 0, 2);
+  EXPECT_EQ(next.predecessor->node, 1U);
+  EXPECT_THAT(next.without_holder, testing::ElementsAre(0U, 1U));
+  EXPECT_FALSE(second.is_lost(0));
+  first.pass_over(0, 0, 1);
+  EXPECT_TRUE(second.is_lost(1)) << "the first node has passed it over";
 }
 
 TEST(Rendezvous, ComponentsOfOneStepAgreeSeparately) {
@@ -442,54 +458,6 @@ TEST(Rendezvous, ComponentsOfOneStepAgreeSeparately) {
   EXPECT_FALSE(bad.get().good);
   EXPECT_TRUE(good.get().good);
   EXPECT_TRUE(also.get().good);
-}
-
-struct Conversation {
-  Session server{Session::Role::server, kKey};
-  Session node{Session::Role::node, kKey};
-  Conversation() {
-    server.take_greeting(line_of(node.greeting()));
-    node.take_greeting(line_of(server.greeting()));
-  }
-};
-
-TEST(RendezvousSession, CarriesMessagesBothWays) {
-  Conversation talk;
-  EXPECT_EQ(talk.server.open(line_of(talk.node.seal("one"))), "one");
-  EXPECT_EQ(talk.server.open(line_of(talk.node.seal(""))), "");
-  EXPECT_EQ(talk.node.open(line_of(talk.server.seal("two"))), "two");
-}
-
-TEST(RendezvousSession, ForgedReplayedAndReflectedLinesAreRefused) {
-  Conversation talk;
-  const std::string line = line_of(talk.node.seal("one"));
-  std::string forged = line;
-  forged.back() = 'x';
-  EXPECT_THROW(talk.server.open(forged), Error);
-  EXPECT_THROW(talk.server.open(""), Error);
-  EXPECT_THROW(talk.server.open(std::string(64, '0') + " one"), Error);
-  EXPECT_EQ(talk.server.open(line), "one");
-  EXPECT_THROW(talk.server.open(line), Error) << "replayed";
-  EXPECT_THROW(talk.node.open(line), Error) << "reflected";
-  Conversation other;
-  EXPECT_THROW(other.server.open(line), Error) << "from another conversation";
-}
-
-TEST(RendezvousSession, BytesPassOnlyUnchangedAndAfterTheirLine) {
-  Conversation talk;
-  const std::string text = "what a chunk holds";
-  const auto bytes = std::as_bytes(std::span(text));
-  talk.server.open(line_of(talk.node.seal("chunk")));
-  const Session::Tag tag = talk.node.seal_bytes(bytes);
-  talk.server.open_bytes(bytes, tag);
-  std::string changed = text;
-  changed.back() = 'x';
-  EXPECT_THROW(talk.server.open_bytes(std::as_bytes(std::span(changed)), tag), Error);
-  EXPECT_THROW(talk.server.open_bytes(bytes.first(3), tag), Error) << "truncated";
-  EXPECT_THROW(talk.node.open_bytes(bytes, tag), Error) << "reflected";
-  EXPECT_THROW(Conversation().server.open_bytes(bytes, tag), Error) << "from another conversation";
-  talk.server.open(line_of(talk.node.seal("chunk")));
-  EXPECT_THROW(talk.server.open_bytes(bytes, tag), Error) << "replayed";
 }
 
 }  // namespace

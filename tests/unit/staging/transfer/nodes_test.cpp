@@ -366,7 +366,7 @@ std::string handshake(const std::string& key, const std::string& step) {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");
   std::thread server([&] {
     try {
-      PeerLink link(UniqueFd(ends[0]), Session::Role::server, "secret", "7.0", {});
+      PeerLink link(UniqueFd(ends[0]), PeerLink::Role::server, "secret", "7.0", {});
       link.handshake(0);
       link.receive(PeerTimeouts().silence);
     } catch (const PeerError&) {
@@ -375,7 +375,7 @@ std::string handshake(const std::string& key, const std::string& step) {
   });
   std::string thrown;
   try {
-    PeerLink link(UniqueFd(ends[1]), Session::Role::node, key, step, {});
+    PeerLink link(UniqueFd(ends[1]), PeerLink::Role::client, key, step, {});
     EXPECT_EQ(link.handshake(1), 0U);
   } catch (const PeerError& error) {
     thrown = error.what();

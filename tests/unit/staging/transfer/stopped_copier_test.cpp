@@ -151,7 +151,8 @@ TEST(Heartbeat, StopsWhileASystemCallDoesNotReturn) {
   const auto beats_after = [&](std::chrono::system_clock::time_point last) {
     return staging_test::wait_for([&] { return beat() > last; });
   };
-  const Heartbeat heartbeat(file.get(), milliseconds(50), milliseconds(5));
+  Heartbeat heartbeat(milliseconds(50), milliseconds(5));
+  const Heartbeat::Beating beating = heartbeat.touch(file.get());
   EXPECT_TRUE(beats_after(beat()));
   {
     const PendingCall call("/source/file");

@@ -45,10 +45,9 @@ TEST(Pinning, SlurmsGrantIsPassedToLockstepPin) {
   pin.memory = "interleave";
   pin.workers = 1;
   pin.smt = 1;
-  EXPECT_EQ(line({2, "0-7", 3, "0000:07:00.0,1"}),
-            "/usr/bin/lockstep-pin plan --tasks 2 --restrict 0-7 --policy numa --mem interleave --workers 1 "
-            "--smt 1 "
-            "--cpus-per-task 3 --gpus 0000:07:00.0,1 ");
+  EXPECT_EQ(
+      line({2, "0-7", 3, "0000:07:00.0,1"}),
+      "/usr/bin/lockstep-pin plan --tasks 2 --restrict 0-7 --policy numa --mem interleave --workers 1 --smt 1 --cpus-per-task 3 --gpus 0000:07:00.0,1 ");
 }
 
 TEST(Pinning, InterleavesMemoryOverTheNamedNodes) {

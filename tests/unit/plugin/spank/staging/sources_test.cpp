@@ -95,8 +95,8 @@ TEST_F(Sources, AfterTheTimeoutTheNodesCheckTheRest) {
   EXPECT_THAT(message_of([&] { check_sources(last_is_bad, std::chrono::hours(1)); }), HasSubstr("missing"));
   EXPECT_THAT(message_of([&] { check_sources({path("missing")}, milliseconds(0)); }), HasSubstr("missing"));
   // An earlier step of the job may have staged it before it was removed.
-  const std::vector<std::string> gone{path("missing"), path("pack/b-*.tar"), path("missing/*.tar")};
-  EXPECT_EQ(message_of([&] { check_sources(gone, std::chrono::hours(1), true); }), "");
+  const std::vector<std::string> removed{path("missing"), path("pack/b-*.tar"), path("missing/*.tar")};
+  EXPECT_EQ(message_of([&] { check_sources(removed, std::chrono::hours(1), true); }), "");
 }
 
 TEST_F(Sources, AfterTheTimeoutTheNodesCheckFoldersAndPatterns) {

@@ -9,11 +9,11 @@ namespace {
 
 TEST(SrunLink, IsDecodedAsItWasEncoded) {
   const SrunLink link{4711, std::string(64, 'a'), "head.cluster", "/home/a, b/c"};
-  const SrunLink there = SrunLink::decode(link.encode());
-  EXPECT_EQ(there.port, link.port);
-  EXPECT_EQ(there.key, link.key);
-  EXPECT_EQ(there.host, link.host);
-  EXPECT_EQ(there.folder, link.folder);
+  const SrunLink decoded = SrunLink::decode(link.encode());
+  EXPECT_EQ(decoded.port, link.port);
+  EXPECT_EQ(decoded.key, link.key);
+  EXPECT_EQ(decoded.host, link.host);
+  EXPECT_EQ(decoded.folder, link.folder);
 }
 
 TEST(SrunLink, RefusesOtherText) {

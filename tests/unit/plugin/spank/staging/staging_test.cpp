@@ -32,8 +32,7 @@ StepOnNode some_step() {
 TEST(Staging, WithoutLimitsNoLimitIsPassed) {
   EXPECT_EQ(
       arguments(some_step(), {}, {}),
-      "/usr/bin/lockstep-stage step --cache /cache/1000 --job 7 --step 0 --node n1 --node-id 0 --nodes 1 "
-      "--mode block --on-error fail --verify quick --keep 600 --cooperate on ");
+      "/usr/bin/lockstep-stage step --cache /cache/1000 --job 7 --step 0 --node n1 --node-id 0 --nodes 1 --mode block --on-error fail --verify quick --keep 600 --cooperate on ");
 }
 
 TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {

@@ -1,6 +1,4 @@
 // The largest micro-batch of plans whose micro-batches are known.
-#include "runtime/data/plan/largest_micro_batch.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>

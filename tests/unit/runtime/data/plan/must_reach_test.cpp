@@ -7,8 +7,9 @@
 
 #include "runtime/data/lengths.h"
 #include "runtime/data/plan/order/random.h"
-#include "runtime/data/plan/tool/plan_check.h"
 #include "runtime/data/plan/tool/plan_stats.h"
+#include "tests/data/lengths/read_lengths.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_check.h"
 
 namespace lockstep::data {
 namespace {
@@ -28,7 +29,8 @@ double steps_by_minimum(const PlanStats& stats) {
 }
 
 Lengths conversations() {
-  return lengths_from_csv(LOCKSTEP_TEST_DATA "/lengths/azure_llm_conv_2023_lengths.csv", "length");
+  std::vector<std::uint32_t> tokens = read_lengths(LOCKSTEP_TEST_DATA "/lengths/azure_llm_conv_2023.txt");
+  return {std::move(tokens), "conversations"};
 }
 
 // 12,000 lengths of mean 12,600: 4200 / (1 - u)^(1 / 1.35), cut to 900 ... 126,000.

@@ -8,9 +8,9 @@
 
 #include "common/error.h"
 #include "runtime/data/plan/epoch_planner.h"
-#include "runtime/data/plan/tool/plan_check.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_check.h"
 #include "tests/unit/runtime/data/plan/plan_rules.h"
 #include "tests/unit/runtime/data/plan/random_options.h"
 

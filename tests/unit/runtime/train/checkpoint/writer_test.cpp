@@ -341,11 +341,11 @@ TEST_F(Checkpoints, ARankThatCannotEvenWriteItsReportIsNamedWithTheReason) {
   WatchedFileSystem full([](int, const FileCall& call) {
     return call.kind == FileCall::Kind::fallocate || call.kind == FileCall::Kind::write ? ENOSPC : 0;
   });
-  Told told;
+  Told ranks;
   auto options0 = options(0, 2);
   auto options1 = options(1, 2);
-  told.connect(options0);
-  told.connect(options1);
+  ranks.connect(options0);
+  ranks.connect(options1);
   Writer first(options0, FileSystem::real());
   Writer second(options1, full);
   EXPECT_THROW(write(second, 7, 1), Error);

@@ -210,18 +210,20 @@ TEST_F(PackContinue, AShardDamagedMeanwhileIsPackedAgain) {
 TEST_F(PackContinue, AnyDamageToTheJournalIsDetected) {
   kill_after(21);
   const auto whole = fresh();
-  const fs::path journal = folder_ / ".out.unfinished/journal";
-  const std::string good = staging_test::read(journal);
-  for (std::size_t at = 0; at < good.size(); at += 41) {
-    SCOPED_TRACE(at);
-    std::string bad = good;
-    bad[at] = static_cast<char>(bad[at] ^ 4);
-    fs::copy(folder_ / ".out.unfinished", folder_ / "copy", fs::copy_options::recursive);
-    write(".out.unfinished/journal", bad);
-    create(options());
-    ASSERT_EQ(content_of(folder_ / "out"), whole);
-    fs::remove_all(folder_ / "out");
-    fs::rename(folder_ / "copy", folder_ / ".out.unfinished");
+  const fs::path journal = folder_ / ".out.unfinished/complete";
+  for (const std::string name : {"purpose", "0", "2"}) {
+    const std::string good = staging_test::read(journal / name);
+    for (std::size_t at = 0; at < good.size(); at += 41) {
+      SCOPED_TRACE(fmt::format("{}, byte {}", name, at));
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ 4);
+      fs::copy(folder_ / ".out.unfinished", folder_ / "copy", fs::copy_options::recursive);
+      write(".out.unfinished/complete/" + name, at % 2 == 0 ? bad : good.substr(0, at));
+      create(options());
+      ASSERT_EQ(content_of(folder_ / "out"), whole);
+      fs::remove_all(folder_ / "out");
+      fs::rename(folder_ / "copy", folder_ / ".out.unfinished");
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/error.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
+#include "staging/rendezvous/chain_directory.h"
 #include "staging/transfer/exchange/chunk_shares.h"
 #include "staging/transfer/exchange/peer_group.h"
 
@@ -28,7 +29,7 @@ void fill(std::size_t chunk, std::span<std::byte> into) {
 /// Data that is computed again whenever it is sent.
 class ComputedChunks : public ChunkProvider {
  public:
-  ComputedChunks(ChainSchedule& schedule, const ChunkPlan& plan) : schedule_(schedule), plan_(plan) {}
+  ComputedChunks(ChainSchedule& schedule, const StreamPlan& plan) : schedule_(schedule), plan_(plan) {}
   std::size_t chunks() const override { return plan_.size(); }
   std::uint32_t bytes(std::size_t chunk) const override { return plan_.bytes(chunk); }
   std::optional<std::size_t> wait_for(std::size_t n, int wait_ms) override {
@@ -46,8 +47,24 @@ class ComputedChunks : public ChunkProvider {
 
  private:
   ChainSchedule& schedule_;
-  const ChunkPlan& plan_;
+  const StreamPlan& plan_;
 };
+
+std::vector<ChunkPlan> plans_of(const ChainOptions& options) {
+  std::vector<ChunkPlan> plans;
+  const auto file = [&](std::size_t source) {
+    return options.files.begin() + static_cast<std::ptrdiff_t>(options.files.size() * source / options.sources);
+  };
+  for (std::size_t source = 0; source < options.sources; ++source)
+    plans.emplace_back(std::vector<std::uint64_t>(file(source), file(source + 1)), options.chunk_bytes);
+  return plans;
+}
+
+std::vector<const ChunkPlan*> pointers_to(const std::vector<ChunkPlan>& plans) {
+  std::vector<const ChunkPlan*> pointers;
+  for (const ChunkPlan& plan : plans) pointers.push_back(&plan);
+  return pointers;
+}
 
 struct Member {
   std::unique_ptr<Rendezvous> rendezvous;
@@ -61,7 +78,9 @@ struct Member {
   std::size_t connections = 0;
   std::atomic<std::size_t> accepted = 0;
   std::atomic<Node> predecessor = 0;
-  std::set<std::uint32_t> opened;
+  std::set<std::pair<std::size_t, std::uint32_t>> opened;  // source, file
+  bool needs = false;
+  std::vector<std::size_t> initial;
   std::mutex mutex;
   std::vector<ChainHop> hops;
   std::jthread thread;
@@ -111,29 +130,23 @@ class Chain {
   explicit Chain(const ChainOptions& options)
       : options_(options),
         server_(options),
-        plan_(options.files, options.chunk_bytes),
+        plans_(plans_of(options)),
+        plan_(pointers_to(plans_)),
         members_(options.nodes),
         ready_(static_cast<std::ptrdiff_t>(options.nodes) + 1),
         has_all_(static_cast<std::ptrdiff_t>(options.nodes) + 1) {
-    std::vector<Node> needing;
-    for (Node node = 0; node < options.nodes; ++node) {
-      if (!options.holders.contains(node)) needing.push_back(node);
-    }
-    std::optional<std::vector<Node>> shares;
-    if (options.holders.empty()) shares = deal_chunks(plan_, needing);
-    for (Node node = 0; node < options.nodes; ++node) {
-      Member& member = members_[node];
-      const bool needs = !options.holders.contains(node);
-      member.schedule =
-          std::make_unique<ChainSchedule>(node, plan_.size(), shares, [&](std::size_t) { return needs; });
-      member.buffers = std::make_unique<ChunkBuffers>(4 * options.chunk_bytes, options.chunk_bytes);
-    }
+    for (const ChunkPlan& plan : plans_) bytes_ += plan.total_bytes();
+    for (Node node = 0; node < options.nodes; ++node)
+      members_[node].buffers =
+          std::make_unique<ChunkBuffers>(4 * options.chunk_bytes, options.chunk_bytes);
   }
 
   ChainEnd run() {
     for (Node node = 0; node < options_.nodes; ++node)
       members_[node].thread = std::jthread([this, node] { take_part(node); });
     ready_.arrive_and_wait();
+    std::vector<std::vector<std::size_t>> initial;
+    for (Member& member : members_) initial.push_back(std::move(member.initial));
     const double cpu = cpu_seconds();
     if (options_.lost) lose(*options_.lost);
     has_all_.arrive_and_wait();
@@ -149,10 +162,10 @@ class Chain {
       end.connections = std::max(end.connections, member.connections + member.accepted);
       end.opens += member.opened.size();
       end.rendezvous_bytes += member.rendezvous_bytes;
-      for (std::size_t chunk = 0; node != options_.lost && chunk < plan_.size(); ++chunk)
-        end.complete = end.complete && member.schedule->is_here(chunk);
+      if (node != options_.lost && member.schedule) end.complete = end.complete && member.schedule->finished();
       end.hops.push_back(std::move(member.hops));
     }
+    end.initial = std::move(initial);
     end.rounds = rounds_;
     end.notes = notes_;
     return end;
@@ -173,22 +186,38 @@ class Chain {
                                                                  .chunk_bytes = options_.chunk_bytes,
                                                                  .timeouts = options_.timeouts},
                                                hello.node);
-    const bool needs = !options_.holders.contains(node);
-    gather(member, "missing", {0});
-    gather(member, "there:0", {{"here", 1}});
-    gather(member, "source:0:0",
-           node == 0 ? nlohmann::json{{"object", std::string(32, 'a')},
-                                      {"packed", true},
-                                      {"files", ""},
-                                      {"index", std::string(32, 'b')}}
-                     : nlohmann::json{{"none", 1}});
-    gather(member, "have:0", {{"state", needs ? "needs" : "has"}, {"list", 0}, {"xxh3", ""}});
+    const bool looks = node == 0;
+    nlohmann::json hello_data{{"at_once", 1U << 16U}};
+    if (looks) {
+      const nlohmann::json identity{std::string(32, 'a'), true, std::string(32, 'b')};
+      hello_data["sources"] = std::vector<nlohmann::json>(options_.sources, identity);
+    }
+    count_round(node);
+    member.peers->hello(std::move(hello_data));
+    std::string states;
+    for (std::size_t source = 0; source < options_.sources; ++source) {
+      const bool holds = options_.holds ? options_.holds(node, source) : options_.holders.contains(node);
+      states += static_cast<char>(holds ? SourceState::has : SourceState::needs);
+      member.needs = member.needs || !holds;
+    }
+    count_round(node);
+    const std::vector<ChainPart> parts = member.rendezvous->chains(states, 0);
+    if (parts.size() != 1 || parts[0].sources.size() != options_.sources) fail("this is not one chain");
+    const ChainPart& part = parts[0];
+    member.schedule = std::make_unique<ChainSchedule>(
+        ChainNode{node, part.place}, deal_chunks(plan_, part.nodes, part.held), [&](std::size_t chunk) {
+          const bool missing = states[plan_.place(chunk).source] == static_cast<char>(SourceState::needs);
+          if (!missing) member.initial.push_back(chunk);
+          return missing;
+        });
     member.peers->exchange().serve_chunks(0, std::make_shared<ComputedChunks>(*member.schedule, plan_));
     ready_.arrive_and_wait();
-    if (needs) {
+    if (member.needs) {
       std::jthread reader([this, node] { read_share(node); });
       try {
-        subscription(node).run();
+        Subscription subscribed(subscription(node, part));
+        subscribed.get_lists();
+        subscribed.get_chunks(*member.schedule);
       } catch (const Error&) {
         if (node != options_.lost) throw;
       }
@@ -198,7 +227,9 @@ class Chain {
     member.sent = member.peers->exchange().bytes_sent();
     member.rendezvous_bytes = member.rendezvous->bytes();
     if (node != options_.lost) {
-      gather(member, "end:0", {{"end", 1}, {"corrupt_senders", nlohmann::json::array()}, {"content", ""}});
+      count_round(node);
+      member.peers->gather("contents:0", {{"contents", nlohmann::json::object()},
+                                          {"corrupt_senders", nlohmann::json::object()}});
       member.rendezvous_bytes = member.rendezvous->bytes();
     }
     member.peers->exchange().withdraw(0);
@@ -206,9 +237,8 @@ class Chain {
     member.rendezvous.reset();
   }
 
-  void gather(Member& member, const std::string& name, nlohmann::json data) {
-    if (&member == &members_[0]) ++rounds_;
-    member.peers->gather(name, std::move(data));
+  void count_round(Node node) {
+    if (node == 0) ++rounds_;
   }
 
   void count_threads_once() {
@@ -221,7 +251,7 @@ class Chain {
   void lose(Node node) {
     Member& member = members_[node];
     const auto enough =
-        static_cast<std::uint64_t>(options_.lost_at * static_cast<double>(plan_.total_bytes()));
+        static_cast<std::uint64_t>(options_.lost_at * static_cast<double>(bytes_));
     while (member.stored * options_.chunk_bytes < enough && member.peers->exchange().bytes_sent() < enough)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     member.schedule->stop();
@@ -233,7 +263,9 @@ class Chain {
     Member& member = members_[node];
     while (const std::optional<std::size_t> chunk = member.schedule->take_own()) {
       if (options_.before_read) options_.before_read(node);
-      for (const Extent& extent : plan_.extents(*chunk)) member.opened.insert(extent.file);
+      const StreamPlan::Place place = plan_.place(*chunk);
+      for (const Extent& extent : plans_[place.source].extents(place.chunk))
+        member.opened.emplace(place.source, extent.file);
       member.read += plan_.bytes(*chunk);
       store(node, *chunk, node, node);
     }
@@ -249,28 +281,27 @@ class Chain {
     member.schedule->stored(chunk, origin);
   }
 
-  Subscription subscription(Node node) {
+  Subscription::Options subscription(Node node, const ChainPart& part) {
     Member& member = members_[node];
-    std::vector<Node> predecessors;
-    for (Node step = 1; step < options_.nodes; ++step)
-      predecessors.push_back((node + options_.nodes - step) % options_.nodes);
-    return {*member.schedule,
-            {.topic = 0,
-             .predecessors = predecessors,
-             .holders = {options_.holders.begin(), options_.holders.end()},
-             .timeouts = options_.timeouts,
-             .name = [](Node other) { return fmt::format("n{}", other); },
-             .connect =
-                 [this, &member](Node other) {
-                   ++member.connections;
-                   auto link = member.peers->connect(other);
-                   member.predecessor = other;
-                   ++members_[other].accepted;
-                   return link;
-                 },
-             .lost = [&member](
-                         const std::vector<Node>& asked,
-                         std::optional<Node> passed_over) { return member.peers->lost(asked, passed_over); },
+    return {.topic = 0,
+            .predecessor = part.predecessor,
+            .timeouts = options_.timeouts,
+            .name = [](Node other) { return fmt::format("n{}", other); },
+            .connect =
+                [this, &member](Node other) {
+                  ++member.connections;
+                  auto link = member.peers->connect(other);
+                  member.predecessor = other;
+                  ++members_[other].accepted;
+                  return link;
+                },
+            .pass_over = [&member](Node lost) { return member.rendezvous->pass_over(0, 0, lost); },
+            .is_lost = [&member](Node asked) { return member.rendezvous->is_lost(asked); },
+            .lists = {},
+            .take_list = {},
+            .make_list = {},
+            .chunks_of =
+                [this](std::size_t source) { return std::pair(plan_.first(source), plan_.first(source + 1)); },
              .bytes = [this](std::size_t chunk) { return plan_.bytes(chunk); },
              .buffer = [&member](std::uint32_t bytes) { return member.buffers->take(bytes); },
              .store =
@@ -281,12 +312,14 @@ class Chain {
                  [this, node](const std::string& text) {
                    const std::lock_guard lock(mutex_);
                    if (node != options_.lost) notes_.push_back(text);
-                 }}};
+                 }};
   }
 
   const ChainOptions& options_;
   Server server_;
-  ChunkPlan plan_;
+  std::vector<ChunkPlan> plans_;
+  StreamPlan plan_;
+  std::uint64_t bytes_ = 0;
   std::vector<Member> members_;
   std::barrier<> ready_, has_all_;
   std::size_t rounds_ = 0;

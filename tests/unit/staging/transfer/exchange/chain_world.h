@@ -21,8 +21,11 @@ namespace lockstep::transfer {
 struct ChainOptions {
   std::uint32_t nodes = 4;
   std::vector<std::uint64_t> files;  ///< their sizes
+  std::size_t sources = 1;           ///< the files are divided between them, in order
   std::uint32_t chunk_bytes = 4096;
-  std::set<std::uint32_t> holders;
+  std::set<std::uint32_t> holders;   ///< that have all sources
+  /// Whether a node has a source; empty: if it is one of the holders.
+  std::function<bool(std::uint32_t node, std::size_t source)> holds;
   /// This node is lost when it has this share of the data, or, if it has all from the start, has sent it.
   std::optional<std::uint32_t> lost;
   double lost_at = 0;
@@ -49,6 +52,7 @@ struct ChainEnd {
   double cpu_seconds = 0;                   ///< of the whole process, while chunks were passed on
   bool complete = true;                     ///< all nodes that were not lost have everything
   std::vector<std::vector<ChainHop>> hops;  ///< by node, in the order of arrival
+  std::vector<std::vector<std::size_t>> initial;  ///< the chunks that each node had at the start
   std::vector<std::string> notes;
 
   std::uint64_t max_sent() const;

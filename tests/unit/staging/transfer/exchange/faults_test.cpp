@@ -51,7 +51,7 @@ using Serve = std::function<void(UniqueFd socket, const std::string& key)>;
 
 /// Takes part in the rounds as any node does; another process serves its connections. With `killed`, that
 /// process is killed as soon as all nodes know which data this node has.
-void take_part(const NodesOptions& nodes, const std::string& state, const Serve& serve, bool killed = false) {
+void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve, bool killed = false) {
   const std::string first = nodes.nodes.front();
   Hello hello{0,
               "put",
@@ -77,12 +77,11 @@ void take_part(const NodesOptions& nodes, const std::string& state, const Serve&
   const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
-  rendezvous->gather("places", {{"protocol", kExchangeProtocol}});
-  rendezvous->gather("there:0", {{"here", 1}});
-  rendezvous->gather("source:0:0", {{"none", 1}});
+  rendezvous->gather("places", {{"protocol", kExchangeProtocol}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
-  rendezvous->gather("have:0", {{"state", state}, {"list", 0}, {"xxh3", ""}});
-  rendezvous->gather("end:0", {{"end", 1}, {"corrupt_senders", nlohmann::json::array()}, {"content", ""}});
+  rendezvous->chains(std::string(1, static_cast<char>(state)), 0);
+  rendezvous->gather("contents:0",
+                     {{"contents", nlohmann::json::object()}, {"corrupt_senders", nlohmann::json::object()}});
   rendezvous->agree({});
   ::kill(server, SIGKILL);
   ::waitpid(server, nullptr, 0);
@@ -90,17 +89,17 @@ void take_part(const NodesOptions& nodes, const std::string& state, const Serve&
 
 class ExchangeFaults : public NodesTest {
  protected:
-  static ObjectProvider provider_of(const fs::path& pack) {
+  static ObjectChunks provider_of(const fs::path& pack) {
     const pack::Index index = pack::Index::load(pack / "index.lockstep");
     std::vector<ManifestFile> files;
     for (std::size_t s = 0; s < index.shards(); ++s)
       files.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, {}});
-    return {2, pack, files, kChunk};
+    return {pack, files, kChunk};
   }
 
   /// Runs two nodes and a fake third one, which says that it has or needs the pack. Its successor is the first node.
   /// Returns the results of the two.
-  std::vector<NodeEnd> put_with(const fs::path& pack, const std::string& state, const Serve& serve,
+  std::vector<NodeEnd> put_with(const fs::path& pack, SourceState state, const Serve& serve,
                                 bool killed = false) {
     NodeChange fake;
     fake.instead = [=](const NodesOptions& nodes) { take_part(nodes, state, serve, killed); };
@@ -114,14 +113,12 @@ class ExchangeFaults : public NodesTest {
 /// A subscription to the fake node on an authenticated connection.
 struct Asked {
   PeerLink& link;
-  int fd;
   std::vector<std::size_t> chunks;
 };
 
 /// Calls `answer` for a subscription, and ignores all other requests.
 void converse(UniqueFd socket, const std::string& key, const std::function<void(const Asked&)>& answer) {
-  const int fd = socket.get();
-  PeerLink link(std::move(socket), Session::Role::server, key, "0.put", {});
+  PeerLink link(std::move(socket), PeerLink::Role::server, key, "0.put", {});
   link.handshake(2);
   for (;;) {
     const std::optional<std::string> line = link.receive(seconds(60));
@@ -130,7 +127,7 @@ void converse(UniqueFd socket, const std::string& key, const std::function<void(
     if (words.at(0) != "subscribe") continue;
     std::vector<std::byte> wanted(parse_number(words.at(2)));
     link.receive_bytes(wanted);
-    Asked asked{link, fd, {}};
+    Asked asked{link, {}};
     for (std::size_t chunk = 0; chunk < 8 * wanted.size(); ++chunk) {
       if ((wanted[chunk / 8] >> (chunk % 8) & std::byte{1}) != std::byte{0}) asked.chunks.push_back(chunk);
     }
@@ -139,10 +136,10 @@ void converse(UniqueFd socket, const std::string& key, const std::function<void(
 }
 
 /// Sends the first `count` of the chunks, and then breaks the connection if there are more.
-void give(const Asked& asked, ObjectProvider& provider, std::size_t count) {
+void give(const Asked& asked, ObjectChunks& provider, std::size_t count) {
   for (const std::size_t chunk : asked.chunks) {
     if (count-- == 0) throw PeerError("enough");
-    std::vector<std::byte> bytes(provider.bytes(chunk));
+    std::vector<std::byte> bytes(provider.plan().bytes(chunk));
     pack::Digest digest;
     if (!provider.read(chunk, bytes, digest)) fail("cannot read chunk {}", chunk);
     asked.link.send(fmt::format("chunk 0 {} 2 {} {}", chunk, bytes.size(), pack::to_hex(digest)), bytes);
@@ -151,8 +148,8 @@ void give(const Asked& asked, ObjectProvider& provider, std::size_t count) {
 
 TEST_F(ExchangeFaults, NodeThatAcceptsAndNeverAnswersIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
-  for (const std::string& state : {std::string("needs"), std::string("has")}) {
-    SCOPED_TRACE(state);
+  for (const SourceState state : {SourceState::needs, SourceState::has}) {
+    SCOPED_TRACE(static_cast<char>(state));
     const auto ends = put_with(pack, state, [](const UniqueFd&, const std::string&) { ::pause(); });
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
     EXPECT_THAT(ends[0].note(), HasSubstr("gave up on fake (no answer)"));
@@ -162,7 +159,7 @@ TEST_F(ExchangeFaults, NodeThatAcceptsAndNeverAnswersIsReplacedByTheSource) {
 
 TEST_F(ExchangeFaults, NodeThatKnowsTheKeyAndNeverAnswersIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
-  const auto ends = put_with(pack, "has", [](UniqueFd socket, const std::string& key) {
+  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
     converse(std::move(socket), key, [](const Asked&) {});
   });
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
@@ -172,11 +169,10 @@ TEST_F(ExchangeFaults, NodeThatKnowsTheKeyAndNeverAnswersIsReplacedByTheSource) 
 TEST_F(ExchangeFaults, NodeThatTricklesItsBytesIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
   const auto begin = steady_clock::now();
-  const auto ends = put_with(pack, "has", [](UniqueFd socket, const std::string& key) {
+  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
     converse(std::move(socket), key, [](const Asked& asked) {
       asked.link.send(fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0')));
-      for (const char byte = 'x'; ::send(asked.fd, &byte, 1, MSG_NOSIGNAL) == 1;)
-        std::this_thread::sleep_for(milliseconds(100));
+      for (;; std::this_thread::sleep_for(milliseconds(100))) asked.link.send("x");
     });
   });
   EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk would last half an hour";
@@ -186,7 +182,7 @@ TEST_F(ExchangeFaults, NodeThatTricklesItsBytesIsReplacedByTheSource) {
 
 TEST_F(ExchangeFaults, NodeThatStopsInTheMiddleOfAChunkIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
-  const auto ends = put_with(pack, "has", [](UniqueFd socket, const std::string& key) {
+  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
     converse(std::move(socket), key, [](const Asked& asked) {
       const std::string half(kChunk / 2, 'x');
       asked.link.send(fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0')),
@@ -200,8 +196,8 @@ TEST_F(ExchangeFaults, NodeThatStopsInTheMiddleOfAChunkIsReplacedByTheSource) {
 
 TEST_F(ExchangeFaults, NodeThatIsKilledAfterItSaidWhatItHasIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
-  for (const std::string& state : {std::string("needs"), std::string("has")}) {
-    SCOPED_TRACE(state);
+  for (const SourceState state : {SourceState::needs, SourceState::has}) {
+    SCOPED_TRACE(static_cast<char>(state));
     const auto ends = put_with(
         pack, state, [](const UniqueFd&, const std::string&) { ::pause(); }, true);
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
@@ -214,10 +210,11 @@ TEST_F(ExchangeFaults, ConnectionThatBreaksAgainAndAgainIsMadeAgain) {
   const fs::path pack = make_large_pack("p", 300);
   for (const std::size_t at_once : {40U, 5U}) {
     SCOPED_TRACE(at_once);
-    const auto ends = put_with(pack, "has", [pack, at_once](UniqueFd socket, const std::string& key) {
-      ObjectProvider provider = provider_of(pack);
-      converse(std::move(socket), key, [&](const Asked& asked) { give(asked, provider, at_once); });
-    });
+    const auto ends =
+        put_with(pack, SourceState::has, [pack, at_once](UniqueFd socket, const std::string& key) {
+          ObjectChunks provider = provider_of(pack);
+          converse(std::move(socket), key, [&](const Asked& asked) { give(asked, provider, at_once); });
+        });
     EXPECT_EQ(expect_good(ends, pack), fs::file_size(pack / "index.lockstep"));
     for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
@@ -236,11 +233,12 @@ TEST_F(ExchangeFaults, InvalidMessageEndsOnlyTheConversation) {
       {"hello", "unexpected message"}};
   for (const auto& [answer, why] : answers) {
     SCOPED_TRACE(answer);
-    const auto ends = put_with(pack, "has", [answer = answer](UniqueFd socket, const std::string& key) {
-      converse(std::move(socket), key, [&](const Asked& asked) {
-        asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
-      });
-    });
+    const auto ends =
+        put_with(pack, SourceState::has, [answer = answer](UniqueFd socket, const std::string& key) {
+          converse(std::move(socket), key, [&](const Asked& asked) {
+            asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
+          });
+        });
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
     EXPECT_THAT(ends[0].note(), HasSubstr("(" + why + ")"));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
@@ -249,7 +247,7 @@ TEST_F(ExchangeFaults, InvalidMessageEndsOnlyTheConversation) {
 
 TEST_F(ExchangeFaults, NodeThatDoesNotHaveItsChunksIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 100);
-  const auto ends = put_with(pack, "has", [](UniqueFd socket, const std::string& key) {
+  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
     converse(std::move(socket), key, [](const Asked& asked) {
       for (const std::size_t chunk : asked.chunks) asked.link.send(fmt::format("lacks 0 {}", chunk));
     });

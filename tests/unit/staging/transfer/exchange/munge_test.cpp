@@ -4,16 +4,20 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
 
 #include "common/files.h"
 #include "staging/transfer/exchange/munge_credential.h"
+#include "staging/transfer/exchange/peer_link.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 
 namespace lockstep::transfer {
@@ -130,6 +134,41 @@ TEST_F(ExchangeMunge, NodeWithoutMungeIsRefusedByThoseThatHaveIt) {
   expect_good(ends, pack);
   EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
+}
+
+// It passes on all lines, credentials too: those prove the exporter of another connection.
+TEST_F(ExchangeMunge, AProcessWithTheKeyBetweenTwoNodesIsNoticed) {
+  const auto sockets = [] {
+    std::array<int, 2> ends{};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");
+    return std::array{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  };
+  EXPECT_EQ(in_child([&] {
+              munged_->join();
+              auto near = sockets();
+              auto far = sockets();
+              const auto refused = [](UniqueFd& socket, PeerLink::Role role) {
+                try {
+                  PeerLink(std::move(socket), role, "key", "7.0", {}).handshake(1);
+                  return std::string("accepted");
+                } catch (const PeerError& error) {
+                  return std::string(error.what());
+                }
+              };
+              auto server = std::async([&] { return refused(far[1], PeerLink::Role::server); });
+              auto client = std::async([&] { return refused(near[0], PeerLink::Role::client); });
+              SecureConnection to_client(std::move(near[1]), "exchange 7.0", "key");
+              SecureConnection to_server(std::move(far[0]), "exchange 7.0", "key");
+              to_client.accept(std::chrono::seconds(60));
+              to_server.connect("1", std::chrono::seconds(60));
+              for (auto [from, to] : {std::pair(&to_client, &to_server), std::pair(&to_server, &to_client)}) {
+                to->send_line(from->receive_line(8192, std::chrono::seconds(60)).value());
+              }
+              for (const std::string& end : {server.get(), client.get()}) {
+                if (end != "munge says that it is not of this user") fail("{}", end);
+              }
+            }),
+            0);
 }
 
 TEST_F(ExchangeMunge, ACredentialIsValidOnceAndForItsTextOnly) {

@@ -6,8 +6,8 @@
 
 #include "common/error.h"
 #include "runtime/data/plan/mixture/mixture_planner.h"
-#include "runtime/data/plan/tool/plan_check.h"
 #include "tests/unit/runtime/data/plan/mixture/mixture_world.h"
+#include "tests/unit/runtime/data/plan/oracle/plan_check.h"
 
 namespace lockstep::data {
 namespace {

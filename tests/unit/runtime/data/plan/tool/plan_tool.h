@@ -54,17 +54,6 @@ class PlanTool : public testing::Test {
   }
   std::string plan() const { return (folder_ / "plan.jsonl").string(); }
 
-  // Expects that check refuses a plan with this text in one line. `option` names the kind of the file.
-  void expect_refused(const std::string& text, const std::string& file,
-                      const testing::Matcher<std::string>& why,
-                      const std::string& option = "--lengths") const {
-    write("plan.jsonl", text);
-    const ProcessResult result = tool({"check", plan(), option, file});
-    EXPECT_EQ(result.exit_code, 1);
-    EXPECT_THAT(result.error, why);
-    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
-  }
-
   std::filesystem::path folder_;
 };
 
@@ -73,12 +62,6 @@ inline std::vector<nlohmann::json> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
   return lines;
-}
-
-inline std::string text_of(const std::vector<nlohmann::json>& lines) {
-  std::string text;
-  for (const nlohmann::json& line : lines) text += line.dump() + '\n';
-  return text;
 }
 
 }  // namespace lockstep::data

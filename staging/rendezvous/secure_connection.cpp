@@ -1,0 +1,297 @@
+#include "staging/rendezvous/secure_connection.h"
+
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "staging/rendezvous/running_time.h"
+
+namespace lockstep::transfer {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kCipher = "TLS_AES_128_GCM_SHA256";
+constexpr std::array<unsigned char, 2> kCipherId{0x13, 0x01};
+constexpr std::string_view kExporterLabel = "EXPORTER-lockstep-staging";
+constexpr std::size_t kRecordBytes = 16384;  // of TLS, at most
+
+std::string openssl_reason() {
+  const char* const text = ::ERR_reason_error_string(::ERR_peek_last_error());
+  return text == nullptr ? "unknown error" : text;
+}
+
+}  // namespace
+
+struct SecureConnection::Library {
+  // OpenSSL's own access to sockets would raise SIGPIPE.
+  template <typename Call>
+  static int transfer(BIO* bio, std::size_t* count, const Call& call) {
+    auto& wire = *static_cast<Wire*>(::BIO_get_data(bio));
+    ::BIO_clear_retry_flags(bio);
+    ssize_t moved = 0;
+    do moved = call(wire.socket.get());
+    while (moved < 0 && errno == EINTR);
+    wire.error = moved < 0 ? errno : 0;
+    *count = moved > 0 ? static_cast<std::size_t>(moved) : 0;
+    wire.bytes += *count;
+    return moved > 0 ? 1 : 0;
+  }
+  static int write(BIO* bio, const char* bytes, std::size_t size, std::size_t* count) {
+    const int done =
+        transfer(bio, count, [&](int fd) { return ::send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT); });
+    if (done == 0 && static_cast<Wire*>(::BIO_get_data(bio))->error == EAGAIN) ::BIO_set_retry_write(bio);
+    return done;
+  }
+  static int read(BIO* bio, char* into, std::size_t size, std::size_t* count) {
+    const int done = transfer(bio, count, [&](int fd) { return ::recv(fd, into, size, MSG_DONTWAIT); });
+    if (done == 0 && static_cast<Wire*>(::BIO_get_data(bio))->error == EAGAIN) ::BIO_set_retry_read(bio);
+    return done;
+  }
+  static long control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+  }
+  static BIO_METHOD* method() {
+    static BIO_METHOD* const shared = [] {
+      BIO_METHOD* const made = ::BIO_meth_new(BIO_TYPE_SOURCE_SINK | ::BIO_get_new_index(), "lockstep");
+      if (made == nullptr || ::BIO_meth_set_write_ex(made, write) != 1 ||
+          ::BIO_meth_set_read_ex(made, read) != 1 || ::BIO_meth_set_ctrl(made, control) != 1)
+        fail("cannot prepare TLS: {}", openssl_reason());
+      return made;
+    }();
+    return shared;
+  }
+
+  static SecureConnection& of(SSL* ssl) { return *static_cast<SecureConnection*>(SSL_get_app_data(ssl)); }
+
+  // The pre-shared key of a client's name. OpenSSL frees the session.
+  static SSL_SESSION* session_of(SSL* ssl, const std::string& key, const std::string& client) {
+    std::array<unsigned char, 32> derived{};
+    unsigned int length = 0;
+    const auto* const text = reinterpret_cast<const unsigned char*>(client.data());
+    SSL_SESSION* const session = ::SSL_SESSION_new();
+    const bool good = session != nullptr &&
+                      ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()), text, client.size(),
+                             derived.data(), &length) != nullptr &&
+                      ::SSL_SESSION_set1_master_key(session, derived.data(), derived.size()) == 1 &&
+                      ::SSL_SESSION_set_cipher(session, ::SSL_CIPHER_find(ssl, kCipherId.data())) == 1 &&
+                      ::SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1;
+    ::OPENSSL_cleanse(derived.data(), derived.size());
+    if (good) return session;
+    ::SSL_SESSION_free(session);
+    return nullptr;
+  }
+
+  static int use_session(SSL* ssl, const EVP_MD* /*hash*/, const unsigned char** name, std::size_t* length,
+                         SSL_SESSION** session) {
+    const SecureConnection& self = of(ssl);
+    *name = reinterpret_cast<const unsigned char*>(self.identity_.data());
+    *length = self.identity_.size();
+    *session = session_of(ssl, self.key_, self.identity_);
+    return *session == nullptr ? 0 : 1;
+  }
+
+  static int find_session(SSL* ssl, const unsigned char* name, std::size_t length, SSL_SESSION** session) {
+    SecureConnection& self = of(ssl);
+    *session = nullptr;
+    self.identity_.assign(reinterpret_cast<const char*>(name), length);
+    if (!self.identity_.starts_with(self.service_ + " ")) return 1;  // not a client of this service
+    *session = session_of(ssl, self.key_, self.identity_);
+    return *session == nullptr ? 0 : 1;
+  }
+
+  static SSL_CTX* context() {
+    static SSL_CTX* const shared = [] {
+      SSL_CTX* const made = ::SSL_CTX_new(::TLS_method());
+      if (made == nullptr || SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) != 1 ||
+          ::SSL_CTX_set_ciphersuites(made, kCipher) != 1 || ::SSL_CTX_set_num_tickets(made, 0) != 1)
+        fail("cannot prepare TLS 1.3: {}", openssl_reason());
+      ::SSL_CTX_set_psk_use_session_callback(made, use_session);
+      ::SSL_CTX_set_psk_find_session_callback(made, find_session);
+      ::SSL_CTX_set_options(made, SSL_OP_NO_TICKET);
+      ::SSL_CTX_clear_options(made, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+      SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
+      SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                 SSL_MODE_RELEASE_BUFFERS);
+      SSL_CTX_set_read_ahead(made, 1);
+      return made;
+    }();
+    return shared;
+  }
+};
+
+SecureConnection::SecureConnection(UniqueFd socket, std::string service, std::string key)
+    : wire_{std::move(socket)},
+      service_(std::move(service)),
+      key_(std::move(key)),
+      ssl_(::SSL_new(Library::context()), ::SSL_free) {
+  BIO* const bio = ::BIO_new(Library::method());
+  if (!ssl_ || bio == nullptr) fail("cannot prepare a TLS connection: {}", openssl_reason());
+  ::BIO_set_data(bio, &wire_);
+  ::BIO_set_init(bio, 1);
+  ::SSL_set_bio(ssl_.get(), bio, bio);
+  SSL_set_app_data(ssl_.get(), this);
+}
+
+SecureConnection::~SecureConnection() {
+  forget_key();
+}
+
+void SecureConnection::forget_key() {
+  ::OPENSSL_cleanse(key_.data(), key_.size());
+  key_.clear();
+}
+
+// Returns false if the operation must wait for the socket.
+template <typename Operation>
+bool SecureConnection::attempt(const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  ::ERR_clear_error();
+  wire_.error = 0;
+  const int result = operation(ssl_.get());
+  if (result > 0) return true;
+  switch (::SSL_get_error(ssl_.get(), result)) {
+    case SSL_ERROR_WANT_READ:
+      wanted_ = POLLIN;
+      return false;
+    case SSL_ERROR_WANT_WRITE:
+      wanted_ = POLLOUT;
+      return false;
+    case SSL_ERROR_ZERO_RETURN:
+      throw PeerLost("it closed the connection");
+    case SSL_ERROR_SYSCALL:
+      if (wire_.error == 0) throw PeerLost("it closed the connection");
+      throw PeerLost("connection lost: " + errno_text(wire_.error));
+    default:
+      break;
+  }
+  const std::string reason = openssl_reason();
+  if (!::SSL_is_init_finished(ssl_.get())) {
+    throw PeerError(fmt::format(
+        "TLS handshake failed ({}): both sides must have the key of the same step and the same release",
+        reason));
+  }
+  throw PeerError(fmt::format("what arrived is not what was sent ({})", reason));
+}
+
+bool SecureConnection::step(Handshake handshake) {
+  if (!attempt(handshake)) return false;
+  forget_key();
+  if (::SSL_session_reused(ssl_.get()) != 1)
+    throw PeerError("TLS handshake failed: it did not prove that it has the key");
+  return true;
+}
+
+void SecureConnection::complete(Handshake handshake, milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!step(handshake)) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) throw PeerSilent("no answer");
+    wait(wanted_, left);
+  }
+  wire_.bytes = 0;
+}
+
+void SecureConnection::connect(const std::string& name, milliseconds timeout) {
+  identity_ = service_ + " " + name;
+  ::SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);  // no certificate is trusted
+  complete(::SSL_connect, timeout);
+}
+
+void SecureConnection::accept(milliseconds timeout) {
+  complete(::SSL_accept, timeout);
+}
+
+bool SecureConnection::try_accept() {
+  return step(::SSL_accept);
+}
+
+std::string SecureConnection::exporter() const {
+  std::array<unsigned char, 32> value{};
+  if (::SSL_export_keying_material(ssl_.get(), value.data(), value.size(), kExporterLabel.data(),
+                                   kExporterLabel.size(), nullptr, 0, 0) != 1)
+    fail("cannot compute the exporter of a TLS connection: {}", openssl_reason());
+  return fmt::format("{:02x}", fmt::join(value, ""));
+}
+
+std::size_t SecureConnection::send(std::span<const std::byte> bytes) {
+  std::size_t sent = 0;
+  while (sent < bytes.size()) {
+    const std::span<const std::byte> rest = bytes.subspan(sent);
+    std::size_t count = 0;
+    if (!attempt([&](SSL* ssl) { return ::SSL_write_ex(ssl, rest.data(), rest.size(), &count); })) break;
+    sent += count;
+  }
+  return sent;
+}
+
+void SecureConnection::send_all(std::span<const std::byte> bytes, milliseconds timeout) {
+  constexpr milliseconds kLook{1000};
+  RunningTime time;
+  milliseconds spent{0};
+  for (;;) {
+    bytes = bytes.subspan(send(bytes));
+    if (bytes.empty()) return;
+    spent += time.tick();
+    if (spent > timeout) throw PeerLost("it stopped receiving");
+    wait(POLLOUT, std::min(kLook, timeout));
+  }
+}
+
+void SecureConnection::send_line(const std::string& line, milliseconds timeout) {
+  const std::string ended = line + "\n";
+  send_all(std::as_bytes(std::span(ended)), timeout);
+}
+
+std::size_t SecureConnection::decrypt(std::span<std::byte> into) {
+  std::size_t count = 0;
+  return attempt([&](SSL* ssl) { return ::SSL_read_ex(ssl, into.data(), into.size(), &count); }) ? count : 0;
+}
+
+std::size_t SecureConnection::receive(std::span<std::byte> into) {
+  if (received_.empty()) return decrypt(into);
+  const std::size_t count = std::min(into.size(), received_.size());
+  std::memcpy(into.data(), received_.data(), count);
+  received_.erase(0, count);
+  searched_ = 0;
+  return count;
+}
+
+std::optional<std::string> SecureConnection::take_line() {
+  const std::size_t end = received_.find('\n', searched_);
+  searched_ = end == std::string::npos ? received_.size() : 0;
+  if (end == std::string::npos) return {};
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+std::optional<std::string> SecureConnection::receive_line(std::size_t max_bytes, milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    if (std::optional<std::string> line = take_line()) return line;
+    if (received_.size() > max_bytes) throw PeerError("unexpected message");
+    std::array<char, kRecordBytes> record;
+    const std::size_t count = decrypt(std::as_writable_bytes(std::span(record)));
+    received_.append(record.data(), count);
+    if (count > 0) continue;
+    const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return {};
+    wait(POLLIN, left);
+  }
+}
+
+bool SecureConnection::wait(int events, milliseconds timeout) const {
+  pollfd ready{wire_.socket.get(), static_cast<short>(events), 0};
+  return ::poll(&ready, 1, static_cast<int>(timeout.count())) > 0;
+}
+
+}  // namespace lockstep::transfer

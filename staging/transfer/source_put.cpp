@@ -1,0 +1,92 @@
+#include "staging/transfer/source_put.h"
+
+namespace lockstep::transfer {
+
+SourceState SourcePut::find() {
+  SourceLookup::Result result = lookup_.find_or_lock(false);
+  if (auto* const found = std::get_if<FoundCopy>(&result)) {
+    found_ = std::move(*found);
+    return SourceState::has;
+  }
+  if (auto* const lock = std::get_if<CopyLock>(&result)) {
+    lock_ = std::move(*lock);
+    return SourceState::needs;
+  }
+  return SourceState::busy;
+}
+
+std::shared_ptr<const std::string> SourcePut::own_list() const {
+  const Manifest& manifest = lookup_.manifest();
+  if (!found_ || (!manifest.packed() && manifest.files.empty())) return nullptr;
+  return std::make_shared<const std::string>(list_text(manifest, found_->files));
+}
+
+std::shared_ptr<const std::string> SourcePut::make_list() {
+  if (found_) {
+    Manifest manifest = lookup_.manifest();
+    if (!manifest.packed() && manifest.files.empty()) rescan_source(context_, manifest);
+    return std::make_shared<const std::string>(list_text(manifest, found_->files));
+  }
+  begun_ = begin_copy(context_, lookup_.manifest(), std::move(*lock_));
+  return std::make_shared<const std::string>(list_text(begun_->manifest, begun_->incoming->files()));
+}
+
+void SourcePut::take_list(const std::string& list) {
+  if (found_) return;
+  begun_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock_), list);
+  context_.tally.count_from_peer(list.size());
+}
+
+void SourcePut::prepare(bool check_source) {
+  if (found_) {
+    object_ = std::make_unique<ObjectChunks>(found_->files, lookup_.files_of(*found_),
+                                             context_.options.chunk_bytes);
+  } else {
+    copy_ = std::make_unique<NewCopy>(context_, std::move(*begun_), check_source);
+  }
+}
+
+StreamChunks::Read SourcePut::reader() {
+  if (object_)
+    return [this](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
+      return object_->read(chunk, into, digest);
+    };
+  return [this](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
+    digest = copy().store().digest(chunk);
+    return context_.resources.recent.read({&context_, chunk}, into) || copy().store().read(chunk, into);
+  };
+}
+
+void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
+                       const std::function<std::string(std::uint32_t node)>& name) {
+  copy().finish([&](std::size_t chunk) {
+    const std::uint32_t from = origin(chunk);
+    if (from == self || !corrupt_senders_.insert(from).second) return;
+    context_.tally.note(
+        fmt::format("{} sent other bytes than the source has; they are read from the source", name(from)));
+  });
+}
+
+std::string SourcePut::content() const {
+  if (copy_) return copy_->content();
+  return found_ ? lookup_.content_of(*found_) : "";
+}
+
+std::string SourcePut::remove_if_damaged() {
+  if (!found_) return "";
+  std::string damage = lookup_.remove_if_damaged(*found_);
+  if (!damage.empty()) found_.reset();
+  return damage;
+}
+
+FoundCopy SourcePut::take_result() {
+  if (copy_) {
+    FoundCopy published = copy_->publish();
+    copy_.reset();
+    return published;
+  }
+  object_.reset();
+  return found_ ? std::move(*found_) : find_or_copy(context_, lookup_);
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,76 @@
+// One source on one node of a group, from the moment at which the nodes know what it is until its copy is published.
+//
+// Threads: one at a time; finish() of several sources at the same time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "staging/rendezvous/chain_directory.h"
+#include "staging/transfer/exchange/chunk_provider.h"
+#include "staging/transfer/new_copy.h"
+#include "staging/transfer/put_context.h"
+
+namespace lockstep::transfer {
+
+class SourcePut {
+ public:
+  /// `context` must outlive this object.
+  SourcePut(const PutContext& context, Manifest manifest)
+      : context_(context), lookup_(context, std::move(manifest)) {}
+
+  const PutContext& context() const { return context_; }
+
+  /// Whether this node has the source. If it needs it, this process is the one that copies it. Throws Error.
+  SourceState find();
+
+  /// The list of files that this node can give without looking at the source; nullptr if it must come from another node.
+  std::shared_ptr<const std::string> own_list() const;
+  /// Reads the list from the source, or takes another node's, and begins the copy if this node needs the source. Throw
+  /// Error.
+  std::shared_ptr<const std::string> make_list();
+  void take_list(const std::string& list);
+
+  /// With the list: gets everything ready for the exchange of chunks. `check_source`: checks that the source has all files
+  /// of a pack. Throws Error.
+  void prepare(bool check_source);
+  const ChunkPlan& plan() const { return copy_ ? copy_->copy().plan() : object_->plan(); }
+  bool lacks(std::size_t chunk) const { return copy_ && !copy_->copy().store().has(chunk); }
+  StreamChunks::Read reader();
+  /// Of a source that this node needs.
+  Copy& copy() { return copy_->copy(); }
+  bool needed() const { return copy_ != nullptr; }
+
+  /// When all chunks are here: checks and syncs the copy. `origin` has the node that read a chunk from the source.
+  void finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
+              const std::function<std::string(std::uint32_t node)>& name);
+  const std::set<std::uint32_t>& corrupt_senders() const { return corrupt_senders_; }
+  /// One digest of all files that no index describes; "" for a pack, or if another process copies the source.
+  std::string content() const;
+
+  /// Other nodes got wrong bytes from this node's copy, which only a quick check had found good: checks all of it. If it
+  /// is damaged, removes it, and returns what is wrong.
+  std::string remove_if_damaged();
+
+  /// The copy of this node; waits for it if another process makes it. Throws Error.
+  FoundCopy take_result();
+  /// Keeps what is copied for the next call.
+  void keep() noexcept {
+    if (copy_) copy_->keep();
+  }
+
+ private:
+  const PutContext& context_;
+  SourceLookup lookup_;
+  std::optional<FoundCopy> found_;
+  std::optional<CopyLock> lock_;
+  std::optional<BegunCopy> begun_;
+  std::unique_ptr<NewCopy> copy_;
+  std::unique_ptr<ObjectChunks> object_;
+  std::set<std::uint32_t> corrupt_senders_;
+};
+
+}  // namespace lockstep::transfer
