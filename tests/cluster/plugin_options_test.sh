@@ -16,7 +16,7 @@ test_case "the help of sbatch, salloc and srun shows every option with its value
 for command in sbatch salloc srun; do
   help=$(on_head $command --help)
   for option in '--stage=SRC[,SRC...]|none' '--stage-mode=block|background' '--stage-tier=disk|ram' \
-    '--stage-on-error=fail|source' '--stage-verify=quick|full|off' '--pin=auto|numa|cache|core|off[,...]' \
+    '--stage-on-error=fail|source' '--stage-verify=quick|full|off' '--stage-batch=yes|no' '--pin=auto|numa|cache|core|off[,...]' \
     '--metrics=on|off'; do
     assert_contains "$help" "$option"
   done

@@ -44,6 +44,12 @@ await_job "$job"
 assert_contains "$(job_output "$job")" "index.lockstep"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
+test_case "with --stage-batch=no only the steps of srun stage"
+job=$(submit_there -w n1,n2 -N2 --stage=good --stage-batch=no --wrap 'echo "script: $LOCKSTEP_DATA."; srun -n2 ls $LOCKSTEP_DATA/good')
+await_job "$job"
+assert_contains "$(job_output "$job")" "script: ."
+assert_equal 2 "$(job_output "$job" | grep -c '^index.lockstep$')" "tasks that find the data"
+
 test_case "the record's folder belongs to the user and the exporter's group, and contains the result of staging"
 output=$(on_head srun -w n1,n2 -N2 -n2 --metrics=on --stage=$packs/good sh -c 'stat -c "%U:%G %a" $LOCKSTEP_RECORD; stat -c "%U:%G %a" $LOCKSTEP_RECORD/staging.json; cat $LOCKSTEP_RECORD/staging.json' 2>/dev/null)
 assert_equal 2 "$(grep -c '^alice:lockstep 2750$' <<<"$output")" "folders in '$output'"

@@ -335,6 +335,7 @@ void init_post_opt(spank_t spank) {
   }
   // A batch script is not pinned: its commands would inherit its CPUs and its OMP_ variables.
   step->pins = for_tasks && step->settings.pin.on();
+  if (id == kBatchStep && !step->settings.batch) step->settings.sources.clear();
   const bool stages = !step->settings.sources.empty();
   // An option that is off still removes the outer step's variables.
   if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty() &&

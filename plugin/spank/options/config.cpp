@@ -155,6 +155,7 @@ constexpr std::array kKeys{
     Key{"ram_cache", [](const Line& line, Config& config) { config.ram_cache = line.folder(); }},
     Key{"shared", [](const Line& line, Config& config) { config.shared = line.folder(); }},
     Key{"bandwidth", [](const Line& line, Config& config) { config.bandwidth = line.size(); }},
+    Key{"source_bandwidth", [](const Line& line, Config& config) { config.source_bandwidth = line.size(); }},
     Key{"cooperate", [](const Line& line, Config& config) { config.cooperate = line.yes(); }},
     Key{"sources", [](const Line& line, Config& config) { config.sources = line.folders(); }},
     Key{"helpers", [](const Line& line, Config& config) { config.helpers = line.folder(); }},

@@ -20,6 +20,9 @@ constexpr std::array<OptionRow, kOptions> kTable{{
      "lockstep: if staging fails, end the step, or read from the source", "LOCKSTEP_STAGE_ON_ERROR"},
     {Option::stage_verify, "stage-verify", "quick|full|off", "lockstep: how to check a local copy before use",
      "LOCKSTEP_STAGE_VERIFY"},
+    {Option::stage_batch, "stage-batch", "yes|no",
+     "lockstep: whether the batch script's node stages before the script starts, or only steps of srun stage",
+     "LOCKSTEP_STAGE_BATCH"},
     {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
      "lockstep: bind each task and its loader threads to CPUs; may be followed by workers=N, smt=K, mem=local|interleave|off, explain",
      "LOCKSTEP_PIN"},
@@ -180,6 +183,9 @@ void apply(Option option, std::string_view value, Settings& settings) {
     case Option::stage_verify:
       settings.verify = choose(option, value);
       return;
+    case Option::stage_batch:
+      settings.batch = choose(option, value) == "yes";
+      return;
     case Option::pin:
       settings.pin = parse_pin(value);
       return;
@@ -201,6 +207,8 @@ std::vector<std::string_view> words_of(Option option) {
       return {"fail", "source"};
     case Option::stage_verify:
       return {"quick", "full", "off"};
+    case Option::stage_batch:
+      return {"yes", "no"};
     case Option::pin:
       return {"auto", "numa", "cache", "core", "off"};
     case Option::metrics:
@@ -221,6 +229,8 @@ std::string word_of(Option option, const Settings& settings) {
       return settings.on_error;
     case Option::stage_verify:
       return settings.verify;
+    case Option::stage_batch:
+      return settings.batch ? "yes" : "no";
     case Option::pin:
       return settings.pin.policy;
     case Option::metrics:

@@ -13,8 +13,8 @@
 
 namespace lockstep::spank {
 
-enum class Option { stage, stage_mode, stage_tier, stage_on_error, stage_verify, pin, metrics };
-inline constexpr std::size_t kOptions = 7;
+enum class Option { stage, stage_mode, stage_tier, stage_on_error, stage_verify, stage_batch, pin, metrics };
+inline constexpr std::size_t kOptions = 8;
 
 /// One option as users see it.
 struct OptionRow {
@@ -46,6 +46,7 @@ struct Settings {
   std::string tier = "disk";
   std::string on_error = "fail";
   std::string verify = "quick";
+  bool batch = true;  ///< the batch step stages too
   PinRequest pin;
   bool metrics = false;
 };

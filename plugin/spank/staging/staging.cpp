@@ -61,6 +61,17 @@ std::string data_folder(const StepOnNode& step) {
   return step.store + "/jobs/" + std::to_string(step.job) + restart + "/data";
 }
 
+namespace {
+
+// The nodes of a step read about equal shares of the sources.
+std::uint64_t read_bandwidth(const Config& config, std::uint32_t nodes) {
+  if (config.source_bandwidth == 0) return config.bandwidth;
+  const std::uint64_t share = std::max<std::uint64_t>(1, config.source_bandwidth / std::max<std::uint32_t>(1, nodes));
+  return config.bandwidth == 0 ? share : std::min(config.bandwidth, share);
+}
+
+}  // namespace
+
 std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
                                         const Settings& settings) {
   std::vector<std::string> arguments{helper_program(config.helpers, "lockstep-stage"), "step"};
@@ -89,7 +100,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   add("--keep", std::to_string(config.keep));
   add("--shared", config.shared);
   add("--lease", step.lease);
-  add_size("--bandwidth", config.bandwidth);
+  add_size("--bandwidth", read_bandwidth(config, step.nodes));
   add_size("--source-patience", static_cast<std::uint64_t>(config.source_patience));
   if (step.lifetime_fd >= 0) add("--watch-fd", std::to_string(kFirstDescriptor));
   add("--cpus", step.cpus);

@@ -46,7 +46,7 @@ class OfTwo : public comm::Communicator {
   std::unique_ptr<comm::Communicator> alone_ = comm::make_single_communicator("here");
 };
 
-// The summary that rank 0 receives.
+// The data that rank 0 receives.
 StepSummary exchange(const StepReport& first, const StepReport& second, std::int64_t& tokens) {
   OfTwo other(1);
   StepMessage(other).send(second, [](std::int64_t /*unused*/) {});

@@ -63,6 +63,18 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   }
 }
 
+TEST(Staging, EachNodeOfAStepMayReadAnEqualShareOfTheSourceBandwidth) {
+  Config config;
+  config.source_bandwidth = 1000;
+  StepOnNode step = some_step();
+  step.nodes = 4;
+  EXPECT_THAT(arguments(step, config, {}), HasSubstr("--bandwidth 250 "));
+  config.bandwidth = 77;
+  EXPECT_THAT(arguments(step, config, {}), HasSubstr("--bandwidth 77 "));
+  step.nodes = 5000;
+  EXPECT_THAT(arguments(step, config, {}), HasSubstr("--bandwidth 1 ")) << "0 would mean no limit";
+}
+
 TEST(Staging, TheRamTierHasItsOwnFolderAndLimit) {
   Config config;
   config.cache = "/disk";
