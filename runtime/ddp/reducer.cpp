@@ -152,6 +152,7 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
 void Reducer::begin(std::int64_t tokens) {
   leave_backward();
   if (options_.average == Average::tokens) tokens_.add(tokens);
+  count_step();
   if (sync_) {
     begin_sync();
   } else {
@@ -187,10 +188,12 @@ void Reducer::begin_outside(const std::string& parameter) {
   }
   if (!sync_ && armed_) return;  // not the first gradient
   arm();
+  count_step();
   if (sync_) begin_sync();
 }
 
 void Reducer::count_steps(bool on) {
+  if (!on) count_step();  // some ranks may have counted this step in a micro-batch
   counts_steps_ = on;
   fingerprint_.reset();
   communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
@@ -202,18 +205,14 @@ std::uint64_t Reducer::sample_parameters() const {
   return fingerprint;
 }
 
-// If an optimizer did a step since the last synchronised backward, it changed the parameters, and on every rank alike.
-// On a device the host cannot look at the parameters without waiting, so every synchronised backward counts.
+// If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
+// Unsynchronised backwards count too, since a rank may by mistake run a whole optimizer step under no_sync. On a
+// device the host cannot look at the parameters without waiting: begin_sync() counts the synchronised backwards.
 void Reducer::count_step() {
-  if (!counts_steps_) return;
-  if (on_device()) {
-    ++step_;
-  } else {
-    const std::uint64_t fingerprint = sample_parameters();
-    if (fingerprint_ != fingerprint) ++step_;
-    fingerprint_ = fingerprint;
-  }
-  communicator_.set_step(static_cast<std::uint64_t>(step_));
+  if (!counts_steps_ || on_device()) return;
+  const std::uint64_t fingerprint = sample_parameters();
+  if (fingerprint_ != fingerprint) ++step_;
+  fingerprint_ = fingerprint;
 }
 
 void Reducer::send_message() {
@@ -225,12 +224,15 @@ void Reducer::send_message() {
     with_tokens = std::move(count.set_sum);
   }
   // Inside join, ranks that have ended keep their old parameters.
-  if (counts_steps_) report.fingerprint = replica_check_.begin(fingerprint_.value_or(0));
+  if (counts_steps_) report.fingerprint = replica_check_.begin();
   message_.send(report, std::move(with_tokens));
 }
 
 void Reducer::begin_sync() {
-  count_step();
+  if (counts_steps_) {
+    if (on_device()) ++step_;
+    communicator_.set_step(static_cast<std::uint64_t>(step_));
+  }
   state_ = State::syncing;
   launching_ = !learning_;
   next_bucket_ = 0;

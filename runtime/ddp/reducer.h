@@ -223,7 +223,7 @@ class Reducer {
   bool usage_settled_ = false;  // static_graph: used_anywhere no longer changes
   bool counts_steps_ = true;
   std::int64_t step_ = 0;                     // of the optimizer; the first one is 1
-  std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last synchronised backward
+  std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last backward
   int unseen_forwards_ = 0;                   // forwards under no_sync whose backward did not come yet
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward

@@ -77,11 +77,9 @@ ReplicaCheck::ReplicaCheck(comm::Communicator& communicator, comm::Communicator&
   if (every_ < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every_);
 }
 
-std::uint64_t ReplicaCheck::begin(std::uint64_t sample) {
+std::uint64_t ReplicaCheck::begin() {
   fingerprint_ = 0;
-  if (every_ == 0 || communicator_.size() == 1) return fingerprint_;
-  // Sending all parameters again in each step would cost too much.
-  if (++steps_ % every_ != 0) return fingerprint_ = rebroadcasts_ ? 0 : sample;
+  if (every_ == 0 || communicator_.size() == 1 || ++steps_ % every_ != 0) return fingerprint_;
   const torch::NoGradGuard no_grad;
   return fingerprint_ =
              parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
@@ -111,8 +109,7 @@ void ReplicaCheck::finish(std::int64_t step) {
   }
   ++times_different_;
   if (rebroadcasts_ && !std::has_single_bit(times_different_)) return;  // all ranks count alike
-  const std::string text =
-      describe(static_cast<int>(other - all.begin()), ranks, difference, step);
+  const std::string text = describe(static_cast<int>(other - all.begin()), ranks, difference, step);
   if (!rebroadcasts_) {
     fail(
         "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "

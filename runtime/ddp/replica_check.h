@@ -2,8 +2,8 @@
 // their parameters stay equal as long as they compute alike. Ranks on different processors, or with different
 // numbers of threads, may round differently; then the models drift apart, slowly and without any other sign.
 //
-// A check hashes the parameters once (on the CPU with LibTorch's threads). Ranks exchange one number, in the message of
-// the step; between the checks a sample of the parameters, which costs little, takes the place of the hash.
+// A check hashes the parameters once (on the CPU with LibTorch's threads). Ranks compare one number, in the message of the
+// step.
 //
 // Threads: the training thread, and the thread that runs backward while the training thread waits for it.
 #pragma once
@@ -28,9 +28,9 @@ class ReplicaCheck {
   /// The parameters to compare from now on.
   void set_parameters(std::vector<NamedTensor> parameters) { parameters_ = std::move(parameters); }
 
-  /// All ranks call it at the beginning of each synchronised backward. Returns the number to compare in this step: the
-  /// hash if a check is due, else `sample` (0 if there is none, or if the user wishes no check).
-  std::uint64_t begin(std::uint64_t sample);
+  /// All ranks call it at the beginning of each synchronised backward. Returns the number to compare in this step; 0 if
+  /// no check is due.
+  std::uint64_t begin();
 
   /// All ranks call it at the end of that backward if the numbers differ. Throws Error on all ranks, naming a rank, its
   /// node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters. Then rank 0 prints
