@@ -12,7 +12,7 @@ if [ $collected = no ]; then
   ctest --test-dir "$build" -R '^device.coverage$' --no-tests=error --verbose | sed -n 's/^[0-9]*: \(device branches:.*\)/\1/p'
   exit "${PIPESTATUS[0]}"
 fi
-find "$build/tests/device/CMakeFiles/nccl_on_simulation.dir" -name '*.gcda' -exec gcov --no-output {} + |
+find "$build/tests/device/CMakeFiles/nccl_on_simulation.dir" -name '*.gcno' -exec gcov --no-output {} + 2>/dev/null |
   awk -F"[':% ]+" '
     /^File/ { wanted = $2 ~ /runtime\/comm\/nccl\/[^\/]*\.cpp$/ }
     /^Lines executed/ && wanted { run += $3 * $5 / 100; lines += $5; wanted = 0 }

@@ -66,7 +66,7 @@ enum class Fault {
   absence,     ///< this rank never takes part in the n-th collective
   call,        ///< the n-th call of NCCL fails
   setup,       ///< this rank never arrives at the n-th start of a communicator
-  cudart,      ///< the n-th call of the CUDA runtime that can fail does
+  cudart,      ///< the n-th call of the CUDA runtime by the thread that asked for the fault fails
 };
 
 /// The n-th such thing from now on goes wrong; 0: none.

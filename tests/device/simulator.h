@@ -164,6 +164,7 @@ class Simulator {
   std::array<Drop, 4> drops_{};
   std::vector<Label> dropped_;
   std::array<int, 6> faults_{};
+  const HostThread* fault_thread_ = nullptr;
 };
 
 }  // namespace lockstep::simulated

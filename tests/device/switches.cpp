@@ -38,10 +38,12 @@ bool Simulator::drops(Wait kind, const Label& label, int number) {
 void Simulator::inject(Fault kind, int n) {
   const std::scoped_lock lock(mutex_);
   faults_.at(static_cast<std::size_t>(kind)) = n;
+  fault_thread_ = &this_thread();
 }
 
 bool Simulator::due(Fault kind) {
   const std::scoped_lock lock(mutex_);
+  if (kind == Fault::cudart && fault_thread_ != &this_thread()) return false;
   int& left = faults_.at(static_cast<std::size_t>(kind));
   return left > 0 && --left == 0;
 }
