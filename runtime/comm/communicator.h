@@ -48,6 +48,9 @@ enum class ReduceOp : std::uint8_t {
   max,
   min,
   bit_or,  ///< integers only
+  /// i64 only: a number whose lowest bit is 0 is summed; of one whose lowest bit is 1, the maximum is taken. All ranks
+  /// have the same lowest bits. So one small operation can do both.
+  sum_or_max,
 };
 
 struct ReduceOptions {

@@ -47,6 +47,12 @@ struct BitOr {
   }
 };
 
+struct SumOrMax {
+  std::int64_t operator()(std::int64_t left, std::int64_t right) const {
+    return (left & 1) == 0 ? left + right : std::max(left, right);
+  }
+};
+
 // Stored is the type in memory, Wide the type of the computation.
 template <typename Stored>
 struct WideOf {
@@ -140,6 +146,9 @@ void dispatch(ReduceOp op, With with) {
     case ReduceOp::bit_or:
       if constexpr (std::is_integral_v<Stored>) return with(BitOr{});
       fail_usage("bit_or is for integers only");
+    case ReduceOp::sum_or_max:
+      if constexpr (std::is_same_v<Stored, std::int64_t>) return with(SumOrMax{});
+      fail_usage("sum_or_max is for i64 only");
     case ReduceOp::average:
       fail_usage("scaled_op_of() must replace average by a sum with a scale");
   }

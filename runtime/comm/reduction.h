@@ -20,7 +20,7 @@ struct ScaledOp {
 ScaledOp scaled_op_of(const ReduceOptions& options, int ranks);
 
 /// into[r][i] = scale × (inputs[0][i] op inputs[1][i] op …) for every r; `into` may be the inputs. Throws
-/// UsageError for a scale on integers, for bit_or on floating-point elements, and for average, which
+/// UsageError for a scale on integers, for bit_or on floating-point elements, for sum_or_max on others than i64, and for average, which
 /// scaled_op_of() replaces.
 void reduce_to_all(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count,
                    DataType type, ScaledOp scaled);

@@ -1,6 +1,7 @@
 #include "runtime/ddp/distributed_data_parallel.h"
 
 #include "common/error.h"
+#include "runtime/ddp/buffer_broadcast.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/known_parameters.h"
 #include "runtime/ddp/reducer.h"
@@ -41,6 +42,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,
                                             options, sync_);
   known_ = std::make_unique<ddp::KnownParameters>(module);
+  buffer_broadcast_ = std::make_unique<ddp::BufferBroadcast>(*device_communicator_);
   world.timer().add_model(reducer_.get());
 }
 
@@ -112,14 +114,16 @@ void DistributedDataParallelBase::adopt_changes() {
   known_ = std::make_unique<ddp::KnownParameters>(module_);
 }
 
-bool DistributedDataParallelBase::broadcasts_buffers() const {
-  return broadcast_due_ && options().broadcast_buffers && module_.is_training() &&
-         torch::GradMode::is_enabled() && world_.size() > 1 && !module_.buffers().empty();
+// Before this forward; none if it is not due.
+std::vector<torch::Tensor> DistributedDataParallelBase::buffers_to_broadcast() const {
+  const bool due = broadcast_due_ && options().broadcast_buffers && module_.is_training() &&
+                   torch::GradMode::is_enabled() && world_.size() > 1;
+  return due ? ddp::buffers_of(module_) : std::vector<torch::Tensor>{};
 }
 
-void DistributedDataParallelBase::broadcast_buffers_of(int root) {
+void DistributedDataParallelBase::broadcast_buffers_of(int root, const std::vector<torch::Tensor>& buffers) {
   const auto scope = world_.timer().phase(profile::Phase::comm_exposed);
-  ddp::broadcast_from(*device_communicator_, root, ddp::named_buffers_of(module_), "buffer");
+  buffer_broadcast_->send(root, buffers);
 }
 
 void DistributedDataParallelBase::broadcast_buffers() {
@@ -127,7 +131,7 @@ void DistributedDataParallelBase::broadcast_buffers() {
     fail_usage(
         "broadcast_buffers was called inside join, where other ranks may have ended already; call it after "
         "join");
-  broadcast_buffers_of(0);
+  broadcast_buffers_of(0, ddp::buffers_of(module_));
 }
 
 void DistributedDataParallelBase::before_forward() {
@@ -137,13 +141,13 @@ void DistributedDataParallelBase::before_forward() {
     adopt_changes();
     known_->note_versions();
   }
-  const bool broadcasts = broadcasts_buffers();
+  const auto buffers = buffers_to_broadcast();
   int root = 0;
   if (join_) {
     root = join_->announce(
-        {.synchronises = sync_ && torch::GradMode::is_enabled(), .broadcasts_buffers = broadcasts});
+        {.synchronises = sync_ && torch::GradMode::is_enabled(), .broadcasts_buffers = !buffers.empty()});
   }
-  if (broadcasts) broadcast_buffers_of(root);
+  if (!buffers.empty()) broadcast_buffers_of(root, buffers);
   // A forward without gradients or outside training does not count as a step: one rank may do it alone.
   if (module_.is_training() && torch::GradMode::is_enabled()) broadcast_due_ = sync_;
 }
@@ -199,7 +203,7 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   join_ = std::make_unique<ddp::Join>(communicator, reducer_->rank_factor(), options);
   loop();
   for (ddp::Join::Operations others; join_->shadow(others);) {
-    if (others.broadcasts_buffers) broadcast_buffers_of(join_->authority());
+    if (others.broadcasts_buffers) broadcast_buffers_of(join_->authority(), ddp::buffers_of(module_));
     if (others.synchronises) reducer_->shadow();
   }
   broadcast_due_ = true;  // ranks ended after different numbers of steps, so their buffers may differ

@@ -51,6 +51,7 @@
 namespace lockstep {
 
 namespace ddp {
+class BufferBroadcast;
 class KnownParameters;
 class Reducer;
 struct NamedTensor;
@@ -152,8 +153,8 @@ class DistributedDataParallelBase {
 
  private:
   void run_backward(const torch::Tensor& loss, std::int64_t tokens);
-  bool broadcasts_buffers() const;
-  void broadcast_buffers_of(int root);
+  std::vector<torch::Tensor> buffers_to_broadcast() const;
+  void broadcast_buffers_of(int root, const std::vector<torch::Tensor>& buffers);
   std::vector<ddp::NamedTensor> make_alike(std::string_view why);
   void adopt_changes();
 
@@ -161,7 +162,8 @@ class DistributedDataParallelBase {
   comm::Communicator* device_communicator_ = nullptr;  // takes memory of the module's device
   std::unique_ptr<ddp::Reducer> reducer_;
   std::unique_ptr<ddp::KnownParameters> known_;  // those that reducer_ sums
-  std::unique_ptr<ddp::Join> join_;              // inside join()
+  std::unique_ptr<ddp::BufferBroadcast> buffer_broadcast_;
+  std::unique_ptr<ddp::Join> join_;  // inside join()
   bool sync_ = true;
   bool broadcast_due_ = true;  // the previous forward was synchronised, or there was none
 };

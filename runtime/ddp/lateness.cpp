@@ -39,23 +39,12 @@ std::vector<std::uint64_t> durations_of(std::span<const ReductionTimes> reductio
   return durations;
 }
 
-void place_last_rank(std::span<ReductionTimes> reductions, std::span<const std::uint64_t> durations,
-                     int ranks, std::uint64_t latency_ns) {
-  const std::size_t count = reductions.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    std::size_t last = 0;
-    std::uint64_t shortest = durations[i];
-    std::uint64_t longest = shortest;
-    for (std::size_t rank = 1; rank < static_cast<std::size_t>(ranks); ++rank) {
-      const std::uint64_t duration = durations[rank * count + i];
-      if (duration < shortest) {
-        shortest = duration;
-        last = rank;
-      }
-      longest = std::max(longest, duration);
-    }
+void place_last_rank(std::span<ReductionTimes> reductions, std::span<const DurationRange> durations,
+                     std::uint64_t latency_ns) {
+  for (std::size_t i = 0; i < reductions.size(); ++i) {
+    const auto& [shortest, last, longest] = durations[i];
     reductions[i].all_asked_ns = reductions[i].ended_ns - shortest;
-    reductions[i].last_rank = longest - shortest > latency_ns ? static_cast<int>(last) : -1;
+    reductions[i].last_rank = longest - shortest > latency_ns ? last : -1;
   }
 }
 
@@ -112,21 +101,13 @@ void Lateness::agree(std::span<const ReductionTimes> reductions) {
   if (exchanging_) latency_ns_ = measure_latency(communicator_);
 }
 
-void Lateness::begin_step() {
-  if (!exchanging_ || !previous_) return;
-  const auto mine = durations_of(previous_->reductions);
-  const std::size_t begin = mine.size() * static_cast<std::size_t>(communicator_.rank());
-  durations_ = std::make_shared<std::vector<std::uint64_t>>(mine.size() *
-                                                            static_cast<std::size_t>(communicator_.size()));
-  std::copy(mine.begin(), mine.end(), durations_->begin() + static_cast<std::ptrdiff_t>(begin));
-  // A sum serves as a gather, because each rank fills another part. Unlike all_gather it can keep the memory
-  // alive if this rank fails.
-  exchange_ = communicator_.all_reduce({durations_->data(), durations_->size(), comm::DataType::i64},
-                                       "the buckets' times", {.keep = durations_});
+std::vector<std::uint64_t> Lateness::to_compare() const {
+  return exchanging_ && previous_ ? durations_of(previous_->reductions) : std::vector<std::uint64_t>{};
 }
 
 std::optional<Lateness::StepTimes> Lateness::end_step(std::vector<ReductionTimes> reductions,
-                                                      std::uint64_t backward_ended_ns) {
+                                                      std::uint64_t backward_ended_ns,
+                                                      std::span<const DurationRange> compared) {
   if (communicator_.size() == 1) return std::nullopt;
   if (!agreed_) agree(reductions);
   StepTimes now{.reductions = std::move(reductions), .backward_ended_ns = backward_ended_ns, .share = {}};
@@ -134,11 +115,9 @@ std::optional<Lateness::StepTimes> Lateness::end_step(std::vector<ReductionTimes
   if (!exchanging_) {
     known = std::move(now);
   } else {
-    if (exchange_) {
-      exchange_->wait();
-      exchange_.reset();
+    if (!compared.empty()) {
       known = std::move(previous_);
-      place_last_rank(known->reductions, *durations_, communicator_.size(), latency_ns_);
+      place_last_rank(known->reductions, compared, latency_ns_);
     }
     previous_ = std::move(now);
   }

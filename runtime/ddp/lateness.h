@@ -38,10 +38,17 @@ struct CommShare {
 /// rank started the reduction, or when the previous one ended if that was later.
 std::vector<std::uint64_t> durations_of(std::span<const ReductionTimes> reductions);
 
-/// Sets all_asked_ns and last_rank from the durations of all ranks (rank by rank). Names no rank if the
-/// durations differ by less than `latency_ns`.
-void place_last_rank(std::span<ReductionTimes> reductions, std::span<const std::uint64_t> durations,
-                     int ranks, std::uint64_t latency_ns);
+/// How long the ranks were in a reduction.
+struct DurationRange {
+  std::uint64_t shortest_ns = 0;
+  int last_rank = 0;  ///< the first rank with the shortest duration
+  std::uint64_t longest_ns = 0;
+};
+
+/// Sets all_asked_ns and last_rank from the durations of all ranks. Names no rank if the durations differ by less than
+/// `latency_ns`.
+void place_last_rank(std::span<ReductionTimes> reductions, std::span<const DurationRange> durations,
+                     std::uint64_t latency_ns);
 
 CommShare share_of(std::span<const ReductionTimes> reductions, std::uint64_t backward_ended_ns, int rank);
 
@@ -53,17 +60,19 @@ class Lateness {
  public:
   explicit Lateness(comm::Communicator& communicator) : communicator_(communicator) {}
 
-  /// Called before a step's first reduction.
-  void begin_step();
+  /// The durations of the previous step's reductions that the ranks must compare now (StepMessage); empty if they share
+  /// a clock.
+  std::vector<std::uint64_t> to_compare() const;
 
   struct StepTimes {
     std::vector<ReductionTimes> reductions;
     std::uint64_t backward_ended_ns = 0;
     CommShare share;
   };
-  /// Called after a step's last reduction. Returns the newest step whose times are all known: this step if
+  /// Called after a step's last reduction; `compared`: the ranges of what to_compare() gave. Returns the newest step whose times are all known: this step if
   /// the ranks share a clock, otherwise the previous one.
-  std::optional<StepTimes> end_step(std::vector<ReductionTimes> reductions, std::uint64_t backward_ended_ns);
+  std::optional<StepTimes> end_step(std::vector<ReductionTimes> reductions, std::uint64_t backward_ended_ns,
+                                    std::span<const DurationRange> compared);
 
  private:
   void agree(std::span<const ReductionTimes> reductions);
@@ -73,9 +82,6 @@ class Lateness {
   bool exchanging_ = false;  // some rank does not know which rank was last
   std::uint64_t latency_ns_ = 0;
   std::optional<StepTimes> previous_;
-  // Of all ranks in the previous step; kept by exchange_.
-  std::shared_ptr<std::vector<std::uint64_t>> durations_;
-  comm::WorkHandle exchange_;
 };
 
 }  // namespace lockstep::ddp

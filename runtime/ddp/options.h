@@ -18,8 +18,9 @@ enum class Average : std::uint8_t {
 
 /// The reaction to parameters that are no longer the same on all ranks.
 enum class ReplicaDrift : std::uint8_t {
-  end,          ///< backward throws Error on all ranks
-  rebroadcast,  ///< all ranks get rank 0's parameters and go on; the optimizers' states stay as they are
+  end,  ///< backward throws Error on all ranks
+  rebroadcast,  ///< all ranks get rank 0's parameters and go on, and rank 0 prints a line; the optimizers' states stay
+                ///< as they are
 };
 
 struct DistributedDataParallelOptions {
@@ -59,7 +60,7 @@ struct DistributedDataParallelOptions {
   /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never.
   /// Ranks with different processors or numbers of threads may round differently, and their models drift apart.
   std::int64_t check_replicas_every = 100;
-  ReplicaDrift on_replica_drift = ReplicaDrift::end;
+  ReplicaDrift on_replica_drift = ReplicaDrift::rebroadcast;
 };
 
 }  // namespace lockstep

@@ -70,6 +70,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
       tokens_(communicator),
       rank_factor_(std::make_shared<double>(1.0 / communicator.size())),
       factor_(options.average == Average::tokens ? tokens_.gradient_factor() : rank_factor_),
+      message_(communicator),
       replica_check_(communicator, gradients, options),
       lateness_(communicator),
       self_(this, [](Reducer* /*not owned*/) {}) {
@@ -151,7 +152,6 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
 void Reducer::begin(std::int64_t tokens) {
   leave_backward();
   if (options_.average == Average::tokens) tokens_.add(tokens);
-  count_step();
   if (sync_) {
     begin_sync();
   } else {
@@ -187,12 +187,10 @@ void Reducer::begin_outside(const std::string& parameter) {
   }
   if (!sync_ && armed_) return;  // not the first gradient
   arm();
-  count_step();
   if (sync_) begin_sync();
 }
 
 void Reducer::count_steps(bool on) {
-  if (!on) count_step();  // some ranks may have counted this step in a micro-batch
   counts_steps_ = on;
   fingerprint_.reset();
   communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
@@ -204,21 +202,35 @@ std::uint64_t Reducer::sample_parameters() const {
   return fingerprint;
 }
 
-// If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
-// Unsynchronised backwards count too, since a rank may by mistake run a whole optimizer step under no_sync. On a
-// device the host cannot look at the parameters without waiting: begin_sync() counts the synchronised backwards.
+// If an optimizer did a step since the last synchronised backward, it changed the parameters, and on every rank alike.
+// On a device the host cannot look at the parameters without waiting, so every synchronised backward counts.
 void Reducer::count_step() {
-  if (!counts_steps_ || on_device()) return;
-  const std::uint64_t fingerprint = sample_parameters();
-  if (fingerprint_ != fingerprint) ++step_;
-  fingerprint_ = fingerprint;
+  if (!counts_steps_) return;
+  if (on_device()) {
+    ++step_;
+  } else {
+    const std::uint64_t fingerprint = sample_parameters();
+    if (fingerprint_ != fingerprint) ++step_;
+    fingerprint_ = fingerprint;
+  }
+  communicator_.set_step(static_cast<std::uint64_t>(step_));
+}
+
+void Reducer::send_message() {
+  StepReport report{.tokens = 0, .fingerprint = 0, .durations = lateness_.to_compare()};
+  std::function<void(std::int64_t)> with_tokens = [](std::int64_t /*none*/) {};
+  if (options_.average == Average::tokens) {
+    auto count = tokens_.close_step();
+    report.tokens = count.mine;
+    with_tokens = std::move(count.set_sum);
+  }
+  // Inside join, ranks that have ended keep their old parameters.
+  if (counts_steps_) report.fingerprint = replica_check_.begin(fingerprint_.value_or(0));
+  message_.send(report, std::move(with_tokens));
 }
 
 void Reducer::begin_sync() {
-  if (counts_steps_) {
-    if (on_device()) ++step_;
-    communicator_.set_step(static_cast<std::uint64_t>(step_));
-  }
+  count_step();
   state_ = State::syncing;
   launching_ = !learning_;
   next_bucket_ = 0;
@@ -232,10 +244,7 @@ void Reducer::begin_sync() {
     parameter.arrived = 0;
   }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
-  lateness_.begin_step();
-  if (options_.average == Average::tokens) counts_ = tokens_.reduce_counts();
-  // Inside join, ranks that have ended keep their old parameters.
-  if (counts_steps_) replica_check_.begin();
+  send_message();
   if (comm_hook_ && loss_factor() != hooks_scale_) {
     comm_hook_->gradients_scaled(loss_factor() / hooks_scale_);
     hooks_scale_ = loss_factor();
@@ -358,7 +367,7 @@ void Reducer::launch(std::size_t index) {
   const double* scale = factor_.get();
   if (on_device()) {
     // On a GPU the factor is read now. It may not fit into 16 bits.
-    if (counts_) counts_->wait();
+    if (options_.average == Average::tokens) message_.wait();
     if (bucket.flat && !comm_hook_ && comm::size_of(bucket.flat->buffer().type) == 2) {
       bucket.flat->tensor().mul_(*factor_);
       scale = nullptr;

@@ -31,6 +31,7 @@
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/replica_check.h"
 #include "runtime/ddp/replicas.h"
+#include "runtime/ddp/step_message.h"
 #include "runtime/ddp/sync_trace.h"
 #include "runtime/ddp/token_average.h"
 #include "runtime/profile/step_timer.h"
@@ -167,6 +168,7 @@ class Reducer {
   void begin_sync();
   std::uint64_t sample_parameters() const;
   void count_step();
+  void send_message();
   void assume_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
@@ -221,14 +223,15 @@ class Reducer {
   bool usage_settled_ = false;  // static_graph: used_anywhere no longer changes
   bool counts_steps_ = true;
   std::int64_t step_ = 0;                     // of the optimizer; the first one is 1
-  std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last backward
+  std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last synchronised backward
   int unseen_forwards_ = 0;                   // forwards under no_sync whose backward did not come yet
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
   bool laid_out_ = false;              // buckets have memory
   bool rebuilt_ = false;
   std::unique_ptr<BucketTuner> tuner_;
-  comm::WorkHandle counts_;
+  StepMessage message_;
+  StepSummary summary_;  // of the last synchronised backward
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;

@@ -31,12 +31,15 @@ void Reducer::finish_sync(bool skipping) {
   launch_ready_buckets();
   const auto scope = timer_.phase(profile::Phase::comm_exposed);
   ask_who_is_used();
-  if (counts_) counts_->wait();
+  summary_ = message_.receive();
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
   // Parameters that changed here are not a step of an optimizer.
-  if (replica_check_.finish(step_) && !on_device()) fingerprint_ = sample_parameters();
+  if (summary_.fingerprints_differ) {
+    replica_check_.finish(step_);
+    if (!on_device()) fingerprint_ = sample_parameters();
+  }
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   graph_walked_ = false;
   unseen_forwards_ = 0;
@@ -191,7 +194,7 @@ void Reducer::note_times() {
                           .ended_ns = times.ended_ns,
                           .last_rank = times.last_rank});
   }
-  const auto known = lateness_.end_step(std::move(reductions), trace_.backward_ended_ns);
+  const auto known = lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, summary_.durations);
   if (!known) return;
   comm_share_ = known->share;
   timer_.add_comm(comm_share_.transfer_ns, comm_share_.wait_ns, comm_share_.waited_for);

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "common/error.h"
@@ -76,28 +77,24 @@ ReplicaCheck::ReplicaCheck(comm::Communicator& communicator, comm::Communicator&
   if (every_ < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every_);
 }
 
-void ReplicaCheck::begin() {
-  if (every_ == 0 || communicator_.size() == 1 || ++steps_ % every_ != 0) return;
+std::uint64_t ReplicaCheck::begin(std::uint64_t sample) {
+  fingerprint_ = 0;
+  if (every_ == 0 || communicator_.size() == 1) return fingerprint_;
+  // Sending all parameters again in each step would cost too much.
+  if (++steps_ % every_ != 0) return fingerprint_ = rebroadcasts_ ? 0 : sample;
   const torch::NoGradGuard no_grad;
-  const std::uint64_t hash =
-      parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
-  fingerprints_ =
-      std::make_shared<std::vector<std::int64_t>>(static_cast<std::size_t>(communicator_.size()), 0);
-  // All other ranks have 0 there, so the maximum is this rank's number, which must not be negative.
-  (*fingerprints_)[static_cast<std::size_t>(communicator_.rank())] = static_cast<std::int64_t>(hash >> 1U);
-  exchange_ = communicator_.all_reduce({fingerprints_->data(), fingerprints_->size(), comm::DataType::i64},
-                                       "the fingerprints of the parameters",
-                                       {.op = comm::ReduceOp::max, .keep = fingerprints_});
+  return fingerprint_ =
+             parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
 }
 
-bool ReplicaCheck::finish(std::int64_t step) {
-  if (!exchange_) return false;
-  std::exchange(exchange_, nullptr)->wait();
-  const auto differs = [&](std::int64_t fingerprint) { return fingerprint != fingerprints_->front(); };
-  const auto other = std::find_if(fingerprints_->begin(), fingerprints_->end(), differs);
-  if (other == fingerprints_->end()) return false;
-  const auto ranks =
-      static_cast<std::size_t>(std::count_if(fingerprints_->begin(), fingerprints_->end(), differs));
+void ReplicaCheck::finish(std::int64_t step) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
+  communicator_
+      .all_gather({&fingerprint_, 1, comm::DataType::i64}, all.data(), "the fingerprints of the parameters")
+      ->wait();
+  const auto differs = [&](std::uint64_t fingerprint) { return fingerprint != all.front(); };
+  const auto other = std::find_if(all.begin(), all.end(), differs);
+  const auto ranks = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), differs));
 
   const torch::NoGradGuard no_grad;
   double largest = 0;
@@ -112,18 +109,24 @@ bool ReplicaCheck::finish(std::int64_t step) {
     }
     if (rebroadcasts_) tensor.detach().copy_(first);
   }
+  ++times_different_;
+  if (rebroadcasts_ && !std::has_single_bit(times_different_)) return;  // all ranks count alike
   const std::string text =
-      describe(static_cast<int>(other - fingerprints_->begin()), ranks, difference, step);
+      describe(static_cast<int>(other - all.begin()), ranks, difference, step);
   if (!rebroadcasts_) {
     fail(
         "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "
-        "some "
-        "ranks only; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
+        "some ranks only, for example by an optimizer step without a synchronised backward; to go on with "
+        "rank 0's parameters, set on_replica_drift to rebroadcast",
         text);
   }
-  if (!std::exchange(reported_, true) && communicator_.rank() == 0)
-    fmt::print(stderr, "lockstep: {}; all ranks got rank 0's parameters, now and in later checks\n", text);
-  return true;
+  if (communicator_.rank() == 0) {
+    fmt::print(stderr,
+               "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a "
+               "line): such ranks have other processors or numbers of threads, or the program changes "
+               "parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
+               text, times_different_);
+  }
 }
 
 // The same text on all ranks.

@@ -1,6 +1,7 @@
 #include "runtime/ddp/token_average.h"
 
 #include <cmath>
+#include <utility>
 
 #include "common/error.h"
 
@@ -25,15 +26,13 @@ void TokenAverage::add(std::int64_t tokens) {
   pending_ += tokens;
 }
 
-comm::WorkHandle TokenAverage::reduce_counts() {
-  reduced_->total = pending_;
-  pending_ = 0;
+TokenAverage::Count TokenAverage::close_step() {
   step_is_over_ = true;
-  const auto set_factor = [reduced = reduced_, expected = expected_] {
-    reduced->gradient_factor = reduced->total > 0 ? expected / static_cast<double>(reduced->total) : 0.0;
-  };
-  return communicator_.all_reduce({&reduced_->total, 1, comm::DataType::i64}, "token counts",
-                                  {.then = set_factor});
+  return {.mine = std::exchange(pending_, 0),
+          .set_sum = [reduced = reduced_, expected = expected_](std::int64_t sum) {
+            reduced->total = sum;
+            reduced->gradient_factor = sum > 0 ? expected / static_cast<double>(sum) : 0.0;
+          }};
 }
 
 }  // namespace lockstep::ddp

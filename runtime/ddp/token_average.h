@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "runtime/comm/communicator.h"
@@ -21,18 +22,22 @@ class TokenAverage {
   /// number.
   void add(std::int64_t tokens);
 
-  /// Forgets the micro-batches since the last reduce_counts().
+  /// Forgets the micro-batches since the last close_step().
   void discard() { pending_ = 0; }
 
   /// The factor by which the loss is multiplied: a power of two, the same on all ranks.
   double loss_factor() const { return 1.0 / expected_; }
 
-  /// Starts summing the step's counts over the ranks. When the operation is done, *gradient_factor() is set.
-  /// The next add() belongs to the next step.
-  comm::WorkHandle reduce_counts();
+  /// This rank's count of the step, and a function to call with the sum over the ranks, from any thread: it sets
+  /// *gradient_factor(). The next add() belongs to the next step.
+  struct Count {
+    std::int64_t mine = 0;
+    std::function<void(std::int64_t)> set_sum;
+  };
+  Count close_step();
 
-  /// The factor by which reduced gradients are multiplied. Read it in operations started after
-  /// reduce_counts(), and let them keep the pointer. It is 0 for a step without tokens, whose gradients are
+  /// The factor by which reduced gradients are multiplied. Read it in operations that run after set_sum(), and let them
+  /// keep the pointer. It is 0 for a step without tokens, whose gradients are
   /// 0.
   std::shared_ptr<const double> gradient_factor() const { return {reduced_, &reduced_->gradient_factor}; }
 
@@ -40,7 +45,7 @@ class TokenAverage {
   std::int64_t tokens_of_last_step() const { return reduced_->total; }
 
  private:
-  // Written by the operation, which may outlive this object.
+  // Written by set_sum(), which may outlive this object.
   struct Reduced {
     std::int64_t total = 0;
     double gradient_factor = 1;

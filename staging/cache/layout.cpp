@@ -98,6 +98,10 @@ void restore_modes(FileSystem& system, const fs::path& store) {
   }
 }
 
+bool is_jobs_entry(const std::string& name) {
+  return !name.starts_with('.') || name.starts_with(kRemoved);
+}
+
 std::vector<fs::path> foreign_entries(FileSystem& system, const fs::path& store) {
   std::vector<fs::path> foreign;
   const auto look = [&](const fs::path& folder, const auto& belongs) {
@@ -113,7 +117,7 @@ std::vector<fs::path> foreign_entries(FileSystem& system, const fs::path& store)
     };
   };
   look("", one_of({"objects", "locks", "leases", "jobs", "bandwidth"}));
-  look("jobs", [](const std::string& name) { return !name.starts_with('.') || name.starts_with(kRemoved); });
+  look("jobs", is_jobs_entry);
   for (const std::string& name :
        system.list_if_there(store / "objects").value_or(std::vector<std::string>())) {
     if (object_of(name).empty()) look(fs::path("objects") / name, one_of({kDescription, "files", "journal"}));

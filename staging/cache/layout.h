@@ -44,6 +44,9 @@ bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
 /// other users' files as they are.
 void restore_modes(FileSystem& system, const std::filesystem::path& store);
 
+/// True for a job's folder in the folder of the jobs, and for one that is being removed.
+bool is_jobs_entry(const std::string& name);
+
 /// Files and folders that are not part of a store's layout, which a user has copied there. Paths below the store.
 std::vector<std::filesystem::path> foreign_entries(FileSystem& system, const std::filesystem::path& store);
 

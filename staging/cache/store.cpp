@@ -194,7 +194,7 @@ Usage Store::look_at_entries(const Look& look) {
 
 Usage Store::usage(bool measured) {
   Usage usage = look_at_entries([&](const std::string& name) { return object_usage(name, measured); });
-  usage.jobs = bytes_only_in(system_, folder_ / "jobs");
+  usage.jobs = bytes_only_in_jobs(system_, folder_ / "jobs");
   return usage;
 }
 
@@ -220,7 +220,7 @@ Usage Store::known_usage() {
 std::uint64_t Store::known_jobs_bytes() {
   const auto begin = std::chrono::steady_clock::now();
   if (begin < jobs_until_) return jobs_bytes_;
-  jobs_bytes_ = bytes_only_in(system_, folder_ / "jobs");
+  jobs_bytes_ = bytes_only_in_jobs(system_, folder_ / "jobs");
   const auto end = std::chrono::steady_clock::now();
   jobs_until_ = end + 9 * (end - begin);
   return jobs_bytes_;

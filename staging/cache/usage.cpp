@@ -4,6 +4,8 @@
 #include <limits>
 #include <map>
 
+#include "staging/cache/layout.h"
+
 namespace lockstep::cache {
 namespace {
 
@@ -17,12 +19,19 @@ std::uint64_t bytes_of(const struct stat& status) {
                   static_cast<std::uint64_t>(status.st_blocks) * kBlock);
 }
 
-/// Calls `found` for every file below a folder. Skips files that vanish meanwhile.
+bool counts_all(const std::string&) {
+  return true;
+}
+
+/// Calls `found` for every file below a folder, of its own entries only those for which `counts`. Skips files that vanish
+/// meanwhile.
 template <typename Found>
-void each_file(FileSystem& system, const fs::path& folder, const Found& found) {
+void each_file(FileSystem& system, const fs::path& folder, const Found& found,
+               bool (*counts)(const std::string& name) = counts_all) {
   const auto own = system.status(folder);
   if (!own || !S_ISDIR(own->st_mode)) return;
   for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>())) {
+    if (!counts(name)) continue;
     const auto status = system.status(folder / name);
     if (!status) continue;
     if (S_ISDIR(status->st_mode)) {
@@ -74,19 +83,20 @@ Measure measure(FileSystem& system, const fs::path& folder) {
   return result;
 }
 
-std::uint64_t bytes_only_in(FileSystem& system, const fs::path& folder) {
+std::uint64_t bytes_only_in_jobs(FileSystem& system, const fs::path& jobs) {
   struct Seen {
     nlink_t names = 0;
     nlink_t links = 0;
     std::uint64_t bytes = 0;
   };
   std::map<ino_t, Seen> files;
-  each_file(system, folder, [&](const struct stat& status) {
+  const auto found = [&](const struct stat& status) {
     Seen& seen = files[status.st_ino];
     ++seen.names;
     seen.links = status.st_nlink;
     seen.bytes = bytes_of(status);
-  });
+  };
+  each_file(system, jobs, found, is_jobs_entry);
   std::uint64_t total = 0;
   for (const auto& [inode, seen] : files) {
     if (seen.names >= seen.links) total = sum(total, seen.bytes);

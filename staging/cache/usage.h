@@ -57,8 +57,8 @@ struct Measure {
 };
 Measure measure(FileSystem& system, const std::filesystem::path& folder);
 
-/// Bytes of the files in a folder that have no name outside it.
-std::uint64_t bytes_only_in(FileSystem& system, const std::filesystem::path& folder);
+/// Bytes of the files in jobs' folders that have no name outside them.
+std::uint64_t bytes_only_in_jobs(FileSystem& system, const std::filesystem::path& jobs);
 
 /// A file's modification time.
 Time modified(const struct stat& status);

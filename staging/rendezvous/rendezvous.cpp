@@ -135,9 +135,14 @@ nlohmann::json Rendezvous::exchange(const std::string& round, nlohmann::json dat
 }
 
 std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t round) {
-  const nlohmann::json parts = exchange(fmt::format("{}:{}", kStatesRound, round), states);
-  if (parts.is_object() && parts.contains("problem")) fail("{}", parts.at("problem").get<std::string>());
-  return chain_parts_from(parts);
+  const nlohmann::json answer = exchange(fmt::format("{}:{}", kStatesRound, round), states);
+  if (answer.contains("problem")) fail("{}", answer.at("problem").get<std::string>());
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [node, address] : answer.at("addresses").items())
+      addresses_[static_cast<std::uint32_t>(std::stoul(node))] = address;
+  }
+  return chain_parts_from(answer.at("chains"));
 }
 
 NextPredecessor Rendezvous::pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor) {
@@ -156,6 +161,10 @@ void Rendezvous::set_address(nlohmann::json address) {
 }
 
 nlohmann::json Rendezvous::address_of(std::uint32_t node) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = addresses_.find(node); known != addresses_.end()) return known->second;
+  }
   return ask({{"address_of", node}}).value("address", nlohmann::json());
 }
 

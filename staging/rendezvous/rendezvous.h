@@ -96,6 +96,7 @@ class Rendezvous {
   std::condition_variable changed_;
   std::optional<Verdict> verdict_;
   std::map<std::string, nlohmann::json> rounds_;
+  std::map<std::uint32_t, nlohmann::json> addresses_;  // of predecessors
   std::string lost_;
   std::atomic<std::uint64_t> questions_ = 0;
   std::thread listener_;

@@ -224,9 +224,17 @@ void RendezvousServer::answer_states(Group& group, const std::string& round,
   }
   for (Peer& peer : peers_) {
     if (peer.group != &group || peer.closed) continue;
-    nlohmann::json answer = problem.empty()
-                                ? to_json(group.directories.at(round).parts_of(peer.hello->node_id))
-                                : nlohmann::json{{"problem", problem}};
+    nlohmann::json answer{{"problem", problem}};
+    if (problem.empty()) {
+      const std::vector<ChainPart> parts = group.directories.at(round).parts_of(peer.hello->node_id);
+      answer = {{"chains", to_json(parts)}, {"addresses", nlohmann::json::object()}};
+      for (const ChainPart& part : parts) {
+        if (!part.predecessor) continue;
+        const auto address = group.addresses.find(part.predecessor->node);
+        if (address != group.addresses.end())
+          answer["addresses"][std::to_string(address->first)] = address->second;
+      }
+    }
     send(peer, RoundMessage{round, std::move(answer)}.to_text());
   }
 }

@@ -197,6 +197,7 @@ void SecureConnection::complete(Handshake handshake, milliseconds timeout) {
     if (left.count() <= 0) throw PeerSilent("no answer");
     wait(wanted_, left);
   }
+  wire_.bytes = 0;
 }
 
 void SecureConnection::connect(const std::string& name, milliseconds timeout) {

@@ -84,7 +84,7 @@ class SecureConnection {
   bool wait(int events, std::chrono::milliseconds timeout) const;
 
   const UniqueFd& socket() const { return wire_.socket; }
-  /// Bytes sent and received on the network so far.
+  /// Bytes sent and received on the network after the handshake.
   std::uint64_t bytes() const { return wire_.bytes; }
 
   static constexpr std::chrono::milliseconds kNoLimit = std::chrono::milliseconds::max();

@@ -28,9 +28,9 @@ std::size_t sources_at_once() {
          kOtherFiles / kFilesOfSource;
 }
 
+// An array, because all nodes get those of all sources.
 json identity_json(const Manifest& manifest) {
-  const SourceIdentity seen = identity_of(manifest, "");
-  return {{"object", seen.object}, {"packed", seen.packed}, {"files", seen.files}, {"index", seen.index}};
+  return {manifest.object, manifest.packed(), source_version(manifest)};
 }
 
 /// What the sources are, as one node saw them.
@@ -73,7 +73,7 @@ class Identities {
   /// As source_version(); "" if the source could not be seen.
   std::string version(std::size_t s) const {
     const json& identity = message_.at(s);
-    return identity.is_null() ? "" : identity.at(identity.at("packed") ? "index" : "files");
+    return identity.is_null() ? "" : identity.at(2);
   }
   Manifest manifest(const PutContext& context, std::size_t s, PeerGroup& peers) const {
     if (!manifests_.empty() && manifests_[s]) return *manifests_[s];
@@ -83,10 +83,9 @@ class Identities {
            node_ ? peers.name(*node_) : "this node");
     check_readable(context);
     return adopt_identity(context, {.node = peers.name(*node_),
-                                    .object = identity.at("object"),
-                                    .packed = identity.at("packed"),
-                                    .index = identity.at("index"),
-                                    .files = identity.at("files")});
+                                    .object = identity.at(0),
+                                    .packed = identity.at(1),
+                                    .version = identity.at(2)});
   }
 
  private:
@@ -224,7 +223,8 @@ Greeting greet(PeerGroup& peers, const Contexts& contexts) {
     staged.push_back(version == context->options.staged.end() ? json() : json(version->second));
   }
   std::optional<Identities> own;
-  json message{{"staged", std::move(staged)}, {"at_once", sources_at_once()}};
+  json message{{"at_once", sources_at_once()}};
+  if (!contexts.empty() && !contexts.front()->options.staged.empty()) message["staged"] = std::move(staged);
   if (peers.self() == 0) {
     own = Identities::look(contexts);
     message["sources"] = own->message();
@@ -234,7 +234,7 @@ Greeting greet(PeerGroup& peers, const Contexts& contexts) {
                     .wanted = std::vector<bool>(contexts.size(), false),
                     .at_once = sources_at_once()};
   for (const auto& [node, other] : hellos) {
-    const json& versions = other.at("staged");
+    const json versions = other.value("staged", std::vector<json>(contexts.size()));
     if (versions.size() != contexts.size()) fail("the nodes of the step were given different sources");
     greeting.at_once = std::min(greeting.at_once, other.at("at_once").get<std::size_t>());
     for (std::size_t s = 0; s < contexts.size(); ++s) {

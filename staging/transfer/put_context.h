@@ -57,7 +57,7 @@ class PutTally {
   PutResult result_;
 };
 
-/// What all sources of one put share. The references must outlive it.
+/// The memory and the threads that all sources of one put share. The references must outlive it.
 struct PutResources {
   PutResources(cache::Store& the_store, FileSystem& file_system, Limit& source_limit, const PutOptions& options)
       : store(the_store),

@@ -46,19 +46,11 @@ Manifest look_at_source(const PutContext& context) {
   return manifest;
 }
 
-SourceIdentity identity_of(const Manifest& manifest, const std::string& node) {
-  return {.node = node,
-          .object = manifest.object,
-          .packed = manifest.packed(),
-          .index = pack::to_hex(manifest.index.digest),
-          .files = manifest.packed() ? "" : state_digest(manifest)};
-}
-
 Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity) {
   const Source& source = context.source;
   const std::optional<IndexState> here =
       retry_source(context.options.source_pause, [&] { return index_state(source); });
-  if (identity.packed != here.has_value() || (here && pack::to_hex(here->digest) != identity.index)) {
+  if (identity.packed != here.has_value() || (here && pack::to_hex(here->digest) != identity.version)) {
     fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
          source.name, identity.node);
   }
@@ -67,7 +59,7 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
   manifest.folder = source.folder;
   manifest.object = identity.object;
   manifest.seen_by = identity.node;
-  manifest.seen_state = identity.files;
+  manifest.seen_state = identity.packed ? "" : identity.version;
   manifest.one_file = source.one_file;
   if (source.one_file) {
     manifest.main = source.shards.front();

@@ -25,10 +25,8 @@ struct SourceIdentity {
   std::string node;    ///< that looked
   std::string object;  ///< the name of the object
   bool packed = false;
-  std::string index;  ///< digest of a pack's index
-  std::string files;  ///< digest of the names, sizes and times of other files
+  std::string version;  ///< source_version() (manifest.h)
 };
-SourceIdentity identity_of(const Manifest& manifest, const std::string& node);
 
 /// Takes over what another node saw; the list of files is still missing. Throws Error if this node sees
 /// another index there.

@@ -121,6 +121,22 @@ for order in 1 2; do
   assert_contains "$output" "neighbour=theirs cpus=0"
   assert_contains "$output" "has its data"
 done
+
+# Without containers the two plugins work in any order, as above.
+test_case "beside a plugin that begins containers, as pyxis does, data is staged if ours comes first; else a line says so"
+container="optional $there/neighbour.so container=/mnt/lockstep"
+stack "optional $there/lockstep.so $conf" "$container"
+step on_head srun -w n1 -n1 --ls-stage=$packs/good sh -c "$task; echo \"\$(ls /mnt/lockstep | wc -l) files\""
+ends 0
+assert_contains "$output" "0 files"
+stack "$container" "optional $there/lockstep.so $conf"
+step on_head srun -w n1 -n1 --ls-stage=$packs/good sh -c "$task"
+assert_equal 3 "$code" "$output"
+assert_lacks "$output" "has its data"
+assert_contains "$output" "lockstep: n1: cannot run /mnt/lockstep/bin/lockstep-stage: No such file or directory"
+assert_contains "$output" "name lockstep.so before plugins that give tasks another root (pyxis)"
+stack "$neighbour" "optional $there/lockstep.so $conf"
+
 help=$(on_head srun --help)
 for option in --ls-stage= --ls-stage-mode= --ls-stage-on-error= --ls-pin= --ls-metrics= --pin=WORD; do
   assert_contains "$help" " $option"

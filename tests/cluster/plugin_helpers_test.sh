@@ -15,6 +15,7 @@ cache=/mnt/local/lockstep
 repair() {
   cluster meter --bandwidth 0 >/dev/null
   root_on_node n2 sh -c "umount $cache; umount /mnt/lockstep/bin/lockstep-stage; chmod -f 755 $cache" 2>/dev/null
+  rm -rf "$prefix"/lib/lockstep/[0-9]*
 }
 trap 'repair; restore_configuration; cancel_all' EXIT
 good_sum=$(cat "$shared"/plugin_test/good/*.tar | sha256sum)
@@ -112,6 +113,13 @@ assert_exit 3 on_head srun -w n2 -n1 --stage=$packs/good echo started
 assert_equal 1 "$(lines_of_ours "$output" | wc -l)" "$output"
 assert_contains "$output" "lockstep: n2: "
 assert_contains "$output" "lockstep-stage succeeded, but $packs/good is not in "
+
+test_case "the helper of the plugin's own version is used where it exists, so that an upgrade does not change it"
+own=$prefix/lib/lockstep/$("$prefix/bin/lockstep-stage" --version | awk '{ print $2 }')
+mkdir "$own" && cp "$prefix/bin/lockstep-stage" "$own" || fail "cannot make $own"
+assert_exit 0 on_head srun -w n2 -n1 --stage=$packs/good bash -c "$read_good"
+assert_contains "$output" "n2 $good_sum"
+rm -r "$own"
 
 test_case "if a node's helper is missing no node's task starts, also with the fallback"
 configure "wait = 2"

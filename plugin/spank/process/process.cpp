@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <limits>
+#include <string_view>
 
 #include "common/leaf/become_user.h"
 #include "plugin/spank/process/report.h"
@@ -137,7 +138,10 @@ void kill_group(pid_t child) {
 }  // namespace
 
 std::string helper_program(const std::string& folder, const std::string& name) {
-  const std::string prefix = folder.substr(0, folder.find_last_of('/', folder.find_last_not_of('/')));
+  constexpr std::string_view kBin = "/bin";
+  const std::string path = folder.substr(0, folder.find_last_not_of('/') + 1);
+  if (!path.ends_with(kBin)) return folder + "/" + name;
+  const std::string prefix = path.substr(0, path.size() - kBin.size());
   const std::string own = prefix + "/lib/lockstep/" LOCKSTEP_VERSION "/" + name;
   return ::access(own.c_str(), X_OK) == 0 ? own : folder + "/" + name;
 }

@@ -32,8 +32,7 @@ using control::Status;
 using std::chrono::milliseconds;
 
 // These times and those of failure.cpp add up: all ranks must end within 5 s after an operation's timeout.
-constexpr milliseconds kNodeAnswerTime{1000};  // for the answers of a node's ranks
-constexpr milliseconds kAllAnswerTime{1500};   // for the answers of all ranks, at rank 0
+constexpr milliseconds kFailureTime{1000};     // for rank 0's verdict about a failure
 constexpr milliseconds kVerdictTime{1900};     // for rank 0's verdict; then another rank gives its own
 constexpr milliseconds kAnnounceTime{300};     // for sending a last message
 constexpr milliseconds kAbortTime{1000};       // for the abort by the rank that printed; then others abort
@@ -143,7 +142,7 @@ class ControlChannel::Thread {
   void handle_failed_poll(int error) {
     if (!std::exchange(poll_failed_, true)) {
       print_line(
-          fmt::format("{}: the control channel cannot wait for messages ({}); it looks every {} ms instead",
+          fmt::format("the control channel of {} cannot wait for messages ({}); it looks every {} ms instead",
                       tree_.roster.name(tree_.rank), errno_text(error), kPollPause.count()));
     }
     std::this_thread::sleep_for(kPollPause);
@@ -276,7 +275,7 @@ class ControlChannel::Thread {
     if (failure_) return;
     failure_ = line;
     if (tree_.up->open()) tree_.up->send(MessageKind::failure, line);
-    verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kNodeAnswerTime + verdict_delay_));
+    verdict_due_ = std::min(verdict_due_.value_or(UINT64_MAX), after(kFailureTime + verdict_delay_));
   }
 
   void handle_note(const std::string& body) {
@@ -294,7 +293,7 @@ class ControlChannel::Thread {
     if (!collecting_ && !collected_) {
       collecting_ = true;
       answers_[tree_.rank] = my_status();
-      answers_due_ = after(is_root() ? kAllAnswerTime : kNodeAnswerTime);
+      answers_due_ = after(control::answer_time(tree_));
       for (auto& child : tree_.down) {
         if (child.connection.open()) {
           child.connection.send(MessageKind::ask);
@@ -332,12 +331,7 @@ class ControlChannel::Thread {
     };
     add(tree_.rank);
     for (const auto& child : tree_.down) {
-      const int node = tree_.roster.node_of.at(static_cast<std::size_t>(child.rank));
-      if (node == tree_.roster.node_of.at(static_cast<std::size_t>(tree_.rank))) {
-        add(child.rank);
-      } else {
-        for (const int rank : tree_.roster.ranks_on(node)) add(rank);
-      }
+      for (const int rank : control::ranks_behind(tree_, child.rank)) add(rank);
     }
     return statuses;
   }

@@ -117,7 +117,7 @@ class TreeBuilder {
       local_ = listen_locally(contact.key);
       if (!local_) outcome.fail(&ConnectOutcome::local, "cannot listen locally: " + errno_text(errno));
     }
-    if (is_root() && place_.nodes > 1) {
+    if (!nodes_below(place_.node, place_.nodes).empty()) {
       network_ = listen_on_network(contact.addresses);
       if (!network_)
         outcome.fail(&ConnectOutcome::network, "cannot listen on the network: " + errno_text(errno));
@@ -130,7 +130,7 @@ class TreeBuilder {
       tree_.parent = tree_.roster.ranks_on(place_.node).front();
       UniqueFd socket = connect_locally(tree_.node_key);
       const std::string why = errno_text(errno);
-      // The parent may itself still wait for rank 0.
+      // The parent may itself still wait for the node above.
       if (socket && introduce(socket, tree_.node_key, place_.rank, milliseconds(15'000))) {
         tree_.up.emplace(std::move(socket));
       } else {
@@ -141,22 +141,20 @@ class TreeBuilder {
     }
     if (!is_root()) {
       std::string why;
-      UniqueFd socket =
-          connect_on_network(contacts.front().addresses, contacts.front().key, place_.rank, why);
+      const int parent = tree_.roster.ranks_on(node_above(place_.node)).front();
+      const ContactInfo& above = contacts.at(static_cast<std::size_t>(parent));
+      UniqueFd socket = connect_on_network(above.addresses, above.key, place_.rank, why);
       if (socket) {
-        tree_.parent = 0;
+        tree_.parent = parent;
         tree_.up.emplace(std::move(socket));
       } else {
-        outcome.fail(&ConnectOutcome::network, "no connection to rank 0: " + why);
+        outcome.fail(&ConnectOutcome::network, fmt::format("no connection to rank {}: {}", parent, why));
       }
     }
     std::vector<int> expected = tree_.roster.ranks_on(place_.node);
     expected.erase(expected.begin());  // this rank
-    if (is_root()) {
-      for (int node = 1; node < place_.nodes; ++node) {
-        expected.push_back(tree_.roster.ranks_on(node).front());
-      }
-    }
+    for (const int node : nodes_below(place_.node, place_.nodes))
+      expected.push_back(tree_.roster.ranks_on(node).front());
     // A rank that cannot connect reports that in its own outcome.
     accept_children(local_, network_, tree_.node_key, std::move(expected), tree_.down, outcome);
   }
@@ -198,6 +196,13 @@ class TreeBuilder {
 
 }  // namespace
 
+milliseconds answer_time(const Tree& tree) {
+  if (tree.parent < 0) return milliseconds(1500);
+  const int node = tree.roster.node_of.at(static_cast<std::size_t>(tree.rank));
+  const bool alone = nodes_below(node, static_cast<int>(tree.roster.node_names.size())).empty();
+  return milliseconds(alone ? 1000 : 1250);
+}
+
 std::chrono::milliseconds verdict_delay(const Tree& tree) {
   const auto& node_of = tree.roster.node_of;
   const int node = node_of.at(static_cast<std::size_t>(tree.rank));
@@ -205,6 +210,28 @@ std::chrono::milliseconds verdict_delay(const Tree& tree) {
   const bool alone = std::count(node_of.begin(), node_of.end(), 0) == 1;  // rank 0 on its node
   if (tree.parent == 0) return milliseconds(node == 1 ? (alone ? 0 : 250) : 500);
   return milliseconds(600);
+}
+
+std::vector<int> nodes_below(int node, int nodes) {
+  std::vector<int> below;
+  for (int next = node * kNodesBelow + 1; next <= (node + 1) * kNodesBelow && next < nodes; ++next)
+    below.push_back(next);
+  return below;
+}
+
+std::vector<int> ranks_behind(const Tree& tree, int child) {
+  const auto& node_of = tree.roster.node_of;
+  const int node = node_of.at(static_cast<std::size_t>(child));
+  if (node == node_of.at(static_cast<std::size_t>(tree.rank))) return {child};
+  std::vector<int> ranks;
+  std::vector<int> nodes{node};
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto of_node = tree.roster.ranks_on(nodes[i]);
+    ranks.insert(ranks.end(), of_node.begin(), of_node.end());
+    const auto below = nodes_below(nodes[i], static_cast<int>(tree.roster.node_names.size()));
+    nodes.insert(nodes.end(), below.begin(), below.end());
+  }
+  return ranks;
 }
 
 std::optional<Tree> build_tree(const Place& place, const AllGather& all_gather) {

@@ -1,6 +1,6 @@
-// The connections of the control channel. Each rank is connected to the first rank of its node over a local
-// socket, and the first rank of each node to rank 0 over TCP, so that a rank has at most as many connections
-// as its node has ranks and the job has nodes.
+// The connections of the control channel. Each rank is connected to the first rank of its node over a local socket. The
+// first ranks form a tree over TCP, in which a node has up to 32 nodes below it: node 0 has nodes 1 to 32, node 1 has 33
+// to 64. So 1,056 nodes are two levels below rank 0.
 //
 // Threads: the main thread builds the tree.
 #pragma once
@@ -26,6 +26,16 @@ struct Child {
   Connection connection;
 };
 
+constexpr int kNodesBelow = 32;
+
+/// The node above; -1 for node 0.
+constexpr int node_above(int node) {
+  return node == 0 ? -1 : (node - 1) / kNodesBelow;
+}
+
+/// The nodes that are connected to this one from below.
+std::vector<int> nodes_below(int node, int nodes);
+
 struct Tree {
   Roster roster;
   int rank = 0;
@@ -34,6 +44,12 @@ struct Tree {
   std::optional<Connection> up;
   std::vector<Child> down;
 };
+
+/// The ranks of whose state `child` of this rank tells: itself, or all ranks of its node and of the nodes below.
+std::vector<int> ranks_behind(const Tree& tree, int child);
+
+/// How long a rank waits for the answers of those below it: the longer, the nearer it is to rank 0.
+std::chrono::milliseconds answer_time(const Tree& tree);
 
 /// If rank 0 cannot give a verdict, each rank gives its own after this time. The times differ, so that usually only one
 /// rank prints.

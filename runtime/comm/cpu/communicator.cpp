@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "common/error.h"
@@ -161,6 +162,15 @@ class CpuCommunicator : public Communicator, private Driver {
   void drive() override { progress(); }
   bool advance(bool waiting);
   Progress progress_others();
+  struct Look {
+    std::uint32_t seen = 0;  // events
+    bool moved = false;
+    bool exchanging = false;
+  };
+  template <typename Ended>
+  std::optional<Look> look(Ended ended);
+  void rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
+            std::chrono::nanoseconds sleep) const;
   template <typename Condition>
   void drive_until(Condition condition, const std::string& what);
   void serve();
@@ -258,35 +268,41 @@ CpuCommunicator::Progress CpuCommunicator::progress_others() {
   return all;
 }
 
-// Spins, then sleeps until another rank of this node has made progress. Ends the job if `what` takes too
-// long.
+// Advances the operations; nullopt if `ended` holds then.
+template <typename Ended>
+std::optional<CpuCommunicator::Look> CpuCommunicator::look(Ended ended) {
+  Look look{.seen = group_.slots().event_count()};
+  const std::scoped_lock lock(mutex_);
+  look.moved = advance(true);
+  look.exchanging = group_.exchanging();
+  if (ended()) return std::nullopt;
+  return look;
+}
+
+// Spins if it moved within `spin`, then sleeps until another rank of this node makes progress.
+void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
+                           std::chrono::nanoseconds sleep) const {
+  if (look.exchanging) {
+    if (idle >= mpi::kSpin) std::this_thread::sleep_for(mpi::kNap);
+  } else if (idle < spin) {
+    relax();
+  } else {
+    group_.slots().sleep(look.seen, sleep);
+  }
+}
+
+// Ends the job if `what` takes too long.
 template <typename Condition>
 void CpuCommunicator::drive_until(Condition condition, const std::string& what) {
-  const OperationSlots& slots = group_.slots();
-  const OperationSlots::Waiting waiting(slots);
+  const OperationSlots::Waiting waiting(group_.slots());
   OperationTimeout timeout;
   auto moved_at = Clock::now();
-  for (;;) {
-    const std::uint32_t seen = slots.event_count();
-    bool moved = false;
-    bool exchanging = false;
-    {
-      const std::scoped_lock lock(mutex_);
-      moved = advance(true);
-      exchanging = group_.exchanging();
-      if (condition()) return;
-    }
+  while (const auto seen = look(condition)) {
     const Progress others = progress_others();
     const auto now = Clock::now();
-    if (moved || others.moved) moved_at = now;
+    if (seen->moved || others.moved) moved_at = now;
     if (timeout.expired()) end_job_by_timeout(what);
-    if (exchanging) {
-      if (now >= moved_at + mpi::kSpin) std::this_thread::sleep_for(mpi::kNap);
-    } else if (now < moved_at + spin_) {
-      relax();
-    } else {
-      slots.sleep(seen, others.idle ? timeout.next_check() : kOthersInterval);
-    }
+    rest(*seen, now - moved_at, spin_, others.idle ? timeout.next_check() : kOthersInterval);
   }
 }
 
@@ -307,34 +323,26 @@ void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
   ::prctl(PR_SET_TIMERSLACK, 1000);  // ns; with the default, each nap would take 50 µs more
-  const OperationSlots& slots = group_.slots();
+  const auto ended = [this] { return ending_ && group_.idle(); };
+  const auto undriven = [this] { return drivers_ == 0; };
   auto moved_at = Clock::now();
   for (;;) {
     {
       std::unique_lock lock(queue_mutex_);
-      undriven_.wait(lock, [this] { return drivers_ == 0; });
+      undriven_.wait(lock, undriven);
     }
-    const std::uint32_t seen = slots.event_count();
-    bool moved = false;
-    bool exchanging = false;
-    {
-      const std::scoped_lock lock(mutex_);
-      moved = advance(true);
-      exchanging = group_.exchanging();
-      if (ending_ && group_.idle()) {
-        // If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups
-        // end in any order.
-        return group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
-      }
-    }
-    if (moved) {
-      moved_at = Clock::now();
-    } else if (!exchanging) {
-      slots.sleep(seen, std::chrono::hours(1));
-    } else if (Clock::now() >= moved_at + mpi::kSpin) {
-      std::this_thread::sleep_for(mpi::kNap);
+    const auto seen = look(ended);
+    if (!seen) break;
+    const auto now = Clock::now();
+    if (seen->moved) {
+      moved_at = now;
+    } else {
+      rest(*seen, now - moved_at, std::chrono::microseconds(0), std::chrono::hours(1));
     }
   }
+  // If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups end in any
+  // order.
+  group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
 }
 
 std::unique_ptr<Communicator> CpuCommunicator::split(int color, std::string_view name) {

@@ -75,30 +75,11 @@ InterNode::InterNode(MPI_Comm world, const Place& place) : world_(world), place_
   const int color = place.local_rank < lanes_ ? place.local_rank : MPI_UNDEFINED;
   mpi::check(MPI_Comm_split(world, color, place.node, &lane_), "MPI_Comm_split");
   const NetworkCost cost = measure_network(world, lane_, place);
-  if (lane_ != MPI_COMM_NULL) exchange_.emplace(lane_, place.node, place.nodes, cost);
+  exchange_.emplace(lane_, place.node, place.nodes, cost);
 }
 
 InterNode::~InterNode() {
   if (lane_ != MPI_COMM_NULL) MPI_Comm_free(&lane_);
-}
-
-void InterNode::begin(NodeCollective& collective, const OperationRequest& request, std::string_view label) {
-  if (place_.local_rank == 0) collective.check.emplace(lane_, place_.node, place_.nodes, request, label);
-}
-
-bool InterNode::advance(NodeCollective& collective) {
-  if (collective.check && !collective.check->matched()) return false;
-  if (!collective.posted) {
-    collective.post(collective.requests);
-    collective.posted = true;
-  }
-  int done = 0;
-  mpi::check(MPI_Testall(static_cast<int>(collective.requests.size()), collective.requests.data(), &done,
-                         MPI_STATUSES_IGNORE),
-             "MPI_Testall");
-  if (done == 0) return false;
-  if (collective.then) collective.then();
-  return true;
 }
 
 void InterNode::end() {
@@ -106,43 +87,46 @@ void InterNode::end() {
   RequestCheck(lane_, place_.node, place_.nodes, {.kind = OperationKind::end}, "World").wait();
 }
 
-std::shared_ptr<NodeCollective> InterNode::broadcast(Buffer buffer, int root, MPI_Comm comm) {
-  auto collective = std::make_shared<NodeCollective>();
-  collective->post = [comm, buffer, root](std::vector<MPI_Request>& requests) {
+// The first rank of each node compares the requests.
+std::shared_ptr<NodeOperation> InterNode::posted(std::function<void(std::vector<MPI_Request>&)> post) const {
+  auto operation = std::make_shared<NodeOperation>();
+  operation->post = std::move(post);
+  operation->compares = place_.local_rank == 0;
+  return operation;
+}
+
+std::shared_ptr<NodeOperation> InterNode::broadcast(Buffer buffer, int root, MPI_Comm comm) {
+  return posted([comm, buffer, root](std::vector<MPI_Request>& requests) {
     auto* data = static_cast<std::byte*>(buffer.data);
     for (std::size_t begin = 0; begin < buffer.bytes(); begin += kPiece) {
       const auto bytes = static_cast<int>(std::min(kPiece, buffer.bytes() - begin));
       mpi::check(MPI_Ibcast(data + begin, bytes, MPI_BYTE, root, comm, &requests.emplace_back()),
                  "MPI_Ibcast");
     }
-  };
-  return collective;
+  });
 }
 
-std::shared_ptr<NodeCollective> InterNode::all_gather(Buffer mine, void* all) {
+std::shared_ptr<NodeOperation> InterNode::all_gather(Buffer mine, void* all) const {
   const int bytes = bytes_of_part(mine);
   const std::byte* part = static_cast<std::byte*>(all) + mine.bytes() * static_cast<std::size_t>(place_.rank);
-  auto collective = std::make_shared<NodeCollective>();
-  collective->post = [=, this](std::vector<MPI_Request>& requests) {
+  return posted([=, this](std::vector<MPI_Request>& requests) {
     mpi::check(MPI_Iallgather(mine.data == part ? MPI_IN_PLACE : mine.data, bytes, MPI_BYTE, all, bytes,
                               MPI_BYTE, world_, &requests.emplace_back()),
                "MPI_Iallgather");
-  };
-  return collective;
+  });
 }
 
 // MPI does not promise an order of summation, so each rank collects its part of all ranks and reduces it in rank order.
-std::shared_ptr<NodeCollective> InterNode::reduce_scatter(void* all, Buffer mine, ScaledOp scaled) {
+std::shared_ptr<NodeOperation> InterNode::reduce_scatter(void* all, Buffer mine, ScaledOp scaled) {
   const int bytes = bytes_of_part(mine);
   const auto part = [all, bytes](int rank) {
     return static_cast<std::byte*>(all) + static_cast<std::size_t>(rank) * static_cast<std::size_t>(bytes);
   };
-  scratch_.resize(std::max(scratch_.size(), mine.bytes() * static_cast<std::size_t>(place_.size)));
   const auto received = [this, bytes](int rank) {
     return scratch_.data() + static_cast<std::size_t>(rank) * static_cast<std::size_t>(bytes);
   };
-  auto collective = std::make_shared<NodeCollective>();
-  collective->post = [=, this](std::vector<MPI_Request>& requests) {
+  auto operation = posted([=, this](std::vector<MPI_Request>& requests) {
+    scratch_.resize(std::max(scratch_.size(), mine.bytes() * static_cast<std::size_t>(place_.size)));
     // The k-th message goes to the k-th rank after this one, so that not all ranks send to the same one first.
     for (int k = 1; k < place_.size; ++k) {
       const int from = (place_.rank - k + place_.size) % place_.size;
@@ -153,15 +137,15 @@ std::shared_ptr<NodeCollective> InterNode::reduce_scatter(void* all, Buffer mine
       const int to = (place_.rank + k) % place_.size;
       mpi::check(MPI_Isend(part(to), bytes, MPI_BYTE, to, 0, world_, &requests.emplace_back()), "MPI_Isend");
     }
-  };
-  collective->then = [=, this] {
+  });
+  operation->finish = [=, this](std::size_t /*begin*/, std::size_t /*count*/, const std::byte* /*data*/) {
     std::vector<const void*> inputs;
     for (int rank = 0; rank < place_.size; ++rank) {
       inputs.push_back(rank == place_.rank ? part(rank) : received(rank));
     }
     reduce(inputs, mine.data, mine.count, mine.type, scaled);
   };
-  return collective;
+  return operation;
 }
 
 std::pair<int, int> InterNode::position_of(int rank) const {
@@ -169,18 +153,14 @@ std::pair<int, int> InterNode::position_of(int rank) const {
   return {static_cast<int>(found) / lanes_, static_cast<int>(found) % lanes_};
 }
 
-std::shared_ptr<NodeCollective> InterNode::nothing() {
-  auto collective = std::make_shared<NodeCollective>();
-  collective->post = [](std::vector<MPI_Request>&) {};
-  return collective;
+std::shared_ptr<NodeOperation> InterNode::nothing() const {
+  return posted([](std::vector<MPI_Request>&) {});
 }
 
-std::shared_ptr<NodeCollective> InterNode::barrier() {
-  auto collective = std::make_shared<NodeCollective>();
-  collective->post = [this](std::vector<MPI_Request>& requests) {
-    mpi::check(MPI_Ibarrier(world_, &requests.emplace_back()), "MPI_Ibarrier");
-  };
-  return collective;
+std::shared_ptr<NodeOperation> InterNode::barrier() const {
+  return posted([world = world_](std::vector<MPI_Request>& requests) {
+    mpi::check(MPI_Ibarrier(world, &requests.emplace_back()), "MPI_Ibarrier");
+  });
 }
 
 }  // namespace lockstep::comm::cpu

@@ -21,15 +21,6 @@
 
 namespace lockstep::comm::cpu {
 
-/// An operation over all ranks that is not an all-reduce.
-struct NodeCollective {
-  std::optional<RequestCheck> check;  ///< of the first rank of a node
-  std::function<void(std::vector<MPI_Request>&)> post;
-  std::vector<MPI_Request> requests;
-  std::function<void()> then = nullptr;
-  bool posted = false;
-};
-
 class InterNode {
  public:
   /// `world` must outlive this object, and nothing else may use `world` until this object is destroyed.
@@ -42,11 +33,9 @@ class InterNode {
   /// slice i. There are as many lanes as the smallest node has ranks.
   int lanes() const { return lanes_; }
 
-  /// The operations over this rank's lane. Only ranks with a local rank below lanes() have one.
+  /// Runs the operations. Only ranks with a local rank below lanes() have a lane.
   NodeExchange& exchange() { return *exchange_; }
-  /// Whether one of them is not done.
-  bool exchanging() const { return exchange_ && !exchange_->idle(); }
-  NetworkUse network_use() const { return exchange_ ? exchange_->last_use() : NetworkUse{}; }
+  const NodeExchange& exchange() const { return *exchange_; }
   /// Whether several ranks of some node sum, so that halves travel as f32 until all are summed.
   bool sums_on_nodes() const { return sums_on_nodes_; }
 
@@ -60,31 +49,27 @@ class InterNode {
   std::pair<int, int> position_of(int rank) const;
 
   /// Copies the buffer of `node` to the ranks of this rank's lane.
-  std::shared_ptr<NodeCollective> broadcast_on_lane(Buffer buffer, int node) {
+  std::shared_ptr<NodeOperation> broadcast_on_lane(Buffer buffer, int node) {
     return broadcast(buffer, node, lane_);
   }
   /// Only compares the requests.
-  std::shared_ptr<NodeCollective> nothing();
+  std::shared_ptr<NodeOperation> nothing() const;
 
-  // As in Communicator. all_gather and reduce_scatter throw Error for parts of 2 GiB or more. The memory must stay valid
-  // until advance() has returned true.
-  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root) {
+  // Over all ranks, as in Communicator. all_gather and reduce_scatter throw Error for parts of 2 GiB or more. The memory
+  // must stay valid until the operation is done.
+  std::shared_ptr<NodeOperation> broadcast(Buffer buffer, int root) {
     return broadcast(buffer, root, world_);
   }
-  std::shared_ptr<NodeCollective> all_gather(Buffer mine, void* all);
-  std::shared_ptr<NodeCollective> reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
-  std::shared_ptr<NodeCollective> barrier();
-
-  /// Compares the requests of the nodes first. Every rank calls it before the first advance().
-  void begin(NodeCollective& collective, const OperationRequest& request, std::string_view label);
-  /// Whether it is done. Ends the job, with a line that names both requests, if two nodes call different operations.
-  bool advance(NodeCollective& collective);
+  std::shared_ptr<NodeOperation> all_gather(Buffer mine, void* all) const;
+  std::shared_ptr<NodeOperation> reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
+  std::shared_ptr<NodeOperation> barrier() const;
 
   /// Waits until all nodes have called it.
   void end();
 
  private:
-  std::shared_ptr<NodeCollective> broadcast(Buffer buffer, int root, MPI_Comm comm);
+  std::shared_ptr<NodeOperation> posted(std::function<void(std::vector<MPI_Request>&)> post) const;
+  std::shared_ptr<NodeOperation> broadcast(Buffer buffer, int root, MPI_Comm comm);
 
   MPI_Comm world_;
   MPI_Comm lane_ = MPI_COMM_NULL;

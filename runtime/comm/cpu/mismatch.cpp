@@ -12,7 +12,7 @@ namespace lockstep::comm::cpu {
 namespace {
 
 const char* name_of(ReduceOp op) {
-  constexpr std::array<const char*, 5> kNames = {"sum", "average", "max", "min", "bit_or"};
+  constexpr std::array<const char*, 6> kNames = {"sum", "average", "max", "min", "bit_or", "sum_or_max"};
   return kNames.at(static_cast<std::size_t>(op));
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/comm/cpu/node_exchange.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/error.h"
@@ -11,6 +12,9 @@ namespace {
 
 constexpr int kFirstTag = 16;
 constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
+constexpr int kUnusedTag = kFirstTag - 1;
+
+constexpr std::size_t kUncalledBytes = std::size_t{128} << 10;  // between two calls of MPI
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t aligned(std::size_t bytes) {
@@ -34,10 +38,16 @@ NetworkUse use_of(const std::vector<Round>& rounds) {
 
 struct NodeExchange::Running {
   Running(std::shared_ptr<NodeOperation> started, MPI_Comm lane, int node, int nodes)
-      : operation(std::move(started)), check(lane, node, nodes, operation->request, operation->label) {}
+      : operation(std::move(started)) {
+    if (operation->compares) check.emplace(lane, node, nodes, operation->request, operation->label);
+  }
+
+  bool matched() { return !check || check->matched(); }
 
   std::shared_ptr<NodeOperation> operation;
-  RequestCheck check;
+  std::optional<RequestCheck> check;
+  bool posted = false;                // MPI's operation
+  std::vector<MPI_Request> requests;  // of it
   ScheduleForm form = ScheduleForm::slices;
   std::size_t blocks = 1;         // whose elements travel together
   std::size_t segment_count = 0;  // elements of a segment, of each block
@@ -83,6 +93,10 @@ NodeExchange::~NodeExchange() = default;
 void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
   auto running = std::make_unique<Running>(std::move(operation), lane_, node_, grid_.nodes);
   const NodeOperation& started = *running->operation;
+  if (started.post) {
+    operations_.push_back(std::move(running));
+    return;
+  }
   const Buffer& buffer = started.buffer;
   if (started.request.kind != OperationKind::all_reduce) running->blocks = blocks_.size();
   const ExchangePlan plan = plan_of(grid_, buffer.bytes() * running->blocks, cost_);
@@ -115,9 +129,11 @@ bool NodeExchange::advance() {
     segment = active_.erase(segment);
   }
   moved |= start_segment();
+  moved |= advance_posted();
   const auto ended = [&](const auto& running) {
-    if (running->next < running->operation->buffer.count || running->active > 0 ||
-        !running->check.matched()) {
+    if (running->operation->done) return true;
+    if (running->operation->post || running->next < running->operation->buffer.count || running->active > 0 ||
+        !running->matched()) {
       return false;
     }
     running->operation->done = true;
@@ -126,6 +142,24 @@ bool NodeExchange::advance() {
   };
   std::erase_if(operations_, ended);
   return moved;
+}
+
+// The oldest of MPI's own operations.
+bool NodeExchange::advance_posted() {
+  const auto oldest = std::find_if(operations_.begin(), operations_.end(),
+                                   [](const auto& running) { return running->operation->post != nullptr; });
+  if (oldest == operations_.end() || !(*oldest)->matched()) return false;
+  Running& running = **oldest;
+  const bool begins = !std::exchange(running.posted, true);
+  if (begins) running.operation->post(running.requests);
+  int done = 0;
+  mpi::check(MPI_Testall(static_cast<int>(running.requests.size()), running.requests.data(), &done,
+                         MPI_STATUSES_IGNORE),
+             "MPI_Testall");
+  if (done == 0) return begins;
+  if (running.operation->finish) running.operation->finish(0, 0, nullptr);
+  running.operation->done = true;
+  return true;
 }
 
 // The oldest operation with elements that are in no segment yet.
@@ -163,7 +197,16 @@ bool NodeExchange::start_segment() {
   running->next += count;
   ++running->active;
   active_bytes_ += bytes;
-  operation.prepare(segment.begin, count, segment.data(), operation.wide ? segment.wide.data() : nullptr);
+  float* const wide = operation.wide ? segment.wide.data() : nullptr;
+  if (operation.request.kind == OperationKind::all_reduce) {
+    const std::size_t size = size_of(operation.buffer.type);
+    in_pieces(count, size, [&](std::size_t begin, std::size_t part) {
+      operation.prepare(segment.begin + begin, part, segment.data() + begin * size,
+                        wide == nullptr ? nullptr : wide + begin);
+    });
+  } else {
+    operation.prepare(segment.begin, count, segment.data(), wide);  // puts blocks side by side
+  }
   post(segment);
   return true;
 }
@@ -234,7 +277,7 @@ bool NodeExchange::arrived(Segment& segment) {
 
 bool NodeExchange::advance(Segment& segment) {
   bool moved = false;
-  while (arrived(segment) && segment.running->check.matched()) {
+  while (arrived(segment) && segment.running->matched()) {
     moved = true;
     const Round& round = segment.rounds[segment.round];
     if (round.reduces) {
@@ -251,25 +294,40 @@ bool NodeExchange::advance(Segment& segment) {
   return moved;
 }
 
+// MPI moves data only while it is called, so it is called between the pieces of a long sum.
+void NodeExchange::in_pieces(std::size_t count, std::size_t element_bytes,
+                             const std::function<void(std::size_t begin, std::size_t count)>& work) const {
+  const std::size_t piece = kUncalledBytes / element_bytes;
+  for (std::size_t begin = 0; begin < count; begin += piece) {
+    work(begin, std::min(piece, count - begin));
+    int arrived = 0;
+    mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, lane_, &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  }
+}
+
 // Adds up the received parts and this node's own, in the order of the nodes' digits.
 void NodeExchange::reduce(Segment& segment, const Round& round, bool last) {
   if (round.count == 0) return;
   const DataType type = segment.buffer().type;
-  std::byte* own = segment.base() + round.begin * segment.element_bytes();
-  std::vector<const void*> inputs(segment.received.begin(), segment.received.end());
-  inputs.insert(inputs.begin() + static_cast<std::ptrdiff_t>(round.before), own);
+  std::vector<const std::byte*> operands(segment.received.begin(), segment.received.end());
+  const std::byte* own = segment.base() + round.begin * segment.element_bytes();
+  operands.insert(operands.begin() + static_cast<std::ptrdiff_t>(round.before), own);
   const ScaledOp& scaled = segment.running->operation->scaled;
   const ScaledOp unscaled{.op = scaled.op, .scale = std::nullopt};
-  float* wide = segment.wide.data() + round.begin;
-  std::byte* result = segment.data() + round.begin * size_of(type);
-  if (segment.in_wide) {
-    comm::reduce(inputs, wide, round.count, DataType::f32, last ? scaled : unscaled);
-    if (last) narrow(wide, result, round.count, type);
-  } else if (is_half(type) && !last) {
-    reduce_wide(inputs, wide, round.count, type, scaled.op);
-  } else {
-    comm::reduce(inputs, result, round.count, type, last ? scaled : unscaled);
-  }
+  in_pieces(round.count, segment.element_bytes(), [&](std::size_t begin, std::size_t count) {
+    std::vector<const void*> inputs;
+    for (const std::byte* operand : operands) inputs.push_back(operand + begin * segment.element_bytes());
+    float* wide = segment.wide.data() + round.begin + begin;
+    std::byte* result = segment.data() + (round.begin + begin) * size_of(type);
+    if (segment.in_wide) {
+      comm::reduce(inputs, wide, count, DataType::f32, last ? scaled : unscaled);
+      if (last) narrow(wide, result, count, type);
+    } else if (is_half(type) && !last) {
+      reduce_wide(inputs, wide, count, type, scaled.op);
+    } else {
+      comm::reduce(inputs, result, count, type, last ? scaled : unscaled);
+    }
+  });
   segment.in_wide = is_half(type) && !last;
 }
 

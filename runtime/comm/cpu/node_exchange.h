@@ -31,11 +31,16 @@
 
 namespace lockstep::comm::cpu {
 
-/// An operation among the ranks of a lane: an all-reduce of a buffer, or a reduce-scatter or all-gather of a block for
-/// each node.
+/// An operation among the ranks of a lane, by a schedule: an all-reduce of a buffer, or a reduce-scatter or all-gather of
+/// a block for each node. Or an operation of MPI, with `post`.
 struct NodeOperation {
   OperationRequest request;
   std::string label;
+  /// Starts MPI's own operation. It is called when the ones before have ended, because MPI needs the same order of
+  /// collectives on all ranks. `prepare` is not used then.
+  std::function<void(std::vector<MPI_Request>&)> post = nullptr;
+  /// Whether this rank compares the request with those of the other nodes.
+  bool compares = true;
   /// Of an all-reduce this node's elements, then the result. Of the others the size of a block; no data.
   Buffer buffer;
   ScaledOp scaled;
@@ -44,16 +49,17 @@ struct NodeOperation {
   /// Called before these elements of the buffer, or of each block, are sent. It puts them into `data`, or into `wide` if
   /// that is not null. Blocks are `count` elements apart, in the order of NodeExchange::block(); an all-gather needs only
   /// this node's.
-  std::function<void(std::size_t begin, std::size_t count, std::byte* data, float* wide)> prepare;
-  /// Called when `data` has the result; of a reduce-scatter this node's block.
-  std::function<void(std::size_t begin, std::size_t count, const std::byte* data)> finish;
+  std::function<void(std::size_t begin, std::size_t count, std::byte* data, float* wide)> prepare = nullptr;
+  /// Called when `data` has the result; of a reduce-scatter this node's block. After `post`: when it has ended.
+  std::function<void(std::size_t begin, std::size_t count, const std::byte* data)> finish = nullptr;
 
   bool done = false;
 };
 
 class NodeExchange {
  public:
-  /// `lane` has one rank of each node, in the order of the nodes, and must outlive this object.
+  /// `lane` has one rank of each node, in the order of the nodes, and must outlive this object. If it is null, this rank
+  /// can only start operations with `post` that it does not compare.
   NodeExchange(MPI_Comm lane, int node, int nodes, const NetworkCost& cost);
   ~NodeExchange();
   NodeExchange(const NodeExchange&) = delete;
@@ -77,10 +83,13 @@ class NodeExchange {
 
   std::vector<Round> rounds_of(const Running& running, std::size_t count) const;
   Running* next_to_divide();
+  bool advance_posted();
   bool start_segment();
   bool advance(Segment& segment);
   void post(Segment& segment);
   bool arrived(Segment& segment);
+  void in_pieces(std::size_t count, std::size_t element_bytes,
+                 const std::function<void(std::size_t begin, std::size_t count)>& work) const;
   void reduce(Segment& segment, const Round& round, bool last);
 
   MPI_Comm lane_;

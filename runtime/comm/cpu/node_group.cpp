@@ -16,6 +16,8 @@ namespace {
 
 // The maximum number of bytes that are copied into shared memory at a time.
 constexpr std::size_t kMaxStagedBytes = std::size_t{64} << 20;
+// Larger data of an all-reduce on one node is not copied as a whole.
+constexpr std::size_t kMaxWholeBytes = std::size_t{1} << 20;
 // Bytes of a chunk, the unit of work of a rank: large enough that claiming one costs little, and small enough
 // that the chunk and its result stay in the second-level cache.
 constexpr std::size_t kMaxChunk = std::size_t{128} << 10;
@@ -46,11 +48,12 @@ NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> 
       place_(place),
       ranks_(std::move(ranks)),
       inter_node_(inter_node),
+      pieces_(slots_, place.local_rank, place.local_size),
       peers_(static_cast<std::size_t>(place.local_size)) {
 }
 
 bool NodeGroup::advance(bool waiting) {
-  bool moved = inter_node_ != nullptr && inter_node_->exchanging() && inter_node_->exchange().advance();
+  bool moved = exchanging() && inter_node_->exchange().advance();
   while (post_next()) moved = true;
   for (const auto& task : posted_) {
     if (!all_have_asked(*task)) {
@@ -70,12 +73,11 @@ bool NodeGroup::advance(bool waiting) {
 }
 
 bool NodeGroup::exchanging() const {
-  return inter_node_ != nullptr &&
-         (inter_node_->exchanging() || (!posted_.empty() && posted_.front()->collective != nullptr));
+  return inter_node_ != nullptr && !inter_node_->exchange().idle();
 }
 
 NetworkUse NodeGroup::network_use() const {
-  return inter_node_ == nullptr ? NetworkUse{} : inter_node_->network_use();
+  return inter_node_ == nullptr ? NetworkUse{} : inter_node_->exchange().last_use();
 }
 
 // Whether an operation that is not complete uses memory of `task`. Operations on the same memory run in order.
@@ -122,8 +124,9 @@ bool NodeGroup::post_next() {
   slot.done_chunks.store(0, std::memory_order_relaxed);
   posted_.push_back(std::move(queued_.front()));
   queued_.pop_front();
-  slots_.area(place_.local_rank).asked.store(++next_number_, std::memory_order_release);
-  slots_.notify_all();
+  slots_.area(place_.local_rank).asked.store(++next_number_, std::memory_order_seq_cst);
+  // The others can work only now. Of ranks that ask at the same time, at least one sees all.
+  if (all_have_asked(*posted_.back())) slots_.notify_all();
   return true;
 }
 
@@ -141,6 +144,12 @@ Buffer NodeGroup::shared_part(const Task& task) const {
 
 bool NodeGroup::is_inline(const Task& task) const {
   return shared_part(task).bytes() <= kInlineBytes;
+}
+
+// Whether PieceExchange sums the data unless all ranks can map it.
+bool NodeGroup::may_be_in_pieces(const Task& task) const {
+  return inter_node_ == nullptr && place_.local_size > 1 && task.request.kind == OperationKind::all_reduce &&
+         task.buffer.bytes() > kMaxWholeBytes;
 }
 
 bool NodeGroup::shares_data(const Task& task) const {
@@ -172,6 +181,7 @@ bool NodeGroup::stage(Task& task, OperationSlot& slot) {
       return true;
     }
   }
+  if (may_be_in_pieces(task)) return true;
   if (staged_bytes_ > 0 && staged_bytes_ + part.bytes() > kMaxStagedBytes) return false;
   task.staging = staging_.take(part.bytes());
   staged_bytes_ += part.bytes();
@@ -182,7 +192,7 @@ bool NodeGroup::stage(Task& task, OperationSlot& slot) {
 
 bool NodeGroup::all_have_asked(const Task& task) const {
   for (int rank = 0; rank < place_.local_size; ++rank) {
-    if (slots_.area(rank).asked.load(std::memory_order_acquire) <= task.number) return false;
+    if (slots_.area(rank).asked.load(std::memory_order_seq_cst) <= task.number) return false;
   }
   return true;
 }
@@ -216,6 +226,7 @@ void NodeGroup::compare(Task& task) {
       end_job_by_mismatch(slots_, place_, rank, task.number);
     }
     if (slot.asked_ns > slots_.slot(last, task.number).asked_ns) last = rank;
+    task.in_pieces |= may_be_in_pieces(task) && slot.location.segment.descriptor < 0;
   }
   if (inter_node_ == nullptr) {
     task.operation->set_last_rank(slots_.slot(last, task.number).asked_ns,
@@ -269,6 +280,7 @@ bool NodeGroup::may_work(const Task& task) const {
 
 bool NodeGroup::work(Task& task, bool waiting) {
   if (has_no_slice(task)) return !std::exchange(task.share_done, true);
+  if (task.in_pieces) return work_in_pieces(task, waiting);
   if (!find_data(task)) return false;
   if (inter_node_ != nullptr) {
     return work_across_nodes(task);
@@ -318,6 +330,20 @@ bool NodeGroup::work_on_share(Task& task, int owner) {
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == chunks.count) slots_.notify_all();
   }
   return moved;
+}
+
+// One operation after the other, in the same order on all ranks.
+bool NodeGroup::work_in_pieces(Task& task, bool waiting) {
+  if (task.share_done || (in_pieces_ != nullptr && in_pieces_ != &task)) return false;
+  if (in_pieces_ == nullptr) {
+    pieces_.start(task.buffer, scaled_op_of(task.options, place_.size));
+    in_pieces_ = &task;
+  }
+  const bool moved = pieces_.advance(waiting);
+  if (!pieces_.done()) return moved;
+  in_pieces_ = nullptr;
+  task.share_done = true;
+  return true;
 }
 
 // Broadcast, all-gather, reduce-scatter: every rank copies what it needs from the data of the others.
@@ -372,6 +398,7 @@ int NodeGroup::slices(const Task& task) const {
 bool NodeGroup::finished(const Task& task) const {
   if (!task.compared) return false;
   if (task.error) return true;
+  if (task.in_pieces) return task.share_done;
   const std::size_t done = slots_.slot(0, task.number).done_chunks.load(std::memory_order_acquire);
   const bool reduces = task.request.kind == OperationKind::all_reduce;
   if (inter_node_ != nullptr) {

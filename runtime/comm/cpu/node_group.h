@@ -6,7 +6,8 @@
 // asked, an all-reduce is divided into chunks, and each rank has a share of them. For each chunk a rank adds
 // up the elements of all ranks, in the order of the ranks, and writes the result to all of them: one pass
 // over memory, and the same bits whichever rank does it. Data that is not in shared memory is copied there
-// and back. A few KB are stored in the slots, and every rank adds them up separately.
+// and back: as a whole, or piece by piece (PieceExchange) if a large all-reduce is on one node. A few KB are stored in
+// the slots, and every rank adds them up separately.
 //
 // Threads: one at a time.
 #pragma once
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "runtime/comm/cpu/operation_slots.h"
+#include "runtime/comm/cpu/piece_exchange.h"
 #include "runtime/comm/operation.h"
 #include "runtime/comm/shm/staging_pool.h"
 
@@ -28,7 +30,6 @@ namespace lockstep::comm::cpu {
 
 class InterNode;
 struct NodeOperation;
-struct NodeCollective;
 
 /// This rank's part of an operation: what was asked for, where its data lies, how far it is.
 struct Task {
@@ -44,11 +45,10 @@ struct Task {
   std::vector<std::byte*> views;              ///< the data of every local rank, once the work has begun
   std::vector<std::shared_ptr<void>> mapped;  ///< keeps `views` valid
   bool compared = false;                      ///< with the requests of the other ranks
+  bool in_pieces = false;                     ///< over PieceExchange
   bool share_done = false;                    ///< this rank has no more work to do
   bool copied = false;                        ///< what other ranks of the node got from other nodes
-  // The part that crosses nodes, once it has begun: over the lane, or over all ranks.
-  std::shared_ptr<NodeOperation> exchange;
-  std::shared_ptr<NodeCollective> collective;
+  std::shared_ptr<NodeOperation> exchange;    ///< the part that crosses nodes, once it has begun
   std::exception_ptr error;
 };
 
@@ -79,6 +79,7 @@ class NodeGroup {
   OperationSlot& my_slot(const Task& task) const { return slots_.slot(place_.local_rank, task.number); }
   bool is_inline(const Task& task) const;
   bool shares_data(const Task& task) const;
+  bool may_be_in_pieces(const Task& task) const;
 
   bool post_next();
   bool stage(Task& task, OperationSlot& slot);
@@ -92,6 +93,7 @@ class NodeGroup {
   bool work(Task& task, bool waiting);
   bool work_on_chunks(Task& task, bool waiting);
   bool work_on_share(Task& task, int owner);
+  bool work_in_pieces(Task& task, bool waiting);
   void copy_parts(Task& task);
   void end_share(Task& task);
 
@@ -108,7 +110,7 @@ class NodeGroup {
   void reduce_slice(Task& task, NodeOperation& operation);
   void reduce_blocks(Task& task, NodeOperation& operation);
   void gather_blocks(Task& task, NodeOperation& operation);
-  std::shared_ptr<NodeCollective> collective_of(Task& task);
+  std::shared_ptr<NodeOperation> posted_of(Task& task);
   bool overlaps_earlier(const Task& task) const;
 
   bool finished(const Task& task) const;
@@ -121,6 +123,8 @@ class NodeGroup {
   InterNode* inter_node_;
   shm::StagingPool staging_;
   std::size_t staged_bytes_ = 0;  // in unfinished operations
+  PieceExchange pieces_;
+  const Task* in_pieces_ = nullptr;  // the operation that pieces_ works on
 
   struct Peer {
     std::uint64_t free_count = 0;

@@ -48,27 +48,41 @@ bool NodeGroup::over_lanes(const Task& task) const {
 bool NodeGroup::work_across_nodes(Task& task) {
   if (task.share_done) return copy_on_node(task);
   try {
-    if (over_lanes(task) && task.request.kind != OperationKind::broadcast) return exchange_across_nodes(task);
-    // The first operation only: MPI needs the same order of collectives on all ranks.
-    if (posted_.front().get() != &task) return false;
-    if (!task.collective) {
-      task.collective = collective_of(task);
-      inter_node_->begin(*task.collective, task.request, task.label);
-      return true;
-    }
-    if (!inter_node_->advance(*task.collective)) return false;
-    task.share_done = true;
-    if (ready_count(task) > 0 && inter_node_->position_of(task.request.root).second == place_.local_rank) {
-      end_share(task);
-    }
+    return exchange_across_nodes(task);
   } catch (...) {
     task.share_done = true;
     task.error = std::current_exception();
+    return true;
   }
-  return task.share_done;
 }
 
-std::shared_ptr<NodeCollective> NodeGroup::collective_of(Task& task) {
+// Exchanges this rank's part with its lane, or all ranks' parts.
+bool NodeGroup::exchange_across_nodes(Task& task) {
+  const bool scheduled = over_lanes(task) && task.request.kind != OperationKind::broadcast;
+  if (scheduled && place_.local_rank >= slices(task)) return !std::exchange(task.share_done, true);
+  if (!task.exchange) {
+    // Nodes compare their requests in the order of the operations.
+    for (const auto& before : posted_) {
+      if (before.get() == &task) break;
+      if (!before->exchange && !before->share_done) return false;
+    }
+    task.exchange = scheduled ? exchange_of(task) : posted_of(task);
+    task.exchange->request = task.request;
+    task.exchange->label = task.label;
+    inter_node_->exchange().start(task.exchange);
+    return true;
+  }
+  if (!task.exchange->done) return false;
+  task.share_done = true;
+  // Of a broadcast, the other ranks of the node wait for one.
+  const bool counts = scheduled || (ready_count(task) > 0 &&
+                                    inter_node_->position_of(task.request.root).second == place_.local_rank);
+  if (counts) end_share(task);
+  return true;
+}
+
+// The operations by MPI's own algorithms.
+std::shared_ptr<NodeOperation> NodeGroup::posted_of(Task& task) {
   switch (task.request.kind) {
     case OperationKind::broadcast: {
       if (!over_lanes(task)) return inter_node_->broadcast(task.buffer, task.request.root);
@@ -88,24 +102,6 @@ std::shared_ptr<NodeCollective> NodeGroup::collective_of(Task& task) {
       break;
   }
   return inter_node_->barrier();
-}
-
-// Exchanges this rank's part with its lane.
-bool NodeGroup::exchange_across_nodes(Task& task) {
-  if (place_.local_rank >= slices(task)) return !std::exchange(task.share_done, true);
-  if (!task.exchange) {
-    // Nodes compare their requests in the order of the operations.
-    for (const auto& before : posted_) {
-      if (before.get() == &task) break;
-      if (!before->exchange && !before->collective && !before->share_done) return false;
-    }
-    task.exchange = exchange_of(task);
-    inter_node_->exchange().start(task.exchange);
-    return true;
-  }
-  if (!task.exchange->done) return false;
-  end_share(task);
-  return true;
 }
 
 // How many ranks of the node must have got their data from other nodes before the others copy it; 0: nothing is copied.
@@ -164,8 +160,6 @@ bool NodeGroup::copy_on_node(Task& task) {
 
 std::shared_ptr<NodeOperation> NodeGroup::exchange_of(Task& task) {
   auto operation = std::make_shared<NodeOperation>();
-  operation->request = task.request;
-  operation->label = task.label;
   operation->buffer = {nullptr, task.buffer.count, task.request.type};
   operation->scaled = scaled_op_of(task.options, place_.size);
   operation->wide = is_half(task.request.type) && inter_node_->sums_on_nodes() &&

@@ -59,6 +59,14 @@ struct OperationSlot {
   alignas(64) std::byte data[kInlineBytes] = {};
 };
 
+/// How far a rank is with the pieces of PieceExchange, and its buffers there.
+struct RingProgress {
+  alignas(64) std::atomic<std::uint64_t> filled = 0;
+  std::atomic<std::uint64_t> summed = 0;
+  std::atomic<std::uint64_t> taken = 0;
+  shm::SegmentHandle memory;  ///< known once a piece is filled
+};
+
 struct RankArea {
   alignas(64) std::atomic<std::uint64_t> asked = 0;      ///< number of operations
   alignas(64) std::atomic<std::uint64_t> completed = 0;  ///< number of operations
@@ -66,6 +74,7 @@ struct RankArea {
   std::int32_t rank = 0;                                 ///< in the communicator
   std::int32_t world_rank = 0;                           ///< in the job, for messages
   cpu_set_t cpus = {};                                   ///< where the rank may run
+  RingProgress ring;
   OperationSlot slots[kSlots];
 };
 

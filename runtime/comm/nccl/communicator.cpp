@@ -80,6 +80,8 @@ class Reduction {
         break;
       case ReduceOp::bit_or:
         fail_usage("NCCL does not support bit_or: use max, or reduce in host memory");
+      case ReduceOp::sum_or_max:
+        fail_usage("NCCL does not support sum_or_max: reduce in host memory");
       case ReduceOp::sum:
       case ReduceOp::average:
         op_ = ncclSum;
@@ -112,7 +114,7 @@ class Reduction {
 
 class NcclCommunicator : public Communicator {
  public:
-  /// `device` must be current. Frees `world` at its end.
+  /// `device` must be current, as after the Session's start. Frees `world` at its end.
   NcclCommunicator(MPI_Comm world, Place place, int device, std::unique_ptr<Session> session)
       : Communicator(std::move(place)),
         world_(world),
@@ -177,7 +179,7 @@ class NcclCommunicator : public Communicator {
   // Queues the work of `body` on the stream, after the work that is queued on the caller's stream.
   template <typename Body>
   std::shared_ptr<DeviceOperation> launch(std::string name, const ReduceOptions& options, const Body& body) {
-    const DeviceGuard guard(device_);
+    use_device(device_);
     auto operation =
         std::make_shared<DeviceOperation>(std::move(name), device_, source_, options.then, options.keep);
     {
@@ -239,7 +241,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, std::string_vie
     mpi::check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");
     if (part != MPI_COMM_NULL) place = mpi::find_place(part);
   }
-  const DeviceGuard guard(device_);
+  use_device(device_);
   std::unique_ptr<Session> session;
   {
     const std::scoped_lock lock(mutex_);
@@ -260,7 +262,6 @@ std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& pla
     mpi::check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   auto session = std::make_unique<Session>(own, place, device, "all ranks");
-  const DeviceGuard guard(device);
   return std::make_unique<NcclCommunicator>(own, place, device, std::move(session));
 }
 

@@ -31,13 +31,8 @@ std::string identity_of(int device) {
   return text;
 }
 
-DeviceGuard::DeviceGuard(int device) {
-  check(cudaGetDevice(&before_), "cudaGetDevice");
+void use_device(int device) {
   check(cudaSetDevice(device), "cudaSetDevice");
-}
-
-DeviceGuard::~DeviceGuard() {
-  cudaSetDevice(before_);
 }
 
 Stream make_stream() {
@@ -53,10 +48,12 @@ Event make_event() {
 }
 
 std::shared_ptr<void> allocate(int device, std::size_t bytes) {
-  const DeviceGuard guard(device);
+  use_device(device);
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes == 0 ? 1 : bytes), "cudaMalloc");
-  std::shared_ptr<void> owned(memory, cudaFree);
+  std::shared_ptr<void> owned(memory, [device](void* held) {
+    if (cudaSetDevice(device) == cudaSuccess) cudaFree(held);
+  });
   check(cudaMemset(memory, 0, bytes), "cudaMemset");
   // Streams that do not wait for the default stream must find the memory zeroed.
   check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");

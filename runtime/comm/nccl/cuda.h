@@ -1,5 +1,5 @@
 // The part of CUDA's runtime that the NCCL communicator needs: errors as exceptions, owning streams and
-// events, and a guard for the current device.
+// events, and the current device.
 //
 // Threads: safe from any. The current device belongs to the calling thread.
 #pragma once
@@ -24,17 +24,9 @@ std::string why_no_devices();
 /// "GPU-…", the same for all processes, whatever number they give to the device.
 std::string identity_of(int device);
 
-/// Makes a device current for this thread while it lives.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device);
-  ~DeviceGuard();
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int before_ = 0;
-};
+/// Makes a device current for the calling thread, which keeps it. To make the former one current again would create a
+/// context there, which takes hundreds of megabytes: a thread that never chose a device starts with device 0.
+void use_device(int device);
 
 struct CudaDelete {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }

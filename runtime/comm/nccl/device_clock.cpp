@@ -19,7 +19,7 @@ class CudaClock : public profile::DeviceClock {
 
   Mark mark() noexcept override {
     try {
-      const DeviceGuard guard(device_);
+      use_device(device_);
       cudaEvent_t event = nullptr;
       check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
       Mark made(event, [](void* made_event) { cudaEventDestroy(static_cast<cudaEvent_t>(made_event)); });

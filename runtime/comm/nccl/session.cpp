@@ -92,7 +92,7 @@ ncclConfig_t config() {
 
 Session::Session(MPI_Comm world, const Place& place, int device, std::string name) : name_(std::move(name)) {
   check_devices(world, place, device);
-  const DeviceGuard guard(device);
+  use_device(device);
   ncclUniqueId id{};
   if (place.rank == 0) {
     const ncclResult_t result = ncclGetUniqueId(&id);

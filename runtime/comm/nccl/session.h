@@ -17,7 +17,7 @@ namespace lockstep::comm::nccl {
 class Session {
  public:
   /// All ranks of `world` call it, each with its own device; MPI_COMM_NULL for one rank alone. `name` names
-  /// the group of ranks in errors. Throws UsageError on every rank if a rank has no device or two ranks share
+  /// the group of ranks in errors. The device stays current. Throws UsageError on every rank if a rank has no device or two ranks share
   /// one, Error if NCCL cannot start.
   Session(MPI_Comm world, const Place& place, int device, std::string name);
   /// Waits until the other ranks end their sessions.

@@ -39,7 +39,7 @@ bool DeviceOperation::done() const {
 }
 
 void DeviceOperation::wait() {
-  const DeviceGuard guard(device_);
+  use_device(device_);
   check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream_()), event_.get(), 0), "cudaStreamWaitEvent");
 }
 

@@ -32,6 +32,8 @@ PlanState read(const nlohmann::json& json) {
     state.position.mixture = {.drawn = json_member<Counts>(*mixture, "drawn"),
                               .piece = json_member<Counts>(*mixture, "piece"),
                               .tokens = json_member<Counts>(*mixture, "tokens")};
+    if (mixture->contains("waiting"))
+      state.position.mixture->waiting = json_member<Counts>(*mixture, "waiting");
   }
   return state;
 }
@@ -40,7 +42,8 @@ PlanState read(const nlohmann::json& json) {
 
 void to_json(nlohmann::json& json, const PlanState& state) {
   const PlanPosition& position = state.position;
-  json = {{"version", position.ahead.empty() ? kVersionWithoutAhead : kStateVersion},
+  const bool ahead = !position.ahead.empty() || (position.mixture && !position.mixture->waiting.empty());
+  json = {{"version", ahead ? kStateVersion : kVersionWithoutAhead},
           {"data", state.data},
           {"order", state.order},
           {"steps", state.steps},
@@ -50,6 +53,7 @@ void to_json(nlohmann::json& json, const PlanState& state) {
   if (!position.mixture) return;
   const MixturePosition& mixture = *position.mixture;
   json["mixture"] = {{"drawn", mixture.drawn}, {"piece", mixture.piece}, {"tokens", mixture.tokens}};
+  if (!mixture.waiting.empty()) json["mixture"]["waiting"] = mixture.waiting;
 }
 
 void from_json(const nlohmann::json& json, PlanState& state) {

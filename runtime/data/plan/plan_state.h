@@ -14,11 +14,14 @@
 
 namespace lockstep::data {
 
-/// The position of a mixture (mixture/mixture.h). Each member has one entry for each data set.
+/// The position of a mixture (mixture/mixture.h). The first three members have one entry for each data set.
 struct MixturePosition {
   std::vector<std::uint64_t> drawn;   ///< samples drawn so far, in all epochs
   std::vector<std::uint64_t> piece;   ///< next piece of the last of these samples; 0: it is complete
   std::vector<std::uint64_t> tokens;  ///< tokens drawn in the mixture's current range
+  /// SampleIds of drawn samples that are in no step yet, because a step took later ones that fit. One list for all data
+  /// sets, in the order in which they were drawn.
+  std::vector<std::uint64_t> waiting = {};
 
   bool operator==(const MixturePosition&) const = default;
 };

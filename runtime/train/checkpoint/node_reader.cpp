@@ -15,7 +15,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
+// Large enough for the file system; the communicator keeps as much shared memory for later operations.
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 }  // namespace
 

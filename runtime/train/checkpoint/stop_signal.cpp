@@ -1,23 +1,29 @@
 #include "runtime/train/checkpoint/stop_signal.h"
 
+#include <utility>
+
 #include "common/error.h"
+#include "runtime/ddp/step_message.h"
 
 namespace lockstep {
 namespace {
 
-volatile std::sig_atomic_t stop_received = 0;
+using ddp::StopRequest;
+
 bool stop_exists = false;
 
 void note(int signal) {
-  stop_received = signal;
+  StopRequest::mine = signal;
 }
 
 }  // namespace
 
-StopSignal::StopSignal(World& world, const std::vector<int>& signals) : world_(world) {
+StopSignal::StopSignal(World& world, const std::vector<int>& signals)
+    : world_(world), messages_(StopRequest::messages) {
   if (stop_exists) fail_usage("StopSignal: there is another one in this process");
   stop_exists = true;
-  stop_received = 0;
+  StopRequest::mine = 0;
+  StopRequest::agreed = 0;
   for (const int signal : signals) {
     struct sigaction action {};
     struct sigaction before {};
@@ -43,9 +49,13 @@ bool StopSignal::poll() {
     work_.reset();
     agreed_ = *asked_;
   }
+  // The signals travelled with the backwards of this step.
+  const bool exchanged = std::exchange(messages_, StopRequest::messages) != StopRequest::messages;
+  if (exchanged && agreed_ == 0) agreed_ = StopRequest::agreed;
   if (agreed_ != 0) return true;
+  if (exchanged) return false;
   if (!asked_) asked_ = std::make_shared<std::int32_t>(0);
-  *asked_ = stop_received;
+  *asked_ = StopRequest::mine;
   work_ = world_.communicator().all_reduce({asked_.get(), 1, comm::DataType::i32}, "stop signal",
                                            {.op = comm::ReduceOp::max, .keep = asked_});
   return false;

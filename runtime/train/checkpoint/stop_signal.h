@@ -33,9 +33,9 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  /// Whether any rank had received a signal before its previous call. All ranks call it once in each step, and get the
-  /// same answer. It does not wait for other ranks: their answers are collected while the next step runs, so a signal
-  /// is seen one step late.
+  /// Whether any rank has received a signal. All ranks call it once in each step, and get the same answer. It does not
+  /// wait for other ranks: the signals that they had received when they began the step's synchronised backward travel
+  /// with it. In a step without one they are exchanged while the next step runs, so a signal is seen a step later.
   bool poll();
 
   /// Ends the process with kExitCode, from any function: World::exit(). All ranks call it together, after
@@ -48,7 +48,8 @@ class StopSignal {
  private:
   World& world_;
   std::vector<std::pair<int, struct sigaction>> before_;
-  std::shared_ptr<std::int32_t> asked_;  // summed over the ranks while the next step runs
+  std::uint64_t messages_;               // of synchronised backwards, at the last poll()
+  std::shared_ptr<std::int32_t> asked_;  // without such a message: exchanged while the next step runs
   comm::WorkHandle work_;
   int agreed_ = 0;
 };

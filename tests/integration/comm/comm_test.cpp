@@ -156,9 +156,45 @@ TEST(AllReduce, WorksOnMoreThanOneSegment) {
   EXPECT_EQ(wrong, 0U);
 }
 
+// Several at the same time, some ranks' memory in shared memory, and the last one awaited first.
+TEST(AllReduce, GivesTheSameBitsInMemoryOfAnyKind) {
+  const auto ranks = static_cast<std::size_t>(world().size());
+  const std::size_t count = 1'500'007;
+  const auto fill = [&](float* values, std::size_t round) {
+    for (std::size_t i = 0; i < count; ++i)
+      values[i] = static_cast<float>(element(world().rank(), i + round));
+  };
+  const auto shared = communicator().allocate(count * sizeof(float));
+  auto* const expected = static_cast<float*>(shared.get());
+  std::vector<std::shared_ptr<void>> memory;
+  std::vector<WorkHandle> works;
+  const std::size_t rounds = ranks + 1;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const bool registered = round == static_cast<std::size_t>(world().rank());
+    memory.push_back(registered ? communicator().allocate(count * sizeof(float))
+                                : std::shared_ptr<void>(std::make_shared<std::vector<float>>(count)));
+    if (!registered) {
+      auto& values = *static_cast<std::vector<float>*>(memory.back().get());
+      memory.back() = {memory.back(), values.data()};
+    }
+    fill(static_cast<float*>(memory.back().get()), round);
+    works.push_back(communicator().all_reduce({memory.back().get(), count, DataType::f32}, "any memory",
+                                              {.op = ReduceOp::average}));
+  }
+  works.back()->wait();
+  for (std::size_t round = 0; round < rounds; ++round) {
+    works[round]->wait();
+    fill(expected, round);
+    communicator()
+        .all_reduce({expected, count, DataType::f32}, "shared memory", {.op = ReduceOp::average})
+        ->wait();
+    EXPECT_EQ(std::memcmp(memory[round].get(), expected, count * sizeof(float)), 0) << round;
+  }
+}
+
 TEST(AllReduce, AccumulatesHalvesAsFloatAndRoundsOnce) {
   // 256 + 1 is 256 in bfloat16: sums of halves would lose every 1.
-  for (const std::size_t count : {1, 50'000}) {
+  for (const std::size_t count : {1, 50'000, 1'000'000}) {
     std::vector<Bf16> values(count, to_bf16(world().rank() == 0 ? 256.0F : 1.0F));
     communicator().all_reduce({values.data(), count, DataType::bf16}, "halves")->wait();
     const float expected = to_float(to_bf16(256.0F + static_cast<float>(world().size() - 1)));
@@ -306,8 +342,11 @@ TEST(Work, BecomesDoneWithoutACallOfWait) {
   std::vector<float> values(100'000, 1.0F);
   const auto work = communicator().broadcast({values.data(), values.size(), DataType::f32}, 0, "values");
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!work->done() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-  EXPECT_TRUE(work->done());
+  std::vector<float> many(1'000'000, 1.0F);
+  const auto sum = communicator().all_reduce({many.data(), many.size(), DataType::f32}, "many values");
+  const auto all_done = [&] { return work->done() && sum->done(); };
+  while (!all_done() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  EXPECT_TRUE(all_done());
 }
 
 TEST(AllReduce, WorksForALateRankWithoutASlice) {

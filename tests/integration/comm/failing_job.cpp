@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/world.h"
 
 namespace {
@@ -85,17 +86,22 @@ void take_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Every poll() of more than one descriptor fails from now on. A stop and SIGCONT begin those that wait anew.
+// Wakes the control channel of rank 0 twice: when it has read the second note, it has waited once in between.
+void wake_control_channel() {
+  auto* const channel = lockstep::comm::ControlChannel::current();
+  for (const char* note : {"first", "second"}) {
+    channel->tell_rank_0(note);
+    while (channel->told_by(0) != note) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// Every poll() of more than one descriptor fails from now on.
 void break_poll() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = 1;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  const pid_t rank = ::getpid();
-  if (fork() != 0) return;
-  ::kill(rank, SIGSTOP);
-  ::kill(rank, SIGCONT);
-  _exit(0);
+  wake_control_channel();
 }
 
 void go_wrong(lockstep::World& world, const std::string& how) {

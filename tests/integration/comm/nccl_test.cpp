@@ -176,10 +176,10 @@ TEST_F(Nccl, GathersInPlaceAndScattersSums) {
 TEST_F(Nccl, WaitsForTheStartersStreamAndMakesTheWaitersStreamWait) {
   const Stream stream = make_stream();
   communicator().set_stream_source([&stream] { return stream.get(); });
-  constexpr std::size_t kBytes = std::size_t{256} << 20;  // so that the device is busy for a while
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
   const auto memory = communicator().allocate(kBytes);
   std::vector<std::uint8_t> seen(kBytes);
-  for (int i = 0; i < 4; ++i)
+  for (int i = 0; i < 40; ++i)  // so that the device is busy for a while
     check(cudaMemsetAsync(memory.get(), i, kBytes, stream.get()), "cudaMemsetAsync");
   check(cudaMemsetAsync(memory.get(), 1, kBytes, stream.get()), "cudaMemsetAsync");
   const auto work = communicator().all_reduce({memory.get(), kBytes, DataType::u8}, "values");

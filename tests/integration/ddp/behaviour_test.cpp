@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "common/error.h"
+#include "runtime/comm/control/activity.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
 
@@ -30,6 +31,42 @@ TEST(Replicas, StayBitwiseIdenticalOverManySteps) {
     optimizer.zero_grad();
   }
   for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
+}
+
+// The operations of the third step, in which nothing has to be found out any more.
+std::uint64_t operations_of_a_step(DistributedDataParallelOptions options, bool buffers) {
+  options.bucket_cap_mb = 1;
+  options.first_bucket_bytes = 1 << 20;
+  options.autotune_buckets = false;
+  Net net;
+  if (buffers) {
+    for (const auto type : {torch::kDouble, torch::kLong, torch::kDouble})
+      net->register_buffer(fmt::format("buffer{}", net->buffers().size()), torch::zeros({3}, type));
+  }
+  DistributedDataParallel ddp(net, world(), options);
+  std::uint64_t before = 0;
+  for (int i = 0; i < 3; ++i) {
+    before = comm::current_activity().asked;
+    const auto loss = sum_of_squares(ddp(rows(5, 1)), rows(5, 2));
+    if (options.average == Average::tokens) {
+      ddp.backward(loss, 5);
+    } else {
+      loss.backward();
+    }
+  }
+  return comm::current_activity().asked - before;
+}
+
+TEST(SynchronisedStep, HasOneMessageBesideItsBuckets) {
+  for (const auto average : {Average::tokens, Average::ranks}) {
+    DistributedDataParallelOptions options;
+    options.average = average;
+    EXPECT_EQ(operations_of_a_step(options, false), 2U);
+    options.find_unused_parameters = true;
+    EXPECT_EQ(operations_of_a_step(options, false), 3U);
+    options.find_unused_parameters = false;
+    EXPECT_EQ(operations_of_a_step(options, true), world().size() > 1 ? 3U : 2U) << "one for all buffers";
+  }
 }
 
 TEST(Replicas, StartWithTheParametersOfRankZero) {

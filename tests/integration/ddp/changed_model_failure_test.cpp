@@ -29,10 +29,10 @@ std::string error_of_job(std::vector<std::string> program) {
 TEST(ModelChangedOnOneRank, EndsTheJobWithTheParametersName) {
   EXPECT_THAT(error_of_job({"loaded", "0"}),
               AllOf(HasSubstr("rank 0 calls broadcast of a changed model ('first.weight' was loaded"),
-                    HasSubstr("rank 1 calls all_reduce of token counts")));
+                    HasSubstr("rank 1 calls all_reduce of the step's message")));
   EXPECT_THAT(error_of_job({"converted", "1", "ranks"}),
               AllOf(HasSubstr("rank 1 calls broadcast of a changed model ('first.weight' was loaded or conv"),
-                    HasSubstr("rank 0 calls all_reduce of bucket 0")));
+                    HasSubstr("rank 0 calls all_reduce of the step's message")));
   EXPECT_THAT(error_of_job({"extended", "1", "ranks", "find-unused"}),
               HasSubstr("rank 1 calls broadcast of a changed model ('second.weight' was added)"));
 }

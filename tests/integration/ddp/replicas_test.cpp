@@ -9,6 +9,7 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 bool last_rank() {
   return world().size() > 1 && world().rank() == world().size() - 1;
@@ -160,10 +161,12 @@ std::string train_with_drift(Net& net, DistributedDataParallelOptions options, i
   });
 }
 
-TEST(ReplicaDrift, EndsTheJobNamingRankNodeAndParameter) {
+TEST(ReplicaDrift, EndsTheJobNamingRankNodeAndParameterIfTheUserWishes) {
   for (const auto average : {Average::tokens, Average::ranks}) {
     Net net;
-    const std::string error = train_with_drift(net, small_buckets(average), 5, 2);
+    auto options = small_buckets(average);
+    options.on_replica_drift = ReplicaDrift::end;
+    const std::string error = train_with_drift(net, options, 5, 2);
     if (world().size() == 1) {
       EXPECT_EQ(error, "no error");
       continue;
@@ -173,13 +176,40 @@ TEST(ReplicaDrift, EndsTheJobNamingRankNodeAndParameter) {
   }
 }
 
-TEST(ReplicaDrift, IsEndedByRankZerosParametersIfTheUserWishes) {
+TEST(ReplicaDrift, IsEndedByRankZerosParametersAndALineNamesRankNodeAndParameter) {
   for (const auto average : {Average::tokens, Average::ranks}) {
     Net net;
-    auto options = small_buckets(average);
-    options.on_replica_drift = ReplicaDrift::rebroadcast;
-    EXPECT_EQ(train_with_drift(net, options, 9, 4), "no error");
+    ::testing::internal::CaptureStderr();
+    const std::string error = train_with_drift(net, small_buckets(average), 9, 4);
+    const std::string printed = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(error, "no error");
     for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
+    if (world().size() == 1 || world().rank() != 0) {
+      EXPECT_THAT(printed, Not(HasSubstr("drifted apart")));
+      continue;
+    }
+    EXPECT_THAT(printed, HasSubstr(fmt::format(": rank {} on ", world().size() - 1)));
+    EXPECT_THAT(printed,
+                HasSubstr("'middle.weight' by up to 1e-09; all ranks got rank 0's parameters (time 1;"));
+  }
+}
+
+TEST(ReplicaDrift, OfEveryCheckHasALineForThePowersOfTwo) {
+  Net net;
+  auto options = small_buckets();
+  options.check_replicas_every = 1;
+  DistributedDataParallel ddp(net, world(), options);
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 9; ++i) {
+    if (last_rank()) net->middle->weight.data()[3][5] += 1e-9;
+    const auto input = rows(4, 1);
+    ddp.backward(sum_of_squares(ddp(input), input), 4);
+    for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
+  }
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  for (int time = 1; time <= 9; ++time) {
+    const bool line = world().size() > 1 && world().rank() == 0 && (time & (time - 1)) == 0;
+    EXPECT_EQ(printed.find(fmt::format("(time {};", time)) != std::string::npos, line) << time;
   }
 }
 

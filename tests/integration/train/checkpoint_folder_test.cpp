@@ -15,15 +15,17 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+/// A training that saved step 900.
+void train_to_900(const fs::path& folder, std::int64_t& value) {
+  Checkpointer checkpointer(world(), folder);
+  checkpointer.add("value", value);
+  checkpointer.save(900);
+}
+
 TEST(CheckpointFolder, CheckpointsOfAnotherTrainingAreNotMixed) {
   const SharedFolder folder;
   std::int64_t value = 5;
-  {
-    Checkpointer checkpointer(world(), folder / "run");
-    checkpointer.add("value", value);
-    checkpointer.save(900);
-    checkpointer.wait();
-  }
+  train_to_900(folder / "run", value);
   Checkpointer checkpointer(world(), folder / "run");
   checkpointer.add("value", value);
   EXPECT_THAT(
@@ -39,11 +41,7 @@ TEST(CheckpointFolder, CheckpointsOfAnotherTrainingAreNotMixed) {
 TEST(CheckpointFolder, AFolderWhoseCheckpointDoesNotFitIsNotWrittenInto) {
   const SharedFolder folder;
   std::int64_t value = 5;
-  {
-    Checkpointer checkpointer(world(), folder / "run");
-    checkpointer.add("value", value);
-    checkpointer.save(900);
-  }
+  train_to_900(folder / "run", value);
   Checkpointer unfit(world(), folder / "run");
   unfit.add("other", value);
   EXPECT_THAT(error_of([&] { unfit.load_latest(); }), HasSubstr("cannot resume from"));

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CheckpointJob : public ::testing::Test {
  protected:
@@ -47,6 +48,14 @@ TEST_F(CheckpointJob, TheReasonOfARankThatCannotWriteReachesRankZero) {
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_THAT(result.output, AllOf(HasSubstr("save: cannot write the checkpoint of step 1: rank 0 on "),
                                    HasSubstr("rank 1 on "), HasSubstr("No space left on device")));
+}
+
+// Rank 1 gets a signal; a function below main saves and calls StopSignal::exit() on both ranks.
+TEST_F(CheckpointJob, AStoppedTrainingEndsWithTheCodeForAnotherStartFromAnyFunction) {
+  const auto result = run("stop", "60");
+  EXPECT_EQ(result.exit_code, 75) << result.error;
+  EXPECT_THAT(result.error, Not(HasSubstr("lockstep: rank ")));
+  EXPECT_THAT(run("load", "60").output, HasSubstr("loaded 3\n"));
 }
 
 TEST_F(CheckpointJob, ASecondJobInTheFolderGetsALineAndTheFirstOneGoesOn) {

@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "runtime/comm/control/activity.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {
@@ -27,6 +28,23 @@ TEST(StopSignal, OfOneRankStopsAllAfterTheSameStep) {
     EXPECT_EQ(stop.signal(), signal);
     EXPECT_TRUE(stop.poll());
   }
+}
+
+TEST(StopSignal, TravelsWithASynchronisedBackward) {
+  const torch::nn::Linear model(2, 1);
+  DistributedDataParallel ddp(model, world());
+  StopSignal stop(world());
+  const auto step = [&] { ddp.backward(ddp(torch::ones({1, 2})).sum(), 1); };
+  for (int i = 0; i < 3; ++i) {
+    step();
+    const std::uint64_t before = comm::current_activity().asked;
+    EXPECT_FALSE(stop.poll());
+    EXPECT_EQ(comm::current_activity().asked, before) << "no operation of its own";
+  }
+  if (world().rank() + 1 == world().size()) ::raise(SIGTERM);
+  step();
+  EXPECT_TRUE(stop.poll());
+  EXPECT_EQ(stop.signal(), SIGTERM);
 }
 
 TEST(StopSignal, WithoutASignalNothingStops) {

@@ -369,18 +369,23 @@ TEST_F(ExporterTest, LargeCountsAndTimesKeepTheirDigits) {
   EXPECT_THAT(page, ::testing::HasSubstr("le=\"+Inf\"} 1\n"));
 }
 
+/// Expects the bytes of each origin, and how many sources were copied or found.
+void expect_staged(const ParsedPage& page, const std::map<std::string, double>& bytes, double hits,
+                   double misses) {
+  for (const auto& [origin, expected] : bytes)
+    EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", origin), expected) << origin;
+  EXPECT_EQ(page.value("lockstep_stage_hits"), hits);
+  EXPECT_EQ(page.value("lockstep_stage_misses"), misses);
+}
+
 TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
   const auto rank = rank_of("1000/7.0", 0);
   write_file_atomically(job_folder("1000/7.0") / "staging.json", R"({"job":7,"node":"n1","sources":[
     {"source":"/a","bytes":100,"from_source":60,"from_peers":40,"hit":false,"seconds":1.5},
     {"source":"/b","bytes":50,"from_source":0,"from_peers":0,"hit":true,"seconds":0.5}]})");
   const ParsedPage page = collect();
-  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "source"), 60);
-  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "peers"), 40);
-  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "cache"), 50);
+  expect_staged(page, {{"source", 60}, {"peers", 40}, {"cache", 50}}, 1, 1);
   EXPECT_EQ(page.value("lockstep_stage_seconds"), 2);
-  EXPECT_EQ(page.value("lockstep_stage_hits"), 1);
-  EXPECT_EQ(page.value("lockstep_stage_misses"), 1);
 }
 
 // The script of a job and three steps stage the same sources: the first copies them, the others find them.
@@ -396,13 +401,9 @@ TEST_F(ExporterTest, StagedBytesCountOncePerJob) {
   ASSERT_EQ(page.samples.at("lockstep_stage_bytes").size(), 3);
   EXPECT_EQ(page.samples.at("lockstep_stage_bytes")[0].labels,
             (std::map<std::string, std::string>{{"job_id", "7"}, {"node", "n1"}, {"origin", "source"}}));
-  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "source"), 60);
-  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "peers"), 40);
-  EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", "cache"), 0);
+  expect_staged(page, {{"source", 60}, {"peers", 40}, {"cache", 0}}, 0, 1);
   EXPECT_EQ(page.value("lockstep_stage_expected_bytes"), 100);
   EXPECT_EQ(page.value("lockstep_stage_seconds"), 1.5);
-  EXPECT_EQ(page.value("lockstep_stage_hits"), 0);
-  EXPECT_EQ(page.value("lockstep_stage_misses"), 1);
   EXPECT_EQ(page.samples.at("lockstep_stage_state").size(), 4 * kStagingStates.size())
       << "each step has its own";
 }

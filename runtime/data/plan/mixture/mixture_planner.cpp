@@ -43,10 +43,13 @@ struct MixturePlanner::Drawn {
     SampleId id;
     std::uint32_t part;
     std::uint64_t next_piece;  // of the part's cursor after it
+    std::uint32_t length;      // as planned; the pool's item has length 0 when it is used
   };
 
   std::vector<data::Item> pool;
-  std::vector<Item> items;  // of each item of the pool; an item's index is its place
+  std::vector<Item> items;             // of each item of the pool; an item's index is its place
+  std::size_t passed = 0;              // items of the pool that the position has passed
+  std::vector<SampleId> unused_parts;  // samples that wait, of data sets that this range does not use
   std::vector<PartCursor> cursors;
   std::vector<double> shares;         // of each part in this range, with sum 1
   std::vector<std::uint64_t> tokens;  // of each part in this range, drawn so far
@@ -81,6 +84,12 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
            mixture_.parts[part].name);
     }
   }
+  for (const SampleId id : position->waiting) {
+    if (sample_of(id) >= source.size()) {
+      fail("cannot resume: the state has drawn sample {}, but the data have {}", sample_of(id),
+           source.size());
+    }
+  }
   state_ = state;
 }
 
@@ -102,6 +111,35 @@ void MixturePlanner::begin_range() {
   drawn_->cursors = cursors_at(position);
   drawn_->pool.clear();
   drawn_->items.clear();
+  add_waiting();
+}
+
+std::size_t MixturePlanner::part_of(SampleId id) const {
+  std::size_t part = 0;
+  for (std::size_t end = mixture_.parts[0].samples; sample_of(id) >= end; end += mixture_.parts[part].samples)
+    ++part;
+  return part;
+}
+
+// The samples that wait come first. The position has passed them: they were counted when they were drawn.
+void MixturePlanner::add_waiting() {
+  drawn_->unused_parts.clear();
+  for (const SampleId id : state_.position.mixture->waiting) {
+    const std::size_t part = part_of(id);
+    if (!(drawn_->shares[part] > 0)) {
+      drawn_->unused_parts.push_back(id);
+      continue;
+    }
+    DatasetStream::Sample sample{id, 0};
+    source_.read(sample_of(id), {&sample.length, 1});
+    // This range may cut off the piece, or skip the sample.
+    if (piece_of(id) * options_.cap >= length_in_range(sample.length, options_)) continue;
+    const std::uint32_t length = length_of(sample.id, sample.length, piece_of(id), mixture_.parts[part].name);
+    if (length == 0) continue;
+    drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
+    drawn_->items.push_back({id, static_cast<std::uint32_t>(part), 0, length});
+  }
+  drawn_->passed = drawn_->pool.size();
 }
 
 std::vector<MixturePlanner::PartCursor> MixturePlanner::cursors_at(const MixturePosition& position) const {
@@ -160,7 +198,7 @@ void MixturePlanner::draw_one() {
   cursor.next_piece = options_.too_long == TooLong::split && has_piece(piece + 1) ? piece + 1 : 0;
   drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
   drawn_->items.push_back(
-      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece});
+      {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece, length});
   drawn_->tokens[part] += length;
   drawn_->all_tokens += length;
 }
@@ -179,13 +217,14 @@ void MixturePlanner::draw(std::size_t count) {
   }
 }
 
-// Moves a position past the pool's items from `begin` to `end`.
-void MixturePlanner::advance(MixturePosition& position, std::size_t begin, std::size_t end) const {
-  for (std::size_t i = begin; i < end; ++i) {
-    const Drawn::Item& item = drawn_->items[i];
-    if (piece_of(item.id) == 0) ++position.drawn[item.part];
-    position.piece[item.part] = item.next_piece;
-    position.tokens[item.part] += drawn_->pool[i].length;
+// Moves the position past the pool's items before `end`.
+void MixturePlanner::advance(std::size_t end) {
+  MixturePosition& position = *state_.position.mixture;
+  for (; drawn_->passed < end; ++drawn_->passed) {
+    const Drawn::Item& drawn = drawn_->items[drawn_->passed];
+    if (piece_of(drawn.id) == 0) ++position.drawn[drawn.part];
+    position.piece[drawn.part] = drawn.next_piece;
+    position.tokens[drawn.part] += drawn.length;
   }
 }
 
@@ -198,8 +237,10 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
   if (!more) return false;
   const std::uint64_t end = mixture_.end_of(mixture_.range_of(state_.steps));
   std::size_t place = 0;
+  std::vector<std::size_t> ahead;
+  std::vector<std::uint64_t>& waiting = state_.position.mixture->waiting;
   while (state_.steps < end && place < kBlockSamples) {
-    const std::size_t count = packer_->take(std::span(drawn_->pool).subspan(place), false);
+    const std::size_t count = packer_->take(std::span(drawn_->pool).subspan(place), false, &ahead);
     if (count == 0) {
       draw(std::max(kDrawnAtOnce, drawn_->pool.size() - place));
       continue;
@@ -207,15 +248,20 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     block.plan.append_step(packer_->pack(state_.steps),
                            [this](std::uint32_t index) { return drawn_->items[index].id; });
     ++state_.steps;
-    advance(*state_.position.mixture, place, place + count);
-    block.after.push_back(state_.position);
+    for (const std::size_t taken : ahead) drawn_->pool[place + taken].length = 0;
+    advance(ahead.empty() ? place + count : place + ahead.back() + 1);
     place += count;
+    waiting = drawn_->unused_parts;
+    for (std::size_t i = place; i < drawn_->passed; ++i) {
+      if (drawn_->pool[i].length > 0) waiting.push_back(drawn_->items[i].id);
+    }
+    block.after.push_back(state_.position);
   }
   return true;
 }
 
 std::vector<SampleId> MixturePlanner::pending_pieces() const {
-  std::vector<SampleId> pending;
+  std::vector<SampleId> pending = state_.position.mixture->waiting;
   for (const PartCursor& cursor : cursors_at(*state_.position.mixture)) {
     if (cursor.next_piece == 0) continue;
     const std::uint32_t length = length_in_range(cursor.sample.length, options_);

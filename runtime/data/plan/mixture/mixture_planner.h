@@ -1,7 +1,8 @@
 // Plans a mixture (mixture.h) block by block. It draws samples one by one, each from the data set whose
 // share of the tokens is furthest below its weight, so that every step has nearly the shares that the
-// weights demand. As in an epoch, a step takes consecutive samples of this order. A block ends where its
-// range of steps ends: samples that were drawn for later steps are put back, and the next range draws
+// weights demand. As in an epoch, a step takes consecutive samples of this order, and if its tokens are a
+// promise also later ones that fit; those between them wait for the next steps, whatever their range. A block ends where
+// its range of steps ends: the other samples that were drawn for later steps are put back, and the next range draws
 // again. The pieces of a split sample are drawn one by one, each at a turn of its data set.
 //
 // Memory: a block of steps, and one block of samples of each data set.
@@ -37,20 +38,23 @@ class MixturePlanner final : public BlockwisePlanner {
   /// too_long is refuse) longer than the cap.
   bool next_block(PlannedBlock& block) override;
 
-  /// The pieces of split samples that are in no step yet, although an earlier piece of the sample is.
+  /// The samples that wait, and the pieces of split samples that are in no step yet, although an earlier piece of the
+  /// sample is.
   std::vector<SampleId> pending_pieces() const;
 
  private:
   struct PartCursor;
   struct Drawn;
   void begin_range();
+  void add_waiting();
   std::vector<PartCursor> cursors_at(const MixturePosition& position) const;
   void draw(std::size_t count);
   void draw_one();
   std::size_t part_furthest_below_weight() const;
   std::uint32_t length_of(SampleId id, std::uint32_t whole, std::uint64_t piece,
                           const std::string& part) const;
-  void advance(MixturePosition& position, std::size_t begin, std::size_t end) const;
+  void advance(std::size_t end);
+  std::size_t part_of(SampleId id) const;
 
   Mixture mixture_;
   std::unique_ptr<Drawn> drawn_;

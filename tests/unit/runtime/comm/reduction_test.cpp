@@ -113,6 +113,16 @@ TEST(Reduce, GivesAllRanksTheSameResult) {
   }
 }
 
+TEST(Reduce, SumsOrFindsTheMaximumAsTheLowestBitSays) {
+  const std::vector<std::int64_t> first{10, -4, 7, 3};
+  const std::vector<std::int64_t> second{2, -6, 5, 9};
+  const void* const inputs[] = {first.data(), second.data()};
+  std::vector<std::int64_t> result(4);
+  reduce(inputs, result.data(), result.size(), DataType::i64, {.op = ReduceOp::sum_or_max});
+  EXPECT_THAT(result, ::testing::ElementsAre(12, -10, 7, 9));
+  EXPECT_THROW(reduce(inputs, result.data(), 1, DataType::i32, {.op = ReduceOp::sum_or_max}), UsageError);
+}
+
 TEST(Reduce, RejectsAScaleOnIntegers) {
   std::int32_t value = 1;
   EXPECT_THROW(reduce(std::array<const void*, 1>{&value}, &value, 1, DataType::i32,

@@ -18,27 +18,22 @@ TEST(Durations, BeginAtTheEndOfThePreviousReduction) {
 }
 
 TEST(LastRank, IsTheOneWithTheShortestDuration) {
-  std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500}};
-  // The durations of ranks 0 to 2. This is rank 0; the times above are of its clock.
-  const std::vector<std::uint64_t> durations{500, 120, 400};
-  place_last_rank(reductions, durations, 3, 50);
+  std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500},
+                                         {.asked_ns = 0, .ended_ns = 1900}};
+  // This is rank 0; the times above are of its clock.
+  const std::vector<DurationRange> durations{{.shortest_ns = 120, .last_rank = 1, .longest_ns = 500},
+                                             {.shortest_ns = 100, .last_rank = 0, .longest_ns = 1000}};
+  place_last_rank(reductions, durations, 50);
   EXPECT_EQ(reductions[0].last_rank, 1);
   EXPECT_EQ(reductions[0].all_asked_ns, 1380U) << "120 before the end";
+  EXPECT_EQ(reductions[1].last_rank, 0);
 }
 
 TEST(LastRank, IsUnknownBelowTheLatency) {
   std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500}};
-  const std::vector<std::uint64_t> durations{500, 460};
-  place_last_rank(reductions, durations, 2, 50);
+  const std::vector<DurationRange> durations{{.shortest_ns = 460, .last_rank = 1, .longest_ns = 500}};
+  place_last_rank(reductions, durations, 50);
   EXPECT_EQ(reductions[0].last_rank, -1);
-}
-
-TEST(LastRank, IsFoundForEachReduction) {
-  std::vector<ReductionTimes> reductions{{.asked_ns = 0, .ended_ns = 900}, {.asked_ns = 0, .ended_ns = 1900}};
-  const std::vector<std::uint64_t> durations{900, 100, 300, 1000};
-  place_last_rank(reductions, durations, 2, 50);
-  EXPECT_EQ(reductions[0].last_rank, 1);
-  EXPECT_EQ(reductions[1].last_rank, 0);
 }
 
 TEST(CommShare, CountsWaitingAfterBackwardOnly) {
@@ -69,23 +64,13 @@ TEST(CommShare, DoesNotWaitForItself) {
   EXPECT_EQ(share.waited_for, -1);
 }
 
-/// One of two ranks on different nodes. The other one is in every reduction for 7 ns.
+/// A rank of two nodes; the operations that it asks for end at once.
 class TwoNodes : public comm::Communicator {
  public:
-  explicit TwoNodes(int rank = 0)
-      : Communicator({.rank = rank, .size = 2, .nodes = 2, .node_name = "here"}) {}
+  TwoNodes() : Communicator({.rank = 0, .size = 2, .nodes = 2, .node_name = "here"}) {}
   std::string_view name() const override { return "two nodes"; }
-  comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
+  comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view label,
                               comm::ReduceOptions /*options*/) override {
-    labels.emplace_back(label);
-    if (label == "the buckets' times") {
-      auto* durations = static_cast<std::int64_t*>(buffer.data);
-      for (std::size_t i = 0; i < buffer.count / 2; ++i) {
-        auto& others = durations[rank() == 0 ? buffer.count / 2 + i : i];
-        EXPECT_EQ(others, 0) << "the operation is a sum";
-        others = 7;
-      }
-    }
     return alone_->barrier(label);
   }
   comm::WorkHandle broadcast(comm::Buffer /*b*/, int /*root*/, std::string_view label) override {
@@ -102,7 +87,6 @@ class TwoNodes : public comm::Communicator {
   std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
     return nullptr;
   }
-  std::vector<std::string> labels;
 
  private:
   std::unique_ptr<comm::Communicator> alone_ = comm::make_single_communicator("here");
@@ -110,35 +94,29 @@ class TwoNodes : public comm::Communicator {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
-class LatenessBetweenNodes : public ::testing::TestWithParam<int> {};
-
-TEST_P(LatenessBetweenNodes, ComesWithTheNextStep) {
-  TwoNodes ranks(GetParam());
+TEST(Lateness, ComesWithTheNextStepBetweenNodes) {
+  TwoNodes ranks;
   Lateness lateness(ranks);
-  lateness.begin_step();
-  EXPECT_FALSE(lateness.end_step({{.asked_ns = kSecond, .ended_ns = 2 * kSecond}}, kSecond));
-  ranks.labels.clear();
-  lateness.begin_step();
-  EXPECT_THAT(ranks.labels, ElementsAre("the buckets' times"));
-  const auto known = lateness.end_step({{.asked_ns = 5 * kSecond, .ended_ns = 6 * kSecond}}, 5 * kSecond);
+  EXPECT_THAT(lateness.to_compare(), ElementsAre());
+  EXPECT_FALSE(lateness.end_step({{.asked_ns = kSecond, .ended_ns = 2 * kSecond}}, kSecond, {}));
+  EXPECT_THAT(lateness.to_compare(), ElementsAre(kSecond));
+  const std::vector<DurationRange> compared{{.shortest_ns = 7, .last_rank = 1, .longest_ns = kSecond}};
+  const auto known =
+      lateness.end_step({{.asked_ns = 5 * kSecond, .ended_ns = 6 * kSecond}}, 5 * kSecond, compared);
   ASSERT_TRUE(known);
-  EXPECT_EQ(known->reductions[0].last_rank, 1 - GetParam());
-  EXPECT_EQ(known->share.waited_for, 1 - GetParam());
+  EXPECT_EQ(known->reductions[0].last_rank, 1);
+  EXPECT_EQ(known->share.waited_for, 1);
   EXPECT_EQ(known->share.wait_ns, kSecond - 7);
   EXPECT_EQ(known->share.transfer_ns, 7U);
 }
-
-INSTANTIATE_TEST_SUITE_P(OfRank, LatenessBetweenNodes, ::testing::Values(0, 1));
 
 TEST(Lateness, IsKnownAtOnceIfTheCommunicatorKnowsTheLastRank) {
   TwoNodes ranks;
   Lateness lateness(ranks);
   for (int step = 0; step < 2; ++step) {
-    ranks.labels.clear();
-    lateness.begin_step();
-    EXPECT_THAT(ranks.labels, ElementsAre());
+    EXPECT_THAT(lateness.to_compare(), ElementsAre());
     const auto known = lateness.end_step(
-        {{.asked_ns = 10, .began_ns = 30, .all_asked_ns = 30, .ended_ns = 40, .last_rank = 1}}, 20);
+        {{.asked_ns = 10, .began_ns = 30, .all_asked_ns = 30, .ended_ns = 40, .last_rank = 1}}, 20, {});
     ASSERT_TRUE(known);
     EXPECT_EQ(known->share.wait_ns, 10U);
   }
@@ -147,8 +125,8 @@ TEST(Lateness, IsKnownAtOnceIfTheCommunicatorKnowsTheLastRank) {
 TEST(Lateness, IsNotMeasuredForOneRank) {
   const auto alone = comm::make_single_communicator("here");
   Lateness lateness(*alone);
-  lateness.begin_step();
-  EXPECT_FALSE(lateness.end_step({{.asked_ns = 1, .ended_ns = 2}}, 1));
+  EXPECT_FALSE(lateness.end_step({{.asked_ns = 1, .ended_ns = 2}}, 1, {}));
+  EXPECT_THAT(lateness.to_compare(), ElementsAre());
 }
 
 }  // namespace

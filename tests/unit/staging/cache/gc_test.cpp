@@ -193,7 +193,7 @@ TEST_F(CacheGc, WhatIsNotPartOfAStoreIsCountedAndRemoved) {
     write(fs::path("cache") / name, std::string(5 * kUnit, 'm'));
   write("cache/bandwidth", "");
   make_job("7", seconds(1));
-  StoreReport report = gc(store, {.quota = 25 * kUnit, .keep = seconds(0)});
+  StoreReport report = gc(store, {.quota = 17 * kUnit, .keep = seconds(0)});
   EXPECT_EQ(report.foreign_bytes, 15 * kUnit);
   EXPECT_TRUE(store.has("a"));
   report = gc(store, {.quota = 15 * kUnit, .keep = seconds(0)});

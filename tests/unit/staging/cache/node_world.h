@@ -33,6 +33,7 @@ class CacheGc : public CacheTest {
   void make_job(const std::string& job, seconds age_of_it) const {
     write(fs::path("cache/jobs") / job / "lock", "");
     write(fs::path("cache/jobs") / job / "data/x", "data");
+    write(fs::path("cache/jobs") / job / "old/0/x", "replaced while the job ran");
     age(cache() / "jobs" / job, age_of_it);
   }
   static cache::StoreReport gc(cache::Store& store,

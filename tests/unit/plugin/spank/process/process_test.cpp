@@ -169,7 +169,11 @@ TEST(Process, TheHelperOfThePluginsOwnVersionIsPreferred) {
   std::ofstream(own) << "#!/bin/sh\n";
   std::filesystem::permissions(own, std::filesystem::perms::owner_all);
   EXPECT_EQ(helper_program(bin, "lockstep-stage"), own.string());
+  EXPECT_EQ(helper_program(bin + "/", "lockstep-stage"), own.string());
   EXPECT_EQ(helper_program(bin, "lockstep-pin"), bin + "/lockstep-pin");
+  // An administrator's own folder has no prefix.
+  const std::string tools = (prefix / "opt").string();
+  EXPECT_EQ(helper_program(tools, "lockstep-stage"), tools + "/lockstep-stage");
   std::filesystem::remove_all(prefix);
 }
 

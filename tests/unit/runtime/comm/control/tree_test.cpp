@@ -103,6 +103,34 @@ TEST(Tree, HasTwoLevels) {
   EXPECT_THAT(trees[1]->roster.node_of, ElementsAre(0, 0, 0, 1, 1, 1));
 }
 
+TEST(Tree, HasAtMost32NodesBelowOne) {
+  const auto trees = Ranks(36, 1).build();
+  for (const auto& tree : trees) ASSERT_TRUE(tree);
+  EXPECT_EQ(children(trees[0]).size(), 32U);
+  EXPECT_THAT(children(trees[1]), UnorderedElementsAre(33, 34, 35));
+  EXPECT_EQ(trees[34]->parent, 1);
+  EXPECT_EQ(trees[32]->parent, 0);
+  EXPECT_THAT(ranks_behind(*trees[0], 1), UnorderedElementsAre(1, 33, 34, 35));
+  EXPECT_THAT(ranks_behind(*trees[0], 2), ElementsAre(2));
+  EXPECT_LT(answer_time(*trees[33]), answer_time(*trees[1]));
+  EXPECT_LT(answer_time(*trees[1]), answer_time(*trees[0]));
+}
+
+TEST(Tree, ReachesEveryNodeOnceInFewLevels) {
+  for (const int nodes : {1, 33, 1000, 1056}) {
+    std::vector<int> level(static_cast<std::size_t>(nodes), -1);
+    level[0] = 0;
+    for (int node = 0; node < nodes; ++node) {
+      for (const int below : nodes_below(node, nodes)) {
+        EXPECT_EQ(node_above(below), node);
+        EXPECT_EQ(level[static_cast<std::size_t>(below)], -1);
+        level[static_cast<std::size_t>(below)] = level[static_cast<std::size_t>(node)] + 1;
+      }
+    }
+    EXPECT_THAT(level, ::testing::Each(::testing::AllOf(::testing::Ge(0), ::testing::Le(2)))) << nodes;
+  }
+}
+
 TEST(Tree, IsOnePerNodeIfNodesCannotConnect) {
   Ranks ranks(2, 2);
   ranks.damage = [](int rank, std::size_t bytes, void* all) {

@@ -266,7 +266,7 @@ TEST_F(PlanStateRefused, ForAPositionOutsideTheEpoch) {
 
 TEST_F(PlanStateRefused, ForDamagedTextWithTheNameOfTheMember) {
   PlanState with_mixture = state_;
-  with_mixture.position.mixture = {.drawn = {1}, .piece = {0}, .tokens = {5}};
+  with_mixture.position.mixture = {.drawn = {1}, .piece = {0}, .tokens = {5}, .waiting = {7}};
   with_mixture.position.ahead = {2, 7};
   const nlohmann::json good = with_mixture;
   EXPECT_EQ(good.get<PlanState>(), with_mixture);

@@ -187,12 +187,9 @@ class Chain {
                                                                  .timeouts = options_.timeouts},
                                                hello.node);
     const bool looks = node == 0;
-    nlohmann::json hello_data{{"staged", std::vector<nlohmann::json>(options_.sources)}, {"at_once", 1U << 16U}};
+    nlohmann::json hello_data{{"at_once", 1U << 16U}};
     if (looks) {
-      const nlohmann::json identity{{"object", std::string(32, 'a')},
-                                    {"packed", true},
-                                    {"files", ""},
-                                    {"index", std::string(32, 'b')}};
+      const nlohmann::json identity{std::string(32, 'a'), true, std::string(32, 'b')};
       hello_data["sources"] = std::vector<nlohmann::json>(options_.sources, identity);
     }
     count_round(node);

@@ -77,10 +77,11 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
-  rendezvous->gather("places", {{"protocol", kExchangeProtocol}, {"staged", {nullptr}}, {"at_once", 1}});
+  rendezvous->gather("places", {{"protocol", kExchangeProtocol}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
   rendezvous->chains(std::string(1, static_cast<char>(state)), 0);
-  rendezvous->gather("contents:0", {{"contents", nlohmann::json::object()}, {"corrupt_senders", nlohmann::json::object()}});
+  rendezvous->gather("contents:0",
+                     {{"contents", nlohmann::json::object()}, {"corrupt_senders", nlohmann::json::object()}});
   rendezvous->agree({});
   ::kill(server, SIGKILL);
   ::waitpid(server, nullptr, 0);
@@ -209,10 +210,11 @@ TEST_F(ExchangeFaults, ConnectionThatBreaksAgainAndAgainIsMadeAgain) {
   const fs::path pack = make_large_pack("p", 300);
   for (const std::size_t at_once : {40U, 5U}) {
     SCOPED_TRACE(at_once);
-    const auto ends = put_with(pack, SourceState::has, [pack, at_once](UniqueFd socket, const std::string& key) {
-      ObjectChunks provider = provider_of(pack);
-      converse(std::move(socket), key, [&](const Asked& asked) { give(asked, provider, at_once); });
-    });
+    const auto ends =
+        put_with(pack, SourceState::has, [pack, at_once](UniqueFd socket, const std::string& key) {
+          ObjectChunks provider = provider_of(pack);
+          converse(std::move(socket), key, [&](const Asked& asked) { give(asked, provider, at_once); });
+        });
     EXPECT_EQ(expect_good(ends, pack), fs::file_size(pack / "index.lockstep"));
     for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
@@ -231,11 +233,12 @@ TEST_F(ExchangeFaults, InvalidMessageEndsOnlyTheConversation) {
       {"hello", "unexpected message"}};
   for (const auto& [answer, why] : answers) {
     SCOPED_TRACE(answer);
-    const auto ends = put_with(pack, SourceState::has, [answer = answer](UniqueFd socket, const std::string& key) {
-      converse(std::move(socket), key, [&](const Asked& asked) {
-        asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
-      });
-    });
+    const auto ends =
+        put_with(pack, SourceState::has, [answer = answer](UniqueFd socket, const std::string& key) {
+          converse(std::move(socket), key, [&](const Asked& asked) {
+            asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
+          });
+        });
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
     EXPECT_THAT(ends[0].note(), HasSubstr("(" + why + ")"));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));

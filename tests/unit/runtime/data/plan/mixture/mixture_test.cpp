@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <random>
 #include <set>
 
 #include "common/error.h"
@@ -90,6 +92,54 @@ TEST(Mixture, StepsFillTheirBudgetAndDoNotExceedIt) {
     EXPECT_LE(tokens, step_budget(options)) << "step " << step;
     EXPECT_GT(tokens, step_budget(options) - 100) << "step " << step;
   }
+}
+
+// As in an epoch (StepTokens.AreTheSameOnAnyNumberOfRanks…): samples are up to half a step, so whole steps need later ones.
+TEST(Mixture, StepTokensAreAPromiseOnAnyNumberOfRanks) {
+  MixtureWorld world(5, 200);
+  std::mt19937 random(1);
+  for (std::uint32_t& length : world.lengths) length = 64 + random() % 448;
+  world.mixture.ranges.push_back({.first_step = 120, .weights = {1, 0, 0}, .longest = 300});
+  world.mixture.ranges.push_back({.first_step = 121, .weights = {1, 1, 0}, .longest = 0});
+  const LengthsInMemory source(world.lengths, "data");
+  std::vector<std::uint64_t> on_one_rank;
+  for (const int ranks : {1, 2, 3, 4}) {
+    const PlanOptions options{.ranks = ranks, .cap = 512, .step_tokens = 1024, .cost = {3000, 1}};
+    MixturePlanner planner(source, options, world.mixture);
+    TrainingRun run;
+    std::vector<std::uint64_t> tokens;
+    for (PlannedBlock block; planner.next_block(block);) {
+      for (std::size_t step = 0; step < block.plan.steps(); ++step) {
+        tokens.push_back(0);
+        for (const SampleId id : block.plan.step_samples(step)) {
+          ++run.uses[id];
+          tokens.back() += planned_length(id, world.lengths[sample_of(id)], block.plan.options());
+        }
+      }
+    }
+    EXPECT_EQ(tokens.size(), 200U);
+    EXPECT_LE(*std::ranges::max_element(tokens), 1024U) << ranks;
+    EXPECT_GE(std::accumulate(tokens.begin(), tokens.end(), 0.0), 0.95 * 1024 * 200) << ranks;
+    if (ranks == 1) on_one_rank = tokens;
+    EXPECT_EQ(tokens, on_one_rank) << ranks << " ranks";
+    expect_stream_prefixes(world, options, run.uses, planner, fmt::format("{} ranks", ranks));
+    const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
+    EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"})) << ranks;
+  }
+}
+
+TEST(Mixture, ResumesStepsOfPromisedTokens) {
+  MixtureWorld world(3, 25);
+  std::mt19937 random(2);
+  for (std::uint32_t& length : world.lengths) length = 20 + random() % 100;
+  world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 40});
+  world.mixture.ranges.push_back({.first_step = 14, .weights = {1, 4, 2}, .longest = 0});
+  PlanOptions options{.ranks = 2, .cap = 150, .step_tokens = 300, .cost = {10, 1}, .seed = 9};
+  expect_resumes(world, options, 1);
+  options.cap = 50;
+  options.too_long = TooLong::split;
+  world.mixture.ranges[1].longest = 0;
+  expect_resumes(world, options, 1);
 }
 
 // After every step the tokens of each data set differ from its weight by at most a few samples.

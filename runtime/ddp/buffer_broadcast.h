@@ -1,0 +1,34 @@
+// Gives all ranks the buffers of one rank (running statistics) before a forward: all in one operation, since most are a
+// few hundred bytes and a model may have hundreds.
+//
+// Threads: the training thread.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "runtime/comm/communicator.h"
+
+namespace lockstep::ddp {
+
+/// The buffers of a module and its submodules, without their names.
+std::vector<torch::Tensor> buffers_of(const torch::nn::Module& module);
+
+class BufferBroadcast {
+ public:
+  /// `communicator` takes memory of the buffers' device.
+  explicit BufferBroadcast(comm::Communicator& communicator) : communicator_(communicator) {}
+
+  /// Overwrites the tensors with those of `root`. All ranks call it, with tensors of the same types and shapes.
+  void send(int root, const std::vector<torch::Tensor>& buffers);
+
+ private:
+  comm::Communicator& communicator_;
+  std::shared_ptr<void> memory_;  // for all buffers, one after the other
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lockstep::ddp

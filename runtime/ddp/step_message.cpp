@@ -1,0 +1,75 @@
+#include "runtime/ddp/step_message.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::ddp {
+namespace {
+
+// ReduceOp::sum_or_max: the lowest bit says what happens to a number.
+constexpr std::int64_t to_sum(std::int64_t value) {
+  return value * 2;
+}
+constexpr std::int64_t to_max(std::uint64_t value) {
+  return static_cast<std::int64_t>(value << 1U | 1U);
+}
+constexpr std::uint64_t value_of(std::int64_t number) {
+  return static_cast<std::uint64_t>(number) >> 1U;
+}
+
+// The minimum is the complement of the maximum of complements.
+constexpr std::uint64_t kMax = (std::uint64_t{1} << 62U) - 1;
+constexpr std::int64_t to_min(std::uint64_t value) {
+  return to_max(kMax - value);
+}
+constexpr std::uint64_t min_of(std::int64_t number) {
+  return kMax - value_of(number);
+}
+
+// A duration with its rank: 42 bits of nanoseconds are more than an hour.
+constexpr unsigned kRankBits = 20;
+constexpr std::uint64_t kMaxDuration = kMax >> kRankBits;
+
+enum : std::uint8_t { kTokens, kStop, kLargestFingerprint, kSmallestFingerprint, kDurations };
+
+}  // namespace
+
+void StepMessage::send(const StepReport& report, std::function<void(std::int64_t)> with_tokens) {
+  const std::uint64_t fingerprint = report.fingerprint & kMax;
+  numbers_ = std::make_shared<std::vector<std::int64_t>>(
+      std::vector{to_sum(report.tokens), to_max(static_cast<std::uint64_t>(StopRequest::mine)),
+                  to_max(fingerprint), to_min(fingerprint)});
+  for (const std::uint64_t duration : report.durations) {
+    const std::uint64_t with_rank =
+        std::min(duration, kMaxDuration) << kRankBits | static_cast<std::uint64_t>(communicator_.rank());
+    numbers_->push_back(to_min(with_rank));
+    numbers_->push_back(to_max(with_rank));
+  }
+  const auto then = [numbers = numbers_, with_tokens = std::move(with_tokens)] {
+    with_tokens(numbers->at(kTokens) / 2);
+  };
+  work_ = communicator_.all_reduce({numbers_->data(), numbers_->size(), comm::DataType::i64},
+                                   "the step's message",
+                                   {.op = comm::ReduceOp::sum_or_max, .then = then, .keep = numbers_});
+}
+
+StepSummary StepMessage::receive() {
+  std::exchange(work_, nullptr)->wait();
+  const std::vector<std::int64_t>& numbers = *numbers_;
+  StepSummary summary{
+      .tokens = numbers[kTokens] / 2,
+      .fingerprints_differ = value_of(numbers[kLargestFingerprint]) != min_of(numbers[kSmallestFingerprint]),
+      .durations = {}};
+  for (std::size_t i = kDurations; i < numbers.size(); i += 2) {
+    const std::uint64_t shortest = min_of(numbers[i]);
+    summary.durations.push_back(
+        {.shortest_ns = shortest >> kRankBits,
+         .last_rank = static_cast<int>(shortest & ((std::uint64_t{1} << kRankBits) - 1)),
+         .longest_ns = value_of(numbers[i + 1]) >> kRankBits});
+  }
+  StopRequest::agreed = std::max(StopRequest::agreed, static_cast<int>(value_of(numbers[kStop])));
+  ++StopRequest::messages;
+  return summary;
+}
+
+}  // namespace lockstep::ddp
