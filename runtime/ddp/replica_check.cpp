@@ -111,8 +111,7 @@ void ReplicaCheck::finish(std::int64_t step) {
   }
   ++times_different_;
   if (rebroadcasts_ && !std::has_single_bit(times_different_)) return;  // all ranks count alike
-  const std::string text =
-      describe(static_cast<int>(other - all.begin()), ranks, difference, step);
+  const std::string text = describe(static_cast<int>(other - all.begin()), ranks, difference, step);
   if (!rebroadcasts_) {
     fail(
         "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "

@@ -15,7 +15,7 @@
 
 namespace lockstep::ddp {
 
-/// What a rank tells.
+/// The report of one rank.
 struct StepReport {
   std::int64_t tokens = 0;
   /// Of the parameters; it must be the same on all ranks.
@@ -24,7 +24,7 @@ struct StepReport {
   std::vector<std::uint64_t> durations = {};
 };
 
-/// What all ranks told.
+/// The reports of all ranks together.
 struct StepSummary {
   std::int64_t tokens = 0;  ///< the sum
   bool fingerprints_differ = false;

@@ -1,6 +1,6 @@
 // Another site plugin for the stack of plugin_callbacks_test.sh: it has its own --pin, and gives the tasks its value. With
 // the argument container=FOLDER it also begins a container in task_init, as pyxis does: the tasks get a mount namespace
-// of their own, in which the folder is empty.
+// of their own, where the folder is empty.
 extern "C" {
 #include <slurm/spank.h>
 // Without these the constants of the macro are local to this file.

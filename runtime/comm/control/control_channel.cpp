@@ -32,10 +32,10 @@ using control::Status;
 using std::chrono::milliseconds;
 
 // These times and those of failure.cpp add up: all ranks must end within 5 s after an operation's timeout.
-constexpr milliseconds kFailureTime{1000};     // for rank 0's verdict about a failure
-constexpr milliseconds kVerdictTime{1900};     // for rank 0's verdict; then another rank gives its own
-constexpr milliseconds kAnnounceTime{300};     // for sending a last message
-constexpr milliseconds kAbortTime{1000};       // for the abort by the rank that printed; then others abort
+constexpr milliseconds kFailureTime{1000};  // for rank 0's verdict about a failure
+constexpr milliseconds kVerdictTime{1900};  // for rank 0's verdict; then another rank gives its own
+constexpr milliseconds kAnnounceTime{300};  // for sending a last message
+constexpr milliseconds kAbortTime{1000};    // for the abort by the rank that printed; then others abort
 
 constexpr milliseconds kUnreachableCheck{500};  // between two looks whether this rank waits in an operation
 constexpr milliseconds kPollPause{100};         // if poll() does not work

@@ -1,5 +1,5 @@
 // The connections of the control channel. Each rank is connected to the first rank of its node over a local socket. The
-// first ranks form a tree over TCP, in which a node has up to 32 nodes below it: node 0 has nodes 1 to 32, node 1 has 33
+// first ranks form a tree over TCP with up to 32 nodes below each node: node 0 has nodes 1 to 32, node 1 has 33
 // to 64. So 1,056 nodes are two levels below rank 0.
 //
 // Threads: the main thread builds the tree.

@@ -33,7 +33,7 @@ TEST(Replicas, StayBitwiseIdenticalOverManySteps) {
   for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
 }
 
-// The operations of the third step, in which nothing has to be found out any more.
+// The operations of the third step: the first two have settled everything.
 std::uint64_t operations_of_a_step(DistributedDataParallelOptions options, bool buffers) {
   options.bucket_cap_mb = 1;
   options.first_bucket_bytes = 1 << 20;

@@ -107,7 +107,8 @@ Term expected_term(const NodeGrid& grid, std::size_t dimension, int first, int s
 }
 
 TEST(NodeSchedule, GivesAllNodesTheSameOrderOfSummationInBothForms) {
-  for (const int nodes : {1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 19, 23, 31, 37, 64, 97, 100, 127, 128, 251, 997, 1009}) {
+  for (const int nodes :
+       {1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 19, 23, 31, 37, 64, 97, 100, 127, 128, 251, 997, 1009}) {
     SCOPED_TRACE(nodes);
     const std::size_t count = 1500;
     const Network slices(nodes, count, ScheduleForm::slices);
