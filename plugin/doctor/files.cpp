@@ -167,7 +167,7 @@ void check_cache(const spank::Config& config, Report& report) {
                                         : "Locks and speed may differ from a local disk's.",
                    "set 'cache' in lockstep.conf to a folder on the nodes' local disks");
   }
-  const DiskSpace space = space_of(there);
+  const DiskSpace space = space_of(nearest);
   const std::uint64_t limit = std::max(config.total, config.quota);
   if (limit > space.size) {
     report.warning("cache",

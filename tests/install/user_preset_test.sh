@@ -6,6 +6,9 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
-cmake -S "$1" --preset user -B "$work" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 >"$work/log" 2>&1 &&
-  cmake --build "$work" -j 2 --target tools metered-fs >>"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; exit 1; }
+if ! { cmake -S "$1" --preset user -B "$work" -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O0 &&
+  cmake --build "$work" -j 2 --target tools metered-fs; } >"$work/log" 2>&1; then
+  tail -n 30 "$work/log" >&2
+  exit 1
+fi
 "$work/bin/lockstep-plan" --version

@@ -87,7 +87,9 @@ TEST(ChainDirectory, ANodesPartDoesNotGrowWithTheNumberOfNodes) {
     if (node < 10) few.emplace(node, states);
     many.emplace(node, states);
   }
-  const auto bytes = [](const States& states) { return to_json(ChainDirectory(states).parts_of(5)).dump().size(); };
+  const auto bytes = [](const States& states) {
+    return to_json(ChainDirectory(states).parts_of(5)).dump().size();
+  };
   EXPECT_LT(bytes(many), bytes(few) + 16);
 }
 
