@@ -121,7 +121,7 @@ class SourceBatch {
   }
 
  private:
-  // Chains that differ have other nodes, of which one may be slow: they do not wait for each other.
+  // Chains do not wait for each other: a node of one chain may be slow.
   void run_chains(std::vector<ChainPart> parts) {
     for (ChainPart& part : parts) {
       std::vector<SourcePut*> sources;

@@ -24,8 +24,7 @@
 
 namespace lockstep::transfer {
 
-/// Calls `done` for each source that was put, in order; sources of which all nodes have staged the present version are
-/// left out. `contexts` has one for each source; they must stay where they are. Throws Error if this node cannot put a
+/// Calls `done` for each source that was put, in order. A source is left out if all nodes have staged its present version. `contexts` has one for each source; they must stay where they are. Throws Error if this node cannot put a
 /// source, or if other nodes got other bytes.
 void cooperative_put(PeerGroup& peers, const std::vector<std::unique_ptr<PutContext>>& contexts,
                      const std::function<void(const PutContext& context, FoundCopy copy)>& done);
