@@ -77,11 +77,14 @@ void Exchange::accept_all() {
   while (!ended_) {
     pollfd wait{socket_.get(), POLLIN, 0};
     if (::poll(&wait, 1, static_cast<int>(kIdle.count())) <= 0) continue;
-    std::erase_if(clients_, [](Client& client) {
-      if (!client.ended) return false;
-      client.thread.join();
-      return true;
-    });
+    {
+      const std::lock_guard lock(mutex_);  // end() walks through the list
+      std::erase_if(clients_, [](Client& client) {
+        if (!client.ended) return false;
+        client.thread.join();
+        return true;
+      });
+    }
     if (!may_accept()) {
       std::this_thread::sleep_for(kClosing);
       continue;
@@ -99,6 +102,7 @@ void Exchange::accept_all() {
 }
 
 void Exchange::take_client(UniqueFd socket) {
+  const std::lock_guard lock(mutex_);
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
   client.socket = std::move(socket);

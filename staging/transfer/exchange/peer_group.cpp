@@ -9,16 +9,15 @@ namespace lockstep::transfer {
 namespace {
 
 void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, PeerGroup& peers) {
-  std::map<std::string, std::uint32_t> nodes;  // one of each release
   std::set<int> protocols;
-  for (const auto& [node, message] : messages) {
+  for (const auto& [node, message] : messages)
     protocols.insert(message.value("protocol", 1));  // releases before 2 do not say
-    nodes.try_emplace(message.value("release", "an earlier one"), node);
-  }
   if (protocols.size() < 2) return;
+  std::map<std::string, std::string> nodes;  // one of each release
+  for (const auto& [node, message] : messages)
+    nodes.try_emplace(message.value("release", "an earlier one"), message.value("name", peers.name(node)));
   std::string list;
-  for (const auto& [release, node] : nodes)
-    list += (list.empty() ? "" : ", ") + release + " on " + peers.name(node);
+  for (const auto& [release, node] : nodes) list += (list.empty() ? "" : ", ") + release + " on " + node;
   throw OtherRelease("the nodes run different releases of Lockstep (" + list +
                      "): each of them reads all data from the source");
 }
