@@ -44,8 +44,8 @@ bool served(const std::string& host, int port, const std::string& step, bool wit
   node.send_line("hello 1 " + (with_munge ? credential(proof) : "-"));
   try {
     expect_line(node);  // its hello
-    // This source does not exist, but a node that serves this process sends a sign of life every second.
-    node.send_line("list 9999");
+    // This chain does not exist, but a node that serves this process sends a sign of life every second.
+    node.send_line("lists 9999 0");
     expect_line(node);
     return true;
   } catch (const PeerLost&) {

@@ -20,7 +20,7 @@ listens_on() { [ -n "$(port_on "$1")" ]; }
 # asks USER munge|none: prints how n1 answers a process of that user on n2 that has the key.
 asks() {
   root_on_node n2 env LOCKSTEP_RENDEZVOUS_KEY="$key" setpriv --reuid "$1" --regid "$1" --init-groups \
-    $packs/exchange_stranger n1 "$port" "$job.0" "$2" 2>&1
+    $packs/exchange_stranger n1 "$port" "$job.0$component" "$2" 2>&1
 }
 
 test_case "a process with the key is served only if it belongs to the step's user"
@@ -30,6 +30,7 @@ for node in n1 n2; do assert_within 30 listens_on $node; done
 port=$(port_on n1)
 key=$(as_root sh -c "tr '\0' '\n' </proc/$(helper_on n1)/environ" | sed -n 's/^LOCKSTEP_RENDEZVOUS_KEY=//p')
 [ -n "$key" ] || fail "no key in the helper's environment"
+component=$(as_root sh -c "tr '\0' ' ' </proc/$(helper_on n1)/cmdline" | sed -n 's/.*--component \([^ ]*\) .*/+\1/p')
 assert_equal "served" "$(asks alice munge)"
 assert_equal "turned away" "$(asks bob munge)" "another user"
 assert_equal "turned away" "$(asks root munge)" "root"

@@ -45,7 +45,7 @@ assert_contains "$(job_output "$job")" "index.lockstep"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
 
 test_case "with --stage-batch=no only the steps of srun stage"
-job=$(submit_there -w n1,n2 -N2 --stage=good --stage-batch=no --wrap 'echo "script: $LOCKSTEP_DATA."; srun -n2 ls $LOCKSTEP_DATA/good')
+job=$(submit_there -w n1,n2 -N2 --stage=good --stage-batch=no --wrap 'echo "script: $LOCKSTEP_DATA."; srun -n2 sh -c "ls \$LOCKSTEP_DATA/good"')
 await_job "$job"
 assert_contains "$(job_output "$job")" "script: ."
 assert_equal 2 "$(job_output "$job" | grep -c '^index.lockstep$')" "tasks that find the data"
